@@ -1,4 +1,4 @@
-# Each target is short enough to run by hand. CI runs `make test`.
+# CI runs `make test`.
 CARGO ?= cargo
 RESULTS ?= docs/results
 # Duration of each fuzz target, in seconds.

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use berth_api::ConditionReason;
 use berth_api::infra_node::{InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState};
 use berth_api::{Condition, Time};
-use berth_runtime::certificate::{Expiry, Validity};
+use berth_runtime::certificate::{ExpiryState, Validity};
 use jiff::Timestamp;
 
 use crate::manifest::{Fault, Part};
-use crate::plan::kubelet::{next_start_failure, restart_needed};
+use crate::plan::kubelet::{next_start_failure, restart_reason};
 use crate::plan::{Change, Plan};
 use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::RunningConfig;
@@ -38,7 +38,7 @@ pub struct Input<'a> {
 }
 
 /// Types of the conditions that the agent writes; the controller writes others.
-pub const TYPES: [&str; 6] = [
+pub const CONDITION_TYPES: [&str; 6] = [
     "VirtualizationReady",
     "HostTuned",
     "TenantNetworksReady",
@@ -71,16 +71,17 @@ impl ConditionState {
 
 /// Status and time of the last transition of each condition.
 #[derive(Debug, Default)]
-pub struct History(BTreeMap<&'static str, (&'static str, Timestamp)>);
+pub struct ConditionHistory(BTreeMap<&'static str, (&'static str, Timestamp)>);
 
-impl History {
+impl ConditionHistory {
     /// Returns the conditions. The transition time changes only with the status.
     pub fn evaluate(&mut self, input: &Input) -> Vec<Condition> {
-        let tuned = host_tuned(input);
-        let networks = networks_ready(input);
-        let kubelet = kubelet_aligned(input);
-        let credential =
-            input.certificate.map(|validity| credential_valid(&validity, SystemTime::now()));
+        let tuned = host_tuned_condition(input);
+        let networks = networks_ready_condition(input);
+        let kubelet = kubelet_aligned_condition(input);
+        let credential = input
+            .certificate
+            .map(|validity| credential_valid_condition(&validity, SystemTime::now()));
         // `Ready` copies the first of HostTuned and TenantNetworksReady that is not true, or HostTuned if both are
         // true.
         let components = [Some(&tuned), networks.as_ref()];
@@ -88,14 +89,14 @@ impl History {
             components.into_iter().flatten().find(|state| state.status != "True").unwrap_or(&tuned);
         let ready = Some(ready.clone());
         let states = [
-            Some(virtualization_ready(input.kvm)),
+            Some(virtualization_ready_condition(input.kvm)),
             Some(tuned.clone()),
             networks,
             kubelet,
             credential,
             ready,
         ];
-        TYPES
+        CONDITION_TYPES
             .into_iter()
             .zip(states)
             .filter_map(|(name, state)| Some(self.condition(name, state?)))
@@ -122,7 +123,7 @@ impl History {
     }
 }
 
-fn virtualization_ready(kvm: &Kvm) -> ConditionState {
+fn virtualization_ready_condition(kvm: &Kvm) -> ConditionState {
     use ConditionReason as Reason;
     match kvm.state {
         Some(KvmState::Ready) => {
@@ -154,11 +155,11 @@ fn virtualization_ready(kvm: &Kvm) -> ConditionState {
     }
 }
 
-fn host_tuned(input: &Input) -> ConditionState {
+fn host_tuned_condition(input: &Input) -> ConditionState {
     if let Some(message) = input.not_applied_reason {
         return ConditionState::status_unknown(ConditionReason::NoManifest, message);
     }
-    if let Some(first) = input.faults.iter().find(|fault| !fault.concerns_part(Part::Networks)) {
+    if let Some(first) = input.faults.iter().find(|fault| !fault.is_about_part(Part::Networks)) {
         return ConditionState::status_false(ConditionReason::InvalidSpec, first.to_string());
     }
     let pending: Vec<&Change> =
@@ -192,15 +193,15 @@ fn host_tuned(input: &Input) -> ConditionState {
 
 /// Returns the condition TenantNetworksReady; `None` if no network is desired and no network
 /// exists.
-fn networks_ready(input: &Input) -> Option<ConditionState> {
+fn networks_ready_condition(input: &Input) -> Option<ConditionState> {
     let networks = &input.plan.networks;
     if let Some(message) = input.not_applied_reason {
         return Some(ConditionState::status_unknown(ConditionReason::NoManifest, message));
     }
-    if let Some(first) = input.faults.iter().find(|fault| fault.concerns_part(Part::Networks)) {
+    if let Some(first) = input.faults.iter().find(|fault| fault.is_about_part(Part::Networks)) {
         return Some(ConditionState::status_false(ConditionReason::InvalidSpec, first.to_string()));
     }
-    if input.facts.links.incomplete {
+    if input.facts.links.is_incomplete {
         // Existing networks continue to work, and their entries stay in the status.
         let message = "the kernel did not list the host's links";
         return (!input.spec.networks.is_empty())
@@ -250,19 +251,19 @@ fn networks_ready(input: &Input) -> Option<ConditionState> {
 
 /// Returns the condition KubeletAligned; `None` if Berth does not manage the kubelet and no restart
 /// of the kubelet is needed.
-fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
+fn kubelet_aligned_condition(input: &Input) -> Option<ConditionState> {
     let kubelet = &input.facts.kubelet;
     let mode = input.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet);
     let is_managed = !matches!(mode, None | Some(KubeletMode::Ignore));
     if kubelet.config.is_none() {
-        let fault = kubelet.config_fault.as_ref();
+        let fault = kubelet.config_error.as_ref();
         let message = fault.map_or("no kubelet was found", |(_, message)| message.as_str());
         return is_managed.then(|| {
             ConditionState::status_unknown(ConditionReason::ConfigurationUnknown, message)
         });
     }
     let start_failure = next_start_failure(input.facts);
-    if let Some(message) = restart_needed(input.facts) {
+    if let Some(message) = restart_reason(input.facts) {
         let reason = if start_failure.is_some() {
             ConditionReason::CheckpointRefused
         } else {
@@ -282,7 +283,7 @@ fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
     if let RunningConfig::Unknown(cause) = &kubelet.running_config {
         let message = format!(
             "the configuration that the kubelet was started with is unknown: {cause}; restart the kubelet (systemctl restart {})",
-            kubelet.unit
+            kubelet.systemd_unit
         );
         return Some(ConditionState::status_unknown(
             ConditionReason::ConfigurationUnknown,
@@ -310,18 +311,18 @@ fn kubelet_aligned(input: &Input) -> Option<ConditionState> {
 
 /// Returns the condition CredentialValid for a client certificate. The message contains the expiration time and not the
 /// remaining time, so that the message does not change with time.
-fn credential_valid(certificate: &Validity, now: SystemTime) -> ConditionState {
+fn credential_valid_condition(certificate: &Validity, now: SystemTime) -> ConditionState {
     let expiration = Timestamp::try_from(certificate.not_after)
         .map_or_else(|_| "an unknown time".to_owned(), |end| end.to_string());
     let message = format!("the agent's client certificate is valid until {expiration}");
     let remedy = "renew it (deploy/agent-kubeconfig.sh)";
     match certificate.expiry_at(now) {
-        Expiry::Far => ConditionState::status_true(ConditionReason::Valid, message),
-        Expiry::Soon => ConditionState::status_false(
+        ExpiryState::NotSoon => ConditionState::status_true(ConditionReason::Valid, message),
+        ExpiryState::Soon => ConditionState::status_false(
             ConditionReason::ExpiresSoon,
             format!("{message}; {remedy}"),
         ),
-        Expiry::Expired => {
+        ExpiryState::Expired => {
             ConditionState::status_false(ConditionReason::Expired, format!("{message}; {remedy}"))
         }
     }
@@ -334,11 +335,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_is_reported_before_it_expires() {
+    fn expiring_certificate_is_reported_before_it_expires() {
         let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
         let day = |n: u64| begin + Duration::from_secs(n * 86_400);
         let certificate = Validity { not_before: begin, not_after: day(30) };
-        let verdict = |n| credential_valid(&certificate, day(n));
+        let verdict = |n| credential_valid_condition(&certificate, day(n));
         let valid = "the agent's client certificate is valid until 2026-01-31T00:00:00Z";
         assert_eq!(verdict(1), ConditionState::status_true(ConditionReason::Valid, valid));
         let ConditionState { status, reason, message } = verdict(22);

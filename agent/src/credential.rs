@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::SystemTime;
 
-use berth_runtime::certificate::{CertificateError, CertificateSource, Expiry, Validity};
+use berth_runtime::certificate::{CertificateError, CertificateSource, ExpiryState, Validity};
 use berth_runtime::cli::text::error_chain;
 use jiff::Timestamp;
 
@@ -18,7 +18,7 @@ pub struct ClientCertificate {
     /// Time at which the certificate expires, as text.
     pub expiration_time: String,
     /// Whether the certificate expires soon or has expired; `None` in a captured tree, which has no clock.
-    pub expiry: Option<Expiry>,
+    pub expiry: Option<ExpiryState>,
 }
 
 /// Error of a client certificate that cannot be read.

@@ -30,7 +30,7 @@ pub struct WriteError {
 pub enum LockError {
     /// Another process holds the lock; its process ID, if the lock file contains it.
     #[error("another berth-agent{} is running on this host; wait until it ends, or stop it", .0.as_ref().map(|pid| format!(" (process {pid})")).unwrap_or_default())]
-    Held(Option<u32>),
+    HeldByProcess(Option<u32>),
     /// The lock file cannot be created.
     #[error(
         "{0}; Berth saves its rollback ledger in this folder, and applies no change without it"
@@ -167,7 +167,7 @@ impl HostWrite for Root {
             Err((mut file, Errno::EAGAIN)) => {
                 let mut pid = String::new();
                 file.read_to_string(&mut pid).unwrap_or_default();
-                Err(LockError::Held(pid.trim().parse().ok()))
+                Err(LockError::HeldByProcess(pid.trim().parse().ok()))
             }
             Err((_, errno)) => Err(unavailable(errno)),
         }
@@ -200,7 +200,7 @@ fn open_folder(root: &Root, path: &str) -> Result<OwnedFd, Errno> {
             name => match open_component(current, name, folder_flags | OFlag::O_PATH) {
                 Ok(next) => open_folders.push(next),
                 Err(Errno::ENOTDIR | Errno::ELOOP) => {
-                    let target = trusted_link(current, name)?;
+                    let target = read_trusted_symlink(current, name)?;
                     link_count += 1;
                     if link_count > MAX_SYMLINKS {
                         return Err(Errno::ELOOP);
@@ -221,7 +221,7 @@ const MAX_SYMLINKS: usize = 40;
 
 /// Returns the target of a symbolic link that root (or the user of this process) owns, in a folder that no other user
 /// can change.
-fn trusted_link(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
+fn read_trusted_symlink(folder: &OwnedFd, name: &str) -> Result<String, Errno> {
     let link_stat = fstatat(folder, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
     if link_stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFLNK.bits() {
         return Err(Errno::ENOTDIR);
@@ -249,15 +249,15 @@ mod tests {
 
     use super::*;
 
-    fn tree() -> (tempfile::TempDir, Root) {
+    fn temporary_root() -> (tempfile::TempDir, Root) {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
         (folder, root)
     }
 
     #[test]
-    fn attributes_are_written_and_never_created() {
-        let (_folder, root) = tree();
+    fn kernel_files_are_written_and_never_created() {
+        let (_folder, root) = temporary_root();
         root.create_folder("sys").unwrap();
         assert_eq!(root.write("sys/run", "1").unwrap_err().errno, Errno::ENOENT);
         root.replace("sys/run", b"0\n").unwrap();
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn a_replaced_file_leaves_nothing_beside_it() {
-        let (_folder, root) = tree();
+    fn replacing_a_file_leaves_no_temporary_file() {
+        let (_folder, root) = temporary_root();
         root.create_folder("state").unwrap();
         root.create_folder("state").unwrap();
         root.replace("state/a", b"1").unwrap();
@@ -282,8 +282,8 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_replaced_stays_and_the_error_names_it() {
-        let (folder, root) = tree();
+    fn failed_replacement_keeps_the_file_and_names_its_path() {
+        let (folder, root) = temporary_root();
         root.create_folder("state").unwrap();
         root.create_folder("state/a").unwrap();
         let error = root.replace("state/a", b"1").unwrap_err();
@@ -295,8 +295,8 @@ mod tests {
 
     #[test]
     fn writes_stay_inside_the_tree() {
-        let (outside, _) = tree();
-        let (folder, root) = tree();
+        let (outside, _) = temporary_root();
+        let (folder, root) = temporary_root();
         let target: &Path = outside.path();
         std::os::unix::fs::symlink(target, folder.path().join("state")).unwrap();
         assert!(root.replace("state/a", b"1").is_err());
@@ -304,8 +304,8 @@ mod tests {
     }
 
     #[test]
-    fn links_that_only_root_can_have_created_are_followed() {
-        let (folder, root) = tree();
+    fn symlinks_created_by_root_are_followed() {
+        let (folder, root) = temporary_root();
         let link = |target: &str, name: &str| {
             std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
         };
@@ -341,11 +341,11 @@ mod tests {
     }
 
     #[test]
-    fn the_second_process_gets_the_id_of_the_first() {
-        let (_folder, root) = tree();
+    fn second_lock_attempt_gets_the_id_of_the_holder() {
+        let (_folder, root) = temporary_root();
         let first = root.lock("lock").unwrap();
         let second = root.lock("lock").unwrap_err();
-        assert_eq!(second, LockError::Held(Some(std::process::id())));
+        assert_eq!(second, LockError::HeldByProcess(Some(std::process::id())));
         drop(first);
         root.lock("lock").unwrap();
         assert!(matches!(root.lock("no/lock"), Err(LockError::Unavailable(_))));

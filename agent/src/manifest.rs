@@ -100,7 +100,7 @@ impl Fault {
 
     /// Returns true if the field belongs to this part.
     #[must_use]
-    pub fn concerns_part(&self, part: Part) -> bool {
+    pub fn is_about_part(&self, part: Part) -> bool {
         let is_below = |field| {
             let rest = self.field.strip_prefix(field);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -212,7 +212,7 @@ impl Manifest {
         };
         self.unparsed.parts.extend(UnparsedParts::all_except(parts).parts);
         let is_of_removed_part = |fault: &Fault| {
-            Part::ALL.iter().any(|part| !is_selected(*part) && fault.concerns_part(*part))
+            Part::ALL.iter().any(|part| !is_selected(*part) && fault.is_about_part(*part))
         };
         self.faults.retain(|fault| !is_of_removed_part(fault));
     }
@@ -220,7 +220,7 @@ impl Manifest {
     /// Counts absent parts as unparsed if there is an unknown field, which may be a misspelt part. Otherwise the
     /// settings of that part would be restored.
     fn mark_absent_parts_unparsed(&mut self, tree: &Value) {
-        let known = |fault: &Fault| Part::ALL.iter().any(|part| fault.concerns_part(*part));
+        let known = |fault: &Fault| Part::ALL.iter().any(|part| fault.is_about_part(*part));
         if self.faults.iter().all(known) {
             return;
         }
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_and_wrong_types_are_named() {
+    fn numbers_out_of_range_and_wrong_types_are_reported() {
         assert!(
             faults("  hugepages: [{size: 2Mi, count: -1}]")[0]
                 .starts_with("spec.hugepages[0].count: `-1`")
@@ -456,7 +456,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in ".{0,200}(\n.{0,50}){0,5}") {
+        fn parsing_never_panics(text in ".{0,200}(\n.{0,50}){0,5}") {
             drop(Manifest::parse(&text));
             drop(Manifest::parse(&format!("apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nspec: {text}")));
         }

@@ -7,8 +7,8 @@
 use std::io;
 
 use berth_host_facts::netlink::{
-    DATAGRAM_SIZE, NetlinkReader, extended_ack_text, open_socket, receive, serialize_request,
-    split_messages,
+    DATAGRAM_SIZE, NetlinkReader, extended_ack_text, open_socket, receive_datagram,
+    serialize_request, split_messages,
 };
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Netlink {
 /// Error of the kernel for a change that it refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{}", .errno.desc(), .extended_ack.as_ref().map(|text| format!(" ({text})")).unwrap_or_default())]
-pub struct Refused {
+pub struct KernelRefusal {
     /// Error number of the kernel.
     pub errno: Errno,
     /// Text of the extended acknowledgement, if the kernel sends one.
@@ -77,22 +77,22 @@ impl Netlink {
     ///
     /// # Errors
     /// If the kernel does not answer for a minute; it is then unknown which changes were applied.
-    pub fn change(
+    pub fn send_changes(
         &mut self,
         changes: Vec<(ChangeMode, Message)>,
-    ) -> io::Result<Vec<Result<(), Refused>>> {
+    ) -> io::Result<Vec<Result<(), KernelRefusal>>> {
         let mut outcomes = Vec::with_capacity(changes.len());
         let mut batch = Batch::default();
         for (mode, message) in changes {
             let sequence = self.next_sequence();
             let bytes = serialize_request(message, mode.flags(), sequence);
             if batch.count == MAX_BATCH_SIZE || batch.bytes.len() + bytes.len() > MAX_BATCH_BYTES {
-                outcomes.extend(self.exchange(std::mem::take(&mut batch))?);
+                outcomes.extend(self.send_batch(std::mem::take(&mut batch))?);
             }
             batch.add(&bytes, sequence);
         }
         if batch.count > 0 {
-            outcomes.extend(self.exchange(batch)?);
+            outcomes.extend(self.send_batch(batch)?);
         }
         Ok(outcomes)
     }
@@ -100,23 +100,23 @@ impl Netlink {
     /// Sends one change, and returns its result.
     ///
     /// # Errors
-    /// If the kernel does not answer; see [`Netlink::change`].
-    pub fn change_one(
+    /// If the kernel does not answer; see [`Netlink::send_changes`].
+    pub fn send_change(
         &mut self,
         mode: ChangeMode,
         message: Message,
-    ) -> io::Result<Result<(), Refused>> {
-        let outcome = self.change(vec![(mode, message)])?.pop();
+    ) -> io::Result<Result<(), KernelRefusal>> {
+        let outcome = self.send_changes(vec![(mode, message)])?.pop();
         Ok(outcome.unwrap_or(Ok(())))
     }
 
-    fn exchange(&mut self, mut batch: Batch) -> io::Result<Vec<Result<(), Refused>>> {
-        batch.acknowledge_last();
+    fn send_batch(&mut self, mut batch: Batch) -> io::Result<Vec<Result<(), KernelRefusal>>> {
+        batch.request_ack_of_last();
         self.socket.send(&batch.bytes, 0)?;
-        let mut outcomes: Vec<Result<(), Refused>> = vec![Ok(()); batch.count];
+        let mut outcomes: Vec<Result<(), KernelRefusal>> = vec![Ok(()); batch.count];
         let mut last_answered = false;
         while !last_answered {
-            receive(&self.socket, &mut self.datagram, "the kernel")?;
+            receive_datagram(&self.socket, &mut self.datagram, "the kernel")?;
             for part in split_messages(&self.datagram) {
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
                 let index =
@@ -126,7 +126,7 @@ impl Netlink {
                 if let (Some(outcome), Some(code)) = (outcomes.get_mut(index), error.code) {
                     let (errno, extended_ack) =
                         (Errno::from_raw(-code.get()), extended_ack_text(&error.header));
-                    *outcome = Err(Refused { errno, extended_ack });
+                    *outcome = Err(KernelRefusal { errno, extended_ack });
                 }
             }
         }
@@ -171,7 +171,7 @@ impl Batch {
     }
 
     /// Requests an acknowledgement of the last request.
-    fn acknowledge_last(&mut self) {
+    fn request_ack_of_last(&mut self) {
         const FLAGS: usize = 6;
         if let Some(flags) =
             self.bytes.get_mut(self.last_offset + FLAGS..self.last_offset + FLAGS + 2)

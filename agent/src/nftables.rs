@@ -4,18 +4,18 @@
 use std::io;
 
 use berth_host_facts::netlink::{
-    DATAGRAM_SIZE, extended_ack_text, open_socket, receive, split_messages,
+    DATAGRAM_SIZE, extended_ack_text, open_socket, receive_datagram, split_messages,
 };
 use berth_host_facts::nftables::{
-    Attributes, HEADERS_LENGTH, SUBSYSTEM, answer_errno, bridge_header, encode_message,
-    message_sequence, message_type,
+    Attributes, HEADERS_LENGTH, NFNL_SUBSYS_NFTABLES, answer_errno, bridge_nfgenmsg,
+    encode_message, message_sequence, message_type,
 };
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REQUEST};
 
-use crate::netlink::Refused;
+use crate::netlink::KernelRefusal;
 
 /// Message types that change objects (`enum nf_tables_msg_types`).
 pub(crate) mod message {
@@ -33,13 +33,13 @@ const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 
 /// A netlink socket for transactions of nf_tables.
-pub(crate) struct Transactions {
+pub(crate) struct NftablesWriter {
     socket: Socket,
     sequence: u32,
     datagram: Vec<u8>,
 }
 
-impl Transactions {
+impl NftablesWriter {
     /// Opens a socket. The kernel loads its module `nfnetlink` for it.
     ///
     /// # Errors
@@ -54,7 +54,10 @@ impl Transactions {
     ///
     /// # Errors
     /// If the kernel does not answer for a minute; it is then unknown if the changes were applied.
-    pub(crate) fn commit(&mut self, changes: &[Request]) -> io::Result<Result<(), Refused>> {
+    pub(crate) fn commit_transaction(
+        &mut self,
+        changes: &[NftablesRequest],
+    ) -> io::Result<Result<(), KernelRefusal>> {
         let first_sequence = self.next_sequence();
         let mut batch =
             encode_message(BATCH_BEGIN, NLM_F_REQUEST, first_sequence, batch_header(), &[]);
@@ -66,7 +69,7 @@ impl Transactions {
                 kind,
                 flags,
                 sequence,
-                bridge_header(),
+                bridge_nfgenmsg(),
                 change.attributes.as_bytes(),
             ));
         }
@@ -76,7 +79,7 @@ impl Transactions {
         self.socket.send(&batch, 0)?;
         let mut result = Ok(());
         loop {
-            receive(&self.socket, &mut self.datagram, "nf_tables")?;
+            receive_datagram(&self.socket, &mut self.datagram, "nf_tables")?;
             for part in split_messages(&self.datagram) {
                 let index = message_sequence(part).wrapping_sub(first_sequence);
                 let (Some(errno), true) =
@@ -86,7 +89,7 @@ impl Transactions {
                 };
                 if errno != 0 && result.is_ok() {
                     let errno = Errno::from_raw(errno);
-                    result = Err(Refused {
+                    result = Err(KernelRefusal {
                         errno,
                         extended_ack: part.get(HEADERS_LENGTH..).and_then(extended_ack_text),
                     });
@@ -107,13 +110,13 @@ impl Transactions {
 
 /// One change of a transaction.
 #[derive(Debug)]
-pub struct Request {
+pub struct NftablesRequest {
     kind: u8,
     flags: u16,
     attributes: Attributes,
 }
 
-impl Request {
+impl NftablesRequest {
     /// Creates an object, which may exist already.
     pub const fn create(kind: u8, attributes: Attributes) -> Self {
         Self { kind, flags: NLM_F_CREATE, attributes }
@@ -132,5 +135,5 @@ impl Request {
 
 /// Returns the header (`nfgenmsg`) of a message that begins or ends a batch, with the number of the subsystem.
 const fn batch_header() -> [u8; 4] {
-    [0, 0, 0, SUBSYSTEM]
+    [0, 0, 0, NFNL_SUBSYS_NFTABLES]
 }

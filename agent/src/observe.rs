@@ -9,7 +9,7 @@ use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kubelet::podresources::{PodResourcesError, PodResourcesList};
 use berth_host_facts::root::Root;
 use berth_host_facts::services::HostServices;
-use berth_host_facts::setting::Unit;
+use berth_host_facts::setting::SystemdUnit;
 use berth_host_facts::{HostFacts, ObserveOptions};
 
 use crate::systemd::{Systemd, SystemdError};
@@ -22,12 +22,15 @@ pub struct RunningServices {
 }
 
 impl HostServices for RunningServices {
-    fn allowed_cpus(&self, unit: Unit) -> Option<CpuSet> {
+    fn request_allowed_cpus(&self, unit: SystemdUnit) -> Option<CpuSet> {
         self.systemd.get_or_init(Systemd::connect).as_ref().ok()?.allowed_cpus(unit).ok()
     }
 
-    fn pod_resources(&self, root: &Root) -> Result<Option<PodResourcesList>, PodResourcesError> {
-        pod_resources::list(root)
+    fn request_pod_resources(
+        &self,
+        root: &Root,
+    ) -> Result<Option<PodResourcesList>, PodResourcesError> {
+        pod_resources::list_pod_resources(root)
     }
 }
 
@@ -44,6 +47,6 @@ pub fn settings(root: &Root, facts: &HostFacts) -> HostSettings {
 }
 
 /// Returns the CPUs that systemd allows for a unit; the empty set means all CPUs.
-pub(crate) fn allowed_cpus(root: &Root, unit: Unit) -> Option<CpuSet> {
+pub(crate) fn allowed_cpus(root: &Root, unit: SystemdUnit) -> Option<CpuSet> {
     berth_host_facts::units::read_allowed_cpus(root, unit, &RunningServices::default())
 }

@@ -14,7 +14,9 @@ use berth_host_facts::kubelet::{
     CpuManagerState, KubeletConfig, MemoryManagerState, StartRecord, config, flags, memory_state,
 };
 use berth_host_facts::ledger::Ledger;
-use berth_host_facts::links::{networkd_manages, nm_manages, parse_link_message, proc_net};
+use berth_host_facts::links::{
+    is_managed_by_network_manager, is_managed_by_networkd, parse_link_message, proc_net,
+};
 use berth_host_facts::netlink;
 use berth_host_facts::nftables;
 use berth_host_facts::notes::Notes;
@@ -31,35 +33,35 @@ pub const PARSERS: &[Parser] = &[
     ("cpuinfo", |bytes| {
         black_box(CpuInfo::parse(&mut &*bytes));
     }),
-    ("cpu_list", |bytes| round_trip::<CpuSet>(&text(bytes))),
+    ("cpu_list", |bytes| check_round_trip::<CpuSet>(&to_text(bytes))),
     ("cpu_mask", |bytes| {
-        black_box(CpuSet::from_mask(&text(bytes)).ok());
+        black_box(CpuSet::from_mask(&to_text(bytes)).ok());
     }),
     ("values", |bytes| {
-        let text = text(bytes);
-        round_trip::<Bytes>(&text);
-        round_trip::<PageSize>(&text);
-        round_trip::<PciAddress>(&text);
-        round_trip::<VlanId>(&text);
-        round_trip::<LinkName>(&text);
-        round_trip::<MacAddress>(&text);
-        round_trip::<VlanSet>(&text);
+        let text = to_text(bytes);
+        check_round_trip::<Bytes>(&text);
+        check_round_trip::<PageSize>(&text);
+        check_round_trip::<PciAddress>(&text);
+        check_round_trip::<VlanId>(&text);
+        check_round_trip::<LinkName>(&text);
+        check_round_trip::<MacAddress>(&text);
+        check_round_trip::<VlanSet>(&text);
     }),
     ("meminfo", |bytes| {
-        let text = text(bytes);
+        let text = to_text(bytes);
         black_box(memory::MemInfo::parse(&text));
         black_box(memory::bracketed_word(&text).map(str::len));
     }),
     ("mounts", |bytes| {
-        let text = text(bytes);
+        let text = to_text(bytes);
         black_box((mounts::parse_mounts(&text), mounts::parse_mountinfo(&text)));
     }),
     ("kubelet_config", |bytes| {
-        if let Ok(tree) = config::parse(&text(bytes)) {
+        if let Ok(tree) = config::parse_config(&to_text(bytes)) {
             let config = KubeletConfig::from_tree(&tree, "/config", &mut Notes::default());
             black_box(config.node_reserved_memory(Some(Bytes(u64::MAX))));
             let mut merged = tree.clone();
-            config::merge(&mut merged, tree);
+            config::merge_drop_in(&mut merged, tree);
         }
     }),
     ("kubelet_flags", |bytes| {
@@ -75,12 +77,15 @@ pub const PARSERS: &[Parser] = &[
     ("memory_manager_state", |bytes| {
         if let Ok(state) = serde_json::from_slice::<MemoryManagerState>(bytes) {
             black_box(
-                state.blocks().filter_map(|(_, b)| memory_state::page_size(&b.resource)).count(),
+                state
+                    .blocks()
+                    .filter_map(|(_, b)| memory_state::parse_page_size(&b.resource))
+                    .count(),
             );
         }
     }),
     ("routes", |bytes| {
-        let text = text(bytes);
+        let text = to_text(bytes);
         black_box((
             proc_net::parse_routes_v4(&text),
             proc_net::parse_routes_v6(&text),
@@ -89,42 +94,42 @@ pub const PARSERS: &[Parser] = &[
         black_box(proc_net::parse_udp_ports(&text));
     }),
     ("names", |bytes| {
-        let text = text(bytes);
+        let text = to_text(bytes);
         black_box((
-            hugepages::page_size(&text),
-            pci::hexadecimal(&text),
-            pci::address_in_path(&text),
+            hugepages::parse_folder_name(&text),
+            pci::parse_hexadecimal(&text),
+            pci::last_address_in_path(&text),
         ));
         black_box((nvme::is_namespace(&text), identity::is_machine_id(&text)));
     }),
     ("tables", |bytes| {
-        let text = text(bytes);
+        let text = to_text(bytes);
         black_box(cgroup::legacy_controllers(&text));
         black_box(identity::parse_arp_table(&text).count());
         black_box(machine::os_release_field(&text, "PRETTY_NAME"));
-        black_box((networkd_manages(&text), nm_manages(&text)));
+        black_box((is_managed_by_networkd(&text), is_managed_by_network_manager(&text)));
     }),
     ("manifest", |bytes| {
-        if let Ok(manifest) = Manifest::parse(&text(bytes)) {
+        if let Ok(manifest) = Manifest::parse(&to_text(bytes)) {
             black_box(manifest.faults.iter().map(ToString::to_string).collect::<Vec<_>>());
         }
     }),
     ("ledger", |bytes| {
-        let text = text(bytes);
+        let text = to_text(bytes);
         if let Ok(ledger) = Ledger::parse(&text, Some("boot")) {
             let reparsed = Ledger::parse(&ledger.render("boot"), Some("boot")).ok();
             assert_eq!(reparsed, Some(ledger), "{text:?}");
         }
-        round_trip::<Setting>(&text);
+        check_round_trip::<Setting>(&text);
         black_box(serde_json::from_str::<StartRecord>(&text).ok());
     }),
     ("uevent", |bytes| {
         black_box(daemon::is_relevant_uevent(bytes));
     }),
     ("netlink", |bytes| {
-        black_box(daemon::concerns_link(bytes, 2, "eth0"));
+        black_box(daemon::is_about_link(bytes, 2, "eth0"));
         black_box(netlink::extended_ack_text(bytes));
-        black_box(nftables::is_about_table(bytes, nftables::TABLE));
+        black_box(nftables::is_about_table(bytes, nftables::TABLE_NAME));
         for part in netlink::split_messages(bytes) {
             let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(part);
             black_box(message.ok().and_then(|message| parse_link_message(&message)));
@@ -133,12 +138,12 @@ pub const PARSERS: &[Parser] = &[
 ];
 
 /// Converts bytes to text as `Root` does: bytes that are not UTF-8 are replaced by a marker.
-fn text(bytes: &[u8]) -> String {
+fn to_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Checks that the `Display` of a parsed value parses to the same value. Input that cannot be parsed is skipped.
-fn round_trip<T: std::str::FromStr + ToString + PartialEq + std::fmt::Debug>(text: &str) {
+fn check_round_trip<T: std::str::FromStr + ToString + PartialEq + std::fmt::Debug>(text: &str) {
     if let Ok(value) = text.parse::<T>() {
         assert_eq!(value.to_string().parse::<T>().ok(), Some(value), "{text:?}");
     }

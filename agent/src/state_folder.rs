@@ -8,7 +8,7 @@ use berth_host_facts::root::Root;
 use crate::host_write::{HostWrite as _, WriteError};
 
 /// Path of the folder.
-pub const FOLDER: &str = "var/lib/berth";
+pub const STATE_FOLDER: &str = "var/lib/berth";
 /// Path of the InfraNode that the API server sent last, for a start of the agent while the API server is unreachable.
 /// `revert` removes the file.
 pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
@@ -43,24 +43,24 @@ pub fn save_ledger(ledger: &Ledger, root: &Root, boot_id: &str) -> Result<(), Wr
 }
 
 fn save_file(root: &Root, file: &str, text: &str) -> Result<(), WriteError> {
-    root.create_folder(FOLDER)?;
+    root.create_folder(STATE_FOLDER)?;
     root.replace(file, text.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
-    use berth_host_facts::setting::{KsmSetting, Setting, Value};
+    use berth_host_facts::setting::{KsmSetting, Setting, SettingValue};
 
     use super::*;
 
     #[test]
-    fn an_empty_ledger_is_no_file() {
+    fn empty_ledger_has_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
         root.create_folder("var").unwrap();
         root.create_folder("var/lib").unwrap();
         let mut ledger = Ledger::default();
-        ledger.record_original_value(Setting::Ksm(KsmSetting::Run), Value::Number(0));
+        ledger.record_original_value(Setting::Ksm(KsmSetting::Run), SettingValue::Number(0));
         ledger.files.insert("/etc/x.conf".to_owned());
         ledger.uplinks_set_up.insert("eth1".parse().unwrap());
         save_ledger(&ledger, &root, "b").unwrap();

@@ -6,7 +6,7 @@ use berth_api::CpuSet;
 use zbus::blocking::{Connection, Proxy, connection, proxy};
 use zbus::zvariant::{OwnedObjectPath, Value};
 
-use berth_host_facts::setting::Unit;
+use berth_host_facts::setting::SystemdUnit;
 
 /// A connection to systemd.
 #[derive(Debug)]
@@ -19,12 +19,12 @@ pub struct SystemdError(String);
 
 impl SystemdError {
     /// Returns the error for a captured tree, which has no systemd.
-    pub(crate) fn not_live() -> Self {
+    pub(crate) fn captured_tree() -> Self {
         Self("a captured tree has no systemd".to_owned())
     }
 
     /// Returns the error for an agent in a container: its program is not a file of the host, so systemd cannot run it.
-    pub(crate) fn container() -> Self {
+    pub(crate) fn in_container() -> Self {
         Self("not available from a container".to_owned())
     }
 
@@ -54,9 +54,9 @@ impl Systemd {
     /// sockets.
     pub fn connect() -> Result<Self, SystemdError> {
         let bus = Connection::system();
-        let direct = || connection::Builder::address(PRIVATE_ADDRESS)?.p2p().build();
+        let connect_directly = || connection::Builder::address(PRIVATE_ADDRESS)?.p2p().build();
         bus.or_else(|on_bus| {
-            direct().map_err(|error| {
+            connect_directly().map_err(|error| {
                 SystemdError(format!("{on_bus}; a direct connection failed too: {error}"))
             })
         })
@@ -67,14 +67,14 @@ impl Systemd {
     ///
     /// # Errors
     /// Returns the error of systemd.
-    pub fn allowed_cpus(&self, unit: Unit) -> Result<CpuSet, SystemdError> {
+    pub fn allowed_cpus(&self, unit: SystemdUnit) -> Result<CpuSet, SystemdError> {
         let path: OwnedObjectPath = self
             .proxy(MANAGER_PATH, MANAGER_INTERFACE)?
-            .call("LoadUnit", &(unit.name(),))
+            .call("LoadUnit", &(unit.unit_name(),))
             .map_err(systemd_error)?;
         let interface = match unit {
-            Unit::Init => "org.freedesktop.systemd1.Scope",
-            Unit::System | Unit::User => "org.freedesktop.systemd1.Slice",
+            SystemdUnit::Init => "org.freedesktop.systemd1.Scope",
+            SystemdUnit::System | SystemdUnit::User => "org.freedesktop.systemd1.Slice",
         };
         let bytes: Vec<u8> = self
             .proxy(path.as_str(), interface)?
@@ -88,11 +88,11 @@ impl Systemd {
     ///
     /// # Errors
     /// Returns the error of systemd.
-    pub fn set_allowed_cpus(&self, unit: Unit, cpus: &CpuSet) -> Result<(), SystemdError> {
+    pub fn set_allowed_cpus(&self, unit: SystemdUnit, cpus: &CpuSet) -> Result<(), SystemdError> {
         let properties = vec![("AllowedCPUs", Value::from(cpus.to_bytes()))];
         let manager = self.proxy(MANAGER_PATH, MANAGER_INTERFACE)?;
         manager
-            .call::<_, _, ()>("SetUnitProperties", &(unit.name(), true, properties))
+            .call::<_, _, ()>("SetUnitProperties", &(unit.unit_name(), true, properties))
             .map_err(systemd_error)
     }
 

@@ -13,28 +13,28 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use berth_agent::apply::{ApplyBlocked, ApplyContext, Converged, converge, observe_for_plan};
+use berth_agent::apply::{ApplyBlocked, ApplyContext, ConvergeResult, converge, observe_for_plan};
 use berth_api::infra_node::ChangeResult;
 use berth_host_facts::ObserveOptions;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::root::Root;
 use common::{Tree, host, manifest};
 
-const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
-const SPEC: &str = "  ksm: {mode: 'On', pagesToScan: 200}\n  \
+const BOOT_ID: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
+const FULL_SPEC: &str = "  ksm: {mode: 'On', pagesToScan: 200}\n  \
     hugepages: [{size: 2Mi, count: 9000}, {size: 1Gi, zone: 1, count: 4}]\n  \
     cpu: {reserved: {coresPerZone: 1}, housekeeping: true}";
 
-fn tree() -> Tree {
+fn host_tree() -> Tree {
     let tree = host::rack1_a();
-    tree.folder("var/lib/berth");
+    tree.create_folder("var/lib/berth");
     tree
 }
 
-fn apply_spec(tree: &Tree, spec: &str) -> Result<Converged, ApplyBlocked> {
+fn apply_spec(tree: &Tree, spec: &str) -> Result<ConvergeResult, ApplyBlocked> {
     let manifest = manifest(spec);
     let root = Root::open(tree.path()).unwrap();
-    let context = ApplyContext::new(&root, BOOT, &|| {});
+    let context = ApplyContext::new(&root, BOOT_ID, &|| {});
     let converged = converge(
         &context,
         &manifest.spec,
@@ -49,12 +49,12 @@ fn apply_spec(tree: &Tree, spec: &str) -> Result<Converged, ApplyBlocked> {
     }
 }
 
-fn results(converged: &Converged) -> BTreeMap<String, ChangeResult> {
+fn results_by_change(converged: &ConvergeResult) -> BTreeMap<String, ChangeResult> {
     converged.outcomes.iter().map(|outcome| (outcome.what.clone(), outcome.result)).collect()
 }
 
 /// Returns every file below a folder with its text, without white space at both ends.
-fn files(folder: &Path) -> BTreeMap<String, String> {
+fn read_files(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -62,7 +62,7 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
             continue;
         }
         if path.is_dir() {
-            found.extend(files(&path));
+            found.extend(read_files(&path));
         } else {
             let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).trim().to_owned();
             found.insert(path.display().to_string(), text);
@@ -71,27 +71,31 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
     found
 }
 
-fn read(tree: &Tree, path: &str) -> String {
+fn read_file(tree: &Tree, path: &str) -> String {
     std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
 }
 
-fn ledger(tree: &Tree) -> Ledger {
-    Ledger::read(&Root::open(tree.path()).unwrap(), Some(BOOT)).unwrap()
+fn read_ledger(tree: &Tree) -> Ledger {
+    Ledger::read(&Root::open(tree.path()).unwrap(), Some(BOOT_ID)).unwrap()
 }
 
 #[test]
 fn all_changes_are_restored() {
-    let tree = tree();
-    let mut before = files(tree.path());
-    let applied = apply_spec(&tree, SPEC).unwrap();
+    let tree = host_tree();
+    let mut before = read_files(tree.path());
+    let applied = apply_spec(&tree, FULL_SPEC).unwrap();
     let zone1 = "sys/devices/system/node/node1/hugepages";
-    assert_eq!(read(&tree, &format!("{zone1}/hugepages-2048kB/nr_hugepages")), "4500");
-    assert_eq!(read(&tree, &format!("{zone1}/hugepages-1048576kB/nr_hugepages")), "4");
-    assert_eq!(read(&tree, "sys/kernel/mm/ksm/pages_to_scan"), "200");
-    assert_eq!(read(&tree, "proc/irq/default_smp_affinity"), "100,00010000,01000001");
-    assert_eq!(read(&tree, "proc/irq/40/smp_affinity_list"), "0,24,48,72");
-    assert_eq!(read(&tree, "proc/irq/70/smp_affinity_list"), "0-95", "no driver has requested it");
-    let failed: Vec<String> = results(&applied)
+    assert_eq!(read_file(&tree, &format!("{zone1}/hugepages-2048kB/nr_hugepages")), "4500");
+    assert_eq!(read_file(&tree, &format!("{zone1}/hugepages-1048576kB/nr_hugepages")), "4");
+    assert_eq!(read_file(&tree, "sys/kernel/mm/ksm/pages_to_scan"), "200");
+    assert_eq!(read_file(&tree, "proc/irq/default_smp_affinity"), "100,00010000,01000001");
+    assert_eq!(read_file(&tree, "proc/irq/40/smp_affinity_list"), "0,24,48,72");
+    assert_eq!(
+        read_file(&tree, "proc/irq/70/smp_affinity_list"),
+        "0-95",
+        "no driver has requested it"
+    );
+    let failed: Vec<String> = results_by_change(&applied)
         .into_iter()
         .filter(|(_, r)| *r != ChangeResult::Done)
         .map(|(what, _)| what)
@@ -109,75 +113,75 @@ fn all_changes_are_restored() {
     assert!(restored.plan.is_empty(), "{:#?}", restored.outcomes);
     let mask = ["proc/irq/default_smp_affinity", "sys/devices/virtual/workqueue/cpumask"];
     for path in mask {
-        assert_eq!(read(&tree, path), "ffffffff,ffffffff,ffffffff");
+        assert_eq!(read_file(&tree, path), "ffffffff,ffffffff,ffffffff");
     }
-    let mut after = files(tree.path());
+    let mut after = read_files(tree.path());
     // AllowedCPUs was never set, because there is no systemd. So the ledger still has the original value.
     for files in [&mut before, &mut after] {
         files.retain(|path, _| !path.contains("/var/lib/berth/"));
     }
     assert_eq!(before, after);
-    assert!(ledger(&tree).entries.is_empty(), "{:?}", ledger(&tree));
+    assert!(read_ledger(&tree).entries.is_empty(), "{:?}", read_ledger(&tree));
 }
 
 #[test]
 fn original_values_are_saved_before_the_first_write() {
-    let tree = tree();
+    let tree = host_tree();
     std::fs::remove_dir(tree.path().join("var/lib/berth")).unwrap();
-    tree.file("var/lib/berth", "not a folder");
-    let before = files(tree.path());
-    let error = apply_spec(&tree, SPEC).unwrap_err();
-    assert!(matches!(error, ApplyBlocked::State(_)), "{error}");
-    assert_eq!(before, files(tree.path()));
+    tree.write_file("var/lib/berth", "not a folder");
+    let before = read_files(tree.path());
+    let error = apply_spec(&tree, FULL_SPEC).unwrap_err();
+    assert!(matches!(error, ApplyBlocked::LedgerNotSaved(_)), "{error}");
+    assert_eq!(before, read_files(tree.path()));
 }
 
 #[test]
 fn invalid_ledger_prevents_all_changes() {
-    let tree = tree();
-    tree.file("var/lib/berth/found.json", "[]");
-    let before = files(tree.path());
-    let error = apply_spec(&tree, SPEC).unwrap_err().to_string();
+    let tree = host_tree();
+    tree.write_file("var/lib/berth/found.json", "[]");
+    let before = read_files(tree.path());
+    let error = apply_spec(&tree, FULL_SPEC).unwrap_err().to_string();
     assert!(
         error.contains("/var/lib/berth/found.json: the file is not a rollback ledger"),
         "{error}"
     );
-    assert_eq!(before, files(tree.path()));
+    assert_eq!(before, read_files(tree.path()));
 }
 
 #[test]
-fn a_failure_stops_nothing_else() {
-    let tree = tree();
+fn failed_change_does_not_stop_other_changes() {
+    let tree = host_tree();
     std::fs::remove_file(tree.path().join("sys/kernel/mm/ksm/pages_to_scan")).unwrap();
     let converged = apply_spec(
         &tree,
         "  ksm: {mode: 'On', pagesToScan: 200}\n  hugepages: [{size: 2Mi, zone: 0, count: 4100}]",
     )
     .unwrap();
-    let results = results(&converged);
+    let results = results_by_change(&converged);
     assert_eq!(results["ksm pages_to_scan: none -> 200"], ChangeResult::Blocked);
     assert_eq!(results["ksm run: 0 -> 1"], ChangeResult::Done);
     assert_eq!(results["hugepages 2Mi zone 0: 4096 -> 4100"], ChangeResult::Done);
 }
 
 #[test]
-fn counted_pages_lose_their_checkpoint_on_a_drained_node() {
-    let tree = tree();
+fn checkpoint_of_counted_pages_is_removed_on_a_drained_node() {
+    let tree = host_tree();
     let table = r#"{"total":1,"systemReserved":0,"allocatable":1,"reserved":0,"free":1}"#;
     let state = "var/lib/kubelet/memory_manager_state";
-    tree.file(state, format!(r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"memory":{table}}}}}}},"entries":{{}}}}"#));
+    tree.write_file(state, format!(r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"memory":{table}}}}}}},"entries":{{}}}}"#));
     let spec = "  hugepages: [{size: 2Mi, zone: 0, count: 4100}]";
-    tree.file("proc/uptime", "99.50 1\n");
+    tree.write_file("proc/uptime", "99.50 1\n");
     let blocked = apply_spec(&tree, spec).unwrap();
     assert_eq!(blocked.outcomes[0].result, ChangeResult::Blocked);
     assert!(tree.path().join(state).exists());
-    tree.file(
+    tree.write_file(
         "var/lib/kubelet/cpu_manager_state",
         r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
     );
     let runs = apply_spec(&tree, spec).unwrap();
     assert_eq!(runs.outcomes[0].result, ChangeResult::Blocked);
     assert!(tree.path().join(state).exists());
-    common::kubelet::stop(&tree);
+    common::kubelet::stop_kubelet(&tree);
     let done = apply_spec(&tree, spec).unwrap();
     assert_eq!(done.outcomes[0].result, ChangeResult::Done);
     assert_eq!(done.outcomes[0].message, None, "a kubelet that starts counts the pages");
@@ -185,10 +189,10 @@ fn counted_pages_lose_their_checkpoint_on_a_drained_node() {
 }
 
 #[test]
-fn a_drop_in_is_staged_activated_and_taken_away() {
-    let tree = tree();
+fn drop_in_is_staged_activated_and_removed() {
+    let tree = host_tree();
     let folder = "etc/kubernetes/kubelet.conf.d";
-    tree.folder(folder).file(
+    tree.create_folder(folder).write_file(
         "proc/1412/cmdline",
         format!("kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/{folder}\0"),
     );
@@ -199,62 +203,75 @@ fn a_drop_in_is_staged_activated_and_taken_away() {
     assert!(tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
 
     let drained = r#"{"policyName":"static","defaultCpuSet":"0-95"}"#;
-    tree.file("var/lib/kubelet/cpu_manager_state", drained);
+    tree.write_file("var/lib/kubelet/cpu_manager_state", drained);
     apply_spec(&tree, spec).unwrap();
     assert!(exists("99-berth.conf.staged") && !exists("99-berth.conf"), "the kubelet still runs");
-    common::kubelet::stop(&tree);
+    common::kubelet::stop_kubelet(&tree);
     let active = apply_spec(&tree, spec).unwrap();
     assert!(exists("99-berth.conf") && !exists("99-berth.conf.staged"), "{:#?}", active.outcomes);
     assert!(!tree.path().join("var/lib/kubelet/cpu_manager_state").exists());
     assert!(apply_spec(&tree, spec).unwrap().outcomes.is_empty());
-    common::kubelet::start(&tree, 9000);
+    common::kubelet::start_kubelet(&tree, 9000);
     // The kubelet has started with the drop-in.
-    tree.file("var/lib/kubelet/cpu_manager_state", drained).file(
+    tree.write_file("var/lib/kubelet/cpu_manager_state", drained).write_file(
         "var/lib/kubelet/memory_manager_state",
         r#"{"policyName":"Static","machineState":{},"entries":{}}"#,
     );
     assert!(apply_spec(&tree, spec).unwrap().outcomes.is_empty());
 
     // A pod has exclusive CPUs: the active drop-in stays until the next drain, even if it is removed from the spec.
-    tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{"u":{"c":"1-4,49-52"}}}"#);
+    tree.write_file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"static","defaultCpuSet":"0,5-48,53-95","entries":{"u":{"c":"1-4,49-52"}}}"#);
     let kept = apply_spec(&tree, "  profile: x").unwrap();
     assert_eq!(kept.outcomes[0].result, ChangeResult::Blocked);
     assert!(exists("99-berth.conf"));
-    tree.file("var/lib/kubelet/cpu_manager_state", drained);
+    tree.write_file("var/lib/kubelet/cpu_manager_state", drained);
     assert_eq!(
         apply_spec(&tree, "  profile: x").unwrap().outcomes[0].result,
         ChangeResult::Blocked
     );
-    common::kubelet::stop(&tree);
+    common::kubelet::stop_kubelet(&tree);
     apply_spec(&tree, "  profile: x").unwrap();
-    assert!(!exists("99-berth.conf") && ledger(&tree) == Ledger::default());
+    assert!(!exists("99-berth.conf") && read_ledger(&tree) == Ledger::default());
 }
 
 /// Tests the first invariant (`docs/safety.md`): the kubelet was not restarted and has written its old checkpoint
 /// again, and would not start with the drop-in. So the agent deactivates the drop-in.
 #[test]
 fn active_drop_in_is_deactivated_if_pods_return_before_the_restart() {
-    let tree = tree();
+    let tree = host_tree();
     let folder = "etc/kubernetes/kubelet.conf.d";
-    tree.folder(folder)
-        .file(
+    tree.create_folder(folder)
+        .write_file(
             "proc/1412/cmdline",
             format!("kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/{folder}\0"),
         )
-        .file("var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\ncpuManagerPolicy: none\n")
-        .file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#);
+        .write_file(
+            "var/lib/kubelet/config.yaml",
+            "kind: KubeletConfiguration\ncpuManagerPolicy: none\n",
+        )
+        .write_file(
+            "var/lib/kubelet/cpu_manager_state",
+            r#"{"policyName":"none","defaultCpuSet":""}"#,
+        );
     let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
     apply_spec(&tree, spec).unwrap();
-    common::kubelet::stop(&tree);
+    common::kubelet::stop_kubelet(&tree);
     apply_spec(&tree, spec).unwrap();
     let exists = |name: &str| tree.path().join(folder).join(name).exists();
     assert!(exists("99-berth.conf"));
     let ours = format!("/{folder}/99-berth.conf");
-    assert_eq!(ledger(&tree).files, [ours].into(), "one apply staged and activated the drop-in");
+    assert_eq!(
+        read_ledger(&tree).files,
+        [ours].into(),
+        "one apply staged and activated the drop-in"
+    );
     // The kubelet was not restarted: it has run all the time.
-    common::kubelet::start(&tree, 4200);
-    tree.file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#)
-        .file("proc/88/comm", "virt-launcher\n");
+    common::kubelet::start_kubelet(&tree, 4200);
+    tree.write_file(
+        "var/lib/kubelet/cpu_manager_state",
+        r#"{"policyName":"none","defaultCpuSet":""}"#,
+    )
+    .write_file("proc/88/comm", "virt-launcher\n");
     apply_spec(&tree, spec).unwrap();
     assert!(exists("99-berth.conf.staged") && !exists("99-berth.conf"));
 }

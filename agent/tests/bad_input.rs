@@ -13,18 +13,18 @@ mod skip;
 
 use std::time::{Duration, Instant};
 
-use common::{Tree, agent, agent_on, report, stderr};
+use common::{Tree, report, run_agent, run_agent_on, stderr};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use proptest::prelude::*;
 use serde_json::Value;
 
-const CPUS: &str = "sys/devices/system/cpu";
-const NODES: &str = "sys/devices/system/node";
+const CPU_FOLDER: &str = "sys/devices/system/cpu";
+const NODE_FOLDER: &str = "sys/devices/system/node";
 /// Time limit of a run: long enough for a busy machine, short enough to detect a hang.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-fn unknown(node: &Value) -> Vec<String> {
+fn unknown_facts(node: &Value) -> Vec<String> {
     let unknown = node["status"]["unknown"].as_array().unwrap();
     unknown
         .iter()
@@ -33,14 +33,14 @@ fn unknown(node: &Value) -> Vec<String> {
 }
 
 fn warnings(tree: &Tree) -> String {
-    stderr(&agent_on(tree, &["report"]))
+    stderr(&run_agent_on(tree, &["report"]))
 }
 
 #[test]
 fn empty_tree_is_reported_as_unknown() {
     let tree = Tree::new();
     let node = report(&tree);
-    let unknown = unknown(&node);
+    let unknown = unknown_facts(&node);
     for fact in [
         "capabilities.cpu.sockets NotFound",
         "capabilities.cpu.online NotFound",
@@ -53,13 +53,13 @@ fn empty_tree_is_reported_as_unknown() {
         assert!(unknown.iter().any(|line| line == fact), "{fact} is not in {unknown:?}");
     }
     assert_eq!(node["metadata"]["name"], "unknown-host");
-    assert_eq!(agent_on(&tree, &["check"]).status.code(), Some(0));
+    assert_eq!(run_agent_on(&tree, &["check"]).status.code(), Some(0));
 }
 
 #[test]
-fn missing_root_causes_one_message_and_exit_code_2() {
+fn missing_root_is_reported_with_exit_code_2() {
     for command in ["report", "check"] {
-        let output = agent(&[command, "--root", "/no/such/folder"]);
+        let output = run_agent(&[command, "--root", "/no/such/folder"]);
         assert_eq!(output.status.code(), Some(2));
         assert_eq!(
             stderr(&output),
@@ -68,8 +68,8 @@ fn missing_root_causes_one_message_and_exit_code_2() {
         );
         assert!(output.stdout.is_empty());
     }
-    assert_eq!(agent(&["report", "--output", "xml"]).status.code(), Some(2));
-    let output = agent(&["check", "kvm.nosuch"]);
+    assert_eq!(run_agent(&["report", "--output", "xml"]).status.code(), Some(2));
+    let output = run_agent(&["check", "kvm.nosuch"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("invalid value 'kvm.nosuch'"));
 }
@@ -77,16 +77,16 @@ fn missing_root_causes_one_message_and_exit_code_2() {
 #[test]
 fn invalid_content_is_reported_with_file_and_value() {
     let tree = Tree::new();
-    tree.file(&format!("{CPUS}/online"), "0-3\n")
-        .file(&format!("{CPUS}/isolated"), "1-banana\n")
-        .file("proc/meminfo", "MemTotal: lots kB\n")
-        .file("sys/kernel/mm/ksm/run", "maybe\n")
-        .file("sys/kernel/mm/transparent_hugepage/enabled", "sometimes\n")
-        .file(&format!("{NODES}/node0/cpulist"), "0-3\n")
-        .file(&format!("{NODES}/node0/distance"), "10 ten\n")
-        .file(&format!("{NODES}/node0/hugepages/hugepages-2048kB/nr_hugepages"), "-5\n")
-        .file("var/lib/kubelet/cpu_manager_state", "{\"policyName\":")
-        .file("sys/bus/pci/devices/nonsense/class", "0x020000\n");
+    tree.write_file(&format!("{CPU_FOLDER}/online"), "0-3\n")
+        .write_file(&format!("{CPU_FOLDER}/isolated"), "1-banana\n")
+        .write_file("proc/meminfo", "MemTotal: lots kB\n")
+        .write_file("sys/kernel/mm/ksm/run", "maybe\n")
+        .write_file("sys/kernel/mm/transparent_hugepage/enabled", "sometimes\n")
+        .write_file(&format!("{NODE_FOLDER}/node0/cpulist"), "0-3\n")
+        .write_file(&format!("{NODE_FOLDER}/node0/distance"), "10 ten\n")
+        .write_file(&format!("{NODE_FOLDER}/node0/hugepages/hugepages-2048kB/nr_hugepages"), "-5\n")
+        .write_file("var/lib/kubelet/cpu_manager_state", "{\"policyName\":")
+        .write_file("sys/bus/pci/devices/nonsense/class", "0x020000\n");
     let warnings = warnings(&tree);
     for words in [
         "/sys/devices/system/cpu/isolated: `1-banana` is not a CPU or a range",
@@ -100,7 +100,7 @@ fn invalid_content_is_reported_with_file_and_value() {
         assert!(warnings.contains(words), "{words}\nis not in\n{warnings}");
     }
     let node = report(&tree);
-    let unknown = unknown(&node);
+    let unknown = unknown_facts(&node);
     for fact in [
         "capabilities.cpu.isolated Malformed",
         "capabilities.memory.total Malformed",
@@ -114,58 +114,62 @@ fn invalid_content_is_reported_with_file_and_value() {
 }
 
 #[test]
-fn kernels_write_empty_sets_in_many_ways() {
+fn all_notations_of_an_empty_cpu_set_are_parsed() {
     for (text, set) in
         [("\n", ""), ("(null)\n", ""), ("\0\n", ""), ("  (null)", ""), ("2-6:2\n", "2,4,6")]
     {
         let tree = Tree::new();
-        tree.file(&format!("{CPUS}/online"), "0-7\n").file(&format!("{CPUS}/nohz_full"), text);
+        tree.write_file(&format!("{CPU_FOLDER}/online"), "0-7\n")
+            .write_file(&format!("{CPU_FOLDER}/nohz_full"), text);
         assert_eq!(report(&tree)["status"]["capabilities"]["cpu"]["nohzFull"], set, "{text:?}");
         assert_eq!(warnings(&tree), "", "{text:?}");
     }
 }
 
 #[test]
-fn offline_beyond_what_is_present_is_not_offline() {
+fn offline_cpus_that_are_not_present_are_ignored() {
     let tree = Tree::new();
-    tree.file(&format!("{CPUS}/online"), "0-2\n")
-        .file(&format!("{CPUS}/present"), "0-3\n")
-        .file(&format!("{CPUS}/offline"), "3,64-79\n");
+    tree.write_file(&format!("{CPU_FOLDER}/online"), "0-2\n")
+        .write_file(&format!("{CPU_FOLDER}/present"), "0-3\n")
+        .write_file(&format!("{CPU_FOLDER}/offline"), "3,64-79\n");
     assert_eq!(report(&tree)["status"]["capabilities"]["cpu"]["offline"], "3");
 }
 
 #[test]
-fn absurd_sizes_neither_crash_nor_take_memory() {
+fn huge_sizes_are_handled_without_much_memory() {
     let tree = Tree::new();
     let digits = "9".repeat(400);
-    tree.file(
+    tree.write_file(
         "proc/meminfo",
         format!("MemTotal: {digits} kB\nSwapTotal: 18446744073709551615 kB\n"),
     )
-    .file(&format!("{CPUS}/online"), "0-4294967295\n")
-    .file(&format!("{CPUS}/cpu0/online"), "1\n")
-    .file(&format!("{NODES}/node4294967296/cpulist"), "0\n")
-    .file(&format!("{NODES}/node4294967295/meminfo"), "Node 1 MemTotal: 18446744073709551615 kB\n")
-    .file("sys/kernel/mm/hugepages/hugepages-18446744073709551615kB/nr_hugepages", "1\n")
-    .file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", &digits)
-    .file("sys/class/block/nvme0n1/size", "18446744073709551615\n")
-    .file("sys/class/net/eth0/mtu", "4294967296\n")
-    .file("sys/class/net/eth0/speed", "4294967295\n")
-    .folder("sys/class/net/eth0/device");
+    .write_file(&format!("{CPU_FOLDER}/online"), "0-4294967295\n")
+    .write_file(&format!("{CPU_FOLDER}/cpu0/online"), "1\n")
+    .write_file(&format!("{NODE_FOLDER}/node4294967296/cpulist"), "0\n")
+    .write_file(
+        &format!("{NODE_FOLDER}/node4294967295/meminfo"),
+        "Node 1 MemTotal: 18446744073709551615 kB\n",
+    )
+    .write_file("sys/kernel/mm/hugepages/hugepages-18446744073709551615kB/nr_hugepages", "1\n")
+    .write_file("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", &digits)
+    .write_file("sys/class/block/nvme0n1/size", "18446744073709551615\n")
+    .write_file("sys/class/net/eth0/mtu", "4294967296\n")
+    .write_file("sys/class/net/eth0/speed", "4294967295\n")
+    .create_folder("sys/class/net/eth0/device");
     let node = report(&tree);
     assert_eq!(node["status"]["capabilities"]["cpu"]["online"], "0");
     assert!(node["status"]["capabilities"]["memory"].get("total").is_none());
 }
 
 #[test]
-fn loops_pipes_and_links_out_of_the_tree_do_not_hang_or_leak() {
+fn loops_pipes_and_outside_symlinks_do_not_hang_or_leak() {
     let tree = Tree::new();
-    tree.link(CPUS, "../system/cpu")
-        .link("sys/bus/pci/devices/0000:00:00.0", "0000:00:00.0")
-        .link("sys/class/net/eth0", "../net/eth0")
-        .link("etc/os-release", "/etc/hostname")
-        .link("proc/self", "self")
-        .folder("proc/sys/kernel");
+    tree.create_link(CPU_FOLDER, "../system/cpu")
+        .create_link("sys/bus/pci/devices/0000:00:00.0", "0000:00:00.0")
+        .create_link("sys/class/net/eth0", "../net/eth0")
+        .create_link("etc/os-release", "/etc/hostname")
+        .create_link("proc/self", "self")
+        .create_folder("proc/sys/kernel");
     mkfifo(&tree.path().join("proc/meminfo"), Mode::from_bits_truncate(0o600)).unwrap();
     mkfifo(&tree.path().join("proc/cpuinfo"), Mode::from_bits_truncate(0o600)).unwrap();
     std::os::unix::fs::symlink("/proc/sys/kernel/hostname", tree.path().join("etc/hostname"))
@@ -179,47 +183,51 @@ fn loops_pipes_and_links_out_of_the_tree_do_not_hang_or_leak() {
     let node = report(&tree);
     assert!(begin.elapsed() < TIME_LIMIT);
     assert_eq!(node["metadata"]["name"], "unknown-host", "the name of this machine leaked");
-    assert!(unknown(&node).contains(&"capabilities.memory.total Unreadable".to_owned()));
+    assert!(unknown_facts(&node).contains(&"capabilities.memory.total Unreadable".to_owned()));
 }
 
 #[test]
-fn a_cpuinfo_of_ten_megabytes_and_one_endless_line() {
+fn large_cpuinfo_is_parsed_within_the_time_limit() {
     let tree = Tree::new();
     let block = format!(
         "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: {}\n\n",
         "flag ".repeat(400)
     );
-    tree.file("proc/cpuinfo", block.repeat(10 * 1024 * 1024 / block.len()));
+    tree.write_file("proc/cpuinfo", block.repeat(10 * 1024 * 1024 / block.len()));
     let begin = Instant::now();
     assert_eq!(report(&tree)["status"]["capabilities"]["cpu"]["vendor"], "GenuineIntel");
-    tree.file("proc/cpuinfo", "flags : x".repeat(1 << 20));
+    tree.write_file("proc/cpuinfo", "flags : x".repeat(1 << 20));
     report(&tree);
     assert!(begin.elapsed() < TIME_LIMIT);
 }
 
 #[test]
-fn a_host_of_8192_cpus() {
+fn host_with_8192_cpus_is_reported() {
     let tree = Tree::new();
-    tree.file(&format!("{CPUS}/online"), "0-8191\n").file(&format!("{CPUS}/present"), "0-8191\n");
+    tree.write_file(&format!("{CPU_FOLDER}/online"), "0-8191\n")
+        .write_file(&format!("{CPU_FOLDER}/present"), "0-8191\n");
     for cpu in 0..8192 {
-        let topology = format!("{CPUS}/cpu{cpu}/topology");
+        let topology = format!("{CPU_FOLDER}/cpu{cpu}/topology");
         let (core, package) = (cpu % 4096, cpu % 4096 / 128);
-        tree.file(&format!("{topology}/thread_siblings_list"), format!("{core},{}\n", core + 4096))
-            .file(
-                &format!("{topology}/core_siblings_list"),
-                format!(
-                    "{0}-{1},{2}-{3}\n",
-                    package * 128,
-                    package * 128 + 127,
-                    package * 128 + 4096,
-                    package * 128 + 4223
-                ),
-            );
+        tree.write_file(
+            &format!("{topology}/thread_siblings_list"),
+            format!("{core},{}\n", core + 4096),
+        )
+        .write_file(
+            &format!("{topology}/core_siblings_list"),
+            format!(
+                "{0}-{1},{2}-{3}\n",
+                package * 128,
+                package * 128 + 127,
+                package * 128 + 4096,
+                package * 128 + 4223
+            ),
+        );
     }
     for node in 0..32 {
         let first = node * 128;
         let cpus = format!("{first}-{},{}-{}\n", first + 127, first + 4096, first + 4223);
-        tree.file(&format!("{NODES}/node{node}/cpulist"), cpus);
+        tree.write_file(&format!("{NODE_FOLDER}/node{node}/cpulist"), cpus);
     }
     let begin = Instant::now();
     let node = report(&tree);
@@ -230,7 +238,7 @@ fn a_host_of_8192_cpus() {
         (&32.into(), &4096.into(), &8192.into())
     );
     assert_eq!(node["status"]["zones"][31]["cores"], 128);
-    assert!(agent_on(&tree, &["check"]).status.code().is_some_and(|code| code < 2));
+    assert!(run_agent_on(&tree, &["check"]).status.code().is_some_and(|code| code < 2));
 }
 
 #[test]
@@ -244,9 +252,9 @@ fn files_this_user_may_not_read_are_unknown_with_that_reason() {
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::CommandExt as _;
     let tree = Tree::new();
-    tree.file("proc/meminfo", "MemTotal: 1024 kB\n")
-        .file("var/lib/kubelet/cpu_manager_state", "{}")
-        .file(&format!("{CPUS}/online"), "0-1\n");
+    tree.write_file("proc/meminfo", "MemTotal: 1024 kB\n")
+        .write_file("var/lib/kubelet/cpu_manager_state", "{}")
+        .write_file(&format!("{CPU_FOLDER}/online"), "0-1\n");
     let mode = |path: &str, mode| {
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(tree.path().join(path), permissions).unwrap();
@@ -264,14 +272,14 @@ fn files_this_user_may_not_read_are_unknown_with_that_reason() {
         .output()
         .unwrap();
     let node: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let unknown = unknown(&node);
+    let unknown = unknown_facts(&node);
     assert!(unknown.contains(&"capabilities.memory.total NoPermission".to_owned()), "{unknown:?}");
     assert!(unknown.contains(&"allocations NoPermission".to_owned()), "{unknown:?}");
     assert_eq!(node["status"]["capabilities"]["cpu"]["threads"], 2);
 }
 
 /// Files that the agent reads; the test fills them with random content.
-const FILES: [&str; 24] = [
+const HOST_FILES: [&str; 24] = [
     "proc/cpuinfo",
     "proc/meminfo",
     "proc/cmdline",
@@ -298,7 +306,7 @@ const FILES: [&str; 24] = [
     "var/lib/kubelet/memory_manager_state",
 ];
 
-fn content() -> impl Strategy<Value = Vec<u8>> {
+fn any_file_content() -> impl Strategy<Value = Vec<u8>> {
     let lines = [
         "0-3",
         "0",
@@ -325,12 +333,12 @@ proptest! {
 
     /// Calls the library directly: a panic in the program would only be an exit code.
     #[test]
-    fn any_tree_gives_a_report_and_findings(
-        files in prop::collection::btree_map(prop::sample::select(FILES.to_vec()), content(), 0..FILES.len())
+    fn any_tree_yields_a_report_and_findings(
+        files in prop::collection::btree_map(prop::sample::select(HOST_FILES.to_vec()), any_file_content(), 0..HOST_FILES.len())
     ) {
         let tree = Tree::new();
         for (path, content) in &files {
-            tree.file(path, content);
+            tree.write_file(path, content);
         }
         let root = berth_host_facts::root::Root::open(tree.path()).unwrap();
         let wanted = berth_host_facts::ObserveOptions::default();
@@ -341,7 +349,7 @@ proptest! {
         let table = berth_agent::report::table::render(&node, &facts.links, berth_runtime::cli::style::Style::Plain);
         prop_assert!(table.lines().all(|line| line.chars().count() <= 80), "{}", table);
         let input = berth_agent::check::Input::observe(&root, &facts);
-        let findings = berth_agent::check::run(&berth_agent::check::all(), &input);
+        let findings = berth_agent::check::run(&berth_agent::check::all_checks(), &input);
         let table = berth_agent::check::table::render(&findings, berth_runtime::cli::style::Style::Plain);
         // Users paste evidence and remedies, so these lines are not wrapped.
         let mut prose = table.lines().filter(|line| !line.starts_with("      "));

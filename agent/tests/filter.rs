@@ -78,7 +78,7 @@ frames send up3 host
 settle
 "#;
 
-const TUNNEL: &str = "\
+const TUNNEL_MANIFEST: &str = "\
 apiVersion: berth.dev/v1alpha1
 kind: InfraNode
 metadata: {name: a}
@@ -89,7 +89,7 @@ spec:
   - {name: cluster-a, network: tenants, vni: 5001}
 ";
 
-const SHARED: &str = "\
+const SHARED_BRIDGE_MANIFEST: &str = "\
 apiVersion: berth.dev/v1alpha1
 kind: InfraNode
 metadata: {name: a}
@@ -100,7 +100,7 @@ spec:
   - {name: cluster-a, network: tenants, vlan: 100}
 ";
 
-const NOTHING: &str =
+const EMPTY_MANIFEST: &str =
     "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: a}\nspec: {}\n";
 
 #[test]
@@ -115,9 +115,9 @@ fn switch_frames_of_guests_are_dropped() {
     }
     let frames = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/host/frames.pl");
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("tunnel.yaml"), TUNNEL).unwrap();
-    std::fs::write(folder.path().join("shared.yaml"), SHARED).unwrap();
-    std::fs::write(folder.path().join("nothing.yaml"), NOTHING).unwrap();
+    std::fs::write(folder.path().join("tunnel.yaml"), TUNNEL_MANIFEST).unwrap();
+    std::fs::write(folder.path().join("shared.yaml"), SHARED_BRIDGE_MANIFEST).unwrap();
+    std::fs::write(folder.path().join("nothing.yaml"), EMPTY_MANIFEST).unwrap();
     let output = Command::new("timeout")
         .args([
             "300",

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{agent_on, findings, host, report, stdout};
+use common::{findings_by_id, host, report, run_agent_on, stdout};
 use serde_json::{Value, json};
 
 #[test]
@@ -98,9 +98,9 @@ fn zones_have_pinnable_and_pinned_cpus() {
 }
 
 #[test]
-fn yaml_and_json_are_one_object() {
+fn yaml_and_json_describe_the_same_object() {
     let tree = host::rack1_a();
-    let yaml = stdout(&agent_on(&tree, &["report", "-o", "yaml"]));
+    let yaml = stdout(&run_agent_on(&tree, &["report", "-o", "yaml"]));
     let from_yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(from_yaml, report(&tree));
     let node: berth_api::InfraNode = serde_saphyr::from_str(&yaml).unwrap();
@@ -108,11 +108,11 @@ fn yaml_and_json_are_one_object() {
 }
 
 #[test]
-fn a_captured_host_without_problems_fails_no_check() {
+fn captured_host_without_problems_fails_no_check() {
     let tree = host::rack1_a();
-    let output = agent_on(&tree, &["check"]);
+    let output = run_agent_on(&tree, &["check"]);
     assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
-    for (id, finding) in findings(&tree) {
+    for (id, finding) in findings_by_id(&tree) {
         assert_ne!(finding["status"], "FAIL", "{id}: {finding}");
         let judged = finding["status"] == "WARN";
         assert_eq!(finding.get("remedy").is_some(), judged, "{id}: {finding}");
@@ -123,12 +123,12 @@ fn a_captured_host_without_problems_fails_no_check() {
 #[test]
 fn a_kubelet_that_would_not_start_again_fails_with_a_remedy() {
     let tree = host::rack1_a();
-    tree.file(
+    tree.write_file(
         "var/lib/kubelet/cpu_manager_state",
         r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#,
     );
-    assert_eq!(agent_on(&tree, &["check"]).status.code(), Some(1));
-    let finding = &findings(&tree)["kubelet.cpu-state"];
+    assert_eq!(run_agent_on(&tree, &["check"]).status.code(), Some(1));
+    let finding = &findings_by_id(&tree)["kubelet.cpu-state"];
     assert_eq!(finding["status"], "FAIL");
     assert!(
         finding["remedy"].as_str().unwrap().contains("rm -f /var/lib/kubelet/cpu_manager_state")
@@ -136,23 +136,23 @@ fn a_kubelet_that_would_not_start_again_fails_with_a_remedy() {
 }
 
 #[test]
-fn the_command_line_of_the_kubelet_wins_over_its_files() {
+fn kubelet_flags_override_its_files() {
     let tree = host::rack1_a();
-    tree.file(
+    tree.write_file(
         "proc/1412/cmdline",
         "/usr/bin/kubelet\0--config\0/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.d\0\
          --topology-manager-scope=pod\0",
     )
-    .file("etc/kubernetes/kubelet.d/20-b.conf", "memoryManagerPolicy: Static\n")
-    .file("etc/kubernetes/kubelet.d/10-a.conf", "memoryManagerPolicy: None\ntopologyManagerScope: container\n")
-    .file("etc/kubernetes/kubelet.d/90.conf.bak", "cpuManagerPolicy: none\n");
+    .write_file("etc/kubernetes/kubelet.d/20-b.conf", "memoryManagerPolicy: Static\n")
+    .write_file("etc/kubernetes/kubelet.d/10-a.conf", "memoryManagerPolicy: None\ntopologyManagerScope: container\n")
+    .write_file("etc/kubernetes/kubelet.d/90.conf.bak", "cpuManagerPolicy: none\n");
     let kubelet = report(&tree)["status"]["capabilities"]["kubelet"].clone();
     assert_eq!(kubelet["memoryManagerPolicy"], "Static");
     assert_eq!(kubelet["topologyManagerScope"], "pod");
     assert_eq!(kubelet["cpuManagerPolicy"], "static");
 }
 
-fn unknown(node: &Value, path: &str) -> Option<Value> {
+fn unknown_fact(node: &Value, path: &str) -> Option<Value> {
     let facts = node["status"]["unknown"].as_array().unwrap();
     facts.iter().find(|fact| fact["path"] == path).cloned()
 }
@@ -162,18 +162,18 @@ fn unknown(node: &Value, path: &str) -> Option<Value> {
 fn a_configuration_that_cannot_be_read_completely_is_unknown() {
     let break_one: [fn(&common::Tree); 4] = [
         |tree| drop(std::fs::remove_file(tree.path().join("var/lib/kubelet/config.yaml"))),
-        |tree| _ = tree.file("var/lib/kubelet/config.yaml", "cpuManagerPolicy: ["),
+        |tree| _ = tree.write_file("var/lib/kubelet/config.yaml", "cpuManagerPolicy: ["),
         |tree| drop(std::fs::remove_file(tree.path().join("proc/1412/cmdline"))),
-        |tree| _ = tree.file("proc/1412/cmdline", "kubelet\0--config-dir=/nowhere\0"),
+        |tree| _ = tree.write_file("proc/1412/cmdline", "kubelet\0--config-dir=/nowhere\0"),
     ];
-    for break_it in break_one {
+    for damage in break_one {
         let tree = host::rack1_a();
-        break_it(&tree);
+        damage(&tree);
         let node = report(&tree);
         assert!(node["status"]["capabilities"].get("kubelet").is_none());
         assert!(node["status"]["zones"][0].get("pinnableCPUs").is_none());
-        assert!(unknown(&node, "capabilities.kubelet").is_some());
-        let findings = findings(&tree);
+        assert!(unknown_fact(&node, "capabilities.kubelet").is_some());
+        let findings = findings_by_id(&tree);
         for id in ["kubelet.cpu-state", "kubelet.policies", "kubelet.swap", "kubelet.reserved"] {
             assert_eq!(findings[id]["status"], "SKIP", "{id}");
         }
@@ -181,24 +181,24 @@ fn a_configuration_that_cannot_be_read_completely_is_unknown() {
 }
 
 #[test]
-fn a_kubelet_inside_k3s_hides_its_flags_and_stale_files_are_ignored() {
+fn kubelet_inside_k3s_has_unknown_flags() {
     let tree = host::rack1_a();
-    tree.file("proc/1412/comm", "k3s-server\n");
-    let fact = unknown(&report(&tree), "capabilities.kubelet").unwrap();
+    tree.write_file("proc/1412/comm", "k3s-server\n");
+    let fact = unknown_fact(&report(&tree), "capabilities.kubelet").unwrap();
     assert!(fact["message"].as_str().unwrap().contains("k3s-server"), "{fact}");
 }
 
 #[test]
 fn a_kubelet_that_does_not_run_is_read_from_its_files_and_causes_only_warnings() {
     let tree = host::rack1_a();
-    tree.file("proc/1412/comm", "sleep\n")
-        .file("proc/2/comm", "kthreadd\n")
-        .file("etc/default/kubelet", "KUBELET_EXTRA_ARGS=\"--cpu-manager-policy=none\"\n")
-        .file("var/lib/kubelet/config.yaml.d/10/deep.conf", "topologyManagerScope: pod\n");
+    tree.write_file("proc/1412/comm", "sleep\n")
+        .write_file("proc/2/comm", "kthreadd\n")
+        .write_file("etc/default/kubelet", "KUBELET_EXTRA_ARGS=\"--cpu-manager-policy=none\"\n")
+        .write_file("var/lib/kubelet/config.yaml.d/10/deep.conf", "topologyManagerScope: pod\n");
     let kubelet = report(&tree)["status"]["capabilities"]["kubelet"].clone();
     assert_eq!(kubelet["cpuManagerPolicy"], "none");
     assert_eq!(kubelet["topologyManagerScope"], "pod");
-    assert_eq!(findings(&tree)["kubelet.cpu-state"]["status"], "WARN");
+    assert_eq!(findings_by_id(&tree)["kubelet.cpu-state"]["status"], "WARN");
 }
 
 #[test]
@@ -206,7 +206,7 @@ fn checkpoints_with_huge_numbers_are_read() {
     let tree = host::rack1_a();
     let block = r#"{"numaAffinity":null,"type":"hugepages-64Ki","size":18446744073709551615}"#;
     let entries = vec![block; 70_000].join(",");
-    tree.file(
+    tree.write_file(
         "var/lib/kubelet/memory_manager_state",
         format!(
             r#"{{"policyName":"Static","machineState":{{"0":{{"cells":null,"memoryMap":null}}}},"entries":{{"uid":{{"c":[{entries}]}}}}}}"#
@@ -220,7 +220,7 @@ fn checkpoints_with_huge_numbers_are_read() {
 fn virtual_functions_are_not_uplinks_and_every_physical_function_is_listed() {
     let tree = host::rack1_a();
     for number in 0..8 {
-        tree.link(
+        tree.create_link(
             &format!("sys/class/net/v{number}"),
             &format!(
                 "../../devices/pci0000:40/0000:41:{:02x}.{}/net/v{number}",
@@ -230,9 +230,12 @@ fn virtual_functions_are_not_uplinks_and_every_physical_function_is_listed() {
         );
     }
     let function = "sys/devices/pci0000:00/0000:00:0b.0";
-    tree.file(&format!("{function}/class"), "0x0b4000\n")
-        .file(&format!("{function}/sriov_totalvfs"), "16\n")
-        .link("sys/bus/pci/devices/0000:00:0b.0", "../../../devices/pci0000:00/0000:00:0b.0");
+    tree.write_file(&format!("{function}/class"), "0x0b4000\n")
+        .write_file(&format!("{function}/sriov_totalvfs"), "16\n")
+        .create_link(
+            "sys/bus/pci/devices/0000:00:0b.0",
+            "../../../devices/pci0000:00/0000:00:0b.0",
+        );
     let node = report(&tree);
     let capabilities = &node["status"]["capabilities"];
     assert_eq!(capabilities["uplinks"].as_array().unwrap().len(), 4);
@@ -243,28 +246,31 @@ fn virtual_functions_are_not_uplinks_and_every_physical_function_is_listed() {
 }
 
 #[test]
-fn volumes_of_a_fabric_are_not_drives_of_this_host() {
+fn nvme_over_fabrics_volumes_are_not_local_drives() {
     let tree = host::rack1_a();
-    tree.file("sys/devices/virtual/nvme-fabrics/ctl/nvme9/nvme9n1/size", "2048\n")
-        .link("sys/class/block/nvme9n1", "../../devices/virtual/nvme-fabrics/ctl/nvme9/nvme9n1")
-        .file("sys/class/nvme/nvme9/transport", "tcp\n");
+    tree.write_file("sys/devices/virtual/nvme-fabrics/ctl/nvme9/nvme9n1/size", "2048\n")
+        .create_link(
+            "sys/class/block/nvme9n1",
+            "../../devices/virtual/nvme-fabrics/ctl/nvme9/nvme9n1",
+        )
+        .write_file("sys/class/nvme/nvme9/transport", "tcp\n");
     assert_eq!(report(&tree)["status"]["capabilities"]["nvme"].as_array().unwrap().len(), 2);
 }
 
 #[test]
-fn disks_reached_twice_count_once() {
+fn disk_with_two_paths_is_counted_once() {
     let tree = host::rack1_a();
-    let total = |tree: &common::Tree| findings(tree)["host.storage"]["message"].clone();
+    let total = |tree: &common::Tree| findings_by_id(tree)["host.storage"]["message"].clone();
     let before = total(&tree);
     for (name, hidden, id) in [("nvme0c0n1", "1", "a"), ("sda", "0", "b"), ("sdb", "0", "b")] {
         let disk = format!("sys/devices/x/{name}");
-        tree.file(&format!("{disk}/size"), "1000000000\n")
-            .file(&format!("{disk}/removable"), "0\n")
-            .file(&format!("{disk}/hidden"), hidden)
-            .file(&format!("{disk}/wwid"), id)
-            .link(&format!("{disk}/device"), "..")
-            .link(&format!("sys/class/block/{name}"), &format!("../../devices/x/{name}"))
-            .link(&format!("sys/block/{name}"), &format!("../devices/x/{name}"));
+        tree.write_file(&format!("{disk}/size"), "1000000000\n")
+            .write_file(&format!("{disk}/removable"), "0\n")
+            .write_file(&format!("{disk}/hidden"), hidden)
+            .write_file(&format!("{disk}/wwid"), id)
+            .create_link(&format!("{disk}/device"), "..")
+            .create_link(&format!("sys/class/block/{name}"), &format!("../../devices/x/{name}"))
+            .create_link(&format!("sys/block/{name}"), &format!("../devices/x/{name}"));
     }
     assert_eq!(before, "3.5 TiB on 2 disks");
     assert_eq!(total(&tree), "4 TiB on 3 disks");
@@ -273,8 +279,8 @@ fn disks_reached_twice_count_once() {
 #[test]
 fn control_characters_of_firmware_texts_are_escaped() {
     let tree = host::rack1_a();
-    tree.file("sys/class/dmi/id/product_name", "evil\x1b]0;title\x07\nproduct");
-    let table = stdout(&agent_on(&tree, &["report"]));
+    tree.write_file("sys/class/dmi/id/product_name", "evil\x1b]0;title\x07\nproduct");
+    let table = stdout(&run_agent_on(&tree, &["report"]));
     assert!(!table.contains('\x1b') && !table.contains('\x07'), "{table:?}");
 }
 
@@ -288,36 +294,36 @@ fn facts_that_a_container_or_capture_hides_are_unknown() {
         [("tun", "kvm.tun"), ("vhostNet", "kvm.vhostNet"), ("confidential", "kvm.confidential")]
     {
         assert!(kvm.get(field).is_none(), "{field}");
-        assert!(unknown(&node, &format!("capabilities.{path}")).is_some(), "{path}");
+        assert!(unknown_fact(&node, &format!("capabilities.{path}")).is_some(), "{path}");
     }
-    assert_eq!(findings(&tree)["kvm.tun"]["status"], "SKIP");
+    assert_eq!(findings_by_id(&tree)["kvm.tun"]["status"], "SKIP");
 }
 
 #[test]
-fn a_damaged_checkpoint_fails_as_the_kubelet_would() {
+fn damaged_checkpoint_fails_the_check() {
     for damage in ["", "{\"policyName\":\"static\",\"defaultCpuSet\""] {
         let tree = host::rack1_a();
-        tree.file("var/lib/kubelet/cpu_manager_state", damage);
-        let finding = &findings(&tree)["kubelet.cpu-state"];
+        tree.write_file("var/lib/kubelet/cpu_manager_state", damage);
+        let finding = &findings_by_id(&tree)["kubelet.cpu-state"];
         assert_eq!(finding["status"], "FAIL", "{finding}");
         assert!(finding["message"].as_str().unwrap().contains("checkpoint is damaged"));
     }
 }
 
 #[test]
-fn a_value_that_the_kubelet_does_not_know_is_the_only_failure() {
+fn invalid_kubelet_value_fails_one_check() {
     let config = "kind: KubeletConfiguration\nreservedSystemCPUs: \"0\"\n";
     for value in
         ["cpuManagerPolicy: Static\n", "reservedSystemCPUs: 0-x\n", "topologyManagerScope: [\n"]
     {
         let tree = host::rack1_a();
-        tree.file("etc/kubernetes/d/10.conf", value)
-            .file("var/lib/kubelet/config.yaml", config)
-            .file(
+        tree.write_file("etc/kubernetes/d/10.conf", value)
+            .write_file("var/lib/kubelet/config.yaml", config)
+            .write_file(
                 "proc/1412/cmdline",
                 "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/d\0",
             );
-        let findings = findings(&tree);
+        let findings = findings_by_id(&tree);
         let failed: Vec<&String> = findings
             .iter()
             .filter(|(_, finding)| finding["status"] == "FAIL")
@@ -330,26 +336,27 @@ fn a_value_that_the_kubelet_does_not_know_is_the_only_failure() {
 #[test]
 fn the_node_has_the_name_that_the_kubelet_uses() {
     let tree = host::rack1_a();
-    tree.file("proc/1412/cmdline", "kubelet\0--hostname-override=node-17\0");
+    tree.write_file("proc/1412/cmdline", "kubelet\0--hostname-override=node-17\0");
     assert_eq!(report(&tree)["metadata"]["name"], "node-17");
-    tree.file("proc/1412/cmdline", "kubelet\0").file("proc/sys/kernel/hostname", "Rack_1\n");
+    tree.write_file("proc/1412/cmdline", "kubelet\0")
+        .write_file("proc/sys/kernel/hostname", "Rack_1\n");
     let node = report(&tree);
     assert_eq!(node["metadata"]["name"], "unknown-host");
-    assert!(unknown(&node, "metadata.name").is_some());
+    assert!(unknown_fact(&node, "metadata.name").is_some());
 }
 
 #[test]
 fn reserved_memory_must_add_up_even_without_a_checkpoint() {
     let with = |memory: &str| {
         let tree = host::rack1_a();
-        tree.file(
+        tree.write_file(
             "var/lib/kubelet/config.yaml",
             format!(
                 "memoryManagerPolicy: Static\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n\
                  kubeReserved: {{memory: 1Gi}}\nreservedMemory: [{{numaNode: 0, limits: {{memory: {memory}}}}}]\n"
             ),
         );
-        findings(&tree)["kubelet.reserved-memory"].clone()
+        findings_by_id(&tree)["kubelet.reserved-memory"].clone()
     };
     assert_eq!(with("1124Mi")["status"], "PASS");
     let short = with("1Gi");

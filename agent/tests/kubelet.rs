@@ -11,35 +11,36 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use berth_agent::apply::{ApplyContext, Converged, converge, observe_for_plan};
+use berth_agent::apply::{ApplyContext, ConvergeResult, converge, observe_for_plan};
 use berth_agent::observe::observe;
 use berth_agent::state_folder::save_ledger;
 use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::ledger::{Ledger, NetworkRecord};
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions, observe_links};
-use common::kubelet::{set_modified, stop};
+use common::kubelet::{set_modification_time, stop_kubelet};
 use common::{Tree, host, manifest, report};
 use serde_json::{Value, json};
 
-const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
-const CONFIG: &str = "var/lib/kubelet/config.yaml";
-const FOLDER: &str = "etc/kubernetes/kubelet.conf.d";
+const BOOT_ID: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
+const CONFIG_FILE: &str = "var/lib/kubelet/config.yaml";
+const DROP_IN_FOLDER: &str = "etc/kubernetes/kubelet.conf.d";
 const DROP_IN: &str = "etc/kubernetes/kubelet.conf.d/99-berth.conf";
-const STAGED: &str = "etc/kubernetes/kubelet.conf.d/99-berth.conf.staged";
-const CPU_STATE: &str = "var/lib/kubelet/cpu_manager_state";
-const MEMORY_STATE: &str = "var/lib/kubelet/memory_manager_state";
-const POOL: &str = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
-const DRAINED: &str = r#"{"policyName":"static","defaultCpuSet":"0-95","entries":{}}"#;
+const STAGED_DROP_IN: &str = "etc/kubernetes/kubelet.conf.d/99-berth.conf.staged";
+const CPU_STATE_FILE: &str = "var/lib/kubelet/cpu_manager_state";
+const MEMORY_STATE_FILE: &str = "var/lib/kubelet/memory_manager_state";
+const PAGE_COUNT_FILE: &str =
+    "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+const DRAINED_CPU_STATE: &str = r#"{"policyName":"static","defaultCpuSet":"0-95","entries":{}}"#;
 /// A time after the start of the host's kubelet, which is 4200 hundredths of a second after the boot.
-const LATER: u64 = host::BOOTED_AT + 100;
+const AFTER_KUBELET_START: u64 = host::BOOT_TIME + 100;
 
 /// Returns the host with a kubelet that has a drop-in folder.
-fn with_drop_ins() -> Tree {
+fn host_with_drop_in_folder() -> Tree {
     let tree = host::rack1_a();
-    tree.folder("var/lib/berth").folder(FOLDER).file(
+    tree.create_folder("var/lib/berth").create_folder(DROP_IN_FOLDER).write_file(
         "proc/1412/cmdline",
-        format!("kubelet\0--config=/{CONFIG}\0--config-dir=/{FOLDER}\0"),
+        format!("kubelet\0--config=/{CONFIG_FILE}\0--config-dir=/{DROP_IN_FOLDER}\0"),
     );
     tree
 }
@@ -64,26 +65,26 @@ fn write_memory_checkpoint(tree: &Tree, pages: u64) {
         zone(pages),
         zone(4096)
     );
-    tree.file(MEMORY_STATE, state);
+    tree.write_file(MEMORY_STATE_FILE, state);
 }
 
 fn set_static_memory_manager(tree: &Tree) {
-    let config =
-        read(tree, CONFIG).replace("memoryManagerPolicy: None", "memoryManagerPolicy: Static");
-    tree.file(CONFIG, config);
+    let config = read_file(tree, CONFIG_FILE)
+        .replace("memoryManagerPolicy: None", "memoryManagerPolicy: Static");
+    tree.write_file(CONFIG_FILE, config);
 }
 
 /// Renames the staged drop-in to the name that the kubelet reads, while the kubelet runs.
-fn activate_by_hand(tree: &Tree) -> &Tree {
-    let staged = tree.path().join(STAGED);
+fn rename_to_active(tree: &Tree) -> &Tree {
+    let staged = tree.path().join(STAGED_DROP_IN);
     if staged.exists() {
         std::fs::rename(staged, tree.path().join(DROP_IN)).unwrap();
     }
-    set_modified(tree, DROP_IN, LATER);
+    set_modification_time(tree, DROP_IN, AFTER_KUBELET_START);
     tree
 }
 
-fn read(tree: &Tree, path: &str) -> String {
+fn read_file(tree: &Tree, path: &str) -> String {
     std::fs::read_to_string(tree.path().join(path)).unwrap().trim().to_owned()
 }
 
@@ -95,10 +96,10 @@ fn apply_spec_with(
     tree: &Tree,
     spec: &str,
     observe_for_plan: &dyn Fn(&Root) -> (HostFacts, HostSettings),
-) -> Converged {
+) -> ConvergeResult {
     let manifest = manifest(spec);
     let root = Root::open(tree.path()).unwrap();
-    let context = ApplyContext::new(&root, BOOT, &|| {});
+    let context = ApplyContext::new(&root, BOOT_ID, &|| {});
     let converged = converge(
         &context,
         &manifest.spec,
@@ -111,12 +112,12 @@ fn apply_spec_with(
     converged
 }
 
-fn apply_spec(tree: &Tree, spec: &str) -> Converged {
+fn apply_spec(tree: &Tree, spec: &str) -> ConvergeResult {
     apply_spec_with(tree, spec, &|root| observe_for_plan(root, &ObserveOptions::for_plan()))
 }
 
 /// Returns one line for each outcome, with its result and its message.
-fn outcome_lines(converged: &Converged) -> String {
+fn outcome_lines(converged: &ConvergeResult) -> String {
     let line = |outcome: &berth_agent::apply::Outcome| {
         let message = outcome.message.as_deref().unwrap_or_default();
         format!("{:?} {}: {message}", outcome.result, outcome.what)
@@ -124,101 +125,108 @@ fn outcome_lines(converged: &Converged) -> String {
     converged.outcomes.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-const PAGES: &str = "  hugepages: [{size: 2Mi, zone: 0, count: 4200}]";
-const STAGE: &str = "  cpu: {reserved: {cpus: '0-1,24-25,48-49,72-73'}, kubelet: Stage}";
+const PAGES_SPEC: &str = "  hugepages: [{size: 2Mi, zone: 0, count: 4200}]";
+const STAGE_SPEC: &str = "  cpu: {reserved: {cpus: '0-1,24-25,48-49,72-73'}, kubelet: Stage}";
 
 /// Checks that the number of pages is not changed while the kubelet runs: a running kubelet writes its checkpoint
 /// again, with the numbers that it counted when it started.
 #[test]
-fn pages_that_a_running_memory_manager_has_counted_stay() {
+fn counted_pages_of_a_running_memory_manager_are_not_changed() {
     let tree = host::rack1_a();
-    tree.folder("var/lib/berth").file(CPU_STATE, DRAINED);
+    tree.create_folder("var/lib/berth").write_file(CPU_STATE_FILE, DRAINED_CPU_STATE);
     set_static_memory_manager(&tree);
     write_memory_checkpoint(&tree, 4096);
-    let runs = outcome_lines(&apply_spec(&tree, PAGES));
+    let runs = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(runs.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{runs}");
     assert!(runs.contains("systemctl stop kubelet"), "{runs}");
-    assert!(exists(&tree, MEMORY_STATE) && read(&tree, POOL) == "4096", "{runs}");
+    assert!(
+        exists(&tree, MEMORY_STATE_FILE) && read_file(&tree, PAGE_COUNT_FILE) == "4096",
+        "{runs}"
+    );
     // A missing file makes no difference: the running kubelet has the numbers in its memory.
-    std::fs::remove_file(tree.path().join(MEMORY_STATE)).unwrap();
-    let gone = outcome_lines(&apply_spec(&tree, PAGES));
+    std::fs::remove_file(tree.path().join(MEMORY_STATE_FILE)).unwrap();
+    let gone = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(gone.contains("Blocked hugepages 2Mi zone 0: 4096 -> 4200"), "{gone}");
     write_memory_checkpoint(&tree, 4096);
-    stop(&tree);
-    let stopped = outcome_lines(&apply_spec(&tree, PAGES));
+    stop_kubelet(&tree);
+    let stopped = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(stopped.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stopped}");
-    assert!(!exists(&tree, MEMORY_STATE) && read(&tree, POOL) == "4200", "{stopped}");
+    assert!(
+        !exists(&tree, MEMORY_STATE_FILE) && read_file(&tree, PAGE_COUNT_FILE) == "4200",
+        "{stopped}"
+    );
 }
 
 /// Checks that only the pods on its disk count for a stopped kubelet: all other entries of its checkpoints are stale.
 #[test]
-fn stale_entries_of_a_stopped_kubelet_hold_nothing() {
+fn stale_entries_of_a_stopped_kubelet_are_ignored() {
     let tree = host::rack1_a();
     let uid = "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e";
-    tree.folder("var/lib/berth").folder("var/lib/kubelet/pods/another-pod");
+    tree.create_folder("var/lib/berth").create_folder("var/lib/kubelet/pods/another-pod");
     set_static_memory_manager(&tree);
     write_memory_checkpoint(&tree, 4096);
-    stop(&tree);
-    tree.folder(&format!("var/lib/kubelet/pods/{uid}"));
-    let held = outcome_lines(&apply_spec(&tree, PAGES));
-    assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
+    stop_kubelet(&tree);
+    tree.create_folder(&format!("var/lib/kubelet/pods/{uid}"));
+    let held = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
+    assert!(held.contains(uid) && read_file(&tree, PAGE_COUNT_FILE) == "4096", "{held}");
     // If the folder of pods is not visible, the folder of their logs shows the pods.
     let pods = tree.path().join("var/lib/kubelet/pods");
     std::fs::remove_dir_all(&pods).unwrap();
     let logs = format!("var/log/pods/default_vm_{uid}");
-    tree.folder(&logs);
-    let held = outcome_lines(&apply_spec(&tree, PAGES));
-    assert!(held.contains(uid) && read(&tree, POOL) == "4096", "{held}");
+    tree.create_folder(&logs);
+    let held = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
+    assert!(held.contains(uid) && read_file(&tree, PAGE_COUNT_FILE) == "4096", "{held}");
     // The log folder of a deleted pod remains for up to a minute, and for ever if the kubelet is stopped in that time.
     std::fs::create_dir(&pods).unwrap();
-    let stale = outcome_lines(&apply_spec(&tree, PAGES));
+    let stale = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(stale.contains("Done hugepages 2Mi zone 0: 4096 -> 4200"), "{stale}");
 }
 
 #[test]
 fn pages_are_restored_if_the_old_checkpoint_returns() {
     let tree = host::rack1_a();
-    tree.folder("var/lib/berth").file(CPU_STATE, DRAINED);
+    tree.create_folder("var/lib/berth").write_file(CPU_STATE_FILE, DRAINED_CPU_STATE);
     set_static_memory_manager(&tree);
     write_memory_checkpoint(&tree, 4096);
-    tree.file(POOL, "4200\n");
-    let restored = outcome_lines(&apply_spec(&tree, PAGES));
+    tree.write_file(PAGE_COUNT_FILE, "4200\n");
+    let restored = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(restored.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{restored}");
-    assert_eq!(read(&tree, POOL), "4096");
+    assert_eq!(read_file(&tree, PAGE_COUNT_FILE), "4096");
     // The same result for a stopped kubelet that cannot start, because pods are still on its disk.
     let tree = host::rack1_a();
-    tree.folder("var/lib/berth");
+    tree.create_folder("var/lib/berth");
     set_static_memory_manager(&tree);
     write_memory_checkpoint(&tree, 4096);
-    tree.file(POOL, "4200\n").folder("var/lib/kubelet/pods/7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e");
-    stop(&tree);
-    let restored = outcome_lines(&apply_spec(&tree, PAGES));
+    tree.write_file(PAGE_COUNT_FILE, "4200\n")
+        .create_folder("var/lib/kubelet/pods/7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e");
+    stop_kubelet(&tree);
+    let restored = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(restored.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{restored}");
 }
 
 /// Tests a pod with CPUs that the drop-in reserves: the policy names alone do not show the conflict.
 #[test]
 fn drop_in_with_the_same_policy_is_deactivated() {
-    let tree = with_drop_ins();
-    tree.file(CPU_STATE, DRAINED);
-    apply_spec(&tree, STAGE);
-    assert!(exists(&tree, STAGED) && !exists(&tree, DROP_IN), "the kubelet still runs");
+    let tree = host_with_drop_in_folder();
+    tree.write_file(CPU_STATE_FILE, DRAINED_CPU_STATE);
+    apply_spec(&tree, STAGE_SPEC);
+    assert!(exists(&tree, STAGED_DROP_IN) && !exists(&tree, DROP_IN), "the kubelet still runs");
     // An operator renames the drop-in to the name that the kubelet reads, and pods are started.
-    activate_by_hand(&tree).file(
-        CPU_STATE,
+    rename_to_active(&tree).write_file(
+        CPU_STATE_FILE,
         r#"{"policyName":"static","defaultCpuSet":"0,2-48,50-95","entries":{"u":{"c":"1,49"}}}"#,
     );
-    apply_spec(&tree, STAGE);
-    assert!(exists(&tree, STAGED) && !exists(&tree, DROP_IN));
+    apply_spec(&tree, STAGE_SPEC);
+    assert!(exists(&tree, STAGED_DROP_IN) && !exists(&tree, DROP_IN));
 }
 
 #[test]
-fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
-    let tree = with_drop_ins();
-    tree.file(CPU_STATE, DRAINED);
+fn drop_in_takes_effect_when_the_kubelet_starts() {
+    let tree = host_with_drop_in_folder();
+    tree.write_file(CPU_STATE_FILE, DRAINED_CPU_STATE);
     // The agent has observed the kubelet before.
-    apply_spec(&tree, STAGE);
-    activate_by_hand(&tree);
+    apply_spec(&tree, STAGE_SPEC);
+    rename_to_active(&tree);
     let status = &report(&tree)["status"];
     let kubelet = &status["capabilities"]["kubelet"];
     assert_eq!(kubelet["reservedSystemCPUs"], "0,24,48,72", "{kubelet:#}");
@@ -228,7 +236,7 @@ fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
     );
     assert_eq!(status["zones"][0]["pinnableCPUs"], "1-23,49-71");
     // A new kubelet process, which has read the drop-in.
-    tree.file("proc/1412/stat", host::stat(20_000));
+    tree.write_file("proc/1412/stat", host::kubelet_stat(20_000));
     let kubelet = &report(&tree)["status"]["capabilities"]["kubelet"];
     assert_eq!(kubelet["reservedSystemCPUs"], "0-1,24-25,48-49,72-73", "{kubelet:#}");
     assert_eq!(kubelet["startedWith"], json!({"current": true}));
@@ -237,7 +245,7 @@ fn a_drop_in_is_not_in_force_before_the_kubelet_starts() {
 #[test]
 fn configuration_is_unknown_if_files_are_newer_than_the_kubelet() {
     let tree = host::rack1_a();
-    set_modified(&tree, CONFIG, LATER);
+    set_modification_time(&tree, CONFIG_FILE, AFTER_KUBELET_START);
     let status = &report(&tree)["status"];
     assert_eq!(
         status["capabilities"]["kubelet"],
@@ -247,11 +255,11 @@ fn configuration_is_unknown_if_files_are_newer_than_the_kubelet() {
     );
     let unknown = status["unknown"].as_array().unwrap();
     let reason = unknown.iter().find(|one| one["path"] == "capabilities.kubelet").unwrap();
-    assert!(reason["message"].as_str().unwrap().contains(&format!("/{CONFIG}")), "{reason}");
+    assert!(reason["message"].as_str().unwrap().contains(&format!("/{CONFIG_FILE}")), "{reason}");
     assert_eq!(status["zones"][0]["pinnableCPUs"], Value::Null);
 }
 
-fn config_of(tree: &Tree) -> Value {
+fn reported_kubelet_config(tree: &Tree) -> Value {
     report(tree)["status"]["capabilities"]["kubelet"].clone()
 }
 
@@ -261,15 +269,15 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
     let theirs = "var/lib/tenant/config.yaml";
     let impostor = |groups: &str, status: &str| {
         let tree = host::rack1_a();
-        tree.file(theirs, "kind: KubeletConfiguration\ncpuManagerPolicy: none\n")
-            .file("proc/77/comm", "kubelet\n")
-            .file(
+        tree.write_file(theirs, "kind: KubeletConfiguration\ncpuManagerPolicy: none\n")
+            .write_file("proc/77/comm", "kubelet\n")
+            .write_file(
                 "proc/77/cmdline",
                 format!("kubelet\0--config=/{theirs}\0--root-dir=/var/lib/tenant\0"),
             )
-            .file("proc/77/stat", host::stat(100))
-            .file("proc/77/cgroup", groups)
-            .file("proc/77/status", status);
+            .write_file("proc/77/stat", host::kubelet_stat(100))
+            .write_file("proc/77/cgroup", groups)
+            .write_file("proc/77/status", status);
         tree
     };
     let ours = "Name:\tkubelet\nUid:\t0\t0\t0\t0\nNSpid:\t77\n";
@@ -298,21 +306,21 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
         ),
     ] {
         let tree = impostor(groups, status);
-        assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static", "{what}");
+        assert_eq!(reported_kubelet_config(&tree)["cpuManagerPolicy"], "static", "{what}");
         std::fs::remove_dir_all(tree.path().join("proc/1412")).unwrap();
         assert_eq!(
-            config_of(&tree)["cpuManagerPolicy"],
+            reported_kubelet_config(&tree)["cpuManagerPolicy"],
             "static",
             "{what}, without the kubelet of the host"
         );
     }
     // Both processes could be the host's kubelet: neither is used.
     let tree = impostor("0::/\n", ours);
-    tree.file("proc/1412/cgroup", "0::/\n");
-    assert_eq!(config_of(&tree), Value::Null);
+    tree.write_file("proc/1412/cgroup", "0::/\n");
+    assert_eq!(reported_kubelet_config(&tree), Value::Null);
     // The two processes differ by their systemd unit.
     let tree = impostor("0::/\n", ours);
-    assert_eq!(config_of(&tree)["cpuManagerPolicy"], "static");
+    assert_eq!(reported_kubelet_config(&tree)["cpuManagerPolicy"], "static");
 }
 
 /// Checks that a cycle that observes only links, without facts about the kubelet, does not remove the time of the last
@@ -321,25 +329,25 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
 fn link_cycle_keeps_the_time_of_page_changes() {
     let tree = host::rack1_a();
     let root = Root::open(tree.path()).unwrap();
-    tree.folder("var/lib/berth");
+    tree.create_folder("var/lib/berth");
     let mut ledger = Ledger::default();
-    ledger.hugepages_changed = Some(9_000);
+    ledger.hugepages_changed_at = Some(9_000);
     ledger.files.insert(format!("/{DROP_IN}"));
     // A network that does not exist any more, so that the cycle has something to save.
     ledger.networks.insert("trunk".to_owned(), NetworkRecord::default());
-    save_ledger(&ledger, &root, BOOT).unwrap();
+    save_ledger(&ledger, &root, BOOT_ID).unwrap();
     apply_spec_with(&tree, "  networks: []", &|root| {
         (observe_links(root, &[]), HostSettings::default())
     });
-    assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap().hugepages_changed, Some(9_000));
+    assert_eq!(Ledger::read(&root, Some(BOOT_ID)).unwrap().hugepages_changed_at, Some(9_000));
 }
 
 /// Checks the advice for a checkpoint that the kubelet would refuse: no advice may contain "restart".
 #[test]
-fn a_restart_is_not_advised_where_it_would_fail() {
-    let tree = with_drop_ins();
-    apply_spec(&tree, STAGE);
-    activate_by_hand(&tree).file("proc/88/comm", "virt-launcher\n");
+fn restart_is_not_advised_if_it_would_fail() {
+    let tree = host_with_drop_in_folder();
+    apply_spec(&tree, STAGE_SPEC);
+    rename_to_active(&tree).write_file("proc/88/comm", "virt-launcher\n");
     let root = Root::open(tree.path()).unwrap();
     let facts = observe(&root, &ObserveOptions::for_plan());
     let advice = berth_agent::plan::kubelet::next_start_failure(&facts);

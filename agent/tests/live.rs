@@ -16,23 +16,23 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{agent, stderr, stdout};
+use common::{run_agent, stderr, stdout};
 use serde_json::Value;
 use skip::skip;
 
-const UNPRIVILEGED: u32 = 65_534;
+const UNPRIVILEGED_USER_ID: u32 = 65_534;
 
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-fn json(output: &Output) -> Value {
+fn parse_json(output: &Output) -> Value {
     assert!(output.status.code().is_some_and(|code| code < 2), "{}", stderr(output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Copies the program to a folder where any user can run it, because only root may be able to read the build folder.
-fn program_for_all(folder: &tempfile::TempDir) -> std::path::PathBuf {
+fn copy_program_for_all_users(folder: &tempfile::TempDir) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     let program = folder.path().join("berth-agent");
     common::copy_program(&program);
@@ -40,18 +40,18 @@ fn program_for_all(folder: &tempfile::TempDir) -> std::path::PathBuf {
     program
 }
 
-fn kvm(node: &Value) -> &Value {
+fn kvm_status(node: &Value) -> &Value {
     &node["status"]["capabilities"]["kvm"]
 }
 
-fn reason(node: &Value, path: &str) -> Option<String> {
+fn unknown_reason(node: &Value, path: &str) -> Option<String> {
     let facts = node["status"]["unknown"].as_array()?;
     let fact = facts.iter().find(|fact| fact["path"] == path)?;
     Some(fact["reason"].as_str()?.to_owned())
 }
 
 #[test]
-fn two_reports_are_the_same_bytes() {
+fn two_reports_are_identical() {
     // Some hypervisors add memory to a guest gradually, so the MemTotal of a zone grows. Two reports are compared only
     // if MemTotal did not change between them.
     let kernel = || {
@@ -59,7 +59,7 @@ fn two_reports_are_the_same_bytes() {
             std::fs::read_to_string("/sys/devices/system/node/node0/meminfo").unwrap_or_default();
         zone.lines().next().unwrap_or_default().to_owned()
     };
-    let report = || stdout(&agent(&["report", "--output", "json"]));
+    let report = || stdout(&run_agent(&["report", "--output", "json"]));
     let idle = (0..50).find_map(|_| {
         let before = kernel();
         let reports = (report(), report());
@@ -67,14 +67,14 @@ fn two_reports_are_the_same_bytes() {
     });
     let (first, second) = idle.unwrap();
     assert_eq!(first, second);
-    let table = stdout(&agent(&["report"]));
+    let table = stdout(&run_agent(&["report"]));
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     assert!(!table.contains('\u{1b}'), "colours in the output to a pipe");
 }
 
 #[test]
 fn kernel_release_and_memory_match_this_machine() {
-    let node = json(&agent(&["report", "-o", "json"]));
+    let node = parse_json(&run_agent(&["report", "-o", "json"]));
     let capabilities = &node["status"]["capabilities"];
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     assert_eq!(capabilities["machine"]["kernel"], release.trim());
@@ -86,9 +86,9 @@ fn kernel_release_and_memory_match_this_machine() {
 }
 
 #[test]
-fn lscpu_counts_the_same() {
+fn cpu_counts_match_lscpu() {
     let Ok(output) = Command::new("lscpu").args(["-p=CPU,CORE,SOCKET"]).output() else {
-        return skip("lscpu_counts_the_same", "lscpu is not installed");
+        return skip("cpu_counts_match_lscpu", "lscpu is not installed");
     };
     let text = stdout(&output);
     let rows: Vec<Vec<&str>> = text
@@ -98,7 +98,7 @@ fn lscpu_counts_the_same() {
         .collect();
     let distinct =
         |column: usize| rows.iter().map(|row| row[column]).collect::<BTreeSet<_>>().len();
-    let node = json(&agent(&["report", "-o", "json"]));
+    let node = parse_json(&run_agent(&["report", "-o", "json"]));
     let cpu = &node["status"]["capabilities"]["cpu"];
     assert_eq!(cpu["threads"], rows.len());
     assert_eq!(cpu["cores"], distinct(1));
@@ -106,8 +106,8 @@ fn lscpu_counts_the_same() {
 }
 
 #[test]
-fn links_are_those_of_sysfs() {
-    let node = json(&agent(&["report", "-o", "json"]));
+fn links_match_sysfs() {
+    let node = parse_json(&run_agent(&["report", "-o", "json"]));
     let uplinks = node["status"]["capabilities"]["uplinks"].as_array().cloned().unwrap_or_default();
     for link in &uplinks {
         let name = link["name"].as_str().unwrap();
@@ -126,12 +126,12 @@ fn links_are_those_of_sysfs() {
 
 /// Checks that the findings that both libvirt and Berth report are equal.
 #[test]
-fn virt_host_validate_agrees() {
+fn findings_match_virt_host_validate() {
     let Ok(output) = Command::new("virt-host-validate").arg("qemu").output() else {
-        return skip("virt_host_validate_agrees", "virt-host-validate is not installed");
+        return skip("findings_match_virt_host_validate", "virt-host-validate is not installed");
     };
     let theirs = stdout(&output) + &stderr(&output);
-    let findings = json(&agent(&["check", "-o", "json"]));
+    let findings = parse_json(&run_agent(&["check", "-o", "json"]));
     let ours = |id: &str| {
         let all = findings["checks"].as_array().unwrap();
         all.iter().find(|check| check["id"] == id).unwrap()["status"].as_str().unwrap().to_owned()
@@ -159,12 +159,17 @@ fn an_ordinary_user_gets_all_facts_that_do_not_need_root() {
         return skip("an_ordinary_user_gets_all_facts_that_do_not_need_root", "needs root");
     }
     let folder = tempfile::tempdir().unwrap();
-    let program = program_for_all(&folder);
+    let program = copy_program_for_all_users(&folder);
     let run = |arguments: &[&str]| {
-        Command::new(&program).args(arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).output().unwrap()
+        Command::new(&program)
+            .args(arguments)
+            .uid(UNPRIVILEGED_USER_ID)
+            .gid(UNPRIVILEGED_USER_ID)
+            .output()
+            .unwrap()
     };
-    let theirs = json(&run(&["report", "-o", "json"]));
-    let ours = json(&agent(&["report", "-o", "json"]));
+    let theirs = parse_json(&run(&["report", "-o", "json"]));
+    let ours = parse_json(&run_agent(&["report", "-o", "json"]));
     for part in ["cpu", "memory", "machine", "iommu", "cgroup"] {
         let part = |node: &Value| node["status"]["capabilities"][part].clone();
         assert_eq!(part(&theirs), part(&ours));
@@ -173,9 +178,12 @@ fn an_ordinary_user_gets_all_facts_that_do_not_need_root() {
         use std::os::unix::fs::PermissionsExt as _;
         metadata.permissions().mode() & 0o006 == 0
     });
-    if needs_root && kvm(&ours)["state"] == "Ready" {
-        assert_eq!(kvm(&theirs)["state"], "NoPermission");
-        assert_eq!(reason(&theirs, "capabilities.kvm.apiVersion").as_deref(), Some("NoPermission"));
+    if needs_root && kvm_status(&ours)["state"] == "Ready" {
+        assert_eq!(kvm_status(&theirs)["state"], "NoPermission");
+        assert_eq!(
+            unknown_reason(&theirs, "capabilities.kvm.apiVersion").as_deref(),
+            Some("NoPermission")
+        );
     }
     assert!(run(&["check"]).status.code().is_some_and(|code| code < 2));
 }
@@ -197,8 +205,8 @@ fn without_the_device_node_kvm_of_the_host_is_unknown() {
         .args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_berth-agent")])
         .output()
         .unwrap();
-    let node = json(&output);
-    assert!(kvm(&node).get("state").is_none(), "{}", kvm(&node));
-    assert_eq!(reason(&node, "capabilities.kvm.state").as_deref(), Some("NotFound"));
-    assert!(kvm(&node).get("tun").is_none_or(|tun| tun == false));
+    let node = parse_json(&output);
+    assert!(kvm_status(&node).get("state").is_none(), "{}", kvm_status(&node));
+    assert_eq!(unknown_reason(&node, "capabilities.kvm.state").as_deref(), Some("NotFound"));
+    assert!(kvm_status(&node).get("tun").is_none_or(|tun| tun == false));
 }

@@ -31,53 +31,53 @@ use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links, PortVlans};
 use berth_host_facts::nftables::Table;
 use berth_host_facts::root::Root;
 use common::Tree;
-use kernel::{Model, step};
+use kernel::{KernelModel, apply_step};
 use proptest::prelude::*;
 
-fn name(text: &str) -> LinkName {
+fn link_name(text: &str) -> LinkName {
     text.parse().unwrap()
 }
 
 fn link(text: &str, kind: LinkKind) -> Link {
     Link {
         mtu: Some(9000),
-        up: Some(true),
+        is_up: Some(true),
         state: Some(LinkState::Up),
         mac: Some("52:54:00:00:00:01".to_owned()),
-        ..Link::new(name(text), kind)
+        ..Link::new(link_name(text), kind)
     }
 }
 
 /// Returns a host with two uplinks, and a bridge and a VLAN link of another program. One uplink has the host's address.
-fn host() -> HostFacts {
+fn host_facts() -> HostFacts {
     let mut eth0 = link("eth0", LinkKind::Physical);
     eth0.addresses = vec!["10.0.0.1/24".to_owned()];
-    eth0.default_route = true;
+    eth0.has_default_route = true;
     let mut foreign = link("eth1.99", LinkKind::Vlan);
-    (foreign.parent, foreign.vlan) = (Some(name("eth1")), Some(99));
+    (foreign.parent, foreign.vlan) = (Some(link_name("eth1")), Some(99));
     let mut bridge = link("br-other", LinkKind::Bridge);
     bridge.mtu = Some(1500);
     let mut eth3 = link("eth3", LinkKind::Physical);
-    eth3.master = Some(name("br-other"));
+    eth3.master = Some(link_name("br-other"));
     let mut eth2 = link("eth2", LinkKind::Physical);
-    eth2.up = Some(false);
+    eth2.is_up = Some(false);
     let mut facts = HostFacts { name: Some("a".to_owned()), ..HostFacts::default() };
     facts.links = Links {
         all: vec![bridge, eth0, link("eth1", LinkKind::Physical), foreign, eth2, eth3],
-        routes_known: true,
+        are_routes_known: true,
         ..Links::default()
     };
     facts
 }
 
 /// Returns the same host, with a kernel that reports nf_tables.
-fn filtering_host() -> HostFacts {
-    let mut facts = host();
+fn host_facts_with_filter() -> HostFacts {
+    let mut facts = host_facts();
     facts.links.filter = BridgeFilter::Absent;
     facts
 }
 
-fn planned(facts: &HostFacts, spec: &str) -> Plan {
+fn make_plan(facts: &HostFacts, spec: &str) -> Plan {
     let text = format!(
         "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{spec}\n"
     );
@@ -89,7 +89,7 @@ fn planned(facts: &HostFacts, spec: &str) -> Plan {
     plan
 }
 
-fn sentences(plan: &Plan) -> Vec<String> {
+fn change_lines(plan: &Plan) -> Vec<String> {
     let line = |change: &Change| {
         let blocked =
             change.blocked.as_ref().map(|why| format!(" BLOCKED {why}")).unwrap_or_default();
@@ -98,16 +98,16 @@ fn sentences(plan: &Plan) -> Vec<String> {
     plan.changes.iter().map(line).collect()
 }
 
-const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
+const BOOT_ID: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
 
 thread_local! {
     /// The folder with the ledger, as on a host.
-    static STATE: Tree = state();
+    static STATE: Tree = state_tree();
 }
 
-fn state() -> Tree {
+fn state_tree() -> Tree {
     let tree = Tree::new();
-    tree.folder("var/lib/berth");
+    tree.create_folder("var/lib/berth");
     tree
 }
 
@@ -115,17 +115,17 @@ fn state() -> Tree {
 fn apply_plan(facts: &mut HostFacts, plan: &Plan) {
     let mut plan = plan.clone();
     plan.changes.retain(|change| change.blocked.is_none());
-    let model = Model { links: std::mem::take(&mut facts.links), ..Model::default() };
+    let model = KernelModel { links: std::mem::take(&mut facts.links), ..KernelModel::default() };
     let model = RefCell::new(model);
     STATE.with(|tree| {
         let root = Root::open(tree.path()).unwrap();
-        save_ledger(&facts.ledger, &root, BOOT).unwrap();
-        let context = ApplyContext::new(&root, BOOT, &|| {}).with_kernel(&model);
+        save_ledger(&facts.ledger, &root, BOOT_ID).unwrap();
+        let context = ApplyContext::new(&root, BOOT_ID, &|| {}).with_kernel(&model);
         let applied = apply(&context, &plan, &facts.ledger, &mut |_| {}).unwrap();
         let is_done = |outcome: &&Outcome| outcome.result == ChangeResult::Done;
         let done = applied.outcomes.iter().filter(is_done).count();
         assert_eq!(done, plan.changes.len(), "{:#?}", applied.outcomes);
-        facts.ledger = Ledger::read(&root, Some(BOOT)).unwrap();
+        facts.ledger = Ledger::read(&root, Some(BOOT_ID)).unwrap();
     });
     let model = model.into_inner();
     assert!(model.violations.is_empty(), "{:#?}", model.violations);
@@ -133,13 +133,13 @@ fn apply_plan(facts: &mut HostFacts, plan: &Plan) {
 }
 
 /// Returns the text of the change that creates the rules.
-fn filtered(by: &str) -> String {
+fn filter_change_text(by: &str) -> String {
     format!("drop guests' BPDUs and discovery frames to {by} (nftables table bridge berth)")
 }
 
-const SHARED: &str = "  networks: [{name: trunk, scenario: VlanAwareBridge, uplink: {name: eth1}, bridge: br-tenant}]\n";
+const SHARED_BRIDGE_SPEC: &str = "  networks: [{name: trunk, scenario: VlanAwareBridge, uplink: {name: eth1}, bridge: br-tenant}]\n";
 
-fn tenants(list: &[(&str, &str, u32)]) -> String {
+fn tenants_spec(list: &[(&str, &str, u32)]) -> String {
     let one = |(name, network, id): &(&str, &str, u32)| {
         format!("  - {{name: {name}, network: {network}, vlan: {id}}}\n")
     };
@@ -148,84 +148,87 @@ fn tenants(list: &[(&str, &str, u32)]) -> String {
 
 #[test]
 fn plan_is_readable_for_operators() {
-    let mut facts = filtering_host();
-    let spec = SHARED.to_owned() + &tenants(&[("cluster-abc", "trunk", 120)]);
-    let first = planned(&facts, &spec);
+    let mut facts = host_facts_with_filter();
+    let spec = SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("cluster-abc", "trunk", 120)]);
+    let first = make_plan(&facts, &spec);
     assert_eq!(
-        sentences(&first),
+        change_lines(&first),
         [
-            filtered("eth1").as_str(),
+            filter_change_text("eth1").as_str(),
             "create bridge br-tenant for network trunk",
             "make eth1 a port of br-tenant",
             "add VLAN 120 to eth1 on br-tenant for cluster-abc"
         ]
     );
     apply_plan(&mut facts, &first);
-    assert!(planned(&facts, &spec).is_empty());
-    let more = tenants(&[
+    assert!(make_plan(&facts, &spec).is_empty());
+    let more = tenants_spec(&[
         ("cluster-abc", "trunk", 120),
         ("b", "trunk", 121),
         ("c", "trunk", 122),
         ("d", "trunk", 130),
     ]);
-    let next = planned(&facts, &(SHARED.to_owned() + &more));
-    assert_eq!(sentences(&next), ["add VLANs 121-122,130 to eth1 on br-tenant for 3 tenants"]);
+    let next = make_plan(&facts, &(SHARED_BRIDGE_SPEC.to_owned() + &more));
+    assert_eq!(change_lines(&next), ["add VLANs 121-122,130 to eth1 on br-tenant for 3 tenants"]);
     assert!(!next.changes[0].drift);
     // If another program removed the VLAN, this is drift; with `enforce: false` the plan only reports it.
     facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap().vlans =
         Some(PortVlans::default());
-    assert!(planned(&facts, &spec).changes[0].drift);
-    let not_enforced = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
+    assert!(make_plan(&facts, &spec).changes[0].drift);
+    let not_enforced = make_plan(&facts, &("  enforce: false\n".to_owned() + &spec));
     assert!(
-        sentences(&not_enforced)[0].contains("BLOCKED another program changed it"),
+        change_lines(&not_enforced)[0].contains("BLOCKED another program changed it"),
         "{:?}",
-        sentences(&not_enforced)
+        change_lines(&not_enforced)
     );
 }
 
 #[test]
-fn change_that_disconnects_the_host_is_refused() {
-    let facts = filtering_host();
-    let spec = SHARED.replace("eth1", "eth0") + &tenants(&[("a", "trunk", 120)]);
-    let refused = sentences(&planned(&facts, &spec));
+fn change_that_disconnects_the_host_is_blocked() {
+    let facts = host_facts_with_filter();
+    let spec = SHARED_BRIDGE_SPEC.replace("eth1", "eth0") + &tenants_spec(&[("a", "trunk", 120)]);
+    let refused = change_lines(&make_plan(&facts, &spec));
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert!(refused[0].contains(
         "BLOCKED the host's default route leaves through it, and it carries 10.0.0.1/24 on eth0"
     ));
     let allowed =
-        planned(&facts, &spec.replace("{name: eth0}", "{name: eth0, allowManagement: true}"));
+        make_plan(&facts, &spec.replace("{name: eth0}", "{name: eth0, allowManagement: true}"));
     let trial: Vec<bool> =
-        allowed.changes.iter().map(|change| change.link_work().unwrap().trial).collect();
-    assert_eq!(trial, [false, false, true, false], "{:?}", sentences(&allowed));
+        allowed.changes.iter().map(|change| change.link_work().unwrap().on_trial).collect();
+    assert_eq!(trial, [false, false, true, false], "{:?}", change_lines(&allowed));
     // The link has no default route and no address: the host's address is on `lo`, and another route leaves through
     // the link.
-    let mut unnumbered = host();
+    let mut unnumbered = host_facts();
     let eth1 = unnumbered.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap();
     eth1.route_destination = Some("10.0.0.0/8".to_owned());
-    let spec_of_eth1 = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
-    let refused = sentences(&planned(&unnumbered, &spec_of_eth1));
+    let spec_of_eth1 = SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)]);
+    let refused = change_lines(&make_plan(&unnumbered, &spec_of_eth1));
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert!(
         refused[0].contains("BLOCKED the host's route to 10.0.0.0/8 leaves through eth1."),
         "{refused:?}"
     );
     // The same with the route on a VLAN link that is stacked on the uplink.
-    let mut stacked = host();
+    let mut stacked = host_facts();
     let vlan = stacked.links.all.iter_mut().find(|link| link.name.as_str() == "eth1.99").unwrap();
     vlan.route_destination = Some("10.0.0.0/8".to_owned());
-    let refused = sentences(&planned(&stacked, &spec_of_eth1));
+    let refused = change_lines(&make_plan(&stacked, &spec_of_eth1));
     assert!(refused[0].contains("leaves through eth1.99"), "{refused:?}");
     // Separate VLAN links do not change the uplink.
     let own = spec.replace("VlanAwareBridge", "BridgePerTenant").replace("br-tenant", "tn");
     assert_eq!(
-        sentences(&planned(&facts, &own)),
-        [filtered("tenants' links").as_str(), "add VLAN 120 of eth0 on bridge tn120 for a"]
+        change_lines(&make_plan(&facts, &own)),
+        [
+            filter_change_text("tenants' links").as_str(),
+            "add VLAN 120 of eth0 on bridge tn120 for a"
+        ]
     );
 }
 
 #[test]
-fn faults_hold_up_their_own_network_alone() {
-    let facts = filtering_host();
+fn fault_blocks_only_its_own_network() {
+    let facts = host_facts_with_filter();
     let good = "{name: good, scenario: BridgePerTenant, uplink: {name: eth1}}";
     for (bad, tenant, fault) in [
         (
@@ -303,25 +306,29 @@ fn faults_hold_up_their_own_network_alone() {
         let spec = format!(
             "  networks:\n  - {good}\n  - {bad}\n  tenantNetworks:\n  - {{name: ok, network: good, vlan: 50}}\n  - {{name: x, network: bad, {tenant}}}"
         );
-        let plan = planned(&facts, &spec);
+        let plan = make_plan(&facts, &spec);
         let faults: Vec<String> = plan.faults.iter().map(ToString::to_string).collect();
         assert!(faults.iter().any(|said| said.contains(fault)), "{fault}\nis not in {faults:#?}");
         assert_eq!(
-            sentences(&plan),
-            [filtered("tenants' links").as_str(), "add VLAN 50 of eth1 on bridge tn50 for ok"],
+            change_lines(&plan),
+            [
+                filter_change_text("tenants' links").as_str(),
+                "add VLAN 50 of eth1 on bridge tn50 for ok"
+            ],
             "{bad} {faults:?}"
         );
     }
 }
 
 #[test]
-fn stolen_vlan_is_reported_and_others_are_created() {
-    let facts = host();
+fn captured_vlan_is_reported_and_others_are_created() {
+    let facts = host_facts();
     for scenario in ["VlanAwareBridge", "BridgePerTenant"] {
-        let spec = SHARED.replace("VlanAwareBridge", scenario).replace("br-tenant", "tn")
-            + &tenants(&[("a", "trunk", 99), ("b", "trunk", 100)]);
-        let plan = planned(&facts, &spec);
-        let lines = sentences(&plan);
+        let spec =
+            SHARED_BRIDGE_SPEC.replace("VlanAwareBridge", scenario).replace("br-tenant", "tn")
+                + &tenants_spec(&[("a", "trunk", 99), ("b", "trunk", 100)]);
+        let plan = make_plan(&facts, &spec);
+        let lines = change_lines(&plan);
         assert!(
             lines.iter().any(|line| line.contains("99")
                 && line.contains("BLOCKED eth1.99, which was not created by Berth")),
@@ -342,91 +349,94 @@ fn attach_vm(facts: &mut HostFacts, vlan: u16) {
     let only = VlanSet::from_iter([id]);
     let vlans = PortVlans { all: only.clone(), untagged: only, pvid: Some(id) };
     let port = link("vnet0", LinkKind::Tun);
-    facts.links.all.push(Link { master: Some(name("br-tenant")), vlans: Some(vlans), ..port });
+    facts.links.all.push(Link { master: Some(link_name("br-tenant")), vlans: Some(vlans), ..port });
     facts.links.all.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
 #[test]
 fn network_in_use_is_kept() {
-    let mut facts = host();
-    let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120), ("b", "trunk", 121)]);
-    let first = planned(&facts, &spec);
+    let mut facts = host_facts();
+    let spec =
+        SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120), ("b", "trunk", 121)]);
+    let first = make_plan(&facts, &spec);
     apply_plan(&mut facts, &first);
     attach_vm(&mut facts, 121);
-    let lines = sentences(&planned(&facts, &(SHARED.to_owned() + "  tenantNetworks: []")));
+    let lines =
+        change_lines(&make_plan(&facts, &(SHARED_BRIDGE_SPEC.to_owned() + "  tenantNetworks: []")));
     assert_eq!(lines[0], "remove VLAN 120 from eth1 on br-tenant");
     assert!(
         lines[1]
             .starts_with("remove VLAN 121 from eth1 on br-tenant BLOCKED still in use by vnet0"),
         "{lines:?}"
     );
-    let lines = sentences(&planned(&facts, "  {}"));
+    let lines = change_lines(&make_plan(&facts, "  {}"));
     assert!(
         lines[0].starts_with("remove br-tenant of network trunk BLOCKED still in use by vnet0"),
         "{lines:?}"
     );
     // If the spec cannot be parsed, the plan removes nothing.
-    assert!(planned(&facts, "  networks: 5").is_empty());
-    assert!(planned(&facts, "  netwroks: []").is_empty());
+    assert!(make_plan(&facts, "  networks: 5").is_empty());
+    assert!(make_plan(&facts, "  netwroks: []").is_empty());
 }
 
 #[test]
-fn another_uplink_takes_the_place_of_the_first() {
-    let mut facts = filtering_host();
-    let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
-    let first = planned(&facts, &spec);
+fn handover_replaces_the_uplink() {
+    let mut facts = host_facts_with_filter();
+    let spec = SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)]);
+    let first = make_plan(&facts, &spec);
     apply_plan(&mut facts, &first);
     let other = spec.replace("eth1", "eth2");
-    let next = planned(&facts, &other);
+    let next = make_plan(&facts, &other);
     assert_eq!(
-        sentences(&next)[..2],
-        [filtered("eth1, eth2").as_str(), "make eth2 a port of br-tenant"],
+        change_lines(&next)[..2],
+        [filter_change_text("eth1, eth2").as_str(), "make eth2 a port of br-tenant"],
         "frames leave through eth1 until eth2 is a port"
     );
     apply_plan(&mut facts, &next);
-    let next = planned(&facts, &other);
-    assert_eq!(sentences(&next), [filtered("eth2")], "eth1 is no longer an uplink");
+    let next = make_plan(&facts, &other);
+    assert_eq!(change_lines(&next), [filter_change_text("eth2")], "eth1 is no longer an uplink");
     apply_plan(&mut facts, &next);
-    let bridge = name("br-tenant");
-    let ports: Vec<&str> = facts.links.ports(&bridge).map(|port| port.name.as_str()).collect();
+    let bridge = link_name("br-tenant");
+    let ports: Vec<&str> = facts.links.ports_of(&bridge).map(|port| port.name.as_str()).collect();
     assert_eq!(ports, ["eth2"], "two uplinks of one bridge form a loop");
-    assert!(planned(&facts, &other).is_empty());
+    assert!(make_plan(&facts, &other).is_empty());
     // The uplink was down originally. The plan sets it down only after the last link of Berth is removed from it.
-    let removal = planned(&facts, "  {}");
-    assert_eq!(sentences(&removal), ["remove br-tenant of network trunk"]);
+    let removal = make_plan(&facts, "  {}");
+    assert_eq!(change_lines(&removal), ["remove br-tenant of network trunk"]);
     apply_plan(&mut facts, &removal);
     assert_eq!(
-        sentences(&planned(&facts, "  {}")),
+        change_lines(&make_plan(&facts, "  {}")),
         ["delete nftables table bridge berth", "set eth2 down"]
     );
     // A typo elsewhere in the network does not cause the uplink to be set down.
-    assert!(planned(&facts, "  networks: [{name: trunk, colour: red}]").is_empty());
+    assert!(make_plan(&facts, "  networks: [{name: trunk, colour: red}]").is_empty());
 }
 
 #[test]
-fn a_vlan_goes_to_another_tenant_when_the_first_ones_vms_have_gone() {
-    let mut facts = host();
-    let first = planned(&facts, &(SHARED.to_owned() + &tenants(&[("a", "trunk", 120)])));
+fn vlan_is_reassigned_after_its_vms_are_detached() {
+    let mut facts = host_facts();
+    let first =
+        make_plan(&facts, &(SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)])));
     apply_plan(&mut facts, &first);
     attach_vm(&mut facts, 120);
-    let spec = SHARED.to_owned() + &tenants(&[("b", "trunk", 120)]);
-    let state = planned(&facts, &spec).networks[0].clone();
+    let spec = SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("b", "trunk", 120)]);
+    let state = make_plan(&facts, &spec).networks[0].clone();
     assert!(
         state.not_ready[&120].message.contains("still belongs to a: still in use by vnet0"),
         "{state:?}"
     );
     facts.links.all.retain(|link| link.name.as_str() != "vnet0");
-    let free = planned(&facts, &spec);
+    let free = make_plan(&facts, &spec);
     apply_plan(&mut facts, &free);
     assert_eq!(facts.ledger.networks["trunk"].tenants[&120], "b");
-    assert_eq!(planned(&facts, &spec).networks[0].ready, 1);
+    assert_eq!(make_plan(&facts, &spec).networks[0].ready, 1);
 }
 
 #[test]
 fn changed_rules_are_restored() {
-    let mut facts = filtering_host();
-    let spec = SHARED.to_owned() + &tenants(&[("a", "trunk", 120)]);
-    let first = planned(&facts, &spec);
+    let mut facts = host_facts_with_filter();
+    let spec = SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)]);
+    let first = make_plan(&facts, &spec);
     apply_plan(&mut facts, &first);
     let BridgeFilter::Present(sound) = facts.links.filter.clone() else { unreachable!() };
     let mut accepts = sound.clone();
@@ -439,39 +449,40 @@ fn changed_rules_are_restored() {
     without_uplinks.sets.get_mut("uplinks").unwrap().clear();
     for damaged in [accepts, dormant, without_hook, without_uplinks] {
         facts.links.filter = BridgeFilter::Present(damaged);
-        let plan = planned(&facts, &spec);
-        assert_eq!(sentences(&plan), [filtered("eth1")]);
+        let plan = make_plan(&facts, &spec);
+        assert_eq!(change_lines(&plan), [filter_change_text("eth1")]);
         assert!(plan.changes[0].drift);
-        let not_enforced = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
+        let not_enforced = make_plan(&facts, &("  enforce: false\n".to_owned() + &spec));
         assert!(
-            sentences(&not_enforced)[0].contains("BLOCKED another program changed it"),
+            change_lines(&not_enforced)[0].contains("BLOCKED another program changed it"),
             "{not_enforced:?}"
         );
     }
     // An agent without permission to read the table does not plan changes of it.
     facts.links.filter = BridgeFilter::Unknown;
-    assert!(planned(&facts, &spec).is_empty());
+    assert!(make_plan(&facts, &spec).is_empty());
     // Rules of an older agent are not drift, and `enforce: false` does not prevent their update.
     facts.links.filter = BridgeFilter::Present(Table::default());
     facts.ledger.filter.as_mut().unwrap().version = 0;
-    let plan = planned(&facts, &("  enforce: false\n".to_owned() + &spec));
-    assert_eq!(sentences(&plan), [filtered("eth1")]);
+    let plan = make_plan(&facts, &("  enforce: false\n".to_owned() + &spec));
+    assert_eq!(change_lines(&plan), [filter_change_text("eth1")]);
 }
 
 #[test]
 fn record_of_a_deleted_table_is_removed() {
-    let mut facts = filtering_host();
-    let first = planned(&facts, &(SHARED.to_owned() + &tenants(&[("a", "trunk", 120)])));
+    let mut facts = host_facts_with_filter();
+    let first =
+        make_plan(&facts, &(SHARED_BRIDGE_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)])));
     apply_plan(&mut facts, &first);
-    let removal = planned(&facts, "  {}");
+    let removal = make_plan(&facts, "  {}");
     apply_plan(&mut facts, &removal);
     facts.links.filter = BridgeFilter::Absent;
-    let plan = planned(&facts, "  {}");
-    assert!(plan.is_empty() && plan.stale_records.filter, "{:?}", sentences(&plan));
+    let plan = make_plan(&facts, "  {}");
+    assert!(plan.is_empty() && plan.stale_records.filter, "{:?}", change_lines(&plan));
 }
 
 /// Generates a random spec of two networks with their tenants.
-fn some_spec() -> impl Strategy<Value = String> {
+fn any_spec() -> impl Strategy<Value = String> {
     let ids = prop::collection::btree_set(2_u32..400, 0..12);
     let network = (0..3_usize, ids);
     (network.clone(), network, any::<bool>()).prop_map(|(one, two, stp)| {
@@ -499,9 +510,9 @@ fn some_spec() -> impl Strategy<Value = String> {
 }
 
 /// Returns the links of other programs, with the properties that a plan may change.
-fn foreign(facts: &HostFacts) -> BTreeMap<String, (Option<LinkName>, Option<bool>)> {
+fn foreign_links(facts: &HostFacts) -> BTreeMap<String, (Option<LinkName>, Option<bool>)> {
     let all = facts.links.all.iter().filter(|link| !link.is_created_by_berth());
-    all.map(|link| (link.name.to_string(), (link.master.clone(), link.up))).collect()
+    all.map(|link| (link.name.to_string(), (link.master.clone(), link.is_up))).collect()
 }
 
 proptest! {
@@ -510,42 +521,42 @@ proptest! {
     /// Checks that one plan applies any spec after any other, that the next plan is empty, and that revert restores
     /// the host.
     #[test]
-    fn a_second_plan_is_empty(specs in prop::collection::vec(some_spec(), 1..4), damage in any::<prop::sample::Index>()) {
-        let mut facts = filtering_host();
-        let original = foreign(&facts);
+    fn a_second_plan_is_empty(specs in prop::collection::vec(any_spec(), 1..4), damage in any::<prop::sample::Index>()) {
+        let mut facts = host_facts_with_filter();
+        let original = foreign_links(&facts);
         for spec in &specs {
             // A change of the scenario may need one round that removes links and another round that creates links.
             for _ in 0..3 {
-                let plan = planned(&facts, spec);
+                let plan = make_plan(&facts, spec);
                 prop_assert!(plan.faults.is_empty(), "{:?}", plan.faults);
                 apply_plan(&mut facts, &plan);
             }
-            let plan = planned(&facts, spec);
-            prop_assert!(plan.is_empty(), "{:#?}", sentences(&plan));
+            let plan = make_plan(&facts, spec);
+            prop_assert!(plan.is_empty(), "{:#?}", change_lines(&plan));
             prop_assert!(plan.networks.iter().all(|network| network.not_ready.is_empty()), "{:?}", plan.networks);
             // Another program flushes all nf_tables rules.
             facts.links.filter = BridgeFilter::Absent;
-            let plan = planned(&facts, spec);
-            prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", sentences(&plan));
+            let plan = make_plan(&facts, spec);
+            prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", change_lines(&plan));
             // Another program deletes one of Berth's links.
             let ours: Vec<LinkName> = facts.links.all.iter().filter(|l| l.is_created_by_berth()).map(|l| l.name.clone()).collect();
             let deleted = &ours[damage.index(ours.len())];
-            step(&mut facts.links, &LinkOp::Remove(deleted.clone())).unwrap();
-            let plan = planned(&facts, spec);
-            prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", sentences(&plan));
+            apply_step(&mut facts.links, &LinkOp::Remove(deleted.clone())).unwrap();
+            let plan = make_plan(&facts, spec);
+            prop_assert!(!plan.is_empty() && plan.changes.iter().all(|change| change.drift), "{:#?}", change_lines(&plan));
             for _ in 0..2 {
-                let plan = planned(&facts, spec);
+                let plan = make_plan(&facts, spec);
                 apply_plan(&mut facts, &plan);
             }
-            prop_assert!(planned(&facts, spec).is_empty());
+            prop_assert!(make_plan(&facts, spec).is_empty());
         }
         for _ in 0..2 {
-            let plan = planned(&facts, "  {}");
+            let plan = make_plan(&facts, "  {}");
             apply_plan(&mut facts, &plan);
         }
-        let nothing = planned(&facts, "  {}");
-        prop_assert!(nothing.is_empty(), "{:?}", sentences(&nothing));
-        prop_assert_eq!(foreign(&facts), original);
+        let nothing = make_plan(&facts, "  {}");
+        prop_assert!(nothing.is_empty(), "{:?}", change_lines(&nothing));
+        prop_assert_eq!(foreign_links(&facts), original);
         prop_assert_eq!(&facts.ledger, &Ledger::default());
     }
 }

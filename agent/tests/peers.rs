@@ -28,65 +28,76 @@ mod units;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use machine::Machine;
+use machine::CapturedMachine;
 
 /// Compares with the installed lscpu, which reads the same trees as the agent, and with recorded output of lscpu.
 #[test]
-fn lscpu_agrees() {
+fn cpus_match_lscpu() {
     if !lscpu::is_installed() {
         return skip::skip("lscpu_agrees", "lscpu is not installed");
     }
     // The other captures lack files that lscpu needs.
-    each_machine(&captures("hwloc", ".tar.bz2"), ".tar.bz2", |_, machine| {
-        if let Some(output) = lscpu::from_tree(&machine.root) {
+    compare_each_machine(&capture_archives("hwloc", ".tar.bz2"), ".tar.bz2", |_, machine| {
+        if let Some(output) = lscpu::run_on_tree(&machine.root) {
             lscpu::compare(&output, machine);
         }
     });
-    each_machine(&data::files("lscpu", ".tar.gz"), ".tar.gz", |folder, machine| {
-        let output = read(&folder.join(format!("expected/{}.txt", machine.name)));
+    compare_each_machine(&data::files("lscpu", ".tar.gz"), ".tar.gz", |folder, machine| {
+        let output = read_file(&folder.join(format!("expected/{}.txt", machine.name)));
         lscpu::compare(&output, machine);
     });
 }
 
 #[test]
-fn hwloc_agrees() {
-    each_machine(&captures("hwloc", ".tar.bz2"), ".tar.bz2", |folder, machine| {
+fn topology_matches_hwloc() {
+    compare_each_machine(&capture_archives("hwloc", ".tar.bz2"), ".tar.bz2", |folder, machine| {
         let console = folder.join(format!("{}.console", machine.name));
         let topology = if console.exists() {
-            hwloc::Topology::from_console(&read(&console))
+            hwloc::Topology::from_console(&read_file(&console))
         } else {
-            hwloc::Topology::from_xml(&read(&folder.join(format!("{}.xml", machine.name))))
+            hwloc::Topology::from_xml(&read_file(&folder.join(format!("{}.xml", machine.name))))
         };
         topology.compare(machine);
     });
 }
 
 #[test]
-fn kubernetes_node_agrees() {
-    each_machine(&captures("nto", ".sysinfo.tgz"), ".sysinfo.tgz", |folder, machine| {
-        node::compare_node(&read(&folder.join(format!("{}.node.yaml", machine.name))), machine);
-        node::compare_machine_info(machine);
-    });
+fn capacity_matches_kubernetes_node() {
+    compare_each_machine(
+        &capture_archives("nto", ".sysinfo.tgz"),
+        ".sysinfo.tgz",
+        |folder, machine| {
+            node::compare_node(
+                &read_file(&folder.join(format!("{}.node.yaml", machine.name))),
+                machine,
+            );
+            node::compare_machine_info(machine);
+        },
+    );
 }
 
 #[test]
-fn hybrid_kernel_agrees() {
-    each_machine(&captures("nri", ".tar.xz"), ".tar.xz", |_, machine| {
+fn core_kinds_match_kernel() {
+    compare_each_machine(&capture_archives("nri", ".tar.xz"), ".tar.xz", |_, machine| {
         kernel::compare_core_kinds(machine)
     });
 }
 
-fn captures(family: &str, suffix: &str) -> Vec<PathBuf> {
+fn capture_archives(family: &str, suffix: &str) -> Vec<PathBuf> {
     let archives = data::files(family, suffix);
     assert!(!archives.is_empty(), "no *{suffix} in tests/data/{family}");
     archives
 }
 
 /// Unpacks every capture, and runs the comparisons for any tree and then `check`.
-fn each_machine(archives: &[PathBuf], suffix: &str, check: fn(&Path, &mut Machine)) {
+fn compare_each_machine(
+    archives: &[PathBuf],
+    suffix: &str,
+    check: fn(&Path, &mut CapturedMachine),
+) {
     let mut mismatches = Vec::new();
     for archive in archives {
-        let mut machine = Machine::unpack(archive, suffix);
+        let mut machine = CapturedMachine::unpack(archive, suffix);
         if machine.run_agent() {
             kernel::compare_zones(&mut machine);
             check(archive.parent().expect("a file has a folder"), &mut machine);
@@ -96,6 +107,6 @@ fn each_machine(archives: &[PathBuf], suffix: &str, check: fn(&Path, &mut Machin
     assert!(mismatches.is_empty(), "{} mismatches\n{}", mismatches.len(), mismatches.join("\n"));
 }
 
-fn read(path: &Path) -> String {
+fn read_file(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }

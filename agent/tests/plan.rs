@@ -8,21 +8,21 @@
 
 mod common;
 
-use common::{Tree, agent_on, host, stderr, stdout};
+use common::{Tree, host, run_agent_on, stderr, stdout};
 use serde_json::Value;
 
-const LEDGER: &str = "var/lib/berth/found.json";
-const BOOT: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
+const LEDGER_FILE: &str = "var/lib/berth/found.json";
+const BOOT_ID: &str = "0b1e9f4a-6d53-4a0e-9b0c-2f6a3d1c7e55";
 
-struct Planned {
+struct PlanOutput {
     code: i32,
     json: Value,
     stderr: String,
 }
 
-impl Planned {
+impl PlanOutput {
     /// Returns each change as `change: old -> new`, with the reason if the change is blocked.
-    fn lines(&self) -> Vec<String> {
+    fn change_lines(&self) -> Vec<String> {
         let text =
             |change: &Value, name: &str| change[name].as_str().unwrap_or_default().to_owned();
         let line = |change: &Value| {
@@ -35,20 +35,20 @@ impl Planned {
     }
 
     fn only_line(&self) -> String {
-        let lines = self.lines();
+        let lines = self.change_lines();
         assert_eq!(lines.len(), 1, "{lines:#?}");
         lines.concat()
     }
 }
 
-fn plan(tree: &Tree, spec: &str) -> Planned {
+fn run_plan(tree: &Tree, spec: &str) -> PlanOutput {
     let text = format!(
         "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: rack1-a}}\nspec:\n{spec}\n"
     );
-    tree.file("infranode.yaml", text);
+    tree.write_file("infranode.yaml", text);
     let manifest = tree.path().join("infranode.yaml");
-    let output = agent_on(tree, &["plan", "-o", "json", "-f", manifest.to_str().unwrap()]);
-    Planned {
+    let output = run_agent_on(tree, &["plan", "-o", "json", "-f", manifest.to_str().unwrap()]);
+    PlanOutput {
         code: output.status.code().unwrap(),
         json: serde_json::from_str(&stdout(&output)).unwrap_or_default(),
         stderr: stderr(&output),
@@ -56,25 +56,28 @@ fn plan(tree: &Tree, spec: &str) -> Planned {
 }
 
 fn write_ledger(tree: &Tree, entries: &str) {
-    tree.file(LEDGER, format!(r#"{{"version":1,"bootID":"{BOOT}","entries":{{{entries}}}}}"#));
+    tree.write_file(
+        LEDGER_FILE,
+        format!(r#"{{"version":1,"bootID":"{BOOT_ID}","entries":{{{entries}}}}}"#),
+    );
 }
 
 #[test]
 fn host_in_the_desired_state_has_an_empty_plan() {
     let tree = host::rack1_a();
-    let plan = plan(
+    let plan = run_plan(
         &tree,
         "  transparentHugepages: Madvise\n  ksm: {mode: 'Off', mergeAcrossNodes: true, pagesToScan: 100}\n  \
          hugepages: [{size: 2Mi, count: 8192}, {size: 1Gi, zone: 0, count: 16}]\n  \
          cpu: {reserved: {coresPerZone: 2}, kubelet: Ignore}",
     );
-    assert_eq!((plan.code, plan.lines()), (0, vec![]), "{}", plan.stderr);
+    assert_eq!((plan.code, plan.change_lines()), (0, vec![]), "{}", plan.stderr);
 }
 
 #[test]
 fn sample_changes_are_ordered() {
     let tree = host::rack1_a();
-    let plan = plan(
+    let plan = run_plan(
         &tree,
         "  transparentHugepages: Never\n  ksm: {mode: Auto}\n  \
          hugepages: [{size: 2Mi, count: 9000}, {size: 1Gi, zone: 0, count: 20}, {size: 1Gi, zone: 1, count: 0}]\n  \
@@ -83,7 +86,7 @@ fn sample_changes_are_ordered() {
     let all = "all CPUs -> CPUs 0,24,48,72";
     let masks = "CPUs 0-95 -> CPUs 0,24,48,72";
     assert_eq!(
-        plan.lines(),
+        plan.change_lines(),
         [
             "transparent hugepages: madvise -> never".to_owned(),
             "hugepages 1Gi zone 1: 16 -> 0".to_owned(),
@@ -105,12 +108,13 @@ fn sample_changes_are_ordered() {
 }
 
 #[test]
-fn huge_pages_are_never_taken_below_use() {
+fn pool_is_not_shrunk_below_used_pages() {
     let tree = host::rack1_a();
     let pool = "sys/devices/system/node/node0/hugepages/hugepages-2048kB";
-    tree.file(&format!("{pool}/free_hugepages"), "3072\n");
-    let plan_count =
-        |count: u32| plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"));
+    tree.write_file(&format!("{pool}/free_hugepages"), "3072\n");
+    let plan_count = |count: u32| {
+        run_plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"))
+    };
     assert_eq!(plan_count(1024).only_line(), "hugepages 2Mi zone 0: 4096 -> 1024");
     let blocked = plan_count(1023);
     assert_eq!(blocked.code, 1);
@@ -120,14 +124,14 @@ fn huge_pages_are_never_taken_below_use() {
         blocked.only_line()
     );
     // The kernel has reserved the pages, and only this zone can provide them.
-    tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "4100\n");
+    tree.write_file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "4100\n");
     assert!(
         plan_count(1024).only_line().contains("1028 of the 4096"),
         "{}",
         plan_count(1024).only_line()
     );
     // The limit of a pod reserves the pages.
-    tree.file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "0\n").file(
+    tree.write_file("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "0\n").write_file(
         "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice/hugetlb.2MB.max",
         format!("{}\n", 8000u64 << 21),
     );
@@ -140,10 +144,11 @@ fn huge_pages_are_never_taken_below_use() {
 }
 
 #[test]
-fn the_host_keeps_memory_for_itself() {
+fn memory_reserve_of_the_host_is_kept() {
     let tree = host::rack1_a();
-    let grow =
-        |count: u32| plan(&tree, &format!("  hugepages: [{{size: 1Gi, zone: 1, count: {count}}}]"));
+    let grow = |count: u32| {
+        run_plan(&tree, &format!("  hugepages: [{{size: 1Gi, zone: 1, count: {count}}}]"))
+    };
     let partly = grow(200);
     assert!(
         partly.only_line().starts_with("hugepages 1Gi zone 1: 16 -> 136 of 200"),
@@ -151,7 +156,7 @@ fn the_host_keeps_memory_for_itself() {
         partly.only_line()
     );
     assert_eq!(partly.code, 0);
-    tree.file(
+    tree.write_file(
         "sys/devices/system/node/node1/meminfo",
         "Node 1 MemTotal: 264241152 kB\nNode 1 MemFree: 1000 kB\n",
     );
@@ -173,32 +178,33 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
             pages << 21
         )
     };
-    tree.file(
+    tree.write_file(
         "var/lib/kubelet/memory_manager_state",
         format!(
             r#"{{"policyName":"Static","machineState":{{"0":{{"memoryMap":{{"hugepages-2Mi":{}}}}}}},"entries":{{}}}}"#,
             table(4300)
         ),
     );
-    let plan_count =
-        |count: u32| plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"));
-    tree.file(pool, "4300\n");
+    let plan_count = |count: u32| {
+        run_plan(&tree, &format!("  hugepages: [{{size: 2Mi, zone: 0, count: {count}}}]"))
+    };
+    tree.write_file(pool, "4300\n");
     let blocked = plan_count(4200).only_line();
     assert!(blocked.contains("has recorded 4300 pages of this zone"), "{blocked}");
     let waits =
         "waits until the node is drained and its kubelet stopped: 1 Guaranteed pods are running";
     assert!(blocked.contains(waits), "{blocked}");
-    tree.file(pool, "4096\n");
+    tree.write_file(pool, "4096\n");
     assert_eq!(plan_count(4200).only_line(), "hugepages 2Mi zone 0: 4096 -> 4300");
     // After a reboot: the kubelet needs the counted number of pages to start, with or without pods.
     let restored = plan_count(4300);
     assert_eq!(restored.only_line(), "hugepages 2Mi zone 0: 4096 -> 4300");
     assert!(restored.json["changes"][0]["removes"].is_null());
-    tree.file(
+    tree.write_file(
         "var/lib/kubelet/cpu_manager_state",
         r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
     );
-    tree.file(pool, "4300\n");
+    tree.write_file(pool, "4300\n");
     let drained = plan_count(4200).only_line();
     assert!(drained.contains("waits until the kubelet is stopped"), "{drained}");
     assert!(
@@ -206,8 +212,8 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
             "systemctl stop kubelet.service; rm -f /var/lib/kubelet/memory_manager_state"
         )
     );
-    common::kubelet::stop(&tree);
-    tree.file(pool, "4096\n");
+    common::kubelet::stop_kubelet(&tree);
+    tree.write_file(pool, "4096\n");
     let drained = plan_count(4200);
     assert_eq!(drained.only_line(), "hugepages 2Mi zone 0: 4096 -> 4200");
     assert_eq!(drained.json["changes"][0]["removes"][0], "/var/lib/kubelet/memory_manager_state");
@@ -216,43 +222,43 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
 /// Checks that memory of the first pool is not available to the second, and that memory released by a smaller pool is
 /// available.
 #[test]
-fn memory_is_counted_once() {
+fn memory_is_not_allocated_twice() {
     let tree = host::rack1_a();
-    let both = plan(
+    let both = run_plan(
         &tree,
         "  hugepages: [{size: 1Gi, zone: 1, count: 100}, {size: 2Mi, zone: 1, count: 40000}]",
     );
     assert_eq!(
-        both.lines(),
+        both.change_lines(),
         ["hugepages 1Gi zone 1: 16 -> 100", "hugepages 2Mi zone 1: 4096 -> 23019 of 40000"],
     );
-    let swapped = plan(
+    let swapped = run_plan(
         &tree,
         "  hugepages: [{size: 1Gi, zone: 1, count: 0}, {size: 2Mi, zone: 1, count: 70000}]",
     );
-    assert_eq!(swapped.lines()[1], "hugepages 2Mi zone 1: 4096 -> 70000");
+    assert_eq!(swapped.change_lines()[1], "hugepages 2Mi zone 1: 4096 -> 70000");
 }
 
 /// Tests a typo: `hugepage` may mean `hugepages`, so the plan does not restore the settings of huge pages.
 #[test]
-fn misspelt_field_restores_nothing() {
+fn misspelt_field_does_not_restore_values() {
     let tree = host::rack1_a();
     write_ledger(&tree, r#""hugepages 1Gi zone 0":{"found":"0","set":"16"}"#);
     for spec in [
         "  hugepage: [{size: 1Gi, zone: 0, count: 16}]",
         "  transparentHugepages: Madvise\n  colour: red",
     ] {
-        let misspelt = plan(&tree, spec);
-        assert_eq!((misspelt.code, misspelt.lines()), (2, vec![]), "{}", misspelt.stderr);
+        let misspelt = run_plan(&tree, spec);
+        assert_eq!((misspelt.code, misspelt.change_lines()), (2, vec![]), "{}", misspelt.stderr);
     }
 }
 
 #[test]
-fn reserved_cores_are_whole_and_hold_cpu_0() {
+fn reserved_cores_are_whole_and_include_cpu_0() {
     let tree = host::rack1_a();
-    tree.file("var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n");
+    tree.write_file("var/lib/kubelet/config.yaml", "kind: KubeletConfiguration\n");
     let reserved = |spec: &str| {
-        let plan = plan(&tree, &format!("  cpu: {{reserved: {spec}}}"));
+        let plan = run_plan(&tree, &format!("  cpu: {{reserved: {spec}}}"));
         (plan.json["reservedCPUs"].as_str().map(str::to_owned), plan.stderr)
     };
     assert_eq!(reserved("{coresPerZone: 2}").0.unwrap(), "0-1,24-25,48-49,72-73");
@@ -276,7 +282,7 @@ fn reserved_cores_are_whole_and_hold_cpu_0() {
         assert!(none.is_none() && fault_text.contains(fault), "{spec}: {fault_text}");
     }
     // Isolated cores are not suitable for housekeeping.
-    tree.file("sys/devices/system/cpu/isolated", "1,49\n");
+    tree.write_file("sys/devices/system/cpu/isolated", "1,49\n");
     assert_eq!(reserved("{coresPerZone: 2}").0.unwrap(), "0,2,24-25,48,50,72-73");
 }
 
@@ -285,8 +291,8 @@ fn reserved_cpus_of_the_kubelet_are_kept() {
     let tree = host::rack1_a();
     let config = |cpus: &str| {
         let text = format!("kind: KubeletConfiguration\nreservedSystemCPUs: '{cpus}'\n");
-        tree.file("var/lib/kubelet/config.yaml", text);
-        plan(&tree, "  cpu: {reserved: {coresPerZone: 1}}").json["reservedCPUs"]
+        tree.write_file("var/lib/kubelet/config.yaml", text);
+        run_plan(&tree, "  cpu: {reserved: {coresPerZone: 1}}").json["reservedCPUs"]
             .as_str()
             .unwrap()
             .to_owned()
@@ -297,11 +303,11 @@ fn reserved_cpus_of_the_kubelet_are_kept() {
 }
 
 #[test]
-fn cpus_of_running_pods_are_not_given_to_the_host() {
+fn cpus_of_running_pods_are_not_reserved() {
     let tree = host::rack1_a();
-    let plan = plan(&tree, "  cpu: {reserved: {cpus: '0-1,48-49'}, housekeeping: true}");
+    let plan = run_plan(&tree, "  cpu: {reserved: {cpus: '0-1,48-49'}, housekeeping: true}");
     assert_eq!(plan.code, 1);
-    assert!(plan.lines().iter().all(|line| line.contains(
+    assert!(plan.change_lines().iter().all(|line| line.contains(
         "CPUs 1,49 of the reserved 0-1,48-49 are allocated exclusively to running pods"
     )));
 }
@@ -310,9 +316,9 @@ fn cpus_of_running_pods_are_not_given_to_the_host() {
 fn housekeeping_reports_conflicting_settings() {
     let tree = host::rack1_a();
     let spec = "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}";
-    tree.file("proc/900/comm", "irqbalance\n");
-    tree.folder("sys/fs/cgroup/system.slice/k0s.service/kubepods");
-    let lines = plan(&tree, spec).lines();
+    tree.write_file("proc/900/comm", "irqbalance\n");
+    tree.create_folder("sys/fs/cgroup/system.slice/k0s.service/kubepods");
+    let lines = run_plan(&tree, spec).change_lines();
     let blocked: Vec<&String> = lines.iter().filter(|line| line.contains("BLOCKED")).collect();
     assert!(
         blocked[0].contains(
@@ -322,8 +328,8 @@ fn housekeeping_reports_conflicting_settings() {
     );
     assert!(blocked[1].contains("IRQBALANCE_BANNED_CPULIST"), "{blocked:?}");
     assert_eq!(blocked.len(), 2);
-    tree.file("sys/fs/cgroup/cgroup.controllers", "").file("proc/self/mountinfo", "");
-    let alone = plan(&tree, "  cpu: {housekeeping: true}");
+    tree.write_file("sys/fs/cgroup/cgroup.controllers", "").write_file("proc/self/mountinfo", "");
+    let alone = run_plan(&tree, "  cpu: {housekeeping: true}");
     assert!(
         alone.stderr.contains("spec.cpu.housekeeping: `true`: requires spec.cpu.reserved"),
         "{}",
@@ -335,19 +341,23 @@ fn housekeeping_reports_conflicting_settings() {
 /// Tests a kubelet with the systemd cgroup driver and a runtime without it: pods are below the unit of the runtime.
 #[test]
 fn housekeeping_skips_units_with_pods_or_vms() {
-    const POD: &str = "kubepods-pod6f9d2f1e_0c3a_4f0e_9a55_0d6f1a2b3c4d.slice:cri-containerd:0a1b";
+    const POD_CGROUP: &str =
+        "kubepods-pod6f9d2f1e_0c3a_4f0e_9a55_0d6f1a2b3c4d.slice:cri-containerd:0a1b";
     let spec = "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}";
     let blocked = |processes: &[(&str, &str, &str)]| {
         let tree = host::rack1_a();
-        tree.folder("sys/fs/cgroup/kubepods.slice");
+        tree.create_folder("sys/fs/cgroup/kubepods.slice");
         for (pid, comm, group) in processes {
-            tree.file(&format!("proc/{pid}/comm"), format!("{comm}\n"));
-            tree.file(&format!("proc/{pid}/cgroup"), format!("1:name=systemd:/\n0::{group}\n"));
+            tree.write_file(&format!("proc/{pid}/comm"), format!("{comm}\n"));
+            tree.write_file(
+                &format!("proc/{pid}/cgroup"),
+                format!("1:name=systemd:/\n0::{group}\n"),
+            );
         }
-        let lines = plan(&tree, spec).lines();
+        let lines = run_plan(&tree, spec).change_lines();
         lines.into_iter().filter(|line| line.contains("BLOCKED pods or")).collect::<Vec<_>>()
     };
-    let in_runtime = format!("/system.slice/containerd.service/{POD}");
+    let in_runtime = format!("/system.slice/containerd.service/{POD_CGROUP}");
     let lines = blocked(&[("4711", "virt-launcher-m", &in_runtime)]);
     assert_eq!(lines.len(), 1, "{lines:?}");
     let evidence = format!("process 4711 (virt-launcher-m) in {in_runtime} (/proc/4711/cgroup)");
@@ -360,14 +370,14 @@ fn housekeeping_skips_units_with_pods_or_vms() {
     let lines = blocked(&[("4711", "nginx", &format!("/../../..{in_runtime}"))]);
     assert!(lines.len() == 1 && lines[0].contains("below system.slice"), "{lines:?}");
     // If the start of a path is unknown, the path may be below any of the units.
-    assert_eq!(blocked(&[("4711", "nginx", &format!("/../{POD}"))]).len(), 3);
+    assert_eq!(blocked(&[("4711", "nginx", &format!("/../{POD_CGROUP}"))]).len(), 3);
     // Pods below kubepods.slice, and services that are not pods.
     assert!(
         blocked(&[
-            ("4711", "virt-launcher-m", &format!("/kubepods.slice/{POD}")),
+            ("4711", "virt-launcher-m", &format!("/kubepods.slice/{POD_CGROUP}")),
             ("812", "qemu-system-x86", "/machine.slice/machine-qemu-1.scope"),
             ("813", "containerd", "/system.slice/containerd.service"),
-            ("814", "nginx", &format!("/../../kubepods.slice/{POD}")),
+            ("814", "nginx", &format!("/../../kubepods.slice/{POD_CGROUP}")),
         ])
         .is_empty()
     );
@@ -378,39 +388,48 @@ fn unmovable_interrupts_are_skipped_and_counted() {
     let tree = host::rack1_a();
     let learned =
         r#""interrupt 40":{"found":"0-95"}}, "unmovableInterrupts":{"60":"nvme0q1","0":"other"#;
-    tree.file(LEDGER, format!(r#"{{"version":1,"bootID":"{BOOT}","entries":{{{learned}"}}}}"#));
-    let plan = plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}");
-    assert!(plan.lines().last().unwrap().starts_with("3 interrupts"), "{:?}", plan.lines());
+    tree.write_file(
+        LEDGER_FILE,
+        format!(r#"{{"version":1,"bootID":"{BOOT_ID}","entries":{{{learned}"}}}}"#),
+    );
+    let plan = run_plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}");
+    assert!(
+        plan.change_lines().last().unwrap().starts_with("3 interrupts"),
+        "{:?}",
+        plan.change_lines()
+    );
     assert!(plan.json["notes"][0].as_str().unwrap().starts_with("1 interrupts are not moved"));
 }
 
 #[test]
-fn ksm_has_one_owner() {
+fn ksm_change_is_blocked_by_another_owner() {
     let tree = host::rack1_a();
     let spec = "  ksm: {mode: 'On'}";
-    assert_eq!(plan(&tree, spec).only_line(), "ksm run: 0 -> 1");
-    tree.file("proc/77/comm", "ksmtuned\n");
-    assert!(plan(&tree, spec).only_line().contains("BLOCKED ksmtuned controls KSM"));
-    tree.file("proc/77/comm", "virt-handler\n");
+    assert_eq!(run_plan(&tree, spec).only_line(), "ksm run: 0 -> 1");
+    tree.write_file("proc/77/comm", "ksmtuned\n");
+    assert!(run_plan(&tree, spec).only_line().contains("BLOCKED ksmtuned controls KSM"));
+    tree.write_file("proc/77/comm", "virt-handler\n");
     assert_eq!(
-        plan(&tree, spec).only_line(),
+        run_plan(&tree, spec).only_line(),
         "ksm run: 0 -> 1",
         "virt-handler runs, but does not control KSM"
     );
-    tree.file("sys/kernel/mm/ksm/run", "1\n");
+    tree.write_file("sys/kernel/mm/ksm/run", "1\n");
     assert!(
-        plan(&tree, "  ksm: {mode: 'Off'}").only_line().contains("BLOCKED KubeVirt's virt-handler")
+        run_plan(&tree, "  ksm: {mode: 'Off'}")
+            .only_line()
+            .contains("BLOCKED KubeVirt's virt-handler")
     );
-    assert!(plan(&tree, "  ksm: {mode: Observe}").lines().is_empty());
+    assert!(run_plan(&tree, "  ksm: {mode: Observe}").change_lines().is_empty());
 
     // virt-handler has reset what Berth had set: a second try would repeat the conflict.
-    tree.file("sys/kernel/mm/ksm/run", "0\n");
+    tree.write_file("sys/kernel/mm/ksm/run", "0\n");
     write_ledger(&tree, r#""ksm run":{"found":"0","set":"1"}"#);
-    assert!(plan(&tree, spec).only_line().contains("virt-handler runs and KSM was changed"));
-    tree.file("proc/77/comm", "other\n");
-    assert_eq!(plan(&tree, spec).only_line(), "ksm run: 0 -> 1");
+    assert!(run_plan(&tree, spec).only_line().contains("virt-handler runs and KSM was changed"));
+    tree.write_file("proc/77/comm", "other\n");
+    assert_eq!(run_plan(&tree, spec).only_line(), "ksm run: 0 -> 1");
     for wrong in ["sleepMillis: 0", "pagesToScan: 0"] {
-        let fault = plan(&tree, &format!("  ksm: {{mode: 'On', {wrong}}}"));
+        let fault = run_plan(&tree, &format!("  ksm: {{mode: 'On', {wrong}}}"));
         assert!(fault.code == 2 && fault.stderr.contains("must be from 1 to"), "{}", fault.stderr);
     }
 }
@@ -420,11 +439,13 @@ fn ksm_has_one_owner() {
 fn restore_that_unmerges_pages_needs_free_memory() {
     let tree = host::rack1_a();
     write_ledger(&tree, r#""ksm run":{"found":"2","set":"1"}"#);
-    tree.file("sys/kernel/mm/ksm/run", "1\n");
-    assert_eq!(plan(&tree, "  profile: x").only_line(), "ksm run: 1 -> 2");
-    tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
+    tree.write_file("sys/kernel/mm/ksm/run", "1\n");
+    assert_eq!(run_plan(&tree, "  profile: x").only_line(), "ksm run: 1 -> 2");
+    tree.write_file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
     assert!(
-        plan(&tree, "  profile: x").only_line().contains("BLOCKED merged pages would need 250 GiB")
+        run_plan(&tree, "  profile: x")
+            .only_line()
+            .contains("BLOCKED merged pages would need 250 GiB")
     );
 }
 
@@ -432,10 +453,12 @@ fn restore_that_unmerges_pages_needs_free_memory() {
 fn drifted_interrupts_are_kept_and_new_ones_are_moved() {
     let tree = host::rack1_a();
     write_ledger(&tree, r#""interrupt 40":{"found":"0-95","set":"0,24,48,72"}"#);
-    let not_enforced =
-        plan(&tree, "  enforce: false\n  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}");
+    let not_enforced = run_plan(
+        &tree,
+        "  enforce: false\n  cpu: {reserved: {coresPerZone: 1}, housekeeping: true}",
+    );
     let interrupts: Vec<String> = not_enforced
-        .lines()
+        .change_lines()
         .into_iter()
         .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
         .collect();
@@ -452,24 +475,25 @@ fn drifted_interrupts_are_kept_and_new_ones_are_moved() {
 #[test]
 fn ksm_auto_uses_the_kernel_advisor_or_free_memory() {
     let tree = host::rack1_a();
-    let auto = |tree: &Tree, more: &str| plan(tree, &format!("  ksm: {{mode: Auto{more}}}"));
-    let lines = auto(&tree, ", pagesToScan: 500").lines();
+    let auto = |tree: &Tree, more: &str| run_plan(tree, &format!("  ksm: {{mode: Auto{more}}}"));
+    let lines = auto(&tree, ", pagesToScan: 500").change_lines();
     assert!(lines[1].contains("BLOCKED with mode Auto the kernel's advisor sets it"), "{lines:?}");
 
     std::fs::remove_file(tree.path().join("sys/kernel/mm/ksm/advisor_mode")).unwrap();
     let total = 528_482_304u64;
     let available = |percent: u64| {
         let kib = total * percent / 100 + 1;
-        tree.file(
+        tree.write_file(
             "proc/meminfo",
             format!("MemTotal: {total} kB\nMemAvailable: {kib} kB\nSwapTotal: 0 kB\n"),
         );
-        auto(&tree, "").lines()
+        auto(&tree, "").change_lines()
     };
     assert!(available(50).is_empty() && available(22).is_empty(), "ksmd stays off");
     assert_eq!(available(17), ["ksm run: 0 -> 1"], "pages_to_scan stays 100");
     assert_eq!(available(3), ["ksm pages_to_scan: 100 -> 1250", "ksm run: 0 -> 1"]);
-    tree.file("sys/kernel/mm/ksm/run", "1\n").file("sys/kernel/mm/ksm/pages_to_scan", "400\n");
+    tree.write_file("sys/kernel/mm/ksm/run", "1\n")
+        .write_file("sys/kernel/mm/ksm/pages_to_scan", "400\n");
     assert!(available(16).is_empty() && available(9).is_empty(), "within the hysteresis");
     assert_eq!(available(22), ["ksm pages_to_scan: 400 -> 100"], "ksmd runs until 25 %");
     assert_eq!(available(26), ["ksm run: 1 -> 0"]);
@@ -479,15 +503,15 @@ fn ksm_auto_uses_the_kernel_advisor_or_free_memory() {
 fn changing_merge_across_nodes_needs_memory_to_unmerge() {
     let tree = host::rack1_a();
     let spec = "  ksm: {mode: 'Off', mergeAcrossNodes: false}";
-    assert_eq!(plan(&tree, spec).only_line(), "ksm merge_across_nodes: 1 -> 0");
+    assert_eq!(run_plan(&tree, spec).only_line(), "ksm merge_across_nodes: 1 -> 0");
     // 200 GiB would be unmerged, and 252 GiB are available, which is enough; 250 GiB are too much.
-    tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 200u64 << 18));
-    assert_eq!(plan(&tree, spec).code, 0);
-    tree.file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
+    tree.write_file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 200u64 << 18));
+    assert_eq!(run_plan(&tree, spec).code, 0);
+    tree.write_file("sys/kernel/mm/ksm/pages_sharing", format!("{}\n", 250u64 << 18));
     assert!(
-        plan(&tree, spec).only_line().contains("BLOCKED merged pages would need 250 GiB"),
+        run_plan(&tree, spec).only_line().contains("BLOCKED merged pages would need 250 GiB"),
         "{}",
-        plan(&tree, spec).only_line()
+        run_plan(&tree, spec).only_line()
     );
 }
 
@@ -501,31 +525,31 @@ fn removed_settings_are_restored() {
            "interrupt 999":{"found":"0-95"}"#,
     );
     let both = ["transparent hugepages: madvise -> always", "hugepages 1Gi zone 0: 16 -> 0"];
-    assert_eq!(plan(&tree, "  profile: x").lines(), both);
+    assert_eq!(run_plan(&tree, "  profile: x").change_lines(), both);
     // The agent does not know whether a part with a fault was removed from the spec.
     let faulty =
-        plan(&tree, "  transparentHugepages: Sometimes\n  hugepages: [{size: 4Mi, count: 1}]");
-    assert_eq!((faulty.code, faulty.lines()), (2, vec![]));
+        run_plan(&tree, "  transparentHugepages: Sometimes\n  hugepages: [{size: 4Mi, count: 1}]");
+    assert_eq!((faulty.code, faulty.change_lines()), (2, vec![]));
     // A reboot has reset all settings.
-    let text = std::fs::read_to_string(tree.path().join(LEDGER)).unwrap();
-    tree.file(LEDGER, text.replace(BOOT, "another-boot"));
-    assert!(plan(&tree, "  profile: x").lines().is_empty());
+    let text = std::fs::read_to_string(tree.path().join(LEDGER_FILE)).unwrap();
+    tree.write_file(LEDGER_FILE, text.replace(BOOT_ID, "another-boot"));
+    assert!(run_plan(&tree, "  profile: x").change_lines().is_empty());
 }
 
 #[test]
 fn drift_is_corrected_or_only_reported() {
     let tree = host::rack1_a();
     write_ledger(&tree, r#""transparent hugepages":{"found":"always","set":"never"}"#);
-    let repaired = plan(&tree, "  transparentHugepages: Never");
+    let repaired = run_plan(&tree, "  transparentHugepages: Never");
     assert_eq!(repaired.json["changes"][0]["drift"], true);
     assert_eq!(repaired.code, 0);
-    let drift = plan(&tree, "  enforce: false\n  transparentHugepages: Never");
+    let drift = run_plan(&tree, "  enforce: false\n  transparentHugepages: Never");
     assert!(
         drift.only_line().contains("BLOCKED another program changed it after Berth had set it")
     );
-    let misspelt = plan(&tree, "  enforce: 'no'\n  transparentHugepages: Never");
+    let misspelt = run_plan(&tree, "  enforce: 'no'\n  transparentHugepages: Never");
     assert!(misspelt.only_line().contains("spec.enforce is false"), "{}", misspelt.only_line());
-    let desired = plan(&tree, "  enforce: false\n  transparentHugepages: Always");
+    let desired = run_plan(&tree, "  enforce: false\n  transparentHugepages: Always");
     assert_eq!(
         (desired.code, desired.only_line()),
         (0, "transparent hugepages: madvise -> always".to_owned())
@@ -535,7 +559,7 @@ fn drift_is_corrected_or_only_reported() {
 #[test]
 fn faults_name_field_and_value_and_the_rest_is_planned() {
     let tree = host::rack1_a();
-    let plan = plan(
+    let plan = run_plan(
         &tree,
         "  hugepages:\n  - {size: 2Mi, zone: 7, count: 1}\n  - {size: 4Mi, count: 1}\n  - {size: 64Ki, count: 1}\n  \
          - {size: 1Gi, zone: 1, count: 999}\n  - {size: 2Mi, zone: 0, count: 4097}\n  - {size: 2Mi, zone: 0, count: 1}\n  \
@@ -553,16 +577,16 @@ fn faults_name_field_and_value_and_the_rest_is_planned() {
         assert!(plan.stderr.contains(fault), "{fault}\n{}", plan.stderr);
     }
     assert_eq!(
-        plan.lines(),
+        plan.change_lines(),
         ["transparent hugepages: madvise -> never", "hugepages 2Mi zone 0: 4096 -> 4097"]
     );
 }
 
 #[test]
-fn a_manifest_for_another_node_is_refused() {
+fn manifest_for_another_node_is_rejected() {
     let tree = host::rack1_a();
-    tree.file("proc/sys/kernel/hostname", "rack9\n");
-    let other = plan(&tree, "  transparentHugepages: Never");
+    tree.write_file("proc/sys/kernel/hostname", "rack9\n");
+    let other = run_plan(&tree, "  transparentHugepages: Never");
     assert!(
         other.stderr.contains("metadata.name: `rack1-a`: this node is rack9"),
         "{}",
@@ -571,31 +595,31 @@ fn a_manifest_for_another_node_is_refused() {
     assert_eq!(other.code, 2);
     let manifest = tree.path().join("infranode.yaml");
     let manifest = manifest.to_str().unwrap();
-    let output = agent_on(&tree, &["plan", "-f", manifest, "--node-name", "rack1-a"]);
+    let output = run_agent_on(&tree, &["plan", "-f", manifest, "--node-name", "rack1-a"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
 #[test]
 fn invalid_ledger_is_reported() {
     let tree = host::rack1_a();
-    tree.file(LEDGER, "{");
+    tree.write_file(LEDGER_FILE, "{");
     assert!(
-        plan(&tree, "  profile: x")
+        run_plan(&tree, "  profile: x")
             .stderr
             .contains("/var/lib/berth/found.json: the file is not a rollback ledger")
     );
 }
 
 #[test]
-fn the_kubelet_is_advised_with_fields_that_it_takes() {
+fn kubelet_advice_has_valid_fields() {
     let tree = host::rack1_a();
-    tree.file(
+    tree.write_file(
         "var/lib/kubelet/config.yaml",
         "kind: KubeletConfiguration\ncpuManagerPolicy: none\nsystemReserved: {memory: 1Gi}\nkubeReserved: {memory: 1000000000}\n",
     )
-    .file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#);
-    let advised = plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, kubelet: Advise}");
-    assert_eq!((advised.code, advised.lines()), (0, vec![]));
+    .write_file("var/lib/kubelet/cpu_manager_state", r#"{"policyName":"none","defaultCpuSet":""}"#);
+    let advised = run_plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, kubelet: Advise}");
+    assert_eq!((advised.code, advised.change_lines()), (0, vec![]));
     let advice = &advised.json["kubelet"];
     let yaml = advice["configuration"].as_str().unwrap();
     let config: Value = serde_saphyr::from_str(yaml).unwrap();
@@ -619,30 +643,30 @@ fn the_kubelet_is_advised_with_fields_that_it_takes() {
     );
 
     // If the user follows the advice exactly, no advice is left, and `check` agrees.
-    tree.file(
+    tree.write_file(
         "var/lib/kubelet/config.yaml",
         format!("{yaml}systemReserved: {{memory: 1Gi}}\nkubeReserved: {{memory: 1000000000}}\n"),
     );
     std::fs::remove_file(tree.path().join("var/lib/kubelet/cpu_manager_state")).unwrap();
     assert!(
-        plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, kubelet: Advise}").json["kubelet"]
+        run_plan(&tree, "  cpu: {reserved: {coresPerZone: 1}, kubelet: Advise}").json["kubelet"]
             .is_null()
     );
-    assert_eq!(common::findings(&tree)["kubelet.reserved-memory"]["status"], "PASS");
+    assert_eq!(common::findings_by_id(&tree)["kubelet.reserved-memory"]["status"], "PASS");
 }
 
 #[test]
-fn a_staged_drop_in_waits_for_the_drain() {
+fn staged_drop_in_is_activated_after_the_drain() {
     let tree = host::rack1_a();
     let spec = "  cpu: {reserved: {cpus: '0,48'}, kubelet: Stage}";
-    let no_folder = plan(&tree, spec).only_line();
+    let no_folder = run_plan(&tree, spec).only_line();
     assert!(no_folder.contains("BLOCKED the kubelet runs without --config-dir"), "{no_folder}");
-    tree.file(
+    tree.write_file(
         "proc/1412/cmdline",
         "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.conf.d\0",
     )
-    .folder("etc/kubernetes/kubelet.conf.d");
-    let waiting = plan(&tree, spec).lines();
+    .create_folder("etc/kubernetes/kubelet.conf.d");
+    let waiting = run_plan(&tree, spec).change_lines();
     assert_eq!(waiting[0], "kubelet drop-in: none -> staged");
     assert!(
         waiting[1].contains(
@@ -650,30 +674,32 @@ fn a_staged_drop_in_waits_for_the_drain() {
         ),
         "{waiting:?}"
     );
-    tree.file(
+    tree.write_file(
         "var/lib/kubelet/cpu_manager_state",
         r#"{"policyName":"static","defaultCpuSet":"0-95"}"#,
     );
-    let drained = plan(&tree, spec);
+    let drained = run_plan(&tree, spec);
     assert!(
-        drained.lines()[1].contains("BLOCKED waits until the kubelet is stopped"),
+        drained.change_lines()[1].contains("BLOCKED waits until the kubelet is stopped"),
         "{:?}",
-        drained.lines()
+        drained.change_lines()
     );
     let steps = drained.json["kubelet"]["steps"].to_string();
     assert!(steps.contains("systemctl stop kubelet") && !steps.contains("restart"), "{steps}");
     // The folder of a stopped kubelet is known only from the flags in its unit, or from the record of the agent.
-    common::kubelet::stop(&tree);
-    tree.file(
+    common::kubelet::stop_kubelet(&tree);
+    tree.write_file(
         "etc/default/kubelet",
         "KUBELET_EXTRA_ARGS=--config-dir=/etc/kubernetes/kubelet.conf.d\n",
     );
-    let stopped = plan(&tree, spec);
-    assert_eq!(stopped.lines()[1], "kubelet drop-in: staged -> active");
+    let stopped = run_plan(&tree, spec);
+    assert_eq!(stopped.change_lines()[1], "kubelet drop-in: staged -> active");
     assert_eq!(stopped.json["changes"][1]["files"][0], "/var/lib/kubelet/cpu_manager_state");
-    common::kubelet::start(&tree, 4200);
-    tree.file("proc/88/comm", "virt-launcher-m\n");
-    assert!(plan(&tree, spec).lines()[1].contains("virtual machines are running"));
-    tree.file("proc/1412/cmdline", "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.conf.d\0--reserved-cpus=0,24,48,72\0");
-    assert!(plan(&tree, spec).lines()[0].contains("command line sets reservedSystemCPUs"));
+    common::kubelet::start_kubelet(&tree, 4200);
+    tree.write_file("proc/88/comm", "virt-launcher-m\n");
+    assert!(run_plan(&tree, spec).change_lines()[1].contains("virtual machines are running"));
+    tree.write_file("proc/1412/cmdline", "kubelet\0--config=/var/lib/kubelet/config.yaml\0--config-dir=/etc/kubernetes/kubelet.conf.d\0--reserved-cpus=0,24,48,72\0");
+    assert!(
+        run_plan(&tree, spec).change_lines()[0].contains("command line sets reservedSystemCPUs")
+    );
 }

@@ -19,10 +19,10 @@ mod skip;
 
 use std::path::Path;
 
-use common::{agent, agent_on, host, stdout};
+use common::{host, run_agent, run_agent_on, stdout};
 
 /// Replaces the fenced block after `<!-- sample: NAME -->`.
-fn with_sample(readme: &str, name: &str, sample: &str) -> String {
+fn replace_sample(readme: &str, name: &str, sample: &str) -> String {
     let marker = format!("<!-- sample: {name} -->\n```text\n");
     let start =
         readme.find(&marker).unwrap_or_else(|| panic!("README.md has no {marker}")) + marker.len();
@@ -30,7 +30,7 @@ fn with_sample(readme: &str, name: &str, sample: &str) -> String {
     format!("{}{sample}{}", &readme[..start], &readme[end..])
 }
 
-fn compare(path: &str, wanted: &str) {
+fn compare_with_file(path: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path);
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     if found == wanted {
@@ -44,10 +44,10 @@ fn compare(path: &str, wanted: &str) {
 }
 
 /// Returns the document with the samples that the program prints on `rack1-a`.
-fn with_samples(document: &str, samples: &[(&str, &str)]) -> String {
+fn replace_samples(document: &str, samples: &[(&str, &str)]) -> String {
     samples
         .iter()
-        .fold(document.to_owned(), |text, (name, sample)| with_sample(&text, name, sample))
+        .fold(document.to_owned(), |text, (name, sample)| replace_sample(&text, name, sample))
 }
 
 /// Reads a file of the repository.
@@ -58,26 +58,26 @@ fn repository_file(path: &str) -> String {
 #[test]
 fn samples_are_output_of_the_program() {
     let tree = host::rack1_a();
-    let report = stdout(&agent_on(&tree, &["report"]));
-    let check = stdout(&agent_on(&tree, &["check", "kvm", "cpu", "hugepages", "kubelet"]));
+    let report = stdout(&run_agent_on(&tree, &["report"]));
+    let check = stdout(&run_agent_on(&tree, &["check", "kvm", "cpu", "hugepages", "kubelet"]));
     // The example is for a small host; the made-up host has more memory.
     let example = repository_file("examples/infranode.yaml").replace("count: 256", "count: 16384");
     let plan = plan(&tree, &example);
-    compare(
+    compare_with_file(
         "docs/hosts.md",
-        &with_samples(
+        &replace_samples(
             &repository_file("docs/hosts.md"),
             &[("report", &report), ("check", &check), ("plan", &plan)],
         ),
     );
 
-    let check = stdout(&agent_on(&tree, &["check", "kvm"]));
+    let check = stdout(&run_agent_on(&tree, &["check", "kvm"]));
     let short = "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: rack1-a}\nspec:\n  \
                  hugepages: [{size: 2Mi, count: 16384}]\n  ksm: {mode: Auto}\n";
     let plan = self::plan(&tree, short);
-    compare(
+    compare_with_file(
         "README.md",
-        &with_samples(
+        &replace_samples(
             &repository_file("README.md"),
             &[("report", &report), ("check-kvm", &check), ("plan-hugepages", &plan)],
         ),
@@ -86,15 +86,15 @@ fn samples_are_output_of_the_program() {
 
 /// Returns the output of `plan` on the tree for a manifest.
 fn plan(tree: &common::tree::Tree, manifest: &str) -> String {
-    tree.file("infranode.yaml", manifest);
+    tree.write_file("infranode.yaml", manifest);
     let path = tree.path().join("infranode.yaml");
-    stdout(&agent_on(tree, &["plan", "-f", path.to_str().unwrap()]))
+    stdout(&run_agent_on(tree, &["plan", "-f", path.to_str().unwrap()]))
 }
 
 #[test]
 fn the_list_of_checks_is_output_of_the_program() {
-    let list = stdout(&agent(&["check", "--list"]));
-    compare(
+    let list = stdout(&run_agent(&["check", "--list"]));
+    compare_with_file(
         "docs/checks.md",
         &format!(
             "# Checks\n\nAll checks of `berth-agent check`, as printed by `berth-agent check --list`.\n\n```text\n{list}```\n"
@@ -103,8 +103,8 @@ fn the_list_of_checks_is_output_of_the_program() {
 }
 
 #[test]
-fn the_reference_and_the_manual_page_are_made_from_the_help() {
-    let reference = stdout(&agent(&["man", "--markdown"]));
-    compare("docs/berth-agent.md", &reference);
-    manual::check("berth-agent", &stdout(&agent(&["man"])), &reference);
+fn reference_and_manual_page_match_the_help() {
+    let reference = stdout(&run_agent(&["man", "--markdown"]));
+    compare_with_file("docs/berth-agent.md", &reference);
+    manual::check("berth-agent", &stdout(&run_agent(&["man"])), &reference);
 }

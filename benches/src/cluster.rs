@@ -20,7 +20,7 @@ use crate::counts::RequestCounts;
 /// Time between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of objects of a page of a list.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 
 /// An object to create.
 #[derive(Debug)]
@@ -106,10 +106,9 @@ impl Cluster {
             let each = objects.iter().map(|new| async {
                 let created: PartialObjectMeta =
                     serde_json::from_str(&self.client.create(new).await?)?;
-                created
-                    .metadata
-                    .uid
-                    .with_context(|| format!("the API server returned an object without uid in {}", new.path))
+                created.metadata.uid.with_context(|| {
+                    format!("the API server returned an object without uid in {}", new.path)
+                })
             });
             stream::iter(each).buffered(self.concurrency).try_collect().await
         })
@@ -165,7 +164,7 @@ impl Cluster {
 
     /// Returns all objects of a collection that match a label selector.
     pub(crate) fn list_all(&self, path: &str, labels: &str) -> Result<Vec<Value>> {
-        let mut params = ListParams::default().limit(PAGE).labels(labels);
+        let mut params = ListParams::default().limit(PAGE_SIZE).labels(labels);
         let mut all = Vec::new();
         loop {
             let mut list = self.runtime.block_on(self.client.list(path, &params))?;

@@ -31,7 +31,7 @@ impl RequestCounts {
     }
 
     /// Returns the difference to an earlier count, without the requests that other clients sent in this time.
-    pub(crate) fn since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
+    pub(crate) fn delta_since(&self, before: &Self, others: &Self, others_before: &Self) -> Self {
         let mut difference = Self::default();
         for (key, now) in &self.0 {
             let count_in = |counts: &Self| counts.0.get(key).copied().unwrap_or_default();
@@ -45,7 +45,7 @@ impl RequestCounts {
     }
 
     /// Returns verb, resource and number of each kind of request, most frequent first.
-    pub(crate) fn kinds(&self) -> Vec<(&str, &str, f64)> {
+    pub(crate) fn entries(&self) -> Vec<(&str, &str, f64)> {
         let each = self
             .0
             .iter()
@@ -99,7 +99,7 @@ plain 7
     #[test]
     fn server_requests_are_summed_by_verb_and_resource() {
         let counts = RequestCounts::from_server_metrics(TEXT);
-        assert_eq!(counts.kinds(), [("PUT", "leases", 16.0), ("PATCH", "pods/status", 4.0)]);
+        assert_eq!(counts.entries(), [("PUT", "leases", 16.0), ("PATCH", "pods/status", 4.0)]);
         assert_eq!(samples(TEXT, "plain").map(|sample| sample.value).sum::<f64>(), 7.0);
     }
 
@@ -107,17 +107,17 @@ plain 7
     fn requests_of_other_clients_are_subtracted() {
         let (before, mut others) = (RequestCounts::default(), RequestCounts::default());
         others.add("PATCH", "pods/status", 3.0);
-        let remaining = RequestCounts::from_server_metrics(TEXT).since(
+        let remaining = RequestCounts::from_server_metrics(TEXT).delta_since(
             &before,
             &others,
             &RequestCounts::default(),
         );
-        assert_eq!(remaining.kinds(), [("PUT", "leases", 16.0), ("PATCH", "pods/status", 1.0)]);
-        let none = RequestCounts::from_server_metrics(TEXT).since(
+        assert_eq!(remaining.entries(), [("PUT", "leases", 16.0), ("PATCH", "pods/status", 1.0)]);
+        let none = RequestCounts::from_server_metrics(TEXT).delta_since(
             &RequestCounts::from_server_metrics(TEXT),
             &before,
             &before,
         );
-        assert!(none.kinds().is_empty());
+        assert!(none.entries().is_empty());
     }
 }

@@ -8,7 +8,7 @@ use berth_placement::inventory::ReportedHost;
 use serde_json::{Value, json};
 
 /// Pinnable CPUs of a host: 44 in zone 0, where the first two cores are reserved, and 48 in zone 1.
-pub(crate) const PINNABLE: u32 = 92;
+pub(crate) const PINNABLE_CPUS: u32 = 92;
 /// CPUs of the largest VM that fits into one zone.
 pub(crate) const ZONE_CPUS: u32 = 48;
 /// GiB of huge pages in each zone.
@@ -74,8 +74,9 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
 }
 
 /// Returns a host as the controller reads the host from an InfraNode, with the same function as in a cluster.
-pub(crate) fn host(name: &str, page: PageSize) -> Result<ReportedHost> {
-    let infra = serde_json::from_value(infra_node(name, page, &[])).context("parse the InfraNode")?;
+pub(crate) fn reported_host(name: &str, page: PageSize) -> Result<ReportedHost> {
+    let infra =
+        serde_json::from_value(infra_node(name, page, &[])).context("parse the InfraNode")?;
     let mut problems = Vec::new();
     let facts =
         ReportedHost::read(&infra, None, &mut problems).map_err(|problem| anyhow!("{problem}"))?;
@@ -87,7 +88,7 @@ pub(crate) fn host(name: &str, page: PageSize) -> Result<ReportedHost> {
 
 /// Returns a launcher pod with whole CPUs and huge pages for the guest, and memory for the processes around the
 /// guest. All resources are in one zone.
-pub(crate) fn launcher(uid: String, size: Size, page: PageSize) -> Pod {
+pub(crate) fn launcher_pod(uid: String, size: Size, page: PageSize) -> Pod {
     let cpus = u64::from(size.cpus);
     let mut compute = Resources {
         cpu_millis: cpus * 1000,
@@ -117,28 +118,28 @@ fn guaranteed_container(name: &str, resources: Resources) -> Container {
 
 #[cfg(test)]
 mod tests {
-    use berth_kubelet_admission::State;
+    use berth_kubelet_admission::HostState;
 
     use super::*;
 
     #[test]
     fn host_has_the_described_zones() {
-        let facts = host("a", PageSize::GIB_1).unwrap();
-        let zones: Vec<(u32, u64)> = State::new(&facts.admission)
+        let facts = reported_host("a", PageSize::GIB_1).unwrap();
+        let zones: Vec<(u32, u64)> = HostState::new(&facts.admission)
             .free_by_zone()
-            .map(|zone| (zone.cpus, zone.pages(PageSize::GIB_1).0 >> 30))
+            .map(|zone| (zone.cpus, zone.free_and_total_pages(PageSize::GIB_1).0 >> 30))
             .collect();
         assert_eq!(zones, [(44, ZONE_GIB), (ZONE_CPUS, ZONE_GIB)]);
-        assert_eq!(zones.iter().map(|zone| zone.0).sum::<u32>(), PINNABLE);
+        assert_eq!(zones.iter().map(|zone| zone.0).sum::<u32>(), PINNABLE_CPUS);
     }
 
     #[test]
     fn widest_vm_fits_only_once_and_in_the_larger_zone() {
-        let facts = host("a", PageSize::GIB_1).unwrap();
-        let mut state = State::new(&facts.admission);
+        let facts = reported_host("a", PageSize::GIB_1).unwrap();
+        let mut state = HostState::new(&facts.admission);
         let widest = Size { cpus: ZONE_CPUS, gib: ZONE_GIB, has_sidecar: true };
         assert!(widest.fits_a_zone());
-        let pod = |uid: &str| launcher(uid.to_owned(), widest, PageSize::GIB_1);
+        let pod = |uid: &str| launcher_pod(uid.to_owned(), widest, PageSize::GIB_1);
         let admission = state.admit(&pod("a")).unwrap().clone();
         let placements = admission.placements(&facts.admission);
         assert_eq!(placements[0].affinity, Some(vec![1]));

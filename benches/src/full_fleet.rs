@@ -5,10 +5,10 @@ use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
 
 /// Huge page size of the hosts.
-pub(crate) const PAGE: PageSize = PageSize::GIB_1;
+pub(crate) const PAGE_SIZE: PageSize = PageSize::GIB_1;
 
 /// VMs on each host, as CPUs, GiB and NUMA zone. The VMs use 74 of 92 CPUs.
-pub(crate) const VMS: [(u32, u64, u32); 10] = [
+pub(crate) const VMS_OF_HOST: [(u32, u64, u32); 10] = [
     (16, 56, 0),
     (8, 28, 0),
     (8, 28, 0),
@@ -90,8 +90,8 @@ pub(crate) struct Launcher {
 impl Launcher {
     /// Returns the launcher pod of a VM by the numbers of the host and the VM.
     pub(crate) fn new(host: usize, at: usize) -> Self {
-        let (cpus, gib, _) = VMS.get(at).copied().unwrap_or_default();
-        let deployment = (host * VMS.len() + at) / VMS_PER_DEPLOYMENT;
+        let (cpus, gib, _) = VMS_OF_HOST.get(at).copied().unwrap_or_default();
+        let deployment = (host * VMS_OF_HOST.len() + at) / VMS_PER_DEPLOYMENT;
         Self {
             name: format!("virt-launcher-vm-{host}-{at}"),
             namespace: format!("cluster-{}", deployment / DEPLOYMENTS_PER_TENANT),
@@ -152,10 +152,10 @@ impl Launcher {
 }
 
 /// Returns the allocations that the agent of a host reports for these pods. Pods and uids are in the order of
-/// [`VMS`].
+/// [`VMS_OF_HOST`].
 pub(crate) fn allocations(pods: &[(Launcher, String)]) -> Vec<Value> {
     let mut free = [[2_u32, 50], [24, 72]];
-    let each = pods.iter().zip(VMS).map(|((pod, uid), (.., zone))| {
+    let each = pods.iter().zip(VMS_OF_HOST).map(|((pod, uid), (.., zone))| {
         let mut cpus = String::new();
         for first in free.get_mut(zone as usize).into_iter().flatten() {
             let next = *first + pod.cpus / 2;
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn vms_have_exclusive_cpus_on_both_threads_of_each_core() {
         let pods: Vec<_> =
-            (0..VMS.len()).map(|at| (Launcher::new(3, at), format!("uid-{at}"))).collect();
+            (0..VMS_OF_HOST.len()).map(|at| (Launcher::new(3, at), format!("uid-{at}"))).collect();
         let all = allocations(&pods);
         assert_eq!(all[0]["cpus"], "2-9,50-57");
         assert_eq!(all[1]["cpus"], "10-13,58-61");

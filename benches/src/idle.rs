@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::host::{Host, HostOptions, Kernel, Machine};
 
-use crate::output::Output;
+use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
 /// Goal for the resident memory of the idle agent, in MiB.
-const MEMORY_GOAL: f64 = 15.0;
+const MEMORY_GOAL_MIB: f64 = 15.0;
 /// Goal for the CPU time of the idle agent, in percent of a core.
-const CPU_GOAL: f64 = 0.1;
+const CPU_GOAL_PERCENT: f64 = 0.1;
 /// Number of runs of `plan` that measure how much slower the emulated host is.
 const PLAN_RUNS: u32 = 20;
 const AGENT: &str = "berth-agent";
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// Usage of a daemon since the start of the daemon.
@@ -54,14 +54,14 @@ struct Usage {
 
 /// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let options = Options {
+    let options = HostOptions {
         agent: Some(&args.agent),
         number: 9,
-        machine: Machine::Smt,
+        machine: Machine::IntelSmt,
         kernel: Kernel::Backports,
         memory_mib: None,
         trunk: None,
-        cluster: false,
+        has_loopback_access: false,
     };
     let mut host = Host::boot(&options)?;
     host.run_checked("udevadm settle --timeout 100")?;
@@ -103,16 +103,16 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             ),
             "peers: daemons of every systemd host, on the same host in the same minutes".to_owned(),
         ],
-        sections: vec![Section::untitled(text, vec![table(&before, &after, minutes, ours)])],
+        sections: vec![Section::untitled(text, vec![usage_table(&before, &after, minutes, ours)])],
         goals: vec![
             Goal::new(
-                format!("less than {MEMORY_GOAL} MiB resident"),
-                ours.resident_mib < MEMORY_GOAL,
+                format!("less than {MEMORY_GOAL_MIB} MiB resident"),
+                ours.resident_mib < MEMORY_GOAL_MIB,
                 format!("{:.1} MiB", ours.resident_mib),
             ),
             Goal::new(
-                format!("less than {CPU_GOAL} % of a core of this machine"),
-                local_percent < CPU_GOAL,
+                format!("less than {CPU_GOAL_PERCENT} % of a core of this machine"),
+                local_percent < CPU_GOAL_PERCENT,
                 format!("{local_percent:.4} %"),
             ),
         ],
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     })
 }
 
-fn table(
+fn usage_table(
     before: &BTreeMap<String, Usage>,
     after: &BTreeMap<String, Usage>,
     minutes: f64,
@@ -208,8 +208,9 @@ fn measure_slowdown(host: &mut Host, args: &Args) -> Result<f64> {
     let archive = std::env::temp_dir().join(format!("berth-bench-{}.tar", std::process::id()));
     let words =
         ["-cf".as_ref(), archive.as_os_str(), "-C".as_ref(), args.tree.as_os_str(), ".".as_ref()];
-    let uploaded =
-        tool("tar", &words).stdout().and_then(|_| host.copy_file(&archive, "/run/tree.tar"));
+    let uploaded = tool_program("tar", &words)
+        .stdout()
+        .and_then(|_| host.copy_file(&archive, "/run/tree.tar"));
     fs::remove_file(&archive).with_context(|| archive.display().to_string())?;
     uploaded?;
     host.run_checked("mkdir /run/tree && tar -xf /run/tree.tar -C /run/tree && rm /run/tree.tar")?;
@@ -221,8 +222,8 @@ fn measure_slowdown(host: &mut Host, args: &Args) -> Result<f64> {
     let tree = fs::canonicalize(&args.tree).with_context(|| args.tree.display().to_string())?;
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/infranode.yaml");
     let script = plan_script(&agent.to_string_lossy(), &tree.to_string_lossy(), manifest);
-    let local_output = tool("bash", &["-c".as_ref(), script.as_ref()]).stdout()?;
-    Ok(seconds(&host_output.output)? / seconds(&local_output)?)
+    let local_output = tool_program("bash", &["-c".as_ref(), script.as_ref()]).stdout()?;
+    Ok(parse_cpu_seconds(&host_output.output)? / parse_cpu_seconds(&local_output)?)
 }
 
 /// Returns a script that repeats a plan and prints user and system seconds.
@@ -233,7 +234,7 @@ fn plan_script(agent: &str, tree: &str, manifest: &str) -> String {
     )
 }
 
-fn seconds(output: &str) -> Result<f64> {
+fn parse_cpu_seconds(output: &str) -> Result<f64> {
     let numbers: Vec<f64> =
         output.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [user, system] = numbers.as_slice() else {
@@ -242,7 +243,7 @@ fn seconds(output: &str) -> Result<f64> {
     Ok(user + system)
 }
 
-fn tool(name: &str, words: &[&OsStr]) -> Program {
+fn tool_program(name: &str, words: &[&OsStr]) -> Program {
     Program {
         label: name.to_owned(),
         path: name.into(),

@@ -9,18 +9,18 @@ use berth_agent::apply::links::apply_single_step;
 use berth_agent::plan::network::LinkOp;
 use berth_api::{LinkName, VlanSet};
 use berth_host_facts::root::Root;
-use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::host::{Host, HostOptions, Kernel, Machine};
 
-use crate::output::Output;
+use crate::output::OutputArgs;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
 /// Goals: the time of the agent divided by the time of the peer.
-const VLANS_GOAL: f64 = 1.0;
-const TENANTS_GOAL: f64 = 0.7;
+const VLANS_RATIO_GOAL: f64 = 1.0;
+const TENANTS_RATIO_GOAL: f64 = 0.7;
 /// Goal for the milliseconds until a deleted bridge is restored.
-const REPAIR_GOAL: f64 = 1000.0;
-const TENANTS: u32 = 1000;
+const REPAIR_GOAL_MILLIS: f64 = 1000.0;
+const TENANT_COUNT: u32 = 1000;
 /// Time limit. A thousand tenants take minutes on an emulated host.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// Runs on the emulated host: adds VLANs to a port with one netlink message.
@@ -48,7 +48,7 @@ pub(crate) struct VlanArgs {
 
 /// Adds VLANs to a port with the code of the agent.
 pub(crate) fn add_vlans(args: &VlanArgs) -> Result<bool> {
-    let root = Root::live()?;
+    let root = Root::open_live()?;
     let op = LinkOp::AddVlans { port: args.port.clone(), vlans: args.vlans.clone() };
     apply_single_step(&root, &op)?.map_err(|why| anyhow::anyhow!(why))?;
     Ok(true)
@@ -56,23 +56,23 @@ pub(crate) fn add_vlans(args: &VlanArgs) -> Result<bool> {
 
 /// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
-    let mut host = Host::boot(&Options {
+    let mut host = Host::boot(&HostOptions {
         agent: Some(&args.agent),
         number: 8,
-        machine: Machine::Small,
+        machine: Machine::IntelNoSmt,
         kernel: Kernel::Stable,
-        ..Options::default()
+        ..HostOptions::default()
     })?;
     host.run_checked("udevadm settle --timeout 100; modprobe -a 8021q bridge dummy")?;
     host.copy_file(&std::env::current_exe()?, "/usr/local/bin/berth-benches")?;
-    let vlans = vlans(&mut host, args.rounds * 3)?;
-    let tenants = tenants(&mut host, args.rounds)?;
+    let vlans = measure_vlans(&mut host, args.rounds * 3)?;
+    let tenants = measure_tenants(&mut host, args.rounds)?;
     let (repairs, resident) = measure_repairs(&mut host, args.rounds * 4)?;
 
     let (agent, repair) = (args.agent.display(), percentile(&repairs, 90));
     let text = format!(
-        "After one of {TENANTS} tenant bridges is deleted, an event of the kernel makes the agent restore the bridge: median of {} \
-         repairs {:.0} ms, 90th percentile {repair:.0} ms. The daemon with {TENANTS} tenants has {resident:.1} MiB resident.",
+        "After one of {TENANT_COUNT} tenant bridges is deleted, an event of the kernel makes the agent restore the bridge: median of {} \
+         repairs {:.0} ms, 90th percentile {repair:.0} ms. The daemon with {TENANT_COUNT} tenants has {resident:.1} MiB resident.",
         repairs.len(),
         median(&repairs),
     );
@@ -88,21 +88,21 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             ),
             format!("agent: `{agent}`"),
         ],
-        sections: vec![Section::untitled(text, vec![table(&vlans, &tenants)])],
+        sections: vec![Section::untitled(text, vec![comparison_table(&vlans, &tenants)])],
         goals: vec![
             Goal::new(
-                format!("4,000 VLANs in at most {VLANS_GOAL} times the time of the peer"),
-                ratio(&vlans) <= VLANS_GOAL,
+                format!("4,000 VLANs in at most {VLANS_RATIO_GOAL} times the time of the peer"),
+                ratio(&vlans) <= VLANS_RATIO_GOAL,
                 format!("{:.2}", ratio(&vlans)),
             ),
             Goal::new(
-                format!("{TENANTS} tenants in at most {TENANTS_GOAL} times the time of the peer"),
-                ratio(&tenants) <= TENANTS_GOAL,
+                format!("{TENANT_COUNT} tenants in at most {TENANTS_RATIO_GOAL} times the time of the peer"),
+                ratio(&tenants) <= TENANTS_RATIO_GOAL,
                 format!("{:.2}", ratio(&tenants)),
             ),
             Goal::new(
-                format!("90th percentile of the repairs below {REPAIR_GOAL:.0} ms"),
-                repair < REPAIR_GOAL,
+                format!("90th percentile of the repairs below {REPAIR_GOAL_MILLIS:.0} ms"),
+                repair < REPAIR_GOAL_MILLIS,
                 format!("{repair:.0} ms"),
             ),
         ],
@@ -115,7 +115,7 @@ fn ratio((ours, theirs): &(Vec<f64>, Vec<f64>)) -> f64 {
     median(ours) / median(theirs)
 }
 
-fn table(vlans: &(Vec<f64>, Vec<f64>), tenants: &(Vec<f64>, Vec<f64>)) -> Table {
+fn comparison_table(vlans: &(Vec<f64>, Vec<f64>), tenants: &(Vec<f64>, Vec<f64>)) -> Table {
     let columns = ["berth-agent ms", "peer ms", "ratio", "goal"];
     let mut table = Table::new(&["operation", "peer"], &columns);
     let mut row = |what: String, peer: &str, pair: &(Vec<f64>, Vec<f64>), goal: f64| {
@@ -132,21 +132,21 @@ fn table(vlans: &(Vec<f64>, Vec<f64>), tenants: &(Vec<f64>, Vec<f64>)) -> Table 
         "add 4,000 VLANs to a VLAN-aware bridge with one message, minus the time of the same program for one VLAN".to_owned(),
         "`bridge vlan add vid 2-4001`",
         vlans,
-        VLANS_GOAL,
+        VLANS_RATIO_GOAL,
     );
     row(
         format!(
-            "create {TENANTS} tenants, each with a VLAN link and a bridge: a complete `apply` with verification"
+            "create {TENANT_COUNT} tenants, each with a VLAN link and a bridge: a complete `apply` with verification"
         ),
         "`ip -batch` and `sysctl -p` to the same state",
         tenants,
-        TENANTS_GOAL,
+        TENANTS_RATIO_GOAL,
     );
     table
 }
 
 /// Returns the milliseconds of a command, measured with the clock of the host.
-fn timed(host: &mut Host, command: &str) -> Result<f64> {
+fn run_timed(host: &mut Host, command: &str) -> Result<f64> {
     let result = host.run_for(
         &format!(
             "begin=$(date +%s%N); {command} >/run/timed.log 2>&1 || {{ cat /run/timed.log; exit 1; }}; \
@@ -159,7 +159,7 @@ fn timed(host: &mut Host, command: &str) -> Result<f64> {
     Ok(micros / 1000.0)
 }
 
-fn vlans(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
+fn measure_vlans(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let create = "ip link add bench0 type bridge vlan_filtering 1 vlan_default_pvid 0; ip link add port0 type dummy; \
@@ -169,8 +169,8 @@ fn vlans(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
         // VLANs in the kernel, and a daemon starts only once.
         let time_beyond_one_vlan = |host: &mut Host, command: &str| -> Result<f64> {
             host.run_checked(create)?;
-            let one = timed(host, &command.replace("IDS", "4002"))?;
-            let all = timed(host, &command.replace("IDS", "2-4001"))?;
+            let one = run_timed(host, &command.replace("IDS", "4002"))?;
+            let all = run_timed(host, &command.replace("IDS", "2-4001"))?;
             host.run_checked("bridge -c -j vlan show dev port0 | grep -q 4001")?;
             host.run_checked(delete)?;
             Ok(all - one)
@@ -181,11 +181,11 @@ fn vlans(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     Ok((ours, peers))
 }
 
-const UDEV_OFF: &str =
+const STOP_UDEV_COMMAND: &str =
     "systemctl stop systemd-udevd-kernel.socket systemd-udevd-control.socket systemd-udevd";
 
 fn manifest() -> String {
-    let tenants: String = (0..TENANTS)
+    let tenants: String = (0..TENANT_COUNT)
         .map(|n| format!("  - {{name: cluster-{n}, network: own, vlan: {}}}\n", n + 2))
         .collect();
     format!(
@@ -221,9 +221,9 @@ cat /run/bridges /run/batch >/run/made
 cat /run/ports /run/up >/run/raised
 "#;
 
-fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
+fn measure_tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     // Stops udev for both sides, because udev needs minutes per round for the emulated links.
-    host.run_checked(UDEV_OFF)?;
+    host.run_checked(STOP_UDEV_COMMAND)?;
     host.run_checked(&format!(
         "cat > /run/tenants.yaml <<'END'\n{}END\nip link add own0 type dummy; ip link set own0 up",
         manifest()
@@ -236,14 +236,14 @@ fn tenants(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, Vec<f64>)> {
     let remove = "ip link del group 48679; rm -rf /var/lib/berth";
     let (mut ours, mut peers) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        ours.push(timed(host, "berth-agent apply -f /run/tenants.yaml")?);
+        ours.push(run_timed(host, "berth-agent apply -f /run/tenants.yaml")?);
         host.run_for(&format!("({state}) >/run/by-us"), TIMEOUT)?;
         if round == 0 {
             let result = host.run_for(COPY_STATE_SCRIPT, TIMEOUT)?;
             ensure!(result.code == 0, "{}", result.output);
         }
         host.run_for(remove, TIMEOUT)?;
-        peers.push(timed(
+        peers.push(run_timed(
             host,
             "{ ip -batch /run/made && sysctl -q -p /run/sysctls && ip -batch /run/raised; }",
         )?);
@@ -267,7 +267,7 @@ fn measure_repairs(host: &mut Host, rounds: u32) -> Result<(Vec<f64>, f64)> {
         let name = format!("tn{}", 100 + round);
         // `ip link del` holds the RTNL lock of the kernel until the link is deleted. The repair starts after the
         // deletion.
-        millis.push(timed(
+        millis.push(run_timed(
             host,
             &format!("ip link del {name}; begin=$(date +%s%N); until [ -e /sys/class/net/{name}/brif/{name}-v ]; do sleep 0.002; done"),
         )?);

@@ -36,7 +36,8 @@ impl Usage {
         // The process name in parentheses can contain any character.
         let (_, fields) = stat.rsplit_once(')').context("stat has no process name")?;
         let mut times = fields.split_whitespace().skip(11);
-        let mut ticks = || -> Result<f64> { Ok(times.next().context("stat has too few fields")?.parse()?) };
+        let mut ticks =
+            || -> Result<f64> { Ok(times.next().context("stat has too few fields")?.parse()?) };
         let cpu_seconds = (ticks()? + ticks()?) / 100.0;
         let (resident, anonymous, most) = (mib("VmRSS")?, mib("RssAnon")?, mib("VmHWM")?);
         Ok(Self { resident, anonymous, peak_resident: most, cpu_seconds })

@@ -13,7 +13,7 @@ use crate::result::BenchResult;
 
 /// Arguments of all benchmarks for the folder and the date of the result.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Output {
+pub(crate) struct OutputArgs {
     /// Folder for the result
     #[arg(long, value_name = "DIR", default_value = "docs/results")]
     results: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) fn parse_args<A: clap::Args>(words: &[&str]) -> A {
     A::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-impl Output {
+impl OutputArgs {
     /// Returns the date of the result.
     pub(crate) fn date(&self) -> Date {
         self.date.unwrap_or_else(|| Timestamp::now().to_zoned(TimeZone::UTC).date())
@@ -48,7 +48,7 @@ impl Output {
             fs::write(&file, content).with_context(|| format!("write {}", file.display()))?;
         }
         std::io::stdout().lock().write_all(text.as_bytes())?;
-        Ok(result.met())
+        Ok(result.all_goals_met())
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
     fn a_result_is_published_as_json_and_markdown() {
         let folder = tempfile::tempdir().unwrap();
         let date: Date = "2026-01-02".parse().unwrap();
-        let output = Output { results: folder.path().join("results"), date: Some(date) };
+        let output = OutputArgs { results: folder.path().join("results"), date: Some(date) };
         let mut result = BenchResult {
             name: "plan".to_owned(),
             title: "A plan".to_owned(),

@@ -42,7 +42,7 @@ impl Program {
         let start = Instant::now();
         let status = command.status();
         let elapsed = start.elapsed();
-        let status = status.map_err(|error| self.not_run(error))?;
+        let status = status.map_err(|error| self.run_error(error))?;
         ensure!(status.success(), "{}: {status}", self.label);
         Ok(elapsed.as_secs_f64() * 1e3)
     }
@@ -51,12 +51,13 @@ impl Program {
     ///
     /// `RUSAGE_CHILDREN` is the maximum over all children that were waited for, so each run is the only child of a
     /// new process of this binary. Until the child calls exec, the child shares the memory of that process and the
-    /// kernel accounts the memory to the child. A peak below [`floor_mib`] is therefore not visible.
+    /// kernel accounts the memory to the child. A peak below [`min_measurable_mib`] is therefore not visible.
     pub(crate) fn peak_mib(&self) -> Result<f64> {
         let mut helper = command(env::current_exe()?.as_os_str(), &self.env);
         helper.args(["peak", "--"]).arg(&self.path).args(&self.args);
         let kib = self.stdout_of(&mut helper)?;
-        let kib: u32 = kib.trim().parse().with_context(|| format!("parse the peak memory {kib:?}"))?;
+        let kib: u32 =
+            kib.trim().parse().with_context(|| format!("parse the peak memory {kib:?}"))?;
         Ok(f64::from(kib) / 1024.0)
     }
 
@@ -67,13 +68,13 @@ impl Program {
     }
 
     fn stdout_of(&self, command: &mut Command) -> Result<String> {
-        let output = command.output().map_err(|error| self.not_run(error))?;
+        let output = command.output().map_err(|error| self.run_error(error))?;
         let stderr = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{}: {}: {}", self.label, output.status, stderr.trim());
         String::from_utf8(output.stdout).with_context(|| format!("output of {}", self.label))
     }
 
-    fn not_run(&self, error: std::io::Error) -> anyhow::Error {
+    fn run_error(&self, error: std::io::Error) -> anyhow::Error {
         let path = self.path.display();
         match error.kind() {
             ErrorKind::NotFound => anyhow!("{path}: not found; {}", self.missing_hint),
@@ -93,7 +94,7 @@ pub(crate) fn ensure_controller_exists(program: &Path) -> Result<()> {
 }
 
 /// Returns the smallest peak that [`Program::peak_mib`] can measure, in MiB. This is the peak of this binary.
-pub(crate) fn floor_mib() -> Result<f64> {
+pub(crate) fn min_measurable_mib() -> Result<f64> {
     let program = Program {
         label: "helper process".to_owned(),
         path: env::current_exe()?.into(),
@@ -119,7 +120,7 @@ pub(crate) fn print_peak(program: &[OsString]) -> Result<()> {
 /// The function does not change `PATH`, because with a changed `PATH` the standard library uses fork instead of
 /// `posix_spawn`.
 fn command(path: &OsStr, env: &[(&'static str, OsString)]) -> Command {
-    #[expect(clippy::disallowed_methods, reason = "running other programs is what this crate does")]
+    #[expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
     let mut command = Command::new(path);
     command.env("LC_ALL", "C").envs(env.iter().cloned()).stdin(Stdio::null());
     command

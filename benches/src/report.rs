@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::output::Output;
-use crate::program::{Program, floor_mib};
+use crate::output::OutputArgs;
+use crate::program::{Program, min_measurable_mib};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, median_ratio, percentile};
 
 /// Goal for the wall time of the agent, as a fraction of the wall time of the peer.
-const WALL_GOAL: f64 = 0.5;
+const WALL_TIME_GOAL: f64 = 0.5;
 /// Goal for the peak resident memory of the agent, in MiB.
-const MEMORY_GOAL: f64 = 12.0;
+const MEMORY_GOAL_MIB: f64 = 12.0;
 /// Number of rounds that fill the caches and are not counted.
-const WARM_UP: u32 = 3;
+const WARM_UP_ROUNDS: u32 = 3;
 /// Number of rounds for memory. Memory varies far less than time, so a few rounds show the peak.
 const MEMORY_ROUNDS: u32 = 5;
 
@@ -37,16 +37,16 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// Cost of all runs of one program.
 #[derive(Debug, Default)]
-struct Cost {
+struct RunCost {
     /// Milliseconds of each round.
-    wall: Vec<f64>,
+    wall_millis: Vec<f64>,
     /// MiB, maximum of all rounds.
-    peak: f64,
+    peak_mib: f64,
 }
 
 /// Runs the benchmark and publishes the result. Returns true if all goals are met.
@@ -55,17 +55,17 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let programs = programs(args, &root);
     let [agent, peer, bare] = &programs;
     let versions = [agent.version()?, peer.version()?];
-    let machine = same_machine(agent, [peer, bare])?;
+    let machine = check_same_machine(agent, [peer, bare])?;
 
     let costs = measure(&programs, args.rounds)?;
-    let floor = floor_mib()?;
+    let floor = min_measurable_mib()?;
 
     let conditions = vec![
-        format!("measured on: {}", host()?),
+        format!("measured on: {}", describe_host()?),
         format!("programs: {}", versions.join(", ")),
         format!("tree: `{}` ({machine})", display_path(&root)),
         format!(
-            "rounds: {} for the wall time after {WARM_UP} warm-up rounds, then {MEMORY_ROUNDS} for the memory; the order is \
+            "rounds: {} for the wall time after {WARM_UP_ROUNDS} warm-up rounds, then {MEMORY_ROUNDS} for the memory; the order is \
              reversed after every round",
             args.rounds
         ),
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         title: "`berth-agent report` compared with `lstopo`".to_owned(),
         date: args.output.date(),
         conditions,
-        sections: vec![Section::untitled(text, vec![table(&programs, &costs)])],
+        sections: vec![Section::untitled(text, vec![cost_table(&programs, &costs)])],
         goals: goals(&costs),
         command: format!(
             "cargo run --profile dist -p berth-benches -- report --agent {} --root {} --peer {} --rounds {}",
@@ -127,7 +127,7 @@ fn programs(args: &Args, root: &Path) -> [Program; 3] {
 }
 
 /// Checks that the agent and the peers describe the same machine, and returns a description of the machine.
-fn same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
+fn check_same_machine(agent: &Program, peers: [&Program; 2]) -> Result<String> {
     let json: serde_json::Value = serde_json::from_str(&agent.stdout()?)
         .with_context(|| format!("output of {}", agent.label))?;
     let cpu = &json["status"]["capabilities"]["cpu"];
@@ -168,14 +168,14 @@ fn collapse_whitespace(text: &str) -> String {
 }
 
 /// Runs the programs in turn. The order is reversed after every round, so that no program is always first.
-fn measure(programs: &[Program; 3], rounds: u32) -> Result<[Cost; 3]> {
-    let mut costs: [Cost; 3] = Default::default();
+fn measure(programs: &[Program; 3], rounds: u32) -> Result<[RunCost; 3]> {
+    let mut costs: [RunCost; 3] = Default::default();
     let mut pairs: Vec<_> = programs.iter().zip(&mut costs).collect();
-    for round in 0..WARM_UP + rounds {
+    for round in 0..WARM_UP_ROUNDS + rounds {
         for (program, cost) in &mut pairs {
             let wall = program.wall_ms()?;
-            if round >= WARM_UP {
-                cost.wall.push(wall);
+            if round >= WARM_UP_ROUNDS {
+                cost.wall_millis.push(wall);
             }
         }
         pairs.reverse();
@@ -183,21 +183,21 @@ fn measure(programs: &[Program; 3], rounds: u32) -> Result<[Cost; 3]> {
     // Measures memory separately, because the wall time would include the time of the helper process.
     for _ in 0..MEMORY_ROUNDS {
         for (program, cost) in &mut pairs {
-            cost.peak = cost.peak.max(program.peak_mib()?);
+            cost.peak_mib = cost.peak_mib.max(program.peak_mib()?);
         }
     }
     Ok(costs)
 }
 
 /// Returns a table with a row for each program.
-fn table(programs: &[Program; 3], costs: &[Cost; 3]) -> Table {
+fn cost_table(programs: &[Program; 3], costs: &[RunCost; 3]) -> Table {
     let mut table = Table::new(
         &["program"],
         &["median", "p10", "p90", "min", "ratio", "ratio per round", "peak"],
     );
     let [agent, ..] = costs;
     for (program, cost) in programs.iter().zip(costs) {
-        let [min, p10, median, p90] = [0, 10, 50, 90].map(|at| percentile(&cost.wall, at));
+        let [min, p10, median, p90] = [0, 10, 50, 90].map(|at| percentile(&cost.wall_millis, at));
         table.push([
             program.label.clone(),
             format!("{median:.2}"),
@@ -205,38 +205,38 @@ fn table(programs: &[Program; 3], costs: &[Cost; 3]) -> Table {
             format!("{p90:.2}"),
             format!("{min:.2}"),
             format!("{:.2}", ratio(agent, cost)),
-            format!("{:.2}", median_ratio(&agent.wall, &cost.wall)),
-            format!("{:.1}", cost.peak),
+            format!("{:.2}", median_ratio(&agent.wall_millis, &cost.wall_millis)),
+            format!("{:.1}", cost.peak_mib),
         ]);
     }
     table
 }
 
-fn goals(costs: &[Cost; 3]) -> Vec<Goal> {
+fn goals(costs: &[RunCost; 3]) -> Vec<Goal> {
     let [agent, peer, _] = costs;
     let ratio = ratio(agent, peer);
     vec![
         Goal::new(
-            format!("at most {WALL_GOAL} of the wall time of `lstopo`"),
-            ratio <= WALL_GOAL,
+            format!("at most {WALL_TIME_GOAL} of the wall time of `lstopo`"),
+            ratio <= WALL_TIME_GOAL,
             format!("{ratio:.2}"),
         ),
         Goal::new(
-            format!("peak memory at most {MEMORY_GOAL} MiB"),
-            agent.peak <= MEMORY_GOAL,
-            format!("{:.1} MiB", agent.peak),
+            format!("peak memory at most {MEMORY_GOAL_MIB} MiB"),
+            agent.peak_mib <= MEMORY_GOAL_MIB,
+            format!("{:.1} MiB", agent.peak_mib),
         ),
     ]
 }
 
 /// Returns the median wall time of `ours` divided by the median wall time of `theirs`.
-fn ratio(ours: &Cost, theirs: &Cost) -> f64 {
-    median(&ours.wall) / median(&theirs.wall)
+fn ratio(ours: &RunCost, theirs: &RunCost) -> f64 {
+    median(&ours.wall_millis) / median(&theirs.wall_millis)
 }
 
 /// Returns the CPUs and the kernel of this host.
-pub(crate) fn host() -> Result<String> {
-    #[expect(clippy::disallowed_methods, reason = "this host, not a tree, does the measuring")]
+pub(crate) fn describe_host() -> Result<String> {
+    #[expect(clippy::disallowed_methods, reason = "reads files of the measuring host")]
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").context("/proc/cpuinfo")?;
     let all = |key| {
         let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));

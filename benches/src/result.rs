@@ -22,7 +22,7 @@ pub(crate) struct BenchResult {
 
 impl BenchResult {
     /// Returns true if all goals are met.
-    pub(crate) fn met(&self) -> bool {
+    pub(crate) fn all_goals_met(&self) -> bool {
         self.goals.iter().all(|goal| goal.met)
     }
 }

@@ -13,7 +13,7 @@ use jiff::civil::Date;
 use crate::render;
 
 /// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
-const ALL: [&str; 9] =
+const BENCHMARKS: [&str; 9] =
     ["report", "idle", "links", "agents", "trace", "engine", "plan", "tenants", "extender"];
 
 /// Writes the newest results of all benchmarks to one page.
@@ -39,9 +39,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         "# Benchmarks\n\nThis page is written by `make bench`. It shows the newest result of each benchmark, shortened. \
          Each result includes a peer that is measured in the same run.\n",
     );
-    for name in ALL {
-        let result = newest(&names, name, "json");
-        let Some(newest) = result.or_else(|| newest(&names, name, "md")) else {
+    for name in BENCHMARKS {
+        let result = newest_file(&names, name, "json");
+        let Some(newest) = result.or_else(|| newest_file(&names, name, "md")) else {
             writeln!(page, "\n## {name}\n\nNot measured yet.")?;
             continue;
         };
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 /// Returns the newest file name with the form `<year>-<month>-<day>-<name>.<extension>`.
-fn newest<'a>(names: &'a [String], name: &str, extension: &str) -> Option<&'a String> {
+fn newest_file<'a>(names: &'a [String], name: &str, extension: &str) -> Option<&'a String> {
     let ending = format!("-{name}.{extension}");
     let has_name = |file: &&String| {
         file.strip_suffix(&ending).is_some_and(|date| date.parse::<Date>().is_ok())
@@ -106,8 +106,8 @@ mod tests {
         let names =
             ["2026-01-02-plan.md", "2026-01-10-plan.md", "2026-02-01-no-plan.md", "plan.md"]
                 .map(str::to_owned);
-        assert_eq!(newest(&names, "plan", "md").unwrap(), "2026-01-10-plan.md");
-        assert!(newest(&names, "engine", "md").is_none());
+        assert_eq!(newest_file(&names, "plan", "md").unwrap(), "2026-01-10-plan.md");
+        assert!(newest_file(&names, "engine", "md").is_none());
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub struct FieldOwner {
 
 /// Returns the fields below the top-level field `top_level_field` that `manager` owns through an apply.
 #[must_use]
-pub fn applied_by(
+pub fn fields_applied_by(
     entries: &[ManagedFieldsEntry],
     manager: &str,
     top_level_field: &str,
@@ -59,7 +59,7 @@ pub fn reduce_to_conditions(metadata: &mut ObjectMeta) {
 /// Returns the owners of fields below the top-level field `top_level_field`, without the fields that the manager
 /// `excluded_manager` owns through an apply.
 #[must_use]
-pub fn owned_by_others(
+pub fn other_field_owners(
     entries: &[ManagedFieldsEntry],
     excluded_manager: &str,
     top_level_field: &str,
@@ -90,13 +90,13 @@ impl FieldSet {
     /// Returns true if the set contains no field.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        children(&self.0).next().is_none()
+        child_elements(&self.0).next().is_none()
     }
 
     /// Returns the part of `live` that consists of the fields in the set.
     #[must_use]
     pub fn project(&self, live: &Value) -> Value {
-        owned_part(&self.0, live)
+        project_owned_fields(&self.0, live)
     }
 
     /// Returns true if applying `desired` would change a value or the ownership of a field.
@@ -108,7 +108,7 @@ impl FieldSet {
         if self.is_empty() {
             return desired.as_object().is_none_or(|desired| !desired.is_empty());
         }
-        !equals(&self.0, desired, live)
+        !owned_fields_equal(&self.0, desired, live)
     }
 }
 
@@ -124,25 +124,25 @@ impl FieldOwner {
         live: &Value,
         exclusive_fields: &[&str],
     ) -> BTreeSet<String> {
-        let mut removal = Removal { exclusive_fields, removed: BTreeSet::new() };
+        let mut removal = FieldRemover { exclusive_fields, removed: BTreeSet::new() };
         removal.remove(&self.fields.0, desired, live, "");
         removal.removed
     }
 }
 
 /// Returns the path elements below a node of a field tree with their subtrees, without the element `.`.
-fn children(tree: &Value) -> impl Iterator<Item = (&str, &Value)> {
+fn child_elements(tree: &Value) -> impl Iterator<Item = (&str, &Value)> {
     let fields = tree.as_object().into_iter().flatten();
     fields.map(|(step, tree)| (step.as_str(), tree)).filter(|(step, _)| *step != ".")
 }
 
 /// Returns true if a field has no subfields in the tree, which means that the manager owns the whole field.
 fn is_leaf(tree: &Value) -> bool {
-    children(tree).next().is_none()
+    child_elements(tree).next().is_none()
 }
 
 /// Returns the keys of a path element that stands for a list item; `None` for other path elements.
-fn keys(step: &str) -> Option<Map<String, Value>> {
+fn list_item_keys(step: &str) -> Option<Map<String, Value>> {
     serde_json::from_str(step.strip_prefix("k:")?).ok()
 }
 
@@ -150,28 +150,29 @@ fn has_keys(item: &Value, keys: &Map<String, Value>) -> bool {
     keys.iter().all(|(name, value)| item.get(name) == Some(value))
 }
 
-fn item<'a>(list: &'a [Value], keys: &Map<String, Value>) -> Option<&'a Value> {
+fn find_item<'a>(list: &'a [Value], keys: &Map<String, Value>) -> Option<&'a Value> {
     list.iter().find(|item| has_keys(item, keys))
 }
 
-fn owned_part(tree: &Value, live: &Value) -> Value {
+fn project_owned_fields(tree: &Value, live: &Value) -> Value {
     if is_leaf(tree) {
         return live.clone();
     }
     match live {
         Value::Object(fields) => {
-            let fields = children(tree).filter_map(|(step, tree)| {
+            let fields = child_elements(tree).filter_map(|(step, tree)| {
                 let name = step.strip_prefix("f:")?;
-                Some((name.to_owned(), owned_part(tree, fields.get(name)?)))
+                Some((name.to_owned(), project_owned_fields(tree, fields.get(name)?)))
             });
             Value::Object(fields.collect())
         }
         Value::Array(items) => {
             // The result keeps the order of the items in the live list; the tree sorts the items by their keys.
             let fields = |item: &Value| {
-                let tree = children(tree)
-                    .find(|(step, _)| keys(step).is_some_and(|keys| has_keys(item, &keys)));
-                tree.map(|(_, tree)| owned_part(tree, item))
+                let tree = child_elements(tree).find(|(step, _)| {
+                    list_item_keys(step).is_some_and(|keys| has_keys(item, &keys))
+                });
+                tree.map(|(_, tree)| project_owned_fields(tree, item))
             };
             items.iter().filter_map(fields).collect()
         }
@@ -180,28 +181,28 @@ fn owned_part(tree: &Value, live: &Value) -> Value {
 }
 
 /// Returns true if `desired` contains exactly the owned fields, and each has the value in `live`.
-fn equals(tree: &Value, desired: &Value, live: &Value) -> bool {
+fn owned_fields_equal(tree: &Value, desired: &Value, live: &Value) -> bool {
     if is_leaf(tree) {
         return desired == live;
     }
     match (desired, live) {
         (Value::Object(desired), Value::Object(live)) => {
-            let steps: Vec<(&str, &Value)> = children(tree)
+            let steps: Vec<(&str, &Value)> = child_elements(tree)
                 .filter_map(|(step, tree)| Some((step.strip_prefix("f:")?, tree)))
                 .collect();
             steps.len() == desired.len()
                 && steps.iter().all(|(name, tree)| match (desired.get(*name), live.get(*name)) {
-                    (Some(desired), Some(live)) => equals(tree, desired, live),
+                    (Some(desired), Some(live)) => owned_fields_equal(tree, desired, live),
                     _ => false,
                 })
         }
         (Value::Array(desired), Value::Array(live)) => {
             let mut steps = 0_usize;
-            let all = children(tree).all(|(step, tree)| {
+            let all = child_elements(tree).all(|(step, tree)| {
                 steps = steps.saturating_add(1);
-                let Some(keys) = keys(step) else { return false };
-                match (item(desired, &keys), item(live, &keys)) {
-                    (Some(desired), Some(live)) => equals(tree, desired, live),
+                let Some(keys) = list_item_keys(step) else { return false };
+                match (find_item(desired, &keys), find_item(live, &keys)) {
+                    (Some(desired), Some(live)) => owned_fields_equal(tree, desired, live),
                     _ => false,
                 }
             });
@@ -212,16 +213,16 @@ fn equals(tree: &Value, desired: &Value, live: &Value) -> bool {
 }
 
 /// Removal of the fields that another manager owns from a desired value.
-struct Removal<'a> {
+struct FieldRemover<'a> {
     exclusive_fields: &'a [&'a str],
     removed: BTreeSet<String>,
 }
 
-impl Removal<'_> {
+impl FieldRemover<'_> {
     fn remove(&mut self, tree: &Value, desired: &mut Value, live: &Value, path: &str) {
         match desired {
             Value::Object(fields) => {
-                for (step, tree) in children(tree) {
+                for (step, tree) in child_elements(tree) {
                     let Some(name) = step.strip_prefix("f:") else { continue };
                     let (Some(value), Some(live)) = (fields.get_mut(name), live.get(name)) else {
                         continue;
@@ -247,10 +248,10 @@ impl Removal<'_> {
             }
             Value::Array(items) => {
                 let Some(live) = live.as_array() else { return };
-                for (step, tree) in children(tree) {
-                    let Some(keys) = keys(step) else { continue };
+                for (step, tree) in child_elements(tree) {
+                    let Some(keys) = list_item_keys(step) else { continue };
                     let desired = items.iter_mut().find(|item| has_keys(item, &keys));
-                    let (Some(desired), Some(live)) = (desired, item(live, &keys)) else {
+                    let (Some(desired), Some(live)) = (desired, find_item(live, &keys)) else {
                         continue;
                     };
                     let name = |value: &Value| {
@@ -269,7 +270,7 @@ impl Removal<'_> {
 mod tests {
     use super::*;
 
-    fn entry(manager: &str, operation: &str, fields: Value) -> ManagedFieldsEntry {
+    fn managed_fields_entry(manager: &str, operation: &str, fields: Value) -> ManagedFieldsEntry {
         serde_json::from_value(json!({
             "manager": manager, "operation": operation, "apiVersion": "berth.dev/v1alpha1",
             "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": fields},
@@ -277,12 +278,12 @@ mod tests {
         .unwrap()
     }
 
-    fn live() -> Value {
+    fn live_spec() -> Value {
         json!({"profile": "a", "ksm": {"mode": "Off", "pagesToScan": 100}, "hugepages": [{"size": "2Mi", "count": 3}],
             "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "mtu": 9000}, {"name": "mine", "mtu": 1500}]})
     }
 
-    fn ours() -> Value {
+    fn controller_fields() -> Value {
         json!({"f:profile": {}, "f:ksm": {"f:mode": {}}, "f:hugepages": {}, "f:networks": {
             "k:{\"name\":\"trunk\"}": {".": {}, "f:name": {}, "f:scenario": {}, "f:mtu": {}}}})
     }
@@ -290,14 +291,15 @@ mod tests {
     #[test]
     fn reduced_managed_fields_have_the_same_atomicity() {
         let status = |conditions: Value| {
-            let mut entry = entry("c", "Apply", json!({}));
+            let mut entry = managed_fields_entry("c", "Apply", json!({}));
             entry.fields_v1 = Some(FieldsV1(json!({"f:status": {"f:conditions": conditions}})));
             entry
         };
         for (conditions, is_atomic) in
             [(json!({}), true), (json!({"k:{\"type\":\"A\"}": {}}), false)]
         {
-            let entries = vec![entry("a", "Update", ours()), status(conditions)];
+            let entries =
+                vec![managed_fields_entry("a", "Update", controller_fields()), status(conditions)];
             let mut metadata =
                 ObjectMeta { managed_fields: Some(entries), ..ObjectMeta::default() };
             reduce_to_conditions(&mut metadata);
@@ -311,11 +313,15 @@ mod tests {
 
     #[test]
     fn owned_fields_with_desired_values_do_not_differ() {
-        let fields = applied_by(&[entry("c", "Apply", ours())], "c", "spec");
+        let fields = fields_applied_by(
+            &[managed_fields_entry("c", "Apply", controller_fields())],
+            "c",
+            "spec",
+        );
         let desired = json!({"profile": "a", "ksm": {"mode": "Off"}, "hugepages": [{"size": "2Mi", "count": 3}],
             "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "mtu": 9000}]});
-        assert!(!fields.differs(&desired, &live()));
-        assert_eq!(fields.project(&live()), desired);
+        assert!(!fields.differs(&desired, &live_spec()));
+        assert_eq!(fields.project(&live_spec()), desired);
         for (pointer, value) in [
             ("/profile", json!("b")),
             ("/ksm", json!({"mode": "Off", "pagesToScan": 100})),
@@ -326,23 +332,23 @@ mod tests {
         ] {
             let mut other = desired.clone();
             *other.pointer_mut(pointer).unwrap() = value;
-            assert!(fields.differs(&other, &live()), "{pointer}");
+            assert!(fields.differs(&other, &live_spec()), "{pointer}");
         }
         // An owned field that is no longer desired, and a desired field without an owner, are differences.
         let mut less = desired.clone();
         less.as_object_mut().unwrap().remove("ksm");
-        assert!(fields.differs(&less, &live()));
-        assert!(FieldSet::default().differs(&desired, &live()));
-        assert!(!FieldSet::default().differs(&json!({}), &live()));
+        assert!(fields.differs(&less, &live_spec()));
+        assert!(FieldSet::default().differs(&desired, &live_spec()));
+        assert!(!FieldSet::default().differs(&json!({}), &live_spec()));
         assert!(FieldSet::default().is_empty() && !fields.is_empty());
     }
 
     #[test]
     fn fields_of_others_with_another_value_are_removed() {
-        let others = owned_by_others(
+        let others = other_field_owners(
             &[
-                entry("c", "Apply", ours()),
-                entry(
+                managed_fields_entry("c", "Apply", controller_fields()),
+                managed_fields_entry(
                     "kubectl-edit",
                     "Update",
                     json!({"f:ksm": {"f:mode": {}}, "f:networks": {
@@ -355,14 +361,14 @@ mod tests {
         assert_eq!(others.len(), 1);
         let mut desired = json!({"profile": "b", "ksm": {"mode": "On"},
             "networks": [{"name": "trunk", "scenario": "BridgePerTenant", "mtu": 1500}]});
-        let removed = others[0].remove_owned(&mut desired, &live(), &[]);
+        let removed = others[0].remove_owned(&mut desired, &live_spec(), &[]);
         assert_eq!(removed.into_iter().collect::<Vec<_>>(), ["ksm.mode", "networks[trunk].mtu"]);
         let expected =
             json!({"profile": "b", "networks": [{"name": "trunk", "scenario": "BridgePerTenant"}]});
         assert_eq!(desired, expected);
         // The same value is not a conflict: both managers own the field.
         let mut same = json!({"ksm": {"mode": "Off"}});
-        assert!(others[0].remove_owned(&mut same, &live(), &[]).is_empty());
+        assert!(others[0].remove_owned(&mut same, &live_spec(), &[]).is_empty());
         assert_eq!(same, json!({"ksm": {"mode": "Off"}}));
     }
 
@@ -385,11 +391,15 @@ mod tests {
             [json!(null), json!([]), json!({"f:ksm": 3}), json!({"k:{": {}}), json!({"v:1": {}})]
         {
             let fields = FieldSet(odd);
-            assert!(fields.project(&live()).is_object());
-            assert!(fields.differs(&live(), &live()));
-            let mut desired = live();
-            FieldOwner { manager: String::new(), fields }.remove_owned(&mut desired, &live(), &[]);
-            assert_eq!(desired, live());
+            assert!(fields.project(&live_spec()).is_object());
+            assert!(fields.differs(&live_spec(), &live_spec()));
+            let mut desired = live_spec();
+            FieldOwner { manager: String::new(), fields }.remove_owned(
+                &mut desired,
+                &live_spec(),
+                &[],
+            );
+            assert_eq!(desired, live_spec());
         }
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 const MIN_ITEMS: usize = 256;
 /// Number of items that a thread takes from the queue at a time. Thus a core that is busy with other work processes
 /// fewer items.
-const BLOCK: usize = 64;
+const BLOCK_SIZE: usize = 64;
 
 /// Calls `work` for all items, on all cores if there are many items. Returns the results in the order of the items.
 pub(crate) fn map<I, R>(items: I, work: impl Fn(I::Item) -> R + Sync) -> Vec<R>
@@ -30,7 +30,7 @@ where
         loop {
             let block: Vec<(usize, I::Item)> = {
                 let mut remaining = remaining.lock().unwrap_or_else(PoisonError::into_inner);
-                remaining.by_ref().take(BLOCK).collect()
+                remaining.by_ref().take(BLOCK_SIZE).collect()
             };
             let Some((first, _)) = block.first() else { return done };
             done.push((*first, block.into_iter().map(|(_, item)| work(item)).collect()));
@@ -58,7 +58,7 @@ where
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_order_is_preserved() {
+    fn results_have_the_order_of_the_items() {
         let numbers: Vec<u32> = (0..10_007).collect();
         let doubled: Vec<u32> = numbers.iter().map(|number| number * 2).collect();
         assert_eq!(super::map(&numbers, |number| number * 2), doubled);

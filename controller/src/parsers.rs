@@ -13,8 +13,8 @@ use k8s_openapi::api::core::v1;
 use serde_json::Value;
 
 use crate::fleet::{self, Fleet};
-use crate::plan::{self, Options};
-use berth_kubelet_admission::State;
+use crate::plan::{self, PlanOptions};
+use berth_kubelet_admission::HostState;
 use berth_kubelet_admission::pod::Pod;
 use berth_kubevirt_render::launcher::{
     ClusterObjects, Configuration, ExistingPod, Machine, predict,
@@ -30,31 +30,31 @@ pub const PARSERS: &[Parser] = &[
         let text = String::from_utf8_lossy(bytes);
         if let Ok(amount) = text.parse::<Quantity>() {
             assert_eq!(amount.to_string().parse::<Quantity>().ok(), Some(amount), "{text:?}");
-            black_box((amount.whole_units_rounded_up(), amount.millis()));
+            black_box((amount.whole_units_rounded_up(), amount.millis_rounded_up()));
         }
     }),
     ("fleet", |bytes| {
         let mut problems = Vec::new();
-        let items = fleet::items("text", &String::from_utf8_lossy(bytes), &mut problems);
-        let plan = plan::plan(&Fleet::from_items(items, problems), &Options::default());
+        let items = fleet::parse_items("text", &String::from_utf8_lossy(bytes), &mut problems);
+        let plan = plan::plan(&Fleet::from_items(items, problems), &PlanOptions::default());
         black_box(plan::render(&plan, Style::Plain, true));
     }),
-    ("host_facts", |bytes| host(&values(bytes))),
-    ("launcher", |bytes| launcher(&values(bytes))),
+    ("host_facts", |bytes| parse_host(&parse_values(bytes))),
+    ("launcher", |bytes| parse_launcher(&parse_values(bytes))),
 ];
 
 /// Returns consecutive JSON values, up to the first invalid value.
-fn values(bytes: &[u8]) -> Vec<Value> {
+fn parse_values(bytes: &[u8]) -> Vec<Value> {
     serde_json::Deserializer::from_slice(bytes).into_iter().map_while(Result::ok).collect()
 }
 
 /// Reads an InfraNode from the first value, and its Node from the second value if there is one.
-fn host(values: &[Value]) {
+fn parse_host(values: &[Value]) {
     let read = |value: &Value| serde_json::from_value::<InfraNode>(value.clone()).ok();
     let Some(infra) = values.first().and_then(read) else { return };
     let node = values.get(1).and_then(|node| serde_json::from_value::<v1::Node>(node.clone()).ok());
     let Ok(facts) = ReportedHost::read(&infra, node.as_ref(), &mut Vec::new()) else { return };
-    let mut state = State::new(&Arc::clone(&facts.admission));
+    let mut state = HostState::new(&Arc::clone(&facts.admission));
     for allocation in &facts.allocations {
         state.restore(&allocation.uid, &allocation.to_restored(None));
     }
@@ -62,7 +62,7 @@ fn host(values: &[Value]) {
 }
 
 /// Reads machines and, in any order, the objects on which their launcher pods depend.
-fn launcher(values: &[Value]) {
+fn parse_launcher(values: &[Value]) {
     let (mut cluster_objects, mut configuration) =
         (ClusterObjects::default(), Configuration::default());
     for value in values {

@@ -6,15 +6,19 @@ mod support;
 use berth_api::PageSize;
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{
-    CoreSpec, CpuOptions, DevicePool, HostError, KubeletHost, MemoryKind, RefusedBy, Restart,
-    Restored, RestoredContainer, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
+    CoreSpec, CpuOptions, DevicePool, HostError, KubeletHost, MemoryKind, RefusingComponent,
+    ReportedContainer, ReportedPod, RestartPrediction, TopologyOptions, TopologyPolicy,
+    TopologyScope, ZoneSpec,
 };
-use support::{GIB, container, kubelet, launcher, launcher_with_log, spec, state};
+use support::{
+    GIB, admission_state, container, host_spec, kubelet_settings, launcher_pod,
+    launcher_pod_with_log,
+};
 
 use TopologyPolicy::{BestEffort, None as NoPolicy, Restricted, SingleNumaNode};
 use TopologyScope::{Container as ByContainer, Pod as ByPod};
 
-fn cpus(state: &berth_kubelet_admission::State, uid: &str) -> String {
+fn allocated_cpus(state: &berth_kubelet_admission::HostState, uid: &str) -> String {
     state.admission(uid).expect("the pod is admitted").cpus(state.host()).to_string()
 }
 
@@ -22,53 +26,57 @@ fn cpus(state: &berth_kubelet_admission::State, uid: &str) -> String {
 /// remainder from the fullest cache that has enough CPUs. Without the option, it takes cores by number.
 #[test]
 fn whole_caches_are_allocated_first_if_configured() {
-    let mut host = spec(1, 1, 8, 2);
+    let mut host = host_spec(1, 1, 8, 2);
     for (place, core) in (0..).zip(&mut host.zones[0].cores) {
         core.cache = Some(place / 4);
     }
-    let mut settings = kubelet(NoPolicy, ByContainer);
+    let mut settings = kubelet_settings(NoPolicy, ByContainer);
     settings.reserved_cpus = "0,8".parse().expect("a valid CPU list");
-    let mut packed = state(&host, &settings);
-    packed.admit(&launcher("a", 8, 1)).expect("the pod fits");
-    assert_eq!(cpus(&packed, "a"), "1-4,9-12");
+    let mut packed = admission_state(&host, &settings);
+    packed.admit(&launcher_pod("a", 8, 1)).expect("the pod fits");
+    assert_eq!(allocated_cpus(&packed, "a"), "1-4,9-12");
     settings.cpu_options.prefer_uncore_cache = true;
-    let mut by_cache = state(&host, &settings);
-    by_cache.admit(&launcher("a", 8, 1)).expect("the pod fits");
-    assert_eq!(cpus(&by_cache, "a"), "4-7,12-15");
-    by_cache.admit(&launcher("b", 4, 1)).expect("the pod fits");
-    assert_eq!(cpus(&by_cache, "b"), "1-2,9-10");
+    let mut by_cache = admission_state(&host, &settings);
+    by_cache.admit(&launcher_pod("a", 8, 1)).expect("the pod fits");
+    assert_eq!(allocated_cpus(&by_cache, "a"), "4-7,12-15");
+    by_cache.admit(&launcher_pod("b", 4, 1)).expect("the pod fits");
+    assert_eq!(allocated_cpus(&by_cache, "b"), "1-2,9-10");
     // For an odd number of CPUs, the highest CPU of the selected cores stays free: CPUs 3 and 11 are one core, and
     // CPU 11 stays free.
-    by_cache.admit(&launcher("c", 1, 1)).expect("the pod fits");
-    assert_eq!(cpus(&by_cache, "c"), "3");
+    by_cache.admit(&launcher_pod("c", 1, 1)).expect("the pod fits");
+    assert_eq!(allocated_cpus(&by_cache, "c"), "3");
 }
 
 /// policy_static.go `isHintSocketAligned`: a hint for several zones of one socket is preferred, like a hint for a
 /// single zone.
 #[test]
-fn zones_of_a_socket_count_as_one_if_configured() {
-    let host = spec(4, 2, 4, 1);
-    let mut settings = kubelet(Restricted, ByContainer);
+fn zones_of_a_socket_are_aligned_if_configured() {
+    let host = host_spec(4, 2, 4, 1);
+    let mut settings = kubelet_settings(Restricted, ByContainer);
     settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
     settings.reserved_cpus = "0-1,4-5,8-9,12-13".parse().expect("a valid CPU list");
-    let refusal =
-        state(&host, &settings).check(&launcher("a", 3, 1)).expect_err("no hint is preferred");
+    let refusal = admission_state(&host, &settings)
+        .check(&launcher_pod("a", 3, 1))
+        .expect_err("no hint is preferred");
     assert_eq!(refusal.reason, "TopologyAffinityError");
     settings.cpu_options.align_by_socket = true;
-    let mut aligned = state(&host, &settings);
-    aligned.admit(&launcher("a", 3, 1)).expect("the pod fits on one socket");
-    assert_eq!(cpus(&aligned, "a"), "2-3,6");
+    let mut aligned = admission_state(&host, &settings);
+    aligned.admit(&launcher_pod("a", 3, 1)).expect("the pod fits on one socket");
+    assert_eq!(allocated_cpus(&aligned, "a"), "2-3,6");
     let admission = aligned.admission("a").expect("the pod is admitted");
     assert_eq!(admission.placements(aligned.host())[0].affinity, Some(vec![0, 1]));
     settings.topology_policy = SingleNumaNode;
     let fault = KubeletHost::new(&host, &settings).expect_err("the two options conflict");
-    assert!(matches!(fault, HostError::Setting { setting: "align-by-socket", .. }), "{fault}");
+    assert!(
+        matches!(fault, HostError::UnsupportedSetting { setting: "align-by-socket", .. }),
+        "{fault}"
+    );
 }
 
 /// topology.go counts only zones with CPUs; the Memory Manager counts all zones.
 #[test]
-fn zones_without_cpus_or_memory() {
-    let mut host = spec(2, 2, 4, 1);
+fn zones_without_cpus_or_memory_are_counted() {
+    let mut host = host_spec(2, 2, 4, 1);
     host.zones.push(ZoneSpec { id: 2, memory: 512 * GIB, ..ZoneSpec::default() });
     host.zones.push(ZoneSpec {
         id: 3,
@@ -76,9 +84,9 @@ fn zones_without_cpus_or_memory() {
         ..ZoneSpec::default()
     });
     host.allocatable.memory = 1 << 50;
-    let mut state = state(&host, &kubelet(Restricted, ByPod));
-    state.admit(&launcher("a", 4, 1)).expect("the pod fits in zone 1");
-    assert_eq!(cpus(&state, "a"), "4-7");
+    let mut state = admission_state(&host, &kubelet_settings(Restricted, ByPod));
+    state.admit(&launcher_pod("a", 4, 1)).expect("the pod fits in zone 1");
+    assert_eq!(allocated_cpus(&state, "a"), "4-7");
     // The pod requests more memory than any zone with CPUs has. Zone 2 has enough memory, but no CPUs.
     let wide = Pod {
         uid: "b".to_owned(),
@@ -102,42 +110,42 @@ fn zones_without_cpus_or_memory() {
 /// topology_manager.go `NewManager`: supports at most 8 zones by default.
 #[test]
 fn more_zones_than_hints_support_are_refused() {
-    let nine = spec(9, 1, 2, 1);
-    let mut settings = kubelet(Restricted, ByPod);
+    let nine = host_spec(9, 1, 2, 1);
+    let mut settings = kubelet_settings(Restricted, ByPod);
     let fault = KubeletHost::new(&nine, &settings).expect_err("the host has too many zones");
     assert_eq!(fault, HostError::TooManyZones { zones: 9, limit: 8 });
     settings.topology_policy = NoPolicy;
     settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
-    let mut state = state(&nine, &settings);
-    state.admit(&launcher("a", 3, 1)).expect("the pod fits without hints");
-    assert_eq!(cpus(&state, "a"), "1-3");
-    let eight = spec(8, 2, 2, 1);
-    let mut wide = support::state(&eight, &kubelet(Restricted, ByPod));
-    wide.admit(&launcher("a", 5, 70)).expect("the pod fits on three zones");
-    assert_eq!(cpus(&wide, "a"), "1-5");
+    let mut state = admission_state(&nine, &settings);
+    state.admit(&launcher_pod("a", 3, 1)).expect("the pod fits without hints");
+    assert_eq!(allocated_cpus(&state, "a"), "1-3");
+    let eight = host_spec(8, 2, 2, 1);
+    let mut wide = support::admission_state(&eight, &kubelet_settings(Restricted, ByPod));
+    wide.admit(&launcher_pod("a", 5, 70)).expect("the pod fits on three zones");
+    assert_eq!(allocated_cpus(&wide, "a"), "1-5");
 }
 
 /// policy_static.go `GetAvailablePhysicalCPUs`: the kubelet does not count the siblings of reserved CPUs as whole
 /// cores.
 #[test]
 fn siblings_of_reserved_cpus_are_not_whole_cores() {
-    let mut settings = kubelet(NoPolicy, ByContainer);
+    let mut settings = kubelet_settings(NoPolicy, ByContainer);
     settings.cpu_options.full_pcpus_only = true;
-    let mut host = state(&spec(1, 1, 4, 2), &settings);
-    let refusal = host.check(&launcher("a", 8, 1)).expect_err("the pod requests too many CPUs");
+    let mut host = admission_state(&host_spec(1, 1, 4, 2), &settings);
+    let refusal = host.check(&launcher_pod("a", 8, 1)).expect_err("the pod requests too many CPUs");
     assert_eq!(
         refusal.message,
         "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 6, \
          requested CPUs = 8, CPUs per core = 2"
     );
-    host.admit(&launcher("b", 6, 1)).expect("the pod fits on three cores");
-    assert_eq!(cpus(&host, "b"), "1-3,5-7");
+    host.admit(&launcher_pod("b", 6, 1)).expect("the pod fits on three cores");
+    assert_eq!(allocated_cpus(&host, "b"), "1-3,5-7");
     // Each of the two zones has a partial core with one free CPU. Only the two CPUs together have the size of a core:
     // the kubelet loops forever.
     settings.cpu_options.distribute_across_numa = true;
     settings.reserved_cpus = "0,2".parse().expect("a valid CPU list");
-    let split = state(&spec(2, 1, 2, 2), &settings);
-    let refusal = split.check(&launcher("a", 6, 1)).expect_err("too few whole cores are free");
+    let split = admission_state(&host_spec(2, 1, 2, 2), &settings);
+    let refusal = split.check(&launcher_pod("a", 6, 1)).expect_err("too few whole cores are free");
     assert_eq!(refusal.reason, "SMTAlignmentError");
 }
 
@@ -145,18 +153,18 @@ fn siblings_of_reserved_cpus_are_not_whole_cores() {
 /// crashes at the first comparison.
 #[test]
 fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
-    let mut host = spec(2, 2, 4, 1);
+    let mut host = host_spec(2, 2, 4, 1);
     host.zones[1].id = 2;
-    let mut settings = kubelet(Restricted, ByPod);
+    let mut settings = kubelet_settings(Restricted, ByPod);
     settings.topology_options =
-        TopologyOptions { prefer_closest: true, ..TopologyOptions::default() };
-    let state = state(&host, &settings);
-    let refusal = state.check(&launcher("a", 2, 1)).expect_err("the kubelet crashes");
-    assert_eq!(refusal.refused_by, RefusedBy::Crash);
+        TopologyOptions { prefers_closest_zones: true, ..TopologyOptions::default() };
+    let state = admission_state(&host, &settings);
+    let refusal = state.check(&launcher_pod("a", 2, 1)).expect_err("the kubelet crashes");
+    assert_eq!(refusal.refused_by, RefusingComponent::Crash);
     assert!(refusal.explanation.contains("index out of range"), "{refusal}");
     // With a single possible mask, the kubelet compares no distances. Zone 0 has 3 free CPUs.
-    assert!(state.check(&launcher("b", 4, 1)).is_ok());
-    let mut close = spec(4, 1, 2, 1);
+    assert!(state.check(&launcher_pod("b", 4, 1)).is_ok());
+    let mut close = host_spec(4, 1, 2, 1);
     for (zone, row) in close.zones.iter_mut().zip([
         [10, 30, 30, 12],
         [30, 10, 20, 30],
@@ -165,8 +173,8 @@ fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
     ]) {
         zone.distances = row.to_vec();
     }
-    let near = support::state(&close, &settings);
-    let admission = near.check(&launcher("a", 3, 40)).expect("the pod fits");
+    let near = support::admission_state(&close, &settings);
+    let admission = near.check(&launcher_pod("a", 3, 40)).expect("the pod fits");
     let memory = admission.placements(near.host())[0].affinity.clone();
     assert_eq!(memory, Some(vec![0, 3]));
 }
@@ -174,44 +182,51 @@ fn prefer_closest_crashes_if_zone_numbers_have_gaps() {
 /// policy_static.go of the Memory Manager dereferences the table of a page size without checking that it exists.
 #[test]
 fn missing_huge_page_size_crashes_the_memory_manager() {
-    let mut pod = launcher("a", 2, 0);
+    let mut pod = launcher_pod("a", 2, 0);
     let compute = &mut pod.containers[0];
     for resources in [&mut compute.requests, &mut compute.limits] {
         resources.hugepages.insert(PageSize::MIB_2, GIB);
     }
-    let managed = state(&spec(1, 1, 4, 1), &kubelet(BestEffort, ByPod));
-    assert_eq!(managed.check(&pod).expect_err("the kubelet crashes").refused_by, RefusedBy::Crash);
-    let mut settings = kubelet(BestEffort, ByPod);
+    let managed = admission_state(&host_spec(1, 1, 4, 1), &kubelet_settings(BestEffort, ByPod));
+    assert_eq!(
+        managed.check(&pod).expect_err("the kubelet crashes").refused_by,
+        RefusingComponent::Crash
+    );
+    let mut settings = kubelet_settings(BestEffort, ByPod);
     settings.memory_policy = berth_kubelet_admission::MemoryPolicy::None;
-    let refusal =
-        state(&spec(1, 1, 4, 1), &settings).check(&pod).expect_err("the host has no such pages");
-    assert_eq!(refusal.refused_by, RefusedBy::NodeResourcesFit);
+    let refusal = admission_state(&host_spec(1, 1, 4, 1), &settings)
+        .check(&pod)
+        .expect_err("the host has no such pages");
+    assert_eq!(refusal.refused_by, RefusingComponent::NodeResourcesFit);
     assert_eq!(refusal.reason, "OutOfhugepages-2Mi");
 }
 
 #[test]
 fn invalid_hosts_are_refused() {
-    let settings = kubelet(Restricted, ByPod);
+    let settings = kubelet_settings(Restricted, ByPod);
     let fault = |change: &dyn Fn(&mut berth_kubelet_admission::HostSpec)| {
-        let mut host = spec(2, 2, 2, 1);
+        let mut host = host_spec(2, 2, 2, 1);
         change(&mut host);
         KubeletHost::new(&host, &settings).expect_err("the host is invalid")
     };
     assert_eq!(fault(&|host| host.zones[1].id = 0), HostError::DuplicateZone(0));
-    assert_eq!(fault(&|host| host.zones[1].id = 64), HostError::ZoneNumber(64));
+    assert_eq!(fault(&|host| host.zones[1].id = 64), HostError::ZoneNumberTooLarge(64));
     assert_eq!(fault(&|host| host.zones[1].cores[0].cpus = vec![1]), HostError::DuplicateCpu(1));
-    assert_eq!(fault(&|host| host.zones.clear()), HostError::Cpus(0));
-    assert_eq!(fault(&|host| host.zones[0].cores[0].cpus = vec![9]), HostError::ReservedCpu(0));
-    let memory = HostError::ReservedMemory { zone: 0, kind: "memory".to_owned() };
+    assert_eq!(fault(&|host| host.zones.clear()), HostError::InvalidCpuCount(0));
+    assert_eq!(
+        fault(&|host| host.zones[0].cores[0].cpus = vec![9]),
+        HostError::UnknownReservedCpu(0)
+    );
+    let memory = HostError::ReservedMemoryTooLarge { zone: 0, kind: "memory".to_owned() };
     assert_eq!(fault(&|host| host.zones[0].memory = 1), memory);
     let pool_of_unknown_zone =
-        DevicePool { name: "a/b".to_owned(), zones: [(7, 1)].into(), without_zone: 0 };
-    let zone = HostError::DeviceZone { name: "a/b".to_owned(), zone: 7 };
+        DevicePool { name: "a/b".to_owned(), zones: [(7, 1)].into(), count_without_zone: 0 };
+    let zone = HostError::UnknownDeviceZone { name: "a/b".to_owned(), zone: 7 };
     assert_eq!(fault(&|host| host.devices.push(pool_of_unknown_zone.clone())), zone);
-    let mut old = kubelet(Restricted, ByPod);
+    let mut old = kubelet_settings(Restricted, ByPod);
     old.version = "v1.20.2".parse().expect("a valid version");
-    let setting =
-        KubeletHost::new(&spec(1, 1, 2, 1), &old).expect_err("version 1.20 has no Memory Manager");
+    let setting = KubeletHost::new(&host_spec(1, 1, 2, 1), &old)
+        .expect_err("version 1.20 has no Memory Manager");
     assert!(setting.to_string().starts_with("memoryManagerPolicy: "), "{setting}");
 }
 
@@ -219,82 +234,88 @@ fn invalid_hosts_are_refused() {
 /// consequence of the group rule). In pod scope, the sidecar shares the group of the VM.
 #[test]
 fn sidecar_in_container_scope_prevents_a_wide_vm() {
-    let host = spec(2, 2, 4, 1);
-    let wide = launcher_with_log("a", 6, 40);
-    let refusal = state(&host, &kubelet(Restricted, ByContainer))
+    let host = host_spec(2, 2, 4, 1);
+    let wide = launcher_pod_with_log("a", 6, 40);
+    let refusal = admission_state(&host, &kubelet_settings(Restricted, ByContainer))
         .check(&wide)
         .expect_err("the sidecar blocks a zone");
     assert_eq!(refusal.reason, "UnexpectedAdmissionError");
-    let mut by_pod = state(&host, &kubelet(Restricted, ByPod));
+    let mut by_pod = admission_state(&host, &kubelet_settings(Restricted, ByPod));
     let admission = by_pod.admit(&wide).expect("the pod fits on a group of zones").clone();
     let on = by_pod.host();
     // The guest has an odd number of pages on two zones.
-    let needs = admission.guest_memory(on, 1, 41 * GIB, Some(PageSize::GIB_1));
+    let needs = admission.guest_memory_by_zone(on, 1, 41 * GIB, Some(PageSize::GIB_1));
     assert_eq!(needs, [(0, 21 * GIB), (1, 20 * GIB)]);
-    assert!(admission.guest_memory(on, 0, GIB, None).is_empty());
-    assert_eq!(by_pod.memory()[0].group, [0, 1]);
-    assert_eq!(by_pod.check_restart(), Restart::Accepted);
+    assert!(admission.guest_memory_by_zone(on, 0, GIB, None).is_empty());
+    assert_eq!(by_pod.memory_by_zone()[0].group, [0, 1]);
+    assert_eq!(by_pod.predict_restart(), RestartPrediction::Accepted);
 }
 
 #[test]
 fn memory_of_init_containers_is_released_when_containers_start() {
-    let mut pod = launcher("a", 2, 1);
+    let mut pod = launcher_pod("a", 2, 1);
     pod.init_containers.push(container("prepare", 1000, 8 * GIB, 0));
-    let mut state = state(&spec(1, 1, 4, 1), &kubelet(SingleNumaNode, ByPod));
-    let before = state.memory();
+    let mut state =
+        admission_state(&host_spec(1, 1, 4, 1), &kubelet_settings(SingleNumaNode, ByPod));
+    let before = state.memory_by_zone();
     state.admit(&pod).expect("the pod fits");
-    let with_init = state.memory()[0].free[0].1;
+    let with_init = state.memory_by_zone()[0].free[0].1;
     state.start_containers("a", ["prepare"]);
-    assert_eq!(state.memory()[0].free[0].1, with_init);
+    assert_eq!(state.memory_by_zone()[0].free[0].1, with_init);
     state.start_containers("a", ["compute"]);
-    let released = state.memory()[0].free[0].1 - with_init;
+    let released = state.memory_by_zone()[0].free[0].1 - with_init;
     assert_eq!(released, 8 * GIB - (300 << 20));
-    assert_eq!(cpus(&state, "a"), "1-2");
+    assert_eq!(allocated_cpus(&state, "a"), "1-2");
     assert!(state.remove("a"));
     assert!(!state.remove("a"));
-    assert_eq!(state.memory(), before);
+    assert_eq!(state.memory_by_zone(), before);
 }
 
 #[test]
 fn restored_pods_occupy_resources_until_removed() {
-    let host = spec(2, 2, 4, 1);
-    let mut state = state(&host, &kubelet(SingleNumaNode, ByPod));
-    let (cpus_before, memory_before) = (state.free_cpus(), state.memory());
-    let container = RestoredContainer {
+    let host = host_spec(2, 2, 4, 1);
+    let mut state = admission_state(&host, &kubelet_settings(SingleNumaNode, ByPod));
+    let (cpus_before, memory_before) = (state.free_cpus(), state.memory_by_zone());
+    let container = ReportedContainer {
         cpus: "1-3,99".parse().expect("a valid CPU list"),
         memory: vec![(MemoryKind::HugePages(PageSize::GIB_1), vec![0], 32 * GIB)],
         devices: Vec::new(),
     };
     let requests = Resources { cpu_millis: 3000, ..Resources::default() };
-    let restored = Restored { containers: vec![container], requests };
+    let restored = ReportedPod { containers: vec![container], requests };
     state.restore("known", &restored);
     state.restore("known", &restored);
-    assert_eq!(state.pods(), 1);
+    assert_eq!(state.pod_count(), 1);
     assert_eq!(state.free_cpus().to_string(), "4-7");
-    assert_eq!(state.memory()[0].free[1].1, 0);
-    state.admit(&launcher("a", 3, 1)).expect("the pod fits in zone 1");
-    let refusal = state.check(&launcher("b", 3, 1)).expect_err("the CPUs of zone 0 are allocated");
+    assert_eq!(state.memory_by_zone()[0].free[1].1, 0);
+    state.admit(&launcher_pod("a", 3, 1)).expect("the pod fits in zone 1");
+    let refusal =
+        state.check(&launcher_pod("b", 3, 1)).expect_err("the CPUs of zone 0 are allocated");
     assert_eq!(
         refusal.explanation,
         "no zones have all requested resources and satisfy the topology policy"
     );
     assert!(state.remove("known") && state.remove("a"));
-    assert_eq!((state.free_cpus(), state.memory()), (cpus_before, memory_before));
+    assert_eq!((state.free_cpus(), state.memory_by_zone()), (cpus_before, memory_before));
 }
 
 /// Devices are allocated from the zones of CPUs and memory, and vice versa.
 #[test]
 fn device_zone_determines_the_placement() {
-    let mut host = spec(2, 2, 4, 1);
+    let mut host = host_spec(2, 2, 4, 1);
     let name = "example.com/vf".to_owned();
-    host.devices.push(DevicePool { name: name.clone(), zones: [(1, 1)].into(), without_zone: 0 });
+    host.devices.push(DevicePool {
+        name: name.clone(),
+        zones: [(1, 1)].into(),
+        count_without_zone: 0,
+    });
     host.allocatable.extended.insert(name.clone(), 1);
-    let mut pod = launcher("a", 2, 1);
+    let mut pod = launcher_pod("a", 2, 1);
     let compute = &mut pod.containers[0];
     for resources in [&mut compute.requests, &mut compute.limits] {
         resources.extended.insert(name.clone(), 1);
     }
-    let mut state = state(&host, &kubelet(Restricted, ByContainer));
+    let mut state = admission_state(&host, &kubelet_settings(Restricted, ByContainer));
     let admission = state.admit(&pod).expect("the pod fits in zone 1").clone();
     let placement = &admission.placements(state.host())[0];
     assert_eq!(placement.devices, [(name, Some(1), 1)]);
@@ -314,13 +335,16 @@ fn device_zone_determines_the_placement() {
 /// it completely.
 #[test]
 fn unequal_sockets_are_allocated_although_in_use() {
-    let mut host = state(&spec(3, 2, 2, 1), &kubelet(NoPolicy, ByContainer));
-    let admission = host.admit(&launcher("a", 4, 1)).expect("the kubelet admits the pod").clone();
+    let mut host =
+        admission_state(&host_spec(3, 2, 2, 1), &kubelet_settings(NoPolicy, ByContainer));
+    let admission =
+        host.admit(&launcher_pod("a", 4, 1)).expect("the kubelet admits the pod").clone();
     assert!(admission.takes_cpus_in_use());
-    assert_eq!(cpus(&host, "a"), "0-3");
-    let mut equal = state(&spec(4, 2, 2, 1), &kubelet(NoPolicy, ByContainer));
-    assert!(!equal.admit(&launcher("a", 4, 1)).expect("the pod fits").takes_cpus_in_use());
-    assert_eq!(cpus(&equal, "a"), "4-7");
+    assert_eq!(allocated_cpus(&host, "a"), "0-3");
+    let mut equal =
+        admission_state(&host_spec(4, 2, 2, 1), &kubelet_settings(NoPolicy, ByContainer));
+    assert!(!equal.admit(&launcher_pod("a", 4, 1)).expect("the pod fits").takes_cpus_in_use());
+    assert_eq!(allocated_cpus(&equal, "a"), "4-7");
 }
 
 #[test]
@@ -333,15 +357,15 @@ fn kubelet_options_are_parsed() {
     let topology = |value: &str| {
         TopologyOptions::parse(&[("max-allowable-numa-nodes".to_owned(), value.to_owned())].into())
     };
-    assert_eq!(topology("16").map(|o| o.max_zones), Ok(16));
+    assert_eq!(topology("16").map(|o| o.max_allowable_zones), Ok(16));
     assert!(topology("7").is_err());
     assert_eq!("best-effort".parse(), Ok(BestEffort));
     assert_eq!(
         "Best".parse::<TopologyPolicy>().expect_err("no such policy exists").to_string(),
         "topologyManagerPolicy: `Best` is not none, best-effort, restricted or single-numa-node"
     );
-    let version: berth_kubelet_admission::Version =
+    let version: berth_kubelet_admission::KubeletVersion =
         "v1.30.4+k3s1".parse().expect("a valid version");
     assert_eq!(version.to_string(), "1.30");
-    assert!("1".parse::<berth_kubelet_admission::Version>().is_err());
+    assert!("1".parse::<berth_kubelet_admission::KubeletVersion>().is_err());
 }

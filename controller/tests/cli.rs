@@ -25,7 +25,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-fn run(arguments: &[&str], input: &str) -> Output {
+fn run_controller(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_berth-controller"))
         .args(arguments)
         .current_dir(repository())
@@ -47,15 +47,15 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-fn plan(arguments: &[&str], input: &str) -> (i32, Value) {
+fn run_plan(arguments: &[&str], input: &str) -> (i32, Value) {
     let all: Vec<&str> = ["plan", "-o", "json"].iter().chain(arguments).copied().collect();
-    let output = run(&all, input);
+    let output = run_controller(&all, input);
     let code = output.status.code().unwrap();
     let value = serde_json::from_str(&stdout(&output));
     (code, value.unwrap_or_else(|error| panic!("{error}: {}", stderr(&output))))
 }
 
-fn compare(path: &str, wanted: &str) {
+fn compare_with_file(path: &str, wanted: &str) {
     let path = repository().join(path);
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     if found == wanted {
@@ -70,8 +70,8 @@ fn compare(path: &str, wanted: &str) {
 }
 
 #[test]
-fn documents_show_what_the_program_prints() {
-    let output = run(&["plan", "-f", "examples/fleet/"], "");
+fn documents_contain_the_output_of_the_program() {
+    let output = run_controller(&["plan", "-f", "examples/fleet/"], "");
     assert_eq!(output.status.code(), Some(1), "one VM does not fit: {}", stderr(&output));
     let table = stdout(&output);
     for line in table.lines() {
@@ -81,15 +81,18 @@ fn documents_show_what_the_program_prints() {
     let marker = "<!-- sample: fleet -->\n```text\n";
     let start = document.find(marker).unwrap() + marker.len();
     let end = start + document[start..].find("```\n").unwrap();
-    compare("docs/placement.md", &format!("{}{table}{}", &document[..start], &document[end..]));
-    let reference = stdout(&run(&["man", "--markdown"], ""));
-    compare("docs/berth-controller.md", &reference);
-    manual::check("berth-controller", &stdout(&run(&["man"], "")), &reference);
+    compare_with_file(
+        "docs/placement.md",
+        &format!("{}{table}{}", &document[..start], &document[end..]),
+    );
+    let reference = stdout(&run_controller(&["man", "--markdown"], ""));
+    compare_with_file("docs/berth-controller.md", &reference);
+    manual::check("berth-controller", &stdout(&run_controller(&["man"], "")), &reference);
 }
 
 #[test]
-fn the_completion_script_is_for_bash_and_knows_the_commands() {
-    let script = stdout(&run(&["completion", "bash"], ""));
+fn the_bash_completion_script_completes_commands() {
+    let script = stdout(&run_controller(&["completion", "bash"], ""));
     let words = "COMP_WORDS=(berth-controller pl); COMP_CWORD=1";
     let call = "_berth__controller berth-controller pl berth-controller";
     let test = format!("{script}\n{words}; {call}; printf '%s\\n' \"${{COMPREPLY[@]}}\"");
@@ -98,8 +101,8 @@ fn the_completion_script_is_for_bash_and_knows_the_commands() {
 }
 
 #[test]
-fn example_fleet_is_planned_as_commented() {
-    let (code, plan) = plan(&["-f", "examples/fleet/"], "");
+fn example_fleet_is_planned_as_its_comments_describe() {
+    let (code, plan) = run_plan(&["-f", "examples/fleet/"], "");
     assert_eq!(code, 1);
     assert_eq!(plan["running"], 2);
     let placement_of = |vm: &str| {
@@ -141,7 +144,7 @@ fn example_fleet_is_planned_as_commented() {
 
 #[test]
 fn drain_moves_vms_or_reports_the_blocking_rule() {
-    let (code, answer) = plan(&["-f", "examples/fleet/", "--drain", "rack1-a"], "");
+    let (code, answer) = run_plan(&["-f", "examples/fleet/", "--drain", "rack1-a"], "");
     assert_eq!(code, 1);
     let drain = &answer["drain"];
     let stuck = drain["stuck"].as_array().unwrap();
@@ -153,10 +156,10 @@ fn drain_moves_vms_or_reports_the_blocking_rule() {
             .unwrap()
             .contains("kubernetes.io/hostname=rack1-a")
     );
-    let (_, answer) = plan(&["-f", "examples/fleet/", "--drain", "rack2-a"], "");
+    let (_, answer) = run_plan(&["-f", "examples/fleet/", "--drain", "rack2-a"], "");
     let moved = &answer["drain"]["moved"];
     assert!(moved.as_array().unwrap().iter().all(|moved| moved["host"] != "rack2-a"), "{moved}");
-    let (code, answer) = plan(&["-f", "examples/fleet/", "--drain", "rack9"], "");
+    let (code, answer) = run_plan(&["-f", "examples/fleet/", "--drain", "rack9"], "");
     assert_eq!((code, &answer["drain"]["isKnown"]), (1, &Value::Bool(false)));
 }
 
@@ -176,7 +179,7 @@ fn missing_hosts_are_counted() {
         let arguments: Vec<&str> = host.iter().chain(add).copied().collect();
         // The wide VM fits on no host of this fleet.
         let text = many.replace("cores: 24", "cores: 4").replace("pageSize: 2Mi", "pageSize: 1Gi");
-        plan(&arguments, &text)
+        run_plan(&arguments, &text)
     };
     let (code, alone) = plan_with(&[]);
     let missing = alone["unplaced"].as_array().unwrap().len();
@@ -197,7 +200,7 @@ fn missing_hosts_are_counted() {
 #[test]
 fn tenants_and_their_machines_are_planned() {
     let all = ["-f", "examples/fleet/", "-f", "examples/tenants/", "-f", "deploy/instancetypes/"];
-    let (_, plan) = plan(&all, "");
+    let (_, plan) = run_plan(&all, "");
     let tenant = |name: &str| {
         let mut all = plan["tenants"].as_array().unwrap().iter();
         all.find(|tenant| tenant["name"] == name).unwrap()
@@ -225,7 +228,7 @@ fn broken_objects_are_reported_and_others_are_planned() {
         spec: {template: {spec: {domain: {cpu: {cores: many}, devices: {}}}}}\n\
         ---\nkind: [\n---\napiVersion: v1\nkind: Service\nmetadata: {name: a}\n\
         ---\napiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: empty}\nspec: {}\n";
-    let (code, plan) = plan(&["-f", "examples/fleet/", "-f", "-"], broken);
+    let (code, plan) = run_plan(&["-f", "examples/fleet/", "-f", "-"], broken);
     assert_eq!(code, 1);
     assert_eq!(plan["placed"].as_array().unwrap().len(), 4, "the other VMs are placed");
     assert_eq!(plan["ignored"]["Service"], 1);
@@ -254,7 +257,7 @@ fn broken_objects_are_reported_and_others_are_planned() {
 }
 
 #[test]
-fn remedy_names_the_topology_scope_if_only_the_scope_prevents_placement() {
+fn remedy_is_the_topology_scope_if_only_the_scope_prevents_placement() {
     let read = |name: &str| {
         std::fs::read_to_string(repository().join("examples/fleet").join(name)).unwrap()
     };
@@ -262,7 +265,7 @@ fn remedy_names_the_topology_scope_if_only_the_scope_prevents_placement() {
     let wide = machines.split("---\n").find(|one| one.contains("name: wide-1")).unwrap();
     let host = read("rack2-a.yaml");
     let remedy = |host: &str, wide: &str| {
-        let (_, plan) = plan(&["-f", "-"], &format!("{host}\n---\n{wide}"));
+        let (_, plan) = run_plan(&["-f", "-"], &format!("{host}\n---\n{wide}"));
         plan["unplaced"][0]["remedy"].as_str().map(str::to_owned)
     };
     let by_container = host.replace("topologyManagerScope: pod", "topologyManagerScope: container");
@@ -288,7 +291,7 @@ fn omitted_vm_causes_exit_code_1() {
     let vm = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: odd, namespace: x}\nspec:\n  \
               runStrategy: Always\n  preference: {kind: VirtualMachinePreference, name: nowhere}\n  template: {spec: \
               {domain: {devices: {}, cpu: {cores: 1}, memory: {guest: 1Gi}}}}\n";
-    let (code, answer) = plan(&["-f", "examples/fleet/rack1-b.yaml", "-f", "-"], vm);
+    let (code, answer) = run_plan(&["-f", "examples/fleet/rack1-b.yaml", "-f", "-"], vm);
     let problems = answer["problems"].as_array().unwrap();
     assert!(problems.iter().any(|one| one["isFatal"] == true), "{answer}");
     assert!(answer.to_string().contains("nowhere"), "{answer}");
@@ -307,7 +310,7 @@ fn invalid_usage_is_reported_with_a_remedy() {
         (&["run", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
         (&["run", "--kubeconfig", "docs/packing.svg"], 2, "packing.svg"),
     ] {
-        let output = run(arguments, "");
+        let output = run_controller(arguments, "");
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
         assert!(text.contains(words), "{arguments:?}: {text}");
@@ -316,7 +319,7 @@ fn invalid_usage_is_reported_with_a_remedy() {
 
 #[test]
 fn printed_crds_equal_the_files_in_deploy() {
-    let printed = stdout(&run(&["crds"], ""));
+    let printed = stdout(&run_controller(&["crds"], ""));
     let names = ["infranodes", "hostprofiles", "infraconfigs", "tenantclusters", "vlanclaims"];
     let files = names.map(|name| {
         let file = repository().join(format!("deploy/crds/{name}.berth.dev.yaml"));
@@ -337,7 +340,7 @@ fn omitted_documents_are_reported() {
     };
     let services = document("Service", "v1").repeat(2) + &document("Node", "longhorn.io/v1beta2");
     let fine = format!("{host}\n{services}");
-    let (code, value) = plan(&["-f", "-"], &fine);
+    let (code, value) = run_plan(&["-f", "-"], &fine);
     assert_eq!(code, 0, "{:#}", value["problems"]);
     assert_eq!(value["ignored"], serde_json::json!({"Service": 2, "Node.longhorn.io": 1}));
     for (more, words) in [
@@ -351,13 +354,13 @@ fn omitted_documents_are_reported() {
         ),
         ("---\napiVersion: v1\nkind: PodList\nitems: 7\n".to_owned(), "items"),
     ] {
-        let (code, value) = plan(&["-f", "-"], &format!("{fine}{more}"));
+        let (code, value) = run_plan(&["-f", "-"], &format!("{fine}{more}"));
         let problems = value["problems"].to_string();
         assert!(code == 1 && problems.contains(words), "{words}: {code}: {problems}");
         // `render` uses the same reader: such an object is not rendered, and is reported.
         let deployment =
             std::fs::read_to_string(repository().join("examples/machines.yaml")).unwrap();
-        let output = run(&["render", "-f", "-"], &format!("{deployment}\n{more}"));
+        let output = run_controller(&["render", "-f", "-"], &format!("{deployment}\n{more}"));
         assert_eq!(output.status.code(), Some(2), "{words}: {}", stderr(&output));
         assert!(stderr(&output).contains(words), "{words}: {}", stderr(&output));
     }

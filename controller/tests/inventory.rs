@@ -13,27 +13,27 @@ use std::collections::BTreeMap;
 use berth_api::Problem;
 use berth_api::{Class, CpuSet, InfraNode, PageSize};
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
-use berth_kubelet_admission::{MemoryKind, State};
+use berth_kubelet_admission::{HostState, MemoryKind};
 use berth_placement::engine::{Engine, VmRequirements};
 use berth_placement::inventory::ReportedHost;
-use berth_placement::rules::PodSpecParts;
+use berth_placement::rules::PodFields;
 use k8s_openapi::api::core::v1;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 use serde_json::Value;
 
-use mutation::mutation;
+use mutation::any_mutation;
 
-pub(crate) fn infra_node() -> Value {
+pub(crate) fn valid_infra_node() -> Value {
     serde_saphyr::from_str(include_str!("inventory/good.yaml")).expect("valid YAML")
 }
 
-pub(crate) fn node() -> Value {
+pub(crate) fn valid_node() -> Value {
     serde_saphyr::from_str(include_str!("inventory/node.yaml")).expect("valid YAML")
 }
 
 /// Reads a host in the same way as the controller.
-pub(crate) fn read(
+pub(crate) fn read_host(
     infra: Value,
     node: Option<Value>,
 ) -> anyhow::Result<(ReportedHost, Vec<Problem>)> {
@@ -62,7 +62,7 @@ fn assert_problem_is_specific(problem: &Problem) {
     assert!(!problem.message.is_empty() && problem.value.len() < 260, "{problem:?}");
 }
 
-fn vm(name: &str) -> Pod {
+fn vm_pod(name: &str) -> Pod {
     let requests = Resources {
         cpu_millis: 2000,
         memory: 1 << 30,
@@ -80,31 +80,31 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
     let reported: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     let sum: usize = facts.allocations.iter().map(|one| one.cpus.len()).sum();
     prop_assert_eq!(sum, reported.len(), "a CPU is in several allocations");
-    let empty = State::new(&facts.admission);
+    let empty = HostState::new(&facts.admission);
     let mut engine = Engine::new();
     let Ok(host) = engine.set_host(facts, Class::Standard) else { return Ok(()) };
     let mut taken = reported;
     for number in 0..40 {
-        let pod = vm(&format!("vm-{number}"));
-        let parts = PodSpecParts {
+        let pod = vm_pod(&format!("vm-{number}"));
+        let parts = PodFields {
             namespace: "default",
             labels: None,
             is_terminating: false,
             node_selector: None,
             affinity: None,
             tolerations: &[],
-            spread: &[],
+            spread_constraints: &[],
             containers: &pod,
         };
         let needs = VmRequirements { is_vm: true, is_pinned: true, ..VmRequirements::default() };
         let request = engine.compile_request(&parts, needs).expect("the rules are valid");
         let reasons = engine.rejection_reasons(&request, host);
-        let placed = engine.place(&request, None);
+        let placed = engine.place_pod(&request, None);
         prop_assert_eq!(placed.is_some(), reasons.is_empty(), "{:?}", reasons);
         if placed.is_none() {
             break;
         }
-        let state = engine.state(host).expect("the host exists");
+        let state = engine.kubelet_state(host).expect("the host exists");
         let admission = state.admission(&pod.uid).expect("the pod was placed");
         let cpus = admission.cpus(state.host());
         prop_assert_eq!(cpus.len(), 2);
@@ -112,8 +112,8 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
         prop_assert!(cpus.is_subset(&empty.free_cpus()));
         taken = taken.union(&cpus);
     }
-    let state = engine.state(host).expect("the host exists");
-    for (zone, size) in state.memory().iter().zip(&zones) {
+    let state = engine.kubelet_state(host).expect("the host exists");
+    for (zone, size) in state.memory_by_zone().iter().zip(&zones) {
         let free: u64 = zone.free.iter().fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes));
         prop_assert!(free <= size.memory, "{:?}", zone.free);
         prop_assert!(zone.free.iter().any(|(kind, _)| *kind == MemoryKind::Memory));
@@ -123,9 +123,10 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
 
 #[test]
 fn valid_report_has_no_problems() {
-    let (facts, problems) = read(infra_node(), Some(node())).expect("a valid report");
+    let (facts, problems) =
+        read_host(valid_infra_node(), Some(valid_node())).expect("a valid report");
     assert_eq!(problems, []);
-    let empty = State::new(&facts.admission);
+    let empty = HostState::new(&facts.admission);
     assert_eq!(empty.free_cpus().len(), 28);
     assert_eq!(facts.allocations.len(), 2);
     fill_with_vms(facts).expect("no resource is allocated twice");
@@ -136,14 +137,14 @@ proptest! {
 
     #[test]
     fn invalid_reports_cause_no_double_allocation(
-        of_infra in prop::collection::vec(mutation(), 0..6),
-        of_node in prop::collection::vec(mutation(), 0..3),
+        of_infra in prop::collection::vec(any_mutation(), 0..6),
+        of_node in prop::collection::vec(any_mutation(), 0..3),
         has_node in any::<bool>(),
     ) {
-        let (mut infra, mut node) = (infra_node(), node());
+        let (mut infra, mut node) = (valid_infra_node(), valid_node());
         of_infra.iter().for_each(|one| one.apply(&mut infra));
         of_node.iter().for_each(|one| one.apply(&mut node));
-        match read(infra, has_node.then_some(node)) {
+        match read_host(infra, has_node.then_some(node)) {
             Ok((facts, problems)) => {
                 problems.iter().for_each(assert_problem_is_specific);
                 fill_with_vms(facts)?;

@@ -19,9 +19,9 @@ use flate2::read::GzDecoder;
 use serde_json::json;
 
 #[test]
-fn kubelet_vectors() {
-    let mut tally = replay::Tally::default();
-    for file in files() {
+fn predictions_equal_recorded_answers() {
+    let mut tally = replay::ReplayCounts::default();
+    for file in recorded_files() {
         let unpacked = GzDecoder::new(std::fs::File::open(&file).expect("the file can be opened"));
         for line in BufReader::new(unpacked).lines() {
             let line = line.expect("the file can be decompressed");
@@ -29,7 +29,7 @@ fn kubelet_vectors() {
                 .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             replay::replay(&case, &mut tally);
         }
-        print(&file, &tally);
+        print_counts(&file, &tally);
     }
     let shown: Vec<&str> = tally.mismatches.iter().take(20).map(String::as_str).collect();
     assert!(
@@ -41,7 +41,7 @@ fn kubelet_vectors() {
     assert!(tally.admissions() > 0, "the files contain no pod");
 }
 
-fn print(file: &Path, tally: &replay::Tally) {
+fn print_counts(file: &Path, tally: &replay::ReplayCounts) {
     let mut out = std::io::stderr().lock();
     let mut write_line =
         |text: String| writeln!(out, "{text}").expect("standard error can be written");
@@ -114,7 +114,7 @@ fn either_of_two_insufficient_resources_may_be_reported() {
                 "outcome": {"admitted": false, "refusedBy": "topologyManager",
                     "reason": "UnexpectedAdmissionError", "message": message(named)}}],
         });
-        let mut tally = replay::Tally::default();
+        let mut tally = replay::ReplayCounts::default();
         replay::replay(&serde_json::from_value(case).expect("a valid case"), &mut tally);
         (tally.other_devices_named, tally.mismatches.len())
     };
@@ -124,7 +124,7 @@ fn either_of_two_insufficient_resources_may_be_reported() {
 }
 
 /// Returns the files with recorded answers; `BERTH_KUBELET_VECTORS` names another file or folder.
-fn files() -> Vec<PathBuf> {
+fn recorded_files() -> Vec<PathBuf> {
     let Some(path) = std::env::var_os("BERTH_KUBELET_VECTORS").map(PathBuf::from) else {
         return data::files("kubelet", ".jsonl.gz");
     };

@@ -15,15 +15,18 @@ use serde_json::{Value, json};
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-fn release(version: &str) -> Configuration {
+fn configuration_for_release(version: &str) -> Configuration {
     Configuration { version: version.parse().unwrap(), ..Configuration::default() }
 }
 
-fn try_launcher(object: &Value, cluster_objects: &ClusterObjects) -> Result<Launcher, Invalid> {
+fn try_predict_launcher(
+    object: &Value,
+    cluster_objects: &ClusterObjects,
+) -> Result<Launcher, Invalid> {
     predict(&Machine::read(object)?.unwrap(), &Configuration::default(), cluster_objects)
 }
 
-fn launcher(
+fn predict_launcher(
     object: &Value,
     configuration: &Configuration,
     cluster_objects: &ClusterObjects,
@@ -31,7 +34,7 @@ fn launcher(
     predict(&Machine::read(object).unwrap().unwrap(), configuration, cluster_objects).unwrap()
 }
 
-fn machine(spec: Value) -> Value {
+fn virtual_machine(spec: Value) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
         "metadata": {"namespace": "tenant-a", "name": "web-1", "uid": "of the machine"},
@@ -53,7 +56,7 @@ fn machine_with_instancetype(
         let object = json!({"kind": kind, "metadata": {"name": "own"}, "spec": spec});
         assert!(cluster_objects.add(&object).unwrap());
     }
-    let mut object = machine(spec);
+    let mut object = virtual_machine(spec);
     object["spec"]["instancetype"] = json!({"name": "own"});
     object["spec"]["preference"] =
         json!({"name": "own", "kind": "virtualmachineclusterpreferences"});
@@ -63,12 +66,16 @@ fn machine_with_instancetype(
 /// The machines are golden files of kubermatic/machine-controller. With two CPUs and 2Gi as requests and limits, the
 /// QoS class is Guaranteed.
 #[test]
-fn launchers_of_machine_controllers_machines_are_predicted() {
+fn launchers_for_machines_of_machine_controller_are_predicted() {
     let mut seen = 0;
     for path in data::files("machine-controller", ".yaml") {
         let text = std::fs::read_to_string(&path).unwrap();
         let object: Value = serde_saphyr::from_str(&text).unwrap();
-        let launcher = launcher(&object, &release("main"), &ClusterObjects::default());
+        let launcher = predict_launcher(
+            &object,
+            &configuration_for_release("main"),
+            &ClusterObjects::default(),
+        );
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let compute = &launcher.pod.containers[0];
         assert_eq!(compute.requests.memory, (2048 + 400) * MIB, "{name}");
@@ -97,7 +104,7 @@ fn launchers_with_instance_types_are_predicted() {
     let small = json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi"}});
     let (object, around) = machine_with_instancetype(small, json!({}), json!({}));
     for (version, overhead) in [("main", 296), ("v1.9.0", 276), ("v1.6.3", 292)] {
-        let launcher = launcher(&object, &release(version), &around);
+        let launcher = predict_launcher(&object, &configuration_for_release(version), &around);
         let compute = &launcher.pod.containers[0];
         // The webhook of KubeVirt 1.6.3 writes the request, so page tables are counted.
         let bytes = compute.requests.memory - 8 * GIB;
@@ -109,7 +116,10 @@ fn launchers_with_instance_types_are_predicted() {
     let overcommitted =
         json!({"cpu": {"guest": 2}, "memory": {"guest": "8Gi", "overcommitPercent": 50}});
     let (object, around) = machine_with_instancetype(overcommitted, json!({}), json!({}));
-    let compute = launcher(&object, &release("main"), &around).pod.containers.swap_remove(0);
+    let compute = predict_launcher(&object, &configuration_for_release("main"), &around)
+        .pod
+        .containers
+        .swap_remove(0);
     assert_eq!(compute.requests.memory, 4 * GIB + 304 * MIB + 1);
 
     let pinned = json!({
@@ -126,7 +136,7 @@ fn launchers_with_instance_types_are_predicted() {
         "machine": {"preferredMachineType": "pc-q35-rhel9.4.0"},
     });
     let (object, around) = machine_with_instancetype(pinned, spread, json!({}));
-    let launcher = launcher(&object, &release("main"), &around);
+    let launcher = predict_launcher(&object, &configuration_for_release("main"), &around);
     let compute = &launcher.pod.containers[0];
     // The overhead is 240 + 8 x 4 + 8 + TPM + pinned CPUs, without a screen.
     let overhead = (240 + 32 + 8 + 53 + 100) * MIB;
@@ -163,8 +173,9 @@ fn the_configuration_is_read_from_the_kubevirt_object() {
         "status": {"observedKubeVirtVersion": "v1.8.2"},
     });
     let configuration = Configuration::from_kubevirt(&object).unwrap();
-    let shared = machine(json!({"domain": {"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}}}));
-    let made = launcher(&shared, &configuration, &ClusterObjects::default());
+    let shared =
+        virtual_machine(json!({"domain": {"cpu": {"cores": 2}, "memory": {"guest": "2Gi"}}}));
+    let made = predict_launcher(&shared, &configuration, &ClusterObjects::default());
     // The overhead is twice (220 + 16 + 8 + 32 + 128) MiB, with a tolerance of a thousand bytes.
     assert!(made.memory_overhead.abs_diff(2 * 404 * MIB) < 1000);
     let compute = &made.pod.containers[0];
@@ -175,9 +186,9 @@ fn the_configuration_is_read_from_the_kubevirt_object() {
     assert_eq!((log.requests.memory, log.limits.memory), (35_000_000, 90_000_000));
     assert_eq!(made.node_selector["kubernetes.io/arch"], "arm64");
     assert_eq!(made.node_selector["machine-type.node.kubevirt.io/virt"], "true");
-    let pinned = machine(json!({"domain": {"memory": {"guest": "2Gi"},
+    let pinned = virtual_machine(json!({"domain": {"memory": {"guest": "2Gi"},
         "cpu": {"cores": 2, "dedicatedCpuPlacement": true, "isolateEmulatorThread": true}}}));
-    let made = launcher(&pinned, &configuration, &ClusterObjects::default());
+    let made = predict_launcher(&pinned, &configuration, &ClusterObjects::default());
     assert_eq!(made.pod.containers[0].requests.cpu_millis, 4000);
 
     let at = "/spec/configuration";
@@ -205,7 +216,7 @@ fn the_configuration_is_read_from_the_kubevirt_object() {
     old["status"]["observedKubeVirtVersion"] = json!("v0.59.0");
     let error = Configuration::from_kubevirt(&old).unwrap_err().to_string();
     assert!(
-        error.contains("status.observedKubeVirtVersion: `v0.59.0` is not a supported KubeVirt release"),
+        error.contains("status.observedKubeVirtVersion: `v0.59.0` is not a supported"),
         "{error}"
     );
 }
@@ -335,7 +346,11 @@ fn predicted_and_created_pods_have_equal_requests() {
         "volumes": [{"name": "d", "containerDisk": {"image": "i"}}]});
     let instance = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
         "metadata": {"name": "web-1", "uid": "u"}, "spec": spec});
-    let made = launcher(&instance, &release("v1.8.0"), &ClusterObjects::default());
+    let made = predict_launcher(
+        &instance,
+        &configuration_for_release("v1.8.0"),
+        &ClusterObjects::default(),
+    );
     assert_eq!((made.pod.init_containers.len(), made.pod.containers.len()), (3, 2));
     let list = |containers: &[berth_kubelet_admission::pod::Container]| -> Value {
         let each = containers.iter().map(|it| {
@@ -353,6 +368,6 @@ fn predicted_and_created_pods_have_equal_requests() {
     assert_eq!(made.labels["vm.kubevirt.io/name"], "host-1");
     // The UID of a VirtualMachine differs from the UID of its instance.
     let spec = json!({"domain": {"memory": {"guest": "1Gi"}}});
-    let made = try_launcher(&machine(spec), &ClusterObjects::default()).unwrap();
+    let made = try_predict_launcher(&virtual_machine(spec), &ClusterObjects::default()).unwrap();
     assert!(!made.labels.contains_key("kubevirt.io/created-by"));
 }

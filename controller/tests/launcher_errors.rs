@@ -7,11 +7,11 @@ use berth_kubevirt_render::launcher::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn launcher(object: &Value, cluster_objects: &ClusterObjects) -> Result<Launcher, Invalid> {
+fn predict_launcher(object: &Value, cluster_objects: &ClusterObjects) -> Result<Launcher, Invalid> {
     predict(&Machine::read(object)?.unwrap(), &Configuration::default(), cluster_objects)
 }
 
-fn machine(spec: Value) -> Value {
+fn virtual_machine(spec: Value) -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
         "metadata": {"namespace": "tenant-a", "name": "web-1"},
@@ -19,8 +19,8 @@ fn machine(spec: Value) -> Value {
     })
 }
 
-fn rejected(object: &Value, cluster_objects: &ClusterObjects) -> String {
-    launcher(object, cluster_objects).unwrap_err().to_string()
+fn prediction_error(object: &Value, cluster_objects: &ClusterObjects) -> String {
+    predict_launcher(object, cluster_objects).unwrap_err().to_string()
 }
 
 #[test]
@@ -50,7 +50,10 @@ fn object_field_and_value_are_reported() {
             "resources.requests.memory: `-5` is negative",
         ),
     ] {
-        let error = rejected(&machine(json!({"domain": domain})), &ClusterObjects::default());
+        let error = prediction_error(
+            &virtual_machine(json!({"domain": domain})),
+            &ClusterObjects::default(),
+        );
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.domain.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{domain}: {error}");
     }
@@ -96,9 +99,9 @@ fn object_field_and_value_are_reported() {
             "domain.devices.interfaces[0].binding.name: network binding plugin `b` not found",
         ),
     ] {
-        let mut object = machine(json!({"domain": domain}));
+        let mut object = virtual_machine(json!({"domain": domain}));
         object["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("1Gi");
-        let error = rejected(&object, &ClusterObjects::default());
+        let error = prediction_error(&object, &ClusterObjects::default());
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{domain}: {error}");
     }
@@ -121,24 +124,24 @@ fn fields_outside_of_the_domain_are_reported() {
         ),
         ("nodeSelector", json!({"a": 1}), "nodeSelector.a: invalid type"),
     ] {
-        let mut object = machine(json!({"domain": domain}));
+        let mut object = virtual_machine(json!({"domain": domain}));
         object["spec"]["template"]["spec"][field] = value;
-        let error = rejected(&object, &ClusterObjects::default());
+        let error = prediction_error(&object, &ClusterObjects::default());
         let at = "VirtualMachine tenant-a/web-1: spec.template.spec.";
         assert!(error.starts_with(&format!("{at}{expected}")), "{field}: {error}");
     }
-    let mut object = machine(json!({"domain": domain}));
+    let mut object = virtual_machine(json!({"domain": domain}));
     let hooks = json!({"hooks.kubevirt.io/hookSidecars": "[{"});
     object["spec"]["template"]["metadata"] = json!({"annotations": hooks});
-    let error = rejected(&object, &ClusterObjects::default());
+    let error = prediction_error(&object, &ClusterObjects::default());
     let at = "spec.template.metadata.annotations[hooks.kubevirt.io/hookSidecars]: ";
     assert!(error.contains(at), "{error}");
 
     object["metadata"].as_object_mut().unwrap().remove("name");
-    let error = rejected(&object, &ClusterObjects::default());
+    let error = prediction_error(&object, &ClusterObjects::default());
     assert_eq!(error, "VirtualMachine tenant-a/?: metadata.name: is missing");
     let bare = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "a"}});
-    let error = rejected(&bare, &ClusterObjects::default());
+    let error = prediction_error(&bare, &ClusterObjects::default());
     assert_eq!(error, "VirtualMachine a: spec.template: is missing");
     assert_eq!(Machine::read(&json!({"apiVersion": "v1", "kind": "Pod"})), Ok(None));
 }
@@ -158,7 +161,7 @@ fn machine_with_instancetype(
             .add(&json!({"kind": kind, "metadata": {"name": "own"}, "spec": spec}))
             .unwrap();
     }
-    let mut object = machine(spec);
+    let mut object = virtual_machine(spec);
     object["spec"]["instancetype"] = json!({"name": "own"});
     object["spec"]["preference"] = json!({"name": "own"});
     (object, cluster_objects)
@@ -168,16 +171,16 @@ fn machine_with_instancetype(
 fn missing_and_conflicting_instance_types_are_reported() {
     let three = json!({"cpu": {"guest": 3}, "memory": {"guest": "1Gi"}});
     let (mut object, around) = machine_with_instancetype(three.clone(), json!({}), json!({}));
-    let error = rejected(&object, &ClusterObjects::default());
+    let error = prediction_error(&object, &ClusterObjects::default());
     let at = "VirtualMachine tenant-a/web-1: spec.instancetype.";
     assert_eq!(error, format!("{at}name: VirtualMachineClusterInstancetype `own` not found"));
     object["spec"]["instancetype"]["kind"] = json!("VirtualMachineInstancetype");
     let missing = "VirtualMachineInstancetype `own` not found in namespace tenant-a";
-    assert_eq!(rejected(&object, &around), format!("{at}name: {missing}"));
+    assert_eq!(prediction_error(&object, &around), format!("{at}name: {missing}"));
     object["spec"]["instancetype"]["kind"] = json!("Node");
-    assert!(rejected(&object, &around).starts_with(&format!("{at}kind: `Node` must be")));
+    assert!(prediction_error(&object, &around).starts_with(&format!("{at}kind: `Node` must be")));
     object["spec"]["instancetype"] = json!({"inferFromVolume": "disk"});
-    let error = rejected(&object, &around);
+    let error = prediction_error(&object, &around);
     assert!(
         error.contains("name: is missing, and Berth cannot infer it from the volume `disk`"),
         "{error}"
@@ -190,7 +193,7 @@ fn missing_and_conflicting_instance_types_are_reported() {
     ] {
         let (object, around) =
             machine_with_instancetype(three.clone(), json!({}), json!({"domain": own}));
-        let error = rejected(&object, &around);
+        let error = prediction_error(&object, &around);
         let expected = format!("spec.template.spec.{field}: is set by the instance type");
         assert!(error.contains(&expected), "{error}");
     }
@@ -204,7 +207,7 @@ fn missing_and_conflicting_instance_types_are_reported() {
         (three, json!({"cpu": {"preferredCPUTopology": "round"}}), "`round` is unknown"),
     ] {
         let (object, around) = machine_with_instancetype(instancetype, preference, json!({}));
-        let error = rejected(&object, &around);
+        let error = prediction_error(&object, &around);
         assert!(error.contains(expected), "{expected}: {error}");
     }
 }
@@ -236,7 +239,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 /// Returns a machine that sets every field that Berth reads.
 fn full_machine() -> Value {
-    let mut object = machine(json!({
+    let mut object = virtual_machine(json!({
         "architecture": "amd64", "nodeSelector": {"a": "b"}, "schedulerName": "s", "hostname": "h",
         "affinity": {"nodeAffinity":
             {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}},
@@ -270,23 +273,23 @@ fn full_machine() -> Value {
 }
 
 /// Collects the JSON pointers of all values in an object.
-fn pointers(value: &Value, at: &str, into: &mut Vec<String>) {
+fn collect_pointers(value: &Value, at: &str, into: &mut Vec<String>) {
     into.push(at.to_owned());
     match value {
         Value::Object(map) => map.iter().for_each(|(key, value)| {
             let key = key.replace('~', "~0").replace('/', "~1");
-            pointers(value, &format!("{at}/{key}"), into);
+            collect_pointers(value, &format!("{at}/{key}"), into);
         }),
         Value::Array(list) => list.iter().enumerate().for_each(|(index, value)| {
-            pointers(value, &format!("{at}/{index}"), into);
+            collect_pointers(value, &format!("{at}/{index}"), into);
         }),
         _ => {}
     }
 }
 
 #[test]
-fn all_fields_together_are_rendered() {
-    let launcher = launcher(&full_machine(), &ClusterObjects::default()).unwrap();
+fn machine_with_all_fields_is_predicted() {
+    let launcher = predict_launcher(&full_machine(), &ClusterObjects::default()).unwrap();
     // Two CPUs for vCPUs, one CPU for the I/O thread pool and one CPU for the emulator.
     assert_eq!(launcher.pod.containers[0].requests.cpu_millis, 4000);
 }
@@ -297,7 +300,7 @@ proptest! {
     /// With arbitrary values in arbitrary fields, for every release of KubeVirt, the prediction returns a launcher pod,
     /// or an error that names the object.
     #[test]
-    fn broken_machines_are_errors(
+    fn broken_machines_cause_errors(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any_value()), 1..5),
         version in prop::sample::select(vec!["v1.3.0", "v1.5.0", "v1.6.3", "v1.9.0", "main"]),
         ratio in prop::sample::select(vec![None, Some(0.0), Some(1.7), Some(1e6)]),
@@ -307,7 +310,7 @@ proptest! {
         let mut object = full_machine();
         for (index, value) in changes {
             let mut paths = Vec::new();
-            pointers(&object, "", &mut paths);
+            collect_pointers(&object, "", &mut paths);
             let path: &String = index.get(&paths);
             *object.pointer_mut(path).unwrap() = value;
         }
@@ -337,7 +340,7 @@ proptest! {
 
     /// Other objects are added or ignored, or they cause an error that names the field.
     #[test]
-    fn malformed_objects_are_errors(
+    fn malformed_objects_cause_errors(
         kind in prop::sample::select(vec![
             "VirtualMachineInstancetype", "VirtualMachinePreference", "ResourceQuota", "RuntimeClass",
             "Namespace", "NetworkAttachmentDefinition", "Node",

@@ -21,13 +21,13 @@ mod wrong;
 
 use base64::Engine as _;
 use berth_controller::fleet::{RenderInput, stream};
-use berth_kubevirt_render::machines::{RenderOptions, Rendered, render};
+use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_machine};
 use serde_json::{Map, Value, json};
 
 const KUBECONFIG: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster: {server: https://10.0.0.1:6443}\n";
 
 /// Returns the base MachineDeployment of `tests/data/README.md`.
-fn base() -> Value {
+fn base_provider_spec() -> Value {
     let kubeconfig = base64::engine::general_purpose::STANDARD.encode(KUBECONFIG);
     json!({
         "cloudProvider": "kubevirt",
@@ -47,7 +47,7 @@ fn base() -> Value {
     })
 }
 
-fn deployment(provider: &Value) -> Value {
+fn machine_deployment(provider: &Value) -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
         "metadata": {"name": "md-name", "namespace": "test-namespace"},
@@ -58,9 +58,9 @@ fn deployment(provider: &Value) -> Value {
 /// Problems of a MachineDeployment, one problem per line.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
-struct Rejected(String);
+struct RenderError(String);
 
-impl std::ops::Deref for Rejected {
+impl std::ops::Deref for RenderError {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -69,38 +69,42 @@ impl std::ops::Deref for Rejected {
 }
 
 /// Renders one MachineDeployment together with other objects.
-fn rendered(
+fn render_deployment(
     deployment: &Value,
     other_objects: &[Value],
     machine: &str,
-) -> Result<Rendered, Rejected> {
+) -> Result<RenderedMachine, RenderError> {
     let namespace = Some("test-namespace".to_owned());
-    rendered_with(deployment, other_objects, RenderOptions { namespace, ..options(machine) })
+    render_with_options(
+        deployment,
+        other_objects,
+        RenderOptions { namespace, ..render_options(machine) },
+    )
 }
 
 /// Renders a MachineDeployment in the namespace that follows from the objects.
-fn rendered_in_place(
+fn render_in_its_namespace(
     deployment: &Value,
     other_objects: &[Value],
     machine: &str,
-) -> Result<Rendered, Rejected> {
-    rendered_with(deployment, other_objects, options(machine))
+) -> Result<RenderedMachine, RenderError> {
+    render_with_options(deployment, other_objects, render_options(machine))
 }
 
-fn options(machine: &str) -> RenderOptions {
+fn render_options(machine: &str) -> RenderOptions {
     let user_data_secret = Some("udsn".to_owned());
     RenderOptions {
-        machine: Some(machine.to_owned()),
+        machine_name: Some(machine.to_owned()),
         user_data_secret,
         ..RenderOptions::default()
     }
 }
 
-fn rendered_with(
+fn render_with_options(
     deployment: &Value,
     other_objects: &[Value],
     options: RenderOptions,
-) -> Result<Rendered, Rejected> {
+) -> Result<RenderedMachine, RenderError> {
     let mut text = deployment.to_string();
     for object in other_objects {
         text += &format!("\n---\n{object}");
@@ -112,11 +116,11 @@ fn rendered_with(
         problems.iter().map(|problem| format!("{problem}\n")).collect::<String>()
     };
     assert!(input.problems.is_empty(), "{}", report(&input.problems));
-    render(&input.deployments[0], &input.render_context, &options)
-        .map_err(|problems| Rejected(report(&problems)))
+    render_machine(&input.deployments[0], &input.render_context, &options)
+        .map_err(|problems| RenderError(report(&problems)))
 }
 
-fn set(value: &mut Value, pointer: &str, new: Value) {
+fn set_value(value: &mut Value, pointer: &str, new: Value) {
     let mut at = value;
     let parts: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
     for part in &parts[..parts.len() - 1] {
@@ -125,16 +129,19 @@ fn set(value: &mut Value, pointer: &str, new: Value) {
     at[parts[parts.len() - 1]] = new;
 }
 
-const DISK: &str = "/cloudProviderSpec/virtualMachine/template/primaryDisk";
+const DISK_POINTER: &str = "/cloudProviderSpec/virtualMachine/template/primaryDisk";
 
 /// Returns the changes of a test case of machine-controller to the base.
-fn changes(case: &str) -> Vec<(String, Value)> {
+fn case_changes(case: &str) -> Vec<(String, Value)> {
     let spec = |field: &str, value: Value| vec![(format!("/cloudProviderSpec/{field}"), value)];
-    let disk = |field: &str, value: &str| (format!("{DISK}/{field}"), json!(value));
+    let disk = |field: &str, value: &str| (format!("{DISK_POINTER}/{field}"), json!(value));
     match case {
         "nominal-case" => vec![],
         "extra-headers-set" => {
-            vec![(format!("{DISK}/extraHeaders"), json!(["authorization: Basic bXE6cGFzc3dvcmQ="]))]
+            vec![(
+                format!("{DISK_POINTER}/extraHeaders"),
+                json!(["authorization: Basic bXE6cGFzc3dvcmQ="]),
+            )]
         }
         "topologyspreadconstraints" => spec(
             "topologySpreadConstraints",
@@ -188,11 +195,11 @@ fn machines_equal_those_of_machine_controller() {
         let case = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let expected: Value =
             serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        let mut provider = base();
-        for (pointer, value) in changes(&case) {
-            set(&mut provider, &pointer, value);
+        let mut provider = base_provider_spec();
+        for (pointer, value) in case_changes(&case) {
+            set_value(&mut provider, &pointer, value);
         }
-        let ours = rendered(&deployment(&provider), &[], &case).unwrap();
+        let ours = render_deployment(&machine_deployment(&provider), &[], &case).unwrap();
         assert_eq!(normalize(&ours.machine), normalize(&expected), "{case}");
         cases += 1;
     }
@@ -201,10 +208,10 @@ fn machines_equal_those_of_machine_controller() {
 
 #[test]
 fn disks_and_sizes_equal_those_of_machine_controller() {
-    let mut provider = base();
+    let mut provider = base_provider_spec();
     let template = "/cloudProviderSpec/virtualMachine/template";
-    set(&mut provider, &format!("{template}/vcpus"), json!({"cores": 4}));
-    set(
+    set_value(&mut provider, &format!("{template}/vcpus"), json!({"cores": 4}));
+    set_value(
         &mut provider,
         &format!("{template}/secondaryDisks"),
         json!([
@@ -212,10 +219,10 @@ fn disks_and_sizes_equal_those_of_machine_controller() {
             {"size": "6Gi", "storageClassName": "fast", "source": "blank"}
         ]),
     );
-    set(&mut provider, &format!("{DISK}/storageAccessType"), json!(""));
-    set(&mut provider, "/cloudProviderSpec/virtualMachine/location", json!({"zone": "z1"}));
-    let mut deployment = deployment(&provider);
-    set(
+    set_value(&mut provider, &format!("{DISK_POINTER}/storageAccessType"), json!(""));
+    set_value(&mut provider, "/cloudProviderSpec/virtualMachine/location", json!({"zone": "z1"}));
+    let mut deployment = machine_deployment(&provider);
+    set_value(
         &mut deployment,
         "/spec/template/metadata",
         json!({
@@ -232,7 +239,7 @@ fn disks_and_sizes_equal_those_of_machine_controller() {
             {"key": "topology.kubernetes.io/zone", "values": ["z8", "z9"]}
         ]}]}),
     ];
-    let machine = rendered(&deployment, &other_objects, "vm").unwrap().machine;
+    let machine = render_deployment(&deployment, &other_objects, "vm").unwrap().machine;
     let domain = &machine["spec"]["template"]["spec"]["domain"];
     assert_eq!(domain["cpu"], json!({"cores": 4}));
     assert_eq!(domain["resources"]["requests"], json!({"memory": "2Gi"}));
@@ -279,12 +286,12 @@ fn a_tenant_adds_its_network_and_its_scheduler() {
         "infraStorageClasses": [{"name": "longhorn", "isDefaultClass": true}],
         "nodeDefaults": {"cpus": "4", "memory": "16Gi", "primaryDiskSize": "20Gi"}
     }});
-    let mut provider = base();
+    let mut provider = base_provider_spec();
     provider["cloudProviderSpec"] =
         json!({"virtualMachine": {"template": {"primaryDisk": {"osImage": "24.04"}}}});
-    let mut owned = deployment(&provider);
-    set(&mut owned, "/metadata/annotations", json!({"berth.dev/tenant": "cluster-name"}));
-    let machine = rendered(&owned, &[tenant, config], "vm").unwrap().machine;
+    let mut owned = machine_deployment(&provider);
+    set_value(&mut owned, "/metadata/annotations", json!({"berth.dev/tenant": "cluster-name"}));
+    let machine = render_deployment(&owned, &[tenant, config], "vm").unwrap().machine;
     let spec = &machine["spec"]["template"]["spec"];
     assert_eq!(
         spec["networks"],
@@ -312,28 +319,28 @@ fn a_tenant_adds_its_network_and_its_scheduler() {
 }
 
 #[test]
-fn values_may_be_references() {
-    let mut provider = base();
+fn references_are_resolved() {
+    let mut provider = base_provider_spec();
     let refer = |kind: &str, key: &str| json!({kind: {"namespace": "test-namespace", "name": "sizes", "key": key}});
-    set(
+    set_value(
         &mut provider,
         "/cloudProviderSpec/virtualMachine/template/cpus",
         refer("secretKeyRef", "cpus"),
     );
-    set(
+    set_value(
         &mut provider,
         "/cloudProviderSpec/virtualMachine/template/memory",
         refer("configMapKeyRef", "memory"),
     );
-    let deployment = deployment(&provider);
+    let deployment = machine_deployment(&provider);
     let other_objects = [
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": "test-namespace", "name": "sizes"}, "data": {"cpus": "Mw=="}}),
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "test-namespace", "name": "sizes"}, "data": {"memory": "3Gi"}}),
     ];
-    let machine = rendered(&deployment, &other_objects, "vm").unwrap().machine;
+    let machine = render_deployment(&deployment, &other_objects, "vm").unwrap().machine;
     let requests = &machine["spec"]["template"]["spec"]["domain"]["resources"]["requests"];
     assert_eq!(*requests, json!({"cpu": "3", "memory": "3Gi"}));
-    let report = rendered(&deployment, &other_objects[..1], "vm").unwrap_err();
+    let report = render_deployment(&deployment, &other_objects[..1], "vm").unwrap_err();
     assert!(
         report.contains(
             "template.memory.configMapKeyRef: ConfigMap test-namespace/sizes does not exist"

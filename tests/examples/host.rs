@@ -4,15 +4,15 @@
 use std::io::Write;
 use std::path::Path;
 
-use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::host::{Host, HostOptions, Kernel, Machine};
 
 fn main() -> anyhow::Result<()> {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
-    let mut options = Options { agent: Some(&agent), ..Options::default() };
+    let mut options = HostOptions { agent: Some(&agent), ..HostOptions::default() };
     let mut commands = Vec::new();
     for word in std::env::args().skip(1) {
         match word.as_str() {
-            "--smt" => options.machine = Machine::Smt,
+            "--smt" => options.machine = Machine::IntelSmt,
             "--backports" => options.kernel = Kernel::Backports,
             _ => commands.push(word),
         }

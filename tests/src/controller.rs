@@ -28,7 +28,7 @@ pub struct Controller {
 /// # Errors
 /// Fails if the ServiceAccount does not exist.
 pub fn write_controller_kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
-    plane.kubeconfig_for("berth-controller", &plane.token_of("berth-controller")?, false)
+    plane.write_kubeconfig("berth-controller", &plane.create_token("berth-controller")?, false)
 }
 
 /// Lease duration in seconds: the time that the other controllers wait before they acquire the lease.
@@ -64,12 +64,12 @@ impl Controller {
         proxy: &Proxy,
         plane: &ControlPlane,
         name: &str,
-        more: &[&str],
+        extra_flags: &[&str],
     ) -> Result<Self> {
         let program = crate::repository().join("target/release/berth-controller");
-        let token = plane.token_of("berth-controller")?;
-        let kubeconfig = proxy.kubeconfig(plane, "controller-behind", &token)?;
-        Self::start_with_kubeconfig(&program, &kubeconfig, plane, name, None, more)
+        let token = plane.create_token("berth-controller")?;
+        let kubeconfig = proxy.write_kubeconfig(plane, "controller-behind", &token)?;
+        Self::start_with_kubeconfig(&program, &kubeconfig, plane, name, None, extra_flags)
     }
 
     /// Starts a controller like [`Self::start`], from a program at another path and with the usual arguments.
@@ -81,7 +81,7 @@ impl Controller {
         plane: &ControlPlane,
         name: &str,
         host: Option<&str>,
-        more: &[&str],
+        extra_flags: &[&str],
     ) -> Result<Self> {
         Self::start_with_kubeconfig(
             program,
@@ -89,7 +89,7 @@ impl Controller {
             plane,
             name,
             host,
-            more,
+            extra_flags,
         )
     }
 
@@ -99,7 +99,7 @@ impl Controller {
         plane: &ControlPlane,
         name: &str,
         host: Option<&str>,
-        more: &[&str],
+        extra_flags: &[&str],
     ) -> Result<Self> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = plane.folder().join(format!("{name}.log"));
@@ -108,7 +108,7 @@ impl Controller {
         command.args(["run", "--identity", name]);
         command.arg(format!("--kubeconfig={}", kubeconfig.display()));
         command.arg(format!("--listen=127.0.0.1:{port}"));
-        command.args(more);
+        command.args(extra_flags);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Ok(Self { running: Running::spawn(command)?, port })
     }
@@ -137,8 +137,11 @@ impl Controller {
     /// # Errors
     /// Fails if the process ends in another way than a regular exit.
     pub fn terminate(&mut self) -> Result<()> {
-        self.running.signal("TERM")?;
-        ensure!(self.running.process.wait()?.success(), "the controller exited with an error after SIGTERM");
+        self.running.send_signal("TERM")?;
+        ensure!(
+            self.running.process.wait()?.success(),
+            "the controller exited with an error after SIGTERM"
+        );
         Ok(())
     }
 }

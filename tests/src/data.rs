@@ -2,10 +2,7 @@
 //!
 //! `BERTH_PEERS` names a folder with more files of the same kinds. They add cases; no test depends on them.
 
-#![allow(
-    unreachable_pub,
-    reason = "tests of other crates include this file as a module"
-)]
+#![allow(unreachable_pub, reason = "tests of other crates include this file as a module")]
 #![expect(clippy::disallowed_methods, reason = "tests list their own files")]
 
 use std::collections::BTreeMap;

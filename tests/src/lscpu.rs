@@ -8,7 +8,7 @@ use crate::host::Host;
 
 /// Counts of online CPUs, cores and sockets by lscpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct CpuCounts {
     /// Logical CPUs.
     pub threads: usize,
     /// Physical cores.
@@ -21,7 +21,7 @@ pub struct Counts {
 ///
 /// # Errors
 /// Fails like [`Host::run_checked`].
-pub fn counts(host: &mut Host) -> Result<Counts> {
+pub fn read_counts(host: &mut Host) -> Result<CpuCounts> {
     let output = host.run_checked("lscpu -p=CPU,CORE,SOCKET,NODE")?;
     let rows: Vec<Vec<&str>> = output
         .lines()
@@ -31,5 +31,5 @@ pub fn counts(host: &mut Host) -> Result<Counts> {
     let distinct = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).collect::<BTreeSet<_>>().len()
     };
-    Ok(Counts { threads: rows.len(), cores: distinct(1), sockets: distinct(2) })
+    Ok(CpuCounts { threads: rows.len(), cores: distinct(1), sockets: distinct(2) })
 }

@@ -1,9 +1,6 @@
 //! Checks of the manual page that a program prints.
 
-#![allow(
-    unreachable_pub,
-    reason = "tests of other crates include this file as a module"
-)]
+#![allow(unreachable_pub, reason = "tests of other crates include this file as a module")]
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 ///
 /// # Errors
 /// Fails if there is no package.
-#[expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
-pub fn newest() -> Result<PathBuf> {
+#[expect(clippy::disallowed_methods, reason = "tests read the repository's files")]
+pub fn newest_package() -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian");
     let missing = || format!("no package in {}: run `make test` to build it", folder.display());
     let found = std::fs::read_dir(&folder).with_context(missing)?;

@@ -1,9 +1,9 @@
 //! Pings that run during another operation, in the output format of `tests/host/tenants.sh watch`.
 
 /// Pings per second.
-const RATE: u32 = 5;
+const PINGS_PER_SECOND: u32 = 5;
 /// A lost control ping explains the loss of another ping if their sequence numbers differ by at most this number.
-const CONTROL_PING_DISTANCE: u32 = 10 * RATE;
+const CONTROL_PING_DISTANCE: u32 = 10 * PINGS_PER_SECOND;
 
 /// Returns the sequence numbers, from 1 to the last answered ping, that have no answer.
 #[must_use]

@@ -59,7 +59,7 @@ impl Running {
     ///
     /// # Errors
     /// Fails if the process has ended.
-    pub fn signal(&self, name: &str) -> Result<()> {
+    pub fn send_signal(&self, name: &str) -> Result<()> {
         let id = self.process.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status()?;
         ensure!(sent.success(), "`kill -s {name} {id}` failed");

@@ -1,9 +1,6 @@
 //! Tests that cannot run on this machine. `tests/run.sh` counts such tests as skipped, not as passed.
 
-#![allow(
-    unreachable_pub,
-    reason = "tests of other crates include this file as a module"
-)]
+#![allow(unreachable_pub, reason = "tests of other crates include this file as a module")]
 
 use std::io::Write as _;
 

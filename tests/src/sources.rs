@@ -10,19 +10,19 @@ use crate::repository;
 
 /// One file: its path from the top of the repository, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct SourceFile {
     /// Path from the top of the repository.
     pub path: String,
     /// Content.
     pub text: String,
 }
 
-/// Returns the files below a folder whose names end in `ending`, sorted by path. Build output and test data are left out.
+/// Returns the files below a folder whose names end in `ending`, sorted by path, without build output and test data.
 ///
 /// # Panics
 /// Panics if a file cannot be read.
 #[must_use]
-pub fn files(folder: &str, ending: &str) -> Vec<File> {
+pub fn source_files(folder: &str, ending: &str) -> Vec<SourceFile> {
     let mut found = Vec::new();
     let mut pending = vec![repository().join(folder)];
     while let Some(folder) = pending.pop() {
@@ -35,8 +35,9 @@ pub fn files(folder: &str, ending: &str) -> Vec<File> {
                 }
             } else if name.ends_with(ending) {
                 let text = std::fs::read_to_string(&path).expect("the file can be read");
-                let path = path.strip_prefix(repository()).expect("the path is below the repository");
-                found.push(File { path: path.to_string_lossy().into_owned(), text });
+                let path =
+                    path.strip_prefix(repository()).expect("the path is below the repository");
+                found.push(SourceFile { path: path.to_string_lossy().into_owned(), text });
             }
         }
     }

@@ -26,7 +26,7 @@ impl<S: Into<String>> From<S> for Pending {
 ///
 /// # Errors
 /// Fails if there is no value within the time limit. The error message has the observation of the last attempt.
-pub fn until<T>(
+pub fn wait_until<T>(
     condition: &str,
     limit: Duration,
     mut ask: impl FnMut() -> Result<T, Pending>,
@@ -55,13 +55,13 @@ mod tests {
     #[test]
     fn the_last_try_is_shown() {
         let mut tries = 0;
-        let error = until("three", Duration::from_millis(30), || -> Result<(), Pending> {
+        let error = wait_until("three", Duration::from_millis(30), || -> Result<(), Pending> {
             tries += 1;
             Err(format!("{} of 3", if tries == 1 { 1 } else { 2 }).into())
         });
         let message = error.map_err(|error| error.to_string());
         assert_eq!(message, Err("timeout after 0 s: three; last observation: 2 of 3".to_owned()));
         assert!(tries > 2);
-        assert_eq!(until("now", Duration::ZERO, || Ok(7)).ok(), Some(7));
+        assert_eq!(wait_until("now", Duration::ZERO, || Ok(7)).ok(), Some(7));
     }
 }

@@ -36,13 +36,13 @@ mod unschedulable_pods;
 #[path = "assign/volumes.rs"]
 mod volumes;
 
-use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 
 use testbed::Testbed;
 
 #[test]
-fn vms_are_placed_by_zones() {
-    let mut plane = ControlPlane::start(Parts::default()).unwrap();
+fn vms_are_placed_in_zones_with_room() {
+    let mut plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
     let mut bed = Testbed::start(&plane);
     calls::extender_is_killed_between_filter_and_bind(&plane, &mut bed);
@@ -68,7 +68,7 @@ fn vms_are_placed_by_zones() {
 
 #[test]
 fn reservation_of_an_imported_vm_survives_a_restart() {
-    let plane = ControlPlane::start(Parts::default()).unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
     let mut bed = Testbed::start(&plane);
     volumes::reservation_exists_for_a_vm_without_pod(&plane, &mut bed);
@@ -77,9 +77,9 @@ fn reservation_of_an_imported_vm_survives_a_restart() {
 /// Places 10,000 VMs, which takes a quarter of an hour.
 #[test]
 #[ignore = "slow: make faults"]
-fn faults_while_vms_are_created_and_deleted() {
-    let plane = ControlPlane::start(Parts::default()).unwrap();
+fn vms_are_placed_correctly_despite_faults() {
+    let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
     let mut bed = Testbed::start(&plane);
-    churn::schedule_ten_thousand_vms(&plane, &mut bed);
+    churn::ten_thousand_vms_are_scheduled_despite_faults(&plane, &mut bed);
 }

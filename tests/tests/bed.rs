@@ -8,25 +8,28 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::host::{Host, HostOptions, Kernel, Machine};
 
 #[test]
 #[ignore = "slow: make hosts"]
 fn hosts_match_their_options_and_keep_their_state() {
-    for (machine, kernel) in [(Machine::AmdV, Kernel::Stable), (Machine::Smt, Kernel::Backports)] {
-        let mut host = Host::boot(&Options { machine, kernel, ..Options::default() }).unwrap();
-        processors_and_kernel(&mut host, machine, kernel);
-        commands(&mut host);
-        files(&mut host);
-        reboots(&mut host);
-        power_cuts(&mut host);
+    for (machine, kernel) in
+        [(Machine::AmdV, Kernel::Stable), (Machine::IntelSmt, Kernel::Backports)]
+    {
+        let mut host =
+            Host::boot(&HostOptions { machine, kernel, ..HostOptions::default() }).unwrap();
+        check_processors_and_kernel(&mut host, machine, kernel);
+        check_commands(&mut host);
+        check_files(&mut host);
+        check_reboots(&mut host);
+        check_power_cuts(&mut host);
     }
 }
 
-fn processors_and_kernel(host: &mut Host, machine: Machine, kernel: Kernel) {
+fn check_processors_and_kernel(host: &mut Host, machine: Machine, kernel: Kernel) {
     let (threads, zones) = match machine {
-        Machine::AmdV | Machine::Small => ("1", ["0 1", "2 3"]),
-        Machine::Smt => ("2", ["0 1 2 3", "4 5 6 7"]),
+        Machine::AmdV | Machine::IntelNoSmt => ("1", ["0 1", "2 3"]),
+        Machine::IntelSmt => ("2", ["0 1 2 3", "4 5 6 7"]),
     };
     let lscpu = host.run_checked("lscpu").unwrap();
     let value = |name: &str| {
@@ -43,7 +46,7 @@ fn processors_and_kernel(host: &mut Host, machine: Machine, kernel: Kernel) {
     assert_eq!(host.run_checked("hostname").unwrap(), "rack1-a\n");
 }
 
-fn commands(host: &mut Host) {
+fn check_commands(host: &mut Host) {
     let result = host.run("echo out; echo err >&2; cat; exit 3").unwrap();
     assert_eq!((result.code, result.output.as_str()), (3, "out\nerr\n"));
     assert_eq!(host.run_checked("true").unwrap(), "");
@@ -59,7 +62,7 @@ fn commands(host: &mut Host) {
         .unwrap();
 }
 
-fn files(host: &mut Host) {
+fn check_files(host: &mut Host) {
     let folder = tempfile::tempdir().unwrap();
     let local = folder.path().join("file");
     // The second file is shorter, and its content must not contain the rest of the first file.
@@ -76,15 +79,15 @@ fn files(host: &mut Host) {
     assert!(format!("{error:#}").contains("none"), "{error:#}");
 }
 
-fn boot_id(host: &mut Host) -> String {
+fn read_boot_id(host: &mut Host) -> String {
     host.run_checked("cat /proc/sys/kernel/random/boot_id").unwrap()
 }
 
-fn reboots(host: &mut Host) {
-    let before = boot_id(host);
+fn check_reboots(host: &mut Host) {
+    let before = read_boot_id(host);
     host.run_checked("echo kept >/root/kept").unwrap();
     host.reboot().unwrap();
-    assert_ne!(boot_id(host), before);
+    assert_ne!(read_boot_id(host), before);
     assert_eq!(host.run_checked("cat /root/kept").unwrap(), "kept\n");
     // An unexpected restart is an error, and the host can be restored afterwards.
     let error = host.run("echo b >/proc/sysrq-trigger; sleep 100").unwrap_err();
@@ -96,7 +99,7 @@ fn reboots(host: &mut Host) {
     assert!(format!("{error:#}").contains("the kernel of the host panicked"), "{error:#}");
 }
 
-fn power_cuts(host: &mut Host) {
+fn check_power_cuts(host: &mut Host) {
     // After the panic above the host is off.
     host.power_cycle().unwrap();
     host.run_checked("echo flushed >/root/flushed; sync /root/flushed").unwrap();

@@ -25,7 +25,7 @@ mod reports;
 mod topology;
 
 use agent::read_file;
-use berth_tests::cluster::{ControlPlane, Parts, condition};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::repository;
 use serde_json::Value;
 use tree::Tree;
@@ -33,12 +33,14 @@ use tree::Tree;
 /// All tests share one control plane, because its start takes longest.
 #[test]
 fn agent_works_in_a_cluster() {
-    let mut plane = ControlPlane::start(Parts { controllers: true, audit: true }).unwrap();
+    let mut plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: true })
+            .unwrap();
     plane.deploy(&[]).unwrap();
-    plane.make_node("rack1-a").unwrap();
+    plane.create_node("rack1-a").unwrap();
     let tree = host::rack1_a();
     let kubeconfig = plane
-        .kubeconfig_for("berth-agent", &plane.token_of("berth-agent").unwrap(), false)
+        .write_kubeconfig("berth-agent", &plane.create_token("berth-agent").unwrap(), false)
         .unwrap();
     let (port, log) = (agent::free_port(), plane.folder().join("agent.log"));
     let mut agent = agent::Agent::start(&tree, "rack1-a", &kubeconfig, port, log);
@@ -60,7 +62,7 @@ fn agent_works_in_a_cluster() {
     lifecycle::uninstall_restores_the_node(&plane, agent);
 }
 
-fn infra_node(plane: &ControlPlane) -> Value {
+fn read_infra_node(plane: &ControlPlane) -> Value {
     plane.infra_node("rack1-a")
 }
 
@@ -68,6 +70,6 @@ fn set_spec(plane: &ControlPlane, spec: &Value) {
     plane.set_infra_node_spec("rack1-a", spec).unwrap();
 }
 
-fn node(plane: &ControlPlane) -> Value {
-    plane.get(&["node", "rack1-a"]).unwrap_or_default()
+fn read_node(plane: &ControlPlane) -> Value {
+    plane.get_json(&["node", "rack1-a"]).unwrap_or_default()
 }

@@ -18,21 +18,23 @@ mod process;
 
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, Parts, Version, condition};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version, condition};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(20);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// All tests share one control plane, because its start takes longest.
 #[test]
 fn hosts_match_their_profiles() {
-    let plane = ControlPlane::start(Parts { controllers: false, audit: true }).unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: false, has_audit_log: true })
+            .unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     let first = lead::controller_waits_for_missing_crds(&plane);
     for (number, name) in ["rack1-a", "rack1-b", "rack2-a"].into_iter().enumerate() {
         hosts::create_host(&plane, name, number);
     }
-    hosts::a_profile_becomes_the_spec(&plane);
+    hosts::profile_is_written_to_the_spec(&plane);
     hosts::highest_priority_wins_and_ties_are_reported(&plane);
     // If an apply omits a field or a list that its manager owned, servers before 1.22 also remove the nested fields
     // that other managers own.
@@ -52,7 +54,7 @@ fn hosts_match_their_profiles() {
     lead::another_controller_takes_over(&plane, first);
 }
 
-fn spec(plane: &ControlPlane, host: &str) -> Value {
+fn read_spec(plane: &ControlPlane, host: &str) -> Value {
     plane.infra_node(host)["spec"].clone()
 }
 
@@ -60,11 +62,11 @@ fn spec(plane: &ControlPlane, host: &str) -> Value {
 fn wait_until_field(plane: &ControlPlane, resource: &[&str], pointer: &str, wanted: &Value) {
     let mut last = Value::Null;
     let description = format!("{} {pointer} is {wanted}", resource.join(" "));
-    let found = plane.wait_until(&description, SOON, |plane| {
-        last = plane.get(resource).unwrap_or_default();
+    let found = plane.wait_until(&description, SHORT_TIMEOUT, |plane| {
+        last = plane.get_json(resource).unwrap_or_default();
         (last.pointer(pointer).unwrap_or(&Value::Null) == wanted).then_some(())
     });
-    assert!(found.is_ok(), "{}: {last:#}\n{}", found.unwrap_err(), process::logs(plane));
+    assert!(found.is_ok(), "{}: {last:#}\n{}", found.unwrap_err(), process::controller_logs(plane));
 }
 
 /// Waits until an object has a condition with this text in its message, or, with `None`, has no condition of the
@@ -72,8 +74,8 @@ fn wait_until_field(plane: &ControlPlane, resource: &[&str], pointer: &str, want
 fn wait_until_condition(plane: &ControlPlane, resource: &[&str], type_: &str, words: Option<&str>) {
     let mut last = Value::Null;
     let description = format!("{} has condition {type_}: {words:?}", resource.join(" "));
-    let found = plane.wait_until(&description, SOON, |plane| {
-        last = plane.get(resource).ok()?;
+    let found = plane.wait_until(&description, SHORT_TIMEOUT, |plane| {
+        last = plane.get_json(resource).ok()?;
         let condition = condition(&last, type_);
         let matches = match words {
             Some(words) => {
@@ -83,7 +85,7 @@ fn wait_until_condition(plane: &ControlPlane, resource: &[&str], type_: &str, wo
         };
         matches.then_some(())
     });
-    assert!(found.is_ok(), "{}: {last:#}\n{}", found.unwrap_err(), process::logs(plane));
+    assert!(found.is_ok(), "{}: {last:#}\n{}", found.unwrap_err(), process::controller_logs(plane));
 }
 
 fn apply_profile(plane: &ControlPlane, name: &str, spec: &Value) {

@@ -31,14 +31,14 @@ mod silence;
 mod slow;
 
 use bed::Testbed;
-use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use tree::Tree;
 
 /// All tests share one control plane, because its start takes longest. The test of stalled watches has its own agent,
 /// because the agent needs minutes to detect a stalled watch.
 #[test]
 fn an_agent_tolerates_a_degraded_server() {
-    let plane = ControlPlane::start(Parts::default()).unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     plane.deploy(&[]).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| silence::stalled_watch_is_restarted(&Testbed::start(&plane, "rack1-b")));

@@ -7,13 +7,13 @@ use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, Parts};
-use berth_tests::demo::deployed;
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::demo::hosts::HOSTS;
-use berth_tests::demo::launchers::Launchers;
+use berth_tests::demo::launchers::LauncherSimulation;
+use berth_tests::demo::manifests;
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(60);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns a machine of an instance type on a tenant's network, as the controller renders it.
 fn machine(name: &str, instancetype: &str) -> Value {
@@ -38,14 +38,19 @@ fn machine(name: &str, instancetype: &str) -> Value {
 
 #[test]
 fn demo_manifests_are_accepted_by_the_server() {
-    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
-    deployed::apply(&plane).unwrap();
-    let controller = plane.get(&["deployment", "-n", "berth-system", "berth-controller"]).unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
+            .unwrap();
+    manifests::apply_objects(&plane).unwrap();
+    let controller =
+        plane.get_json(&["deployment", "-n", "berth-system", "berth-controller"]).unwrap();
     let containers = controller["spec"]["template"]["spec"]["containers"].as_array().unwrap();
     let names: Vec<&str> = containers.iter().map(|one| one["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["berth-controller", "kube-scheduler"]);
     let apply = ["apply", "--validate=false", "-f", "-"];
-    plane.kubectl_with(&plane.kubeconfig(), &apply, &deployed::tenants().unwrap()).unwrap();
+    plane
+        .kubectl_with(&plane.kubeconfig(), &apply, &manifests::tenant_manifests().unwrap())
+        .unwrap();
     let definition = json!({
         "apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
         "metadata": {"name": "tenant-a", "namespace": "default",
@@ -54,29 +59,32 @@ fn demo_manifests_are_accepted_by_the_server() {
     });
     plane.apply(&definition.to_string()).unwrap();
     // The agent of this host runs from a package.
-    plane.make_node(HOSTS[0].name).unwrap();
-    let kubeconfig = deployed::agent_kubeconfig(&plane, &HOSTS[0]).unwrap();
+    plane.create_node(HOSTS[0].name).unwrap();
+    let kubeconfig = manifests::create_agent_kubeconfig(&plane, &HOSTS[0]).unwrap();
     let kubeconfig = std::fs::read_to_string(kubeconfig).unwrap();
     assert!(kubeconfig.contains("client-certificate-data: "), "{kubeconfig}");
-    let _launchers = Launchers::start(&plane.kubeconfig(), &deployed::kubevirt()).unwrap();
+    let _launchers =
+        LauncherSimulation::start(&plane.kubeconfig(), &manifests::kubevirt_object()).unwrap();
     for (name, kind) in [("db", "performance-small"), ("web", "density-small")] {
         plane.apply(&machine(name, kind).to_string()).unwrap();
     }
     let pod = |name: &str| {
         let label = format!("vm.kubevirt.io/name={name}");
-        let found = plane.wait_until(&format!("a pod of {name} exists"), SOON, |plane| {
-            plane.get(&["pods", "-l", &label]).ok()?["items"].get(0).cloned()
+        let found = plane.wait_until(&format!("a pod of {name} exists"), SHORT_TIMEOUT, |plane| {
+            plane.get_json(&["pods", "-l", &label]).ok()?["items"].get(0).cloned()
         });
         found.unwrap()
     };
     let (db, web) = (pod("db"), pod("web"));
     // The status has no node until a scheduler has bound the pod.
     let scheduling = |plane: &ControlPlane| {
-        (plane.get(&["vmi", "web"]).ok()?["status"]["phase"] == "Scheduling").then_some(())
+        (plane.get_json(&["vmi", "web"]).ok()?["status"]["phase"] == "Scheduling").then_some(())
     };
-    plane.wait_until("the instance of web is in phase Scheduling", SOON, scheduling).unwrap();
+    plane
+        .wait_until("the instance of web is in phase Scheduling", SHORT_TIMEOUT, scheduling)
+        .unwrap();
     for (name, pod) in [("db", &db), ("web", &web)] {
-        let instance = plane.get(&["vmi", name]).unwrap();
+        let instance = plane.get_json(&["vmi", name]).unwrap();
         let (meta, spec) = (&pod["metadata"], &pod["spec"]);
         assert_eq!(meta["labels"]["kubevirt.io"], "virt-launcher");
         assert_eq!(meta["labels"]["kubevirt.io/created-by"], instance["metadata"]["uid"]);
@@ -96,9 +104,9 @@ fn demo_manifests_are_accepted_by_the_server() {
     // The deletion of the machine also deletes all objects that were created for the machine.
     plane.kubectl(&["delete", "vm", "db"]).unwrap();
     plane
-        .wait_until("all objects of db are deleted", SOON, |plane| {
-            let pods = plane.get(&["pods", "-l", "vm.kubevirt.io/name=db"]).ok()?;
-            let is_deleted = plane.get(&["vmi", "db"]).is_err();
+        .wait_until("all objects of db are deleted", SHORT_TIMEOUT, |plane| {
+            let pods = plane.get_json(&["pods", "-l", "vm.kubevirt.io/name=db"]).ok()?;
+            let is_deleted = plane.get_json(&["vmi", "db"]).is_err();
             (is_deleted && pods["items"].as_array()?.is_empty()).then_some(())
         })
         .unwrap();

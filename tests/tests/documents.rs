@@ -17,13 +17,13 @@ use berth_tests::repository;
 use serde_json::Value;
 use strum::IntoEnumIterator as _;
 
-fn text(file: &str) -> String {
+fn read_text(file: &str) -> String {
     std::fs::read_to_string(repository().join(file))
         .unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
 /// Returns the code of both programs, without its tests.
-fn code() -> String {
+fn program_code() -> String {
     let mut all = String::new();
     let mut pending: Vec<_> = ["agent/src", "controller/src", "crates"]
         .iter()
@@ -44,13 +44,13 @@ fn code() -> String {
 }
 
 /// Returns the quoted names after each `register(`.
-fn registered(code: &str) -> BTreeSet<&str> {
+fn registered_metrics(code: &str) -> BTreeSet<&str> {
     let calls = code.split(".register(").skip(1);
     calls.filter_map(|call| call.trim_start().strip_prefix('"')?.split('"').next()).collect()
 }
 
 /// Returns the words of a text that have the prefix of Berth's metrics.
-fn metrics(text: &str) -> BTreeSet<&str> {
+fn metric_names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words.filter(|word| word.starts_with("berth_") || word.starts_with("process_")).collect()
 }
@@ -67,7 +67,7 @@ fn is_exported(name: &str, registered: &BTreeSet<&str>) -> bool {
 /// a machine may have no ACPI.
 #[test]
 fn daemonset_mounts_only_folders_that_every_host_has() {
-    let set = text("deploy/base/daemonset.yaml");
+    let set = read_text("deploy/base/daemonset.yaml");
     let paths = set.split("hostPath: {path: ").skip(1).filter_map(|rest| rest.split(',').next());
     let paths: Vec<&str> = paths.collect();
     assert!(paths.len() > 10, "{paths:?}");
@@ -79,26 +79,26 @@ fn daemonset_mounts_only_folders_that_every_host_has() {
 }
 
 #[test]
-fn metrics_are_those_that_the_programs_export() {
-    let code = code();
-    let registered = registered(&code);
+fn documented_metrics_are_exported() {
+    let code = program_code();
+    let registered = registered_metrics(&code);
     assert!(registered.len() > 15, "{registered:?}");
     let folder = "deploy/components/monitoring";
-    let document = text("docs/metrics.md");
+    let document = read_text("docs/metrics.md");
     for (file, least) in [
         ("docs/metrics.md".to_owned(), 15),
         (format!("{folder}/alerts.yaml"), 5),
         (format!("{folder}/controller-alerts.yaml"), 3),
         (format!("{folder}/dashboard.json"), 10),
     ] {
-        let text = text(&file);
-        let named = metrics(&text);
+        let text = read_text(&file);
+        let named = metric_names(&text);
         assert!(named.len() >= least, "{file} names {named:?}");
         for name in named {
             assert!(is_exported(name, &registered), "{file}: no program exports {name}");
         }
     }
-    let described = metrics(&document);
+    let described = metric_names(&document);
     for name in registered {
         let is_described =
             described.iter().any(|described| is_exported(described, &BTreeSet::from([name])));
@@ -108,16 +108,19 @@ fn metrics_are_those_that_the_programs_export() {
 
 #[test]
 fn each_check_has_a_remedy() {
-    let document = text("docs/troubleshooting.md");
+    let document = read_text("docs/troubleshooting.md");
     let (_, checks) = document.split_once("## Checks, by id").unwrap();
     let (checks, _) = checks.split_once("\n## ").unwrap();
-    let list = text("docs/checks.md");
+    let list = read_text("docs/checks.md");
     let ids =
         list.lines().filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()));
     let ids: BTreeSet<&str> = ids.filter_map(|line| line.split_whitespace().next()).collect();
     assert!(ids.len() > 40, "{ids:?}");
     for id in &ids {
-        assert!(checks.contains(&format!("`{id}`")), "docs/troubleshooting.md does not describe {id}");
+        assert!(
+            checks.contains(&format!("`{id}`")),
+            "docs/troubleshooting.md does not describe {id}"
+        );
     }
     let rows = checks.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
     for id in rows.flat_map(|(ids, _)| ids.split(", ").map(|id| id.trim_matches('`'))) {
@@ -127,7 +130,7 @@ fn each_check_has_a_remedy() {
 
 #[test]
 fn labels_are_described() {
-    let document = text("docs/hosts.md");
+    let document = read_text("docs/hosts.md");
     let described: BTreeSet<&str> = document
         .split('`')
         .filter(|word| word.starts_with("host.berth.dev/") && !word.ends_with('*'))
@@ -139,10 +142,10 @@ fn labels_are_described() {
 
 #[test]
 fn alerts_are_described() {
-    let document = text("docs/metrics.md");
+    let document = read_text("docs/metrics.md");
     let mut alerts = 0;
     for file in ["alerts.yaml", "controller-alerts.yaml"] {
-        let rules = text(&format!("deploy/components/monitoring/{file}"));
+        let rules = read_text(&format!("deploy/components/monitoring/{file}"));
         let rules: Value = serde_saphyr::from_str(&rules).unwrap();
         for group in rules["spec"]["groups"].as_array().unwrap() {
             for rule in group["rules"].as_array().unwrap() {
@@ -164,7 +167,7 @@ fn alerts_are_described() {
 #[test]
 fn dashboard_is_valid() {
     let dashboard: Value =
-        serde_json::from_str(&text("deploy/components/monitoring/dashboard.json")).unwrap();
+        serde_json::from_str(&read_text("deploy/components/monitoring/dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
     let ids: BTreeSet<i64> = panels.iter().map(|panel| panel["id"].as_i64().unwrap()).collect();
     assert_eq!(ids.len(), panels.len(), "two panels have the same id");
@@ -180,7 +183,7 @@ fn dashboard_is_valid() {
 }
 
 /// Returns the words between backticks in columns of this name, of all tables of a document.
-fn column<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
+fn column_words<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
     let (mut words, mut column) = (BTreeSet::new(), None);
     for line in document.lines() {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -197,12 +200,12 @@ fn column<'a>(document: &'a str, name: &str) -> BTreeSet<&'a str> {
 
 /// Checks that each reason has a row in a table of docs/troubleshooting.md, and that no row has another word.
 #[test]
-fn reasons_are_those_of_the_programs() {
-    let document = text("docs/troubleshooting.md");
+fn documented_reasons_exist() {
+    let document = read_text("docs/troubleshooting.md");
     let conditions: BTreeSet<&str> = ConditionReason::iter().map(ConditionReason::as_str).collect();
     let events: BTreeSet<&str> = EventReason::iter().map(EventReason::as_str).collect();
-    assert_eq!(column(&document, "reason"), conditions);
-    assert_eq!(column(&document, "event"), events);
+    assert_eq!(column_words(&document, "reason"), conditions);
+    assert_eq!(column_words(&document, "event"), events);
 }
 
 /// Collects the paths of fields that the conversion to the Rust type drops, because the type has no such fields.
@@ -245,7 +248,7 @@ fn objects_in_documents_are_valid() {
     let mut seen = 0;
     for file in ["profiles", "networks", "isolation", "assignment", "install", "machines"] {
         let file = format!("docs/{file}.md");
-        let text = text(&file);
+        let text = read_text(&file);
         for block in text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {
             let objects: Vec<Value> = serde_saphyr::from_multiple(block)
                 .unwrap_or_else(|error| panic!("{file}: {error}\n{block}"));

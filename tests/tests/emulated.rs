@@ -8,16 +8,16 @@
 
 use std::path::Path;
 
-use berth_tests::host::{Host, Options};
+use berth_tests::host::{Host, HostOptions};
 use berth_tests::lscpu;
 use serde_json::{Value, json};
 
-fn report(host: &mut Host) -> Value {
+fn read_report(host: &mut Host) -> Value {
     serde_json::from_str(&host.run_checked("berth-agent report -o json 2>/dev/null").unwrap())
         .unwrap()
 }
 
-fn finding(host: &mut Host, id: &str) -> Value {
+fn read_finding(host: &mut Host, id: &str) -> Value {
     let result = host.run(&format!("berth-agent check {id} -o json 2>/dev/null")).unwrap();
     let findings: Value = serde_json::from_str(&result.output).unwrap();
     findings["checks"][0].clone()
@@ -27,18 +27,19 @@ fn finding(host: &mut Host, id: &str) -> Value {
 #[ignore = "slow: make hosts"]
 fn emulated_host_is_reported() {
     let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
-    let mut host = Host::boot(&Options { agent: Some(&agent), ..Options::default() }).unwrap();
+    let mut host =
+        Host::boot(&HostOptions { agent: Some(&agent), ..HostOptions::default() }).unwrap();
     let host = &mut host;
     if std::env::var_os("BERTH_UPDATE").is_some() {
         update_fleet_example(host);
     }
     // Under emulation, udev still loads modules after the boot has finished.
     host.run_checked("udevadm settle --timeout 100").unwrap();
-    processors_and_zones(host);
-    virtualisation(host);
-    memory(host);
-    links(host);
-    drives(host);
+    check_processors_and_zones(host);
+    check_virtualisation(host);
+    check_memory(host);
+    check_links(host);
+    check_drives(host);
     check_unprivileged_user(host);
     check_reports_are_identical(host);
 }
@@ -51,15 +52,15 @@ fn update_fleet_example(host: &mut Host) {
     std::fs::write(file, report).unwrap();
 }
 
-fn processors_and_zones(host: &mut Host) {
+fn check_processors_and_zones(host: &mut Host) {
     host.run_checked("echo 0 > /sys/devices/system/cpu/cpu3/online").unwrap();
-    let node = report(host);
+    let node = read_report(host);
     let cpu = &node["status"]["capabilities"]["cpu"];
-    let theirs = lscpu::counts(host).unwrap();
+    let theirs = lscpu::read_counts(host).unwrap();
     assert_eq!(cpu["threads"], theirs.threads);
     assert_eq!((&cpu["cores"], &cpu["sockets"]), (&json!(theirs.cores), &json!(theirs.sockets)));
     assert_eq!((&cpu["online"], &cpu["offline"]), (&json!("0-2"), &json!("3")));
-    assert_eq!(finding(host, "cpu.online")["status"], "WARN");
+    assert_eq!(read_finding(host, "cpu.online")["status"], "WARN");
 
     // Example of the output: `node 0 cpus: 0 1 2 3`, `node 0 size: 960 MB`
     let numactl = host.run_checked("numactl -H").unwrap();
@@ -77,20 +78,21 @@ fn processors_and_zones(host: &mut Host) {
     host.run_checked("echo 1 > /sys/devices/system/cpu/cpu3/online").unwrap();
 }
 
-fn virtualisation(host: &mut Host) {
-    let state = |host: &mut Host| report(host)["status"]["capabilities"]["kvm"]["state"].clone();
+fn check_virtualisation(host: &mut Host) {
+    let state =
+        |host: &mut Host| read_report(host)["status"]["capabilities"]["kvm"]["state"].clone();
     host.run_checked("modprobe -r kvm_amd; true").unwrap();
     assert_eq!(state(host), "ModuleNotLoaded");
-    let device = finding(host, "kvm.device");
+    let device = read_finding(host, "kvm.device");
     assert_eq!(device["status"], "FAIL");
     // The test runs the remedy as an operator would paste it.
     let remedy = device["remedy"].as_str().unwrap().to_owned();
     host.run_checked(&remedy).unwrap();
     assert_eq!(state(host), "Ready");
     host.run_checked("modprobe -r kvm_amd && modprobe kvm_amd nested=0").unwrap();
-    assert_eq!(report(host)["status"]["capabilities"]["kvm"]["nested"], false);
+    assert_eq!(read_report(host)["status"]["capabilities"]["kvm"]["nested"], false);
     host.run_checked("modprobe -r kvm_amd && modprobe kvm_amd nested=1").unwrap();
-    let kvm = report(host)["status"]["capabilities"]["kvm"].clone();
+    let kvm = read_report(host)["status"]["capabilities"]["kvm"].clone();
     assert_eq!((&kvm["nested"], &kvm["apiVersion"]), (&json!(true), &json!(12)));
 
     host.run_checked("modprobe -a vhost_net tun").unwrap();
@@ -117,35 +119,35 @@ fn virtualisation(host: &mut Host) {
     host.run_checked("modprobe -r kvm_amd").unwrap();
 }
 
-fn memory(host: &mut Host) {
+fn check_memory(host: &mut Host) {
     for (zone, pages) in [(0, 64), (1, 32)] {
         let pool = format!("/sys/devices/system/node/node{zone}/hugepages/hugepages-2048kB");
         host.run_checked(&format!("echo {pages} > {pool}/nr_hugepages")).unwrap();
     }
-    let node = report(host);
+    let node = read_report(host);
     let total = |zone: usize| node["status"]["zones"][zone]["hugepages"][0]["total"].clone();
     assert_eq!((total(0), total(1)), (json!(64), json!(32)));
-    let uneven = finding(host, "hugepages.balance");
+    let uneven = read_finding(host, "hugepages.balance");
     assert_eq!(uneven["status"], "WARN");
     host.run_checked(uneven["remedy"].as_str().unwrap()).unwrap();
-    assert_eq!(finding(host, "hugepages.balance")["status"], "PASS");
+    assert_eq!(read_finding(host, "hugepages.balance")["status"], "PASS");
 
     host.run_checked("echo 1 > /sys/kernel/mm/ksm/run").unwrap();
     host.run_checked("modprobe zram && echo 32M > /sys/block/zram0/disksize && mkswap /dev/zram0 && swapon /dev/zram0")
         .unwrap();
-    let memory = report(host)["status"]["capabilities"]["memory"].clone();
+    let memory = read_report(host)["status"]["capabilities"]["memory"].clone();
     assert_eq!((&memory["zram"], &memory["ksm"]["running"]), (&json!(true), &json!(true)));
     assert_eq!(memory["ksm"]["owner"], "Unknown");
-    assert_eq!(finding(host, "memory.swap-ksm")["status"], "WARN");
+    assert_eq!(read_finding(host, "memory.swap-ksm")["status"], "WARN");
     host.run_checked(
         "swapoff /dev/zram0; echo 2 > /sys/kernel/mm/ksm/run; echo 0 > /sys/kernel/mm/ksm/run",
     )
     .unwrap();
-    assert_eq!(report(host)["status"]["capabilities"]["memory"]["ksm"]["owner"], "Nobody");
+    assert_eq!(read_report(host)["status"]["capabilities"]["memory"]["ksm"]["owner"], "Nobody");
 }
 
 /// Creates a bond of both cards, the default route on a VLAN of the bond, and a VLAN-aware bridge on another VLAN.
-fn links(host: &mut Host) {
+fn check_links(host: &mut Host) {
     host.run_checked(
         "modprobe bonding max_bonds=0 && modprobe 8021q && ip link add bond0 type bond mode active-backup &&
          for n in /sys/class/net/en*; do ip link set ${n##*/} down; ip link set ${n##*/} master bond0; done &&
@@ -158,7 +160,7 @@ fn links(host: &mut Host) {
     )
     .unwrap();
     host.run_checked("for i in $(seq 20); do grep -q up /sys/class/net/bond0/operstate && break; sleep 0.5; done").unwrap();
-    let node = report(host);
+    let node = read_report(host);
     let capabilities = &node["status"]["capabilities"];
     let uplinks = capabilities["uplinks"].as_array().unwrap();
     assert_eq!(uplinks.len(), 3);
@@ -192,9 +194,9 @@ fn links(host: &mut Host) {
     assert_eq!(captured.iter().find(|link| link["name"] == "bond0.10").unwrap(), vlan);
 }
 
-fn drives(host: &mut Host) {
+fn check_drives(host: &mut Host) {
     let state = |host: &mut Host| {
-        let node = report(host);
+        let node = read_report(host);
         let drives = node["status"]["capabilities"]["nvme"].as_array().unwrap().clone();
         drives.iter().map(|drive| drive["inUse"].clone()).collect::<Vec<_>>()
     };
@@ -203,14 +205,14 @@ fn drives(host: &mut Host) {
     assert_eq!(state(host), [json!(false), json!(true)]);
     host.run_checked("mkfs.ext4 -q /dev/nvme0n1 && mkdir -p /var/lib/kubelet && mount /dev/nvme0n1 /var/lib/kubelet").unwrap();
     assert_eq!(state(host), [json!(true), json!(true)]);
-    let paths = report(host)["status"]["capabilities"]["directIO"].clone();
+    let paths = read_report(host)["status"]["capabilities"]["directIO"].clone();
     assert_eq!((&paths[0]["filesystem"], &paths[0]["supported"]), (&json!("ext4"), &json!(true)));
     host.run_checked("umount /var/lib/kubelet && mount -t tmpfs none /var/lib/kubelet").unwrap();
-    assert_eq!(report(host)["status"]["capabilities"]["directIO"][0]["filesystem"], "tmpfs");
+    assert_eq!(read_report(host)["status"]["capabilities"]["directIO"][0]["filesystem"], "tmpfs");
 }
 
 fn check_unprivileged_user(host: &mut Host) {
-    let ours = report(host);
+    let ours = read_report(host);
     host.run_checked("modprobe kvm_amd && udevadm settle").unwrap();
     let command =
         "setpriv --reuid 65534 --regid 65534 --clear-groups berth-agent report -o json 2>/dev/null";

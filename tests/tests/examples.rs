@@ -15,20 +15,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::controller::Controller;
 use berth_tests::repository;
 use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(120);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(120);
 const HOSTS: [&str; 2] = ["rack1-a", "rack1-b"];
 /// Requested number of machines by the namespace and name of the MachineDeployment.
 type RequestedMachines = BTreeMap<(String, String), u64>;
 
 #[test]
 fn example_tenants_get_their_machines() {
-    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
+            .unwrap();
     let kinds = [
         "virtualmachines.kubevirt.io",
         "virtualmachineinstances.kubevirt.io",
@@ -38,7 +40,7 @@ fn example_tenants_get_their_machines() {
         "virtualmachineclusterpreferences.instancetype.kubevirt.io",
     ];
     plane.install_kubevirt_crds(&kinds).unwrap();
-    plane.define_attachments().unwrap();
+    plane.define_network_attachments().unwrap();
     plane.define_machine_deployments().unwrap();
     plane
         .deploy(&[
@@ -53,47 +55,54 @@ fn example_tenants_get_their_machines() {
     plane.apply(&class.to_string()).unwrap();
     let _fleet = Fleet::start(&plane.kubeconfig(), &HOSTS, FleetBehaviour::Agents).unwrap();
     let _kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
-    let mut controllers = ["first", "second"].map(|name| start(&plane, name));
+    let mut controllers = ["first", "second"].map(|name| start_controller(&plane, name));
 
     let examples = repository().join("examples/tenants");
     plane.kubectl(&["apply", "-f", examples.to_str().unwrap()]).unwrap();
-    let mut requested = RequestedMachines::from([(key("shop", "web"), 3), (key("bank", "db"), 2)]);
+    let mut requested = RequestedMachines::from([
+        (deployment_key("shop", "web"), 3),
+        (deployment_key("bank", "db"), 2),
+    ]);
     wait_until_all_run(&plane, &requested);
     machines_use_their_tenants_network(&plane);
-    controllers_are_killed_at_random_times(&plane, &mut controllers, &mut requested);
+    killed_controllers_reach_the_desired_state(&plane, &mut controllers, &mut requested);
     objects_are_deleted_with_their_tenant(&plane);
-    assert!(!logs(&plane).contains("forbidden"), "a permission is missing: {}", logs(&plane));
+    assert!(
+        !controller_logs(&plane).contains("forbidden"),
+        "a permission is missing: {}",
+        controller_logs(&plane)
+    );
 }
 
-fn start(plane: &ControlPlane, name: &str) -> Controller {
+fn start_controller(plane: &ControlPlane, name: &str) -> Controller {
     Controller::start(plane, name, &[]).unwrap()
 }
 
-fn key(tenant: &str, deployment: &str) -> (String, String) {
+fn deployment_key(tenant: &str, deployment: &str) -> (String, String) {
     (format!("cluster-{tenant}"), deployment.to_owned())
 }
 
-fn items(plane: &ControlPlane, resource: &[&str]) -> Vec<Value> {
-    plane.get(resource).unwrap()["items"].as_array().unwrap().clone()
+fn list_items(plane: &ControlPlane, resource: &[&str]) -> Vec<Value> {
+    plane.get_json(resource).unwrap()["items"].as_array().unwrap().clone()
 }
 
-fn name(object: &Value) -> &str {
+fn object_name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
-fn logs(plane: &ControlPlane) -> String {
-    ["first", "second"].map(|name| format!("--- {name} ---\n{}\n", plane.log(name))).concat()
+fn controller_logs(plane: &ControlPlane) -> String {
+    ["first", "second"].map(|name| format!("--- {name} ---\n{}\n", plane.log_tail(name))).concat()
 }
 
 /// Waits until exactly the desired machines exist, all of them run, and all have the current template.
 fn wait_until_all_run(plane: &ControlPlane, requested: &RequestedMachines) {
     let mut last = String::new();
-    let done = plane.wait_until("all machines run", SOON, |plane| {
-        let vms = items(plane, &["virtualmachines", "-A"]);
+    let done = plane.wait_until("all machines run", SHORT_TIMEOUT, |plane| {
+        let vms = list_items(plane, &["virtualmachines", "-A"]);
         let total: u64 = requested.values().sum();
         last = format!("{} machines of {total}", vms.len());
         for ((namespace, deployment), count) in requested {
-            let one = plane.get(&["machinedeployment", deployment, "-n", namespace]).ok()?;
+            let one = plane.get_json(&["machinedeployment", deployment, "-n", namespace]).ok()?;
             let status = &one["status"];
             let number = |field: &str| status[field].as_u64().unwrap_or(0);
             if status["observedGeneration"] != one["metadata"]["generation"]
@@ -105,7 +114,7 @@ fn wait_until_all_run(plane: &ControlPlane, requested: &RequestedMachines) {
                 return None;
             }
         }
-        let tenants = items(plane, &["tenantclusters"]);
+        let tenants = list_items(plane, &["tenantclusters"]);
         let not_ready = tenants.iter().find(|one| {
             let conditions = one["status"]["conditions"].as_array();
             !conditions
@@ -114,12 +123,12 @@ fn wait_until_all_run(plane: &ControlPlane, requested: &RequestedMachines) {
                 .any(|one| one["type"] == "Ready" && one["status"] == "True")
         });
         if let Some(one) = not_ready {
-            last = format!("{}: {:#}", name(one), one["status"]);
+            last = format!("{}: {:#}", object_name(one), one["status"]);
             return None;
         }
         (vms.len() as u64 == total).then_some(())
     });
-    done.unwrap_or_else(|error| panic!("{error}: {last}\n{}", logs(plane)));
+    done.unwrap_or_else(|error| panic!("{error}: {last}\n{}", controller_logs(plane)));
 }
 
 fn machines_use_their_tenants_network(plane: &ControlPlane) {
@@ -142,9 +151,10 @@ fn machines_use_their_tenants_network(plane: &ControlPlane) {
     for (tenant, deployment) in [("shop", "web"), ("bank", "db")] {
         let namespace = format!("cluster-{tenant}");
         let attachment = format!("{namespace}/tenant-{tenant}");
-        for vm in
-            items(plane, &["virtualmachines", "-n", &namespace, "-l", &format!("md={deployment}")])
-        {
+        for vm in list_items(
+            plane,
+            &["virtualmachines", "-n", &namespace, "-l", &format!("md={deployment}")],
+        ) {
             let networks = vm["spec"]["template"]["spec"]["networks"].as_array().unwrap();
             assert!(
                 networks.iter().any(|one| one["multus"]["networkName"] == attachment.as_str()),
@@ -158,15 +168,15 @@ fn machines_use_their_tenants_network(plane: &ControlPlane) {
 /// Returns VLANs by tenant from the statuses, and asserts that each VLAN has its claim and only one tenant.
 fn assert_vlans_are_unique(plane: &ControlPlane) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
-    for one in items(plane, &["tenantclusters"]) {
+    for one in list_items(plane, &["tenantclusters"]) {
         let Some(vlan) = one["status"]["vlan"].as_u64() else { continue };
         assert!(
             found.values().all(|other| *other != vlan),
             "VLAN {vlan} is assigned twice: {one:#}, {found:?}"
         );
-        let claim = plane.get(&["vlanclaim", &format!("tenant-trunk-{vlan}")]).unwrap();
+        let claim = plane.get_json(&["vlanclaim", &format!("tenant-trunk-{vlan}")]).unwrap();
         assert_eq!(claim["spec"]["tenantUID"], one["metadata"]["uid"], "{one:#}");
-        found.insert(name(&one).to_owned(), vlan);
+        found.insert(object_name(&one).to_owned(), vlan);
     }
     found
 }
@@ -179,7 +189,7 @@ fn create_tenant(plane: &ControlPlane, tenant: &str) {
 
 /// Applies changes of all kinds while controllers are killed at random moments, and then waits until everything
 /// matches the desired state.
-fn controllers_are_killed_at_random_times(
+fn killed_controllers_reach_the_desired_state(
     plane: &ControlPlane,
     controllers: &mut [Controller; 2],
     requested: &mut RequestedMachines,
@@ -190,21 +200,21 @@ fn controllers_are_killed_at_random_times(
     for round in 0..rounds {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        change_something(plane, round, requested);
+        change_objects(plane, round, requested);
         std::thread::sleep(Duration::from_millis((random >> 33) % 1500));
         // The leader is killed, and in every third round both controllers.
-        let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
+        let lease = plane.get_json(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         let leader = usize::from(lease["spec"]["holderIdentity"] == "second");
         controllers[leader].running.stop();
         if round % 3 == 2 {
             controllers[1 - leader].running.stop();
-            controllers[1 - leader] = start(plane, ["first", "second"][1 - leader]);
+            controllers[1 - leader] = start_controller(plane, ["first", "second"][1 - leader]);
         }
-        controllers[leader] = start(plane, ["first", "second"][leader]);
+        controllers[leader] = start_controller(plane, ["first", "second"][leader]);
         assert_vlans_are_unique(plane);
         // While a machine is replaced, there may be one machine more than requested.
         for ((namespace, deployment), count) in requested.iter() {
-            let machines = items(
+            let machines = list_items(
                 plane,
                 &["virtualmachines", "-n", namespace, "-l", &format!("md={deployment}")],
             );
@@ -235,7 +245,7 @@ fn controllers_are_killed_at_random_times(
     assert_no_orphans(plane);
 }
 
-fn change_something(plane: &ControlPlane, round: u64, requested: &mut RequestedMachines) {
+fn change_objects(plane: &ControlPlane, round: u64, requested: &mut RequestedMachines) {
     let patch = |value: Value| {
         let value = value.to_string();
         plane
@@ -262,12 +272,12 @@ fn change_something(plane: &ControlPlane, round: u64, requested: &mut RequestedM
             let count = 2 + round % 4;
             let scale = ["scale", "machinedeployment", "web", "-n", "cluster-shop"];
             plane.kubectl(&[&scale[..], &[&format!("--replicas={count}")]].concat()).unwrap();
-            requested.insert(key("shop", "web"), count);
+            requested.insert(deployment_key("shop", "web"), count);
         }
         2 => {
             let tenant = format!("t{round}");
             create_tenant(plane, &tenant);
-            requested.insert(key(&tenant, "web"), 1);
+            requested.insert(deployment_key(&tenant, "web"), 1);
         }
         3 => {
             patch(json!({"spec": {"paused": round % 2 == 1}}));
@@ -275,7 +285,7 @@ fn change_something(plane: &ControlPlane, round: u64, requested: &mut RequestedM
         _ => {
             let tenant = format!("t{}", round - 2);
             plane.kubectl(&["delete", "tenantcluster", &tenant, "--wait=false"]).unwrap();
-            requested.remove(&key(&tenant, "web"));
+            requested.remove(&deployment_key(&tenant, "web"));
         }
     }
 }
@@ -283,11 +293,11 @@ fn change_something(plane: &ControlPlane, round: u64, requested: &mut RequestedM
 /// Asserts that every created object has an owner that exists.
 fn assert_no_orphans(plane: &ControlPlane) {
     let names = |resource: &[&str]| -> BTreeSet<String> {
-        items(plane, resource)
+        list_items(plane, resource)
             .iter()
             .map(|one| {
                 let namespace = one["metadata"]["namespace"].as_str().unwrap_or_default();
-                format!("{namespace}/{}", name(one))
+                format!("{namespace}/{}", object_name(one))
             })
             .collect()
     };
@@ -298,10 +308,10 @@ fn assert_no_orphans(plane: &ControlPlane) {
                 .as_str()
                 .map(|tenant| format!("/{tenant}"))
         };
-        items(plane, resource).iter().filter_map(label).collect()
+        list_items(plane, resource).iter().filter_map(label).collect()
     };
     plane
-        .wait_until("only namespaces of existing tenants exist", SOON, |_| {
+        .wait_until("only namespaces of existing tenants exist", SHORT_TIMEOUT, |_| {
             (tenant_labels(&["namespaces", "-l", "berth.dev/tenant"]) == tenants()).then_some(())
         })
         .unwrap();
@@ -319,11 +329,11 @@ fn assert_no_orphans(plane: &ControlPlane) {
     };
     // The garbage collector deletes the objects of machines that were just deleted.
     plane
-        .wait_until("only user data of existing machines exists", SOON, |_| {
+        .wait_until("only user data of existing machines exists", SHORT_TIMEOUT, |_| {
             (machines_with_user_data() == machines).then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {machines:?}, {:?}", machines_with_user_data()));
-    let claims = items(plane, &["vlanclaims"]);
+    let claims = list_items(plane, &["vlanclaims"]);
     let active_claims = claims.iter().filter(|one| one["status"]["releasedAt"].is_null());
     let active_claims: BTreeSet<String> =
         active_claims.map(|one| format!("/{}", one["spec"]["tenant"].as_str().unwrap())).collect();
@@ -339,19 +349,19 @@ fn objects_are_deleted_with_their_tenant(plane: &ControlPlane) {
             "machinedeployments",
             "network-attachment-definitions",
         ]
-        .map(|kind| (kind, items(plane, &[kind, "-A"]).len()));
-        let namespaces = items(plane, &["namespaces", "-l", "berth.dev/tenant"]).len();
+        .map(|kind| (kind, list_items(plane, &[kind, "-A"]).len()));
+        let namespaces = list_items(plane, &["namespaces", "-l", "berth.dev/tenant"]).len();
         let carried = HOSTS.iter().map(|host| {
             plane.infra_node(host)["spec"]["tenantNetworks"].as_array().map_or(0, Vec::len)
         });
         (counts, namespaces, carried.sum::<usize>())
     };
-    let deleted = plane.wait_until("all objects are deleted", SOON, |plane| {
+    let deleted = plane.wait_until("all objects are deleted", SHORT_TIMEOUT, |plane| {
         let (counts, spaces, carried) = remaining_objects(plane);
         (counts.iter().all(|(_, count)| *count == 0) && spaces == 0 && carried == 0).then_some(())
     });
     deleted.unwrap_or_else(|error| {
-        let tenants = items(plane, &["tenantclusters"]);
-        panic!("{error}: {:?}: {tenants:#?}\n{}", remaining_objects(plane), logs(plane))
+        let tenants = list_items(plane, &["tenantclusters"]);
+        panic!("{error}: {:?}: {tenants:#?}\n{}", remaining_objects(plane), controller_logs(plane))
     });
 }

@@ -8,22 +8,22 @@
 )]
 
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration, Launcher, Machine, predict};
-use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::repository;
 use serde_json::{Value, json};
 
 const GIB: u64 = 1 << 30;
 const FILES: [&str; 3] = ["performance.yaml", "density.yaml", "preferences.yaml"];
 
-fn text(file: &str) -> String {
+fn read_text(file: &str) -> String {
     std::fs::read_to_string(repository().join("deploy/instancetypes").join(file)).unwrap()
 }
 
-fn objects(file: &str) -> Vec<Value> {
-    serde_saphyr::from_multiple(&text(file)).unwrap()
+fn read_objects(file: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&read_text(file)).unwrap()
 }
 
-fn name(object: &Value) -> String {
+fn object_name(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
@@ -36,7 +36,7 @@ fn launcher(instancetype: &Value, preference: &Value) -> Launcher {
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
         "metadata": {"namespace": "cluster-abc", "name": "web-1"},
         "spec": {
-            "instancetype": {"name": name(instancetype)}, "preference": {"name": name(preference)},
+            "instancetype": {"name": object_name(instancetype)}, "preference": {"name": object_name(preference)},
             "template": {"spec": {"domain": {"devices": {}}}},
         },
     });
@@ -46,13 +46,14 @@ fn launcher(instancetype: &Value, preference: &Value) -> Launcher {
 
 #[test]
 fn each_instancetype_gives_a_launcher_pod_of_its_class() {
-    let preferences = objects("preferences.yaml");
+    let preferences = read_objects("preferences.yaml");
     let preferred =
-        |wanted: &str| preferences.iter().find(|one| name(one) == wanted).cloned().unwrap();
-    let types: Vec<Value> = [objects("performance.yaml"), objects("density.yaml")].concat();
+        |wanted: &str| preferences.iter().find(|one| object_name(one) == wanted).cloned().unwrap();
+    let types: Vec<Value> =
+        [read_objects("performance.yaml"), read_objects("density.yaml")].concat();
     assert!(types.len() >= 12);
     for one in &types {
-        let (name, spec) = (name(one), &one["spec"]);
+        let (name, spec) = (object_name(one), &one["spec"]);
         assert!(spec["nodeSelector"].is_null(), "{name} selects Nodes by labels");
         let (class, size) = name.rsplit_once('-').unwrap();
         let cpus: u64 = size.parse().unwrap();
@@ -83,7 +84,7 @@ fn each_instancetype_gives_a_launcher_pod_of_its_class() {
 
 #[test]
 fn instancetypes_match_the_schemas_of_kubevirt() {
-    let plane = ControlPlane::start(Parts::default()).unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     plane
         .install_kubevirt_crds(&[
             "virtualmachineclusterinstancetypes.instancetype.kubevirt.io",
@@ -91,12 +92,12 @@ fn instancetypes_match_the_schemas_of_kubevirt() {
         ])
         .unwrap();
     for file in FILES {
-        plane.apply(&text(file)).unwrap();
+        plane.apply(&read_text(file)).unwrap();
         // The API server drops fields that are not in the schema, without an error.
-        for object in objects(file) {
+        for object in read_objects(file) {
             let kind = object["kind"].as_str().unwrap().to_lowercase();
-            let stored = plane.get(&[&kind, &name(&object)]).unwrap();
-            assert_eq!(stored["spec"], object["spec"], "{}", name(&object));
+            let stored = plane.get_json(&[&kind, &object_name(&object)]).unwrap();
+            assert_eq!(stored["spec"], object["spec"], "{}", object_name(&object));
         }
     }
 }

@@ -12,29 +12,31 @@ use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, Parts, Version, condition};
-use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version, condition};
+use berth_tests::host::{Host, HostOptions, Kernel, Machine};
 use berth_tests::repository;
 use serde_json::{Value, json};
 
 /// Number of the host; its Node is rack1-21.
-const NUMBER: u8 = 21;
-const NODE: &str = "rack1-21";
+const HOST_NUMBER: u8 = 21;
+const NODE_NAME: &str = "rack1-21";
 const LONG_TIMEOUT: Duration = Duration::from_secs(240);
-const SOON: Duration = Duration::from_secs(60);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn daemonset_configures_and_reports_the_host() {
-    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
-    let mut host = Host::boot(&Options {
-        number: NUMBER,
-        machine: Machine::Small,
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
+            .unwrap();
+    let mut host = Host::boot(&HostOptions {
+        number: HOST_NUMBER,
+        machine: Machine::IntelNoSmt,
         kernel: Kernel::Stable,
-        cluster: true,
-        ..Options::default()
+        has_loopback_access: true,
+        ..HostOptions::default()
     })
     .unwrap();
-    plane.join(&mut host, NUMBER).unwrap();
+    plane.join(&mut host, HOST_NUMBER).unwrap();
     deploy(&plane, &mut host);
     host_is_reported(&plane);
     host_is_configured(&plane, &mut host);
@@ -71,7 +73,7 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
             .unwrap();
     }
     let ready = plane.wait_until("the DaemonSet's pod is Ready", LONG_TIMEOUT, |plane| {
-        let set = plane.get(&["daemonset", "-n", "berth-system", "berth-agent"]).ok()?;
+        let set = plane.get_json(&["daemonset", "-n", "berth-system", "berth-agent"]).ok()?;
         (set["status"]["numberReady"] == 1).then_some(())
     });
     if let Err(error) = ready {
@@ -83,16 +85,17 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
 
 /// Waits until the condition Ready is for the current generation of the spec.
 fn wait_until_ready(plane: &ControlPlane) -> Value {
-    let answered = plane.wait_until("Ready for the latest generation", SOON, |plane| {
-        let node = plane.infra_node(NODE);
+    let answered = plane.wait_until("Ready for the latest generation", SHORT_TIMEOUT, |plane| {
+        let node = plane.infra_node(NODE_NAME);
         let latest = node["status"]["observedGeneration"] == node["metadata"]["generation"];
         (latest && condition(&node, "Ready")["status"] == "True").then_some(node)
     });
-    answered.unwrap_or_else(|error| panic!("{error:#}\n{:#}", plane.infra_node(NODE)["status"]))
+    answered
+        .unwrap_or_else(|error| panic!("{error:#}\n{:#}", plane.infra_node(NODE_NAME)["status"]))
 }
 
 fn set_spec(plane: &ControlPlane, spec: &Value) {
-    plane.set_infra_node_spec(NODE, spec).unwrap();
+    plane.set_infra_node_spec(NODE_NAME, spec).unwrap();
 }
 
 fn host_is_reported(plane: &ControlPlane) {
@@ -101,7 +104,7 @@ fn host_is_reported(plane: &ControlPlane) {
     assert_eq!(status["capabilities"]["kubelet"]["cpuManagerPolicy"], "static", "{status:#}");
     assert_eq!(status["zones"].as_array().unwrap().len(), 2);
     assert_eq!(status["capabilities"]["cpu"]["threads"], 4);
-    let node = plane.get(&["node", NODE]).unwrap();
+    let node = plane.get_json(&["node", NODE_NAME]).unwrap();
     assert_eq!(node["status"]["capacity"]["berth.dev/pinnable-cpus"], "3", "{node:#}");
     assert_eq!(node["metadata"]["labels"]["host.berth.dev/cpu-manager"], "static");
     assert_eq!(node["metadata"]["labels"]["host.berth.dev/numa-zones"], "2");
@@ -128,8 +131,8 @@ fn host_is_configured(plane: &ControlPlane, host: &mut Host) {
     assert_eq!(host.run_checked("cat /sys/kernel/mm/ksm/sleep_millisecs").unwrap().trim(), "33");
     host.run_checked("bridge vlan show dev trunk0 | grep -q 120 && ip link show br-trunk").unwrap();
     plane
-        .wait_until("the Node has the bridge as a resource", SOON, |plane| {
-            let node = plane.get(&["node", NODE]).ok()?;
+        .wait_until("the Node has the bridge as a resource", SHORT_TIMEOUT, |plane| {
+            let node = plane.get_json(&["node", NODE_NAME]).ok()?;
             (node["status"]["allocatable"]["bridge.network.kubevirt.io/br-trunk"] == "1k")
                 .then_some(())
         })
@@ -140,8 +143,8 @@ fn drift_is_corrected(plane: &ControlPlane, host: &mut Host) {
     host.run_checked("ip link del br-trunk").unwrap();
     host.run_checked("for i in $(seq 100); do bridge vlan show dev trunk0 | grep -q 120 && exit; sleep 0.1; done; exit 1").unwrap();
     plane
-        .wait_until("an Event DriftCorrected exists", SOON, |plane| {
-            let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
+        .wait_until("an Event DriftCorrected exists", SHORT_TIMEOUT, |plane| {
+            let events = plane.get_json(&["events", "-n", "default"]).ok()?.to_string();
             events.contains("DriftCorrected").then_some(())
         })
         .unwrap();
@@ -155,7 +158,7 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pinned", "namespace": "default"},
         "spec": {
-            "nodeName": NODE, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+            "nodeName": NODE_NAME, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
             "nodeSelector": {"host.berth.dev/hugepages-2Mi": "true"},
             "containers": [{
                 "name": "compute", "image": "berth.test/busybox:1", "imagePullPolicy": "Never",
@@ -166,14 +169,15 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &pod.to_string()).unwrap();
     wait_until_pod_runs(plane, host, "pinned");
     let uid =
-        plane.get(&["pod", "pinned"]).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        plane.get_json(&["pod", "pinned"]).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
     let allocation = |plane: &ControlPlane| {
-        let node = plane.infra_node(NODE);
+        let node = plane.infra_node(NODE_NAME);
         let all = node["status"]["allocations"].as_array()?.clone();
         all.into_iter().find(|one| one["podUID"] == uid.as_str() && one["pod"] == "pinned")
     };
     let began = std::time::Instant::now();
-    let reported = plane.wait_until("the pod's allocation is reported", SOON, allocation).unwrap();
+    let reported =
+        plane.wait_until("the pod's allocation is reported", SHORT_TIMEOUT, allocation).unwrap();
     writeln!(
         std::io::stderr(),
         "the allocation is reported {:?} after the pod runs",
@@ -189,13 +193,13 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     );
     assert_eq!(reported["hugepages"], json!([{"size": "2Mi", "count": 4}]), "{reported:#}");
     plane.kubectl(&["delete", "pod", "pinned", "--force", "--grace-period=0"]).unwrap();
-    let removed = plane.wait_until("the allocation is removed", SOON, |plane| {
+    let removed = plane.wait_until("the allocation is removed", SHORT_TIMEOUT, |plane| {
         allocation(plane).is_none().then_some(())
     });
     if let Err(error) = removed {
         panic!(
             "{error:#}\n{:#}\n{}",
-            plane.infra_node(NODE)["status"]["allocations"],
+            plane.infra_node(NODE_NAME)["status"]["allocations"],
             pod_state(host)
         );
     }
@@ -213,7 +217,7 @@ fn pod_state(host: &mut Host) -> String {
 
 fn wait_until_pod_runs(plane: &ControlPlane, host: &mut Host, name: &str) {
     let running = plane.wait_until("the pod runs", LONG_TIMEOUT, |plane| {
-        let pod = plane.get(&["pod", name]).ok()?;
+        let pod = plane.get_json(&["pod", name]).ok()?;
         (pod["status"]["phase"] == "Running").then_some(())
     });
     if let Err(error) = running {
@@ -228,7 +232,7 @@ fn restart_kubelet(plane: &ControlPlane, host: &mut Host) {
     // The kubelet must have set the condition Ready after the restart.
     let now = host.run_checked("date -u +%Y-%m-%dT%H:%M:%SZ").unwrap();
     let ready = plane.wait_until("the Node is Ready again", LONG_TIMEOUT, |plane| {
-        let node = plane.get(&["node", NODE]).ok()?;
+        let node = plane.get_json(&["node", NODE_NAME]).ok()?;
         let ready = condition(&node, "Ready");
         let is_recent = ready["lastHeartbeatTime"].as_str().unwrap_or_default() >= now.trim();
         (is_recent && ready["status"] == "True").then_some(())
@@ -246,7 +250,7 @@ fn restarted_kubelet_readmits_all_pods(plane: &ControlPlane, host: &mut Host) {
     let others = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "attached", "namespace": "default"},
         "spec": {
-            "nodeName": NODE, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+            "nodeName": NODE_NAME, "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
             "containers": [{
                 "name": "compute", "image": "berth.test/busybox:1", "imagePullPolicy": "Never",
                 "resources": {"limits": {"bridge.network.kubevirt.io/br-trunk": "1"}},
@@ -262,8 +266,8 @@ fn restarted_kubelet_readmits_all_pods(plane: &ControlPlane, host: &mut Host) {
         "ksm": {"mode": "Off"}, "networks": null, "tenantNetworks": null}),
     );
     plane
-        .wait_until("the resource is removed", SOON, |plane| {
-            let node = plane.get(&["node", NODE]).ok()?;
+        .wait_until("the resource is removed", SHORT_TIMEOUT, |plane| {
+            let node = plane.get_json(&["node", NODE_NAME]).ok()?;
             node["status"]["capacity"]["bridge.network.kubevirt.io/br-trunk"]
                 .is_null()
                 .then_some(())
@@ -272,12 +276,12 @@ fn restarted_kubelet_readmits_all_pods(plane: &ControlPlane, host: &mut Host) {
     restart_kubelet(plane, host);
     std::thread::sleep(Duration::from_secs(10));
     for name in ["pinned", "attached"] {
-        let pod = plane.get(&["pod", name]).unwrap();
+        let pod = plane.get_json(&["pod", name]).unwrap();
         assert_eq!(pod["status"]["phase"], "Running", "{:#}", pod["status"]);
         assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], 0);
     }
     let pods = plane
-        .get(&["pods", "-n", "berth-system", "-l", "app.kubernetes.io/name=berth-agent"])
+        .get_json(&["pods", "-n", "berth-system", "-l", "app.kubernetes.io/name=berth-agent"])
         .unwrap();
     assert_eq!(pods["items"].as_array().unwrap().len(), 1);
 }
@@ -312,7 +316,7 @@ fn upgrade_keeps_links(plane: &ControlPlane, host: &mut Host) {
 fn deployment_elects_a_leader(plane: &ControlPlane) {
     let available = plane.wait_until("both controllers are Ready", LONG_TIMEOUT, |plane| {
         let deployment =
-            plane.get(&["deployment", "-n", "berth-system", "berth-controller"]).ok()?;
+            plane.get_json(&["deployment", "-n", "berth-system", "berth-controller"]).ok()?;
         (deployment["status"]["availableReplicas"] == 2).then_some(())
     });
     let pods = ["-n", "berth-system", "-l", "app.kubernetes.io/name=berth-controller"];
@@ -329,21 +333,24 @@ fn deployment_elects_a_leader(plane: &ControlPlane) {
         plane.apply(&profile.to_string()).unwrap();
         plane
             .wait_until("the profile is applied", LONG_TIMEOUT, |plane| {
-                let spec = plane.infra_node(NODE)["spec"].clone();
+                let spec = plane.infra_node(NODE_NAME)["spec"].clone();
                 (spec["profile"] == "dense" && spec["transparentHugepages"] == pages).then_some(())
             })
             .unwrap();
     };
     profile("Madvise");
     let label = |plane: &ControlPlane| {
-        plane.get(&["node", NODE]).unwrap()["metadata"]["labels"]["berth.dev/class"].clone()
+        plane.get_json(&["node", NODE_NAME]).unwrap()["metadata"]["labels"]["berth.dev/class"]
+            .clone()
     };
     plane
-        .wait_until("the Node has the class", LONG_TIMEOUT, |plane| (label(plane) == "Density").then_some(()))
+        .wait_until("the Node has the class", LONG_TIMEOUT, |plane| {
+            (label(plane) == "Density").then_some(())
+        })
         .unwrap();
     // The leader ends and releases the Lease for the other pod.
     let holder = |plane: &ControlPlane| {
-        let lease = plane.get(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
+        let lease = plane.get_json(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
     };
     let first = holder(plane);

@@ -20,13 +20,13 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::TenantCluster;
-use berth_controller::run::events::Events;
+use berth_controller::run::events::EventEmitter;
 use berth_controller::run::machines;
 use berth_controller::run::tenants::SharedInformers;
-use berth_tests::cluster::{ControlPlane, Parts, condition};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::write_controller_kubeconfig;
 use berth_tests::repository;
-use berth_tests::simulated::{KubeVirt, client, runtime};
+use berth_tests::simulated::{KubeVirt, create_client, create_runtime};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 
 /// Resync interval for objects without changes.
 const RESYNC: Duration = Duration::from_secs(600);
-const SOON: Duration = Duration::from_secs(40);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(40);
 const NAMESPACE: &str = "cluster-abc";
 
 fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
@@ -66,11 +66,11 @@ struct Controller(Option<Runtime>);
 impl Controller {
     /// Starts the controller with the permissions that it has in a cluster.
     fn start(plane: &ControlPlane) -> Self {
-        let runtime = runtime().unwrap();
+        let runtime = create_runtime().unwrap();
         let client =
-            runtime.block_on(client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
+            runtime.block_on(create_client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
         runtime.spawn(async move {
-            let events = Arc::new(Events::new(client.clone(), "test"));
+            let events = Arc::new(EventEmitter::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
             let SharedInformers { tenants, configs, .. } =
                 SharedInformers::start_watches(&client, &mut tasks);
@@ -88,7 +88,7 @@ impl Drop for Controller {
 
 fn machines(plane: &ControlPlane, deployment: &str) -> Vec<Value> {
     let list = plane
-        .get(&["virtualmachines", "-n", NAMESPACE, "-l", &format!("md={deployment}")])
+        .get_json(&["virtualmachines", "-n", NAMESPACE, "-l", &format!("md={deployment}")])
         .unwrap_or_default();
     list["items"].as_array().cloned().unwrap_or_default()
 }
@@ -101,22 +101,24 @@ fn machine_names(plane: &ControlPlane, deployment: &str) -> BTreeSet<String> {
 }
 
 fn deployment_status(plane: &ControlPlane, deployment: &str) -> Value {
-    plane.get(&["machinedeployment", deployment, "-n", NAMESPACE]).unwrap_or_default()
+    plane.get_json(&["machinedeployment", deployment, "-n", NAMESPACE]).unwrap_or_default()
 }
 
 /// Waits until exactly this number of machines run, all with the current template.
 fn wait_until_complete(plane: &ControlPlane, deployment: &str, count: u64) {
     let mut last = Value::Null;
-    let done = plane.wait_until(&format!("{count} machines of {deployment}"), SOON, |plane| {
-        last = deployment_status(plane, deployment);
-        let number = |field: &str| last["status"][field].as_u64().unwrap_or(0);
-        let is_observed = last["status"]["observedGeneration"] == last["metadata"]["generation"];
-        let counts_match = ["replicas", "updatedReplicas", "readyReplicas"]
-            .iter()
-            .all(|field| number(field) == count);
-        (is_observed && counts_match && machine_names(plane, deployment).len() as u64 == count)
-            .then_some(())
-    });
+    let done =
+        plane.wait_until(&format!("{count} machines of {deployment}"), SHORT_TIMEOUT, |plane| {
+            last = deployment_status(plane, deployment);
+            let number = |field: &str| last["status"][field].as_u64().unwrap_or(0);
+            let is_observed =
+                last["status"]["observedGeneration"] == last["metadata"]["generation"];
+            let counts_match = ["replicas", "updatedReplicas", "readyReplicas"]
+                .iter()
+                .all(|field| number(field) == count);
+            (is_observed && counts_match && machine_names(plane, deployment).len() as u64 == count)
+                .then_some(())
+        });
     done.unwrap_or_else(|error| {
         panic!("{error}: {:#}\n{:#?}", last["status"], machine_names(plane, deployment))
     });
@@ -124,7 +126,7 @@ fn wait_until_complete(plane: &ControlPlane, deployment: &str, count: u64) {
 
 fn wait_until_condition(plane: &ControlPlane, deployment: &str, type_: &str, words: &str) {
     let mut last = Value::Null;
-    let done = plane.wait_until(words, SOON, |plane| {
+    let done = plane.wait_until(words, SHORT_TIMEOUT, |plane| {
         last = deployment_status(plane, deployment);
         let condition = condition(&last, type_);
         let text =
@@ -141,7 +143,9 @@ fn apply(plane: &ControlPlane, object: &Value) {
 /// All tests share one control plane, because its start takes longest.
 #[test]
 fn machines_are_created_and_reconciled() {
-    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
+            .unwrap();
     let kinds = ["virtualmachines.kubevirt.io", "virtualmachineinstances.kubevirt.io"];
     plane.install_kubevirt_crds(&kinds).unwrap();
     plane.define_machine_deployments().unwrap();
@@ -267,8 +271,8 @@ fn machines_wait_for_network_policies(plane: &ControlPlane) {
 
 /// Writes the status that the reconciler of tenants would write; this reconciler does not run here.
 fn patch_tenant_status(plane: &ControlPlane, tenant: &str, status: &Value) {
-    runtime().unwrap().block_on(async {
-        let api: Api<TenantCluster> = Api::all(client(&plane.kubeconfig()).await.unwrap());
+    create_runtime().unwrap().block_on(async {
+        let api: Api<TenantCluster> = Api::all(create_client(&plane.kubeconfig()).await.unwrap());
         let patch = Patch::Merge(json!({"status": status}));
         api.patch_status(tenant, &PatchParams::default(), &patch).await.unwrap();
     });
@@ -305,14 +309,18 @@ fn grant_secret_access(plane: &ControlPlane, namespace: &str) {
 }
 
 fn machines_wait_for_user_data(plane: &ControlPlane) {
-    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "permission=granted"]).unwrap();
+    plane
+        .kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "permission=granted"])
+        .unwrap();
     wait_until_condition(plane, "web", "Valid", "Secret cluster-abc/base does not exist");
     assert!(machines(plane, "web").is_empty());
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": NAMESPACE},
         "stringData": {"userdata": "#cloud-config\nhostname: x\n"}});
     apply(plane, &secret);
     // Secrets are not watched; a change of the MachineDeployment triggers an immediate reconcile.
-    plane.kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "secret=created"]).unwrap();
+    plane
+        .kubectl(&["annotate", "machinedeployment", "web", "-n", NAMESPACE, "secret=created"])
+        .unwrap();
 }
 
 fn machines_start(plane: &ControlPlane) {
@@ -321,7 +329,8 @@ fn machines_start(plane: &ControlPlane) {
     wait_until_condition(plane, "web", "Progressing", "Complete");
     for vm in machines(plane, "web") {
         let name = vm["metadata"]["name"].as_str().unwrap();
-        let secret = plane.get(&["secret", &format!("userdata-{name}"), "-n", NAMESPACE]).unwrap();
+        let secret =
+            plane.get_json(&["secret", &format!("userdata-{name}"), "-n", NAMESPACE]).unwrap();
         assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], vm["metadata"]["uid"]);
         let data = secret["data"]["userdata"].as_str().unwrap();
         let data = String::from_utf8(STANDARD.decode(data).unwrap()).unwrap();
@@ -330,11 +339,12 @@ fn machines_start(plane: &ControlPlane) {
         assert_eq!(vm["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"], "abc");
     }
     let mut last = Value::Null;
-    let counted = plane.wait_until("the tenant's status counts the machines", SOON, |plane| {
-        last = plane.get(&["tenantcluster", "abc"]).unwrap_or_default();
-        (last["status"]["machines"] == json!({"desired": 2, "current": 2, "ready": 2}))
-            .then_some(())
-    });
+    let counted =
+        plane.wait_until("the tenant's status counts the machines", SHORT_TIMEOUT, |plane| {
+            last = plane.get_json(&["tenantcluster", "abc"]).unwrap_or_default();
+            (last["status"]["machines"] == json!({"desired": 2, "current": 2, "ready": 2}))
+                .then_some(())
+        });
     counted.unwrap_or_else(|error| panic!("{error}: {:#}", last["status"]));
 }
 
@@ -342,7 +352,7 @@ fn changed_template_replaces_machines_one_by_one(plane: &ControlPlane) {
     let before = machine_names(plane, "web");
     apply(plane, &deployment("web", 2, "3Gi"));
     let mut max_machines = 0;
-    let replaced = plane.wait_until("all machines are replaced", SOON, |plane| {
+    let replaced = plane.wait_until("all machines are replaced", SHORT_TIMEOUT, |plane| {
         let all = machines(plane, "web");
         max_machines = max_machines.max(all.len());
         let status = deployment_status(plane, "web");
@@ -384,7 +394,7 @@ fn paused_deployment_replaces_no_machines(plane: &ControlPlane) {
             r#"{"spec":{"paused":false}}"#,
         ])
         .unwrap();
-    let replaced = plane.wait_until("the machine is replaced", SOON, |plane| {
+    let replaced = plane.wait_until("the machine is replaced", SHORT_TIMEOUT, |plane| {
         let current = machine_names(plane, "web");
         (current.len() == 1 && current.is_disjoint(&before)).then_some(())
     });
@@ -408,7 +418,7 @@ fn ended_machine_is_replaced(plane: &ControlPlane) {
             failed,
         ])
         .unwrap();
-    let replaced = plane.wait_until("the machine is replaced", SOON, |plane| {
+    let replaced = plane.wait_until("the machine is replaced", SHORT_TIMEOUT, |plane| {
         let current = machine_names(plane, "web");
         (current.len() == 1 && current.is_disjoint(&before)).then_some(())
     });
@@ -430,7 +440,7 @@ fn existing_machine_is_adopted(plane: &ControlPlane, kubevirt: &KubeVirt) {
     apply(plane, &secret);
     apply(plane, &deployment("old", 1, "2Gi"));
     wait_until_complete(plane, "old", 1);
-    let adopted = plane.get(&["virtualmachine", "old-one", "-n", NAMESPACE]).unwrap();
+    let adopted = plane.get_json(&["virtualmachine", "old-one", "-n", NAMESPACE]).unwrap();
     assert_eq!(adopted["metadata"]["ownerReferences"][0]["name"], "old");
 }
 
@@ -488,13 +498,14 @@ fn deleted_tenant_gets_no_machines(plane: &ControlPlane) {
     in_other_namespace["metadata"]["annotations"]["berth.dev/tenant"] = "leaving".into();
     apply(plane, &in_other_namespace);
     plane
-        .wait_until("the condition gives the reason", SOON, |plane| {
-            let object = plane.get(&["machinedeployment", "elsewhere", "-n", "default"]).ok()?;
+        .wait_until("the condition gives the reason", SHORT_TIMEOUT, |plane| {
+            let object =
+                plane.get_json(&["machinedeployment", "elsewhere", "-n", "default"]).ok()?;
             let message = condition(&object, "Valid")["message"].as_str()?;
             message.contains("tenant leaving is being deleted").then_some(())
         })
         .unwrap();
-    let machines = plane.get(&["virtualmachines", "-n", "cluster-leaving"]).unwrap();
+    let machines = plane.get_json(&["virtualmachines", "-n", "cluster-leaving"]).unwrap();
     assert_eq!(machines["items"], json!([]));
 }
 
@@ -537,8 +548,8 @@ fn no_machines_are_created_beside_machine_controller(plane: &ControlPlane) {
         "Berth must not write the status of another controller's object"
     );
     plane
-        .wait_until("an Event ManagedByMachineController exists", SOON, |plane| {
-            let events = plane.get(&["events", "-n", NAMESPACE]).unwrap();
+        .wait_until("an Event ManagedByMachineController exists", SHORT_TIMEOUT, |plane| {
+            let events = plane.get_json(&["events", "-n", NAMESPACE]).unwrap();
             let mut events = events["items"].as_array().unwrap().iter();
             events
                 .any(|event| {

@@ -27,13 +27,13 @@ mod traffic;
 use std::io::Write as _;
 use std::path::Path;
 
-use berth_tests::host::{Host, Kernel, Machine, Options, Trunk};
+use berth_tests::host::{Host, HostOptions, Kernel, Machine, Trunk};
 use berth_tests::repository;
 
 /// Path of the manifest on a host.
-const MANIFEST: &str = "/etc/berth/infranode.yaml";
+const MANIFEST_PATH: &str = "/etc/berth/infranode.yaml";
 /// Name of the cable's end on a host.
-const UPLINK: &str = "trunk0";
+const UPLINK_NAME: &str = "trunk0";
 
 /// Boots two hosts with these numbers in parallel, with a cable between them. If `cluster` is true, the second host
 /// reaches this machine's loopback.
@@ -42,14 +42,14 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
     let ends = numbers.map(|number| folder.path().join(number.to_string()));
     let start = |number: u8, ours: &Path, theirs: &Path, cluster: bool| {
         let agent = repository().join("target/release/berth-agent");
-        let mut host = Host::boot(&Options {
+        let mut host = Host::boot(&HostOptions {
             agent: Some(&agent),
             number,
-            machine: Machine::Small,
+            machine: Machine::IntelNoSmt,
             kernel,
             memory_mib: Some(1536),
             trunk: Some(Trunk { local_socket: ours, peer_socket: theirs }),
-            cluster,
+            has_loopback_access: cluster,
         })
         .unwrap();
         host.run_checked("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();
@@ -76,8 +76,8 @@ fn name_uplink(host: &mut Host) {
     host.run_checked(&format!(
         "for link in /sys/class/net/*; do \
            if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ]; then \
-             ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK}; fi; done; \
-         ip link set {UPLINK} mtu 2000 up; \
+             ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK_NAME}; fi; done; \
+         ip link set {UPLINK_NAME} mtu 2000 up; \
          ip netns add control && for link in /sys/class/net/*; do \
            if [ \"$(cat $link/address)\" = 52:54:00:be:28:{number:02x} ]; then \
              ip link set ${{link##*/}} netns control name control0; fi; done; \
@@ -101,15 +101,15 @@ fn manifest(networks: &[&str], tenants: &[&str]) -> String {
 /// Writes the manifest as an editor does: to a temporary file that is then renamed.
 fn write_manifest(host: &mut Host, manifest: &str) {
     host.run_checked(&format!(
-        "mkdir -p /etc/berth && cat > {MANIFEST}.new <<'END'\n{manifest}END\nmv {MANIFEST}.new {MANIFEST}"
+        "mkdir -p /etc/berth && cat > {MANIFEST_PATH}.new <<'END'\n{manifest}END\nmv {MANIFEST_PATH}.new {MANIFEST_PATH}"
     ))
     .unwrap();
 }
 
 fn apply(host: &mut Host, manifest: &str) -> String {
     write_manifest(host, manifest);
-    let output = host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
-    let again = host.run_checked(&format!("berth-agent plan -f {MANIFEST}")).unwrap();
+    let output = host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
+    let again = host.run_checked(&format!("berth-agent plan -f {MANIFEST_PATH}")).unwrap();
     assert!(again.contains("nothing to do"), "a second plan is not empty:\n{again}");
     output
 }
@@ -123,14 +123,14 @@ fn join_lines(table: &str) -> String {
 /// kernel adds after a delay.
 fn add_management_link(host: &mut Host) {
     host.run_checked(&format!(
-        "ip link add link {UPLINK} name mgmt0 type vlan id 10; ip link set mgmt0 up; \
+        "ip link add link {UPLINK_NAME} name mgmt0 type vlan id 10; ip link set mgmt0 up; \
          until ip -6 route show table local dev mgmt0 | grep -q '^local fe80'; do sleep 0.1; done"
     ))
     .unwrap();
 }
 
 /// Returns the kernel's state of links, bridges and addresses, without counters and timers.
-fn links(host: &mut Host) -> String {
+fn read_link_state(host: &mut Host) -> String {
     host.run_checked("tenants links").unwrap()
 }
 
@@ -148,13 +148,13 @@ fn assert_same(before: &str, after: &str) {
 }
 
 #[test]
-fn tenants_have_networks_of_their_own() {
+fn tenant_networks_are_isolated() {
     run_on_two_hosts([11, 12], Kernel::Stable, |hosts| {
         frames::networks_are_not_created_without_nftables(&mut hosts[0]);
         bad_input::invalid_networks_are_reported_and_others_are_created(&mut hosts[0]);
         traffic::tenants_are_isolated_in_each_scenario(hosts);
         definitions::tenants_are_isolated_by_definitions(hosts);
-        daemon::daemon_keeps_networks(hosts);
+        daemon::daemon_maintains_networks(hosts);
         management::management_traffic_is_kept(hosts, false);
         faults::killed_commands_are_completed(&mut hosts[0], 5);
     });
@@ -163,37 +163,37 @@ fn tenants_have_networks_of_their_own() {
 /// Slow test of faults that occur once in years.
 #[test]
 #[ignore = "slow: make faults"]
-fn faults_of_changes() {
+fn faults_during_changes_are_tolerated() {
     run_on_two_hosts([13, 14], Kernel::Backports, |hosts| {
         management::management_traffic_is_kept(hosts, true);
         faults::killed_commands_are_completed(&mut hosts[0], 50);
-        faults::four_thousand_links_at_once(&mut hosts[0]);
+        faults::no_event_of_four_thousand_links_is_missed(&mut hosts[0]);
     });
 }
 
 /// Slow test, run by `make faults`.
 #[test]
 #[ignore = "slow: make faults"]
-fn faults_of_hosts() {
+fn faults_of_hosts_are_tolerated() {
     run_on_two_hosts([15, 16], Kernel::Backports, |hosts| {
-        faults::thousand_tenants_and_a_flapping_uplink(&mut hosts[0]);
-        faults::other_managers(&mut hosts[0]);
+        faults::thousand_tenants_survive_a_flapping_uplink(&mut hosts[0]);
+        faults::tenants_survive_other_network_managers(&mut hosts[0]);
     });
 }
 
 /// Slow test, run by `make faults`.
 #[test]
 #[ignore = "slow: make faults"]
-fn faults_of_power() {
+fn faults_of_power_are_tolerated() {
     run_on_two_hosts([17, 18], Kernel::Backports, |hosts| {
-        faults::power_cuts(&mut hosts[0], 20);
+        faults::networks_are_restored_after_power_cuts(&mut hosts[0], 20);
     });
 }
 
 /// Slow test that needs a control plane.
 #[test]
 #[ignore = "slow: make faults"]
-fn faults_of_servers() {
+fn faults_of_servers_are_tolerated() {
     run_on_hosts(
         || boot([19, 20], Kernel::Backports, true),
         |hosts| {
@@ -215,8 +215,11 @@ fn run_on_hosts(boot: impl Fn() -> [Host; 2], scenario: fn(&mut [Host; 2])) {
         match result {
             Ok(()) => return,
             Err(_) if !last && hosts.iter().any(Host::failed_by_emulation) => {
-                writeln!(std::io::stderr(), "a kernel failed because of the emulation; the test restarts")
-                    .unwrap_or_default();
+                writeln!(
+                    std::io::stderr(),
+                    "a kernel failed because of the emulation; the test restarts"
+                )
+                .unwrap_or_default();
             }
             Err(panic) => std::panic::resume_unwind(panic),
         }

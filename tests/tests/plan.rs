@@ -11,11 +11,11 @@
 use std::process::Command;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::repository;
 use serde_json::{Value, json};
 
-fn plan(arguments: &[&str]) -> Value {
+fn run_plan(arguments: &[&str]) -> Value {
     let output = Command::new(repository().join("target/release/berth-controller"))
         .args(["plan", "-o", "json"])
         .args(arguments)
@@ -27,7 +27,7 @@ fn plan(arguments: &[&str]) -> Value {
 }
 
 /// Returns the objects of a file of the example fleet, as `kubectl create --dry-run=client` prints them.
-fn objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
+fn read_objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
     let path = repository().join("examples/fleet").join(file);
     let read = ["create", "--dry-run=client", "--validate=false", "-o", "json", "-f"];
     let arguments: Vec<&str> = read.iter().copied().chain([path.to_str().unwrap()]).collect();
@@ -42,10 +42,12 @@ fn objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
 
 #[test]
 fn live_cluster_and_its_files_have_equal_plans() {
-    let plane = ControlPlane::start(Parts { controllers: false, audit: true }).unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: false, has_audit_log: true })
+            .unwrap();
     plane.deploy(&[]).unwrap();
     for host in ["rack1-a", "rack1-b", "rack2-a", "lab-a"] {
-        let mut infra = objects(&plane, &format!("{host}.yaml")).remove(0);
+        let mut infra = read_objects(&plane, &format!("{host}.yaml")).remove(0);
         // Kubernetes 1.20 converts empty strings in an apply to null.
         let cpu = infra["status"]["capabilities"]["cpu"].as_object_mut().unwrap();
         cpu.retain(|_, value| *value != "");
@@ -53,33 +55,37 @@ fn live_cluster_and_its_files_have_equal_plans() {
             zone.as_object_mut().unwrap().retain(|_, value| *value != "");
         });
         plane.apply(&infra.to_string()).unwrap();
-        let mut current = plane.get(&["infranode", host]).unwrap();
+        let mut current = plane.get_json(&["infranode", host]).unwrap();
         current["status"] = infra["status"].clone();
         let path = format!("/apis/berth.dev/v1alpha1/infranodes/{host}/status");
         let replace = ["replace", "--raw", &path, "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &replace, &current.to_string()).unwrap();
-        make_node(&plane, host);
+        create_node(&plane, host);
     }
     plane.kubectl(&["create", "namespace", "cluster-abc"]).unwrap();
     plane
-        .wait_until("the ServiceAccount of the namespace exists", Duration::from_secs(30), |plane| {
-            // Without controllers the ServiceAccount is not created, and the server refuses pods without it.
-            let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        .wait_until(
+            "the ServiceAccount of the namespace exists",
+            Duration::from_secs(30),
+            |plane| {
+                // Without controllers the ServiceAccount is not created, and the server refuses pods without it.
+                let account = json!({"apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": "default", "namespace": "cluster-abc"}});
-            plane.apply(&account.to_string()).ok()
-        })
+                plane.apply(&account.to_string()).ok()
+            },
+        )
         .unwrap();
-    for mut pod in objects(&plane, "running.yaml") {
+    for mut pod in read_objects(&plane, "running.yaml") {
         pod["spec"]["containers"][0]["image"] = "none".into();
         pod["metadata"]["uid"].take();
         plane.apply(&pod.to_string()).unwrap();
     }
     // The server generates other uids, so the reports must list the uids of the server.
     for host in ["rack1-a"] {
-        let mut infra = plane.get(&["infranode", host]).unwrap();
+        let mut infra = plane.get_json(&["infranode", host]).unwrap();
         for (vm, at) in [("db-1", 0), ("cache-1", 1)] {
             let label = format!("vm.kubevirt.io/name={vm}");
-            let pods = plane.get(&["pods", "-n", "cluster-abc", "-l", &label]).unwrap();
+            let pods = plane.get_json(&["pods", "-n", "cluster-abc", "-l", &label]).unwrap();
             infra["status"]["allocations"][at]["podUID"] =
                 pods["items"][0]["metadata"]["uid"].clone();
         }
@@ -87,17 +93,17 @@ fn live_cluster_and_its_files_have_equal_plans() {
         let replace = ["replace", "--raw", &path, "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &replace, &infra.to_string()).unwrap();
     }
-    let before = audit(&plane).len();
+    let before = read_audit_log(&plane).len();
     let kubeconfig = plane.kubeconfig();
     let machines = ["-f", "examples/fleet/machines.yaml", "-f", "examples/fleet/profiles.yaml"];
     let live: Vec<&str> =
         ["--kubeconfig", kubeconfig.to_str().unwrap()].into_iter().chain(machines).collect();
-    let live = plan(&live);
-    let filed = plan(&["-f", "examples/fleet/"]);
+    let live = run_plan(&live);
+    let filed = run_plan(&["-f", "examples/fleet/"]);
     for part in ["problems", "unplaced", "running", "placed", "hosts"] {
         assert_eq!(live[part], filed[part], "{part}");
     }
-    let requests: Vec<Value> = audit(&plane).split_off(before);
+    let requests: Vec<Value> = read_audit_log(&plane).split_off(before);
     let plan_requests =
         |event: &&Value| !event["userAgent"].as_str().unwrap_or_default().contains("kubectl");
     let ours: Vec<&Value> =
@@ -112,12 +118,12 @@ fn live_cluster_and_its_files_have_equal_plans() {
 
 /// Creates the Node of a host of the example fleet: as the kubelet registers it, and with the fields that the agent and
 /// KubeVirt add.
-fn make_node(plane: &ControlPlane, host: &str) {
-    plane.make_node(host).unwrap();
-    let filed = plan(&["-f", &format!("examples/fleet/{host}.yaml")]);
+fn create_node(plane: &ControlPlane, host: &str) {
+    plane.create_node(host).unwrap();
+    let filed = run_plan(&["-f", &format!("examples/fleet/{host}.yaml")]);
     let usage = &filed["hosts"][0];
     let bytes = |part: &str| usage[part]["total"].as_u64().unwrap();
-    let infra = objects(plane, &format!("{host}.yaml")).remove(0);
+    let infra = read_objects(plane, &format!("{host}.yaml")).remove(0);
     let mut pages = json!({});
     for zone in infra["status"]["zones"].as_array().unwrap() {
         for pool in zone["hugepages"].as_array().unwrap() {
@@ -128,7 +134,7 @@ fn make_node(plane: &ControlPlane, host: &str) {
             pages[&name] = sum.into();
         }
     }
-    let mut node = plane.get(&["node", host]).unwrap();
+    let mut node = plane.get_json(&["node", host]).unwrap();
     let mut amounts = json!({
         "cpu": format!("{}m", bytes("cpuMillis")), "memory": bytes("memory").to_string(), "pods": "110",
         "devices.kubevirt.io/kvm": "1000", "devices.kubevirt.io/tun": "1000",
@@ -163,7 +169,7 @@ fn make_node(plane: &ControlPlane, host: &str) {
     plane.kubectl(&["taint", "node", host, "node.kubernetes.io/not-ready-"]).unwrap();
 }
 
-fn audit(plane: &ControlPlane) -> Vec<Value> {
+fn read_audit_log(plane: &ControlPlane) -> Vec<Value> {
     let log = std::fs::read_to_string(plane.folder().join("audit.log")).unwrap_or_default();
     log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }

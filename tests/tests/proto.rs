@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// The messages are in `host-facts`, which has no asynchronous runtime; the client is in the agent.
 #[test]
-fn the_generated_client_is_current() {
+fn generated_client_is_current() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let proto = repository.join("agent/proto");
     let definition = protox::compile(["podresources.proto"], [proto]).unwrap();
@@ -33,6 +33,10 @@ fn the_generated_client_is_current() {
             std::fs::write(&file, &generated).unwrap();
         }
         let committed = std::fs::read_to_string(&file).unwrap_or_default();
-        assert!(committed == generated, "{} differs from the generated code; run the test with BERTH_UPDATE=1", file.display());
+        assert!(
+            committed == generated,
+            "{} differs from the generated code; run the test with BERTH_UPDATE=1",
+            file.display()
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! code reports them, and the controller's code reads the report. For the next pod, the engine must then decide as
 //! the kubelet did.
 //!
-//! The engine's own placements are not used: after every event the engine only knows the content of the report.
+//! The engine's own placements are not used: after every event the engine has only the content of the report.
 
 #![expect(clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ use replay::Tally;
 
 #[test]
 fn engine_matches_recorded_kubelet_decisions() {
-    let files = files();
+    let files = recorded_files();
     let mut tally = Tally::default();
     for file in &files {
         let unpacked = GzDecoder::new(std::fs::File::open(file).expect("the file can be opened"));
@@ -42,7 +42,7 @@ fn engine_matches_recorded_kubelet_decisions() {
 }
 
 /// Returns the recorded answers of kubelets with a Memory Manager.
-fn files() -> Vec<PathBuf> {
+fn recorded_files() -> Vec<PathBuf> {
     let mut files = data::files("kubelet", ".jsonl.gz");
     files.retain(|path| {
         path.file_name().unwrap_or_default().to_string_lossy().starts_with("kubelet-1.36")

@@ -28,13 +28,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_placement::rules::{
-    Counts, HostId, HostParts, PodFilter, PodId, PodSpecParts, Rules, SchedulerBugs, Scorer, Scores,
+    ClusterState, HostId, NodeFields, NormalizedScores, PodFields, PodFilter, PodId, Rules,
+    SchedulerBugs, Scorer,
 };
-use berth_tests::cluster::{ControlPlane, Parts, Version};
-use random::{Dice, Kind, MadeHost, MadePod, NAMESPACES};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version};
+use random::{GeneratedHost, GeneratedPod, GeneratorOptions, NAMESPACES, RandomGenerator};
 use serde_json::{Value, json};
 use server::Server;
-use slow::World;
+use slow::ReferenceModel;
 
 /// Difference between Berth's rules and kube-scheduler's answer.
 #[derive(Debug)]
@@ -46,17 +47,17 @@ impl From<String> for Difference {
     }
 }
 
-const HOSTS: u64 = 24;
-const PODS: u64 = 320;
+const HOST_COUNT: u64 = 24;
+const POD_COUNT: u64 = 320;
 /// First version with the tested scores and messages; earlier versions have other scores and messages.
 const MIN_VERSION: Version = Version(1, 34);
 
 struct Testbed {
     server: Server,
     version: Version,
-    world: World,
-    counts: Counts,
-    ids: BTreeMap<String, PodId>,
+    world: ReferenceModel,
+    counts: ClusterState,
+    pod_ids: BTreeMap<String, PodId>,
 }
 
 #[derive(Default, Debug)]
@@ -70,8 +71,8 @@ struct Coverage {
 }
 
 #[test]
-fn kube_scheduler_agrees() {
-    let mut plane = ControlPlane::start(Parts::default()).unwrap();
+fn rules_agree_with_kube_scheduler() {
+    let mut plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     let version = plane.version();
     let current = plane.supports(
         "scores, namespaceSelector, matchLabelKeys, minDomains, inclusion policies, sidecars, spread by a selector of everything",
@@ -84,31 +85,34 @@ fn kube_scheduler_agrees() {
     } else {
         plane.start_scheduler(None).unwrap();
     }
-    let mut dice = Dice(20_261_122);
+    let mut dice = RandomGenerator(20_261_122);
     let server = Server::new(&plane);
     let has_bug = current && flaw::has_namespace_selector_bug(&server);
     eprintln!("Kubernetes {version} has the bug of NotIn in namespaceSelector: {has_bug}");
     let mut bed = Testbed {
         server,
         version,
-        world: World { is_flawed: has_bug, ..World::default() },
-        counts: Counts::with_scheduler_bugs(SchedulerBugs {
+        world: ReferenceModel { has_scheduler_bug: has_bug, ..ReferenceModel::default() },
+        counts: ClusterState::with_scheduler_bugs(SchedulerBugs {
             negative_namespace_selectors: has_bug,
         }),
-        ids: BTreeMap::new(),
+        pod_ids: BTreeMap::new(),
     };
     bed.add_tenant_objects(&mut dice);
-    let kind = Kind { current, for_server: true };
+    let kind = GeneratorOptions { uses_current_features: current, is_for_api_server: true };
     let mut coverage = Coverage::default();
-    for number in 0..PODS {
-        let random_pod = random::pod(&mut dice, kind, &format!("pod-{number}"));
+    for number in 0..POD_COUNT {
+        let random_pod = random::random_pod(&mut dice, kind, &format!("pod-{number}"));
         bed.schedule_pod(random_pod, &mut coverage);
-        if bed.ids.len() > 60 || dice.once_in(4) {
-            bed.remove_one(&mut dice);
+        if bed.pod_ids.len() > 60 || dice.is_one_in(4) {
+            bed.remove_random_pod(&mut dice);
         }
     }
     eprintln!("Kubernetes {version}: {coverage:#?}");
-    assert!(coverage.bound > 60 && coverage.unschedulable > 30, "too few pods were bound or unschedulable: {coverage:?}");
+    assert!(
+        coverage.bound > 60 && coverage.unschedulable > 30,
+        "too few pods were bound or unschedulable: {coverage:?}"
+    );
     assert!(coverage.reasons.len() >= 9, "too few reasons occurred: {coverage:?}");
     assert!(coverage.retries < 30, "too many comparisons agreed only after a retry: {coverage:?}");
     assert!(!current || coverage.scored > 30, "too few pods with different scores: {coverage:?}");
@@ -135,9 +139,9 @@ fn short_reasons(filter: &PodFilter<'_>, host: HostId) -> Vec<String> {
 }
 
 impl Testbed {
-    fn add_tenant_objects(&mut self, dice: &mut Dice) {
+    fn add_tenant_objects(&mut self, dice: &mut RandomGenerator) {
         for name in NAMESPACES {
-            let labels = random::namespace_labels(dice);
+            let labels = random::random_namespace_labels(dice);
             let namespace = json!({"metadata": {"name": name, "labels": labels}});
             self.server.post("/api/v1/namespaces", &namespace);
             let account = json!({"metadata": {"name": "default"}});
@@ -150,8 +154,8 @@ impl Testbed {
             self.counts.set_namespace(name, &labels);
             self.world.namespaces.insert(name.to_owned(), labels);
         }
-        for number in 0..HOSTS {
-            let random_host = random::host(dice, &format!("host-{number}"));
+        for number in 0..HOST_COUNT {
+            let random_host = random::random_host(dice, &format!("host-{number}"));
             self.server.post("/api/v1/nodes", &serde_json::to_value(&random_host.node).unwrap());
             // A new Node has a not-ready taint, which the node controller would remove.
             let path = format!("/api/v1/nodes/host-{number}");
@@ -160,11 +164,11 @@ impl Testbed {
             self.server.put(&path, &current);
             self.add_host(random_host);
         }
-        self.server.wait_for_nodes(HOSTS);
+        self.server.wait_until_nodes_are_counted(HOST_COUNT);
     }
 
-    fn add_host(&mut self, made: MadeHost) {
-        let parts = HostParts::from_node(&made.node, &made.allocatable, made.pods_limit);
+    fn add_host(&mut self, made: GeneratedHost) {
+        let parts = NodeFields::from_node(&made.node, &made.allocatable, made.pods_limit);
         self.counts.set_host(&parts).unwrap();
         self.world.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
     }
@@ -174,8 +178,8 @@ impl Testbed {
         names.map(|name| (self.counts.host(name).unwrap(), name.clone())).collect()
     }
 
-    fn schedule_pod(&mut self, made: MadePod, coverage: &mut Coverage) {
-        let parts = PodSpecParts::from_pod(&made.pod, &made.containers);
+    fn schedule_pod(&mut self, made: GeneratedPod, coverage: &mut Coverage) {
+        let parts = PodFields::from_pod(&made.pod, &made.containers);
         let rules = Arc::new(Rules::compile(&mut self.counts, &parts).unwrap());
         let name = made.pod.metadata.name.clone().unwrap();
         let namespace = made.pod.metadata.namespace.as_deref().unwrap();
@@ -207,19 +211,19 @@ impl Testbed {
         };
         let Some(node_name) = node_name else { return };
         let host = self.counts.host(&node_name).unwrap();
-        self.ids.insert(name.clone(), self.counts.add(rules, host).unwrap());
+        self.pod_ids.insert(name.clone(), self.counts.add_pod(rules, host).unwrap());
         self.world.pods.insert(name, (made, node_name));
     }
 
     /// Compares the scheduler's answer with Berth's rules, and returns the difference.
     fn compare_decision(
         &self,
-        made: &MadePod,
+        made: &GeneratedPod,
         rules: &Rules,
         scheduled: &Value,
-        seen: &mut Coverage,
+        coverage: &mut Coverage,
     ) -> Result<(), Difference> {
-        let filter = self.counts.filter_for(rules);
+        let filter = self.counts.pod_filter(rules);
         let hosts = self.hosts();
         let allowed: Vec<HostId> =
             hosts.keys().copied().filter(|host| filter.allows(*host)).collect();
@@ -232,33 +236,40 @@ impl Testbed {
                     format!("Berth allows {names:?} and reports {ours:?}; kube-scheduler reports {condition}").into()
                 );
             }
-            self.compare_reasons(made, rules, scheduled, seen)?;
-            seen.unschedulable += 1;
+            self.compare_reasons(made, rules, scheduled, coverage)?;
+            coverage.unschedulable += 1;
             return Ok(());
         };
-        let scores = Scorer::new(&filter, &allowed).scores(&allowed);
-        assert_eq!(scores, self.world.scores(made, &names), "Berth's scores and the reference scores differ");
+        let scores = Scorer::new(&filter, &allowed).normalized_scores(&allowed);
+        assert_eq!(
+            scores,
+            self.world.scores(made, &names),
+            "Berth's scores and the reference scores differ"
+        );
         let host = self.counts.host(node_name).unwrap();
         let Some(chosen) = allowed.iter().position(|one| *one == host) else {
             let reasons: Vec<String> =
                 filter.reasons(host).iter().map(ToString::to_string).collect();
-            return Err(format!("kube-scheduler chose {node_name}, Berth reports {reasons:?}").into());
+            return Err(
+                format!("kube-scheduler chose {node_name}, Berth reports {reasons:?}").into()
+            );
         };
         if self.version >= MIN_VERSION {
-            let weighted = |scores: &Scores| scores.weighted();
+            let weighted = |scores: &NormalizedScores| scores.weighted_sum();
             let (best, least) = (
                 scores.iter().map(weighted).max().unwrap(),
                 scores.iter().map(weighted).min().unwrap(),
             );
             if weighted(&scores[chosen]) != best {
                 let all: Vec<_> = names.iter().zip(&scores).collect();
-                return Err(
-                    format!("kube-scheduler chose {node_name}, which is not the best of {all:#?}").into()
-                );
+                return Err(format!(
+                    "kube-scheduler chose {node_name}, which is not the best of {all:#?}"
+                )
+                .into());
             }
-            seen.scored += usize::from(best > least);
+            coverage.scored += usize::from(best > least);
         }
-        seen.bound += 1;
+        coverage.bound += 1;
         Ok(())
     }
 
@@ -266,30 +277,33 @@ impl Testbed {
     /// following text of preemption and other plugins.
     fn compare_reasons(
         &self,
-        made: &MadePod,
+        made: &GeneratedPod,
         rules: &Rules,
         scheduled: &Value,
-        seen: &mut Coverage,
+        coverage: &mut Coverage,
     ) -> Result<(), Difference> {
         let message = server::condition(scheduled)["message"].as_str().unwrap().to_owned();
         let (_, theirs) = message.split_once(" nodes are available: ").unwrap();
         let theirs = theirs.split(". ").next().unwrap().trim_end_matches('.');
         if theirs == "pod affinity terms conflict" || theirs.contains("didn't satisfy plugin") {
             // The scheduler checks host names first, and does not compute reasons for the other hosts.
-            *seen.reasons.entry("(by name)".to_owned()).or_default() += 1;
+            *coverage.reasons.entry("(by name)".to_owned()).or_default() += 1;
             return Ok(());
         }
-        let filter = self.counts.filter_for(rules);
+        let filter = self.counts.pod_filter(rules);
         for (host, name) in self.hosts() {
             let mut reasons = short_reasons(&filter, host);
-            let mut slow = self.world.reasons(made, &name);
+            let mut slow = self.world.rejection_reasons(made, &name);
             reasons.sort();
             slow.sort();
-            assert_eq!(reasons, slow, "Berth's reasons and the reference reasons differ for {name}");
+            assert_eq!(
+                reasons, slow,
+                "Berth's reasons and the reference reasons differ for {name}"
+            );
         }
         let ours = self.count_reasons(rules);
         for reason in ours.keys() {
-            *seen.reasons.entry(reason.clone()).or_default() += 1;
+            *coverage.reasons.entry(reason.clone()).or_default() += 1;
         }
         if self.version < MIN_VERSION {
             // Earlier versions use other messages, and check resources before taints.
@@ -308,7 +322,7 @@ impl Testbed {
 
     /// Returns the number of hosts for each of Berth's reasons.
     fn count_reasons(&self, rules: &Rules) -> BTreeMap<String, usize> {
-        let filter = self.counts.filter_for(rules);
+        let filter = self.counts.pod_filter(rules);
         let mut counts = BTreeMap::new();
         for reason in self.hosts().keys().flat_map(|host| short_reasons(&filter, *host)) {
             *counts.entry(reason).or_default() += 1;
@@ -316,11 +330,11 @@ impl Testbed {
         counts
     }
 
-    fn remove_one(&mut self, dice: &mut Dice) {
-        let index = usize::try_from(dice.below(self.ids.len() as u64)).unwrap();
-        let Some(name) = self.ids.keys().nth(index).cloned() else { return };
+    fn remove_random_pod(&mut self, dice: &mut RandomGenerator) {
+        let index = usize::try_from(dice.next_below(self.pod_ids.len() as u64)).unwrap();
+        let Some(name) = self.pod_ids.keys().nth(index).cloned() else { return };
         let (made, _) = self.world.pods.remove(&name).unwrap();
-        assert!(self.counts.remove(self.ids.remove(&name).unwrap()));
+        assert!(self.counts.remove_pod(self.pod_ids.remove(&name).unwrap()));
         let namespace = made.pod.metadata.namespace.unwrap();
         self.server.delete(&format!("/api/v1/namespaces/{namespace}/pods/{name}"));
     }

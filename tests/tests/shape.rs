@@ -19,40 +19,40 @@ mod whole;
 
 use std::io::Write as _;
 
-use berth_tests::host::{Host, Kernel, Machine, Options};
+use berth_tests::host::{Host, HostOptions, Kernel, Machine};
 use berth_tests::repository;
 
 /// Path of the manifest on the host.
-const MANIFEST: &str = "/etc/berth/infranode.yaml";
+const MANIFEST_PATH: &str = "/etc/berth/infranode.yaml";
 
 fn boot(number: u8, kernel: Kernel) -> Host {
     let agent = repository().join("target/release/berth-agent");
-    let options = Options {
+    let options = HostOptions {
         agent: Some(&agent),
         number,
-        machine: Machine::Smt,
+        machine: Machine::IntelSmt,
         kernel,
         memory_mib: None,
         trunk: None,
-        cluster: false,
+        has_loopback_access: false,
     };
     let mut host = Host::boot(&options).unwrap();
     host.run_checked("udevadm settle --timeout 100").unwrap();
     host.copy_file(&repository().join("tests/host/state.sh"), "/usr/local/bin/host-state").unwrap();
-    host.copy_file(&repository().join("examples/infranode.yaml"), MANIFEST).unwrap();
+    host.copy_file(&repository().join("examples/infranode.yaml"), MANIFEST_PATH).unwrap();
     host
 }
 
 #[test]
-fn a_host_is_shaped_as_asked_and_put_back() {
+fn host_is_configured_and_restored() {
     run_on_host(2, Kernel::Backports, |host| {
         agreement::report_matches_other_tools(host);
-        whole::faults_change_nothing(host);
+        whole::invalid_manifest_changes_nothing(host);
         whole::sample_is_applied_and_reverted(host);
         whole::removed_values_are_restored(host);
         whole::partial_allocation_is_reported(host);
         faults::killed_commands_are_completed(host, 5);
-        daemon::daemon_keeps_the_desired_state(host);
+        daemon::daemon_maintains_the_desired_state(host);
         package::package_is_installed_and_purged(host);
     });
 }
@@ -61,27 +61,27 @@ fn a_host_is_shaped_as_asked_and_put_back() {
 /// hosts run in parallel.
 #[test]
 #[ignore = "slow: make faults"]
-fn faults_kills() {
+fn faults_of_kills_are_tolerated() {
     run_on_stable_host(3, |host| faults::killed_commands_are_completed(host, 50));
 }
 
 #[test]
 #[ignore = "slow: make faults"]
-fn faults_of_many_kinds() {
+fn faults_of_many_kinds_are_tolerated() {
     run_on_stable_host(4, |host| {
         whole::sample_is_applied_and_reverted(host);
         faults::unwritable_state_folder_prevents_changes(host);
-        faults::refused_writes(host);
+        faults::refused_write_is_reported(host);
         faults::second_agent_is_refused(host);
-        faults::clock_jumps(host);
+        faults::clock_jumps_have_no_effect(host);
         faults::values_reset_by_a_reboot_are_not_restored(host);
     });
 }
 
 #[test]
 #[ignore = "slow: make faults"]
-fn faults_power_cuts() {
-    run_on_stable_host(5, |host| faults::power_cuts(host, 20));
+fn faults_of_power_cuts_are_tolerated() {
+    run_on_stable_host(5, |host| faults::ledger_survives_power_cuts(host, 20));
 }
 
 fn run_on_stable_host(number: u8, scenario: fn(&mut Host)) {
@@ -96,8 +96,9 @@ fn run_on_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
         match result {
             Ok(()) => return,
             Err(_) if !last && host.failed_by_emulation() => {
-                let message =
-                    format!("host {number}: the kernel failed because of the emulation; the test restarts");
+                let message = format!(
+                    "host {number}: the kernel failed because of the emulation; the test restarts"
+                );
                 writeln!(std::io::stderr(), "{message}").unwrap_or_default();
             }
             Err(panic) => std::panic::resume_unwind(panic),
@@ -106,7 +107,7 @@ fn run_on_host(number: u8, kernel: Kernel, scenario: fn(&mut Host)) {
 }
 
 /// Returns all values that Berth may change, and related values.
-fn state(host: &mut Host) -> String {
+fn read_state(host: &mut Host) -> String {
     host.run_checked("host-state").unwrap()
 }
 
@@ -122,7 +123,11 @@ fn difference(before: &str, after: &str) -> String {
 
 #[track_caller]
 fn assert_same(before: &str, after: &str) {
-    assert!(before == after, "the host differs from its former state:\n{}", difference(before, after));
+    assert!(
+        before == after,
+        "the host differs from its former state:\n{}",
+        difference(before, after)
+    );
 }
 
 fn write_manifest(host: &mut Host, spec: &str) {
@@ -131,11 +136,11 @@ fn write_manifest(host: &mut Host, spec: &str) {
     );
     // The file is written as an editor does: to a temporary file that is then renamed.
     host.run_checked(&format!(
-        "cat > {MANIFEST}.new <<'END'\n{text}END\nmv {MANIFEST}.new {MANIFEST}"
+        "cat > {MANIFEST_PATH}.new <<'END'\n{text}END\nmv {MANIFEST_PATH}.new {MANIFEST_PATH}"
     ))
     .unwrap();
 }
 
 fn write_sample_manifest(host: &mut Host) {
-    host.copy_file(&repository().join("examples/infranode.yaml"), MANIFEST).unwrap();
+    host.copy_file(&repository().join("examples/infranode.yaml"), MANIFEST_PATH).unwrap();
 }

@@ -11,18 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use berth_controller::run::events::Events;
+use berth_controller::run::events::EventEmitter;
 use berth_controller::run::tenants::{self, SharedInformers};
-use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, Parts, condition};
+use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::write_controller_kubeconfig;
-use berth_tests::simulated::{Fleet, FleetBehaviour, client, runtime};
+use berth_tests::simulated::{Fleet, FleetBehaviour, create_client, create_runtime};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// Resync interval for objects without changes.
 const RESYNC: Duration = Duration::from_secs(600);
-const SOON: Duration = Duration::from_secs(60);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Controller with only the reconciler of tenants. Drop ends the controller, also during a reconcile.
 struct Controller(Option<Runtime>);
@@ -30,11 +30,11 @@ struct Controller(Option<Runtime>);
 impl Controller {
     /// Starts the controller with the permissions that it has in a cluster.
     fn start(plane: &ControlPlane) -> Self {
-        let runtime = runtime().unwrap();
+        let runtime = create_runtime().unwrap();
         let client =
-            runtime.block_on(client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
+            runtime.block_on(create_client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
         runtime.spawn(async move {
-            let events = Arc::new(Events::new(client.clone(), "test"));
+            let events = Arc::new(EventEmitter::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
             let shared_informers = SharedInformers::start_watches(&client, &mut tasks);
             // Without a server the reconciler ends, and the test ends then too.
@@ -66,7 +66,7 @@ fn trunk_spec() -> Value {
 }
 
 fn get_tenant(plane: &ControlPlane, name: &str) -> Value {
-    plane.get(&["tenantcluster", name]).unwrap_or_default()
+    plane.get_json(&["tenantcluster", name]).unwrap_or_default()
 }
 
 /// Returns a condition of a tenant as `Status Reason`, and its message.
@@ -78,7 +78,7 @@ fn condition_texts(tenant: &Value, name: &str) -> (String, String) {
 
 fn wait_until_condition(plane: &ControlPlane, name: &str, type_: &str, expected: &str) -> Value {
     let mut last = Value::Null;
-    let reached = plane.wait_until(expected, SOON, |plane| {
+    let reached = plane.wait_until(expected, SHORT_TIMEOUT, |plane| {
         last = get_tenant(plane, name);
         (condition_texts(&last, type_).0 == expected).then(|| last.clone())
     });
@@ -88,14 +88,17 @@ fn wait_until_condition(plane: &ControlPlane, name: &str, type_: &str, expected:
 /// Returns VLANs by tenant from the statuses, and asserts that no two tenants have the same VLAN in statuses,
 /// claims or definitions.
 fn assert_unique_vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
-    let all = plane.get(&["tenantclusters"]).unwrap();
+    let all = plane.get_json(&["tenantclusters"]).unwrap();
     let mut found = BTreeMap::new();
     for one in all["items"].as_array().unwrap() {
         let name = one["metadata"]["name"].as_str().unwrap().to_owned();
         let Some(vlan) = one["status"]["vlan"].as_u64() else { continue };
-        assert!(found.values().all(|other| *other != vlan), "VLAN {vlan} is assigned twice: {all:#}");
+        assert!(
+            found.values().all(|other| *other != vlan),
+            "VLAN {vlan} is assigned twice: {all:#}"
+        );
         let network = one["spec"]["network"]["name"].as_str().unwrap();
-        let claim = plane.get(&["vlanclaim", &format!("{network}-{vlan}")]).unwrap();
+        let claim = plane.get_json(&["vlanclaim", &format!("{network}-{vlan}")]).unwrap();
         assert_eq!(claim["spec"]["tenantUID"], one["metadata"]["uid"], "{name}");
         found.insert(name, vlan);
     }
@@ -105,7 +108,9 @@ fn assert_unique_vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
 /// All tests share one control plane, because its start takes longest.
 #[test]
 fn tenants_are_created_and_deleted() {
-    let plane = ControlPlane::start(Parts { controllers: true, audit: false }).unwrap();
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
+            .unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     let config = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
@@ -119,12 +124,15 @@ fn tenants_are_created_and_deleted() {
         },
     });
     plane.apply(&config.to_string()).unwrap();
-    let fleet =
-        Fleet::start(&plane.kubeconfig(), &["rack1-a", "rack1-b"], FleetBehaviour::Hosts("trunk"))
-            .unwrap();
+    let fleet = Fleet::start(
+        &plane.kubeconfig(),
+        &["rack1-a", "rack1-b"],
+        FleetBehaviour::AgentsAndSpecs("trunk"),
+    )
+    .unwrap();
     let controller = Controller::start(&plane);
     missing_crds_are_reported(&plane);
-    plane.define_attachments().unwrap();
+    plane.define_network_attachments().unwrap();
     plane
         .install_kubevirt_crds(&[
             "virtualmachines.kubevirt.io",
@@ -143,7 +151,7 @@ fn tenants_are_created_and_deleted() {
     problems_are_reported(&plane);
     idle_controller_writes_nothing(&plane);
     drop((controller, other));
-    killed_controller_assigns_no_vlan_twice(&plane);
+    killed_controller_assigns_each_vlan_once(&plane);
     let _controller = Controller::start(&plane);
     tenant_is_deleted_in_order(&plane, &fleet);
     recreated_tenant_gets_its_former_vlan(&plane);
@@ -168,7 +176,7 @@ fn missing_crds_are_reported(plane: &ControlPlane) {
     // The controller still applies the other parts.
     wait_until_condition(plane, "early", "PoliciesReady", "True Ready");
     wait_until_condition(plane, "early", "HostsReady", "True Ready");
-    plane.get(&["role", "kubevirt-csi", "-n", "cluster-early"]).unwrap();
+    plane.get_json(&["role", "kubevirt-csi", "-n", "cluster-early"]).unwrap();
 }
 
 fn concurrent_tenants_get_different_vlans(plane: &ControlPlane) {
@@ -188,7 +196,7 @@ fn concurrent_tenants_get_different_vlans(plane: &ControlPlane) {
         let namespace = format!("cluster-{name}");
         let definition = format!("tenant-{name}");
         let kind = "network-attachment-definitions.k8s.cni.cncf.io";
-        let nad = plane.get(&[kind, &definition, "-n", &namespace]).unwrap();
+        let nad = plane.get_json(&[kind, &definition, "-n", &namespace]).unwrap();
         assert_eq!(
             nad["metadata"]["annotations"]["k8s.v1.cni.cncf.io/resourceName"],
             "bridge.network.kubevirt.io/br-trunk"
@@ -206,13 +214,13 @@ fn concurrent_tenants_get_different_vlans(plane: &ControlPlane) {
         assert_eq!(status["networkAttachmentDefinition"], format!("{namespace}/{definition}"));
         assert_eq!(status["hosts"]["ready"], 2);
         let kind = "virtualmachineinstancetypes.instancetype.kubevirt.io";
-        let size = plane.get(&[kind, "standard-4", "-n", &namespace]).unwrap();
+        let size = plane.get_json(&[kind, "standard-4", "-n", &namespace]).unwrap();
         assert_eq!(size["spec"]["memory"]["guest"], "16Gi");
     }
 }
 
-fn policies(plane: &ControlPlane, name: &str) -> Vec<String> {
-    let all = plane.get(&["networkpolicies", "-n", &format!("cluster-{name}")]).unwrap();
+fn policy_names(plane: &ControlPlane, name: &str) -> Vec<String> {
+    let all = plane.get_json(&["networkpolicies", "-n", &format!("cluster-{name}")]).unwrap();
     let items = all["items"].as_array().unwrap();
     items.iter().map(|one| one["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
@@ -229,9 +237,9 @@ fn removed_policies_are_deleted(plane: &ControlPlane) {
         all.sort_unstable();
         all
     };
-    assert_eq!(policies(plane, "one"), with(&["allow-lb"]));
+    assert_eq!(policy_names(plane, "one"), with(&["allow-lb"]));
     let isolation =
-        plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
+        plane.get_json(&["networkpolicy", "cluster-isolation", "-n", "cluster-one"]).unwrap();
     assert_eq!(isolation["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
     // Egress is allowed to the same namespace, to cluster DNS by its pods and by its addresses, and to the name
     // server of InfraConfig.
@@ -253,10 +261,10 @@ fn removed_policies_are_deleted(plane: &ControlPlane) {
     patch_of(&patch).unwrap();
     let reached = |expected: &[&str]| {
         plane
-            .wait_until("the policies are as expected", SOON, |plane| {
-                (policies(plane, "one") == expected).then_some(())
+            .wait_until("the policies are as expected", SHORT_TIMEOUT, |plane| {
+                (policy_names(plane, "one") == expected).then_some(())
             })
-            .unwrap_or_else(|error| panic!("{error}: {:?}", policies(plane, "one")));
+            .unwrap_or_else(|error| panic!("{error}: {:?}", policy_names(plane, "one")));
     };
     reached(&with(&["allow-lb", "by-hand", "mine"]));
     patch_of(&json!({"spec": {"networkPolicies": null}})).unwrap();
@@ -292,8 +300,8 @@ fn problems_are_reported(plane: &ControlPlane) {
         condition_texts(&lost, "PoliciesReady").1.contains("Secret cluster-lost/kc does not exist")
     );
     plane
-        .wait_until("an Event NetworkIdInUse exists", SOON, |plane| {
-            let events = plane.get(&["events", "-A"]).unwrap().to_string();
+        .wait_until("an Event NetworkIdInUse exists", SHORT_TIMEOUT, |plane| {
+            let events = plane.get_json(&["events", "-A"]).unwrap().to_string();
             events.contains("NetworkIdInUse").then_some(())
         })
         .unwrap();
@@ -302,8 +310,8 @@ fn problems_are_reported(plane: &ControlPlane) {
 /// Returns all tenants and their objects, by kind and name.
 fn all_objects(plane: &ControlPlane) -> BTreeMap<String, Value> {
     let kinds = "vlanclaims,networkpolicies,roles,namespaces,serviceaccounts";
-    let labelled = plane.get(&[kinds, "-A", "-l", "berth.dev/tenant"]).unwrap();
-    let tenants = plane.get(&["tenantclusters"]).unwrap();
+    let labelled = plane.get_json(&[kinds, "-A", "-l", "berth.dev/tenant"]).unwrap();
+    let tenants = plane.get_json(&["tenantclusters"]).unwrap();
     let items = [labelled, tenants].map(|list| list["items"].as_array().unwrap().clone()).concat();
     let key = |one: &Value| {
         let (kind, about) = (&one["kind"], &one["metadata"]);
@@ -332,7 +340,7 @@ fn idle_controller_writes_nothing(plane: &ControlPlane) {
     panic!("the controller still writes: {changed}");
 }
 
-fn killed_controller_assigns_no_vlan_twice(plane: &ControlPlane) {
+fn killed_controller_assigns_each_vlan_once(plane: &ControlPlane) {
     let seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
     let mut random = u64::from(seed) | 1;
     let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
@@ -359,15 +367,17 @@ fn killed_controller_assigns_no_vlan_twice(plane: &ControlPlane) {
     let tenants = 3 + 2 * rounds;
     assert_eq!(assert_unique_vlans(plane).len(), tenants, "seed {seed}");
     // Every claim has an owner.
-    let claims = || plane.get(&["vlanclaims"]).unwrap()["items"].as_array().unwrap().len();
+    let claims = || plane.get_json(&["vlanclaims"]).unwrap()["items"].as_array().unwrap().len();
     plane
-        .wait_until("only claims of existing tenants exist", SOON, |_| (claims() == tenants).then_some(()))
+        .wait_until("only claims of existing tenants exist", SHORT_TIMEOUT, |_| {
+            (claims() == tenants).then_some(())
+        })
         .unwrap_or_else(|error| panic!("{error}: {} claims, seed {seed}", claims()));
 }
 
 fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
     let vlan = assert_unique_vlans(plane)["one"];
-    let claim = || plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap_or_default();
+    let claim = || plane.get_json(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap_or_default();
     let vm = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
         "metadata": {"name": "web-1", "namespace": "cluster-one", "finalizers": ["berth.dev/test"]},
@@ -390,17 +400,20 @@ fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
     plane.kubectl(&[&free[..], &[&none]].concat()).unwrap();
     let one = wait_until_condition(plane, "one", "Ready", "False DeletingNetwork");
     assert!(one["status"]["vlan"].is_null());
-    assert!(claim()["status"]["releasedAt"].is_null(), "released before the hosts have removed the VLAN");
-    plane.get(&["namespace", "cluster-one"]).unwrap();
+    assert!(
+        claim()["status"]["releasedAt"].is_null(),
+        "released before the hosts have removed the VLAN"
+    );
+    plane.get_json(&["namespace", "cluster-one"]).unwrap();
     // The interrupted deletion continues.
     fleet.is_responding.store(true, Ordering::SeqCst);
     plane
-        .wait_until("the claim is in quarantine", SOON, |_| {
+        .wait_until("the claim is in quarantine", SHORT_TIMEOUT, |_| {
             claim()["status"]["releasedAt"].is_string().then_some(())
         })
         .unwrap();
     plane
-        .wait_until("the tenant is deleted", SOON, |plane| {
+        .wait_until("the tenant is deleted", SHORT_TIMEOUT, |plane| {
             plane.kubectl(&["get", "tenantcluster", "one"]).is_err().then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {:#}", get_tenant(plane, "one")));
@@ -410,7 +423,9 @@ fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
     );
     // A tenant that waits for the VLAN may get the claim before the test sees that the claim is deleted.
     plane
-        .wait_until("the claim is deleted", SOON, |_| (claim()["spec"]["tenant"] != "one").then_some(()))
+        .wait_until("the claim is deleted", SHORT_TIMEOUT, |_| {
+            (claim()["spec"]["tenant"] != "one").then_some(())
+        })
         .unwrap_or_else(|error| panic!("{error}: {:#}", claim()));
     let greedy = get_tenant(plane, "greedy");
     assert_eq!(greedy["spec"]["network"]["vlan"], vlan);
@@ -427,7 +442,7 @@ fn recreated_tenant_gets_its_former_vlan(plane: &ControlPlane) {
     wait_until_condition(plane, "again", "HostsReady", "True Ready");
     let vlan = assert_unique_vlans(plane)["again"];
     plane.kubectl(&["delete", "tenantcluster", "again", "--timeout=60s"]).unwrap();
-    let claim = || plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
+    let claim = || plane.get_json(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
     assert!(claim()["status"]["releasedAt"].is_string(), "{:#}", claim());
     create_tenant(plane, "again", &trunk_spec());
     wait_until_condition(plane, "again", "HostsReady", "True Ready");
@@ -440,29 +455,33 @@ fn recreated_tenant_gets_its_former_vlan(plane: &ControlPlane) {
 fn policies_follow_cluster_facts(plane: &ControlPlane) {
     let importer = || {
         plane
-            .get(&["networkpolicy", "allow-kubevirt-importer", "-n", "cluster-again"])
+            .get_json(&["networkpolicy", "allow-kubevirt-importer", "-n", "cluster-again"])
             .unwrap()
             .to_string()
     };
-    assert!(importer().contains("\"192.0.2.1/32\""), "the importer's policy does not exclude the API server: {}", importer());
+    assert!(
+        importer().contains("\"192.0.2.1/32\""),
+        "the importer's policy does not exclude the API server: {}",
+        importer()
+    );
     let address = "198.51.100.77";
     assert!(!importer().contains(address));
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "public"}});
     plane.apply(&node.to_string()).unwrap();
-    let mut current = plane.get(&["node", "public"]).unwrap();
+    let mut current = plane.get_json(&["node", "public"]).unwrap();
     current["status"] = json!({"addresses": [{"type": "ExternalIP", "address": address}]});
     current["metadata"]["resourceVersion"].take();
     let path = "/api/v1/nodes/public/status";
     let replace = ["replace", "--raw", path, "-f", "-"];
     plane.kubectl_with(&plane.kubeconfig(), &replace, &current.to_string()).unwrap();
     plane
-        .wait_until("the policy excludes the Node's address", SOON, |_| {
+        .wait_until("the policy excludes the Node's address", SHORT_TIMEOUT, |_| {
             importer().contains(&format!("\"{address}/32\"")).then_some(())
         })
         .unwrap();
     wait_until_condition(plane, "again", "PoliciesReady", "True Ready");
     let spec = || {
-        plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-again"]).unwrap()["spec"]
+        plane.get_json(&["networkpolicy", "cluster-isolation", "-n", "cluster-again"]).unwrap()["spec"]
             .clone()
     };
     let before = spec();
@@ -477,9 +496,10 @@ fn policies_follow_cluster_facts(plane: &ControlPlane) {
     // A tenant that is created now is isolated too, and its condition reports the missing DNS.
     create_tenant(plane, "blind", &json!({}));
     wait_until_condition(plane, "blind", "PoliciesReady", "False ClusterFactsUnknown");
-    let blind = plane.get(&["networkpolicy", "cluster-isolation", "-n", "cluster-blind"]).unwrap();
+    let blind =
+        plane.get_json(&["networkpolicy", "cluster-isolation", "-n", "cluster-blind"]).unwrap();
     assert!(!blind.to_string().contains("kube-dns"), "{blind:#}");
-    plane.add_dns().unwrap();
+    plane.create_dns_service().unwrap();
     for name in ["again", "blind"] {
         wait_until_condition(plane, name, "PoliciesReady", "True Ready");
     }
@@ -512,14 +532,15 @@ fn vlan_of_a_shared_wire_belongs_to_one_tenant(plane: &ControlPlane) {
     });
     for vlan in &requested_vlans {
         let mut last = Vec::new();
-        let settled = plane.wait_until("exactly one tenant gets the VLAN", SOON, |plane| {
-            last = pair(*vlan)
-                .map(|(_, name)| condition_texts(&get_tenant(plane, &name), "NetworkReady").0)
-                .to_vec();
-            let mut sorted = last.clone();
-            sorted.sort();
-            (sorted == ["False NetworkIdInUse", "True Ready"]).then_some(())
-        });
+        let settled =
+            plane.wait_until("exactly one tenant gets the VLAN", SHORT_TIMEOUT, |plane| {
+                last = pair(*vlan)
+                    .map(|(_, name)| condition_texts(&get_tenant(plane, &name), "NetworkReady").0)
+                    .to_vec();
+                let mut sorted = last.clone();
+                sorted.sort();
+                (sorted == ["False NetworkIdInUse", "True Ready"]).then_some(())
+            });
         settled.unwrap_or_else(|error| panic!("VLAN {vlan}: {error}: {last:?}"));
     }
     // The result is stable; `assert_unique_vlans` asserts that no two tenants have the same VLAN.
@@ -562,18 +583,22 @@ fn malformed_tenant_is_deleted(plane: &ControlPlane) {
     let write_invalid_spec = |name: &str| {
         let patch =
             ["patch", "tenantcluster", name, "--type=merge", "-p", &invalid_spec.to_string()];
-        plane.wait_until("the server accepts the object", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
+        plane
+            .wait_until("the server accepts the object", SHORT_TIMEOUT, |plane| {
+                plane.kubectl(&patch).ok()
+            })
+            .unwrap();
     };
     let vlan = assert_unique_vlans(plane)["two"];
     write_invalid_spec("two");
     plane.kubectl(&["delete", "tenantcluster", "two", "--wait=false"]).unwrap();
     plane
-        .wait_until("the tenant is deleted", SOON, |plane| {
+        .wait_until("the tenant is deleted", SHORT_TIMEOUT, |plane| {
             plane.kubectl(&["get", "tenantcluster", "two"]).is_err().then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {:#}", get_tenant(plane, "two")));
     assert!(plane.kubectl(&["get", "namespace", "cluster-two"]).is_err());
-    let claim = plane.get(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
+    let claim = plane.get_json(&["vlanclaim", &format!("trunk-{vlan}")]).unwrap();
     assert!(claim["status"]["releasedAt"].is_string(), "{claim:#}");
     plane.apply_file(&berth_tests::repository().join(format!("deploy/crds/{crd}.yaml"))).unwrap();
 }

@@ -38,20 +38,20 @@ mod world;
 
 use std::io::Write as _;
 
-use attempts::{Attempt, Expect};
-use berth_tests::cluster::{ControlPlane, Parts};
+use attempts::{Attempt, ExpectedResult};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use request::Verdict;
-use state::State;
-use world::World;
+use state::ClusterSnapshot;
+use world::TestCluster;
 
 /// Node whose agent's token is stolen.
-const OWN: &str = "node-a";
+const OWN_NODE: &str = "node-a";
 /// Node of another agent.
-const OTHER: &str = "node-b";
+const OTHER_NODE: &str = "node-b";
 
 /// RBAC permissions of the agents.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Rights {
+enum Permissions {
     /// Permissions that `deploy/` grants.
     Deployed,
     /// All permissions: the admission policy must be sufficient without RBAC.
@@ -62,15 +62,15 @@ enum Rights {
 /// change without an attempt.
 #[test]
 fn stolen_credential_grants_access_to_one_node_only() {
-    let plane = ControlPlane::start(Parts::default()).unwrap();
-    let world = World::set_up(&plane);
+    let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
+    let world = TestCluster::start(&plane);
     let groups = attempts::all_attempts(&world);
-    let before = State::read(&world);
+    let before = ClusterSnapshot::read(&world);
     let mut failures = Vec::new();
-    let deployed = run_attempts(&world, &groups, Rights::Deployed, &mut failures);
-    let all = world.policy.then(|| {
-        world.give_all_rights();
-        run_attempts(&world, &groups, Rights::All, &mut failures)
+    let deployed = run_attempts(&world, &groups, Permissions::Deployed, &mut failures);
+    let all = world.has_policy.then(|| {
+        world.grant_all_permissions();
+        run_attempts(&world, &groups, Permissions::All, &mut failures)
     });
     assert!(
         failures.is_empty(),
@@ -78,37 +78,42 @@ fn stolen_credential_grants_access_to_one_node_only() {
         failures.len(),
         failures.join("\n")
     );
-    assert_eq!(State::read(&world).protected_parts(&before), before.protected_parts(&before));
+    assert_eq!(
+        ClusterSnapshot::read(&world).protected_parts(&before),
+        before.protected_parts(&before)
+    );
     results::write_results(&world, &groups, &deployed, all.as_deref());
 }
 
 /// Runs the attempts one after the other. Changes of an attempt are reverted, so that each attempt starts from the
 /// same state.
 fn run_attempts(
-    world: &World<'_>,
+    world: &TestCluster<'_>,
     groups: &[(&str, Vec<Attempt>)],
-    rights: Rights,
-    wrong: &mut Vec<String>,
+    permissions: Permissions,
+    failures: &mut Vec<String>,
 ) -> Vec<Option<Verdict>> {
     let mut verdicts = Vec::new();
-    let mut before = State::read(world);
+    let mut before = ClusterSnapshot::read(world);
     for (group, attempt) in attempts::with_groups(groups) {
-        if rights == Rights::All && !attempt.expect.is_denied_by_policy() {
+        if permissions == Permissions::All && !attempt.expected_result.is_denied_by_policy() {
             verdicts.push(None);
             continue;
         }
-        let credential = attempt.credential.as_ref().unwrap_or(&world.thief);
+        let credential = attempt.credential.as_ref().unwrap_or(&world.thief_credential);
         let verdict = world.server.send(credential, &attempt.request).verdict();
-        let after = State::read(world);
-        if !is_expected(world.policy, rights, attempt, &verdict, &before, &after) {
+        let after = ClusterSnapshot::read(world);
+        if !is_expected(world.has_policy, permissions, attempt, &verdict, &before, &after) {
             let changed = before.difference(&after);
-            wrong.push(format!("{group}: {}: {verdict}\n{changed}", attempt.description));
-        } else if attempt.expect == Expect::NotOwn && matches!(verdict, Verdict::Done(_)) {
+            failures.push(format!("{group}: {}: {verdict}\n{changed}", attempt.description));
+        } else if attempt.expected_result == ExpectedResult::DeniedByPolicy
+            && matches!(verdict, Verdict::Succeeded(_))
+        {
             let message =
                 format!("succeeds without the admission policy: {group}: {}", attempt.description);
             writeln!(std::io::stderr(), "{message}").unwrap_or_default();
         }
-        if attempt.expect == Expect::Works {
+        if attempt.expected_result == ExpectedResult::Succeeds {
             before = after;
         } else if after != before {
             before.restore(world);
@@ -119,25 +124,29 @@ fn run_attempts(
 }
 
 fn is_expected(
-    policy: bool,
-    rights: Rights,
+    has_policy: bool,
+    permissions: Permissions,
     attempt: &Attempt,
     verdict: &Verdict,
-    before: &State,
-    after: &State,
+    before: &ClusterSnapshot,
+    after: &ClusterSnapshot,
 ) -> bool {
     let unchanged = before == after;
-    match (attempt.expect, verdict) {
-        (Expect::Works, Verdict::Done(_)) => after.has_expected_values(attempt),
+    match (attempt.expected_result, verdict) {
+        (ExpectedResult::Succeeds, Verdict::Succeeded(_)) => after.has_expected_values(attempt),
         // A response with status 200 does not prove a change.
-        (Expect::Dropped, Verdict::Done(_)) => {
+        (ExpectedResult::ChangesStatusOnly, Verdict::Succeeded(_)) => {
             before.without_status() == after.without_status() && after.has_same_managers(before)
         }
-        (Expect::NotOwn, Verdict::Done(_)) => !policy && !unchanged,
-        (Expect::NotOwn, Verdict::Policy(_)) => unchanged,
-        (Expect::NoRight, Verdict::NoRight) => unchanged && rights == Rights::Deployed,
-        (Expect::NoRight, Verdict::Policy(_)) => unchanged && rights == Rights::All,
-        (Expect::NotAsked, Verdict::NoRight) => unchanged,
+        (ExpectedResult::DeniedByPolicy, Verdict::Succeeded(_)) => !has_policy && !unchanged,
+        (ExpectedResult::DeniedByPolicy, Verdict::DeniedByPolicy(_)) => unchanged,
+        (ExpectedResult::DeniedByRbac, Verdict::DeniedByRbac) => {
+            unchanged && permissions == Permissions::Deployed
+        }
+        (ExpectedResult::DeniedByRbac, Verdict::DeniedByPolicy(_)) => {
+            unchanged && permissions == Permissions::All
+        }
+        (ExpectedResult::DeniedByRbacOnly, Verdict::DeniedByRbac) => unchanged,
         _ => false,
     }
 }

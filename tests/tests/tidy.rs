@@ -9,13 +9,13 @@ use berth_tests::repository;
 
 /// Returns the files below a folder with this suffix, and their paths from the top of the repository.
 fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
-    let found = berth_tests::sources::files(folder, ending);
+    let found = berth_tests::sources::source_files(folder, ending);
     assert!(!found.is_empty(), "no file with suffix {ending} below {folder:?}");
     found.into_iter().map(|file| (file.path, file.text)).collect()
 }
 
 /// Returns the code of a file without its tests.
-fn code(text: &str) -> &str {
+fn code_without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]").next().unwrap_or(text)
 }
 
@@ -38,8 +38,8 @@ fn host_files_go_through_root() {
         {
             // The trial guard is a process of the agent's own program, which the agent may start.
             let own = name == "agent/src/apply/links/guard.rs" && forbidden == "Command::new";
-            let ours = code(&text).replace("Command::new(program()?)", "");
-            let text = if own { ours.as_str() } else { code(&text) };
+            let ours = code_without_tests(&text).replace("Command::new(program()?)", "");
+            let text = if own { ours.as_str() } else { code_without_tests(&text) };
             assert!(!text.contains(forbidden), "{name} uses {forbidden}: go through Root");
         }
     }
@@ -73,11 +73,11 @@ fn pure_code_reads_no_files_clock_or_environment() {
             "tokio",
             "kube::Client",
         ] {
-            assert!(!code(&text).contains(forbidden), "{name} uses {forbidden}");
+            assert!(!code_without_tests(&text).contains(forbidden), "{name} uses {forbidden}");
         }
         // `check/input.rs` collects the input of the pure functions in the other modules.
         if name != "agent/src/check/input.rs" {
-            assert!(!code(&text).contains("root::Root"), "{name} reads the host");
+            assert!(!code_without_tests(&text).contains("root::Root"), "{name} reads the host");
         }
     }
 }
@@ -91,7 +91,10 @@ fn only_apply_and_the_ledger_change_the_host() {
         for call in
             ["root.write(", "root.replace(", "root.remove(", "root.rename(", "create_folder("]
         {
-            assert!(is_allowed || !code(&text).contains(call), "{name} changes the host: {call}");
+            assert!(
+                is_allowed || !code_without_tests(&text).contains(call),
+                "{name} changes the host: {call}"
+            );
         }
     }
 }
@@ -118,7 +121,10 @@ fn host_facts_cannot_change_the_host() {
             "NLM_F_APPEND",
             "NLM_F_REPLACE",
         ] {
-            assert!(name == exception || !code(&text).contains(forbidden), "{name} uses {forbidden}");
+            assert!(
+                name == exception || !code_without_tests(&text).contains(forbidden),
+                "{name} uses {forbidden}"
+            );
         }
     }
     let manifest = repository().join("crates/host-facts/Cargo.toml");
@@ -131,7 +137,7 @@ fn host_facts_cannot_change_the_host() {
 }
 
 #[test]
-fn only_the_command_line_prints() {
+fn only_the_command_line_writes_to_stdout() {
     let mut all = files("agent/src", ".rs");
     all.extend(files("controller/src", ".rs"));
     for krate in PURE_CRATES {
@@ -141,7 +147,10 @@ fn only_the_command_line_prints() {
         let is_allowed =
             name.starts_with("agent/src/cli/") || name.starts_with("controller/src/cli/");
         for forbidden in ["println!", "eprintln!", "io::stdout", "io::stderr"] {
-            assert!(is_allowed || !code(&text).contains(forbidden), "{name} uses {forbidden}");
+            assert!(
+                is_allowed || !code_without_tests(&text).contains(forbidden),
+                "{name} uses {forbidden}"
+            );
         }
     }
 }
@@ -157,7 +166,7 @@ fn files_are_short_and_documented() {
             if text.starts_with("// This file is @generated") {
                 continue;
             }
-            let lines = code(&text).lines().count();
+            let lines = code_without_tests(&text).lines().count();
             assert!(lines <= 500, "{name} has {lines} lines: split the file into modules");
             assert!(text.starts_with("//!"), "{name} does not start with a module comment");
         }
@@ -165,7 +174,7 @@ fn files_are_short_and_documented() {
 }
 
 #[test]
-fn links_between_documents_lead_somewhere() {
+fn links_between_documents_are_valid() {
     let mut all = files("docs", ".md");
     for name in
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/README.md"]
@@ -183,7 +192,7 @@ fn links_between_documents_lead_somewhere() {
                 if file.is_empty() { repository().join(&document) } else { folder.join(file) };
             assert!(target.exists(), "{document} links to {link}, which does not exist");
             let is_valid = heading.is_empty()
-                || headings(&std::fs::read_to_string(&target).unwrap())
+                || heading_anchors(&std::fs::read_to_string(&target).unwrap())
                     .contains(&heading.to_owned());
             assert!(is_valid, "{document} links to {link}: the heading does not exist");
         }
@@ -191,7 +200,7 @@ fn links_between_documents_lead_somewhere() {
 }
 
 /// Returns the anchors of the headings, as links use them.
-fn headings(text: &str) -> Vec<String> {
+fn heading_anchors(text: &str) -> Vec<String> {
     let titles = text.lines().filter_map(|line| line.strip_prefix('#'));
     let plain = |c: char| c.is_alphanumeric() || c == ' ' || c == '-' || c == '_';
     let anchor = |title: &str| {
@@ -202,7 +211,7 @@ fn headings(text: &str) -> Vec<String> {
 }
 
 /// Returns the references between backticks of the form `file.rs::function`.
-fn named_functions(text: &str) -> Vec<(&str, &str)> {
+fn referenced_functions(text: &str) -> Vec<(&str, &str)> {
     let quoted = text.split('`').skip(1).step_by(2);
     quoted
         .filter_map(|code| code.split_once("::"))
@@ -219,11 +228,13 @@ fn tests_named_in_documents_exist() {
     }
     for document in ["docs/safety.md", "docs/seeds.md"] {
         let text = std::fs::read_to_string(repository().join(document)).unwrap();
-        let named = named_functions(&text);
+        let named = referenced_functions(&text);
         assert!(named.len() > 30, "{document} names {} tests", named.len());
         for (file, function) in named {
             let found = code.iter().find(|(name, _)| name == file);
-            let Some((_, text)) = found else { panic!("{document}: the file {file} does not exist") };
+            let Some((_, text)) = found else {
+                panic!("{document}: the file {file} does not exist")
+            };
             let begin = format!("fn {function}(");
             let Some((before, _)) = text.split_once(&begin) else {
                 panic!("{document}: {file} has no function {function}")
@@ -253,7 +264,7 @@ fn tests_named_in_documents_exist() {
 }
 
 #[test]
-fn every_command_of_the_readme_is_a_target_or_a_program() {
+fn make_targets_in_documents_exist() {
     let makefile = std::fs::read_to_string(repository().join("Makefile")).unwrap();
     for document in ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"] {
         let text = std::fs::read_to_string(repository().join(document)).unwrap();

@@ -10,16 +10,16 @@ pub enum ApplyBlocked {
     #[error(
         "{0}; no change is applied, because a rollback would be impossible. Repair the file, or remove it to use the current values as original values"
     )]
-    Ledger(ReadError),
+    LedgerNotRead(ReadError),
     /// The rollback ledger could not be saved before the changes.
     #[error("{0}; original values must be saved before the first change")]
-    State(WriteError),
+    LedgerNotSaved(WriteError),
     /// An earlier agent process left a change on trial, and the change could not be rolled back.
     #[error("{0}; no change is applied until the change on trial is rolled back")]
-    Trial(ReadError),
+    TrialNotRolledBack(ReadError),
     /// The ID of the boot that the original values belong to is not known.
     #[error(
         "/proc/sys/kernel/random/boot_id cannot be read; original values are valid for one boot only"
     )]
-    BootId,
+    UnknownBootId,
 }

@@ -78,7 +78,7 @@ impl<'a> ApplyContext<'a> {
 
     /// Enables the dry run: all changes count as blocked.
     #[must_use]
-    pub const fn dry_run(mut self) -> Self {
+    pub const fn with_dry_run(mut self) -> Self {
         self.dry_run = true;
         self
     }
@@ -93,8 +93,13 @@ impl<'a> ApplyContext<'a> {
 
     pub(super) fn systemd(&self) -> std::result::Result<&Systemd, SystemdError> {
         // A captured tree has no systemd, and the systemd of this machine belongs to another host.
-        let connect =
-            || if self.root.is_live() { Systemd::connect() } else { Err(SystemdError::not_live()) };
+        let connect = || {
+            if self.root.is_live() {
+                Systemd::connect()
+            } else {
+                Err(SystemdError::captured_tree())
+            }
+        };
         self.systemd.get_or_init(connect).as_ref().map_err(Clone::clone)
     }
 

@@ -24,13 +24,13 @@ const MAX_ROUNDS: usize = 4;
 
 /// Result of a convergence of the host.
 #[derive(Debug)]
-pub struct Converged {
+pub struct ConvergeResult {
     /// Outcomes of all changes that were tried, in order, and then outcomes of the changes that are blocked.
     pub outcomes: Vec<Outcome>,
     /// Attempts whose result is not `Done`, each with the desired values of its change.
     pub incomplete_attempts: Vec<AttemptId>,
     /// True if the time limit ended before all links were removed.
-    pub unfinished: bool,
+    pub has_unfinished_removals: bool,
     /// Reason why no further change can be applied: a rollback would not be safe.
     pub blocked_reason: Option<ApplyBlocked>,
     /// The pending changes of the last plan.
@@ -41,7 +41,7 @@ pub struct Converged {
     pub settings: HostSettings,
 }
 
-/// Reads all facts that a plan needs. `options` is [`ObserveOptions::to_plan`], with the facts that are known
+/// Reads all facts that a plan needs. `options` is [`ObserveOptions::for_plan`], with the facts that are known
 /// already.
 #[must_use]
 pub fn observe_for_plan(root: &Root, options: &ObserveOptions) -> (HostFacts, HostSettings) {
@@ -60,7 +60,7 @@ pub fn converge(
     deferred_attempts: &BTreeSet<AttemptId>,
     observe_host: &dyn Fn() -> (HostFacts, HostSettings),
     report: &mut dyn FnMut(&Outcome),
-) -> Converged {
+) -> ConvergeResult {
     let mut attempted = BTreeSet::new();
     let mut incomplete_attempts = Vec::new();
     let mut outcomes = Vec::new();
@@ -78,7 +78,7 @@ pub fn converge(
         let input = plan::Input { spec, unparsed, facts: &facts, settings: &settings };
         let mut plan = plan::plan(input);
         if context.dry_run {
-            plan.make_dry_run();
+            plan.block_all_changes();
         }
         let is_new = |attempt: &AttemptId| !attempted.contains(attempt);
         // A change that depends on a waiting change waits too.
@@ -95,7 +95,7 @@ pub fn converge(
         let before_tenants = |change: &&plan::Change| {
             change.link_work().is_some_and(|work| work.stage < Stage::Tenants)
         };
-        let filter_deferred = waiting.clone().any(plan::Change::is_filter);
+        let filter_deferred = waiting.clone().any(plan::Change::is_filter_change);
         let deferred_networks: BTreeSet<Option<String>> =
             waiting.filter(before_tenants).map(network_of).collect();
         let possible = plan.changes.iter().filter(|change| change.blocked.is_none());
@@ -115,14 +115,14 @@ pub fn converge(
         let up_to_date = new.is_empty() && no_ledger_updates;
         if blocked_reason.is_some() || unfinished || round > MAX_ROUNDS || up_to_date {
             for change in plan.changes.iter().filter(|change| change.blocked.is_some()) {
-                let outcome = Outcome::blocked(change);
+                let outcome = Outcome::new_blocked(change);
                 report(&outcome);
                 outcomes.push(outcome);
             }
-            return Converged {
+            return ConvergeResult {
                 outcomes,
                 incomplete_attempts,
-                unfinished,
+                has_unfinished_removals: unfinished,
                 blocked_reason,
                 plan,
                 facts,
@@ -136,7 +136,7 @@ pub fn converge(
         let applied = match apply(context, &round_plan, &facts.ledger, report) {
             Ok(applied) => applied,
             Err(error) => {
-                blocked_reason = Some(ApplyBlocked::State(error));
+                blocked_reason = Some(ApplyBlocked::LedgerNotSaved(error));
                 continue;
             }
         };
@@ -155,7 +155,7 @@ pub fn converge(
 /// Saves the configuration that the running kubelet was started with, before the agent changes the kubelet's files. If
 /// the record cannot be saved, that configuration counts as unknown after the change, which is safe.
 fn save_kubelet_record(context: &ApplyContext, facts: &HostFacts) {
-    let Some(record) = facts.kubelet.record().filter(|_| !context.dry_run) else { return };
+    let Some(record) = facts.kubelet.start_record().filter(|_| !context.dry_run) else { return };
     if StartRecord::read(context.root).is_ok_and(|kept| kept.as_ref() == Some(&record)) {
         return;
     }
@@ -172,7 +172,7 @@ fn apply_blocked_reason(context: &ApplyContext, facts: &HostFacts) -> Option<App
     // Without the boot ID the ledger would be regarded as the ledger of another boot, and would be
     // overwritten.
     if context.boot_id.is_empty() || facts.boot_id.as_deref() != Some(context.boot_id) {
-        return Some(ApplyBlocked::BootId);
+        return Some(ApplyBlocked::UnknownBootId);
     }
-    facts.ledger_fault.clone().map(ApplyBlocked::Ledger)
+    facts.ledger_error.clone().map(ApplyBlocked::LedgerNotRead)
 }

@@ -14,7 +14,7 @@ use berth_host_facts::setting::{KsmSetting, Setting};
 
 /// Outcomes of the changes of one plan.
 #[derive(Debug, Default)]
-pub struct Applied {
+pub struct ApplyOutcomes {
     /// One outcome for each change, in order. The last changes have no outcome if the time limit for removals ended
     /// before them.
     pub outcomes: Vec<Outcome>,
@@ -31,7 +31,7 @@ pub fn apply(
     plan: &Plan,
     ledger: &Ledger,
     report: &mut dyn FnMut(&Outcome),
-) -> std::result::Result<Applied, WriteError> {
+) -> std::result::Result<ApplyOutcomes, WriteError> {
     let mut updated_ledger = ledger.clone();
     record_original_values(plan, &mut updated_ledger);
     if plan.changes.is_empty() {
@@ -47,24 +47,24 @@ pub fn apply(
     let (on_links, on_settings): (Vec<&Change>, Vec<&Change>) =
         plan.changes.iter().partition(|change| change.link_work().is_some());
     for change in on_settings {
-        let outcome = execute(context, change, &mut updated_ledger);
+        let outcome = apply_change(context, change, &mut updated_ledger);
         report(&outcome);
         outcomes.push(outcome);
         context.report_progress();
     }
-    outcomes.extend(links::execute(context, &on_links, &mut updated_ledger, report));
+    outcomes.extend(links::apply_link_changes(context, &on_links, &mut updated_ledger, report));
     prune_ledger(plan, &mut updated_ledger);
     let mut ledger_outcome = None;
     if updated_ledger != saved {
         // A failure of this save does not stop the agent: the original values were saved before the changes, and the
         // next cycle derives the other entries from the host again.
         if let Err(error) = save_ledger(&updated_ledger, context.root, context.boot_id) {
-            let outcome = Outcome::ledger_failed(&error);
+            let outcome = Outcome::new_ledger_failure(&error);
             report(&outcome);
             ledger_outcome = Some(outcome);
         }
     }
-    Ok(Applied { outcomes, ledger_outcome })
+    Ok(ApplyOutcomes { outcomes, ledger_outcome })
 }
 
 /// Removes data from the ledger that no change needs any longer.
@@ -73,8 +73,8 @@ fn prune_ledger(plan: &Plan, ledger: &mut Ledger) {
     {
         ledger.unmovable_irqs.clear();
     }
-    if ledger.entries.is_empty() && plan.kubelet_runs == Some(false) {
-        ledger.hugepages_changed = None;
+    if ledger.entries.is_empty() && plan.is_kubelet_running == Some(false) {
+        ledger.hugepages_changed_at = None;
     }
 }
 
@@ -108,7 +108,7 @@ fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
             links::ledger_updates::record_joining_uplinks(work, ledger);
         }
         for step in change.steps() {
-            ledger.record_original_value(step.setting, step.was.clone());
+            ledger.record_original_value(step.setting, step.current_value.clone());
             for (setting, was) in &step.dependent_settings {
                 ledger.record_original_value(*setting, was.clone());
             }
@@ -116,9 +116,9 @@ fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
     }
 }
 
-fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outcome {
+fn apply_change(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outcome {
     if change.blocked.is_some() {
-        return Outcome::blocked(change);
+        return Outcome::new_blocked(change);
     }
     let removes_checkpoints = match &change.action {
         Action::Kubelet(action) => action.removes_checkpoints(),
@@ -126,7 +126,7 @@ fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outc
     };
     // The check is made right before the change, because the kubelet may have been started since
     // the plan was made.
-    if removes_checkpoints && processes::observe(context.root).kubelet_runs() {
+    if removes_checkpoints && processes::observe(context.root).is_kubelet_running() {
         let reason = "the kubelet was started after the plan was made, and would write its checkpoints again";
         return Outcome::new(change, ApplyResult::Blocked(reason.to_owned()));
     }
@@ -136,11 +136,17 @@ fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outc
         }
     }
     if let Action::Kubelet(action) = &change.action {
-        return Outcome::new(change, kubelet_files::execute(context, action, ledger));
+        return Outcome::new(
+            change,
+            kubelet_files::apply_and_record_files(context, action, ledger),
+        );
     }
     let steps = change.steps();
     if steps.iter().all(|step| matches!(step.setting, Setting::IrqAffinity(_))) {
-        return Outcome::new(change, interrupts::execute(context, change.why, steps, ledger));
+        return Outcome::new(
+            change,
+            interrupts::set_affinities(context, change.why, steps, ledger),
+        );
     }
     let mut result = ApplyResult::Done(None);
     for step in steps {
@@ -150,19 +156,24 @@ fn execute(context: &ApplyContext, change: &Change, ledger: &mut Ledger) -> Outc
             break;
         }
     }
-    let current_value = |step: &Step| settings::read(context.root, step.setting);
+    let current_value = |step: &Step| settings::read_current_value(context.root, step.setting);
     let pages = |step: &&Step| matches!(step.setting, Setting::Hugepages { .. });
-    if steps.iter().filter(pages).any(|step| current_value(step).as_ref() != Some(&step.was)) {
-        ledger.hugepages_changed = settings::uptime(context.root).or(ledger.hugepages_changed);
+    if steps
+        .iter()
+        .filter(pages)
+        .any(|step| current_value(step).as_ref() != Some(&step.current_value))
+    {
+        ledger.hugepages_changed_at =
+            settings::uptime(context.root).or(ledger.hugepages_changed_at);
     }
     Outcome::new(change, result)
 }
 
 fn apply_step(context: &ApplyContext, step: &Step) -> ApplyResult {
     let result: Result = match step.setting {
-        Setting::Hugepages { zone, size } => hugepages::set(context, zone, size, step),
+        Setting::Hugepages { zone, size } => hugepages::set_page_count(context, zone, size, step),
         Setting::Ksm(KsmSetting::MergeAcrossNodes) => ksm::set_merge_across_nodes(context, step),
-        _ => settings::set(context, step.setting, &step.will_be),
+        _ => settings::write_and_confirm(context, step.setting, &step.new_value),
     };
     result.unwrap_or_else(|result| result)
 }

@@ -10,7 +10,7 @@ use super::outcome::{ApplyResult, Result};
 use crate::host_write::HostWrite as _;
 use crate::plan::Step;
 use berth_host_facts::root::Root;
-use berth_host_facts::setting::Value;
+use berth_host_facts::setting::SettingValue;
 
 /// Number of consecutive tries without a new page after which no further try is made.
 const MAX_TRIES_WITHOUT_PROGRESS: u32 = 3;
@@ -35,13 +35,20 @@ fn existing_sysfs_folder(root: &Root, zone: u32, size: PageSize) -> String {
 /// pages of this size.
 pub(super) fn persistent_pages(root: &Root, zone: u32, size: PageSize) -> Option<u64> {
     let folder = existing_sysfs_folder(root, zone, size);
-    let number = |file: &str| root.parse::<u64>(&format!("{folder}/{file}")).ok();
+    let number = |file: &str| root.read_value::<u64>(&format!("{folder}/{file}")).ok();
     Some(number("nr_hugepages")?.saturating_sub(number("surplus_hugepages").unwrap_or(0)))
 }
 
 /// Changes the number of huge pages to the planned number, as far as possible.
-pub(super) fn set(context: &ApplyContext, zone: u32, size: PageSize, step: &Step) -> Result {
-    let (Value::Number(target), Value::Number(desired)) = (&step.will_be, &step.desired) else {
+pub(super) fn set_page_count(
+    context: &ApplyContext,
+    zone: u32,
+    size: PageSize,
+    step: &Step,
+) -> Result {
+    let (SettingValue::Number(target), SettingValue::Number(desired)) =
+        (&step.new_value, &step.desired_value)
+    else {
         return Err(ApplyResult::Failed("the desired value is not a number of pages".to_owned()));
     };
     let folder = existing_sysfs_folder(context.root, zone, size);
@@ -95,7 +102,7 @@ fn boot_parameter_remedy(zone: u32, size: PageSize, count: u64) -> String {
 }
 
 fn kubelet_runs(root: &Root) -> bool {
-    berth_host_facts::processes::observe(root).kubelet_runs()
+    berth_host_facts::processes::observe(root).is_kubelet_running()
 }
 
 struct Pool<'a> {
@@ -104,8 +111,8 @@ struct Pool<'a> {
 }
 
 impl Pool<'_> {
-    fn number(&self, file: &str) -> std::result::Result<u64, ApplyResult> {
-        let read = self.context.root.parse(&format!("{}/{file}", self.folder));
+    fn read_number(&self, file: &str) -> std::result::Result<u64, ApplyResult> {
+        let read = self.context.root.read_value(&format!("{}/{file}", self.folder));
         read.map_err(|error| ApplyResult::Failed(error.to_string()))
     }
 
@@ -113,18 +120,19 @@ impl Pool<'_> {
     /// pages, but a read returns the number with surplus pages.
     fn persistent_pages(&self) -> std::result::Result<u64, ApplyResult> {
         Ok(self
-            .number("nr_hugepages")?
-            .saturating_sub(self.number("surplus_hugepages").unwrap_or(0)))
+            .read_number("nr_hugepages")?
+            .saturating_sub(self.read_number("surplus_hugepages").unwrap_or(0)))
     }
 
     /// Reduces the number of pages. More pages may be in use than when the plan was made, so the number of used pages
     /// is read again right before the write.
     fn shrink(&self, before: u64, target: u64) -> Result {
-        let used = self.number("nr_hugepages")?.saturating_sub(self.number("free_hugepages")?);
+        let used =
+            self.read_number("nr_hugepages")?.saturating_sub(self.read_number("free_hugepages")?);
         if target < used {
             return Err(ApplyResult::Blocked(format!("{used} of {before} pages are in use now")));
         }
-        let surplus = || self.number("surplus_hugepages").unwrap_or(0);
+        let surplus = || self.read_number("surplus_hugepages").unwrap_or(0);
         let surplus_before = surplus();
         let file = format!("{}/nr_hugepages", self.folder);
         self.context.root.write(&file, &target.to_string())?;

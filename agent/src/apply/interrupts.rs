@@ -15,7 +15,7 @@ use berth_host_facts::irqs;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::setting::Setting;
 
-pub(super) fn execute(
+pub(super) fn set_affinities(
     context: &ApplyContext,
     reason: ChangeReason,
     steps: &[Step],
@@ -26,9 +26,10 @@ pub(super) fn execute(
     for step in steps {
         let Setting::IrqAffinity(number) = step.setting else { continue };
         let file = format!("proc/irq/{number}/smp_affinity_list");
-        let result = match context.root.write(&file, &step.will_be.to_string()) {
+        let result = match context.root.write(&file, &step.new_value.to_string()) {
             Ok(())
-                if settings::read(context.root, step.setting).as_ref() == Some(&step.will_be) =>
+                if settings::read_current_value(context.root, step.setting).as_ref()
+                    == Some(&step.new_value) =>
             {
                 moved += 1;
                 ApplyResult::Done(None)
@@ -37,7 +38,7 @@ pub(super) fn execute(
                 ApplyResult::Failed(format!("/{file}: the value differs from the written value"))
             }
             Err(error) if matches!(error.errno, Errno::EIO | Errno::EPERM | Errno::EACCES) => {
-                ledger.unmovable_irqs.insert(number, irqs::driver_names(context.root, number));
+                ledger.unmovable_irqs.insert(number, irqs::read_driver_names(context.root, number));
                 ledger.entries.remove(&step.setting);
                 unmovable += 1;
                 continue;

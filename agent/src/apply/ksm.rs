@@ -10,24 +10,24 @@ use crate::plan::Step;
 use berth_host_facts::setting::{KsmSetting, Setting};
 
 /// Time limit for unmerging. The usual rate is some GiB a second.
-const DEADLINE: Duration = Duration::from_secs(60);
+const UNMERGE_TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Unmerges all pages, waits until no page is shared, writes the setting, and restores the previous state
 /// of ksmd. After the deadline the state of ksmd is restored too, and the setting is unchanged.
 pub(super) fn set_merge_across_nodes(context: &ApplyContext, step: &Step) -> Result {
     let run = Setting::Ksm(KsmSetting::Run);
-    let before = settings::read(context.root, run);
-    let result =
-        unmerge(context).and_then(|()| settings::set(context, step.setting, &step.will_be));
+    let before = settings::read_current_value(context.root, run);
+    let result = unmerge(context)
+        .and_then(|()| settings::write_and_confirm(context, step.setting, &step.new_value));
     if let Some(before) = before {
-        settings::set(context, run, &before)?;
+        settings::write_and_confirm(context, run, &before)?;
     }
     result
 }
 
 fn unmerge(context: &ApplyContext) -> std::result::Result<(), ApplyResult> {
-    let file = |name: &str| format!("{}/{name}", berth_host_facts::host_settings::KSM);
+    let file = |name: &str| format!("{}/{name}", berth_host_facts::host_settings::KSM_FOLDER);
     // The write returns after all pages are unmerged, or with an error. Pages that are still shared after the write are
     // being unmerged.
     context.root.write(&file("run"), "2")?;
@@ -36,13 +36,13 @@ fn unmerge(context: &ApplyContext) -> std::result::Result<(), ApplyResult> {
         context.report_progress();
         let shared: u64 = context
             .root
-            .parse(&file("pages_shared"))
+            .read_value(&file("pages_shared"))
             .map_err(|error| ApplyResult::Failed(error.to_string()))?;
         if shared == 0 {
             return Ok(());
         }
-        if begin.elapsed() > DEADLINE {
-            let seconds = DEADLINE.as_secs();
+        if begin.elapsed() > UNMERGE_TIMEOUT {
+            let seconds = UNMERGE_TIMEOUT.as_secs();
             return Err(ApplyResult::Failed(format!(
                 "{shared} pages are still shared after {seconds} s; retry later"
             )));

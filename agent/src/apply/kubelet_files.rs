@@ -20,7 +20,7 @@ pub(super) fn files_created_by(action: &KubeletAction) -> Vec<String> {
 }
 
 /// Applies the action, and records in the ledger the files of Berth that exist afterwards.
-pub(super) fn execute(
+pub(super) fn apply_and_record_files(
     context: &ApplyContext,
     action: &KubeletAction,
     ledger: &mut Ledger,

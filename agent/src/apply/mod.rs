@@ -18,7 +18,7 @@ mod settings;
 
 pub use apply_blocked::ApplyBlocked;
 pub use context::ApplyContext;
-pub use converge::{Converged, converge, observe_for_plan};
-pub use execute::{Applied, apply};
+pub use converge::{ConvergeResult, converge, observe_for_plan};
+pub use execute::{ApplyOutcomes, apply};
 pub use links::kernel::Kernel;
 pub use outcome::Outcome;

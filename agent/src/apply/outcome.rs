@@ -66,12 +66,12 @@ impl Outcome {
     }
 
     /// Returns the outcome of a change that is not tried.
-    pub(super) fn blocked(change: &Change) -> Self {
+    pub(super) fn new_blocked(change: &Change) -> Self {
         Self::new(change, ApplyResult::Blocked(change.blocked.clone().unwrap_or_default()))
     }
 
     /// Returns the outcome for a rollback ledger that could not be saved after the changes.
-    pub(super) fn ledger_failed(error: &WriteError) -> Self {
+    pub(super) fn new_ledger_failure(error: &WriteError) -> Self {
         Self {
             id: ChangeId::RollbackLedger,
             what: ChangeId::RollbackLedger.to_string(),

@@ -19,7 +19,7 @@ pub(super) fn record_setting_outcome(
         ChangeReason::Restore => _ = ledger.entries.remove(&step.setting),
         ChangeReason::Spec => {
             if let Some(entry) = ledger.entries.get_mut(&step.setting) {
-                entry.applied = Some(step.desired.clone());
+                entry.applied = Some(step.desired_value.clone());
             }
         }
     }

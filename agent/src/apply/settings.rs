@@ -13,24 +13,30 @@ use crate::systemd::SystemdError;
 use berth_host_facts::host_settings;
 use berth_host_facts::kernel_files::read_cpu_list;
 use berth_host_facts::root::Root;
-use berth_host_facts::setting::{Setting, Unit, Value};
+use berth_host_facts::setting::{Setting, SettingValue, SystemdUnit};
 
 /// Time limit for the control group to change: systemd answers before the kernel has changed the group.
 const CGROUP_UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Writes a setting, and reads it to confirm the new value.
-pub(super) fn set(context: &ApplyContext, setting: Setting, value: &Value) -> Result {
-    if let (Setting::AllowedCpus(unit), Value::Cpus(cpus)) = (setting, value) {
+pub(super) fn write_and_confirm(
+    context: &ApplyContext,
+    setting: Setting,
+    value: &SettingValue,
+) -> Result {
+    if let (Setting::AllowedCpus(unit), SettingValue::Cpus(cpus)) = (setting, value) {
         return set_allowed_cpus(context, unit, cpus);
     }
-    context.root.write(&path(setting), &kernel_text(setting, value))?;
-    match read(context.root, setting) {
+    context.root.write(&setting_path(setting), &format_for_kernel(setting, value))?;
+    match read_current_value(context.root, setting) {
         Some(now) if now == *value => Ok(ApplyResult::Done(None)),
         Some(now) => Err(ApplyResult::Failed(format!(
             "/{}: still {now} after {value} was written",
-            path(setting)
+            setting_path(setting)
         ))),
-        None => Err(ApplyResult::Failed(format!("/{}: cannot be read back", path(setting)))),
+        None => {
+            Err(ApplyResult::Failed(format!("/{}: cannot be read back", setting_path(setting))))
+        }
     }
 }
 
@@ -38,7 +44,7 @@ pub(super) fn set(context: &ApplyContext, setting: Setting, value: &Value) -> Re
 /// processes (ENOSPC), and systemd only logs the error. So a restriction is removed in two steps: first all
 /// possible CPUs are allowed, then the property is emptied, after which systemd disables the controller if
 /// no other unit needs it.
-fn set_allowed_cpus(context: &ApplyContext, unit: Unit, cpus: &CpuSet) -> Result {
+fn set_allowed_cpus(context: &ApplyContext, unit: SystemdUnit, cpus: &CpuSet) -> Result {
     if cpus.is_empty() {
         let possible = read_cpu_list(context.root, "sys/devices/system/cpu/possible");
         let possible = possible.map_err(|error| ApplyResult::Failed(error.to_string()))?;
@@ -52,16 +58,17 @@ fn set_allowed_cpus(context: &ApplyContext, unit: Unit, cpus: &CpuSet) -> Result
 
 fn set_allowed_cpus_property(
     context: &ApplyContext,
-    unit: Unit,
+    unit: SystemdUnit,
     cpus: &CpuSet,
 ) -> std::result::Result<(), ApplyResult> {
-    let failed = |error: SystemdError| ApplyResult::Failed(format!("{}: {error}", unit.name()));
+    let failed =
+        |error: SystemdError| ApplyResult::Failed(format!("{}: {error}", unit.unit_name()));
     context.systemd().map_err(failed)?.set_allowed_cpus(unit, cpus).map_err(failed)
 }
 
 fn wait_until_allowed(
     context: &ApplyContext,
-    unit: Unit,
+    unit: SystemdUnit,
     cpus: &CpuSet,
 ) -> std::result::Result<(), ApplyResult> {
     let begin = Instant::now();
@@ -74,11 +81,11 @@ fn wait_until_allowed(
         if begin.elapsed() > CGROUP_UPDATE_TIMEOUT {
             let now = now.map_or_else(
                 || "unknown CPUs".to_owned(),
-                |now| Value::Cpus(now).to_display_text(),
+                |now| SettingValue::Cpus(now).to_display_text(),
             );
             let message = format!(
                 "{}: systemd accepted the value, but its control group still has {now}",
-                unit.name()
+                unit.unit_name()
             );
             return Err(ApplyResult::Failed(message));
         }
@@ -87,41 +94,43 @@ fn wait_until_allowed(
 }
 
 /// Returns the current value; `None` if the setting does not exist or its value cannot be parsed.
-pub(super) fn read(root: &Root, setting: Setting) -> Option<Value> {
-    let path = path(setting);
+pub(super) fn read_current_value(root: &Root, setting: Setting) -> Option<SettingValue> {
+    let path = setting_path(setting);
     match setting {
-        Setting::AllowedCpus(unit) => observe::allowed_cpus(root, unit).map(Value::Cpus),
-        Setting::IrqAffinity(_) => read_cpu_list(root, &path).ok().map(Value::Cpus),
+        Setting::AllowedCpus(unit) => observe::allowed_cpus(root, unit).map(SettingValue::Cpus),
+        Setting::IrqAffinity(_) => read_cpu_list(root, &path).ok().map(SettingValue::Cpus),
         Setting::WorkqueueCpus | Setting::DefaultIrqAffinity => {
-            host_settings::read_mask(root, &path).map(Value::Cpus)
+            host_settings::read_cpu_mask(root, &path).map(SettingValue::Cpus)
         }
         Setting::TransparentHugepages => {
-            host_settings::read_selected_word(root, &path).map(Value::Word)
+            host_settings::read_bracketed_word(root, &path).map(SettingValue::Keyword)
         }
         Setting::Hugepages { zone, size } => {
-            super::hugepages::persistent_pages(root, zone, size).map(Value::Number)
+            super::hugepages::persistent_pages(root, zone, size).map(SettingValue::Number)
         }
         Setting::Ksm(setting) => host_settings::read_ksm_setting(root, setting),
     }
 }
 
-fn path(setting: Setting) -> String {
+fn setting_path(setting: Setting) -> String {
     match setting {
         Setting::Hugepages { zone, size } => {
             super::hugepages::sysfs_folder(zone, size) + "/nr_hugepages"
         }
-        Setting::TransparentHugepages => host_settings::TRANSPARENT_HUGEPAGES.to_owned(),
-        Setting::Ksm(setting) => format!("{}/{}", host_settings::KSM, setting.file()),
-        Setting::WorkqueueCpus => host_settings::WORKQUEUES.to_owned(),
-        Setting::DefaultIrqAffinity => host_settings::DEFAULT_IRQ_AFFINITY.to_owned(),
+        Setting::TransparentHugepages => host_settings::TRANSPARENT_HUGEPAGES_FILE.to_owned(),
+        Setting::Ksm(setting) => format!("{}/{}", host_settings::KSM_FOLDER, setting.file_name()),
+        Setting::WorkqueueCpus => host_settings::WORKQUEUE_CPUMASK_FILE.to_owned(),
+        Setting::DefaultIrqAffinity => host_settings::DEFAULT_IRQ_AFFINITY_FILE.to_owned(),
         Setting::IrqAffinity(number) => format!("proc/irq/{number}/smp_affinity_list"),
-        Setting::AllowedCpus(unit) => format!("sys/fs/cgroup/{}/cpuset.cpus", unit.name()),
+        Setting::AllowedCpus(unit) => format!("sys/fs/cgroup/{}/cpuset.cpus", unit.unit_name()),
     }
 }
 
-fn kernel_text(setting: Setting, value: &Value) -> String {
+fn format_for_kernel(setting: Setting, value: &SettingValue) -> String {
     match (setting, value) {
-        (Setting::WorkqueueCpus | Setting::DefaultIrqAffinity, Value::Cpus(cpus)) => cpus.to_mask(),
+        (Setting::WorkqueueCpus | Setting::DefaultIrqAffinity, SettingValue::Cpus(cpus)) => {
+            cpus.to_mask()
+        }
         (_, value) => value.to_string(),
     }
 }

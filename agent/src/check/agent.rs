@@ -1,6 +1,6 @@
 //! Checks of the agent's credential for the cluster.
 
-use berth_runtime::certificate::Expiry;
+use berth_runtime::certificate::ExpiryState;
 
 use super::definition::Check;
 use super::input::Input;
@@ -14,13 +14,13 @@ pub(super) const CHECKS: &[Check] = &[Check {
         deploy/agent-kubeconfig.sh issues them for 30 days. Once it has expired, the API server rejects the agent's \
         updates and no pinned VM is placed on the host. WARN if less than a third of its lifetime is left (two weeks at \
         most), FAIL if it has expired.",
-    run: client_certificate,
+    run: check_client_certificate,
 }];
 
-const REMEDY: &str = "deploy/agent-kubeconfig.sh NODE >kubeconfig, and replace /etc/berth/kubeconfig with it; the \
+const CERTIFICATE_REMEDY: &str = "deploy/agent-kubeconfig.sh NODE >kubeconfig, and replace /etc/berth/kubeconfig with it; the \
     running agent reads the new file without a restart";
 
-fn client_certificate(input: &Input) -> Outcome {
+fn check_client_certificate(input: &Input) -> Outcome {
     let path = format!("/{KUBECONFIG}");
     let certificate = match &input.certificate {
         None => {
@@ -30,17 +30,17 @@ fn client_certificate(input: &Input) -> Outcome {
         Some(Err(error)) => {
             return Outcome::fail("the agent's client certificate cannot be read")
                 .with_evidence(path, error)
-                .remedy(REMEDY);
+                .remedy(CERTIFICATE_REMEDY);
         }
     };
     let end = format!("valid until {}", certificate.expiration_time);
     let outcome = match certificate.expiry {
         None => return Outcome::skip("a captured tree has no current time"),
-        Some(Expiry::Far) => return Outcome::pass(end.clone()).with_evidence(path, end),
-        Some(Expiry::Soon) => Outcome::warn("the agent's client certificate expires soon"),
-        Some(Expiry::Expired) => Outcome::fail("the agent's client certificate has expired"),
+        Some(ExpiryState::NotSoon) => return Outcome::pass(end.clone()).with_evidence(path, end),
+        Some(ExpiryState::Soon) => Outcome::warn("the agent's client certificate expires soon"),
+        Some(ExpiryState::Expired) => Outcome::fail("the agent's client certificate has expired"),
     };
-    outcome.with_evidence(path, end).remedy(REMEDY)
+    outcome.with_evidence(path, end).remedy(CERTIFICATE_REMEDY)
 }
 
 #[cfg(test)]
@@ -61,9 +61,9 @@ mod tests {
             )
         };
         for (expiry, status) in [
-            (Some(Expiry::Far), Status::Pass),
-            (Some(Expiry::Soon), Status::Warn),
-            (Some(Expiry::Expired), Status::Fail),
+            (Some(ExpiryState::NotSoon), Status::Pass),
+            (Some(ExpiryState::Soon), Status::Warn),
+            (Some(ExpiryState::Expired), Status::Fail),
             (None, Status::Skip),
         ] {
             let end = "2026-01-31T00:00:00Z".to_owned();

@@ -15,21 +15,21 @@ pub(super) const CHECKS: &[Check] = &[
         title: "NUMA zones do not overlap",
         explanation: "Every CPU belongs to exactly one NUMA zone. If the firmware lists a CPU in several zones, \
             NUMA placement by the kubelet and KubeVirt is meaningless.",
-        run: zones,
+        run: check_zones,
     },
     Check {
         id: "cpu.online",
         title: "all CPUs are online",
         explanation: "Offline CPUs reduce the number of CPUs that can be pinned, and a core with one sibling \
             offline cannot be allocated as a whole core. It may be intended (security, power), so this is a warning.",
-        run: online,
+        run: check_online_cpus,
     },
     Check {
         id: "cpu.smt-alignment",
         title: "pinned VMs get whole cores",
         explanation: "With SMT, the kubelet's static CPU manager may allocate the two threads of one core to \
             two VMs unless its option full-pcpus-only is on. Reserved CPUs must be whole cores too.",
-        run: smt_alignment,
+        run: check_smt_alignment,
     },
     Check {
         id: "cpu.isolation",
@@ -37,32 +37,32 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "isolcpus and nohz_full list CPUs for pinned work, reservedSystemCPUs lists CPUs for the \
             system. They must not overlap, nohz_full CPUs should be isolated, and the kubelet's shared pool should \
             not contain isolated CPUs, because the scheduler does not balance load on them.",
-        run: isolation,
+        run: check_isolation,
     },
     Check {
         id: "cpu.irq-affinity",
         title: "interrupts stay off isolated CPUs",
         explanation: "An interrupt on an isolated or nohz_full CPU takes time from the VM pinned there. Only the \
             boot parameter isolcpus=managed_irq moves managed interrupts (NVMe, some NICs).",
-        run: irq_affinity,
+        run: check_irq_affinity,
     },
     Check {
         id: "cpu.governor",
         title: "CPU frequency governor is performance",
         explanation: "With acpi-cpufreq, the governor powersave keeps the lowest frequency; with intel_pstate \
             and amd_pstate in active mode it saves power only when idle. Pinned VMs need the governor performance.",
-        run: governor,
+        run: check_governor,
     },
     Check {
         id: "cpu.hybrid",
         title: "all cores are of one type",
         explanation: "On hybrid processors the kubelet does not distinguish performance cores from efficiency \
             cores, so a pinned VM may get both.",
-        run: hybrid,
+        run: check_core_types,
     },
 ];
 
-fn zones(input: &Input) -> Outcome {
+fn check_zones(input: &Input) -> Outcome {
     let zones = &input.facts.zones;
     let known = zones.iter().filter_map(|zone| Some((zone.id, zone.cpus.as_ref()?)));
     let known: Vec<(u32, &CpuSet)> = known.collect();
@@ -86,7 +86,7 @@ fn zones(input: &Input) -> Outcome {
     .with_evidence("/sys/devices/system/node", format!("{count} nodes"))
 }
 
-fn online(input: &Input) -> Outcome {
+fn check_online_cpus(input: &Input) -> Outcome {
     let (Some(online), Some(offline)) = (&input.facts.cpu.online, &input.facts.cpu.offline) else {
         return Outcome::skip("no CPU was found");
     };
@@ -118,7 +118,7 @@ fn space_separated(set: &CpuSet) -> String {
     set.iter().map(|cpu| cpu.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-fn smt_alignment(input: &Input) -> Outcome {
+fn check_smt_alignment(input: &Input) -> Outcome {
     let facts = input.facts;
     let Some(threads) = facts.cpu.threads_per_core else {
         return Outcome::skip("the number of threads per core is unknown");
@@ -141,7 +141,7 @@ fn smt_alignment(input: &Input) -> Outcome {
     if let Some(reserved) = &config.reserved_system_cpus {
         let whole = facts
             .topology
-            .cores_of(reserved)
+            .cores_with_cpus(reserved)
             .into_iter()
             .fold(CpuSet::new(), |all, core| all.union(core));
         let missing = whole.difference(reserved);
@@ -156,24 +156,24 @@ fn smt_alignment(input: &Input) -> Outcome {
             ));
         }
     }
-    if config.cpu_option("full-pcpus-only") {
+    if config.is_cpu_option_enabled("full-pcpus-only") {
         return Outcome::pass(format!(
             "full-pcpus-only is on: VMs must request multiples of {threads} CPUs"
         ))
         .with_evidence("cpuManagerPolicyOptions", "full-pcpus-only=true");
     }
     Outcome::warn("two VMs may share one core: full-pcpus-only is off")
-        .with_evidence("cpuManagerPolicyOptions", options(config))
+        .with_evidence("cpuManagerPolicyOptions", format_policy_options(config))
         .remedy("cpuManagerPolicyOptions: {full-pcpus-only: \"true\"} in the kubelet's configuration, on a drained node")
 }
 
-fn options(config: &berth_host_facts::kubelet::KubeletConfig) -> String {
+fn format_policy_options(config: &berth_host_facts::kubelet::KubeletConfig) -> String {
     let pairs =
         config.cpu_manager_policy_options.iter().map(|(name, value)| format!("{name}={value}"));
     pairs.collect::<Vec<_>>().join(",")
 }
 
-fn isolation(input: &Input) -> Outcome {
+fn check_isolation(input: &Input) -> Outcome {
     let facts = input.facts;
     let none = CpuSet::new();
     let isolated = facts.cpu.isolated.as_ref().unwrap_or(&none);
@@ -224,7 +224,7 @@ fn isolation(input: &Input) -> Outcome {
     }
 }
 
-fn irq_affinity(input: &Input) -> Outcome {
+fn check_irq_affinity(input: &Input) -> Outcome {
     let dedicated_cpus = dedicated_cpus(input.facts);
     if input.irqs.is_empty() {
         return Outcome::skip("no interrupt has a readable affinity");
@@ -274,7 +274,7 @@ fn dedicated_cpus(facts: &HostFacts) -> CpuSet {
     sets.into_iter().flatten().chain(&pinned).fold(CpuSet::new(), |all, set| all.union(set))
 }
 
-fn governor(input: &Input) -> Outcome {
+fn check_governor(input: &Input) -> Outcome {
     let path = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor";
     match input.facts.cpu.governor.as_deref() {
         None => Outcome::skip(
@@ -289,7 +289,7 @@ fn governor(input: &Input) -> Outcome {
     }
 }
 
-fn hybrid(input: &Input) -> Outcome {
+fn check_core_types(input: &Input) -> Outcome {
     let kinds: BTreeSet<_> = input.facts.cpu.core_kinds.iter().map(|kind| kind.kind).collect();
     match input.facts.cpu.hybrid {
         None => Outcome::skip("no CPU was found"),
@@ -314,22 +314,22 @@ fn hybrid(input: &Input) -> Outcome {
 mod tests {
     use super::*;
     use crate::check::Status;
-    use crate::check::test_helpers::{run_check, run_check_with_irqs};
+    use crate::check::test_helpers::{run_check_on_facts, run_check_with_irqs};
     use berth_host_facts::irqs::Irq;
     use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts};
 
-    fn set(text: &str) -> CpuSet {
+    fn parse_cpus(text: &str) -> CpuSet {
         text.parse().unwrap()
     }
 
-    fn facts(isolated: &str, tickless: &str, reserved: &str) -> HostFacts {
+    fn facts_with_cpu_lists(isolated: &str, tickless: &str, reserved: &str) -> HostFacts {
         let mut facts = HostFacts::default();
-        facts.cpu.isolated = Some(set(isolated));
-        facts.cpu.nohz_full = Some(set(tickless));
-        facts.topology.online = set("0-7");
+        facts.cpu.isolated = Some(parse_cpus(isolated));
+        facts.cpu.nohz_full = Some(parse_cpus(tickless));
+        facts.topology.online = parse_cpus("0-7");
         facts.kubelet = KubeletFacts {
             config: Some(KubeletConfig {
-                reserved_system_cpus: Some(set(reserved)),
+                reserved_system_cpus: Some(parse_cpus(reserved)),
                 ..KubeletConfig::default()
             }),
             ..KubeletFacts::default()
@@ -345,20 +345,23 @@ mod tests {
             ("1-7", "2-7", "0-1", Status::Warn, "CPUs 1 are isolated"),
             ("2-5", "2-7", "0-1", Status::Warn, "CPUs 6-7 are nohz_full"),
         ] {
-            let outcome = run_check("cpu.isolation", &facts(isolated, tickless, reserved));
+            let outcome = run_check_on_facts(
+                "cpu.isolation",
+                &facts_with_cpu_lists(isolated, tickless, reserved),
+            );
             assert_eq!(outcome.status, status, "{isolated} {tickless} {reserved}");
             assert!(outcome.message.contains(word), "{}", outcome.message);
         }
     }
 
     #[test]
-    fn effective_affinity_of_interrupts_counts_before_the_allowed_one() {
-        let facts = facts("2-7", "", "0-1");
+    fn effective_affinity_takes_precedence_over_the_allowed_affinity() {
+        let facts = facts_with_cpu_lists("2-7", "", "0-1");
         let irq = |effective: Option<&str>| Irq {
             number: 9,
-            affinity: set("0-7"),
-            effective_affinity: effective.map(set),
-            drivers: "eth0".to_owned(),
+            affinity: parse_cpus("0-7"),
+            effective_affinity: effective.map(parse_cpus),
+            driver_names: "eth0".to_owned(),
         };
         let status = |irq| run_check_with_irqs("cpu.irq-affinity", &facts, vec![irq]).status;
         assert_eq!(status(irq(Some("0"))), Status::Pass);

@@ -13,32 +13,32 @@ pub(super) const CHECKS: &[Check] = &[
         title: "IOMMU in the firmware",
         explanation: "The ACPI table DMAR (Intel), IVRS (AMD) or IORT (Arm) describes the IOMMU of the machine. \
             Without an IOMMU no PCI device can be passed through.",
-        run: firmware,
+        run: check_firmware,
     },
     Check {
         id: "iommu.enabled",
         title: "IOMMU in the kernel",
         explanation: "The kernel must use the IOMMU (intel_iommu=on on Intel); it then assigns devices to IOMMU \
             groups. Passthrough of NICs, NVMe drives and GPUs needs it.",
-        run: enabled,
+        run: check_iommu_enabled,
     },
     Check {
         id: "storage.direct-io",
         title: "O_DIRECT on the file systems of VM images",
         explanation: "QEMU opens disks with O_DIRECT (cache=none) to bypass the page cache. If the file system \
             does not support it, KubeVirt falls back to writethrough, and the data of VMs is cached twice.",
-        run: direct_io,
+        run: check_direct_io,
     },
     Check {
         id: "storage.nvme",
         title: "NVMe drives for passthrough",
         explanation: "Lists the NVMe drives without partitions, mounts, holders and signatures: they can be \
             passed through to a VM without loss of data.",
-        run: nvme,
+        run: check_nvme,
     },
 ];
 
-fn firmware(input: &Input) -> Outcome {
+fn check_firmware(input: &Input) -> Outcome {
     let iommu = &input.facts.iommu;
     match (&iommu.firmware_table, iommu.enabled) {
         (Some(table), _) => {
@@ -55,7 +55,7 @@ fn firmware(input: &Input) -> Outcome {
     }
 }
 
-fn enabled(input: &Input) -> Outcome {
+fn check_iommu_enabled(input: &Input) -> Outcome {
     let path = "/sys/kernel/iommu_groups";
     match (input.facts.iommu.enabled, input.facts.iommu.groups) {
         (Some(true), Some(groups)) => Outcome::pass(format!("{groups} groups"))
@@ -76,7 +76,7 @@ fn enabled(input: &Input) -> Outcome {
     }
 }
 
-fn direct_io(input: &Input) -> Outcome {
+fn check_direct_io(input: &Input) -> Outcome {
     let paths = &input.facts.direct_io;
     if paths.is_empty() {
         return Outcome::skip(
@@ -112,7 +112,7 @@ fn direct_io(input: &Input) -> Outcome {
     evidence(Outcome::pass("O_DIRECT works"))
 }
 
-fn nvme(input: &Input) -> Outcome {
+fn check_nvme(input: &Input) -> Outcome {
     let drives = &input.facts.nvme;
     if drives.is_empty() {
         return Outcome::skip("no NVMe drive was found");

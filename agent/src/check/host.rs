@@ -14,40 +14,40 @@ pub(super) const CHECKS: &[Check] = &[
         title: "unified control groups",
         explanation: "In Kubernetes, cgroup v1 is in maintenance mode, and the CPU and memory controls of \
             KubeVirt and Berth expect the unified hierarchy (v2).",
-        run: cgroup_version,
+        run: check_cgroup_version,
     },
     Check {
         id: "cgroup.controllers",
         title: "control group controllers",
         explanation: "VMs need the controllers cpu, cpuset, memory and io (blkio on v1), and device control: the \
             devices controller on v1, BPF on v2, which is always available.",
-        run: cgroup_controllers,
+        run: check_cgroup_controllers,
     },
     Check {
         id: "host.guest",
         title: "host is bare metal",
         explanation: "Berth is made for bare metal. On a host that is a virtual machine, VMs are nested: they \
             are slower, have the limits of another hypervisor, and are pinned to virtual CPUs.",
-        run: guest,
+        run: check_bare_metal,
     },
     Check {
         id: "host.cores",
         title: "at least 16 cores",
         explanation: "Production minimum for an infra node: 16 physical cores (8 for testing).",
-        run: cores,
+        run: check_cores,
     },
     Check {
         id: "host.memory",
         title: "at least 64 GiB of memory",
         explanation: "Production minimum for an infra node: 64 GiB (32 for testing). The check tolerates 5 % less, \
             because firmware and kernel reserve memory.",
-        run: memory,
+        run: check_memory,
     },
     Check {
         id: "host.storage",
         title: "at least 500 GB of disks",
         explanation: "Production minimum for an infra node: 500 GB of local disks (100 for testing).",
-        run: storage,
+        run: check_storage,
     },
     Check {
         id: "host.machine-id",
@@ -56,18 +56,18 @@ pub(super) const CHECKS: &[Check] = &[
             addresses of bridges and veths: two such hosts lose frames in ways that look like a broken switch. \
             The check looks for an id that is missing or malformed, for copies that disagree, and for a \
             neighbour with a MAC address of this host.",
-        run: machine_id,
+        run: check_machine_id,
     },
     Check {
         id: "host.product-uuid",
         title: "firmware UUID is unique",
         explanation: "Some boards ship with a placeholder as their UUID, which Kubernetes reports as systemUUID: \
             two such hosts look like one. Only root can read the UUID.",
-        run: product_uuid,
+        run: check_product_uuid,
     },
 ];
 
-fn cgroup_version(input: &Input) -> Outcome {
+fn check_cgroup_version(input: &Input) -> Outcome {
     match input.facts.cgroup.version {
         Some(2) => {
             Outcome::pass("v2").with_evidence("/sys/fs/cgroup/cgroup.controllers", "present")
@@ -79,7 +79,7 @@ fn cgroup_version(input: &Input) -> Outcome {
     }
 }
 
-fn cgroup_controllers(input: &Input) -> Outcome {
+fn check_cgroup_controllers(input: &Input) -> Outcome {
     let cgroup = &input.facts.cgroup;
     let (needed, path): (&[&str], &str) = match cgroup.version {
         Some(2) => (&["cpu", "cpuset", "io", "memory"], "/sys/fs/cgroup/cgroup.controllers"),
@@ -100,7 +100,7 @@ fn cgroup_controllers(input: &Input) -> Outcome {
     }
 }
 
-fn guest(input: &Input) -> Outcome {
+fn check_bare_metal(input: &Input) -> Outcome {
     match input.facts.machine.hypervisor {
         None => Outcome::skip("it is unknown whether this host is a virtual machine"),
         Some(Hypervisor::None) => {
@@ -116,7 +116,7 @@ const MIN_CORES: u32 = 16;
 const MIN_MEMORY: Bytes = Bytes(64 << 30);
 const MIN_STORAGE: Bytes = Bytes(500_000_000_000);
 
-fn cores(input: &Input) -> Outcome {
+fn check_cores(input: &Input) -> Outcome {
     let Some(cores) = input.facts.cpu.cores else {
         return Outcome::skip("the number of cores is unknown");
     };
@@ -131,7 +131,7 @@ fn cores(input: &Input) -> Outcome {
     }
 }
 
-fn memory(input: &Input) -> Outcome {
+fn check_memory(input: &Input) -> Outcome {
     let Some(total) = input.facts.memory.total else {
         return Outcome::skip("the size of memory is unknown");
     };
@@ -139,33 +139,36 @@ fn memory(input: &Input) -> Outcome {
     if total.0 < MIN_MEMORY.0 / 20 * 19 {
         Outcome::warn(format!(
             "{}, below the production minimum of {}",
-            total.human(),
-            MIN_MEMORY.human()
+            total.to_human_readable(),
+            MIN_MEMORY.to_human_readable()
         ))
         .with_evidence(path, total)
         .remedy("32 GiB are sufficient for testing")
     } else {
-        Outcome::pass(total.human()).with_evidence(path, total)
+        Outcome::pass(total.to_human_readable()).with_evidence(path, total)
     }
 }
 
-fn storage(input: &Input) -> Outcome {
+fn check_storage(input: &Input) -> Outcome {
     match &input.disks {
         None => Outcome::skip("the captured tree has no block devices"),
         Some((disks, size)) if size.0 < MIN_STORAGE.0 => {
             let found = if disks.is_empty() { "no local disk".to_owned() } else { disks.join(" ") };
-            Outcome::warn(format!("{}, below the production minimum of 500 GB", size.human()))
-                .with_evidence("/sys/class/block/*/size", format!("{found}: {size}"))
-                .remedy(
-                    "100 GB are sufficient for testing; volumes on network storage are not counted",
-                )
+            Outcome::warn(format!(
+                "{}, below the production minimum of 500 GB",
+                size.to_human_readable()
+            ))
+            .with_evidence("/sys/class/block/*/size", format!("{found}: {size}"))
+            .remedy("100 GB are sufficient for testing; volumes on network storage are not counted")
         }
-        Some((disks, size)) => Outcome::pass(format!("{} on {} disks", size.human(), disks.len()))
-            .with_evidence("/sys/class/block/*/size", disks.join(" ")),
+        Some((disks, size)) => {
+            Outcome::pass(format!("{} on {} disks", size.to_human_readable(), disks.len()))
+                .with_evidence("/sys/class/block/*/size", disks.join(" "))
+        }
     }
 }
 
-fn machine_id(input: &Input) -> Outcome {
+fn check_machine_id(input: &Input) -> Outcome {
     let identity = &input.identity;
     let remedy = "drain the node; then: rm -f /etc/machine-id /var/lib/dbus/machine-id && systemd-machine-id-setup; \
         reboot once no VM is left. Empty /etc/machine-id in the image, so that each clone generates a new id";
@@ -194,15 +197,17 @@ fn machine_id(input: &Input) -> Outcome {
             .with_evidence("/var/lib/dbus/machine-id", other)
             .remedy("ln -sf /etc/machine-id /var/lib/dbus/machine-id");
     }
-    let override_ = input.facts.kernel.parameter("systemd.machine_id").last();
+    let override_ = input.facts.kernel.parameter_values("systemd.machine_id").last();
     if let Some(given) = override_.filter(|given| *given != "firmware" && given != id) {
         return Outcome::warn("the kernel command line sets another machine id")
             .with_evidence("/proc/cmdline systemd.machine_id", given)
             .with_evidence("/etc/machine-id", id)
             .remedy("remove systemd.machine_id= if it comes from the image");
     }
-    if identity.journals.len() > 1 || identity.journals.iter().any(|journal| journal != id) {
-        let journals: Vec<&str> = identity.journals.iter().map(String::as_str).collect();
+    if identity.journal_machine_ids.len() > 1
+        || identity.journal_machine_ids.iter().any(|journal| journal != id)
+    {
+        let journals: Vec<&str> = identity.journal_machine_ids.iter().map(String::as_str).collect();
         return Outcome::warn("the journal has entries of other machine ids: the disk comes from another host, or from an image that was booted")
             .with_evidence("/etc/machine-id", id)
             .with_evidence("/var/log/journal", journals.join(" "))
@@ -212,18 +217,18 @@ fn machine_id(input: &Input) -> Outcome {
 }
 
 /// UUIDs that many boards of one model share.
-const PLACEHOLDERS: [&str; 4] = [
+const PLACEHOLDER_UUIDS: [&str; 4] = [
     "03000200-0400-0500-0006-000700080009",
     "00000000-0000-0000-0000-000000000000",
     "ffffffff-ffff-ffff-ffff-ffffffffffff",
     "12345678-1234-5678-90ab-cddeefaabbcc",
 ];
 
-fn product_uuid(input: &Input) -> Outcome {
+fn check_product_uuid(input: &Input) -> Outcome {
     let path = "/sys/class/dmi/id/product_uuid";
     match &input.identity.product_uuid {
         None => Outcome::skip("the firmware has no UUID, or only root may read it"),
-        Some(uuid) if PLACEHOLDERS.contains(&uuid.to_lowercase().as_str()) => {
+        Some(uuid) if PLACEHOLDER_UUIDS.contains(&uuid.to_lowercase().as_str()) => {
             Outcome::warn("the UUID of the firmware is a placeholder that other boards share")
                 .with_evidence(path, uuid)
                 .remedy("set it with the tool of the board's manufacturer (AMIDEEFIx64 /SU auto on AMI firmware)")
@@ -236,7 +241,7 @@ fn product_uuid(input: &Input) -> Outcome {
 mod tests {
     use super::*;
     use crate::check::Status;
-    use crate::check::test_helpers::{run_check, run_check_with_input};
+    use crate::check::test_helpers::{run_check_on_facts, run_check_with_input};
     use berth_host_facts::HostFacts;
     use berth_host_facts::identity::{Identity, Neighbour};
 
@@ -245,7 +250,7 @@ mod tests {
         let id = "0123456789abcdef0123456789abcdef";
         let good = Identity {
             machine_id: Some(id.to_owned()),
-            journals: [id.to_owned()].into(),
+            journal_machine_ids: [id.to_owned()].into(),
             ..Identity::default()
         };
         let other = "fedcba9876543210fedcba9876543210".to_owned();
@@ -256,7 +261,7 @@ mod tests {
             (Identity { machine_id: Some("uninitialized".into()), ..good.clone() }, Status::Warn),
             (Identity { machine_id: Some("0".repeat(32)), ..good.clone() }, Status::Warn),
             (Identity { dbus_machine_id: Some(other.clone()), ..good.clone() }, Status::Warn),
-            (Identity { journals: [other].into(), ..good.clone() }, Status::Warn),
+            (Identity { journal_machine_ids: [other].into(), ..good.clone() }, Status::Warn),
             (Identity { neighbours_with_host_mac: vec![neighbour], ..good }, Status::Warn),
             (Identity::default(), Status::Skip),
         ] {
@@ -267,11 +272,11 @@ mod tests {
     }
 
     #[test]
-    fn a_64_gib_host_passes_although_its_kernel_reserves_memory() {
+    fn host_with_64_gib_passes_although_its_kernel_reserves_memory() {
         let status = |total| {
             let mut facts = HostFacts::default();
             facts.memory.total = Some(total);
-            run_check("host.memory", &facts).status
+            run_check_on_facts("host.memory", &facts).status
         };
         assert_eq!(status(Bytes::from_kib(65_600_000)), Status::Pass);
         assert_eq!(status(Bytes(48 << 30)), Status::Warn);

@@ -23,7 +23,7 @@ pub struct Input<'a> {
     /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it.
     pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
     /// True if the process runs as root.
-    pub root: bool,
+    pub is_root: bool,
 }
 
 impl<'a> Input<'a> {
@@ -37,7 +37,7 @@ impl<'a> Input<'a> {
             disks: None,
             smt_control: None,
             certificate: None,
-            root: false,
+            is_root: false,
         }
     }
 
@@ -51,7 +51,7 @@ impl<'a> Input<'a> {
             disks: disks::observe(root),
             smt_control: root.read("sys/devices/system/cpu/smt/control").ok(),
             certificate: credential::observe(root),
-            root: nix::unistd::geteuid().is_root(),
+            is_root: nix::unistd::geteuid().is_root(),
         }
     }
 }

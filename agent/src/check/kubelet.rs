@@ -8,7 +8,7 @@ use super::definition::Check;
 use super::input::Input;
 use super::outcome::Outcome;
 use crate::plan::kubelet::{next_start_failure, restart_procedure};
-use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
+use berth_host_facts::kubelet::checkpoints::{find_cpu_state_error, find_memory_state_error};
 use berth_host_facts::kubelet::{KubeletConfig, RunningConfig};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
         title: "kubelet configuration is valid",
         explanation: "The kubelet refuses to start if its configuration is missing, does not parse or has an \
             unknown value. Other checks that depend on an invalid value are skipped.",
-        run: config,
+        run: check_config,
     },
     Check {
         id: "kubelet.started-with",
@@ -25,28 +25,28 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "The kubelet reads its configuration when it starts. If its files changed since then, it admits pods \
             by the old values, and Berth reports the old values. If the old values are unknown, Berth reports none, and \
             no pinned VM is placed here.",
-        run: started_with,
+        run: check_started_with,
     },
     Check {
         id: "kubelet.cpu-state",
         title: "cpu_manager_state matches the configuration",
         explanation: "The kubelet refuses to start if its CPU checkpoint has another policy, other CPUs, or lacks \
             the reserved CPUs: after a change of the configuration, of the firmware, or of the online CPUs.",
-        run: cpu_state,
+        run: check_cpu_state,
     },
     Check {
         id: "kubelet.memory-state",
         title: "memory_manager_state matches the host",
         explanation: "The kubelet refuses to start if the memory or huge pages of a zone differ from its memory \
             checkpoint: even by a few kilobytes after a kernel update, or because huge pages were added.",
-        run: memory_state,
+        run: check_memory_state,
     },
     Check {
         id: "kubelet.reserved",
         title: "CPUs are reserved for the system",
         explanation: "With the static policy the kubelet must reserve at least one CPU for the system, by list \
             (reservedSystemCPUs) or by amount, and all listed CPUs must be online.",
-        run: reserved,
+        run: check_reserved_cpus,
     },
     Check {
         id: "kubelet.reserved-memory",
@@ -54,7 +54,7 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "With the Memory Manager's policy Static the kubelet refuses to start unless reservedMemory, \
             summed over zones, is exactly kubeReserved plus systemReserved plus the hard eviction threshold of \
             memory (100Mi unless set).",
-        run: reserved_memory,
+        run: check_reserved_memory,
     },
     Check {
         id: "kubelet.zone-limit",
@@ -62,20 +62,20 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "With any policy other than none, the Topology Manager refuses to start on a host with more than 8 \
             NUMA zones, unless its option max-allowable-numa-nodes allows more. EPYC hosts have up to 32 zones with \
             NPS4 or with L3 caches as NUMA nodes.",
-        run: zone_limit,
+        run: check_zone_limit,
     },
     Check {
         id: "kubelet.policies",
         title: "kubelet policies for pinned VMs",
         explanation: "VMs with dedicatedCpuPlacement need cpuManagerPolicy static; guests with NUMA passthrough \
             also need topologyManagerPolicy single-numa-node or restricted, and the Memory Manager Static.",
-        run: policies,
+        run: check_policies,
     },
     Check {
         id: "kubelet.swap",
         title: "swap is off or allowed by the kubelet",
         explanation: "With failSwapOn (the default) the kubelet refuses to start while swap is on.",
-        run: swap,
+        run: check_swap,
     },
 ];
 
@@ -86,7 +86,7 @@ fn checkpoint_removal_steps(input: &Input, file: &str) -> String {
 
 /// Returns the outcome of a fault that prevents the kubelet from starting. The outcome is only a warning if no kubelet
 /// runs, because the command line of its next start is then not certain.
-fn start_failure(input: &Input, fault: &str) -> Outcome {
+fn start_failure_outcome(input: &Input, fault: &str) -> Outcome {
     if input.facts.kubelet.pid.is_some() {
         Outcome::fail(format!("the kubelet will not start again: {fault}"))
     } else {
@@ -96,7 +96,7 @@ fn start_failure(input: &Input, fault: &str) -> Outcome {
 
 /// Returns the outcome of a check that is skipped, because the kubelet's configuration is unknown.
 fn skip_without_config(input: &Input) -> Outcome {
-    let fault = input.facts.kubelet.config_fault.as_ref().map(|(_, message)| message.clone());
+    let fault = input.facts.kubelet.config_error.as_ref().map(|(_, message)| message.clone());
     Outcome::skip(fault.unwrap_or_else(|| "no kubelet configuration was found".to_owned()))
 }
 
@@ -105,45 +105,45 @@ fn skip_without_config(input: &Input) -> Outcome {
 fn valid_config<'a>(input: &Input<'a>) -> Result<&'a KubeletConfig, Outcome> {
     match &input.facts.kubelet.config {
         None => Err(skip_without_config(input)),
-        Some(config) if !config.invalid.is_empty() => Err(Outcome::skip(
+        Some(config) if !config.invalid_fields.is_empty() => Err(Outcome::skip(
             "the configuration has values that the kubelet does not accept, see kubelet.config",
         )),
         Some(config) => Ok(config),
     }
 }
 
-fn config(input: &Input) -> Outcome {
+fn check_config(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
-    if let Some((reason, message)) = &kubelet.config_fault {
+    if let Some((reason, message)) = &kubelet.config_error {
         // A missing file is a fault only if the command line of a running kubelet contains its
         // path.
         let broken = *reason == UnknownReason::Malformed
             || *reason == UnknownReason::NotFound && kubelet.pid.is_some();
         return if broken {
-            start_failure(input, message).with_evidence("kubelet configuration", message).remedy(
-                format!(
+            start_failure_outcome(input, message)
+                .with_evidence("kubelet configuration", message)
+                .remedy(format!(
                     "correct the file, then: systemctl restart {}; journalctl -u {0} -n 20",
-                    kubelet.unit
-                ),
-            )
+                    kubelet.systemd_unit
+                ))
         } else {
             Outcome::skip(message.clone())
         };
     }
     let Some(config) = &kubelet.config else { return skip_without_config(input) };
     let sources = kubelet.sources.join(", ");
-    if config.invalid.is_empty() {
+    if config.invalid_fields.is_empty() {
         return Outcome::pass("the kubelet accepts all values that VMs depend on")
             .with_evidence(sources, "read");
     }
-    let faults: Vec<&str> = config.invalid.values().map(String::as_str).collect();
-    start_failure(input, &faults.join("; ")).with_evidence(sources, faults.join("; ")).remedy(
+    let faults: Vec<&str> = config.invalid_fields.values().map(String::as_str).collect();
+    start_failure_outcome(input, &faults.join("; ")).with_evidence(sources, faults.join("; ")).remedy(
         "correct the value; valid are cpuManagerPolicy none, static; topologyManagerPolicy none, best-effort, \
          restricted, single-numa-node; topologyManagerScope container, pod; memoryManagerPolicy None, Static",
     )
 }
 
-fn started_with(input: &Input) -> Outcome {
+fn check_started_with(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let sources = kubelet.sources.join(", ");
     let (message, evidence) = match &kubelet.running_config {
@@ -153,7 +153,7 @@ fn started_with(input: &Input) -> Outcome {
             "the configuration that the kubelet was started with is unknown".to_owned(),
             reason.clone(),
         ),
-        RunningConfig::Known(_) => match kubelet.pending_restart() {
+        RunningConfig::Known(_) => match kubelet.fields_pending_restart() {
             fields if fields.is_empty() => {
                 return Outcome::pass("the kubelet runs with the configuration in its files")
                     .with_evidence(sources, "unchanged since it started");
@@ -164,8 +164,10 @@ fn started_with(input: &Input) -> Outcome {
             }
         },
     };
-    let remedy = next_start_failure(input.facts)
-        .map_or_else(|| format!("systemctl restart {}", kubelet.unit), |refused| refused.remedy);
+    let remedy = next_start_failure(input.facts).map_or_else(
+        || format!("systemctl restart {}", kubelet.systemd_unit),
+        |refused| refused.remedy,
+    );
     Outcome::warn(message).with_evidence(sources, evidence).remedy(remedy)
 }
 
@@ -173,10 +175,10 @@ fn started_with(input: &Input) -> Outcome {
 /// starting; without a readable checkpoint, the check is skipped.
 fn unreadable_checkpoint(input: &Input, name: &str) -> Outcome {
     let file = format!("{}/{name}", input.facts.kubelet.root_dir);
-    match input.facts.kubelet.state_faults.get(name) {
+    match input.facts.kubelet.checkpoint_errors.get(name) {
         None => Outcome::skip(format!("{file} does not exist")),
         Some((UnknownReason::Malformed, message)) => {
-            start_failure(input, &format!("its checkpoint is damaged: {message}"))
+            start_failure_outcome(input, &format!("its checkpoint is damaged: {message}"))
                 .with_evidence(&file, message)
                 .remedy(checkpoint_removal_steps(input, &file))
         }
@@ -184,7 +186,7 @@ fn unreadable_checkpoint(input: &Input, name: &str) -> Outcome {
     }
 }
 
-fn cpu_state(input: &Input) -> Outcome {
+fn check_cpu_state(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let file = format!("{}/cpu_manager_state", kubelet.root_dir);
     let Some(state) = &kubelet.cpu_state else {
@@ -198,10 +200,10 @@ fn cpu_state(input: &Input) -> Outcome {
     if config.reserved_system_cpus.as_ref().is_some_and(|cpus| !cpus.is_subset(online)) {
         return Outcome::skip("reserved CPUs are not online, see kubelet.reserved");
     }
-    match cpu_state_fault(state, config, online) {
+    match find_cpu_state_error(state, config, online) {
         None => Outcome::pass(format!("policy {}", state.policy_name))
             .with_evidence(file, &state.default_cpu_set),
-        Some(fault) => start_failure(input, &fault)
+        Some(fault) => start_failure_outcome(input, &fault)
             .with_evidence(
                 &file,
                 format!("policy {}, CPUs {}", state.policy_name, state.all_cpus()),
@@ -211,7 +213,7 @@ fn cpu_state(input: &Input) -> Outcome {
     }
 }
 
-fn memory_state(input: &Input) -> Outcome {
+fn check_memory_state(input: &Input) -> Outcome {
     let kubelet = &input.facts.kubelet;
     let file = format!("{}/memory_manager_state", kubelet.root_dir);
     let Some(state) = &kubelet.memory_state else {
@@ -221,10 +223,10 @@ fn memory_state(input: &Input) -> Outcome {
         Ok(config) => config,
         Err(skipped) => return skipped,
     };
-    match memory_state_fault(state, config, &input.facts.zones) {
+    match find_memory_state_error(state, config, &input.facts.zones) {
         None => Outcome::pass(format!("policy {}", state.policy_name))
             .with_evidence(file, format!("{} zones", state.machine_state.len())),
-        Some(fault) => start_failure(input, &fault)
+        Some(fault) => start_failure_outcome(input, &fault)
             .with_evidence(
                 &file,
                 format!("policy {}, {} zones", state.policy_name, state.machine_state.len()),
@@ -233,7 +235,7 @@ fn memory_state(input: &Input) -> Outcome {
     }
 }
 
-fn reserved(input: &Input) -> Outcome {
+fn check_reserved_cpus(input: &Input) -> Outcome {
     let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
@@ -272,7 +274,7 @@ fn reserved(input: &Input) -> Outcome {
     }
 }
 
-fn reserved_memory(input: &Input) -> Outcome {
+fn check_reserved_memory(input: &Input) -> Outcome {
     let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
@@ -284,7 +286,7 @@ fn reserved_memory(input: &Input) -> Outcome {
     let unknown_zone =
         config.reserved_memory.keys().find(|id| zones.iter().all(|zone| zone.id != **id));
     if let Some(id) = unknown_zone {
-        return start_failure(
+        return start_failure_outcome(
             input,
             &format!("reservedMemory names zone {id}, which this host does not have"),
         )
@@ -305,7 +307,7 @@ fn reserved_memory(input: &Input) -> Outcome {
         return evidence(Outcome::pass(format!("{sum}")));
     }
     let share = Bytes(needed.0 / zones.len().max(1) as u64);
-    evidence(start_failure(
+    evidence(start_failure_outcome(
         input,
         &format!("reservedMemory adds up to {sum}, but {needed} is reserved for the system"),
     ))
@@ -315,7 +317,7 @@ fn reserved_memory(input: &Input) -> Outcome {
     ))
 }
 
-fn policies(input: &Input) -> Outcome {
+fn check_policies(input: &Input) -> Outcome {
     let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
@@ -350,7 +352,7 @@ fn policies(input: &Input) -> Outcome {
 /// Default limit of NUMA zones of the Topology Manager (`maxAllowableNUMANodes`).
 const DEFAULT_MAX_ZONES: usize = 8;
 
-fn zone_limit(input: &Input) -> Outcome {
+fn check_zone_limit(input: &Input) -> Outcome {
     let config = match valid_config(input) {
         Ok(config) => config,
         Err(skipped) => return skipped,
@@ -360,7 +362,7 @@ fn zone_limit(input: &Input) -> Outcome {
     let limit = option.and_then(|value| value.parse().ok()).unwrap_or(DEFAULT_MAX_ZONES);
     let policy = &config.topology_manager_policy;
     if count > limit && policy != "none" {
-        start_failure(input, &format!("the host has {count} zones, and the Topology Manager accepts at most {limit}"))
+        start_failure_outcome(input, &format!("the host has {count} zones, and the Topology Manager accepts at most {limit}"))
             .with_evidence("/sys/devices/system/node", format!("{count} nodes"))
             .with_evidence("topologyManagerPolicy", policy)
             .remedy(format!(
@@ -373,7 +375,7 @@ fn zone_limit(input: &Input) -> Outcome {
     }
 }
 
-fn swap(input: &Input) -> Outcome {
+fn check_swap(input: &Input) -> Outcome {
     let (Some(swap), Some(config)) = (input.facts.memory.swap, &input.facts.kubelet.config) else {
         return Outcome::skip("swap or the kubelet's configuration is unknown");
     };
@@ -383,7 +385,7 @@ fn swap(input: &Input) -> Outcome {
             .with_evidence("failSwapOn", config.fail_swap_on)
     };
     if swap.0 > 0 && config.fail_swap_on {
-        evidence(start_failure(input, "swap is on, and failSwapOn is true"))
+        evidence(start_failure_outcome(input, "swap is on, and failSwapOn is true"))
             .remedy("swapoff -a and remove swap from /etc/fstab, or failSwapOn: false")
     } else {
         evidence(Outcome::pass("swap and failSwapOn do not conflict"))

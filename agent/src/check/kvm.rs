@@ -5,7 +5,7 @@ use berth_api::infra_node::{Hypervisor, KvmState};
 use super::definition::Check;
 use super::input::Input;
 use super::outcome::Outcome;
-use berth_host_facts::kvm::device::Device;
+use berth_host_facts::kvm::device::KvmDevice;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -13,49 +13,49 @@ pub(super) const CHECKS: &[Check] = &[
         title: "hardware virtualisation",
         explanation: "The CPU must support Intel VT-x (vmx) or AMD-V (svm), and it must be enabled in the \
             firmware. Without it VMs are emulated, about ten times slower, and KubeVirt refuses them.",
-        run: hardware,
+        run: check_hardware,
     },
     Check {
         id: "kvm.device",
         title: "/dev/kvm exists",
         explanation: "The KVM device appears once the KVM module of the CPU's vendor is loaded. Without it the \
             node has no resource devices.kubevirt.io/kvm, and pods of VMs stay Pending.",
-        run: device,
+        run: check_device,
     },
     Check {
         id: "kvm.access",
         title: "/dev/kvm can be opened",
         explanation: "A process that runs VMs needs read and write access to /dev/kvm. KubeVirt arranges this for \
             its pods; the check warns if an ordinary user has no access and fails if root has none.",
-        run: access,
+        run: check_access,
     },
     Check {
         id: "kvm.vm",
         title: "a VM can be created",
         explanation: "Reads the API version of KVM, which must be 12, and creates an empty VM. It fails if \
             another hypervisor uses the CPU, or if nested virtualisation is only partly enabled.",
-        run: vm,
+        run: check_vm_creation,
     },
     Check {
         id: "kvm.vcpu-limit",
         title: "limit of vCPUs per VM",
         explanation: "The kernel's limit of vCPUs per VM (KVM_CAP_MAX_VCPUS) should not be lower than the number \
             of CPUs of the host; otherwise no VM can use all CPUs.",
-        run: vcpu_limit,
+        run: check_vcpu_limit,
     },
     Check {
         id: "kvm.nested",
         title: "nested virtualisation",
         explanation: "Guests can run VMs only if the parameter nested of the KVM module is on. Tenants that test \
             on virtual nodes need it; without such tenants, off is safer.",
-        run: nested,
+        run: check_nested,
     },
     Check {
         id: "kvm.second-level-translation",
         title: "second level address translation",
         explanation: "With EPT (Intel) or NPT (AMD) the CPU translates guest addresses. Without it every page \
             table change of a guest traps into the hypervisor, and memory-intensive VMs are very slow.",
-        run: second_level_translation,
+        run: check_second_level_translation,
     },
     Check {
         id: "kvm.vhost-net",
@@ -97,29 +97,29 @@ pub(super) const CHECKS: &[Check] = &[
         title: "confidential VMs",
         explanation: "AMD SEV, SEV-ES, SEV-SNP or Intel TDX, needed only by VMs that set launchSecurity. Both the \
             parameter of the KVM module and the device of the firmware must be present.",
-        run: confidential,
+        run: check_confidential,
     },
 ];
 
-const FIRMWARE: &str =
+const FIRMWARE_REMEDY: &str =
     "enable Intel VT-x (VMX) or AMD-V (SVM) in the firmware setup, then power the host off and on";
 
-fn hardware(input: &Input) -> Outcome {
+fn check_hardware(input: &Input) -> Outcome {
     let evidence = &input.facts.kvm_evidence;
     let guest = !matches!(input.facts.machine.hypervisor, None | Some(Hypervisor::None));
     let flag = |outcome: Outcome, value: &str| outcome.with_evidence("/proc/cpuinfo flags", value);
-    match (evidence.cpu_flag, input.facts.kvm.state) {
+    match (evidence.has_cpu_flag, input.facts.kvm.state) {
         (_, Some(KvmState::DisabledInFirmware)) => {
             let outcome = Outcome::fail("the CPU supports hardware virtualisation, but it is disabled in the firmware");
-            let outcome = match evidence.cpuid {
+            let outcome = match evidence.has_cpuid_virtualization {
                 Some(true) => outcome.with_evidence("CPUID", "VMX or SVM supported"),
                 _ => outcome,
             };
-            let seen = if evidence.cpu_flag == Some(true) { "vmx or svm" } else { "neither vmx nor svm" };
-            flag(outcome, seen).remedy(FIRMWARE)
+            let seen = if evidence.has_cpu_flag == Some(true) { "vmx or svm" } else { "neither vmx nor svm" };
+            flag(outcome, seen).remedy(FIRMWARE_REMEDY)
         }
         (Some(true), _) => {
-            let name = if input.facts.cpuinfo.has("vmx") { "vmx" } else { "svm" };
+            let name = if input.facts.cpuinfo.has_flag("vmx") { "vmx" } else { "svm" };
             flag(Outcome::pass("the CPU supports hardware virtualisation"), name)
         }
         (Some(false), Some(KvmState::Ready)) => flag(
@@ -136,20 +136,20 @@ fn hardware(input: &Input) -> Outcome {
             Outcome::fail("the CPU supports neither VMX nor SVM, or the firmware hides it"),
             "neither vmx nor svm",
         )
-        .remedy(FIRMWARE),
+        .remedy(FIRMWARE_REMEDY),
         (None, Some(KvmState::Ready)) => Outcome::pass("KVM can create VMs"),
         (None, _) => Outcome::skip("/proc/cpuinfo has no x86 flags"),
     }
 }
 
-fn device(input: &Input) -> Outcome {
+fn check_device(input: &Input) -> Outcome {
     let evidence = &input.facts.kvm_evidence;
     match &evidence.device {
         None => match input.facts.kvm.state {
-            Some(KvmState::ModuleNotLoaded) => not_loaded(input),
+            Some(KvmState::ModuleNotLoaded) => module_not_loaded(input),
             _ => Outcome::skip("a captured tree has no devices to open"),
         },
-        Some(Device::Absent) => match input.facts.kvm.state {
+        Some(KvmDevice::Absent) => match input.facts.kvm.state {
             Some(KvmState::NoCpuSupport) => {
                 Outcome::fail("/dev/kvm cannot exist without hardware virtualisation")
                     .with_evidence("/dev/kvm", "absent")
@@ -158,9 +158,9 @@ fn device(input: &Input) -> Outcome {
             Some(KvmState::DisabledInFirmware) => {
                 Outcome::fail("KVM found virtualisation disabled and created no device")
                     .with_evidence("/dev/kvm", "absent")
-                    .remedy(FIRMWARE)
+                    .remedy(FIRMWARE_REMEDY)
             }
-            Some(KvmState::ModuleNotLoaded) => not_loaded(input),
+            Some(KvmState::ModuleNotLoaded) => module_not_loaded(input),
             _ => Outcome::warn("the kernel has KVM, but its device node is not visible here")
                 .with_evidence("/dev/kvm", "absent")
                 .with_evidence("/sys/devices/virtual/misc/kvm", "present")
@@ -172,7 +172,7 @@ fn device(input: &Input) -> Outcome {
     }
 }
 
-fn not_loaded(input: &Input) -> Outcome {
+fn module_not_loaded(input: &Input) -> Outcome {
     let module = input.facts.kvm_evidence.module.unwrap_or("kvm");
     Outcome::fail(format!("the module {module} is not loaded"))
         .with_evidence(format!("/sys/module/{module}"), "absent")
@@ -182,28 +182,28 @@ fn not_loaded(input: &Input) -> Outcome {
         ))
 }
 
-fn access(input: &Input) -> Outcome {
+fn check_access(input: &Input) -> Outcome {
     match &input.facts.kvm_evidence.device {
         None => Outcome::skip("a captured tree has no devices to open"),
-        Some(Device::Opened(_)) => Outcome::pass("/dev/kvm can be opened for reading and writing").with_evidence("/dev/kvm", "opened"),
-        Some(Device::NoPermission) if input.root => Outcome::fail("even root cannot open /dev/kvm")
+        Some(KvmDevice::Opened(_)) => Outcome::pass("/dev/kvm can be opened for reading and writing").with_evidence("/dev/kvm", "opened"),
+        Some(KvmDevice::NoPermission) if input.is_root => Outcome::fail("even root cannot open /dev/kvm")
             .with_evidence("/dev/kvm", "EACCES")
             .remedy("a security module (SELinux, AppArmor) refuses: ausearch -m avc -c berth-agent; dmesg | grep -i denied"),
-        Some(Device::NoPermission) => {
+        Some(KvmDevice::NoPermission) => {
             Outcome::warn("this user cannot open /dev/kvm; root and KubeVirt can")
                 .with_evidence("/dev/kvm", "EACCES")
                 .remedy("sudo berth-agent check kvm   # or, to run VMs as this user: usermod -aG kvm $USER")
         }
-        Some(Device::Forbidden) => Outcome::skip("the device cgroup of this container forbids /dev/kvm, so the host cannot be checked")
+        Some(KvmDevice::DeniedByCgroup) => Outcome::skip("the device cgroup of this container forbids /dev/kvm, so the host cannot be checked")
             .with_evidence("/dev/kvm", "EPERM")
             .remedy("run berth-agent on the host itself"),
-        Some(Device::OpenFailed(what)) => Outcome::fail(format!("/dev/kvm cannot be opened: {what}")).with_evidence("/dev/kvm", what),
-        Some(Device::Absent) => Outcome::skip("/dev/kvm does not exist, see kvm.device"),
+        Some(KvmDevice::OpenFailed(what)) => Outcome::fail(format!("/dev/kvm cannot be opened: {what}")).with_evidence("/dev/kvm", what),
+        Some(KvmDevice::Absent) => Outcome::skip("/dev/kvm does not exist, see kvm.device"),
     }
 }
 
-fn vm(input: &Input) -> Outcome {
-    let Some(Device::Opened(probe)) = &input.facts.kvm_evidence.device else {
+fn check_vm_creation(input: &Input) -> Outcome {
+    let Some(KvmDevice::Opened(probe)) = &input.facts.kvm_evidence.device else {
         return Outcome::skip("/dev/kvm could not be opened, see kvm.access");
     };
     let version = probe.api_version.map_or_else(|| "none".to_owned(), |v| v.to_string());
@@ -216,7 +216,7 @@ fn vm(input: &Input) -> Outcome {
     }
 }
 
-fn vcpu_limit(input: &Input) -> Outcome {
+fn check_vcpu_limit(input: &Input) -> Outcome {
     let (Some(limit), Some(threads)) = (input.facts.kvm.max_vcpus, input.facts.cpu.threads) else {
         return Outcome::skip("the limit is read from /dev/kvm, which could not be opened");
     };
@@ -229,7 +229,7 @@ fn vcpu_limit(input: &Input) -> Outcome {
     outcome.with_evidence("KVM_CAP_MAX_VCPUS", limit)
 }
 
-fn nested(input: &Input) -> Outcome {
+fn check_nested(input: &Input) -> Outcome {
     let evidence = &input.facts.kvm_evidence;
     match (input.facts.kvm.nested, evidence.module) {
         (Some(on), Some(module)) => {
@@ -247,7 +247,7 @@ fn nested(input: &Input) -> Outcome {
     }
 }
 
-fn second_level_translation(input: &Input) -> Outcome {
+fn check_second_level_translation(input: &Input) -> Outcome {
     match (input.facts.kvm.second_level_translation, input.facts.kvm_evidence.module) {
         (Some(on), Some(module)) => {
             let name = if module == "kvm_amd" { "npt" } else { "ept" };
@@ -286,10 +286,10 @@ fn check_device_file(
     }
 }
 
-fn confidential(input: &Input) -> Outcome {
+fn check_confidential(input: &Input) -> Outcome {
     let word = |kind| serde_json::to_value(kind).ok().and_then(|v| v.as_str().map(str::to_owned));
     match &input.facts.kvm.confidential {
-        _ if input.facts.kvm_evidence.module_loaded != Some(true) => {
+        _ if input.facts.kvm_evidence.is_module_loaded != Some(true) => {
             Outcome::skip("no KVM module of this CPU's vendor is loaded")
         }
         None => Outcome::skip(
@@ -310,34 +310,46 @@ fn confidential(input: &Input) -> Outcome {
 mod tests {
     use super::*;
     use crate::check::Status;
-    use crate::check::test_helpers::run_check;
+    use crate::check::test_helpers::run_check_on_facts;
     use berth_host_facts::HostFacts;
-    use berth_host_facts::kvm::Evidence;
+    use berth_host_facts::kvm::KvmEvidence;
 
     #[test]
     fn each_state_has_a_specific_remedy() {
         let facts = |state, device, flag| HostFacts {
             kvm: berth_api::infra_node::Kvm { state, ..Default::default() },
-            kvm_evidence: Evidence {
+            kvm_evidence: KvmEvidence {
                 device,
-                cpu_flag: flag,
-                cpuid: Some(true),
+                has_cpu_flag: flag,
+                has_cpuid_virtualization: Some(true),
                 module: Some("kvm_intel"),
-                ..Evidence::default()
+                ..KvmEvidence::default()
             },
             ..HostFacts::default()
         };
         for (state, device, flag, id, remedy) in [
-            (KvmState::DisabledInFirmware, Device::Absent, false, "kvm.hardware", "firmware setup"),
-            (KvmState::ModuleNotLoaded, Device::Absent, true, "kvm.device", "modprobe kvm_intel"),
+            (
+                KvmState::DisabledInFirmware,
+                KvmDevice::Absent,
+                false,
+                "kvm.hardware",
+                "firmware setup",
+            ),
+            (
+                KvmState::ModuleNotLoaded,
+                KvmDevice::Absent,
+                true,
+                "kvm.device",
+                "modprobe kvm_intel",
+            ),
         ] {
             let facts = facts(Some(state), Some(device), Some(flag));
-            let outcome = run_check(id, &facts);
+            let outcome = run_check_on_facts(id, &facts);
             assert_eq!(outcome.status, Status::Fail, "{id}");
             assert!(outcome.remedy.unwrap().contains(remedy), "{id}");
         }
         // Most hosts restrict /dev/kvm to root and a group, which is not a failure of the host.
-        let closed = facts(Some(KvmState::NoPermission), Some(Device::NoPermission), Some(true));
-        assert_eq!(run_check("kvm.access", &closed).status, Status::Warn);
+        let closed = facts(Some(KvmState::NoPermission), Some(KvmDevice::NoPermission), Some(true));
+        assert_eq!(run_check_on_facts("kvm.access", &closed).status, Status::Warn);
     }
 }

@@ -13,33 +13,33 @@ pub(super) const CHECKS: &[Check] = &[
         title: "an uplink is up",
         explanation: "Tenant networks leave the host through an uplink: a physical link or a bond. At least one \
             must exist and be up.",
-        run: uplink,
+        run: check_uplink,
     },
     Check {
         id: "link.mtu",
         title: "MTU of uplinks",
         explanation: "An MTU below 1500 bytes breaks guests that assume the MTU of Ethernet, and the ports of a \
             bond must have the same MTU. A VXLAN network needs 50 bytes more than its MTU.",
-        run: mtu,
+        run: check_mtu,
     },
     Check {
         id: "link.driver",
         title: "drivers of network cards",
         explanation: "Every network function should be bound to a driver. Emulated cards (e1000, 8139cp) have \
             one queue and no offloads, and indicate that the host is a virtual machine.",
-        run: driver,
+        run: check_driver,
     },
 ];
 
 /// Drivers of emulated cards that have neither multiple queues nor SR-IOV.
-const EMULATED: [&str; 5] = ["e1000", "8139cp", "8139too", "pcnet32", "ne2k_pci"];
+const EMULATED_DRIVERS: [&str; 5] = ["e1000", "8139cp", "8139too", "pcnet32", "ne2k_pci"];
 const ETHERNET_MTU: u32 = 1500;
 
 fn uplinks<'a>(input: &'a Input) -> Vec<&'a Link> {
     input.facts.links.uplinks().collect()
 }
 
-fn uplink(input: &Input) -> Outcome {
+fn check_uplink(input: &Input) -> Outcome {
     let uplinks = uplinks(input);
     if uplinks.is_empty() {
         return if input.facts.links.all.is_empty() {
@@ -71,7 +71,7 @@ fn uplink(input: &Input) -> Outcome {
     Outcome::pass(up.join(", ")).with_evidence(format!("/sys/class/net/{}/operstate", up[0]), "up")
 }
 
-fn mtu(input: &Input) -> Outcome {
+fn check_mtu(input: &Input) -> Outcome {
     let known: Vec<(&Link, u32)> = uplinks(input)
         .into_iter()
         .filter(|link| link.state != Some(LinkState::Down))
@@ -115,7 +115,7 @@ fn mtu(input: &Input) -> Outcome {
     outcome
 }
 
-fn driver(input: &Input) -> Outcome {
+fn check_driver(input: &Input) -> Outcome {
     let functions: Vec<_> =
         input.facts.pci.iter().filter(|device| device.is_network() && !device.is_virtual).collect();
     let uplinks = uplinks(input);
@@ -123,10 +123,9 @@ fn driver(input: &Input) -> Outcome {
         return Outcome::skip("no network card was found");
     }
     let path = |address| format!("/sys/bus/pci/devices/{address}/driver");
-    if let Some(emulated) = uplinks
-        .iter()
-        .find(|link| link.driver.as_deref().is_some_and(|driver| EMULATED.contains(&driver)))
-    {
+    if let Some(emulated) = uplinks.iter().find(|link| {
+        link.driver.as_deref().is_some_and(|driver| EMULATED_DRIVERS.contains(&driver))
+    }) {
         return Outcome::warn(format!("{} is an emulated card", emulated.name))
             .with_evidence(
                 format!("/sys/class/net/{}/device/driver", emulated.name),

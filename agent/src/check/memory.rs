@@ -13,47 +13,47 @@ pub(super) const CHECKS: &[Check] = &[
         title: "huge pages are balanced over zones",
         explanation: "A VM that is pinned to one NUMA zone needs huge pages of that zone. Pages reserved for the \
             whole host at boot may be unbalanced, so that the host has enough but no zone has.",
-        run: balance,
+        run: check_balance,
     },
     Check {
         id: "hugepages.kubelet",
         title: "free huge pages of kernel and kubelet agree",
         explanation: "The kubelet's Memory Manager counts huge pages by the requests of pods. If another \
             program uses some, the kubelet admits a VM that cannot map its memory and is killed by SIGBUS.",
-        run: kubelet_page_counts,
+        run: check_kubelet_page_counts,
     },
     Check {
         id: "memory.swap-ksm",
         title: "KSM and swap are not used together",
         explanation: "A write to a page that KSM merged needs a new page at once. With swap on, a host with many \
             merged pages starts to swap and slows down without warning.",
-        run: swap_and_ksm,
+        run: check_swap_and_ksm,
     },
     Check {
         id: "ksm.owner",
         title: "KSM has one owner",
         explanation: "If two programs (ksmtuned, KubeVirt's virt-handler, Berth) control KSM, it alternates \
             between their settings. Exactly one program may control it.",
-        run: owner,
+        run: check_ksm_owner,
     },
     Check {
         id: "ksm.advisor",
         title: "KSM advisor does not conflict with other programs",
         explanation: "With the kernel's advisor (advisor_mode scan-time) pages_to_scan cannot be written, and \
             KubeVirt's KSM handler and ksmtuned fail with an error.",
-        run: advisor,
+        run: check_ksm_advisor,
     },
 ];
 
-fn pages(zone: &Zone, size: PageSize) -> u64 {
+fn page_count(zone: &Zone, size: PageSize) -> u64 {
     zone.hugepages.iter().find(|pool| pool.size == size).map_or(0, |pool| pool.total)
 }
 
-fn folder(size: PageSize) -> String {
+fn pool_folder(size: PageSize) -> String {
     format!("hugepages-{}kB", size.kib())
 }
 
-fn balance(input: &Input) -> Outcome {
+fn check_balance(input: &Input) -> Outcome {
     let zones: Vec<&Zone> = input
         .facts
         .zones
@@ -69,23 +69,24 @@ fn balance(input: &Input) -> Outcome {
         return Outcome::skip("no huge pages are reserved");
     }
     let uneven = used.iter().copied().find(|&size| {
-        let first = zones.first().map_or(0, |zone| pages(zone, size));
-        zones.iter().any(|zone| pages(zone, size) != first)
+        let first = zones.first().map_or(0, |zone| page_count(zone, size));
+        zones.iter().any(|zone| page_count(zone, size) != first)
     });
     let evidence = |mut outcome: Outcome, size: PageSize| {
         for zone in &zones {
             let path = format!(
                 "/sys/devices/system/node/node{}/hugepages/{}/nr_hugepages",
                 zone.id,
-                folder(size)
+                pool_folder(size)
             );
-            outcome = outcome.with_evidence(path, pages(zone, size));
+            outcome = outcome.with_evidence(path, page_count(zone, size));
         }
         outcome
     };
-    let without_cpus = used.iter().copied().find(|&size| zones.iter().all(|z| pages(z, size) == 0));
+    let without_cpus =
+        used.iter().copied().find(|&size| zones.iter().all(|z| page_count(z, size) == 0));
     if let Some(size) = without_cpus {
-        let total: u64 = input.facts.zones.iter().map(|zone| pages(zone, size)).sum();
+        let total: u64 = input.facts.zones.iter().map(|zone| page_count(zone, size)).sum();
         return evidence(Outcome::warn(format!("all {total} pages of {size} are in zones without CPUs")), size)
             .remedy("reserve them per zone: echo N > /sys/devices/system/node/nodeX/hugepages/.../nr_hugepages");
     }
@@ -93,15 +94,17 @@ fn balance(input: &Input) -> Outcome {
         let size = used.last().copied().unwrap_or(PageSize::MIB_2);
         return evidence(Outcome::pass("every zone with CPUs has the same number"), size);
     };
-    let counts: Vec<String> =
-        zones.iter().map(|zone| format!("{} in zone {}", pages(zone, size), zone.id)).collect();
-    let max_pages = zones.iter().map(|zone| pages(zone, size)).max().unwrap_or(0);
+    let counts: Vec<String> = zones
+        .iter()
+        .map(|zone| format!("{} in zone {}", page_count(zone, size), zone.id))
+        .collect();
+    let max_pages = zones.iter().map(|zone| page_count(zone, size)).max().unwrap_or(0);
     let commands: Vec<String> = zones
         .iter()
-        .filter(|zone| pages(zone, size) < max_pages)
+        .filter(|zone| page_count(zone, size) < max_pages)
         .map(|zone| {
             let node = format!("/sys/devices/system/node/node{}", zone.id);
-            format!("echo {max_pages} > {node}/hugepages/{}/nr_hugepages", folder(size))
+            format!("echo {max_pages} > {node}/hugepages/{}/nr_hugepages", pool_folder(size))
         })
         .collect();
     evidence(Outcome::warn(format!("{size} pages are unbalanced: {}", counts.join(", "))), size)
@@ -111,9 +114,9 @@ fn balance(input: &Input) -> Outcome {
         ))
 }
 
-fn kubelet_page_counts(input: &Input) -> Outcome {
+fn check_kubelet_page_counts(input: &Input) -> Outcome {
     let Some(state) = &input.facts.kubelet.memory_state else {
-        let fault = input.facts.kubelet.state_faults.get("memory_manager_state");
+        let fault = input.facts.kubelet.checkpoint_errors.get("memory_manager_state");
         return Outcome::skip(fault.map_or_else(
             || "the kubelet's Memory Manager has no checkpoint on this host".to_owned(),
             |(_, message)| message.clone(),
@@ -138,7 +141,7 @@ fn kubelet_page_counts(input: &Input) -> Outcome {
                 let path = format!(
                     "/sys/devices/system/node/node{}/hugepages/{}/free_hugepages",
                     zone.id,
-                    folder(pool.size)
+                    pool_folder(pool.size)
                 );
                 return Outcome::warn(format!(
                     "zone {}: the kubelet counts {kubelet} free pages of {}, the kernel has {free}",
@@ -157,7 +160,7 @@ fn kubelet_page_counts(input: &Input) -> Outcome {
         .with_evidence(file, format!("{compared} pools compared"))
 }
 
-fn swap_and_ksm(input: &Input) -> Outcome {
+fn check_swap_and_ksm(input: &Input) -> Outcome {
     let memory = &input.facts.memory;
     let running = memory.ksm.as_ref().and_then(|ksm| ksm.running);
     let (Some(swap), Some(running)) = (memory.swap, running) else {
@@ -174,19 +177,19 @@ fn swap_and_ksm(input: &Input) -> Outcome {
         } else {
             "swapoff -a and remove swap from /etc/fstab, or stop KSM"
         };
-        evidence(Outcome::warn(format!("KSM runs and swap is on ({})", swap.human())))
+        evidence(Outcome::warn(format!("KSM runs and swap is on ({})", swap.to_human_readable())))
             .remedy(remedy)
     } else {
         evidence(Outcome::pass("KSM and swap are not both on"))
     }
 }
 
-fn owner(input: &Input) -> Outcome {
+fn check_ksm_owner(input: &Input) -> Outcome {
     let Some(ksm) = &input.facts.memory.ksm else {
         return Outcome::skip("this kernel or captured tree has no KSM");
     };
     let running = ksm.running == Some(true);
-    let candidates = &input.facts.ksm.candidates;
+    let candidates = &input.facts.ksm.owner_candidates;
     // virt-handler runs on every KubeVirt host. It counts as the owner of KSM only if KSM runs, because it
     // may have started KSM.
     let active_owners: Vec<KsmOwner> =
@@ -211,14 +214,14 @@ fn owner(input: &Input) -> Outcome {
     }
 }
 
-fn advisor(input: &Input) -> Outcome {
+fn check_ksm_advisor(input: &Input) -> Outcome {
     let Some(advisor) = input.facts.memory.ksm.as_ref().and_then(|ksm| ksm.advisor) else {
         return Outcome::skip("this kernel has no KSM advisor (Linux 6.8 and later have it)");
     };
     let others: Vec<String> = input
         .facts
         .ksm
-        .candidates
+        .owner_candidates
         .iter()
         .filter(|owner| **owner != KsmOwner::Berth)
         .map(|owner| format!("{owner:?}"))
@@ -241,7 +244,7 @@ mod tests {
 
     use super::*;
     use crate::check::Status;
-    use crate::check::test_helpers::run_check;
+    use crate::check::test_helpers::run_check_on_facts;
     use berth_host_facts::HostFacts;
 
     fn zone(id: u32, cpus: &str, total: u64, free: u64) -> Zone {
@@ -258,12 +261,14 @@ mod tests {
     #[test]
     fn a_zone_without_cpus_needs_no_pages() {
         let facts = |zones| HostFacts { zones, ..HostFacts::default() };
-        let status = |zones| run_check("hugepages.balance", &facts(zones)).status;
+        let status = |zones| run_check_on_facts("hugepages.balance", &facts(zones)).status;
         assert_eq!(status(vec![zone(0, "0", 8, 8), zone(1, "1", 8, 8)]), Status::Pass);
         assert_eq!(status(vec![zone(0, "0", 8, 8), zone(1, "", 0, 0)]), Status::Pass);
         assert_eq!(status(vec![zone(0, "0", 0, 0), zone(1, "1", 0, 0)]), Status::Skip);
-        let uneven =
-            run_check("hugepages.balance", &facts(vec![zone(0, "0", 8, 8), zone(1, "1", 6, 6)]));
+        let uneven = run_check_on_facts(
+            "hugepages.balance",
+            &facts(vec![zone(0, "0", 8, 8), zone(1, "1", 6, 6)]),
+        );
         assert_eq!(uneven.status, Status::Warn);
         assert!(uneven.remedy.unwrap().contains("echo 8 > /sys/devices/system/node/node1/"));
     }
@@ -274,23 +279,23 @@ mod tests {
             {"total":16777216,"free":16777216}}}}}"#;
         let mut facts = HostFacts { zones: vec![zone(0, "0", 8, 8)], ..HostFacts::default() };
         facts.kubelet.memory_state = Some(serde_json::from_str(state).unwrap());
-        assert_eq!(run_check("hugepages.kubelet", &facts).status, Status::Pass);
+        assert_eq!(run_check_on_facts("hugepages.kubelet", &facts).status, Status::Pass);
         facts.zones = vec![zone(0, "0", 8, 3)];
-        let outcome = run_check("hugepages.kubelet", &facts);
+        let outcome = run_check_on_facts("hugepages.kubelet", &facts);
         assert_eq!(outcome.status, Status::Warn);
         assert!(outcome.message.contains("counts 8 free pages of 2Mi, the kernel has 3"));
     }
 
     #[test]
-    fn two_owners_are_reported() {
+    fn ksm_with_two_owners_is_reported() {
         let mut facts = HostFacts::default();
         facts.memory.ksm =
             Some(Ksm { running: Some(true), owner: Some(KsmOwner::Ksmtuned), ..Ksm::default() });
-        facts.ksm.candidates = vec![KsmOwner::KubeVirt, KsmOwner::Ksmtuned];
-        let outcome = run_check("ksm.owner", &facts);
+        facts.ksm.owner_candidates = vec![KsmOwner::KubeVirt, KsmOwner::Ksmtuned];
+        let outcome = run_check_on_facts("ksm.owner", &facts);
         assert_eq!(outcome.status, Status::Warn);
         assert!(outcome.message.contains("KubeVirt and Ksmtuned"));
-        facts.ksm.candidates.pop();
-        assert_eq!(run_check("ksm.owner", &facts).status, Status::Pass);
+        facts.ksm.owner_candidates.pop();
+        assert_eq!(run_check_on_facts("ksm.owner", &facts).status, Status::Pass);
     }
 }

@@ -28,7 +28,7 @@ pub use outcome::{Evidence, Outcome, Status};
 
 /// Returns all checks, in the order of output.
 #[must_use]
-pub fn all() -> Vec<Check> {
+pub fn all_checks() -> Vec<Check> {
     [
         kvm::CHECKS,
         devices::CHECKS,
@@ -52,7 +52,7 @@ pub fn select(names: &[String]) -> Vec<Check> {
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
     let chosen = |check: &Check| names.is_empty() || names.iter().any(|name| matches(check, name));
-    all().into_iter().filter(chosen).collect()
+    all_checks().into_iter().filter(chosen).collect()
 }
 
 /// Runs the checks.
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn ids_are_unique_and_explained() {
-        let mut ids: Vec<&str> = all().iter().map(|check| check.id).collect();
+        let mut ids: Vec<&str> = all_checks().iter().map(|check| check.id).collect();
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!(ids.len(), all().len());
-        for check in all() {
+        assert_eq!(ids.len(), all_checks().len());
+        for check in all_checks() {
             assert!(check.id.split_once('.').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty()));
             assert!(
                 check.explanation.len() > 40 && check.explanation.ends_with('.'),
@@ -93,12 +93,12 @@ mod tests {
     }
 
     #[test]
-    fn groups_and_ids_select() {
+    fn checks_are_selected_by_group_or_id() {
         let count = |name: &str| select(&[name.to_owned()]).len();
         assert_eq!(count("kvm.nested"), 1);
         assert!(count("kvm") > 5);
         assert_eq!(count("kv"), 0);
-        assert_eq!(select(&[]).len(), all().len());
+        assert_eq!(select(&[]).len(), all_checks().len());
     }
 
     /// Without known facts of the host, no check returns PASS or FAIL, because both would be a
@@ -107,7 +107,7 @@ mod tests {
     fn all_checks_are_skipped_without_facts() {
         let facts = HostFacts::default();
         let input = Input::from_facts(&facts);
-        for finding in run(&all(), &input).checks {
+        for finding in run(&all_checks(), &input).checks {
             assert_eq!(finding.outcome.status, Status::Skip, "{}", finding.id);
         }
     }

@@ -6,10 +6,10 @@ use super::definition::Check;
 use super::findings::{Finding, Findings, Summary};
 use super::outcome::Status;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{printable, push_line, wrap};
+use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 
 /// Width of a default terminal, in columns.
-const WIDTH: usize = 80;
+const TERMINAL_WIDTH: usize = 80;
 /// Column in which the check id begins.
 const ID_COLUMN: usize = 6;
 /// Column in which the message begins, after the longest id.
@@ -47,12 +47,14 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
     let outcome = &finding.outcome;
     let word = match outcome.status {
         Status::Pass => style.format_success("PASS"),
-        Status::Warn => style.warning("WARN"),
+        Status::Warn => style.format_warning("WARN"),
         Status::Fail => style.format_failure("FAIL"),
         Status::Skip => "SKIP".to_owned(),
     };
     let mut label = format!("{word}  {:<width$}", finding.id, width = MESSAGE_COLUMN - ID_COLUMN);
-    for part in wrap(&printable(&outcome.message), WIDTH - MESSAGE_COLUMN) {
+    for part in
+        wrap_text(&replace_control_characters(&outcome.message), TERMINAL_WIDTH - MESSAGE_COLUMN)
+    {
         push_line(out, &label, &part);
         label = " ".repeat(MESSAGE_COLUMN);
     }
@@ -70,21 +72,21 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
 /// Writes the text on one line of any length, because a wrapped path or command cannot be copied. The terminal
 /// wraps the line for display.
 fn write_indented(out: &mut String, label: &str, text: &str, style: Style) {
-    let label = style.heading(&format!("{label:<10}"));
+    let label = style.format_heading(&format!("{label:<10}"));
     push_line(
         out,
         &format!("{}{label}", " ".repeat(ID_COLUMN)),
-        &printable(text).replace('\n', " "),
+        &replace_control_characters(text).replace('\n', " "),
     );
 }
 
 /// Renders the titles and explanations of checks (`check --list`).
 #[must_use]
-pub fn list(checks: &[Check], style: Style) -> String {
+pub fn render_list(checks: &[Check], style: Style) -> String {
     let mut out = String::new();
     for check in checks {
-        push_line(&mut out, &format!("{:<30}", style.title(check.id)), check.title);
-        for part in wrap(check.explanation, WIDTH - 4) {
+        push_line(&mut out, &format!("{:<30}", style.format_title(check.id)), check.title);
+        for part in wrap_text(check.explanation, TERMINAL_WIDTH - 4) {
             push_line(&mut out, "    ", &part);
         }
         out.push('\n');

@@ -5,7 +5,7 @@ use super::input::Input;
 use super::outcome::Outcome;
 use crate::plan::network::filter;
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind};
-use berth_host_facts::nftables::TABLE;
+use berth_host_facts::nftables::TABLE_NAME;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -13,28 +13,28 @@ pub(super) const CHECKS: &[Check] = &[
         title: "tenants are isolated from each other",
         explanation: "A shared bridge must filter VLANs, every port must be in a VLAN other than 1, and no link of a tenant \
             may have an IP address of the host. Otherwise tenants reach each other or the host.",
-        run: isolation,
+        run: check_isolation,
     },
     Check {
         id: "network.uplink",
         title: "uplinks carry the tenant networks",
         explanation: "The uplink of a tenant network must be up and have at least its MTU, and it must carry every VLAN that a \
             VM uses.",
-        run: uplink,
+        run: check_uplink,
     },
     Check {
         id: "network.stolen",
         title: "no other link captures a tenant VLAN",
         explanation: "A VLAN link on a port of a VLAN-aware bridge receives all frames of that VLAN before the bridge, so that \
             VMs in this VLAN lose their network without any error.",
-        run: captured_vlans,
+        run: check_captured_vlans,
     },
     Check {
         id: "network.manager",
         title: "no network manager controls tenant links",
         explanation: "When they restart, NetworkManager and systemd-networkd remove VLANs, ports and addresses that they do not \
             know. They must not manage the links of tenants and their uplinks.",
-        run: manager,
+        run: check_network_managers,
     },
     Check {
         id: "network.guest-frames",
@@ -42,22 +42,22 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "A switch port with BPDU guard shuts down when it receives a BPDU of a guest, and all tenants of the host \
             lose their network. The nftables table `bridge berth` drops BPDUs, discovery and other frames that only \
             switches may send.",
-        run: bpdu_filter,
+        run: check_bpdu_filter,
     },
     Check {
         id: "network.netfilter",
         title: "iptables does not filter bridged frames",
         explanation: "With br_netfilter, the FORWARD rules of iptables apply to frames between VMs of one bridge too, and a policy \
             of DROP drops them. The setting of a bridge does not override the setting of the host.",
-        run: netfilter,
+        run: check_netfilter,
     },
 ];
 
-fn created_links<'a>(input: &'a Input) -> Vec<&'a Link> {
+fn links_created_by_berth<'a>(input: &'a Input) -> Vec<&'a Link> {
     input.facts.links.all.iter().filter(|link| link.is_created_by_berth()).collect()
 }
 
-const NO_NETWORKS: &str = "this host has no tenant networks";
+const NO_NETWORKS_MESSAGE: &str = "this host has no tenant networks";
 
 /// Returns the bridges that tenants share. The alias of a bridge that only one tenant uses contains a `/` and the
 /// tenant.
@@ -69,10 +69,10 @@ fn shared_bridges<'a>(links: &[&'a Link]) -> Vec<&'a Link> {
     links.iter().filter(is_shared).copied().collect()
 }
 
-fn isolation(input: &Input) -> Outcome {
-    let ours = created_links(input);
+fn check_isolation(input: &Input) -> Outcome {
+    let ours = links_created_by_berth(input);
     if ours.is_empty() {
-        return Outcome::skip(NO_NETWORKS);
+        return Outcome::skip(NO_NETWORKS_MESSAGE);
     }
     for bridge in shared_bridges(&ours) {
         if bridge.vlan_filtering == Some(false) {
@@ -83,7 +83,7 @@ fn isolation(input: &Input) -> Outcome {
             .with_evidence(format!("/sys/class/net/{}/bridge/vlan_filtering", bridge.name), 0)
             .remedy("berth-agent apply sets it again; find the program that changed it");
         }
-        for port in input.facts.links.ports(&bridge.name).filter(|port| !port.is_uplink()) {
+        for port in input.facts.links.ports_of(&bridge.name).filter(|port| !port.is_uplink()) {
             let Some(vlans) = &port.vlans else { continue };
             let default = vlans.all.iter().any(|id| !id.is_allowed_for_tenants());
             if default || vlans.pvid.is_none() {
@@ -116,23 +116,23 @@ fn isolation(input: &Input) -> Outcome {
 /// the link below its VLAN link.
 fn uplink_of<'a>(input: &'a Input, bridge: &'a Link) -> Option<&'a Link> {
     let links = &input.facts.links;
-    let direct = links.ports(&bridge.name).find(|port| port.is_uplink());
+    let direct = links.ports_of(&bridge.name).find(|port| port.is_uplink());
     direct.or_else(|| {
-        let lower = links.ports(&bridge.name).find(|port| port.is_created_by_berth())?;
-        links.by_name(lower.parent.as_ref()?)
+        let lower = links.ports_of(&bridge.name).find(|port| port.is_created_by_berth())?;
+        links.find_by_name(lower.parent.as_ref()?)
     })
 }
 
-fn uplink(input: &Input) -> Outcome {
-    let ours = created_links(input);
+fn check_uplink(input: &Input) -> Outcome {
+    let ours = links_created_by_berth(input);
     let bridges: Vec<&&Link> = ours.iter().filter(|link| link.kind == LinkKind::Bridge).collect();
     if bridges.is_empty() {
-        return Outcome::skip(NO_NETWORKS);
+        return Outcome::skip(NO_NETWORKS_MESSAGE);
     }
     for bridge in bridges {
         let Some(uplink) = uplink_of(input, bridge) else { continue };
         let name = &uplink.name;
-        if uplink.has_no_carrier() {
+        if uplink.is_down() {
             return Outcome::fail(format!("{name}, the uplink of {}, is down", bridge.name))
                 .with_evidence(format!("/sys/class/net/{name}/operstate"), "down")
                 .remedy(format!("ip link set {name} up; check cable and switch port"));
@@ -149,7 +149,7 @@ fn uplink(input: &Input) -> Outcome {
             .remedy(format!("ip link set {name} mtu {mtu}, if the network supports it"));
         }
         let carried = uplink.vlans.clone().unwrap_or_default().all;
-        for port in input.facts.links.ports(&bridge.name).filter(|port| port.name != *name) {
+        for port in input.facts.links.ports_of(&bridge.name).filter(|port| port.name != *name) {
             let Some(vlans) = port.vlans.as_ref().filter(|_| bridge.vlan_filtering == Some(true))
             else {
                 continue;
@@ -166,16 +166,16 @@ fn uplink(input: &Input) -> Outcome {
     Outcome::pass("uplinks are up and have a sufficient MTU")
 }
 
-fn captured_vlans(input: &Input) -> Outcome {
+fn check_captured_vlans(input: &Input) -> Outcome {
     let links = &input.facts.links;
-    let ours = created_links(input);
+    let ours = links_created_by_berth(input);
     let shared = shared_bridges(&ours);
     if shared.is_empty() {
         return Outcome::skip("this host has no VLAN-aware bridge of Berth");
     }
     for bridge in shared {
-        for port in links.ports(&bridge.name).filter(|port| port.is_uplink()) {
-            for competing_link in links.stacked_on(&port.name) {
+        for port in links.ports_of(&bridge.name).filter(|port| port.is_uplink()) {
+            for competing_link in links.links_stacked_on(&port.name) {
                 let id = competing_link.vlan.and_then(|id| berth_api::VlanId::try_from(id).ok());
                 let carried = |id| port.vlans.as_ref().is_some_and(|vlans| vlans.all.contains(id));
                 if let Some(id) = id.filter(|id| carried(*id)) {
@@ -199,11 +199,11 @@ fn captured_vlans(input: &Input) -> Outcome {
     Outcome::pass("no other link receives the frames of a tenant's VLAN")
 }
 
-fn manager(input: &Input) -> Outcome {
+fn check_network_managers(input: &Input) -> Outcome {
     let links = &input.facts.links;
-    let ours = created_links(input);
+    let ours = links_created_by_berth(input);
     if ours.is_empty() {
-        return Outcome::skip(NO_NETWORKS);
+        return Outcome::skip(NO_NETWORKS_MESSAGE);
     }
     // An uplink that another program removed from its bridge still belongs to a tenant network.
     let networks = &input.facts.ledger.networks;
@@ -215,7 +215,7 @@ fn manager(input: &Input) -> Outcome {
             || link
                 .master
                 .as_ref()
-                .and_then(|m| links.by_name(m))
+                .and_then(|m| links.find_by_name(m))
                 .is_some_and(Link::is_created_by_berth)
     };
     let managed = links.all.iter().filter(|link| belongs_to_network(link));
@@ -224,10 +224,10 @@ fn manager(input: &Input) -> Outcome {
     let Some((link, manager)) = managed.next() else {
         return Outcome::pass("no network manager controls the links of tenants");
     };
-    use berth_host_facts::links::Manager;
+    use berth_host_facts::links::LinkManager;
     let index = link.index.unwrap_or_default();
     let (path, remedy) = match manager {
-        Manager::Networkd => (
+        LinkManager::Networkd => (
             format!("/run/systemd/netif/links/{index}"),
             format!(
                 "write `[Match]` `Name={}` `[Link]` `Unmanaged=yes` to /etc/systemd/network/05-berth.network; then \
@@ -235,7 +235,7 @@ fn manager(input: &Input) -> Outcome {
                 link.name
             ),
         ),
-        Manager::NetworkManager => (
+        LinkManager::NetworkManager => (
             format!("/run/NetworkManager/devices/{index}"),
             format!(
                 "write `[keyfile]` `unmanaged-devices+=interface-name:{}` to /etc/NetworkManager/conf.d/90-berth.conf; \
@@ -244,19 +244,21 @@ fn manager(input: &Input) -> Outcome {
             ),
         ),
     };
-    Outcome::warn(format!("{} manages {}", manager.name(), link.name))
+    Outcome::warn(format!("{} manages {}", manager.daemon_name(), link.name))
         .with_evidence(path, "managed")
         .remedy(remedy)
 }
 
-fn bpdu_filter(input: &Input) -> Outcome {
+fn check_bpdu_filter(input: &Input) -> Outcome {
     let links = &input.facts.links;
-    let bridges: Vec<&Link> =
-        created_links(input).into_iter().filter(|link| link.kind == LinkKind::Bridge).collect();
+    let bridges: Vec<&Link> = links_created_by_berth(input)
+        .into_iter()
+        .filter(|link| link.kind == LinkKind::Bridge)
+        .collect();
     if bridges.is_empty() {
-        return Outcome::skip(NO_NETWORKS);
+        return Outcome::skip(NO_NETWORKS_MESSAGE);
     }
-    let path = format!("nft list table bridge {TABLE}");
+    let path = format!("nft list table bridge {TABLE_NAME}");
     let remedy = "berth-agent apply restores it, and a running daemon does so at once; find the program that flushes nftables \
                   (`nft monitor`)";
     let table = match &links.filter {
@@ -272,7 +274,7 @@ fn bpdu_filter(input: &Input) -> Outcome {
         }
         BridgeFilter::Present(table) => table,
     };
-    let uplinks = filter::uplinks(links, &input.facts.ledger);
+    let uplinks = filter::bridge_uplinks(links, &input.facts.ledger);
     if *table != filter::table(&filter::new_filter_record(uplinks)) {
         return Outcome::warn(
             "the rules that drop BPDUs and discovery frames of guests were changed",
@@ -282,7 +284,8 @@ fn bpdu_filter(input: &Input) -> Outcome {
     }
     // A bridge with STP handles BPDUs from its ports before any nftables rule applies
     // (`br_handle_frame`).
-    let has_stp = |bridge: &&&Link| bridge.bridge.is_some_and(|options| options.stp == Some(true));
+    let has_stp =
+        |bridge: &&&Link| bridge.bridge.is_some_and(|options| options.is_stp_enabled == Some(true));
     if let Some(bridge) = bridges.iter().find(has_stp) {
         return Outcome::warn(format!(
             "STP is on for {}, so a guest can become the root bridge",
@@ -294,12 +297,12 @@ fn bpdu_filter(input: &Input) -> Outcome {
     Outcome::pass("BPDUs, discovery and similar frames are dropped").with_evidence(path, "in place")
 }
 
-fn netfilter(input: &Input) -> Outcome {
-    if created_links(input).is_empty() {
-        return Outcome::skip(NO_NETWORKS);
+fn check_netfilter(input: &Input) -> Outcome {
+    if links_created_by_berth(input).is_empty() {
+        return Outcome::skip(NO_NETWORKS_MESSAGE);
     }
     let path = "/proc/sys/net/bridge/bridge-nf-call-iptables";
-    match input.facts.links.conflicting_settings.bridge_calls_iptables {
+    match input.facts.links.conflicting_settings.does_bridge_call_iptables {
         Some(true) => Outcome::warn("FORWARD rules of iptables apply to frames between VMs")
             .with_evidence(path, 1)
             .remedy(

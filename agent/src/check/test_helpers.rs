@@ -4,7 +4,7 @@ use super::{Input, Outcome, select};
 use berth_host_facts::HostFacts;
 use berth_host_facts::irqs::Irq;
 
-pub(crate) fn run_check(id: &str, facts: &HostFacts) -> Outcome {
+pub(crate) fn run_check_on_facts(id: &str, facts: &HostFacts) -> Outcome {
     run_check_with_irqs(id, facts, vec![])
 }
 

@@ -7,17 +7,17 @@ use berth_api::infra_node::{ChangeResult, InfraNodeSpec};
 use super::manifest::{ManifestArguments, print_faults};
 use super::options::observe_with_warnings;
 use super::plan::{Output, SAMPLE};
-use crate::apply::{self, ApplyContext, Converged, Outcome, converge, links};
+use crate::apply::{self, ApplyContext, ConvergeResult, Outcome, converge, links};
 use crate::host_write::{HostWrite as _, Lock};
 use crate::manifest::Manifest;
 use crate::observe;
 use crate::plan::{self, table::count_with_noun};
-use crate::state_folder::{FOLDER, LAST_MANIFEST_FILE, LOCK_FILE, save_ledger};
+use crate::state_folder::{LAST_MANIFEST_FILE, LOCK_FILE, STATE_FOLDER, save_ledger};
 use berth_host_facts::ledger::KUBELET_RECORD_FILE;
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions};
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{printable, push_line, wrap};
+use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 use berth_runtime::cli::{
     EXIT_BAD_INPUT, EXIT_PROBLEMS, EXIT_UNREACHABLE, Failure, print, print_error,
 };
@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         print_error("berth-agent: no change was applied");
         return Ok(ExitCode::from(EXIT_BAD_INPUT));
     }
-    finish(&root, &facts, &manifest, arguments.output, "the host has the desired state")
+    converge_and_print(&root, &facts, &manifest, arguments.output, "the host has the desired state")
 }
 
 pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
@@ -89,7 +89,7 @@ pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
         root.remove(LAST_MANIFEST_FILE).map_err(|error| unreachable_failure(&error.to_string()))?;
     }
     let empty_manifest = Manifest { spec: InfraNodeSpec::default(), ..Manifest::default() };
-    let code = finish(
+    let code = converge_and_print(
         &root,
         &facts,
         &empty_manifest,
@@ -106,7 +106,7 @@ pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
 fn clear_failed_trials(root: &Root, facts: &mut HostFacts) -> Result<(), Failure> {
     let mut cleared = false;
     for record in facts.ledger.networks.values_mut() {
-        cleared |= record.trial.take().is_some();
+        cleared |= record.failed_trial.take().is_some();
     }
     if let (true, Some(boot_id)) = (cleared, facts.boot_id.as_deref()) {
         save_ledger(&facts.ledger, root, boot_id)
@@ -123,10 +123,10 @@ fn open_host() -> Result<(Root, Lock, HostFacts), Failure> {
             "only root can change the host; `berth-agent plan` needs no root",
         ));
     }
-    let root = Root::live().map_err(|error| unreachable_failure(&error.to_string()))?;
-    let lock = lock(&root)?;
+    let root = Root::open_live().map_err(|error| unreachable_failure(&error.to_string()))?;
+    let lock = acquire_lock(&root)?;
     let boot_id = berth_host_facts::kernel_files::boot_id(&root).unwrap_or_default();
-    let recovered = links::trial::recover(&root, &boot_id);
+    let recovered = links::trial::roll_back_unfinished_trial(&root, &boot_id);
     if let Some(recovered) = recovered.map_err(|error| unreachable_failure(&error.to_string()))? {
         print_error(&format!("berth-agent: {recovered}"));
     }
@@ -135,8 +135,8 @@ fn open_host() -> Result<(Root, Lock, HostFacts), Failure> {
 }
 
 /// Acquires the lock of the state folder, so that only one agent changes the host.
-pub(super) fn lock(root: &Root) -> Result<Lock, Failure> {
-    let created = root.create_folder(FOLDER);
+pub(super) fn acquire_lock(root: &Root) -> Result<Lock, Failure> {
+    let created = root.create_folder(STATE_FOLDER);
     created.map_err(|error| {
         unreachable_failure(&format!(
             "{error}; Berth saves original values in this folder, and applies no change without it"
@@ -145,7 +145,7 @@ pub(super) fn lock(root: &Root) -> Result<Lock, Failure> {
     root.lock(LOCK_FILE).map_err(|error| unreachable_failure(&error.to_string()))
 }
 
-fn finish(
+fn converge_and_print(
     root: &Root,
     facts: &HostFacts,
     manifest: &Manifest,
@@ -153,13 +153,13 @@ fn finish(
     success: &str,
 ) -> Result<ExitCode, Failure> {
     let Some(boot_id) = facts.boot_id.as_deref() else {
-        return Err(unreachable_failure(&crate::apply::ApplyBlocked::BootId.to_string()));
+        return Err(unreachable_failure(&crate::apply::ApplyBlocked::UnknownBootId.to_string()));
     };
     let style = Style::for_stdout();
     let context = ApplyContext::new(root, boot_id, &|| {});
     let mut print_outcome = |outcome: &Outcome| {
         if matches!(output, Output::Table) {
-            print(&render(outcome, style)).map(drop).unwrap_or_default();
+            print(&render_outcome(outcome, style)).map(drop).unwrap_or_default();
         }
     };
     let converged = converge(
@@ -174,7 +174,7 @@ fn finish(
         return Err(unreachable_failure(&reason.to_string()));
     }
     print(&match output {
-        Output::Table => summary(&converged, success),
+        Output::Table => render_summary(&converged, success),
         Output::Json => serde_json::to_string_pretty(&converged.outcomes)? + "\n",
     })?;
     let any_with_result =
@@ -188,26 +188,30 @@ fn finish(
     }))
 }
 
-fn render(outcome: &Outcome, style: Style) -> String {
+fn render_outcome(outcome: &Outcome, style: Style) -> String {
     let word = match outcome.result {
         ChangeResult::Done => style.format_success("Done   "),
-        ChangeResult::Partial => style.warning("Partial"),
-        ChangeResult::Blocked => style.warning("Blocked"),
+        ChangeResult::Partial => style.format_warning("Partial"),
+        ChangeResult::Blocked => style.format_warning("Blocked"),
         ChangeResult::Failed => style.format_failure("Failed "),
     };
     let mut out = String::new();
     let mut label = format!("{word}  ");
-    for part in wrap(&printable(&outcome.what), 71) {
+    for part in wrap_text(&replace_control_characters(&outcome.what), 71) {
         push_line(&mut out, &label, &part);
         label = " ".repeat(13);
     }
-    for part in outcome.message.iter().flat_map(|message| wrap(&printable(message), 67)) {
+    for part in outcome
+        .message
+        .iter()
+        .flat_map(|message| wrap_text(&replace_control_characters(message), 67))
+    {
         push_line(&mut out, &" ".repeat(13), &part);
     }
     out
 }
 
-fn summary(converged: &Converged, success: &str) -> String {
+fn render_summary(converged: &ConvergeResult, success: &str) -> String {
     let count = |result| converged.outcomes.iter().filter(|o| o.result == result).count();
     let done = count(ChangeResult::Done);
     let mut parts = Vec::new();
@@ -228,7 +232,7 @@ fn summary(converged: &Converged, success: &str) -> String {
         parts.push(success.to_owned());
     }
     for note in &converged.plan.notes {
-        push_line(&mut out, "note: ", &printable(note));
+        push_line(&mut out, "note: ", &replace_control_characters(note));
     }
     if let Some(advice) = &converged.plan.kubelet {
         let fields = count_with_noun(advice.differences.len(), "field");

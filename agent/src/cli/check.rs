@@ -51,7 +51,7 @@ enum Output {
 
 /// Returns the ids of all checks and their groups, for shell completion.
 fn check_name_parser() -> PossibleValuesParser {
-    let ids: Vec<&'static str> = check::all().iter().map(|check| check.id).collect();
+    let ids: Vec<&'static str> = check::all_checks().iter().map(|check| check.id).collect();
     let groups: BTreeSet<&'static str> = ids.iter().filter_map(|id| id.split('.').next()).collect();
     PossibleValuesParser::new(groups.into_iter().chain(ids))
 }
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let checks = check::select(&arguments.ids);
     if arguments.list {
         return print(&match arguments.output {
-            Output::Table => check::table::list(&checks, Style::for_stdout()),
+            Output::Table => check::table::render_list(&checks, Style::for_stdout()),
             Output::Json => serde_json::to_string_pretty(&checks)? + "\n",
         });
     }

@@ -51,14 +51,14 @@ impl OnlyPart {
 }
 
 /// Maximum size of a manifest.
-const MAX_BYTES: u64 = 16 << 20;
+const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 
 impl ManifestArguments {
     /// Reads the manifest. Faults in single parts are not errors: they are in the field `faults` of the result.
     pub(super) fn read(&self) -> Result<Manifest, Failure> {
         let text = read_text(&self.filename)?;
         let mut manifest = Manifest::parse(&text)
-            .map_err(|fault| bad_input(&format!("{}: {fault}", self.filename.display())))?;
+            .map_err(|fault| bad_input_failure(&format!("{}: {fault}", self.filename.display())))?;
         if !self.only.is_empty() {
             let parts: Vec<Part> = self.only.iter().map(|only| only.part()).collect();
             manifest.restrict_to(&parts);
@@ -77,19 +77,22 @@ pub(super) fn print_faults(faults: &[Fault]) {
 fn read_text(path: &Path) -> Result<String, Failure> {
     if path == Path::new("-") {
         let mut text = String::new();
-        let read = std::io::stdin().lock().take(MAX_BYTES).read_to_string(&mut text);
-        return read.map(|_| text).map_err(|error| bad_input(&format!("standard input: {error}")));
+        let read = std::io::stdin().lock().take(MAX_MANIFEST_BYTES).read_to_string(&mut text);
+        return read
+            .map(|_| text)
+            .map_err(|error| bad_input_failure(&format!("standard input: {error}")));
     }
     let absolute = std::path::absolute(path)
-        .map_err(|error| bad_input(&format!("{}: {error}", path.display())))?;
+        .map_err(|error| bad_input_failure(&format!("{}: {error}", path.display())))?;
     let Some(absolute) = absolute.to_str() else {
-        return Err(bad_input(&format!("{}: the path is not UTF-8", path.display())));
+        return Err(bad_input_failure(&format!("{}: the path is not UTF-8", path.display())));
     };
-    let read =
-        Root::live().map_err(anyhow::Error::from).and_then(|root| Ok(root.read_large(absolute)?));
-    read.map_err(|error| bad_input(&error.to_string()))
+    let read = Root::open_live()
+        .map_err(anyhow::Error::from)
+        .and_then(|root| Ok(root.read_large(absolute)?));
+    read.map_err(|error| bad_input_failure(&error.to_string()))
 }
 
-pub(super) fn bad_input(message: &str) -> Failure {
+pub(super) fn bad_input_failure(message: &str) -> Failure {
     Failure { exit_code: EXIT_BAD_INPUT, error: anyhow::anyhow!("{message}") }
 }

@@ -105,8 +105,8 @@ pub fn main() -> ExitCode {
         Command::Man { markdown: false } => {
             manual_page().map_err(Failure::from).and_then(|page| print(&page))
         }
-        Command::TrialGuard { root } => Root::live_mounted_at(&root)
-            .map(|root| links::trial::guard_main(&root))
+        Command::TrialGuard { root } => Root::open_live_mounted_at(&root)
+            .map(|root| links::trial::run_guard(&root))
             .map_err(Failure::from)
             .map(|()| ExitCode::SUCCESS),
     };

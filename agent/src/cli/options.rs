@@ -27,7 +27,7 @@ pub(super) struct HostArguments {
         long,
         value_name = "DIR",
         default_values = direct_io::DEFAULT_PATHS,
-        value_parser = absolute
+        value_parser = parse_absolute_path
     )]
     direct_io_path: Vec<String>,
 }
@@ -38,7 +38,7 @@ pub(super) struct HostArguments {
 struct NotAbsolute;
 
 /// Parses a folder for the O_DIRECT test.
-fn absolute(path: &str) -> Result<String, NotAbsolute> {
+fn parse_absolute_path(path: &str) -> Result<String, NotAbsolute> {
     path.starts_with('/').then(|| path.to_owned()).ok_or(NotAbsolute)
 }
 

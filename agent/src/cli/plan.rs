@@ -84,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     plan.faults = all.chain(plan.faults).collect();
     print_faults(&plan.faults);
     print(&match arguments.output {
-        Output::Table => plan::table::render(&plan, Style::for_stdout()),
+        Output::Table => plan::table::render_plan(&plan, Style::for_stdout()),
         Output::Json => serde_json::to_string_pretty(&plan)? + "\n",
     })?;
     Ok(ExitCode::from(match (plan.faults.is_empty(), plan.blocked_changes()) {

@@ -8,14 +8,14 @@ use berth_runtime::log::{self, LogFormat};
 use clap::ValueHint;
 
 use super::apply;
-use super::manifest::bad_input;
+use super::manifest::bad_input_failure;
 use crate::cluster;
 use crate::daemon::{self, ListenAddress, Settings, Source};
 use crate::host_write::{HostWrite as _, LockError};
 use crate::state_folder;
 use berth_host_facts::root::Root;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
-use berth_runtime::client::is_bad_kubeconfig;
+use berth_runtime::client::is_kubeconfig_error;
 
 /// Arguments of `run`.
 #[derive(Debug, clap::Args)]
@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let source = match &arguments.standalone {
         Some(manifest) => Source::File(
             std::path::absolute(manifest)
-                .map_err(|error| bad_input(&format!("{}: {error}", manifest.display())))?,
+                .map_err(|error| bad_input_failure(&format!("{}: {error}", manifest.display())))?,
         ),
         None => Source::Cluster(cluster::Settings {
             kubeconfig: arguments.kubeconfig.clone(),
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }),
     };
     let unreachable = |error: anyhow::Error| {
-        let code = if is_bad_kubeconfig(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
+        let code = if is_kubeconfig_error(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
         Failure { exit_code: code, error }
     };
     if arguments.root.is_none() && !nix::unistd::geteuid().is_root() {
@@ -97,18 +97,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     }
     let root = match &arguments.root {
         Some(tree) => Root::open(tree),
-        None => Root::live_mounted_at(&arguments.host_root),
+        None => Root::open_live_mounted_at(&arguments.host_root),
     };
     let root = root.map_err(|error| unreachable(error.into()))?;
     let _lock = if arguments.observe {
         // With `--observe` the agent saves no original values, but two agents of one host would overwrite
         // the status of each other.
         match root.lock(state_folder::LOCK_FILE) {
-            Err(held @ LockError::Held(_)) => return Err(unreachable(held.into())),
+            Err(held @ LockError::HeldByProcess(_)) => return Err(unreachable(held.into())),
             other => other.ok(),
         }
     } else {
-        Some(apply::lock(&root)?)
+        Some(apply::acquire_lock(&root)?)
     };
     log::init_logging(arguments.log_format);
     let settings = Settings {

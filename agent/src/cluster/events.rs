@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::names::AGENT;
+use berth_api::names::AGENT_FIELD_MANAGER;
 use berth_api::{EventReason, InfraNode};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -15,7 +15,7 @@ use kube::{Client, Resource as _};
 use tokio::sync::mpsc::Receiver;
 
 use super::settings::Settings;
-use super::store::{Observed, Store};
+use super::store::{ObservedObject, Store};
 use berth_runtime::events::MAX_NOTE_BYTES;
 use berth_runtime::token_bucket::TokenBucket;
 
@@ -36,8 +36,10 @@ impl CycleEvent {
         let limit = MAX_NOTE_BYTES - 24;
         let mut note = String::new();
         for (n, sentence) in self.sentences.iter().enumerate() {
-            let sentence: String =
-                berth_runtime::cli::text::printable(sentence).chars().take(300).collect();
+            let sentence: String = berth_runtime::cli::text::replace_control_characters(sentence)
+                .chars()
+                .take(300)
+                .collect();
             let separator = if n == 0 { "" } else { "; " };
             if note.len() + separator.len() + sentence.len() > limit {
                 note.push_str(&format!("; and {} more", self.sentences.len() - n));
@@ -63,24 +65,27 @@ const fn event_type(reason: EventReason) -> EventType {
 const RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
 /// Emits the events of the channel until it closes.
-pub(super) async fn emit(
+pub(super) async fn emit_events(
     client: Client,
     settings: Settings,
     store: Arc<Store>,
     mut events: Receiver<CycleEvent>,
 ) {
-    let reporter = Reporter { controller: AGENT.to_owned(), instance: Some(settings.node.clone()) };
+    let reporter = Reporter {
+        controller: AGENT_FIELD_MANAGER.to_owned(),
+        instance: Some(settings.node.clone()),
+    };
     // A recorder counts an event as a repetition even if its note differs, so a new recorder is created for each new
     // note.
     let mut recorders: BTreeMap<EventReason, (String, Recorder)> = BTreeMap::new();
     let mut failure_logged = false;
     let mut token_bucket = TokenBucket::new(RATE_LIMIT.0, RATE_LIMIT.1);
     while let Some(event) = events.recv().await {
-        if token_bucket.take(Instant::now()).is_err() {
+        if token_bucket.take_token(Instant::now()).is_err() {
             tracing::debug!(reason = %event.reason, note = %event.note(), "dropped an Event, too many");
             continue;
         }
-        let Observed::Present(object) = store.infra_node() else { continue };
+        let ObservedObject::Present(object) = store.observed_infra_node() else { continue };
         let reference = ObjectReference {
             api_version: Some(InfraNode::api_version(&()).into_owned()),
             kind: Some(InfraNode::kind(&()).into_owned()),
@@ -102,7 +107,7 @@ pub(super) async fn emit(
             action: "Shape".to_owned(),
             secondary: None,
         };
-        let result = berth_runtime::events::publish(recorder, &event, reference).await;
+        let result = berth_runtime::events::publish_event(recorder, &event, reference).await;
         match result {
             Ok(()) => failure_logged = false,
             // The error is logged once, because the next Events will fail too.

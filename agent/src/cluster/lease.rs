@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::AGENT;
+use berth_api::names::AGENT_FIELD_MANAGER;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -13,8 +13,8 @@ use serde_json::json;
 
 use super::objects::owner_reference;
 use super::settings::Settings;
-use super::store::{Observed, Store};
-use berth_runtime::backoff::{jittered, jittered_at_least};
+use super::store::{ObservedObject, Store};
+use berth_runtime::backoff::{add_jitter, compensate_jitter};
 use berth_runtime::call::with_timeout;
 
 /// Renewal interval, with a jitter of a quarter, so that a thousand agents do not renew at the same time.
@@ -25,17 +25,17 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const LEASE_DURATION_SECONDS: i32 = 120;
 
 /// Renews the Lease until the task is aborted.
-pub(super) async fn renew(
+pub(super) async fn renew_lease(
     client: Client,
     settings: Settings,
     store: Arc<Store>,
     is_alive: Arc<dyn Fn() -> bool + Send + Sync>,
 ) {
     let leases: Api<Lease> = Api::namespaced(client, &settings.namespace);
-    let params = PatchParams::apply(AGENT).force();
+    let params = PatchParams::apply(AGENT_FIELD_MANAGER).force();
     let mut last_error = String::new();
     loop {
-        let Observed::Present(node) = store.node() else {
+        let ObservedObject::Present(node) = store.observed_node() else {
             // The Lease is owned by the Node, so the UID of the Node must be known.
             tokio::time::sleep(Duration::from_secs(1)).await;
             continue;
@@ -63,10 +63,10 @@ pub(super) async fn renew(
         match with_timeout(leases.patch(name, &params, &Patch::Apply(&lease))).await {
             Ok(_) => {
                 last_error.clear();
-                tokio::time::sleep(jittered(RENEWAL_INTERVAL)).await;
+                tokio::time::sleep(add_jitter(RENEWAL_INTERVAL)).await;
             }
             Err(error) => {
-                let retry_delay = RETRY_INTERVAL.max(jittered_at_least(error.retry_after()));
+                let retry_delay = RETRY_INTERVAL.max(compensate_jitter(error.retry_after()));
                 let error = error.to_string();
                 if error != last_error {
                     tracing::warn!(
@@ -78,7 +78,7 @@ pub(super) async fn renew(
                     );
                     last_error = error;
                 }
-                tokio::time::sleep(jittered(retry_delay)).await;
+                tokio::time::sleep(add_jitter(retry_delay)).await;
             }
         }
     }

@@ -84,8 +84,8 @@ pub async fn start_tasks(
         topology::publish(&client, node, Arc::clone(store), Arc::clone(&latest_report), sender)
     });
     let publisher = publisher::publish(objects, Arc::clone(store), latest_report);
-    let lease = lease::renew(client.clone(), settings.clone(), Arc::clone(store), is_alive);
-    let events = events::emit(client, settings.clone(), Arc::clone(store), events);
+    let lease = lease::renew_lease(client.clone(), settings.clone(), Arc::clone(store), is_alive);
+    let events = events::emit_events(client, settings.clone(), Arc::clone(store), events);
     let mut tasks = vec![
         tokio::spawn(node),
         tokio::spawn(infra_node),

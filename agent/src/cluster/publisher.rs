@@ -4,20 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_api::names::{AGENT, API_VERSION, CONTROLLER_STATUS_FIELD_MANAGER, CREATED_BY};
+use berth_api::names::{
+    AGENT_FIELD_MANAGER, API_VERSION, CONTROLLER_STATUS_FIELD_MANAGER, CREATED_BY_ANNOTATION,
+};
 use berth_api::{InfraNode, LinkName};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::DynamicObject;
 use serde_json::{Value, json};
 
 use super::objects::{Objects, TrimmedNode, owner_reference};
-use super::store::{Generation, Observed, ObservedInfraNode, ObservedNode, Store};
+use super::store::{Generation, ObservedInfraNode, ObservedNode, ObservedObject, Store};
 use crate::publish::node::{DesiredNode, Field, Input};
 use crate::publish::resources;
 use berth_host_facts::kubelet::MemoryManagerState;
 use berth_runtime::backoff::RetryBackoff;
 use berth_runtime::call::{CallError, with_timeout};
-use berth_runtime::field_conflicts::{FieldConflicts, conflicts, remove_field};
+use berth_runtime::field_conflicts::{FieldConflicts, conflicting_managers, remove_field};
 
 /// Result of a cycle, to be published.
 #[derive(Debug, Clone)]
@@ -35,7 +37,7 @@ pub struct Report {
 }
 
 /// Debounce: all changes within this time are written together.
-const DEBOUNCE: Duration = Duration::from_millis(100);
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which fields that the server dropped are sent again, because the schema of the server
 /// may have been updated.
 const DROPPED_RETRY_INTERVAL: Duration = Duration::from_secs(600);
@@ -47,25 +49,25 @@ struct Publisher {
     objects: Objects,
     store: Arc<Store>,
     latest_report: Arc<dyn Fn() -> Option<Report> + Send + Sync>,
-    refused_status: FieldConflicts,
-    refused_node: FieldConflicts,
+    status_conflicts: FieldConflicts,
+    node_conflicts: FieldConflicts,
     /// True if the server converts empty strings in an apply to nulls and then refuses the nulls (observed with
     /// 1.20).
     refuses_empty_strings: bool,
     /// Bodies that the server accepted but did not store completely, because its schema has fewer fields.
-    dropped: BTreeMap<&'static str, DroppedBody>,
+    dropped_bodies: BTreeMap<&'static str, DroppedBody>,
 }
 
 /// A body that the server accepted but did not store completely.
 struct DroppedBody {
-    since: Instant,
+    dropped_at: Instant,
     uid: String,
     body: Value,
 }
 
 impl DroppedBody {
     fn new(uid: &str, body: Value) -> Self {
-        Self { since: Instant::now(), uid: uid.to_owned(), body }
+        Self { dropped_at: Instant::now(), uid: uid.to_owned(), body }
     }
 }
 
@@ -79,16 +81,16 @@ pub(super) async fn publish(
         objects,
         store: Arc::clone(&store),
         latest_report,
-        refused_status: FieldConflicts::default(),
-        refused_node: FieldConflicts::default(),
+        status_conflicts: FieldConflicts::default(),
+        node_conflicts: FieldConflicts::default(),
         refuses_empty_strings: false,
-        dropped: BTreeMap::new(),
+        dropped_bodies: BTreeMap::new(),
     };
     let mut backoff = RetryBackoff::with_limit(MAX_BACKOFF);
     let mut last_errors = BTreeSet::new();
     loop {
-        store.changed.notified().await;
-        tokio::time::sleep(DEBOUNCE).await;
+        store.object_changed.notified().await;
+        tokio::time::sleep(DEBOUNCE_INTERVAL).await;
         let (failed, retry_after) = publisher.write().await;
         for (kind, error) in failed.difference(&last_errors) {
             tracing::warn!(kind, name = %publisher.objects.node, %error, "failed to write the object");
@@ -98,7 +100,7 @@ pub(super) async fn publish(
         } else {
             // The retry writes the report that is the latest at that time.
             store.wake();
-            backoff.wait(retry_after).await;
+            backoff.wait_before_retry(retry_after).await;
         }
         last_errors = failed;
     }
@@ -109,7 +111,7 @@ impl Publisher {
     async fn write(&mut self) -> (BTreeSet<(&'static str, String)>, Duration) {
         let (mut failed, mut retry_after) = (BTreeSet::new(), Duration::ZERO);
         let Some(report) = (self.latest_report)() else { return (failed, retry_after) };
-        let node = self.store.node();
+        let node = self.store.observed_node();
         let results = [
             ("InfraNode", self.publish_infra_node(&report, &node).await),
             ("Node", self.publish_node(&report, node).await),
@@ -117,7 +119,7 @@ impl Publisher {
         for (kind, result) in results {
             if let Err(error) = result {
                 retry_after = retry_after.max(error.retry_after());
-                failed.insert((kind, with_hint(&error)));
+                failed.insert((kind, format_with_hint(&error)));
             }
         }
         (failed, retry_after)
@@ -126,13 +128,15 @@ impl Publisher {
     async fn publish_infra_node(
         &mut self,
         report: &Report,
-        node: &Observed<ObservedNode>,
+        node: &ObservedObject<ObservedNode>,
     ) -> Result<(), CallError> {
-        match (self.store.infra_node(), node) {
+        match (self.store.observed_infra_node(), node) {
             // The watch reports the new object, and its status is written then.
-            (Observed::Absent, Observed::Present(node)) => self.create_infra_node(&node.uid).await,
-            (Observed::Present(object), _) => self.apply_status(report, &object).await,
-            (Observed::Absent | Observed::Unknown, _) => Ok(()),
+            (ObservedObject::Absent, ObservedObject::Present(node)) => {
+                self.create_infra_node(&node.uid).await
+            }
+            (ObservedObject::Present(object), _) => self.apply_status(report, &object).await,
+            (ObservedObject::Absent | ObservedObject::Unknown, _) => Ok(()),
         }
     }
 
@@ -144,15 +148,18 @@ impl Publisher {
             "kind": "InfraNode",
             "metadata": {
                 "name": name,
-                "annotations": {CREATED_BY: AGENT},
+                "annotations": {CREATED_BY_ANNOTATION: AGENT_FIELD_MANAGER},
                 "ownerReferences": [owner_reference(name, node_uid)],
             },
             "spec": {},
         }))
         .map_err(|error| CallError::Kube(Box::new(kube::Error::SerdeError(error))))?;
-        let params = PostParams { field_manager: Some(AGENT.to_owned()), ..PostParams::default() };
+        let params = PostParams {
+            field_manager: Some(AGENT_FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
         match with_timeout(self.objects.infra_nodes.create(&params, &object)).await {
-            Err(error) if error.code() == Some(409) => Ok(()),
+            Err(error) if error.status_code() == Some(409) => Ok(()),
             other => other
                 .map(|_| tracing::info!(kind = "InfraNode", name = %name, "created the object")),
         }
@@ -163,14 +170,14 @@ impl Publisher {
         report: &Report,
         object: &ObservedInfraNode,
     ) -> Result<(), CallError> {
-        let desired_generation = self.store.desired().and_then(|desired| desired.generation);
+        let desired_generation = self.store.desired_state().and_then(|desired| desired.generation);
         if report.applied_generation.is_none() && desired_generation.is_some() {
             // The report is about the spec that was saved on disk; the next cycle reports on the spec of the API
             // server.
             return Ok(());
         }
         let as_value = |status| serde_json::to_value(status).unwrap_or_default();
-        let refused = self.refused_status.conflicting_fields();
+        let refused = self.status_conflicts.conflicting_fields();
         let omit_empty_strings = self.refuses_empty_strings;
         let prune = |status: Value| {
             let mut body = json!({"status": status});
@@ -186,7 +193,7 @@ impl Publisher {
             remove_observed_generation(&mut body);
         }
         let current = prune(as_value(object.status.as_ref()));
-        if body == current || self.recently_dropped("InfraNode", &object.uid, &body) {
+        if body == current || self.was_recently_dropped("InfraNode", &object.uid, &body) {
             return Ok(());
         }
         let name = self.objects.node.clone();
@@ -196,7 +203,7 @@ impl Publisher {
         // The body has the UID, so that the apply fails if the object was deleted and created again in
         // the meantime.
         apply_body["metadata"] = json!({"name": name, "uid": object.uid});
-        let params = PatchParams::apply(AGENT);
+        let params = PatchParams::apply(AGENT_FIELD_MANAGER);
         let patch = Patch::Apply(&apply_body);
         let api = &self.objects.infra_nodes;
         let mut result = with_timeout(api.patch_status(&name, &params, &patch)).await;
@@ -218,8 +225,8 @@ impl Publisher {
             self.refuses_empty_strings = true;
             return self.schedule_retry();
         }
-        let written = match record_refusals(
-            &mut self.refused_status,
+        let written = match record_conflicts(
+            &mut self.status_conflicts,
             result,
             "InfraNode",
             &name,
@@ -229,9 +236,11 @@ impl Publisher {
             Some(written) => written,
         };
         self.store.update_status(&written);
-        let Observed::Present(stored) = self.store.infra_node() else { return Ok(()) };
+        let ObservedObject::Present(stored) = self.store.observed_infra_node() else {
+            return Ok(());
+        };
         if prune(as_value(stored.status.as_ref())) == body {
-            self.dropped.remove("InfraNode");
+            self.dropped_bodies.remove("InfraNode");
         } else {
             tracing::warn!(
                 kind = "InfraNode",
@@ -239,7 +248,7 @@ impl Publisher {
                 remedy = "apply deploy/crds of the agent's version",
                 "the API server dropped fields of the status, because its CustomResourceDefinition has another version"
             );
-            self.dropped.insert("InfraNode", DroppedBody::new(&object.uid, body));
+            self.dropped_bodies.insert("InfraNode", DroppedBody::new(&object.uid, body));
         }
         Ok(())
     }
@@ -247,35 +256,36 @@ impl Publisher {
     async fn publish_node(
         &mut self,
         report: &Report,
-        node: Observed<ObservedNode>,
+        node: ObservedObject<ObservedNode>,
     ) -> Result<(), CallError> {
-        let Observed::Present(node) = node else { return Ok(()) };
+        let ObservedObject::Present(node) = node else { return Ok(()) };
         let Some(status) = &report.node.status else { return Ok(()) };
-        let refused = self.refused_node.conflicting_fields();
+        let refused = self.node_conflicts.conflicting_fields();
         let refused = refused.iter().filter_map(|path| Field::parse(path)).collect();
         let desired = DesiredNode::new(
             &Input {
                 labels: &berth_api::feature_labels(status),
                 conditions: &status.conditions,
-                resources: &resources::resources(
+                resources: &resources::desired_resources(
                     &report.node.spec,
                     status,
                     report.bridges.as_ref(),
                 ),
                 labels_in_use: report.labels_in_use,
-                refused: &refused,
+                refused_fields: &refused,
             },
             &node.published,
         );
         let name = self.objects.node.clone();
         let mut body = desired.apply_body(&name);
-        if !desired.needs_apply(&node.published) || self.recently_dropped("Node", &node.uid, &body)
+        if !desired.needs_apply(&node.published)
+            || self.was_recently_dropped("Node", &node.uid, &body)
         {
             return Ok(());
         }
         let sent_body = body.clone();
         body["metadata"]["uid"] = node.uid.clone().into();
-        let params = PatchParams::apply(AGENT);
+        let params = PatchParams::apply(AGENT_FIELD_MANAGER);
         let patch = Patch::Apply(&body);
         let api = &self.objects.nodes;
         let mut result = with_timeout(api.patch_status(&name, &params, &patch)).await;
@@ -286,29 +296,33 @@ impl Publisher {
         if result.as_ref().is_err_and(|error| can_force_conflicts(error, is_kubelet_reset)) {
             result = with_timeout(api.patch_status(&name, &params.force(), &patch)).await;
         }
-        let written: TrimmedNode =
-            match record_refusals(&mut self.refused_node, result, "Node", &name, is_kubelet_reset)?
-            {
-                None => return self.schedule_retry(),
-                Some(written) => written,
-            };
+        let written: TrimmedNode = match record_conflicts(
+            &mut self.node_conflicts,
+            result,
+            "Node",
+            &name,
+            is_kubelet_reset,
+        )? {
+            None => return self.schedule_retry(),
+            Some(written) => written,
+        };
         self.store.update_node(Some(written));
-        let Observed::Present(stored) = self.store.node() else { return Ok(()) };
+        let ObservedObject::Present(stored) = self.store.observed_node() else { return Ok(()) };
         if desired.needs_apply(&stored.published) {
             tracing::warn!(kind = "Node", name = %name, "the API server dropped fields that the agent applied");
-            self.dropped.insert("Node", DroppedBody::new(&node.uid, sent_body));
+            self.dropped_bodies.insert("Node", DroppedBody::new(&node.uid, sent_body));
         } else {
-            self.dropped.remove("Node");
+            self.dropped_bodies.remove("Node");
         }
         Ok(())
     }
 
     /// Returns true if the server recently dropped fields of this body.
-    fn recently_dropped(&self, kind: &str, uid: &str, body: &Value) -> bool {
+    fn was_recently_dropped(&self, kind: &str, uid: &str, body: &Value) -> bool {
         let dropped = self
-            .dropped
+            .dropped_bodies
             .get(kind)
-            .filter(|dropped| dropped.since.elapsed() < DROPPED_RETRY_INTERVAL);
+            .filter(|dropped| dropped.dropped_at.elapsed() < DROPPED_RETRY_INTERVAL);
         dropped.is_some_and(|dropped| dropped.uid == uid && dropped.body == *body)
     }
 
@@ -344,8 +358,11 @@ fn remove_empty_strings(value: &mut Value) {
 
 /// Returns true if an apply failed with conflicts, and `can_take` accepts the path and the manager of each conflict.
 fn can_force_conflicts(error: &CallError, can_take: impl Fn(&str, &str) -> bool) -> bool {
-    let conflicting_fields =
-        error.status().filter(|status| status.code == 409).map(conflicts).unwrap_or_default();
+    let conflicting_fields = error
+        .status()
+        .filter(|status| status.code == 409)
+        .map(conflicting_managers)
+        .unwrap_or_default();
     !conflicting_fields.is_empty()
         && conflicting_fields.iter().all(|(path, manager)| can_take(path, manager))
 }
@@ -353,7 +370,7 @@ fn can_force_conflicts(error: &CallError, can_take: impl Fn(&str, &str) -> bool)
 /// Returns the written object, or `None` if the apply failed with conflicts. In case of conflicts, records the fields
 /// that other managers own, so that later applies leave them out. Fields that `can_take` accepts are not recorded: the
 /// agent takes ownership of them in a later apply.
-fn record_refusals<T>(
+fn record_conflicts<T>(
     refusals: &mut FieldConflicts,
     result: Result<T, CallError>,
     kind: &str,
@@ -376,8 +393,8 @@ fn record_refusals<T>(
 }
 
 /// Returns the error with a hint for known causes.
-fn with_hint(error: &CallError) -> String {
-    let hint = match error.code() {
+fn format_with_hint(error: &CallError) -> String {
+    let hint = match error.status_code() {
         Some(403) => "; check the RBAC rules in deploy/base, and the Node of the credential",
         Some(404) => "; apply the CustomResourceDefinitions of deploy/crds",
         Some(422) => "; apply the CustomResourceDefinitions of the agent's version (deploy/crds)",

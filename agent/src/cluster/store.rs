@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use berth_api::InfraNodeStatus;
-use berth_api::infra_node::{KvmState, Unknown, UnknownReason};
+use berth_api::infra_node::{KvmState, UnknownFact, UnknownReason};
 use berth_runtime::certificate::Validity;
 use berth_runtime::credential::Credential;
 use kube::ResourceExt as _;
@@ -19,9 +19,9 @@ use crate::{conditions, publish};
 /// Last observed objects, which the watches write and the cycle and the publishers read.
 #[derive(Debug, Default)]
 pub struct Store {
-    inner: Mutex<Inner>,
+    inner: Mutex<StoreState>,
     /// Notified when an object or a report changed, so that the publisher may have to write.
-    pub(super) changed: Notify,
+    pub(super) object_changed: Notify,
     /// Notified for the publisher of the NodeResourceTopology, which is a separate task.
     pub(super) topology_changed: Notify,
     server: OnceLock<(String, u16)>,
@@ -29,15 +29,15 @@ pub struct Store {
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct StoreState {
     desired: Option<DesiredState>,
-    infra_node: Observed<ObservedInfraNode>,
-    node: Observed<ObservedNode>,
+    infra_node: ObservedObject<ObservedInfraNode>,
+    node: ObservedObject<ObservedNode>,
 }
 
 /// State of one object, as the watches last observed it.
 #[derive(Debug, Clone, Default)]
-pub(super) enum Observed<T> {
+pub(super) enum ObservedObject<T> {
     /// The API server has not answered yet.
     #[default]
     Unknown,
@@ -84,7 +84,7 @@ pub struct Generation {
 }
 
 impl Store {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,7 +114,7 @@ impl Store {
 
     /// Returns the desired state; `None` while it is unknown.
     #[must_use]
-    pub fn desired(&self) -> Option<DesiredState> {
+    pub fn desired_state(&self) -> Option<DesiredState> {
         self.lock().desired.clone()
     }
 
@@ -126,7 +126,7 @@ impl Store {
 
     /// Wakes the publishers of the InfraNode, the Node and the NodeResourceTopology.
     pub fn wake(&self) {
-        self.changed.notify_one();
+        self.object_changed.notify_one();
         self.topology_changed.notify_one();
     }
 
@@ -135,13 +135,13 @@ impl Store {
     pub fn add_cluster_facts(&self, status: &mut InfraNodeStatus) {
         const KVM_STATE_PATH: &str = "capabilities.kvm.state";
         let inner = self.lock();
-        let Observed::Present(node) = &inner.node else { return };
+        let ObservedObject::Present(node) = &inner.node else { return };
         let advertised = node
             .published
             .allocatable
             .get("devices.kubevirt.io/kvm")
             .is_some_and(|count| count.0 != "0");
-        let is_forbidden = |unknown: &Unknown| {
+        let is_forbidden = |unknown: &UnknownFact| {
             unknown.path == KVM_STATE_PATH && unknown.reason == UnknownReason::DeviceCgroup
         };
         if advertised && status.unknown.iter().any(is_forbidden) {
@@ -154,22 +154,22 @@ impl Store {
     #[must_use]
     pub fn status(&self) -> Option<InfraNodeStatus> {
         match &self.lock().infra_node {
-            Observed::Present(object) => object.status.clone(),
-            Observed::Absent | Observed::Unknown => None,
+            ObservedObject::Present(object) => object.status.clone(),
+            ObservedObject::Absent | ObservedObject::Unknown => None,
         }
     }
 
-    pub(super) fn infra_node(&self) -> Observed<ObservedInfraNode> {
+    pub(super) fn observed_infra_node(&self) -> ObservedObject<ObservedInfraNode> {
         self.lock().infra_node.clone()
     }
 
-    pub(super) fn node(&self) -> Observed<ObservedNode> {
+    pub(super) fn observed_node(&self) -> ObservedObject<ObservedNode> {
         self.lock().node.clone()
     }
 
     /// Stores the Node of a watch event or a response.
     pub(super) fn update_node(&self, node: Option<TrimmedNode>) {
-        let observed = node.map_or(Observed::Absent, |node| {
+        let observed = node.map_or(ObservedObject::Absent, |node| {
             let status = node.status.unwrap_or_default();
             let published = publish::PublishedNode::new(
                 &node.metadata,
@@ -177,7 +177,7 @@ impl Store {
                 status.capacity,
                 status.allocatable,
             );
-            Observed::Present(ObservedNode {
+            ObservedObject::Present(ObservedNode {
                 uid: node.metadata.uid.unwrap_or_default(),
                 published,
             })
@@ -191,7 +191,7 @@ impl Store {
     pub(super) fn update_status(&self, object: &DynamicObject) {
         let updated = ObservedInfraNode::new(object);
         let mut inner = self.lock();
-        if let Observed::Present(current) = &mut inner.infra_node
+        if let ObservedObject::Present(current) = &mut inner.infra_node
             && current.uid == updated.uid
         {
             *current = updated;
@@ -204,14 +204,14 @@ impl Store {
         let changed = match object {
             None => {
                 // The object was deleted or never existed. The host keeps its last valid state.
-                inner.infra_node = Observed::Absent;
+                inner.infra_node = ObservedObject::Absent;
                 let was_unknown = inner.desired.is_none();
                 inner.desired.get_or_insert(DesiredState { document: None, generation: None });
                 was_unknown
             }
             Some(object) => {
                 let desired = DesiredState::new(&object);
-                inner.infra_node = Observed::Present(ObservedInfraNode::new(&object));
+                inner.infra_node = ObservedObject::Present(ObservedInfraNode::new(&object));
                 // An empty object that an agent created does not withdraw an earlier spec.
                 let had_spec = inner.desired.as_ref().is_some_and(|one| one.document.is_some());
                 let keeps_earlier = desired.document.is_none() && had_spec;
@@ -234,7 +234,9 @@ impl ObservedInfraNode {
         let mut status: Option<InfraNodeStatus> =
             status.and_then(|status| serde_json::from_value(status).ok());
         if let Some(status) = &mut status {
-            status.conditions.retain(|one| conditions::TYPES.contains(&one.type_.as_str()));
+            status
+                .conditions
+                .retain(|one| conditions::CONDITION_TYPES.contains(&one.type_.as_str()));
         }
         Self { uid: object.uid().unwrap_or_default(), status }
     }
@@ -247,17 +249,18 @@ impl DesiredState {
         let number = object.metadata.generation;
         // The first generation of an object that an agent created is not a spec of a user.
         let created_by_agent =
-            object.annotations().contains_key(berth_api::names::CREATED_BY) && number == Some(1);
+            object.annotations().contains_key(berth_api::names::CREATED_BY_ANNOTATION)
+                && number == Some(1);
         // A deletion increments the generation too, which is not a change of the spec by a user.
         let is_deleted = object.metadata.deletion_timestamp.is_some();
         let document = (!(is_deleted || is_empty && created_by_agent))
-            .then(|| Document::from_object(&manifest(&object.metadata, &spec)));
+            .then(|| Document::from_object(&to_manifest(&object.metadata, &spec)));
         let uid = object.uid().unwrap_or_default();
         Self { document, generation: number.map(|number| Generation { uid, number }) }
     }
 }
 
-fn manifest(metadata: &ObjectMeta, spec: &Value) -> Value {
+fn to_manifest(metadata: &ObjectMeta, spec: &Value) -> Value {
     json!({
         "apiVersion": berth_api::names::API_VERSION,
         "kind": "InfraNode",
@@ -285,38 +288,38 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_and_recreated_object_withdraws_nothing() {
+    fn deleted_and_recreated_object_keeps_the_desired_state() {
         let store = Store::default();
-        assert_eq!(store.desired(), None);
+        assert_eq!(store.desired_state(), None);
         let ksm = json!({"ksm": {"mode": "Off"}});
         assert!(store.update_infra_node(Some(object(3, false, &ksm))));
-        let desired = store.desired();
+        let desired = store.desired_state();
         let mut deleted = serde_json::to_value(object(4, false, &json!({}))).unwrap();
         deleted["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         assert!(!store.update_infra_node(Some(serde_json::from_value(deleted).unwrap())));
         assert!(!store.update_infra_node(None));
         assert!(!store.update_infra_node(Some(object(1, true, &json!({})))));
-        assert_eq!(store.desired(), desired);
+        assert_eq!(store.desired_state(), desired);
         // A user who empties the spec, or creates an empty object, withdraws the spec.
         assert!(store.update_infra_node(Some(object(2, true, &json!({})))));
-        assert!(store.desired().unwrap().document.is_some());
+        assert!(store.desired_state().unwrap().document.is_some());
         assert!(store.update_infra_node(Some(object(1, false, &json!({})))));
     }
 
     #[test]
-    fn the_saved_state_counts_until_the_server_answers() {
+    fn saved_state_is_used_until_the_server_answers() {
         let store = Store::default();
         store.restore_desired(Document::parse("{}"));
-        assert_eq!(store.desired().unwrap().generation, None);
+        assert_eq!(store.desired_state().unwrap().generation, None);
         assert!(store.update_infra_node(Some(object(4, false, &json!({})))));
         let generation = |uid: &str| Some(Generation { uid: uid.to_owned(), number: 4 });
-        assert_eq!(store.desired().unwrap().generation, generation(""));
+        assert_eq!(store.desired_state().unwrap().generation, generation(""));
         // A change of the status alone does not change the desired state.
         assert!(!store.update_infra_node(Some(object(4, false, &json!({})))));
         // Another object with the same spec and the same generation number must be reported on too.
         let mut another = object(4, false, &json!({}));
         another.metadata.uid = Some("b".to_owned());
         assert!(store.update_infra_node(Some(another)));
-        assert_eq!(store.desired().unwrap().generation, generation("b"));
+        assert_eq!(store.desired_state().unwrap().generation, generation("b"));
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_api::EventReason;
-use berth_api::names::AGENT;
+use berth_api::names::AGENT_FIELD_MANAGER;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -19,14 +19,14 @@ use tokio::sync::mpsc::Sender;
 
 use super::events::CycleEvent;
 use super::publisher::Report;
-use super::store::{Observed, Store};
-use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, topology};
+use super::store::{ObservedObject, Store};
+use crate::publish::topology::{API_VERSION, FIELDS, KIND, Topology, build_topology};
 use berth_runtime::backoff::RetryBackoff;
 use berth_runtime::call::{CallError, with_timeout};
 use berth_runtime::field_conflicts::FIELD_MANAGER_CONFLICT;
 
 /// Debounce: all changes within this time are one write.
-const DEBOUNCE: Duration = Duration::from_millis(100);
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest retry interval.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// Time after which an object of another manager is read again.
@@ -42,7 +42,7 @@ struct Publisher {
     /// Object on the API server as of the last read or write, with the UID of its owner, the Node.
     published: Option<(String, Topology)>,
     /// Time when the agent found that another manager writes the object.
-    refused_at: Option<Instant>,
+    conflict_found_at: Option<Instant>,
     /// Last logged error that prevented a write of the object.
     last_error: String,
 }
@@ -66,7 +66,7 @@ pub(super) fn publish(
         latest_report,
         events,
         published: None,
-        refused_at: None,
+        conflict_found_at: None,
         last_error: String::new(),
     };
     publisher.run()
@@ -77,14 +77,14 @@ impl Publisher {
         let mut backoff = RetryBackoff::with_limit(MAX_BACKOFF);
         loop {
             self.store.topology_changed.notified().await;
-            tokio::time::sleep(DEBOUNCE).await;
+            tokio::time::sleep(DEBOUNCE_INTERVAL).await;
             match self.write().await {
                 Ok(()) => backoff.reset(),
                 Err(error) => {
-                    self.warn_once(&with_hint(&error));
+                    self.warn_once(&format_with_hint(&error));
                     // The retry writes the report that is the latest at that time.
                     self.store.topology_changed.notify_one();
-                    backoff.wait(error.retry_after()).await;
+                    backoff.wait_before_retry(error.retry_after()).await;
                 }
             }
         }
@@ -93,21 +93,21 @@ impl Publisher {
     /// Writes the object if it differs from the report, and no other manager writes it.
     async fn write(&mut self) -> Result<(), CallError> {
         // The InfraNode must exist, because Events refer to it.
-        let (Observed::Present(node), Observed::Present(_)) =
-            (self.store.node(), self.store.infra_node())
+        let (ObservedObject::Present(node), ObservedObject::Present(_)) =
+            (self.store.observed_node(), self.store.observed_infra_node())
         else {
             return Ok(());
         };
         let Some(report) = (self.latest_report)() else { return Ok(()) };
         let Some(status) = &report.node.status else { return Ok(()) };
-        let desired = match topology(status, report.memory_state.as_ref()) {
+        let desired = match build_topology(status, report.memory_state.as_ref()) {
             Ok(desired) => (node.uid, desired),
             Err(error) => {
                 self.warn_once(&error.to_string());
                 return Ok(());
             }
         };
-        if self.refused_at.is_some_and(|since| since.elapsed() < REFUSED_RETRY_INTERVAL) {
+        if self.conflict_found_at.is_some_and(|since| since.elapsed() < REFUSED_RETRY_INTERVAL) {
             return Ok(());
         }
         if self.published.as_ref() == Some(&desired) {
@@ -116,18 +116,24 @@ impl Publisher {
         }
         let current = with_timeout(self.api.get_opt(&self.node)).await?;
         if let Some(current) = &current {
-            let managers = managers(&current.metadata);
-            let other_managers: Vec<&str> =
-                managers.iter().map(String::as_str).filter(|name| *name != AGENT).collect();
+            let managers = field_managers(&current.metadata);
+            let other_managers: Vec<&str> = managers
+                .iter()
+                .map(String::as_str)
+                .filter(|name| *name != AGENT_FIELD_MANAGER)
+                .collect();
             if !other_managers.is_empty() {
-                self.record_refusal(&other_managers.join(", "));
+                self.record_conflict(&other_managers.join(", "));
                 return Ok(());
             }
             let is_owned_by_node = current
                 .owner_references()
                 .iter()
                 .any(|owner| owner.uid == desired.0 && owner.name == self.node);
-            if is_owned_by_node && managers.contains(AGENT) && desired.1.equals(&current.data) {
+            if is_owned_by_node
+                && managers.contains(AGENT_FIELD_MANAGER)
+                && desired.1.has_same_content(&current.data)
+            {
                 self.set_published(desired);
                 return Ok(());
             }
@@ -136,7 +142,7 @@ impl Publisher {
         // the meantime.
         let uid = current.as_ref().and_then(|current| current.metadata.uid.as_deref());
         let body = desired.1.apply_body(&self.node, &desired.0, uid);
-        let params = PatchParams::apply(AGENT);
+        let params = PatchParams::apply(AGENT_FIELD_MANAGER);
         match with_timeout(self.api.patch(&self.node, &params, &Patch::Apply(&body))).await {
             Ok(_) => {
                 if current.is_none() {
@@ -147,9 +153,9 @@ impl Publisher {
             }
             // Another manager wrote the object first, or the fields of the object are older than
             // `managedFields`.
-            Err(error) => match field_conflicts(&error) {
+            Err(error) => match format_field_conflicts(&error) {
                 Some(conflicts) => {
-                    self.record_refusal(&conflicts);
+                    self.record_conflict(&conflicts);
                     Ok(())
                 }
                 None => Err(error),
@@ -159,13 +165,13 @@ impl Publisher {
 
     fn set_published(&mut self, published: (String, Topology)) {
         self.published = Some(published);
-        self.refused_at = None;
+        self.conflict_found_at = None;
         self.last_error.clear();
     }
 
-    fn record_refusal(&mut self, other_managers: &str) {
+    fn record_conflict(&mut self, other_managers: &str) {
         self.published = None;
-        self.refused_at = Some(Instant::now());
+        self.conflict_found_at = Some(Instant::now());
         let error = format!(
             "other managers own its fields: {other_managers}; either stop them and delete the object, or run this agent without \
              --node-resource-topology"
@@ -191,7 +197,7 @@ impl Publisher {
 }
 
 /// Returns the managers that write fields of the object.
-fn managers(metadata: &ObjectMeta) -> BTreeSet<String> {
+fn field_managers(metadata: &ObjectMeta) -> BTreeSet<String> {
     let entries = metadata.managed_fields.iter().flatten().filter(|entry| {
         let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
         FIELDS.iter().any(|field| fields.is_some_and(|all| all.get(format!("f:{field}")).is_some()))
@@ -200,7 +206,7 @@ fn managers(metadata: &ObjectMeta) -> BTreeSet<String> {
 }
 
 /// Returns the field conflicts of an apply, in the words of the API server.
-fn field_conflicts(error: &CallError) -> Option<String> {
+fn format_field_conflicts(error: &CallError) -> Option<String> {
     let status = error.status().filter(|status| status.code == 409)?;
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let conflicts: Vec<String> = causes
@@ -211,8 +217,8 @@ fn field_conflicts(error: &CallError) -> Option<String> {
 }
 
 /// Returns the error with a hint for known causes.
-fn with_hint(error: &CallError) -> String {
-    let hint = match error.code() {
+fn format_with_hint(error: &CallError) -> String {
+    let hint = match error.status_code() {
         Some(403) => "; check the RBAC rules in deploy/components/node-resource-topology",
         Some(404) => {
             "; the cluster has no such kind: apply the CustomResourceDefinition of scheduler-plugins"
@@ -232,7 +238,9 @@ mod tests {
     fn managers_of_zones_or_attributes_own_the_object() {
         let managers = |entries: serde_json::Value| {
             let metadata = json!({"managedFields": entries});
-            managers(&serde_json::from_value(metadata).unwrap()).into_iter().collect::<Vec<_>>()
+            field_managers(&serde_json::from_value(metadata).unwrap())
+                .into_iter()
+                .collect::<Vec<_>>()
         };
         let entry = |manager: &str, fields: serde_json::Value| json!({"manager": manager, "fieldsV1": fields});
         assert_eq!(managers(json!([])), Vec::<String>::new());

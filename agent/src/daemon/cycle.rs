@@ -7,15 +7,17 @@ use std::time::{Duration, Instant};
 use berth_api::infra_node::ChangeResult;
 use tokio::sync::mpsc::Sender;
 
-use super::desired::{Desired, DesiredReader};
+use super::desired::{DesiredReader, HostDesiredState};
 use super::link_events::WatchedLinks;
-use super::publisher::{Cycle, Publisher};
+use super::publisher::{CycleResults, Publisher};
 use super::retries::RetryTracker;
 use super::settings::Settings;
 use super::state::State;
 use super::trigger::Trigger;
 use crate::apply::links::trial;
-use crate::apply::{ApplyBlocked, ApplyContext, Converged, Outcome, converge, observe_for_plan};
+use crate::apply::{
+    ApplyBlocked, ApplyContext, ConvergeResult, Outcome, converge, observe_for_plan,
+};
 use crate::cluster::{CycleEvent, Store};
 use crate::manifest::Part;
 use crate::observe;
@@ -26,7 +28,7 @@ use berth_host_facts::{HostFacts, ObserveOptions, processes};
 
 /// Runs cycles, and stores results of the last cycle that the next cycle needs.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct CycleRunner {
     root: Arc<Root>,
     settings: Settings,
     state: Arc<State>,
@@ -34,20 +36,20 @@ pub(super) struct Worker {
     store: Option<Arc<Store>>,
     retries: RetryTracker,
     publisher: Publisher,
-    scan: Scan,
+    scan: ScanResults,
 }
 
 /// Results of the last reads of the host.
 #[derive(Debug, Default)]
-struct Scan {
+struct ScanResults {
     /// Facts of the last full read. Later cycles reuse those facts that change only with device events.
     device_facts: Option<HostFacts>,
     /// Result of the last full cycle. A cycle of link events reuses the facts that it does not read itself.
-    last_full_cycle: Option<Converged>,
+    last_full_cycle: Option<ConvergeResult>,
     /// Duration of the last read.
     read_duration: Duration,
     /// True if the last cycle had no time for all removals of links.
-    unfinished: bool,
+    has_unfinished_removals: bool,
 }
 
 /// Lower and upper time limit for the removal of links in one cycle, so that other changes are not delayed.
@@ -60,7 +62,7 @@ const REMOVAL_INTERVAL: Duration = Duration::from_millis(50);
 /// Shortest time until a retry.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Worker {
+impl CycleRunner {
     pub(super) fn new(
         root: Arc<Root>,
         settings: Settings,
@@ -75,7 +77,7 @@ impl Worker {
             retries: RetryTracker::default(),
             publisher: Publisher::new(Arc::clone(&state), watched_links),
             state,
-            scan: Scan::default(),
+            scan: ScanResults::default(),
         }
     }
 
@@ -90,12 +92,12 @@ impl Worker {
     pub(super) fn time_until_next_cycle(
         &self,
         interval: Duration,
-        since_full: Duration,
+        since_full_cycle: Duration,
     ) -> Duration {
-        if self.scan.unfinished {
+        if self.scan.has_unfinished_removals {
             return REMOVAL_INTERVAL;
         }
-        let interval = interval.saturating_sub(since_full).max(REMOVAL_INTERVAL);
+        let interval = interval.saturating_sub(since_full_cycle).max(REMOVAL_INTERVAL);
         let retry = self.retries.time_until_retry(Instant::now());
         retry.map_or(interval, |retry| retry.max(MIN_RETRY_INTERVAL).min(interval))
     }
@@ -108,11 +110,13 @@ impl Worker {
         self.state.mark_cycle_started();
         match trigger {
             // The event may have removed the cause of a failure, so failed changes are retried at once.
-            Trigger::Capacity | Trigger::Manifest | Trigger::Start => self.retries.reset(),
+            Trigger::Capacity | Trigger::Manifest | Trigger::Start => {
+                self.retries.allow_all_retries()
+            }
             Trigger::Links => self.retries.retry_links_soon(begin),
             _ => {}
         }
-        let blocked_reason = self.recover();
+        let blocked_reason = self.roll_back_unfinished_trial();
         // A burst of triggers is reported as its greatest trigger, so a manifest trigger may include a device
         // trigger.
         if trigger >= Trigger::Devices || self.scan.device_facts.is_none() {
@@ -120,37 +124,37 @@ impl Worker {
         }
         let desired = self.read_desired();
         span.record("generation", desired.generation.as_ref().map(|generation| generation.number));
-        let links_only =
-            trigger == Trigger::Links || (trigger == Trigger::Timer && self.scan.unfinished);
+        let links_only = trigger == Trigger::Links
+            || (trigger == Trigger::Timer && self.scan.has_unfinished_removals);
         let mut converged = self.converge(&desired, blocked_reason, links_only, begin);
-        self.scan.unfinished = converged.unfinished;
+        self.scan.has_unfinished_removals = converged.has_unfinished_removals;
         if let Some(full) = self.scan.last_full_cycle.take().filter(|_| links_only) {
             converged = merge_links(full, converged);
         }
-        self.retries.record(&converged, begin);
+        self.retries.record_attempts(&converged, begin);
         converged.plan.mark_tenants_failed(self.retries.link_failures());
         if let Some(devices) = &self.scan.device_facts {
             converged.facts.copy_devices_from(devices);
         }
-        self.publisher.publish(&Cycle {
+        self.publisher.publish(&CycleResults {
             begin,
             node: self.node_name().unwrap_or_default(),
             desired: &desired,
             converged: &converged,
-            usage: processes::own_resource_usage(&self.root),
+            usage: processes::read_own_resource_usage(&self.root),
         });
-        self.scan.last_full_cycle = Some(Converged { outcomes: Vec::new(), ..converged });
+        self.scan.last_full_cycle = Some(ConvergeResult { outcomes: Vec::new(), ..converged });
         self.state.mark_cycle_ended();
     }
 
     /// Converges the whole host, or only its links.
     fn converge(
         &mut self,
-        desired: &Desired,
+        desired: &HostDesiredState,
         blocked_reason: Option<ApplyBlocked>,
         links_only: bool,
         begin: Instant,
-    ) -> Converged {
+    ) -> ConvergeResult {
         let report_progress = || self.state.record_progress();
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
         let api_servers =
@@ -161,7 +165,7 @@ impl Worker {
             .with_removal_time_limit(
                 self.scan.read_duration.clamp(REMOVAL_TIME_LIMITS.0, REMOVAL_TIME_LIMITS.1),
             );
-        let context = if self.settings.observe { context.dry_run() } else { context };
+        let context = if self.settings.observe { context.with_dry_run() } else { context };
         let postponed = self.retries.postponed_attempts(begin);
         let read_duration = Cell::new(Duration::ZERO);
         let timed = |read: &dyn Fn() -> (HostFacts, HostSettings)| {
@@ -178,12 +182,19 @@ impl Worker {
                     (berth_host_facts::observe_links(&self.root, &pci), HostSettings::default())
                 })
             };
-            let (spec, unparsed) = desired.networks_only();
-            converge(&context, &spec, &unparsed, &postponed, &read, &mut log)
+            let (spec, unparsed) = desired.restrict_to_networks();
+            converge(&context, &spec, &unparsed, &postponed, &read, &mut log_outcome)
         } else {
             let options = ObserveOptions { pci: Some(pci), ..ObserveOptions::for_plan() };
             let read = || timed(&|| observe_for_plan(&self.root, &options));
-            converge(&context, &desired.spec, &desired.unparsed, &postponed, &read, &mut log)
+            converge(
+                &context,
+                &desired.spec,
+                &desired.unparsed,
+                &postponed,
+                &read,
+                &mut log_outcome,
+            )
         };
         self.scan.read_duration = read_duration.get();
         converged
@@ -191,16 +202,16 @@ impl Worker {
 
     /// Rolls back a change that an earlier agent process left on trial. If the rollback fails, returns the reason why
     /// no change can be applied.
-    fn recover(&self) -> Option<ApplyBlocked> {
+    fn roll_back_unfinished_trial(&self) -> Option<ApplyBlocked> {
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
-        match trial::recover(&self.root, &boot_id) {
+        match trial::roll_back_unfinished_trial(&self.root, &boot_id) {
             Ok(None) => None,
             Ok(Some(recovered)) => {
                 tracing::warn!(%recovered, "rolled back a change on trial");
                 None
             }
             // The publisher logs the error once, with the other problems.
-            Err(error) => Some(ApplyBlocked::Trial(error)),
+            Err(error) => Some(ApplyBlocked::TrialNotRolledBack(error)),
         }
     }
 
@@ -208,7 +219,7 @@ impl Worker {
         let first = self.scan.device_facts.is_none();
         let mut facts = observe::observe(
             &self.root,
-            &ObserveOptions { kvm: first, ..ObserveOptions::default() },
+            &ObserveOptions { includes_kvm: first, ..ObserveOptions::default() },
         );
         if let Some(before) = &self.scan.device_facts {
             facts.copy_kvm_from(before);
@@ -217,7 +228,7 @@ impl Worker {
         self.state.record_progress();
     }
 
-    fn read_desired(&mut self) -> Desired {
+    fn read_desired(&mut self) -> HostDesiredState {
         let candidate = match self.desired.read(&self.root) {
             Ok(candidate) => candidate,
             Err(desired) => return *desired,
@@ -241,19 +252,31 @@ impl Worker {
 }
 
 /// Updates the result of the last full cycle with the result of a later cycle that read only links.
-fn merge_links(mut full: Converged, links: Converged) -> Converged {
+fn merge_links(mut full: ConvergeResult, links: ConvergeResult) -> ConvergeResult {
     full.facts.links = links.facts.links;
     full.facts.ledger = links.facts.ledger;
     full.plan.changes.retain(|change| change.link_work().is_none());
     full.plan.changes.extend(links.plan.changes);
     full.plan.networks = links.plan.networks;
-    full.plan.faults.retain(|fault| !fault.concerns_part(Part::Networks));
+    full.plan.faults.retain(|fault| !fault.is_about_part(Part::Networks));
     full.plan.faults.extend(links.plan.faults);
-    let Converged { outcomes, incomplete_attempts, unfinished, blocked_reason, .. } = links;
-    Converged { outcomes, incomplete_attempts, unfinished, blocked_reason, ..full }
+    let ConvergeResult {
+        outcomes,
+        incomplete_attempts,
+        has_unfinished_removals: unfinished,
+        blocked_reason,
+        ..
+    } = links;
+    ConvergeResult {
+        outcomes,
+        incomplete_attempts,
+        has_unfinished_removals: unfinished,
+        blocked_reason,
+        ..full
+    }
 }
 
-fn log(outcome: &Outcome) {
+fn log_outcome(outcome: &Outcome) {
     let change = &outcome.what;
     let message = outcome.message.as_deref().unwrap_or_default();
     match outcome.result {

@@ -13,7 +13,7 @@ use berth_host_facts::root::{ReadError, Root};
 
 /// Desired state for one cycle.
 #[derive(Debug)]
-pub(super) struct Desired {
+pub(super) struct HostDesiredState {
     pub(super) spec: InfraNodeSpec,
     pub(super) unparsed: UnparsedParts,
     pub(super) faults: Vec<Fault>,
@@ -23,7 +23,7 @@ pub(super) struct Desired {
     pub(super) generation: Option<Generation>,
 }
 
-impl Desired {
+impl HostDesiredState {
     /// Returns an empty desired state that neither changes nor restores anything: the host keeps
     /// its last valid state.
     fn empty(generation: Option<Generation>) -> Self {
@@ -37,18 +37,18 @@ impl Desired {
     }
 
     /// Returns the empty desired state, with the reason why the desired state is not available.
-    fn unavailable(error: &Unavailable) -> Self {
-        Self { not_applied_reason: Some(not_applied_reason(error)), ..Self::empty(None) }
+    fn from_unavailable_reason(error: &UnavailableReason) -> Self {
+        Self { not_applied_reason: Some(format_not_applied_reason(error)), ..Self::empty(None) }
     }
 
     /// Returns the empty desired state, because the manifest as a whole has a fault.
-    fn invalid(location: &str, fault: Fault, generation: Option<Generation>) -> Self {
-        let reason = not_applied_reason(&format!("{location}: {fault}"));
+    fn from_fault(location: &str, fault: Fault, generation: Option<Generation>) -> Self {
+        let reason = format_not_applied_reason(&format!("{location}: {fault}"));
         Self { not_applied_reason: Some(reason), faults: vec![fault], ..Self::empty(generation) }
     }
 
     /// Returns the fields of the desired state about networks; all other parts count as unparsed.
-    pub(super) fn networks_only(&self) -> (InfraNodeSpec, UnparsedParts) {
+    pub(super) fn restrict_to_networks(&self) -> (InfraNodeSpec, UnparsedParts) {
         let spec = InfraNodeSpec {
             enforce: self.spec.enforce,
             networks: self.spec.networks.clone(),
@@ -61,13 +61,13 @@ impl Desired {
     }
 }
 
-fn not_applied_reason(reason: &dyn std::fmt::Display) -> String {
+fn format_not_applied_reason(reason: &dyn std::fmt::Display) -> String {
     format!("{reason}: the host is not changed")
 }
 
 /// Reason why the desired state is unknown.
 #[derive(Debug, thiserror::Error)]
-enum Unavailable {
+enum UnavailableReason {
     #[error(transparent)]
     File(#[from] ReadError),
     #[error("the agent has not contacted the cluster yet")]
@@ -78,13 +78,13 @@ enum Unavailable {
 
 /// A manifest that was parsed, but not yet checked for the name of this node.
 #[derive(Debug)]
-pub(super) struct Candidate {
+pub(super) struct ManifestCandidate {
     location: String,
     manifest: Manifest,
     generation: Option<Generation>,
 }
 
-impl Candidate {
+impl ManifestCandidate {
     /// Returns a fault if the manifest is meant for another node.
     pub(super) fn node_mismatch(&self, node: Option<&str>) -> Option<Fault> {
         self.manifest.node_mismatch(node)
@@ -92,10 +92,10 @@ impl Candidate {
 
     /// Returns the desired state. `mismatch` is the fault of a manifest for another node; with this fault, returns the
     /// empty desired state.
-    pub(super) fn into_desired(self, mismatch: Option<Fault>) -> Desired {
+    pub(super) fn into_desired(self, mismatch: Option<Fault>) -> HostDesiredState {
         match mismatch {
-            Some(fault) => Desired::invalid(&self.location, fault, self.generation),
-            None => Desired {
+            Some(fault) => HostDesiredState::from_fault(&self.location, fault, self.generation),
+            None => HostDesiredState {
                 spec: self.manifest.spec,
                 unparsed: self.manifest.unparsed,
                 faults: self.manifest.faults,
@@ -114,9 +114,9 @@ pub(super) struct DesiredReader {
     save_to_disk: bool,
     store: Option<Arc<Store>>,
     /// The document of the last read of a file.
-    last: Option<Document>,
+    last_document: Option<Document>,
     /// The document that is saved on disk, for a start while the cluster is unreachable.
-    saved: Option<Document>,
+    saved_document: Option<Document>,
 }
 
 /// Location of a manifest (a path or the name of an object), its document if there is one, and its generation.
@@ -124,7 +124,7 @@ type LocatedDocument = (String, Option<Document>, Option<Generation>);
 
 impl DesiredReader {
     pub(super) const fn new(source: Source, save_to_disk: bool) -> Self {
-        Self { source, save_to_disk, store: None, last: None, saved: None }
+        Self { source, save_to_disk, store: None, last_document: None, saved_document: None }
     }
 
     /// Connects the reader to the cluster.
@@ -132,53 +132,57 @@ impl DesiredReader {
         if let Ok(saved) = root.read_large(state_folder::LAST_MANIFEST_FILE) {
             let document = Document::parse(&saved);
             store.restore_desired(document.clone());
-            self.saved = Some(document);
+            self.saved_document = Some(document);
         }
         self.store = Some(store);
     }
 
     /// Returns the manifest. If there is no manifest yet, or if it cannot be read, returns the empty desired state as
     /// an error, in the latter case with the reason.
-    pub(super) fn read(&mut self, root: &Root) -> Result<Candidate, Box<Desired>> {
+    pub(super) fn read(&mut self, root: &Root) -> Result<ManifestCandidate, Box<HostDesiredState>> {
         let (location, document, generation) = match self.read_document(root) {
             Ok((location, Some(document), generation)) => (location, document, generation),
             // No spec has been written yet, which does not mean that all changes must be reverted.
-            Ok((_, None, generation)) => return Err(Desired::empty(generation).into()),
-            Err(error) => return Err(Desired::unavailable(&error).into()),
+            Ok((_, None, generation)) => return Err(HostDesiredState::empty(generation).into()),
+            Err(error) => return Err(HostDesiredState::from_unavailable_reason(&error).into()),
         };
         match document.manifest() {
-            Ok(manifest) => Ok(Candidate { location, manifest: manifest.clone(), generation }),
-            Err(fault) => Err(Desired::invalid(&location, fault.clone(), generation).into()),
+            Ok(manifest) => {
+                Ok(ManifestCandidate { location, manifest: manifest.clone(), generation })
+            }
+            Err(fault) => {
+                Err(HostDesiredState::from_fault(&location, fault.clone(), generation).into())
+            }
         }
     }
 
-    fn read_document(&mut self, root: &Root) -> Result<LocatedDocument, Unavailable> {
+    fn read_document(&mut self, root: &Root) -> Result<LocatedDocument, UnavailableReason> {
         let (store, cluster) = match (&self.source, &self.store) {
             (Source::File(path), _) => {
                 let path = path.to_string_lossy().into_owned();
                 let text = root.read_large(&path)?;
-                let last = self.last.take().filter(|last| last.text() == text);
+                let last = self.last_document.take().filter(|last| last.text() == text);
                 let document = last.unwrap_or_else(|| Document::parse(&text));
-                self.last = Some(document.clone());
+                self.last_document = Some(document.clone());
                 return Ok((path, Some(document), None));
             }
             (Source::Cluster(cluster), Some(store)) => (store, cluster),
-            (Source::Cluster(_), None) => return Err(Unavailable::NotConnected),
+            (Source::Cluster(_), None) => return Err(UnavailableReason::NotConnected),
         };
         let name = &cluster.node;
-        let desired = store.desired().ok_or(Unavailable::NoAnswer)?;
+        let desired = store.desired_state().ok_or(UnavailableReason::NoAnswer)?;
         let location = format!("InfraNode {name}");
         let Some(document) = desired.document else {
             return Ok((location, None, desired.generation));
         };
         if self.save_to_disk
             && desired.generation.is_some()
-            && self.saved.as_ref() != Some(&document)
+            && self.saved_document.as_ref() != Some(&document)
         {
             // Without the file, an agent that starts while the API server is unreachable changes nothing, but also
             // corrects no drift.
             match state_folder::save_last_manifest(root, document.text()) {
-                Ok(()) => self.saved = Some(document.clone()),
+                Ok(()) => self.saved_document = Some(document.clone()),
                 Err(error) => tracing::warn!(
                     %error,
                     infra_node = %name,

@@ -12,10 +12,10 @@ use crate::plan::{Change, ChangeId};
 
 /// Problems that still exist and whose Events were emitted.
 #[derive(Debug, Default)]
-pub(super) struct EventLog(BTreeSet<Problem>);
+pub(super) struct EventLog(BTreeSet<EmittedProblem>);
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Problem {
+struct EmittedProblem {
     reason: EventReason,
     /// The change; `None` for a fault in the spec.
     change: Option<ChangeId>,
@@ -49,10 +49,14 @@ impl EventLog {
             if outcome.result == ChangeResult::Done {
                 new.entry(reason).or_default().push(sentence);
             } else {
-                unresolved.insert(Problem { reason, change: Some(outcome.id.clone()), sentence });
+                unresolved.insert(EmittedProblem {
+                    reason,
+                    change: Some(outcome.id.clone()),
+                    sentence,
+                });
             }
         }
-        unresolved.extend(faults.iter().map(|fault| Problem {
+        unresolved.extend(faults.iter().map(|fault| EmittedProblem {
             reason: EventReason::InvalidSpec,
             change: None,
             sentence: fault.to_string(),
@@ -77,7 +81,7 @@ mod tests {
     use super::*;
     use crate::plan::network::id::LinkChangeId;
 
-    fn outcome(description: &str, result: ChangeResult, drift: bool) -> Outcome {
+    fn outcome_with_description(description: &str, result: ChangeResult, drift: bool) -> Outcome {
         let id = ChangeId::Links(LinkChangeId::SetUp(description.parse().unwrap()));
         Outcome { id, what: description.to_owned(), result, message: None, drift }
     }
@@ -85,8 +89,8 @@ mod tests {
     #[test]
     fn a_lasting_problem_is_emitted_once_and_an_applied_change_each_time() {
         let mut log = EventLog::default();
-        let blocked = outcome("a", ChangeResult::Blocked, false);
-        let corrected = outcome("b", ChangeResult::Done, true);
+        let blocked = outcome_with_description("a", ChangeResult::Blocked, false);
+        let corrected = outcome_with_description("b", ChangeResult::Done, true);
         let mut reasons = |outcomes: &[Outcome]| {
             let events = log.new_events(outcomes, &[], &[]);
             events.into_iter().map(|event| event.reason).collect::<Vec<_>>()

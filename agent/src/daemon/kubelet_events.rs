@@ -12,14 +12,16 @@ use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc::Sender;
 
 use super::trigger::Trigger;
-use berth_host_facts::pod_names::{POD_CGROUP_FOLDERS, POD_LOGS_FOLDER, from_log_folder, pod_uid};
-use berth_host_facts::processes::KUBELET;
+use berth_host_facts::pod_names::{
+    POD_CGROUP_FOLDERS, POD_LOGS_FOLDER, parse_log_folder_name, pod_uid_of_cgroup,
+};
+use berth_host_facts::processes::KUBELET_PROCESS_NAME;
 
 /// Default folder of the kubelet. Another folder (`--root-dir`) is not watched, and is read in
 /// timer cycles only.
 const KUBELET_FOLDER: &str = "var/lib/kubelet";
 /// Names of the checkpoint files of the CPU, memory and device managers.
-const CHECKPOINTS: [&str; 3] =
+const CHECKPOINT_FILES: [&str; 3] =
     ["cpu_manager_state", "memory_manager_state", "kubelet_internal_checkpoint"];
 /// Parents of the control group that contains all pods.
 const KUBEPODS_PARENTS: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/hugetlb"];
@@ -77,10 +79,12 @@ async fn watch_folder(root: &Path, folder: &Path, events: &Sender<Trigger>) -> s
         if event.mask.contains(EventMask::CREATE | EventMask::ISDIR) && is_kubepods_group {
             watch_cgroups(root, &mut watches);
         }
-        let is_service = name.ends_with(".service") && name.contains(KUBELET);
-        let is_relevant = CHECKPOINTS.iter().any(|checkpoint| name == *checkpoint)
+        let is_service = name.ends_with(".service") && name.contains(KUBELET_PROCESS_NAME);
+        let is_relevant = CHECKPOINT_FILES.iter().any(|checkpoint| name == *checkpoint)
             || (event.mask.contains(EventMask::ISDIR)
-                && (is_service || pod_uid(&name).is_some() || from_log_folder(&name).is_some()));
+                && (is_service
+                    || pod_uid_of_cgroup(&name).is_some()
+                    || parse_log_folder_name(&name).is_some()));
         if is_relevant && events.send(Trigger::Pods).await.is_err() {
             return Ok(());
         }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use berth_api::InfraNodeStatus;
-use berth_api::infra_node::{AllocatedContainer, Allocation, Unknown, UnknownReason};
+use berth_api::infra_node::{AllocatedContainer, Allocation, UnknownFact, UnknownReason};
 
 use berth_host_facts::HostFacts;
-use berth_host_facts::allocated::DEVICES_PATH;
+use berth_host_facts::pod_allocations::DEVICES_PATH;
 
 /// Copies facts that are unknown now from the previous status. `unparsed` is true if the desired networks are
 /// unknown.
@@ -17,15 +17,15 @@ pub(super) fn merge_unknown_facts(
     facts: &HostFacts,
     unparsed: bool,
 ) {
-    if facts.links.incomplete || unparsed {
+    if facts.links.is_incomplete || unparsed {
         status.networks.clone_from(&previous.networks);
     }
     if status.unknown.iter().any(|unknown| unknown.path.starts_with("allocations")) {
         // `allocated.hugepages` contains all pods that have a control group.
-        let is_running = |uid: &str| facts.allocated.hugepages.contains_key(uid);
+        let is_running = |uid: &str| facts.pod_allocations.hugepage_limits.contains_key(uid);
         merge_allocations(&mut status.allocations, &previous.allocations, is_running);
     }
-    let is_unreadable = |unknown: &Unknown| {
+    let is_unreadable = |unknown: &UnknownFact| {
         unknown.path == DEVICES_PATH && unknown.reason == UnknownReason::Unreadable
     };
     if status.devices.is_empty() && status.unknown.iter().any(is_unreadable) {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn status(allocations: Vec<Allocation>, unknown: &[&str]) -> InfraNodeStatus {
-        let unknown = unknown.iter().map(|path| Unknown {
+        let unknown = unknown.iter().map(|path| UnknownFact {
             path: (*path).to_owned(),
             reason: UnknownReason::Unreadable,
             message: None,
@@ -113,7 +113,7 @@ mod tests {
     fn facts(running: &[&str]) -> HostFacts {
         let mut facts = HostFacts::default();
         let groups = running.iter().map(|uid| ((*uid).to_owned(), BTreeMap::new()));
-        facts.allocated.hugepages = groups.collect();
+        facts.pod_allocations.hugepage_limits = groups.collect();
         facts
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let before = InfraNodeStatus { networks: vec![network], ..InfraNodeStatus::default() };
         for (incomplete, unparsed) in [(true, false), (false, true), (false, false)] {
             let mut facts = HostFacts::default();
-            facts.links.incomplete = incomplete;
+            facts.links.is_incomplete = incomplete;
             let mut current = InfraNodeStatus::default();
             merge_unknown_facts(&mut current, &before, &facts, unparsed);
             assert_eq!(current.networks.len(), usize::from(incomplete || unparsed));

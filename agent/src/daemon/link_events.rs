@@ -19,7 +19,7 @@ use tokio::sync::mpsc::Sender;
 
 use super::trigger::Trigger;
 use berth_host_facts::links::Links;
-use berth_host_facts::netlink::{RTM_NEWLINK, link_index, message_kind, split_messages};
+use berth_host_facts::netlink::{RTM_NEWLINK, read_link_index, read_message_type, split_messages};
 
 /// Links whose events start a cycle.
 #[derive(Debug, Default)]
@@ -30,14 +30,14 @@ pub(super) struct WatchedLinks {
     names: BTreeSet<String>,
     /// True if any new link may be a desired uplink, because an uplink that is selected by address does not
     /// exist yet.
-    any_new_link: bool,
+    watches_any_new_link: bool,
     /// Notified when a host network is desired.
     pub(super) network_desired: Arc<Notify>,
 }
 
 /// Multicast groups (`enum rtnetlink_groups`). The event of a link includes its VLANs as a bridge
 /// port.
-const GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
+const MULTICAST_GROUPS: [u32; 3] = [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR];
 const RTNLGRP_LINK: u32 = 1;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
 const RTNLGRP_IPV6_IFADDR: u32 = 9;
@@ -57,7 +57,7 @@ pub(super) const OVERFLOW_DELAY: Duration = Duration::from_millis(100);
 
 impl WatchedLinks {
     /// Returns the watched links for a single link.
-    pub(super) fn single(index: u32, name: &str) -> Self {
+    pub(super) fn for_link(index: u32, name: &str) -> Self {
         Self { indexes: [index].into(), names: [name.to_owned()].into(), ..Self::default() }
     }
 
@@ -103,7 +103,7 @@ impl WatchedLinks {
             })
         };
         let any_new_link = uplinks().any(|selector| selector.name.is_none() && !exists(selector));
-        Self { indexes, names, any_new_link, ..Self::default() }
+        Self { indexes, names, watches_any_new_link: any_new_link, ..Self::default() }
     }
 }
 
@@ -112,7 +112,7 @@ pub(super) fn open_socket() -> io::Result<TokioSocket> {
     let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
     let inner = socket.socket_mut();
     inner.bind(&SocketAddr::new(0, 0))?;
-    for group in GROUPS {
+    for group in MULTICAST_GROUPS {
         inner.add_membership(group)?;
     }
     if setsockopt(&*inner, sockopt::RcvBufForce, &RECEIVE_BUFFER_BYTES).is_err() {
@@ -148,13 +148,13 @@ pub(super) async fn watch(
 
 /// Returns true if a message of the kernel is about a watched link.
 pub(super) fn is_about_watched_link(message: &[u8], watched_links: &WatchedLinks) -> bool {
-    let Some(kind) = message_kind(message) else { return false };
+    let Some(kind) = read_message_type(message) else { return false };
     let is_watched_index =
-        link_index(message).is_some_and(|index| watched_links.indexes.contains(&index));
+        read_link_index(message).is_some_and(|index| watched_links.indexes.contains(&index));
     if is_watched_index || !(RTM_NEWLINK..=RTM_DELLINK).contains(&kind) {
         return is_watched_index && kind <= RTM_NEWADDR + 1;
     }
-    if watched_links.any_new_link {
+    if watched_links.watches_any_new_link {
         return true;
     }
     let attributes = NlasIterator::new(message.get(32..).unwrap_or_default()).flatten();
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn only_messages_about_selected_links_are_relevant() {
-        let watched_links = WatchedLinks::single(7, "bond0");
+        let watched_links = WatchedLinks::for_link(7, "bond0");
         let index_bytes = 7_u32.to_ne_bytes();
         for (event, expected) in [
             (message(RTM_NEWLINK, 7, &[]), true),

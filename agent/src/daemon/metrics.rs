@@ -50,15 +50,15 @@ pub(super) struct Metrics {
     pub(super) cycles: Counter,
     pub(super) cycle_seconds: FloatGauge,
     pub(super) changes: Family<ResultLabel, Counter>,
-    pub(super) drift: Counter,
+    pub(super) drift_corrections: Counter,
     faults: Gauge,
     pending_changes: Family<KindLabel, Gauge>,
     hugepages: Family<HugepageLabels, Gauge>,
-    memory_available: FloatGauge,
-    ksm: Family<KindLabel, Gauge>,
+    available_memory_bytes: FloatGauge,
+    ksm_pages: Family<KindLabel, Gauge>,
     ksm_running: Gauge,
-    networks: Family<NetworkLabels, Gauge>,
-    certificate: Family<Vec<(&'static str, &'static str)>, FloatGauge>,
+    tenant_networks: Family<NetworkLabels, Gauge>,
+    certificate_expiration: Family<Vec<(&'static str, &'static str)>, FloatGauge>,
     cpu_seconds: FloatGauge,
     resident_bytes: FloatGauge,
 }
@@ -73,15 +73,15 @@ impl Default for Metrics {
             cycles: Counter::default(),
             cycle_seconds: FloatGauge::default(),
             changes: Family::default(),
-            drift: Counter::default(),
+            drift_corrections: Counter::default(),
             faults: Gauge::default(),
             pending_changes: Family::default(),
             hugepages: Family::default(),
-            memory_available: FloatGauge::default(),
-            ksm: Family::default(),
+            available_memory_bytes: FloatGauge::default(),
+            ksm_pages: Family::default(),
             ksm_running: Gauge::default(),
-            networks: Family::default(),
-            certificate: Family::default(),
+            tenant_networks: Family::default(),
+            certificate_expiration: Family::default(),
             cpu_seconds: FloatGauge::default(),
             resident_bytes: FloatGauge::default(),
         };
@@ -102,7 +102,7 @@ impl Metrics {
         r.register(
             "berth_agent_drift",
             "Corrections of settings that another program had changed",
-            self.drift.clone(),
+            self.drift_corrections.clone(),
         );
         r.register("berth_agent_manifest_faults", "Faults in the manifest", self.faults.clone());
         r.register(
@@ -115,18 +115,26 @@ impl Metrics {
             "Huge pages by NUMA zone, size and state",
             self.hugepages.clone(),
         );
-        r.register("berth_memory_available_bytes", "MemAvailable", self.memory_available.clone());
-        r.register("berth_ksm_pages", "Pages of /sys/kernel/mm/ksm by file", self.ksm.clone());
+        r.register(
+            "berth_memory_available_bytes",
+            "MemAvailable",
+            self.available_memory_bytes.clone(),
+        );
+        r.register(
+            "berth_ksm_pages",
+            "Pages of /sys/kernel/mm/ksm by file",
+            self.ksm_pages.clone(),
+        );
         r.register("berth_ksm_running", "1 if ksmd merges pages", self.ksm_running.clone());
         r.register(
             "berth_tenant_networks",
             "Tenant networks on this host by host network and state",
-            self.networks.clone(),
+            self.tenant_networks.clone(),
         );
         r.register(
             "berth_agent_client_certificate_expiration_timestamp_seconds",
             "Expiration time of the client certificate, in seconds since 1970",
-            self.certificate.clone(),
+            self.certificate_expiration.clone(),
         );
         r.register("process_cpu_seconds", "CPU time of the agent", self.cpu_seconds.clone());
         r.register(
@@ -166,9 +174,9 @@ impl Metrics {
                 }
             }
         }
-        if let Some(available) = settings.available {
+        if let Some(available) = settings.available_memory {
             #[expect(clippy::cast_precision_loss, reason = "a gauge; exact up to 8 PiB")]
-            self.memory_available.set(available.0 as f64);
+            self.available_memory_bytes.set(available.0 as f64);
         }
         let ksm = &facts.ksm;
         for (kind, value) in [
@@ -179,7 +187,7 @@ impl Metrics {
             ("skipped", ksm.pages_skipped),
         ] {
             if let Some(value) = value {
-                self.ksm.get_or_create(&KindLabel { kind }).set(saturating_i64(value));
+                self.ksm_pages.get_or_create(&KindLabel { kind }).set(saturating_i64(value));
             }
         }
         self.ksm_running.set((ksm.run == Some(1)).into());
@@ -188,13 +196,13 @@ impl Metrics {
     /// Updates the metrics of tenant networks.
     pub(super) fn update_networks(&self, networks: &[NetworkStatus]) {
         // Removed networks have no metrics.
-        self.networks.clear();
+        self.tenant_networks.clear();
         for network in networks {
             for (state, count) in
                 [("ready", network.ready), ("pending", network.pending), ("failed", network.failed)]
             {
                 let label = NetworkLabels { network: network.name.clone(), state };
-                self.networks.get_or_create(&label).set(count.into());
+                self.tenant_networks.get_or_create(&label).set(count.into());
             }
         }
     }
@@ -202,11 +210,11 @@ impl Metrics {
     /// Updates the expiration time of the client certificate. Without a certificate the metric has no
     /// value.
     pub(super) fn update_certificate(&self, certificate: Option<Validity>) {
-        self.certificate.clear();
+        self.certificate_expiration.clear();
         let expiration =
             certificate.and_then(|validity| validity.not_after.duration_since(UNIX_EPOCH).ok());
         if let Some(end) = expiration {
-            self.certificate.get_or_create(&Vec::new()).set(end.as_secs_f64());
+            self.certificate_expiration.get_or_create(&Vec::new()).set(end.as_secs_f64());
         }
     }
 

@@ -9,12 +9,12 @@
 mod cycle;
 mod desired;
 mod events;
-mod filter_events;
 mod http_pages;
 mod kubelet_events;
 mod last_report;
 mod link_events;
 mod metrics;
+mod nftables_events;
 mod problems;
 mod publisher;
 mod retries;
@@ -37,17 +37,17 @@ use berth_host_facts::root::Root;
 use berth_runtime::serve;
 pub use berth_runtime::serve::ListenAddress;
 use berth_runtime::token_bucket::TokenBucket;
-use cycle::Worker;
+use cycle::CycleRunner;
 pub use settings::{Settings, Source};
 use state::State;
 use trigger::Trigger;
 
 /// Debounce of triggers: a cycle starts when no trigger has arrived for this time.
-const DEBOUNCE: Duration = Duration::from_millis(100);
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum duration of the debounce, after which a cycle starts even if triggers continue to arrive.
 const MAX_DEBOUNCE: Duration = Duration::from_secs(2);
 /// Debounce of link events, and its maximum duration.
-const LINKS_DEBOUNCE: (Duration, Duration) =
+const LINK_DEBOUNCE_INTERVALS: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(200));
 /// Maximum burst of cycles that link events start, and the interval after which one more cycle is allowed. Another
 /// program may revert each correction, which causes the next link event.
@@ -67,13 +67,13 @@ pub fn run(root: Root, settings: &Settings) -> anyhow::Result<()> {
         .max_blocking_threads(8)
         .thread_keep_alive(Duration::from_secs(5))
         .build()?;
-    let result = runtime.block_on(reconcile(root, settings));
+    let result = runtime.block_on(run_reconcile_loop(root, settings));
     // A change that blocks in the kernel must not delay the exit.
     runtime.shutdown_background();
     result
 }
 
-async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
+async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let root = Arc::new(root);
     let state = Arc::new(State::new(settings.interval));
     let (sender, mut events) = mpsc::channel(64);
@@ -91,10 +91,10 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut reload = signal(SignalKind::hangup())?;
-    tokio::spawn(watchdog(Arc::clone(&state)));
+    tokio::spawn(notify_watchdog(Arc::clone(&state)));
 
     let mut worker =
-        Worker::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), watched_links);
+        CycleRunner::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), watched_links);
     let _cluster_tasks = match &settings.source {
         Source::File(_) => None,
         Source::Cluster(cluster) => {
@@ -111,8 +111,8 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
         });
         let result = tokio::select! {
             done = &mut cycle => done,
-            _ = terminate.recv() => return stop(&root, Some(cycle)).await,
-            _ = interrupt.recv() => return stop(&root, Some(cycle)).await,
+            _ = terminate.recv() => return shut_down(&root, Some(cycle)).await,
+            _ = interrupt.recv() => return shut_down(&root, Some(cycle)).await,
         };
         worker = result.context("the cycle panicked, which is a bug of berth-agent")?;
         if trigger == Trigger::Start {
@@ -129,19 +129,19 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
             () = sleep_until(next) => Trigger::Timer,
             Some(event) = events.recv() => debounce(event, &mut events).await,
             _ = reload.recv() => Trigger::Manifest,
-            _ = terminate.recv() => return stop(&root, None).await,
-            _ = interrupt.recv() => return stop(&root, None).await,
+            _ = terminate.recv() => return shut_down(&root, None).await,
+            _ = interrupt.recv() => return shut_down(&root, None).await,
         };
         if trigger == Trigger::Links {
             let wait_for_token = async {
-                while let Err(wait) = token_bucket.take(std::time::Instant::now()) {
+                while let Err(wait) = token_bucket.take_token(std::time::Instant::now()) {
                     tokio::time::sleep(wait).await;
                 }
             };
             tokio::select! {
                 () = wait_for_token => {}
-                _ = terminate.recv() => return stop(&root, None).await,
-                _ = interrupt.recv() => return stop(&root, None).await,
+                _ = terminate.recv() => return shut_down(&root, None).await,
+                _ = interrupt.recv() => return shut_down(&root, None).await,
             }
         }
     }
@@ -150,7 +150,7 @@ async fn reconcile(root: Root, settings: &Settings) -> anyhow::Result<()> {
 /// Connects the daemon to the cluster.
 async fn connect_to_cluster(
     settings: &cluster::Settings,
-    worker: &mut Worker,
+    worker: &mut CycleRunner,
     state: &Arc<State>,
     events: mpsc::Sender<Trigger>,
 ) -> anyhow::Result<cluster::ClusterTasks> {
@@ -182,8 +182,8 @@ pub fn is_relevant_uevent(uevent: &[u8]) -> bool {
 
 /// Returns true if a netlink message is about the link with this index or name.
 #[must_use]
-pub fn concerns_link(message: &[u8], index: u32, name: &str) -> bool {
-    link_events::is_about_watched_link(message, &link_events::WatchedLinks::single(index, name))
+pub fn is_about_link(message: &[u8], index: u32, name: &str) -> bool {
+    link_events::is_about_watched_link(message, &link_events::WatchedLinks::for_link(index, name))
 }
 
 /// Waits until no trigger has arrived for the debounce time, and returns the greatest trigger, which includes the work
@@ -193,8 +193,13 @@ async fn debounce(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigg
     let mut greatest = first;
     // Link events have a short debounce, because a tenant may be without a network until the next
     // cycle.
-    let limits =
-        |trigger| if trigger == Trigger::Links { LINKS_DEBOUNCE } else { (DEBOUNCE, MAX_DEBOUNCE) };
+    let limits = |trigger| {
+        if trigger == Trigger::Links {
+            LINK_DEBOUNCE_INTERVALS
+        } else {
+            (DEBOUNCE_INTERVAL, MAX_DEBOUNCE)
+        }
+    };
     while begin.elapsed() < limits(greatest).1 {
         match timeout(limits(greatest).0, events.recv()).await {
             Ok(Some(event)) => greatest = greatest.max(event),
@@ -204,7 +209,10 @@ async fn debounce(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigg
     greatest
 }
 
-async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> anyhow::Result<()> {
+async fn shut_down(
+    root: &Root,
+    cycle: Option<tokio::task::JoinHandle<CycleRunner>>,
+) -> anyhow::Result<()> {
     tracing::info!(signal = "SIGTERM or SIGINT", "stopping, the host is not changed");
     notify_systemd(&[sd_notify::NotifyState::Stopping]);
     if let Some(cycle) = cycle
@@ -213,7 +221,7 @@ async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> an
         tracing::warn!(timeout = ?SHUTDOWN_TIMEOUT, "a change is still in progress, the next start verifies it");
         // A change on trial is rolled back now, because there may be no next start.
         let boot_id = berth_host_facts::kernel_files::boot_id(root).unwrap_or_default();
-        match crate::apply::links::trial::recover(root, &boot_id) {
+        match crate::apply::links::trial::roll_back_unfinished_trial(root, &boot_id) {
             Ok(recovered) => {
                 if let Some(recovered) = recovered {
                     tracing::warn!(%recovered, "rolled back a change on trial");
@@ -226,7 +234,7 @@ async fn stop(root: &Root, cycle: Option<tokio::task::JoinHandle<Worker>>) -> an
 }
 
 /// Notifies the watchdog of systemd while the daemon makes progress.
-async fn watchdog(state: Arc<State>) {
+async fn notify_watchdog(state: Arc<State>) {
     let Some(limit) = sd_notify::watchdog_enabled() else { return };
     loop {
         if state.is_alive() {

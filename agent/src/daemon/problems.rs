@@ -14,7 +14,7 @@ pub(super) enum Problem {
     /// The desired state is not applied, for this reason.
     NotApplied(String),
     /// No change can be applied, for this reason.
-    Suspended(String),
+    ChangesBlocked(String),
     /// A warning about the host.
     Warning(String),
     /// A change is blocked.
@@ -28,7 +28,7 @@ impl fmt::Display for Problem {
         match self {
             Self::Fault(fault) => fault.fmt(f),
             Self::NotApplied(text)
-            | Self::Suspended(text)
+            | Self::ChangesBlocked(text)
             | Self::Warning(text)
             | Self::Certificate(text) => f.write_str(text),
             Self::Blocked { change, reason } => write!(f, "{change}: {reason}"),
@@ -37,7 +37,7 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
-    fn warn(&self) {
+    fn log_warning(&self) {
         match self {
             Self::Fault(Fault { field, value, message }) => {
                 tracing::warn!(%field, %value, error = %message, "fault in the desired state");
@@ -45,7 +45,7 @@ impl Problem {
             Self::NotApplied(reason) => {
                 tracing::warn!(%reason, "the desired state is not applied");
             }
-            Self::Suspended(reason) => tracing::warn!(%reason, "no change can be applied"),
+            Self::ChangesBlocked(reason) => tracing::warn!(%reason, "no change can be applied"),
             Self::Warning(warning) => tracing::warn!(%warning, "unexpected state of the host"),
             Self::Blocked { change, reason } => {
                 tracing::warn!(%change, %reason, "a change is blocked");
@@ -65,7 +65,7 @@ impl ProblemLog {
     /// Logs new and resolved problems.
     pub(super) fn update(&mut self, current: BTreeSet<Problem>) {
         for problem in current.difference(&self.0) {
-            problem.warn();
+            problem.log_warning();
         }
         for problem in self.0.difference(&current) {
             tracing::info!(%problem, "problem resolved");

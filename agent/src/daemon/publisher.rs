@@ -9,14 +9,14 @@ use berth_api::infra_node::ChangeResult;
 use berth_api::{InfraNode, InfraNodeStatus};
 use tokio::sync::mpsc::Sender;
 
-use super::desired::Desired;
+use super::desired::HostDesiredState;
 use super::events::EventLog;
 use super::link_events::WatchedLinks;
 use super::metrics::ResultLabel;
 use super::problems::{Problem, ProblemLog};
-use super::state::{Inner, State};
+use super::state::{SharedState, State};
 use super::status;
-use crate::apply::{Converged, Outcome};
+use crate::apply::{ConvergeResult, Outcome};
 use crate::cluster::{CycleEvent, Store};
 use crate::conditions;
 use crate::manifest::{Fault, Part};
@@ -28,26 +28,26 @@ pub(super) struct Publisher {
     state: Arc<State>,
     /// Links whose events start a cycle.
     watched_links: Arc<Mutex<WatchedLinks>>,
-    conditions: conditions::History,
+    conditions: conditions::ConditionHistory,
     problems: ProblemLog,
-    cluster: Option<Cluster>,
+    cluster: Option<ClusterPublisher>,
 }
 
 #[derive(Debug)]
-struct Cluster {
+struct ClusterPublisher {
     store: Arc<Store>,
-    sender: Sender<CycleEvent>,
+    event_sender: Sender<CycleEvent>,
     events: EventLog,
 }
 
 /// Results of one cycle.
 #[derive(Debug)]
-pub(super) struct Cycle<'a> {
+pub(super) struct CycleResults<'a> {
     pub(super) begin: Instant,
     /// Name of the Node; empty if it is unknown.
     pub(super) node: String,
-    pub(super) desired: &'a Desired,
-    pub(super) converged: &'a Converged,
+    pub(super) desired: &'a HostDesiredState,
+    pub(super) converged: &'a ConvergeResult,
     /// CPU time and resident memory of the agent.
     pub(super) usage: Option<(f64, f64)>,
 }
@@ -57,7 +57,7 @@ impl Publisher {
         Self {
             state,
             watched_links,
-            conditions: conditions::History::default(),
+            conditions: conditions::ConditionHistory::default(),
             problems: ProblemLog::default(),
             cluster: None,
         }
@@ -65,14 +65,15 @@ impl Publisher {
 
     /// Connects the publisher to the cluster.
     pub(super) fn connect_to_cluster(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
-        self.cluster = Some(Cluster { store, sender, events: EventLog::default() });
+        self.cluster =
+            Some(ClusterPublisher { store, event_sender: sender, events: EventLog::default() });
     }
 
     /// Publishes the results of a cycle.
-    pub(super) fn publish(&mut self, cycle: &Cycle) {
-        let Cycle {
+    pub(super) fn publish(&mut self, cycle: &CycleResults) {
+        let CycleResults {
             desired,
-            converged: Converged { outcomes, plan, facts, blocked_reason, .. },
+            converged: ConvergeResult { outcomes, plan, facts, blocked_reason, .. },
             ..
         } = *cycle;
         if let Ok(mut watched_links) = self.watched_links.lock() {
@@ -86,7 +87,7 @@ impl Publisher {
             for event in cluster.events.new_events(outcomes, &faults, &plan.changes) {
                 // While the API server is unreachable for a long time, some events are lost; the status has
                 // the current state.
-                cluster.sender.try_send(event).unwrap_or_default();
+                cluster.event_sender.try_send(event).unwrap_or_default();
             }
         }
         let certificate = self.cluster.as_ref().and_then(|cluster| cluster.store.certificate());
@@ -119,9 +120,9 @@ impl Publisher {
             networks: &plan.networks,
             conditions,
             changes: inner.changes.iter().map(|(_, change)| change.clone()).collect(),
-            previous: last_status.as_ref(),
+            previous_status: last_status.as_ref(),
         };
-        inner.store_results(cycle, status::build(report, input), faults, blocked_reason);
+        inner.store_results(cycle, status::build_status(report, input), faults, blocked_reason);
         inner.metrics.update_certificate(certificate);
         drop(inner);
         if let Some(cluster) = &self.cluster {
@@ -130,7 +131,7 @@ impl Publisher {
     }
 }
 
-impl Inner {
+impl SharedState {
     /// Counts outcomes in the metrics, and adds them to the changes of the status.
     fn count_outcomes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
@@ -138,7 +139,7 @@ impl Inner {
             self.metrics.changes.get_or_create(&ResultLabel { result }).inc();
         }
         let corrected = outcomes.iter().filter(|o| o.drift && o.result == ChangeResult::Done);
-        self.metrics.drift.inc_by(corrected.count() as u64);
+        self.metrics.drift_corrections.inc_by(corrected.count() as u64);
         // Changes that are still blocked are among the new outcomes.
         self.changes.retain(|(_, change)| change.result != ChangeResult::Blocked);
         self.add_changes(outcomes);
@@ -147,12 +148,14 @@ impl Inner {
     /// Stores the status and the metrics of a cycle.
     fn store_results(
         &mut self,
-        cycle: &Cycle,
+        cycle: &CycleResults,
         status: InfraNodeStatus,
         faults: Vec<Fault>,
         blocked_reason: Option<String>,
     ) {
-        let Cycle { desired, converged: Converged { plan, facts, settings, .. }, .. } = *cycle;
+        let CycleResults {
+            desired, converged: ConvergeResult { plan, facts, settings, .. }, ..
+        } = *cycle;
         self.metrics.update_networks(&status.networks);
         let mut node = InfraNode::new(&cycle.node, desired.spec.clone());
         node.status = Some(status);
@@ -160,14 +163,15 @@ impl Inner {
         self.applied_generation.clone_from(&desired.generation);
         // While the desired state is unknown, a bridge that is missing may be desired.
         let networks_unknown = desired.not_applied_reason.is_some()
-            || faults.iter().any(|fault| fault.concerns_part(Part::Networks));
-        self.bridges = if networks_unknown { None } else { status::bridges(&facts.links) };
+            || faults.iter().any(|fault| fault.is_about_part(Part::Networks));
+        self.bridges =
+            if networks_unknown { None } else { status::bridges_by_network(&facts.links) };
         self.labels_in_use = settings.pods.not_drained_reason().is_some();
         self.memory_state.clone_from(&facts.kubelet.memory_state);
         self.not_applied_reason = desired.not_applied_reason.clone().or(blocked_reason);
         self.metrics.update_host(facts, settings, plan, faults.len());
         self.faults = faults;
-        self.ready = true;
+        self.is_ready = true;
         self.metrics.cycles.inc();
         self.metrics.cycle_seconds.set(cycle.begin.elapsed().as_secs_f64());
         if let Some((cpu_seconds, resident_bytes)) = cycle.usage {
@@ -178,19 +182,19 @@ impl Inner {
 
 /// Returns all problems that this cycle found.
 fn collect_problems(
-    cycle: &Cycle,
+    cycle: &CycleResults,
     faults: &[Fault],
     blocked_reason: Option<&str>,
     conditions: &[Condition],
 ) -> BTreeSet<Problem> {
-    let Converged { outcomes, facts, .. } = cycle.converged;
+    let ConvergeResult { outcomes, facts, .. } = cycle.converged;
     let blocked = outcomes.iter().filter(|outcome| outcome.result == ChangeResult::Blocked);
     // While the API server rejects the credential, the condition can only be read in the log.
     let credential = conditions.iter().find(|one| one.type_ == "CredentialValid");
     let expiring = credential.filter(|condition| condition.status == "False");
     let mut problems: BTreeSet<Problem> = faults.iter().cloned().map(Problem::Fault).collect();
     problems.extend(cycle.desired.not_applied_reason.clone().map(Problem::NotApplied));
-    problems.extend(blocked_reason.map(|reason| Problem::Suspended(reason.to_owned())));
+    problems.extend(blocked_reason.map(|reason| Problem::ChangesBlocked(reason.to_owned())));
     let warnings = facts.notes.warnings.iter();
     problems.extend(warnings.map(|warning| Problem::Warning(warning.to_string())));
     problems.extend(blocked.map(|outcome| Problem::Blocked {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::infra_node::ChangeResult;
 
-use crate::apply::Converged;
+use crate::apply::ConvergeResult;
 use crate::plan::{AttemptId, Change, ChangeId};
 
 /// First and longest retry interval.
@@ -16,21 +16,21 @@ const LINK_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Changes whose last attempt failed or was applied only in part, with the time of the next retry.
 #[derive(Debug, Default)]
 pub(super) struct RetryTracker {
-    attempts: BTreeMap<AttemptId, Attempt>,
+    retries_by_attempt: BTreeMap<AttemptId, RetryState>,
     /// Changes of links that were tried and are still pending, with the message of the last attempt.
     link_failures: BTreeMap<ChangeId, String>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Attempt {
+struct RetryState {
     next_retry: Instant,
     backoff: Duration,
 }
 
 impl RetryTracker {
     /// Allows all retries at once, after an event that may have removed the cause.
-    pub(super) fn reset(&mut self) {
-        self.attempts.clear();
+    pub(super) fn allow_all_retries(&mut self) {
+        self.retries_by_attempt.clear();
     }
 
     /// Allows retries of failed changes of links after a short time. They are not allowed at once, because a failed
@@ -38,7 +38,7 @@ impl RetryTracker {
     pub(super) fn retry_links_soon(&mut self, now: Instant) {
         let failures = &self.link_failures;
         let link_attempts =
-            self.attempts.iter_mut().filter(|(id, _)| failures.contains_key(&id.change));
+            self.retries_by_attempt.iter_mut().filter(|(id, _)| failures.contains_key(&id.change));
         for (_, attempt) in link_attempts {
             attempt.next_retry = attempt.next_retry.min(now + LINK_RETRY_INTERVAL);
             attempt.backoff = BACKOFF_LIMITS.0 / 2;
@@ -47,15 +47,19 @@ impl RetryTracker {
 
     /// Returns the attempts whose next retry is in the future.
     pub(super) fn postponed_attempts(&self, now: Instant) -> BTreeSet<AttemptId> {
-        let postponed = self.attempts.iter().filter(|(_, attempt)| attempt.next_retry > now);
+        let postponed =
+            self.retries_by_attempt.iter().filter(|(_, attempt)| attempt.next_retry > now);
         postponed.map(|(id, _)| id.clone()).collect()
     }
 
     /// Returns the time until the next retry. An attempt that is due but was not made belongs to a blocked change,
     /// which waits for the timer.
     pub(super) fn time_until_retry(&self, now: Instant) -> Option<Duration> {
-        let next =
-            self.attempts.values().map(|attempt| attempt.next_retry).filter(|next| *next > now);
+        let next = self
+            .retries_by_attempt
+            .values()
+            .map(|attempt| attempt.next_retry)
+            .filter(|next| *next > now);
         next.map(|next| next.saturating_duration_since(now)).min()
     }
 
@@ -66,10 +70,10 @@ impl RetryTracker {
 
     /// Records the attempts of a cycle that failed or were applied only in part, and removes the changes that are no
     /// longer pending.
-    pub(super) fn record(&mut self, converged: &Converged, now: Instant) {
+    pub(super) fn record_attempts(&mut self, converged: &ConvergeResult, now: Instant) {
         for id in &converged.incomplete_attempts {
-            let initial = Attempt { next_retry: now, backoff: BACKOFF_LIMITS.0 / 2 };
-            let attempt = self.attempts.entry(id.clone()).or_insert(initial);
+            let initial = RetryState { next_retry: now, backoff: BACKOFF_LIMITS.0 / 2 };
+            let attempt = self.retries_by_attempt.entry(id.clone()).or_insert(initial);
             attempt.backoff = (attempt.backoff * 2).min(BACKOFF_LIMITS.1);
             attempt.next_retry = now + attempt.backoff;
         }
@@ -83,7 +87,7 @@ impl RetryTracker {
         self.link_failures.retain(|id, _| pending_links.contains(id));
         let unblocked = converged.plan.changes.iter().filter(|change| change.blocked.is_none());
         let pending: BTreeSet<AttemptId> = unblocked.map(Change::desired_attempt).collect();
-        self.attempts.retain(|id, _| pending.contains(id));
+        self.retries_by_attempt.retain(|id, _| pending.contains(id));
     }
 }
 
@@ -95,9 +99,11 @@ mod tests {
     fn a_postponed_attempt_waits_until_its_retry_or_a_reset() {
         let now = Instant::now();
         let id = AttemptId { change: ChangeId::KubeletCheckpoint, values: Vec::new() };
-        let attempt = Attempt { next_retry: now + BACKOFF_LIMITS.0, backoff: BACKOFF_LIMITS.0 };
-        let mut retries =
-            RetryTracker { attempts: [(id.clone(), attempt)].into(), ..RetryTracker::default() };
+        let attempt = RetryState { next_retry: now + BACKOFF_LIMITS.0, backoff: BACKOFF_LIMITS.0 };
+        let mut retries = RetryTracker {
+            retries_by_attempt: [(id.clone(), attempt)].into(),
+            ..RetryTracker::default()
+        };
         assert_eq!(retries.time_until_retry(now), Some(BACKOFF_LIMITS.0));
         assert!(retries.postponed_attempts(now).contains(&id));
         assert!(retries.postponed_attempts(now + BACKOFF_LIMITS.0).is_empty(), "the retry is due");
@@ -107,7 +113,7 @@ mod tests {
         retries.link_failures.insert(id.change.clone(), String::new());
         retries.retry_links_soon(now);
         assert_eq!(retries.time_until_retry(now), Some(LINK_RETRY_INTERVAL));
-        retries.reset();
+        retries.allow_all_retries();
         assert_eq!(retries.time_until_retry(now), None);
     }
 }

@@ -18,18 +18,18 @@ use berth_host_facts::kubelet::MemoryManagerState;
 #[derive(Debug)]
 pub(super) struct State {
     interval: Duration,
-    inner: Mutex<Inner>,
+    inner: Mutex<SharedState>,
 }
 
 /// Mutable part of the state.
 #[derive(Debug)]
-pub(super) struct Inner {
+pub(super) struct SharedState {
     /// Time of the last progress: a cycle, or a step of a long change.
     last_progress: Instant,
     /// True while a cycle runs.
-    busy: bool,
+    is_cycle_running: bool,
     /// True after the first cycle.
-    pub(super) ready: bool,
+    pub(super) is_ready: bool,
     /// Reason why the desired state is not applied.
     pub(super) not_applied_reason: Option<String>,
     /// Faults of the manifest.
@@ -54,14 +54,14 @@ pub(super) struct Inner {
 const MAX_CHANGES: usize = 64;
 /// Time without progress after which a cycle counts as hung. The longest single system call writes a large pool
 /// of huge pages.
-const STUCK_TIMEOUT: Duration = Duration::from_secs(180);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(180);
 
 impl State {
     pub(super) fn new(interval: Duration) -> Self {
-        let inner = Inner {
+        let inner = SharedState {
             last_progress: Instant::now(),
-            busy: false,
-            ready: false,
+            is_cycle_running: false,
+            is_ready: false,
             not_applied_reason: None,
             faults: Vec::new(),
             node: None,
@@ -76,19 +76,19 @@ impl State {
     }
 
     /// Locks the state, which stays readable after a panic of another thread.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SharedState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Marks the start of a cycle.
     pub(super) fn mark_cycle_started(&self) {
-        self.lock().busy = true;
+        self.lock().is_cycle_running = true;
         self.record_progress();
     }
 
     /// Marks the end of a cycle.
     pub(super) fn mark_cycle_ended(&self) {
-        self.lock().busy = false;
+        self.lock().is_cycle_running = false;
         self.record_progress();
     }
 
@@ -113,8 +113,8 @@ impl State {
     /// Returns true if the daemon makes progress.
     pub(super) fn is_alive(&self) -> bool {
         let inner = self.lock();
-        let idle = if inner.busy { Duration::ZERO } else { self.interval };
-        inner.last_progress.elapsed() < idle + STUCK_TIMEOUT
+        let idle = if inner.is_cycle_running { Duration::ZERO } else { self.interval };
+        inner.last_progress.elapsed() < idle + PROGRESS_TIMEOUT
     }
 
     /// Returns the status line for `systemctl status`.
@@ -137,7 +137,7 @@ impl State {
     }
 }
 
-impl Inner {
+impl SharedState {
     /// Adds outcomes to the list, and replaces earlier outcomes of the same change.
     pub(super) fn add_changes(&mut self, outcomes: &[Outcome]) {
         for outcome in outcomes {

@@ -7,7 +7,7 @@ use berth_api::infra_node::ChangeStatus;
 use berth_api::names::LINK_ALIAS_PREFIX;
 use berth_api::{InfraNodeStatus, LinkName};
 
-use super::desired::Desired;
+use super::desired::HostDesiredState;
 use super::last_report;
 use crate::manifest::Part;
 use crate::plan::NetworkState;
@@ -19,17 +19,18 @@ use berth_host_facts::links::{LinkKind, Links};
 pub(super) struct Input<'a> {
     /// Facts of the host, including the list of facts that are unknown now.
     pub(super) facts: &'a HostFacts,
-    pub(super) desired: &'a Desired,
+    pub(super) desired: &'a HostDesiredState,
     pub(super) networks: &'a [NetworkState],
     pub(super) conditions: Vec<Condition>,
     pub(super) changes: Vec<ChangeStatus>,
     /// The previous status, for facts that are unknown now.
-    pub(super) previous: Option<&'a InfraNodeStatus>,
+    pub(super) previous_status: Option<&'a InfraNodeStatus>,
 }
 
 /// Adds the results of a cycle to a report of the host, and returns the complete status of the InfraNode.
-pub(super) fn build(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
-    let Input { facts, desired, networks, mut conditions, changes, previous } = input;
+pub(super) fn build_status(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
+    let Input { facts, desired, networks, mut conditions, changes, previous_status: previous } =
+        input;
     let observed_generation = desired.generation.as_ref().map(|generation| generation.number);
     for condition in &mut conditions {
         condition.observed_generation = observed_generation;
@@ -50,13 +51,13 @@ pub(super) fn build(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
 }
 
 /// Returns the bridges that Berth created and that are up, by network; `None` if the links are unknown.
-pub(super) fn bridges(links: &Links) -> Option<BTreeMap<String, Vec<LinkName>>> {
-    if links.incomplete {
+pub(super) fn bridges_by_network(links: &Links) -> Option<BTreeMap<String, Vec<LinkName>>> {
+    if links.is_incomplete {
         return None;
     }
     let mut bridges: BTreeMap<String, Vec<LinkName>> = BTreeMap::new();
     for link in
-        links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.up == Some(true))
+        links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.is_up == Some(true))
     {
         let alias = link.alias.as_deref().and_then(|alias| alias.strip_prefix(LINK_ALIAS_PREFIX));
         let Some(alias) = alias else { continue };

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::filter_events;
 use super::kubelet_events;
 use super::link_events::{self, WatchedLinks};
+use super::nftables_events;
 use super::trigger::Trigger;
 use anyhow::Context as _;
 use berth_host_facts::root::Root;
@@ -21,9 +21,9 @@ use tokio::task::JoinHandle;
 
 /// Tasks that watch for events; they are aborted when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Watches(Vec<JoinHandle<()>>);
+pub(super) struct WatchTasks(Vec<JoinHandle<()>>);
 
-impl Drop for Watches {
+impl Drop for WatchTasks {
     fn drop(&mut self) {
         self.0.iter().for_each(JoinHandle::abort);
     }
@@ -44,16 +44,16 @@ pub(super) fn start_watches(
     manifest: Option<&Path>,
     watched_links: Arc<Mutex<WatchedLinks>>,
     events: Sender<Trigger>,
-) -> anyhow::Result<Watches> {
+) -> anyhow::Result<WatchTasks> {
     let mut watches = Vec::new();
     if let Some(manifest) = manifest {
         watches.push(watch_manifest(manifest, events.clone())?);
     }
     watches.push(tokio::spawn(kubelet_events::watch(root.path().to_owned(), events.clone())));
     if !root.is_live() {
-        return Ok(Watches(watches));
+        return Ok(WatchTasks(watches));
     }
-    watches.push(tokio::spawn(filter_events::watch(Arc::clone(&watched_links), events.clone())));
+    watches.push(tokio::spawn(nftables_events::watch(Arc::clone(&watched_links), events.clone())));
     match link_events::open_socket() {
         Ok(socket) => {
             watches.push(tokio::spawn(link_events::watch(socket, watched_links, events.clone())));
@@ -66,7 +66,7 @@ pub(super) fn start_watches(
         Ok(socket) => watches.push(tokio::spawn(watch_uevents(socket, events))),
         Err(error) => tracing::warn!(%error, "failed to listen for uevents, relying on the timer"),
     }
-    Ok(Watches(watches))
+    Ok(WatchTasks(watches))
 }
 
 /// Watches the folder of the manifest, because editors and ConfigMaps replace the file.

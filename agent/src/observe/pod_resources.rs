@@ -11,7 +11,7 @@ use berth_host_facts::kubelet::podresources::v1::{
     AllocatableResourcesRequest, ListPodResourcesRequest,
 };
 use berth_host_facts::kubelet::podresources::{
-    Devices, PodResourcesError, PodResourcesList, SOCKET, cpus,
+    DeviceCounts, PodResourcesError, PodResourcesList, SOCKET_PATH, to_cpu_set,
 };
 use berth_host_facts::root::Root;
 use berth_runtime::cli::text;
@@ -29,24 +29,27 @@ const MAX_RESPONSE_BYTES: usize = 16 << 20;
 ///
 /// # Errors
 /// If the kubelet does not answer, or the answer is invalid.
-pub(super) fn list(root: &Root) -> Result<Option<PodResourcesList>, PodResourcesError> {
-    let socket = root.path().join(SOCKET);
-    if !root.is_live() || !root.exists(SOCKET) {
+pub(super) fn list_pod_resources(
+    root: &Root,
+) -> Result<Option<PodResourcesList>, PodResourcesError> {
+    let socket = root.path().join(SOCKET_PATH);
+    if !root.is_live() || !root.exists(SOCKET_PATH) {
         return Ok(None);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(call_error)?;
-    let result = runtime.block_on(async { tokio::time::timeout(TIMEOUT, query(&socket)).await });
+    let result =
+        runtime.block_on(async { tokio::time::timeout(TIMEOUT, query_kubelet(&socket)).await });
     result.map_err(|_| PodResourcesError::Timeout(TIMEOUT.as_secs()))?.map(Some)
 }
 
-async fn query(socket: &Path) -> Result<PodResourcesList, PodResourcesError> {
+async fn query_kubelet(socket: &Path) -> Result<PodResourcesList, PodResourcesError> {
     let address = format!("unix://{}", socket.display());
     let endpoint = Endpoint::from_shared(address).map_err(call_error)?;
     let channel = endpoint
         .connect()
         .await
-        .map_err(|error| PodResourcesError::Call(text::error_chain(&error)))?;
+        .map_err(|error| PodResourcesError::CallFailed(text::error_chain(&error)))?;
     let mut client =
         PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_RESPONSE_BYTES);
     let pods = client.list(ListPodResourcesRequest {}).await.map_err(call_error)?;
@@ -61,13 +64,13 @@ async fn query(socket: &Path) -> Result<PodResourcesList, PodResourcesError> {
     };
     Ok(PodResourcesList {
         pods: pods.into_inner().pod_resources,
-        allocatable_cpus: allocatable.as_ref().and_then(|answer| cpus(&answer.cpu_ids)),
-        devices: allocatable.map(|answer| Devices::count(&answer.devices)),
+        allocatable_cpus: allocatable.as_ref().and_then(|answer| to_cpu_set(&answer.cpu_ids)),
+        devices: allocatable.map(|answer| DeviceCounts::count_devices(&answer.devices)),
     })
 }
 
 fn call_error(error: impl std::fmt::Display) -> PodResourcesError {
-    PodResourcesError::Call(error.to_string())
+    PodResourcesError::CallFailed(error.to_string())
 }
 
 #[cfg(test)]
@@ -82,15 +85,15 @@ mod tests {
         kubelet: fn(UnixStream),
     ) -> Result<Option<PodResourcesList>, PodResourcesError> {
         let host = tempfile::tempdir().unwrap();
-        let socket = host.path().join(SOCKET);
+        let socket = host.path().join(SOCKET_PATH);
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         let listener = UnixListener::bind(&socket).unwrap();
         std::thread::spawn(move || listener.incoming().flatten().for_each(kubelet));
-        list(&Root::live_mounted_at(host.path()).unwrap())
+        list_pod_resources(&Root::open_live_mounted_at(host.path()).unwrap())
     }
 
     #[test]
-    fn an_invalid_kubelet_response_is_an_error_within_the_timeout() {
+    fn invalid_kubelet_response_is_an_error_within_the_timeout() {
         let hangs = list_from_server(std::mem::forget);
         assert_eq!(hangs, Err(PodResourcesError::Timeout(2)));
         assert!(list_from_server(drop).is_err());
@@ -108,12 +111,12 @@ mod tests {
     #[test]
     fn a_host_without_a_kubelet_is_not_an_error() {
         let host = tempfile::tempdir().unwrap();
-        assert_eq!(list(&Root::live_mounted_at(host.path()).unwrap()), Ok(None));
+        assert_eq!(list_pod_resources(&Root::open_live_mounted_at(host.path()).unwrap()), Ok(None));
         // The socket file exists, but no process listens.
-        let socket = host.path().join(SOCKET);
+        let socket = host.path().join(SOCKET_PATH);
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         drop(UnixListener::bind(&socket).unwrap());
-        let result = list(&Root::live_mounted_at(host.path()).unwrap());
+        let result = list_pod_resources(&Root::open_live_mounted_at(host.path()).unwrap());
         assert!(result.is_err_and(|error| error.to_string().contains("refused")));
     }
 }

@@ -9,7 +9,7 @@ use super::kubelet::action::KubeletAction;
 use super::network::work::LinkWork;
 pub use super::target::ChangeReason;
 use super::target::Target;
-use berth_host_facts::setting::{Setting, Value};
+use berth_host_facts::setting::{Setting, SettingValue};
 
 /// One change of the host, as text for an operator and as data for `apply`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -71,35 +71,35 @@ pub struct Step {
     /// The setting.
     pub setting: Setting,
     /// Current value.
-    pub was: Value,
+    pub current_value: SettingValue,
     /// Value to set; lower than the desired value if only a part of it is possible.
-    pub will_be: Value,
+    pub new_value: SettingValue,
     /// Desired value.
-    pub desired: Value,
+    pub desired_value: SettingValue,
     /// Other settings that the kernel changes with this setting, with their current values.
-    pub dependent_settings: Vec<(Setting, Value)>,
+    pub dependent_settings: Vec<(Setting, SettingValue)>,
 }
 
 impl Change {
     /// Returns the change of one setting.
     pub(super) fn for_setting(
         setting: Setting,
-        was: Value,
+        was: SettingValue,
         target: &Target,
         disruption: Disruption,
         effect: String,
     ) -> Self {
         let step = Step {
             setting,
-            was,
-            will_be: target.value.clone(),
-            desired: target.value.clone(),
+            current_value: was,
+            new_value: target.value.clone(),
+            desired_value: target.value.clone(),
             dependent_settings: Vec::new(),
         };
         Self {
             id: ChangeId::Setting(setting),
-            was: step.was.to_display_text(),
-            will_be: step.will_be.to_display_text(),
+            was: step.current_value.to_display_text(),
+            will_be: step.new_value.to_display_text(),
             why: target.reason,
             drift: false,
             disruption,
@@ -145,16 +145,16 @@ impl Change {
     /// possible now.
     #[must_use]
     pub fn desired_attempt(&self) -> AttemptId {
-        self.attempt(|step| &step.desired)
+        self.attempt_with_values(|step| &step.desired_value)
     }
 
     /// Returns the identity of an attempt at this change, with the values that would be set now.
     #[must_use]
     pub fn next_attempt(&self) -> AttemptId {
-        self.attempt(|step| &step.will_be)
+        self.attempt_with_values(|step| &step.new_value)
     }
 
-    fn attempt(&self, value: fn(&Step) -> &Value) -> AttemptId {
+    fn attempt_with_values(&self, value: fn(&Step) -> &SettingValue) -> AttemptId {
         let values = self.steps().iter().map(|step| value(step).clone()).collect();
         AttemptId { change: self.id.clone(), values }
     }
@@ -179,7 +179,7 @@ impl Change {
 
     /// Returns true if the change is a change of the rules that drop guests' control frames.
     #[must_use]
-    pub fn is_filter(&self) -> bool {
+    pub fn is_filter_change(&self) -> bool {
         self.link_work().is_some_and(|work| work.filter.is_some())
     }
 

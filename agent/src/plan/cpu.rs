@@ -12,7 +12,7 @@ use crate::manifest::Fault;
 use berth_host_facts::topology::Topology;
 
 /// Returns the reserved CPUs; `None` if the spec reserves none, or if they cannot be reserved.
-pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
+pub(super) fn reserved_cpus(input: Input, targets: &mut Targets) -> Option<CpuSet> {
     let spec = input.spec.cpu.as_ref()?;
     let Some(reserved) = &spec.reserved else {
         if spec.housekeeping == Some(true) {
@@ -23,7 +23,7 @@ pub(super) fn reserved(input: Input, targets: &mut Targets) -> Option<CpuSet> {
     };
     let found = match (reserved.cores_per_zone, &reserved.cpus) {
         (Some(cores), None) => reserve_per_zone(input, cores),
-        (None, Some(cpus)) => named_reserved_cpus(&input.facts.topology, cpus),
+        (None, Some(cpus)) => reserved_cpus_by_list(&input.facts.topology, cpus),
         (both, cpus) => {
             let shown = format!("coresPerZone: {both:?}, cpus: {cpus:?}");
             let message = "exactly one of coresPerZone and cpus must be set";
@@ -48,7 +48,7 @@ fn reserve_per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     if cores == 0 {
         return Err(Fault::new(field, cores, "must be at least 1: the host itself needs CPUs"));
     }
-    if !facts.topology.core_ids_known || facts.zones.is_empty() {
+    if !facts.topology.are_core_ids_known || facts.zones.is_empty() {
         return Err(Fault::new(field, cores, "the cores or zones of this host are not known"));
     }
     let config = facts.kubelet.config.as_ref();
@@ -57,7 +57,7 @@ fn reserve_per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
         has_whole_cores(&facts.topology, set)
             && set.is_subset(&facts.topology.online)
             && set.intersects(&boot_cpu_core(&facts.topology))
-            && zones(input).all(|(_, zone_cores)| {
+            && zones_with_cores(input).all(|(_, zone_cores)| {
                 let reserved_cores = zone_cores.iter().filter(|core| core.is_subset(set)).count();
                 reserved_cores == cores as usize && reserved_cores < zone_cores.len()
             })
@@ -71,7 +71,7 @@ fn reserve_per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
         .fold(CpuSet::new(), |all, set| all.union(set));
     let first = boot_cpu_core(&facts.topology);
     let mut reserved = CpuSet::new();
-    for (zone, zone_cores) in zones(input) {
+    for (zone, zone_cores) in zones_with_cores(input) {
         if zone_cores.len() <= cores as usize {
             let message = format!(
                 "zone {} has {} cores: no core would be left for VMs",
@@ -89,7 +89,7 @@ fn reserve_per_zone(input: Input, cores: u32) -> Result<CpuSet, Fault> {
     Ok(reserved)
 }
 
-fn named_reserved_cpus(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fault> {
+fn reserved_cpus_by_list(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fault> {
     let fault = |message: String| Err(Fault::new("spec.cpu.reserved.cpus", cpus, message));
     if cpus.is_empty() {
         return fault("is empty; the host itself needs CPUs".to_owned());
@@ -102,8 +102,10 @@ fn named_reserved_cpus(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fau
         return fault("all CPUs are reserved: none would be left for VMs".to_owned());
     }
     if !has_whole_cores(topology, cpus) {
-        let whole =
-            topology.cores_of(cpus).into_iter().fold(CpuSet::new(), |all, core| all.union(core));
+        let whole = topology
+            .cores_with_cpus(cpus)
+            .into_iter()
+            .fold(CpuSet::new(), |all, core| all.union(core));
         return fault(format!("splits a physical core; with all siblings the CPUs are {whole}"));
     }
     Ok(cpus.clone())
@@ -111,13 +113,13 @@ fn named_reserved_cpus(topology: &Topology, cpus: &CpuSet) -> Result<CpuSet, Fau
 
 /// Returns the zones that have CPUs, with their cores. If a firmware fault puts a core into two
 /// zones, the core belongs to the first zone.
-fn zones(input: Input<'_>) -> impl Iterator<Item = (&Zone, BTreeSet<&CpuSet>)> {
+fn zones_with_cores(input: Input<'_>) -> impl Iterator<Item = (&Zone, BTreeSet<&CpuSet>)> {
     let topology = &input.facts.topology;
     input.facts.zones.iter().filter_map(move |zone| {
         let is_in_zone =
             |id: u32| topology.cpus.get(&id).is_some_and(|cpu| cpu.zone == Some(zone.id));
         let cpus: CpuSet = zone.cpus.as_ref()?.iter().filter(|id| is_in_zone(*id)).collect();
-        let cores = topology.cores_of(&cpus);
+        let cores = topology.cores_with_cpus(&cpus);
         (!cores.is_empty()).then_some((zone, cores))
     })
 }
@@ -126,9 +128,9 @@ fn zones(input: Input<'_>) -> impl Iterator<Item = (&Zone, BTreeSet<&CpuSet>)> {
 /// the core of the first CPU that is online.
 fn boot_cpu_core(topology: &Topology) -> CpuSet {
     let first = topology.online.first().and_then(|id| topology.cpus.get(&id));
-    first.map(|cpu| (*cpu.siblings).clone()).unwrap_or_default()
+    first.map(|cpu| (*cpu.thread_siblings).clone()).unwrap_or_default()
 }
 
 fn has_whole_cores(topology: &Topology, cpus: &CpuSet) -> bool {
-    topology.cores_of(cpus).into_iter().all(|core| core.is_subset(cpus))
+    topology.cores_with_cpus(cpus).into_iter().all(|core| core.is_subset(cpus))
 }

@@ -5,30 +5,35 @@ use berth_api::infra_node::HugepagePool;
 
 use super::input::Input;
 use berth_host_facts::HostFacts;
-use berth_host_facts::setting::{Setting, Value};
+use berth_host_facts::setting::{Setting, SettingValue};
 
 /// Returns the current value of a setting; `None` if this host does not have the setting, or it
 /// cannot be read.
-pub(super) fn current(input: Input, setting: Setting) -> Option<Value> {
+pub(super) fn current_setting_value(input: Input, setting: Setting) -> Option<SettingValue> {
     let settings = input.settings;
     match setting {
-        Setting::Hugepages { zone, size } => {
-            pool(input.facts, zone, size).map(|pool| Value::Number(persistent_pages(pool)))
+        Setting::Hugepages { zone, size } => find_pool(input.facts, zone, size)
+            .map(|pool| SettingValue::Number(persistent_pages(pool))),
+        Setting::TransparentHugepages => {
+            settings.transparent_hugepages.clone().map(SettingValue::Keyword)
         }
-        Setting::TransparentHugepages => settings.transparent_hugepages.clone().map(Value::Word),
         Setting::Ksm(setting) => settings.ksm.get(&setting).cloned(),
-        Setting::WorkqueueCpus => settings.workqueue_cpus.clone().map(Value::Cpus),
-        Setting::DefaultIrqAffinity => settings.default_irq_affinity.clone().map(Value::Cpus),
+        Setting::WorkqueueCpus => settings.workqueue_cpus.clone().map(SettingValue::Cpus),
+        Setting::DefaultIrqAffinity => {
+            settings.default_irq_affinity.clone().map(SettingValue::Cpus)
+        }
         Setting::IrqAffinity(number) => {
             let irq = settings.irqs.iter().find(|irq| irq.number == number)?;
-            Some(Value::Cpus(irq.affinity.clone()))
+            Some(SettingValue::Cpus(irq.affinity.clone()))
         }
-        Setting::AllowedCpus(unit) => settings.unit_cpus.get(&unit).cloned().map(Value::Cpus),
+        Setting::AllowedCpus(unit) => {
+            settings.unit_cpus.get(&unit).cloned().map(SettingValue::Cpus)
+        }
     }
 }
 
 /// Returns the huge pages of one size in a zone.
-pub(super) fn pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&HugepagePool> {
+pub(super) fn find_pool(facts: &HostFacts, zone: u32, size: PageSize) -> Option<&HugepagePool> {
     let zone = facts.zones.iter().find(|known| known.id == zone)?;
     zone.hugepages.iter().find(|pool| pool.size == size)
 }

@@ -8,7 +8,7 @@ use super::input::Input;
 pub(super) fn separate_drift(input: Input, changes: Vec<Change>) -> Vec<Change> {
     let drifted = |step: &Step| {
         let entry = input.facts.ledger.entries.get(&step.setting);
-        entry.is_some_and(|entry| entry.applied.as_ref() == Some(&step.desired))
+        entry.is_some_and(|entry| entry.applied.as_ref() == Some(&step.desired_value))
     };
     let enforcement_off = input.spec.enforce == Some(false);
     let mut separated = Vec::new();

@@ -11,7 +11,7 @@ use berth_api::infra_node::{HugepagePool, HugepagesSpec, Zone};
 use berth_api::{Bytes, PageSize};
 
 use super::change::{Action, Change, ChangeReason, Disruption};
-use super::current::{current, pool};
+use super::current::{current_setting_value, find_pool};
 use super::field_path::FieldPath;
 use super::input::Input;
 use super::kubelet::{self, PoolClaim};
@@ -19,15 +19,15 @@ use super::memory_reserve::host_memory_reserve;
 use super::target::{Target, Targets};
 use crate::manifest::Fault;
 use berth_host_facts::HostFacts;
-use berth_host_facts::setting::{Setting, Value};
+use berth_host_facts::setting::{Setting, SettingValue};
 
 /// Adds the targets of the spec, for each page size and zone.
-pub(super) fn targets(input: Input, targets: &mut Targets) {
+pub(super) fn add_targets(input: Input, targets: &mut Targets) {
     let mut desired: BTreeMap<(PageSize, u32), (usize, u64)> = BTreeMap::new();
     let specs = &input.spec.hugepages;
     for (index, spec) in specs.iter().enumerate() {
         let path = FieldPath::spec("hugepages").item(index);
-        let is_duplicate = specs[..index].iter().any(|earlier| overlaps(earlier, spec));
+        let is_duplicate = specs[..index].iter().any(|earlier| is_same_pool(earlier, spec));
         let fault = if is_duplicate {
             let where_ =
                 spec.zone.map_or_else(|| "every zone".to_owned(), |zone| format!("zone {zone}"));
@@ -36,7 +36,7 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
             );
             Some(path.child("size").fault(spec.size, message))
         } else {
-            fault(input.facts, spec, &path)
+            find_fault(input.facts, spec, &path)
         };
         if let Some(fault) = fault {
             targets.faults.push(fault);
@@ -48,11 +48,11 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     }
     check_zone_memory(input.facts, &mut desired, targets);
     for ((size, zone), (_, count)) in desired {
-        targets.set_target(Setting::Hugepages { zone, size }, Value::Number(count));
+        targets.set_target(Setting::Hugepages { zone, size }, SettingValue::Number(count));
     }
 }
 
-const fn overlaps(a: &HugepagesSpec, b: &HugepagesSpec) -> bool {
+const fn is_same_pool(a: &HugepagesSpec, b: &HugepagesSpec) -> bool {
     let same_size = a.size.bytes() == b.size.bytes();
     same_size
         && match (a.zone, b.zone) {
@@ -61,7 +61,7 @@ const fn overlaps(a: &HugepagesSpec, b: &HugepagesSpec) -> bool {
         }
 }
 
-fn fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Option<Fault> {
+fn find_fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Option<Fault> {
     if facts.zones.is_empty() {
         return Some(path.child("size").fault(spec.size, "the zones of this host are not known"));
     }
@@ -72,8 +72,9 @@ fn fault(facts: &HostFacts, spec: &HugepagesSpec, path: &FieldPath) -> Option<Fa
         let message = format!("this host has no such zone; it has {}", ids.join(", "));
         return Some(path.child("zone").fault(id, message));
     }
-    let missing =
-        pages_by_zone(facts, spec).iter().any(|(zone, _)| pool(facts, *zone, spec.size).is_none());
+    let missing = pages_by_zone(facts, spec)
+        .iter()
+        .any(|(zone, _)| find_pool(facts, *zone, spec.size).is_none());
     if missing || pages_by_zone(facts, spec).is_empty() {
         let pools = facts.zones.iter().flat_map(|zone| &zone.hugepages);
         let mut sizes: Vec<PageSize> = pools.map(|pool| pool.size).collect();
@@ -97,7 +98,7 @@ fn pages_by_zone(facts: &HostFacts, spec: &HugepagesSpec) -> Vec<(u32, u64)> {
     let with_cpus = |zone: &&Zone| zone.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
     // A zone without memory has no pools; such zones exist on boards with memory in half of their
     // sockets.
-    let with_pool = |zone: &&Zone| pool(facts, zone.id, spec.size).is_some();
+    let with_pool = |zone: &&Zone| find_pool(facts, zone.id, spec.size).is_some();
     let zones = facts.zones.iter().filter(with_cpus).filter(with_pool);
     let zones: Vec<u32> = zones.map(|zone| zone.id).collect();
     let n = zones.len() as u64;
@@ -126,8 +127,8 @@ fn check_zone_memory(
                 let message = format!(
                     "zone {} has {} of memory, but the requested pages need {}",
                     zone.id,
-                    memory.human(),
-                    Bytes(sum).human()
+                    memory.to_human_readable(),
+                    Bytes(sum).to_human_readable()
                 );
                 let path = FieldPath::spec("hugepages").item(index).child("count");
                 targets.faults.push(path.fault(count, message));
@@ -140,21 +141,21 @@ fn check_zone_memory(
 
 /// Returns the changes: first the pools that shrink, because a smaller pool frees memory; then the pools that grow, the
 /// largest page size first, because the largest pages need the longest contiguous free memory.
-pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
+pub(super) fn plan_changes(input: Input, targets: &Targets) -> Vec<Change> {
     let mut spare_pages = pages_above_limits(input);
-    let mut room = input.settings.available_by_zone.clone();
+    let mut room = input.settings.available_memory_by_zone.clone();
     let mut changes = Vec::new();
     let mut grow = Vec::new();
     let mut stale_checkpoint = None;
     for (setting, target) in &targets.values {
         let Setting::Hugepages { zone, size } = *setting else { continue };
-        let Some(Value::Number(now)) = current(input, *setting) else {
+        let Some(SettingValue::Number(now)) = current_setting_value(input, *setting) else {
             let reason = "this zone has no pool of huge pages of this size".to_owned();
             changes.push(Change::unsupported_setting(*setting, target, reason));
             continue;
         };
         let (target, fixed) = allowed_target(input, (zone, size), now, target);
-        let Value::Number(desired) = target.value else { continue };
+        let SettingValue::Number(desired) = target.value else { continue };
         if desired == now {
             stale_checkpoint =
                 stale_checkpoint.or_else(|| conflicting_checkpoint(input, (zone, size), now));
@@ -182,7 +183,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         let change = grow_pool(input, setting, (zone, size), room.as_deref(), now, &target);
         let mut change = change.blocked_by(fixed);
         if let [step] = change.steps()
-            && let Value::Number(pages) = step.will_be
+            && let SettingValue::Number(pages) = step.new_value
         {
             // Memory that this change allocates is not available to the next change.
             if let (None, Some(room)) = (&change.blocked, room) {
@@ -207,17 +208,17 @@ fn allowed_target(
     now: u64,
     target: &Target,
 ) -> (Target, Option<String>) {
-    let is_target = |pages: u64| target.value == Value::Number(pages);
+    let is_target = |pages: u64| target.value == SettingValue::Number(pages);
     match kubelet::memory_manager_claim(input, zone, size) {
-        PoolClaim::Fixed(Some(pages), _) if pages != now && !is_target(pages) => {
-            (Target { value: Value::Number(pages), reason: ChangeReason::Spec }, None)
+        PoolClaim::FixedPageCount(Some(pages), _) if pages != now && !is_target(pages) => {
+            (Target { value: SettingValue::Number(pages), reason: ChangeReason::Spec }, None)
         }
-        PoolClaim::Fixed(pages, reason) if pages.is_none_or(|pages| !is_target(pages)) => {
+        PoolClaim::FixedPageCount(pages, reason) if pages.is_none_or(|pages| !is_target(pages)) => {
             (target.clone(), Some(reason))
         }
-        PoolClaim::Unclaimed | PoolClaim::Removable(..) | PoolClaim::Fixed(..) => {
-            (target.clone(), None)
-        }
+        PoolClaim::Unclaimed
+        | PoolClaim::RemovableCheckpoint(..)
+        | PoolClaim::FixedPageCount(..) => (target.clone(), None),
     }
 }
 
@@ -229,7 +230,7 @@ fn conflicting_checkpoint(
     will_be: u64,
 ) -> Option<String> {
     match kubelet::memory_manager_claim(input, zone, size) {
-        PoolClaim::Removable(pages, file) if pages != Some(will_be) => Some(file),
+        PoolClaim::RemovableCheckpoint(pages, file) if pages != Some(will_be) => Some(file),
         _ => None,
     }
 }
@@ -238,7 +239,7 @@ fn conflicting_checkpoint(
 /// finds fewer pages at its start than the limits of running pods refuses these pods.
 fn pages_above_limits(input: Input) -> BTreeMap<PageSize, u64> {
     let pools = input.facts.memory.hugepages.iter();
-    let pod_limits = &input.settings.pods.hugepages;
+    let pod_limits = &input.settings.pods.hugepage_limits;
     pools
         .map(|pool| {
             (pool.size, pool.total.saturating_sub(*pod_limits.get(&pool.size).unwrap_or(&0)))
@@ -253,18 +254,18 @@ fn shrink_pool(
     now: u64,
     target: &Target,
 ) -> Change {
-    let Value::Number(desired) = target.value else {
+    let SettingValue::Number(desired) = target.value else {
         return Change::unsupported_setting(setting, target, String::new());
     };
     let freed = Bytes((now - desired).saturating_mul(size.bytes()));
-    let effect = format!("releases {} of memory in zone {zone}", freed.human());
+    let effect = format!("releases {} of memory in zone {zone}", freed.to_human_readable());
     let used = used_pages(input.facts, zone, size);
     let blocked = (desired < used).then(|| {
         format!(
             "{used} of the {now} pages are in use or reserved for pods; migrate the VMs that use them first"
         )
     });
-    Change::for_setting(setting, Value::Number(now), target, Disruption::Low, effect)
+    Change::for_setting(setting, SettingValue::Number(now), target, Disruption::Low, effect)
         .blocked_by(blocked)
 }
 
@@ -272,18 +273,18 @@ fn grow_pool(
     input: Input,
     setting: Setting,
     (zone, size): (u32, PageSize),
-    room: Option<&Bytes>,
+    available_memory: Option<&Bytes>,
     now: u64,
     target: &Target,
 ) -> Change {
-    let Value::Number(desired) = target.value else {
+    let SettingValue::Number(desired) = target.value else {
         return Change::unsupported_setting(setting, target, String::new());
     };
     let taken = Bytes((desired - now).saturating_mul(size.bytes()));
-    let effect = format!("allocates {} of memory in zone {zone}", taken.human());
+    let effect = format!("allocates {} of memory in zone {zone}", taken.to_human_readable());
     let mut change =
-        Change::for_setting(setting, Value::Number(now), target, Disruption::Low, effect);
-    let Some(room) = room else { return change };
+        Change::for_setting(setting, SettingValue::Number(now), target, Disruption::Low, effect);
+    let Some(room) = available_memory else { return change };
     let memory =
         input.facts.zones.iter().find(|known| known.id == zone).and_then(|zone| zone.memory);
     let host_reserve = host_memory_reserve(memory);
@@ -293,8 +294,8 @@ fn grow_pool(
     }
     let shortage = format!(
         "zone {zone} has {} available, of which Berth leaves {} for the host",
-        room.human(),
-        Bytes(host_reserve).human()
+        room.to_human_readable(),
+        Bytes(host_reserve).to_human_readable()
     );
     if max_pages <= now {
         return change.blocked_by(Some(format!("insufficient memory: {shortage}")));
@@ -302,7 +303,7 @@ fn grow_pool(
     if let Action::Set(steps) = &mut change.action
         && let Some(step) = steps.first_mut()
     {
-        step.will_be = Value::Number(max_pages);
+        step.new_value = SettingValue::Number(max_pages);
         change.will_be = format!("{max_pages} of {desired}");
         change.effect = format!("{}; {shortage}", change.effect);
     }
@@ -312,7 +313,7 @@ fn grow_pool(
 /// Returns the number of pages of a zone that are in use or reserved.
 fn used_pages(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
     let in_use = |pool: &HugepagePool| pool.total.saturating_sub(pool.free.unwrap_or(pool.total));
-    let used_in_zone = pool(facts, zone, size).map_or(0, in_use);
+    let used_in_zone = find_pool(facts, zone, size).map_or(0, in_use);
     // The kernel reserves pages for the whole host. Reserved pages that the free pages of other zones do not cover must
     // come from this zone.
     let host = facts.memory.hugepages.iter().find(|pool| pool.size == size);
@@ -321,7 +322,7 @@ fn used_pages(facts: &HostFacts, zone: u32, size: PageSize) -> u64 {
         .zones
         .iter()
         .filter(|other| other.id != zone)
-        .filter_map(|other| pool(facts, other.id, size)?.free)
+        .filter_map(|other| find_pool(facts, other.id, size)?.free)
         .sum();
     let by_kernel = used_in_zone.saturating_add(reserved.saturating_sub(free_elsewhere));
     let by_kubelet = facts.kubelet.memory_state.as_ref().map_or(0, |state| {

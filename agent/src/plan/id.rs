@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::network::id::LinkChangeId;
-use berth_host_facts::setting::{Setting, Value};
+use berth_host_facts::setting::{Setting, SettingValue};
 
 /// Identity of a change. Its `Display` is the text in plans, logs and `status.changes[].what`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +51,7 @@ pub struct AttemptId {
     /// The change.
     pub change: ChangeId,
     /// The value of each setting of the change.
-    pub values: Vec<Value>,
+    pub values: Vec<SettingValue>,
 }
 
 impl ChangeId {

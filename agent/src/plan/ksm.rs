@@ -11,12 +11,12 @@ use berth_api::Bytes;
 use berth_api::infra_node::{KsmMode, KsmOwner};
 
 use super::change::{Action, Change, ChangeReason, Disruption};
-use super::current::current;
+use super::current::current_setting_value;
 use super::field_path::FieldPath;
 use super::input::Input;
 use super::memory_reserve::host_memory_reserve;
 use super::target::{Target, Targets};
-use berth_host_facts::setting::{KsmSetting, Setting, Value};
+use berth_host_facts::setting::{KsmSetting, Setting, SettingValue};
 
 /// Percentage of available memory above which ksmd stops.
 const STOP_PERCENT: u64 = 25;
@@ -25,10 +25,10 @@ const STOP_PERCENT: u64 = 25;
 /// range of ksmtuned's defaults.
 const SCAN_LEVELS: [(u64, u64); 4] = [(5, 1250), (10, 800), (15, 400), (20, 100)];
 /// Percentage points of hysteresis between levels.
-const HYSTERESIS: u64 = 2;
+const HYSTERESIS_POINTS: u64 = 2;
 
 /// Adds the targets of the spec.
-pub(super) fn targets(input: Input, targets: &mut Targets) {
+pub(super) fn add_targets(input: Input, targets: &mut Targets) {
     let Some(spec) = &input.spec.ksm else { return };
     if spec.mode == KsmMode::Observe {
         return;
@@ -48,9 +48,12 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     let mut pages = spec.pages_to_scan.map(u64::from);
     let running = match (spec.mode, has_advisor) {
         (KsmMode::Auto, true) => {
-            targets.set_target(ksm(KsmSetting::AdvisorMode), Value::Word("scan-time".to_owned()));
+            targets.set_target(
+                ksm(KsmSetting::AdvisorMode),
+                SettingValue::Keyword("scan-time".to_owned()),
+            );
             if let Some(pages) = pages.take() {
-                targets.set_target(ksm(KsmSetting::PagesToScan), Value::Number(pages));
+                targets.set_target(ksm(KsmSetting::PagesToScan), SettingValue::Number(pages));
                 let reason = "with mode Auto the kernel's advisor sets it, and it cannot be written; use mode On";
                 targets.blocked.insert(ksm(KsmSetting::PagesToScan), reason.to_owned());
             }
@@ -62,31 +65,33 @@ pub(super) fn targets(input: Input, targets: &mut Targets) {
     };
     if let Some(pages) = pages {
         if has_advisor {
-            targets.set_target(ksm(KsmSetting::AdvisorMode), Value::Word("none".to_owned()));
+            targets
+                .set_target(ksm(KsmSetting::AdvisorMode), SettingValue::Keyword("none".to_owned()));
         }
-        targets.set_target(ksm(KsmSetting::PagesToScan), Value::Number(pages));
+        targets.set_target(ksm(KsmSetting::PagesToScan), SettingValue::Number(pages));
     }
     if let Some(millis) = spec.sleep_millis {
-        targets.set_target(ksm(KsmSetting::SleepMillisecs), Value::Number(millis.into()));
+        targets.set_target(ksm(KsmSetting::SleepMillisecs), SettingValue::Number(millis.into()));
     }
     if let Some(across) = spec.merge_across_nodes {
-        targets.set_target(ksm(KsmSetting::MergeAcrossNodes), Value::Number(across.into()));
+        targets.set_target(ksm(KsmSetting::MergeAcrossNodes), SettingValue::Number(across.into()));
     }
     if let Some(run) = running {
-        targets.set_target(ksm(KsmSetting::Run), Value::Number(run));
+        targets.set_target(ksm(KsmSetting::Run), SettingValue::Number(run));
     }
 }
 
 /// Returns 1 if ksmd should run and 0 if it should stop, for mode Auto on a kernel without an advisor, and sets
 /// `pages`. Returns `None` if ksmd stays as it is.
 fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
-    let (Some(available), Some(total)) = (input.settings.available, input.facts.memory.total)
+    let (Some(available), Some(total)) =
+        (input.settings.available_memory, input.facts.memory.total)
     else {
         return None;
     };
     let percent = available.0.saturating_mul(100) / total.0.max(1);
     let number = |setting| match input.settings.ksm.get(&setting) {
-        Some(Value::Number(number)) => Some(*number),
+        Some(SettingValue::Number(number)) => Some(*number),
         _ => None,
     };
     let runs = number(KsmSetting::Run) == Some(1);
@@ -101,7 +106,8 @@ fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
     let now = number(KsmSetting::PagesToScan);
     // The current number of pages stays if it is also correct for slightly more or slightly less available memory.
     let nearby_levels =
-        [percent.saturating_sub(HYSTERESIS), percent, percent + HYSTERESIS].map(level);
+        [percent.saturating_sub(HYSTERESIS_POINTS), percent, percent + HYSTERESIS_POINTS]
+            .map(level);
     let unchanged = now.filter(|now| runs && nearby_levels.contains(now));
     *pages = pages.or(unchanged).or_else(|| Some(level(percent)));
     Some(1)
@@ -109,21 +115,21 @@ fn desired_run_state(input: Input, pages: &mut Option<u64>) -> Option<u64> {
 
 /// Returns the changes, in the order that the kernel requires: the advisor first, because it
 /// forbids and resets `pages_to_scan`; `run` last.
-pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
+pub(super) fn plan_changes(input: Input, targets: &Targets) -> Vec<Change> {
     let target_of = |setting| targets.get(Setting::Ksm(setting));
-    let current_value = |setting| current(input, Setting::Ksm(setting));
+    let current_value = |setting| current_setting_value(input, Setting::Ksm(setting));
     let advisor_changes = target_of(KsmSetting::AdvisorMode).is_some_and(|target| {
         current_value(KsmSetting::AdvisorMode).is_some_and(|now| now != target.value)
     });
     let advisor = target_of(KsmSetting::AdvisorMode).map(|target| target.value.clone());
     let advised = advisor.or_else(|| current_value(KsmSetting::AdvisorMode))
-        == Some(Value::Word("scan-time".to_owned()));
+        == Some(SettingValue::Keyword("scan-time".to_owned()));
     let owner = conflicting_program(input);
     let change = |setting: KsmSetting| {
         let target = target_of(setting)?;
         let host_setting = Setting::Ksm(setting);
         let Some(was) = current_value(setting) else {
-            let reason = format!("this kernel has no /sys/kernel/mm/ksm/{}", setting.file());
+            let reason = format!("this kernel has no /sys/kernel/mm/ksm/{}", setting.file_name());
             return (target.reason == ChangeReason::Spec)
                 .then(|| Change::unsupported_setting(host_setting, target, reason));
         };
@@ -137,7 +143,7 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         if setting == KsmSetting::PagesToScan && advised && target.reason == ChangeReason::Restore {
             return None;
         }
-        let (disruption, effect) = effect(input, setting, target);
+        let (disruption, effect) = describe_effect(input, setting, target);
         let mut change = Change::for_setting(host_setting, was, target, disruption, effect);
         if let Action::Set(steps) = &mut change.action
             && let Some(step) = steps.first_mut()
@@ -149,8 +155,8 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
         }
         let blocked = targets.blocked.get(&host_setting).cloned();
         let unmerges = setting == KsmSetting::MergeAcrossNodes
-            || (setting == KsmSetting::Run && target.value == Value::Number(2));
-        let insufficient_memory = if unmerges { insufficient_memory(input) } else { None };
+            || (setting == KsmSetting::Run && target.value == SettingValue::Number(2));
+        let insufficient_memory = if unmerges { insufficient_memory_reason(input) } else { None };
         Some(change.blocked_by(blocked.or_else(|| owner.clone()).or(insufficient_memory)))
     };
     KsmSetting::ALL.into_iter().filter_map(change).collect()
@@ -159,8 +165,8 @@ pub(super) fn changes(input: Input, targets: &Targets) -> Vec<Change> {
 /// Returns true if the setting has its desired value. If `run` should be 0 (stop), 2 (unmerge and
 /// stop) is accepted too, because ksmd is stopped and the administrator's unmerging must not be
 /// undone.
-fn is_desired(setting: KsmSetting, was: &Value, target: &Target) -> bool {
-    let stopped = |value: &Value| matches!(value, Value::Number(0 | 2));
+fn is_desired(setting: KsmSetting, was: &SettingValue, target: &Target) -> bool {
+    let stopped = |value: &SettingValue| matches!(value, SettingValue::Number(0 | 2));
     let both_stopped = setting == KsmSetting::Run && target.reason == ChangeReason::Spec;
     *was == target.value || (both_stopped && stopped(was) && stopped(&target.value))
 }
@@ -175,22 +181,25 @@ const fn dependent_settings(setting: KsmSetting) -> &'static [KsmSetting] {
     }
 }
 
-fn effect(input: Input, setting: KsmSetting, target: &Target) -> (Disruption, String) {
+fn describe_effect(input: Input, setting: KsmSetting, target: &Target) -> (Disruption, String) {
     match (setting, &target.value) {
-        (KsmSetting::Run, Value::Number(1)) => (
+        (KsmSetting::Run, SettingValue::Number(1)) => (
             Disruption::Low,
             "ksmd takes CPU time; merged pages are copied when written".to_owned(),
         ),
-        (KsmSetting::Run, Value::Number(2)) => (
+        (KsmSetting::Run, SettingValue::Number(2)) => (
             Disruption::High,
-            format!("all merged pages are unmerged: {}", memory_to_unmerge(input).human()),
+            format!(
+                "all merged pages are unmerged: {}",
+                memory_to_unmerge(input).to_human_readable()
+            ),
         ),
         (KsmSetting::Run, _) => (Disruption::None, "merged pages stay merged".to_owned()),
         (KsmSetting::MergeAcrossNodes, _) => (
             Disruption::High,
             format!(
                 "all merged pages are unmerged first, which needs {} of memory",
-                memory_to_unmerge(input).human()
+                memory_to_unmerge(input).to_human_readable()
             ),
         ),
         _ => (Disruption::None, String::new()),
@@ -202,16 +211,16 @@ fn memory_to_unmerge(input: Input) -> Bytes {
     Bytes(input.facts.ksm.pages_sharing.unwrap_or(0).saturating_mul(4096))
 }
 
-fn insufficient_memory(input: Input) -> Option<String> {
-    let (needed, available) = (memory_to_unmerge(input), input.settings.available?);
+fn insufficient_memory_reason(input: Input) -> Option<String> {
+    let (needed, available) = (memory_to_unmerge(input), input.settings.available_memory?);
     let host_reserve = host_memory_reserve(input.facts.memory.total);
     (needed.0 > 0 && available.0 < needed.0.saturating_add(host_reserve)).then(|| {
         format!(
             "merged pages would need {} when they are unmerged, and {} are available; Berth leaves \
              {} of them for the host",
-            needed.human(),
-            available.human(),
-            Bytes(host_reserve).human()
+            needed.to_human_readable(),
+            available.to_human_readable(),
+            Bytes(host_reserve).to_human_readable()
         )
     })
 }
@@ -220,7 +229,7 @@ fn insufficient_memory(input: Input) -> Option<String> {
 fn conflicting_program(input: Input) -> Option<String> {
     let entries = input.facts.ledger.entries.iter();
     let changed = entries.filter(|(setting, entry)| {
-        let now = current(input, **setting);
+        let now = current_setting_value(input, **setting);
         // While the advisor is on, the kernel changes this setting all the time.
         **setting != Setting::Ksm(KsmSetting::PagesToScan)
             && matches!(setting, Setting::Ksm(_))
@@ -228,7 +237,7 @@ fn conflicting_program(input: Input) -> Option<String> {
             && now.is_some()
             && entry.applied != now
     });
-    if changed.count() > 0 && input.facts.ksm.candidates.contains(&KsmOwner::KubeVirt) {
+    if changed.count() > 0 && input.facts.ksm.owner_candidates.contains(&KsmOwner::KubeVirt) {
         return Some(
             "KubeVirt's virt-handler runs and KSM was changed after Berth had set it, so virt-handler probably controls KSM; remove \
              ksmConfiguration from the KubeVirt object, or set spec.ksm.mode to Observe"

@@ -25,11 +25,11 @@ pub mod table;
 mod target;
 mod thp;
 
-use berth_host_facts::setting::{KsmSetting, Setting, Value};
+use berth_host_facts::setting::{KsmSetting, Setting, SettingValue};
 
 use crate::manifest::Part;
 pub use change::{Action, Change, ChangeReason, Disruption, Step};
-use current::current;
+use current::current_setting_value;
 use drift::separate_drift;
 pub use id::{AttemptId, ChangeId};
 pub use input::Input;
@@ -41,15 +41,17 @@ use target::{Target, Targets, collect_or_freeze, part_of_setting};
 #[must_use]
 pub fn plan(input: Input) -> Plan {
     let mut targets = Targets::default();
-    thp::targets(input, &mut targets);
+    thp::add_target(input, &mut targets);
     let mut frozen = input.unparsed.parts.clone();
-    collect_or_freeze(&mut frozen, Part::Hugepages, &mut targets, |t| hugepages::targets(input, t));
-    collect_or_freeze(&mut frozen, Part::Ksm, &mut targets, |t| ksm::targets(input, t));
-    let mut reserved = None;
+    collect_or_freeze(&mut frozen, Part::Hugepages, &mut targets, |t| {
+        hugepages::add_targets(input, t)
+    });
+    collect_or_freeze(&mut frozen, Part::Ksm, &mut targets, |t| ksm::add_targets(input, t));
+    let mut reserved_cpus = None;
     collect_or_freeze(&mut frozen, Part::Cpu, &mut targets, |t| {
-        reserved = cpu::reserved(input, t);
-        if let Some(reserved) = &reserved {
-            housekeeping::targets(input, reserved, t);
+        reserved_cpus = cpu::reserved_cpus(input, t);
+        if let Some(reserved) = &reserved_cpus {
+            housekeeping::add_targets(input, reserved, t);
         }
     });
     let mut stale_settings = Vec::new();
@@ -57,9 +59,10 @@ pub fn plan(input: Input) -> Plan {
         if targets.values.contains_key(setting) || frozen.contains(&part_of_setting(*setting)) {
             continue;
         }
-        let device_removed =
-            |now: &Option<Value>| now.is_none() && matches!(setting, Setting::IrqAffinity(_));
-        let current_value = current(input, *setting);
+        let device_removed = |now: &Option<SettingValue>| {
+            now.is_none() && matches!(setting, Setting::IrqAffinity(_))
+        };
+        let current_value = current_setting_value(input, *setting);
         // The advisor changes this setting all the time, so that it may equal the original value by
         // chance.
         let by_advisor = *setting == Setting::Ksm(KsmSetting::PagesToScan)
@@ -74,31 +77,36 @@ pub fn plan(input: Input) -> Plan {
         targets.values.insert(*setting, target);
     }
 
-    let mut changes: Vec<Change> = thp::change(input, &targets).into_iter().collect();
-    changes.extend(hugepages::changes(input, &targets));
-    changes.extend(ksm::changes(input, &targets));
-    changes.extend(housekeeping::changes(input, &targets));
+    let mut changes: Vec<Change> = thp::plan_change(input, &targets).into_iter().collect();
+    changes.extend(hugepages::plan_changes(input, &targets));
+    changes.extend(ksm::plan_changes(input, &targets));
+    changes.extend(housekeeping::plan_changes(input, &targets));
     let mut changes = separate_drift(input, changes);
-    let (kubelet_changes, advice) = kubelet::plan(input, reserved.as_ref(), &frozen, &mut targets);
+    let (kubelet_changes, advice) =
+        kubelet::plan(input, reserved_cpus.as_ref(), &frozen, &mut targets);
     changes.extend(kubelet_changes);
     let networks = network::plan(input);
     changes.extend(networks.changes);
     targets.faults.extend(networks.faults);
     targets.faults.sort();
-    targets.notes.extend(kubelet::restart_needed(input.facts));
+    targets.notes.extend(kubelet::restart_reason(input.facts));
     Plan {
         node: input.facts.node_name().unwrap_or_default().to_owned(),
         changes,
         faults: targets.faults,
         notes: targets.notes,
         kubelet: advice,
-        reserved_cpus: reserved,
+        reserved_cpus,
         networks: networks.states,
         stale_settings,
         stale_records: networks.stale_records,
         records_to_adopt: networks.records_to_adopt,
         unfiltered_reason: None,
         housekeeping: input.spec.cpu.as_ref().and_then(|cpu| cpu.housekeeping) == Some(true),
-        kubelet_runs: input.facts.processes.visible.then_some(input.facts.kubelet.is_running),
+        is_kubelet_running: input
+            .facts
+            .processes
+            .are_visible
+            .then_some(input.facts.kubelet.is_running),
     }
 }

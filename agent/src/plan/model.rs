@@ -54,12 +54,12 @@ pub struct Plan {
     pub housekeeping: bool,
     /// True if a kubelet runs, which counted huge pages when it started; `None` if that is unknown.
     #[serde(skip)]
-    pub kubelet_runs: Option<bool>,
+    pub is_kubelet_running: Option<bool>,
 }
 
 impl Plan {
     /// Turns the plan into a dry run: neither the host nor the rollback ledger is changed.
-    pub fn make_dry_run(&mut self) {
+    pub fn block_all_changes(&mut self) {
         for change in &mut self.changes {
             change.blocked.get_or_insert_with(|| "this agent only observes (--observe)".to_owned());
         }
@@ -82,7 +82,7 @@ impl Plan {
             else {
                 continue;
             };
-            if change.is_filter() {
+            if change.is_filter_change() {
                 self.unfiltered_reason = Some(reason.clone());
             }
             let network = self.networks.iter_mut().find(|network| network.name == work.network);

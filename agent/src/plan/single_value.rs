@@ -1,7 +1,7 @@
 //! Plans settings that consist of one value and have no special rules.
 
 use super::change::{Change, Disruption};
-use super::current::current;
+use super::current::current_setting_value;
 use super::input::Input;
 use super::target::Targets;
 use berth_host_facts::setting::Setting;
@@ -15,7 +15,7 @@ pub(super) fn plan_single_value(
     effect: &str,
 ) -> Option<Change> {
     let target = targets.get(setting)?;
-    let Some(was) = current(input, setting) else {
+    let Some(was) = current_setting_value(input, setting) else {
         return Some(Change::unsupported_setting(setting, target, absent.to_owned()));
     };
     (was != target.value).then(|| {

@@ -3,14 +3,14 @@
 use super::change::{Change, ChangeReason, Disruption};
 use super::model::Plan;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{printable, push_line, wrap};
+use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 
 /// Width of a default terminal, in columns.
-const WIDTH: usize = 80;
+const TERMINAL_WIDTH: usize = 80;
 
 /// Renders the whole plan: changes, notes, advice on the kubelet, and the number of changes.
 #[must_use]
-pub fn render(plan: &Plan, style: Style) -> String {
+pub fn render_plan(plan: &Plan, style: Style) -> String {
     let mut out = String::new();
     for change in &plan.changes {
         render_change(&mut out, change, style);
@@ -46,13 +46,13 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     let sign = if change.blocked.is_some() {
         style.format_failure("x")
     } else if change.why == ChangeReason::Restore {
-        style.warning("<")
+        style.format_warning("<")
     } else {
         style.format_success("~")
     };
-    let words = printable(&change.description());
+    let words = replace_control_characters(&change.description());
     let mut label = format!("{sign} ");
-    for part in wrap(&words, WIDTH - 2) {
+    for part in wrap_text(&words, TERMINAL_WIDTH - 2) {
         push_line(out, &label, &part);
         label = "    ".to_owned();
     }
@@ -82,17 +82,14 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
 }
 
 fn render_advice(out: &mut String, advice: &super::kubelet::advice::Advice, style: Style) {
-    push_line(out, &style.heading("Desired configuration of the kubelet"), "");
+    push_line(out, &style.format_heading("Desired configuration of the kubelet"), "");
     for difference in &advice.differences {
-        let current = if difference.is.is_empty() { "unset" } else { &difference.is };
-        write_indented(
-            out,
-            &format!("{}: {current} -> {}", difference.field, difference.should_be),
-        );
+        let current = if difference.actual.is_empty() { "unset" } else { &difference.actual };
+        write_indented(out, &format!("{}: {current} -> {}", difference.field, difference.desired));
     }
-    push_line(out, &style.heading("Steps"), "");
+    push_line(out, &style.format_heading("Steps"), "");
     for (index, step) in advice.steps.iter().enumerate() {
-        push_line(out, &format!("  {}. ", index + 1), &printable(step));
+        push_line(out, &format!("  {}. ", index + 1), &replace_control_characters(step));
     }
     out.push('\n');
     for text in advice.configuration.lines() {
@@ -102,14 +99,14 @@ fn render_advice(out: &mut String, advice: &super::kubelet::advice::Advice, styl
 }
 
 fn write_indented(out: &mut String, text: &str) {
-    for part in wrap(&printable(text), WIDTH - 6) {
+    for part in wrap_text(&replace_control_characters(text), TERMINAL_WIDTH - 6) {
         push_line(out, "      ", &part);
     }
 }
 
 fn write_paragraph(out: &mut String, first: &str, text: &str) {
     let mut label = first.to_owned();
-    for part in wrap(&printable(text), WIDTH - first.len()) {
+    for part in wrap_text(&replace_control_characters(text), TERMINAL_WIDTH - first.len()) {
         push_line(out, &label, &part);
         label = " ".repeat(first.len());
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::manifest::{Fault, Part};
-use berth_host_facts::setting::{Setting, Value};
+use berth_host_facts::setting::{Setting, SettingValue};
 
 /// Reason for a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -21,7 +21,7 @@ pub enum ChangeReason {
 /// Desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    pub(super) value: Value,
+    pub(super) value: SettingValue,
     pub(super) reason: ChangeReason,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    pub(super) fn set_target(&mut self, setting: Setting, value: Value) {
+    pub(super) fn set_target(&mut self, setting: Setting, value: SettingValue) {
         self.values.insert(setting, Target { value, reason: ChangeReason::Spec });
     }
 
@@ -51,10 +51,10 @@ pub(super) fn collect_or_freeze(
     frozen: &mut BTreeSet<Part>,
     part: Part,
     targets: &mut Targets,
-    gather: impl FnOnce(&mut Targets),
+    add_targets: impl FnOnce(&mut Targets),
 ) {
     let before = targets.faults.len();
-    gather(targets);
+    add_targets(targets);
     if targets.faults.len() > before {
         frozen.insert(part);
     }

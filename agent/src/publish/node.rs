@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::Condition;
-use berth_api::names::{AGENT, NODE_CONDITION_PREFIX, label, resource};
+use berth_api::names::{AGENT_FIELD_MANAGER, NODE_CONDITION_PREFIX, label, resource};
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
@@ -24,7 +24,7 @@ pub struct PublishedNode {
     /// Allocatable amount of all resources.
     pub allocatable: BTreeMap<String, Quantity>,
     /// Fields that the agent owns, because it applied them.
-    owned: BTreeSet<Field>,
+    owned_by_agent: BTreeSet<Field>,
 }
 
 /// A field of a Node that the agent may own.
@@ -55,7 +55,8 @@ impl PublishedNode {
         capacity: BTreeMap<String, Quantity>,
         allocatable: BTreeMap<String, Quantity>,
     ) -> Self {
-        let ours = metadata.managed_fields.iter().flatten().filter(|entry| is_ours(entry));
+        let ours =
+            metadata.managed_fields.iter().flatten().filter(|entry| is_applied_by_agent(entry));
         Self {
             labels: metadata.labels.clone().unwrap_or_default(),
             conditions: conditions
@@ -64,7 +65,7 @@ impl PublishedNode {
                 .collect(),
             capacity,
             allocatable,
-            owned: ours
+            owned_by_agent: ours
                 .filter_map(|entry| entry.fields_v1.as_ref())
                 .flat_map(|fields| owned_fields(&fields.0))
                 .collect(),
@@ -93,8 +94,9 @@ impl PublishedNode {
     }
 }
 
-fn is_ours(entry: &ManagedFieldsEntry) -> bool {
-    entry.manager.as_deref() == Some(AGENT) && entry.operation.as_deref() == Some("Apply")
+fn is_applied_by_agent(entry: &ManagedFieldsEntry) -> bool {
+    entry.manager.as_deref() == Some(AGENT_FIELD_MANAGER)
+        && entry.operation.as_deref() == Some("Apply")
 }
 
 /// Returns the fields of an entry of `managedFields` that the agent may write.
@@ -131,19 +133,19 @@ pub struct Input<'a> {
     /// True if pods run that a scheduler may have placed by a label, so that published labels must not change.
     pub labels_in_use: bool,
     /// Fields that another manager owns with another value, which the agent does not write.
-    pub refused: &'a BTreeSet<Field>,
+    pub refused_fields: &'a BTreeSet<Field>,
 }
 
 impl DesiredNode {
     /// Returns the desired fields of a Node whose published fields are `published`.
     #[must_use]
     pub fn new(input: &Input, published: &PublishedNode) -> Self {
-        let allowed = |field: Field| !input.refused.contains(&field);
+        let allowed = |field: Field| !input.refused_fields.contains(&field);
         let published_label = |key: &str| {
             published
                 .labels
                 .get(key)
-                .filter(|_| published.owned.contains(&Field::Label(key.to_owned())))
+                .filter(|_| published.owned_by_agent.contains(&Field::Label(key.to_owned())))
         };
         let label = |(key, value): (&&'static str, &Option<String>)| {
             let value = match (published_label(key), value) {
@@ -154,10 +156,11 @@ impl DesiredNode {
             allowed(Field::Label((*key).to_owned())).then(|| ((*key).to_owned(), value))
         };
         let mut resources = input.resources.amounts.clone();
-        let unknown =
-            |name: &str| input.resources.unknown.iter().any(|prefix| name.starts_with(prefix));
+        let unknown = |name: &str| {
+            input.resources.unknown_prefixes.iter().any(|prefix| name.starts_with(prefix))
+        };
         let kept = published.capacity.iter().filter(|(name, _)| {
-            unknown(name) && published.owned.contains(&Field::Resource((*name).clone()))
+            unknown(name) && published.owned_by_agent.contains(&Field::Resource((*name).clone()))
         });
         resources.extend(kept.map(|(name, amount)| (name.clone(), amount.0.clone())));
         resources.retain(|name, _| allowed(Field::Resource(name.clone())));
@@ -180,7 +183,7 @@ impl DesiredNode {
         // An apply that removes the agent's last condition deletes the whole list, including the conditions of the
         // kubelet: a kubelet that creates its Node records no owner of them (observed with 1.36).
         let is_condition = |field: &Field| matches!(field, Field::Condition(_));
-        if self.conditions.is_empty() && published.owned.iter().any(is_condition) {
+        if self.conditions.is_empty() && published.owned_by_agent.iter().any(is_condition) {
             return false;
         }
         let label = |(key, value)| published.labels.get(key) != Some(value);
@@ -206,7 +209,7 @@ impl DesiredNode {
         self.labels.iter().any(label)
             || self.resources.iter().any(resource)
             || self.conditions.iter().any(condition)
-            || published.owned.iter().any(withdrawn)
+            || published.owned_by_agent.iter().any(withdrawn)
     }
 
     /// Returns the body of the server-side apply to `nodes/status`, which also accepts labels.
@@ -277,7 +280,7 @@ mod tests {
 
     /// Returns a Node on which the agent applied a label, a condition and two resources, in addition to those of a
     /// kubelet.
-    fn published() -> PublishedNode {
+    fn published_node() -> PublishedNode {
         let metadata: ObjectMeta = serde_json::from_value(json!({
             "labels": {"host.berth.dev/kvm": "true", "host.berth.dev/mine": "x", "kubernetes.io/os": "linux"},
             "managedFields": [
@@ -305,7 +308,7 @@ mod tests {
         PublishedNode::new(&metadata, vec![condition], quantities(&amounts), quantities(&amounts))
     }
 
-    fn desired(
+    fn desired_node(
         published: &PublishedNode,
         kvm: Option<&str>,
         resources: &Resources,
@@ -320,44 +323,51 @@ mod tests {
                 conditions: &[],
                 resources,
                 labels_in_use,
-                refused: &refused,
+                refused_fields: &refused,
             },
             published,
         )
     }
 
-    fn amounts(pairs: &[(&str, &str)], unknown: Vec<&'static str>) -> Resources {
+    fn resources_with_amounts(pairs: &[(&str, &str)], unknown: Vec<&'static str>) -> Resources {
         let amounts =
             pairs.iter().map(|(name, amount)| ((*name).to_owned(), (*amount).to_owned())).collect();
-        Resources { amounts, unknown }
+        Resources { amounts, unknown_prefixes: unknown }
     }
 
     #[test]
     fn unknown_fields_stay_and_withdrawn_ones_are_removed() {
-        let published = published();
-        let unknown = amounts(&[], vec![resource::PINNABLE_CPUS, resource::BRIDGE_PREFIX]);
-        let body = desired(&published, None, &unknown, false, &[]).apply_body("a");
+        let published = published_node();
+        let unknown =
+            resources_with_amounts(&[], vec![resource::PINNABLE_CPUS, resource::BRIDGE_PREFIX]);
+        let body = desired_node(&published, None, &unknown, false, &[]).apply_body("a");
         assert_eq!(body["metadata"]["labels"], json!({"host.berth.dev/kvm": "true"}));
         let both = json!({"berth.dev/pinnable-cpus": "6", "bridge.network.kubevirt.io/br-a": "1k"});
         assert_eq!(body["status"]["capacity"], both);
 
-        let withdrawn = desired(&published, Some("true"), &amounts(&[], vec![]), false, &[]);
+        let withdrawn = desired_node(
+            &published,
+            Some("true"),
+            &resources_with_amounts(&[], vec![]),
+            false,
+            &[],
+        );
         assert_eq!(withdrawn.apply_body("a")["status"]["capacity"], json!({}));
         assert!(
             !withdrawn.needs_apply(&published),
             "removing the last condition would remove the kubelet's"
         );
         let mut published = published;
-        published.owned.retain(|field| !matches!(field, Field::Condition(_)));
+        published.owned_by_agent.retain(|field| !matches!(field, Field::Condition(_)));
         assert!(withdrawn.needs_apply(&published));
     }
 
     #[test]
     fn a_label_does_not_change_while_pods_may_depend_on_it() {
-        let published = published();
-        let resources = amounts(&[], vec![]);
+        let published = published_node();
+        let resources = resources_with_amounts(&[], vec![]);
         let label = |hold| {
-            desired(&published, Some("false"), &resources, hold, &[]).apply_body("a")["metadata"]["labels"]
+            desired_node(&published, Some("false"), &resources, hold, &[]).apply_body("a")["metadata"]["labels"]
                 [label::KVM]
                 .clone()
         };
@@ -366,26 +376,28 @@ mod tests {
 
     #[test]
     fn an_apply_is_sent_only_if_fields_differ() {
-        let mut published = published();
+        let mut published = published_node();
         published.conditions.clear();
-        published.owned.retain(|field| !matches!(field, Field::Condition(_)));
-        let same = amounts(
+        published.owned_by_agent.retain(|field| !matches!(field, Field::Condition(_)));
+        let same = resources_with_amounts(
             &[("berth.dev/pinnable-cpus", "6"), ("bridge.network.kubevirt.io/br-a", "1k")],
             vec![],
         );
-        assert!(!desired(&published, Some("true"), &same, false, &[]).needs_apply(&published));
+        assert!(!desired_node(&published, Some("true"), &same, false, &[]).needs_apply(&published));
         // A kubelet that registers again removes unknown resources.
         published.capacity.remove("berth.dev/pinnable-cpus");
-        assert!(desired(&published, Some("true"), &same, false, &[]).needs_apply(&published));
+        assert!(desired_node(&published, Some("true"), &same, false, &[]).needs_apply(&published));
         // A field that a user owns is not changed.
         let refused = [Field::parse(".status.capacity.berth.dev/pinnable-cpus").unwrap()];
-        published.owned.remove(&refused[0]);
-        assert!(!desired(&published, Some("true"), &same, false, &refused).needs_apply(&published));
+        published.owned_by_agent.remove(&refused[0]);
+        assert!(
+            !desired_node(&published, Some("true"), &same, false, &refused).needs_apply(&published)
+        );
     }
 
     #[test]
     fn only_a_resource_that_a_kubelet_reset_is_taken_over() {
-        let mut published = published();
+        let mut published = published_node();
         published.capacity.insert("berth.dev/pinnable-cpus".to_owned(), Quantity("0".to_owned()));
         published.capacity.insert("example.com/gpu".to_owned(), Quantity("0".to_owned()));
         let pinnable = ".status.capacity.berth.dev/pinnable-cpus";

@@ -13,7 +13,7 @@ pub struct Resources {
     /// Amount of each resource by name. A resource that is missing here is withdrawn.
     pub amounts: BTreeMap<String, String>,
     /// Name prefixes of resources whose amount is unknown; their published values stay.
-    pub unknown: Vec<&'static str>,
+    pub unknown_prefixes: Vec<&'static str>,
 }
 
 /// Amount for each bridge, the same as in the project bridge-marker: more than pods can ever
@@ -23,21 +23,21 @@ const BRIDGE_AMOUNT: &str = "1k";
 /// Returns the resources of a host with this status. `bridges` are the existing bridges by network; `None` if the links
 /// are unknown.
 #[must_use]
-pub fn resources(
+pub fn desired_resources(
     spec: &InfraNodeSpec,
     status: &InfraNodeStatus,
     bridges: Option<&BTreeMap<String, Vec<LinkName>>>,
 ) -> Resources {
     let mut all = Resources::default();
     match count_pinnable_cpus(status) {
-        None => all.unknown.push(resource::PINNABLE_CPUS),
+        None => all.unknown_prefixes.push(resource::PINNABLE_CPUS),
         Some(0) => {}
         Some(count) => {
             all.amounts.insert(resource::PINNABLE_CPUS.to_owned(), count.to_string());
         }
     }
     let Some(bridges) = bridges else {
-        all.unknown.push(resource::BRIDGE_PREFIX);
+        all.unknown_prefixes.push(resource::BRIDGE_PREFIX);
         return all;
     };
     for network in &spec.networks {
@@ -84,11 +84,12 @@ mod tests {
     }
 
     #[test]
-    fn no_pinnable_cpus_is_no_resource_and_differs_from_unknown() {
+    fn zero_pinnable_cpus_are_not_published() {
         let published = |zones: Vec<Zone>| {
             let status = InfraNodeStatus { zones, ..InfraNodeStatus::default() };
-            let found = resources(&InfraNodeSpec::default(), &status, Some(&BTreeMap::new()));
-            (found.amounts.get(resource::PINNABLE_CPUS).cloned(), found.unknown)
+            let found =
+                desired_resources(&InfraNodeSpec::default(), &status, Some(&BTreeMap::new()));
+            (found.amounts.get(resource::PINNABLE_CPUS).cloned(), found.unknown_prefixes)
         };
         assert_eq!(
             published(vec![zone(Some("1-3,5")), zone(Some("8-9"))]),
@@ -119,12 +120,18 @@ mod tests {
                 ("shared".to_owned(), vec![bridge("br-shared")]),
                 ("own".to_owned(), (0..own).map(|n| bridge(&format!("tn{n}"))).collect()),
             ]);
-            resources(&spec, &status, Some(&bridges)).amounts.into_keys().collect::<Vec<_>>()
+            desired_resources(&spec, &status, Some(&bridges))
+                .amounts
+                .into_keys()
+                .collect::<Vec<_>>()
         };
         let prefixed = |name: &str| format!("bridge.network.kubevirt.io/{name}");
         assert_eq!(published(3, 1, 1), [prefixed("br-shared"), prefixed("tn0")]);
         assert_eq!(published(0, 3, 17), Vec::<String>::new());
         assert_eq!(published(0, 0, 0), [prefixed("br-shared")]);
-        assert_eq!(resources(&spec, &InfraNodeStatus::default(), None).unknown.len(), 2);
+        assert_eq!(
+            desired_resources(&spec, &InfraNodeStatus::default(), None).unknown_prefixes.len(),
+            2
+        );
     }
 }

@@ -98,7 +98,7 @@ pub enum TopologyError {
 ///
 /// # Errors
 /// If the known facts would make the scheduler filter the host for pods that could run on it.
-pub fn topology(
+pub fn build_topology(
     status: &InfraNodeStatus,
     memory: Option<&MemoryManagerState>,
 ) -> Result<Topology, TopologyError> {
@@ -118,7 +118,7 @@ pub fn topology(
         return Err(TopologyError::TooManyGaps { zones: known.len(), last });
     }
     let host = HostResources { kubelet, memory, allocations: &status.allocations };
-    let zone = |id| known.get(&id).map_or_else(|| empty_zone(id), |zone| host.zone(zone));
+    let zone = |id| known.get(&id).map_or_else(|| empty_zone(id), |zone| host.zone_resources(zone));
     let zones: Vec<Zone> = (0..=last).map(zone).collect();
     if kubelet.topology_manager_policy.as_deref() == Some("single-numa-node") {
         for name in ["cpu", "memory"] {
@@ -157,13 +157,13 @@ fn empty_zone(id: u32) -> Zone {
 }
 
 /// Amounts of a resource in a zone.
-struct Amount {
+struct ResourceAmounts {
     capacity: u64,
     allocatable: u64,
     available: u64,
 }
 
-impl Amount {
+impl ResourceAmounts {
     /// Returns the resource with these amounts. The sources of the amounts may disagree for a short time; in this case
     /// the smaller amount is published.
     fn resource(self, name: impl Into<String>, unit: fn(u64) -> String) -> Resource {
@@ -189,14 +189,15 @@ struct HostResources<'a> {
 }
 
 impl HostResources<'_> {
-    fn zone(&self, zone: &infra_node::Zone) -> Zone {
-        let cpu = self.cpu(zone).map(|amount| amount.resource("cpu", |count| count.to_string()));
-        let memory = self.memory(zone).map(|amount| amount.resource("memory", format_bytes));
+    fn zone_resources(&self, zone: &infra_node::Zone) -> Zone {
+        let cpu =
+            self.cpu_amount(zone).map(|amount| amount.resource("cpu", |count| count.to_string()));
+        let memory = self.memory_amount(zone).map(|amount| amount.resource("memory", format_bytes));
         let pools: BTreeMap<PageSize, _> =
             zone.hugepages.iter().map(|pool| (pool.size, pool)).collect();
         let pages = pools.into_values().filter_map(|pool| {
             let name = pool.size.resource_name();
-            Some(self.pages(zone, pool, &name)?.resource(name, format_bytes))
+            Some(self.hugepage_amount(zone, pool, &name)?.resource(name, format_bytes))
         });
         let costs = zone.distances.iter().filter(|to| to.zone < MAX_ZONES);
         Zone {
@@ -209,7 +210,7 @@ impl HostResources<'_> {
     /// Returns the CPUs that the kubelet can allocate exclusively under its static policy. Under the policy `none`
     /// pods are not bound to a zone, and a zone without CPUs would filter all pods, so the function returns all
     /// CPUs that are not reserved by list.
-    fn cpu(&self, zone: &infra_node::Zone) -> Option<Amount> {
+    fn cpu_amount(&self, zone: &infra_node::Zone) -> Option<ResourceAmounts> {
         let cpus = zone.cpus.as_ref()?;
         let (allocatable, taken) = match self.kubelet.cpu_manager_policy.as_deref()? {
             "static" => {
@@ -224,7 +225,7 @@ impl HostResources<'_> {
             _ => return None,
         };
         let count = |cpus: usize| u64::try_from(cpus).unwrap_or(u64::MAX);
-        Some(Amount {
+        Some(ResourceAmounts {
             capacity: count(cpus.len()),
             allocatable: count(allocatable),
             available: count(allocatable.saturating_sub(taken)),
@@ -233,7 +234,7 @@ impl HostResources<'_> {
 
     /// Returns the memory that the Memory Manager counts. Without a Memory Manager no memory is bound to a zone,
     /// so the function returns all memory outside huge pages.
-    fn memory(&self, zone: &infra_node::Zone) -> Option<Amount> {
+    fn memory_amount(&self, zone: &infra_node::Zone) -> Option<ResourceAmounts> {
         let capacity = zone.memory?.0;
         match self.kubelet.memory_manager_policy.as_deref()? {
             "None" => {
@@ -241,11 +242,15 @@ impl HostResources<'_> {
                     |pool: &infra_node::HugepagePool| pool.total.saturating_mul(pool.size.bytes());
                 let pages = zone.hugepages.iter().map(pool).fold(0, u64::saturating_add);
                 let free = capacity.saturating_sub(pages);
-                Some(Amount { capacity, allocatable: free, available: free })
+                Some(ResourceAmounts { capacity, allocatable: free, available: free })
             }
             "Static" => {
                 let table = self.memory_table(zone.id, "memory")?;
-                Some(Amount { capacity, allocatable: table.allocatable, available: table.free })
+                Some(ResourceAmounts {
+                    capacity,
+                    allocatable: table.allocatable,
+                    available: table.free,
+                })
             }
             _ => None,
         }
@@ -253,12 +258,12 @@ impl HostResources<'_> {
 
     /// Returns the huge pages that are neither used nor allocated. Only the kernel counts the pages that programs
     /// outside of pods use; only the kubelet counts the pages that are allocated to pods but not used yet.
-    fn pages(
+    fn hugepage_amount(
         &self,
         zone: &infra_node::Zone,
         pool: &infra_node::HugepagePool,
         name: &str,
-    ) -> Option<Amount> {
+    ) -> Option<ResourceAmounts> {
         let in_bytes = |pages: u64| pages.saturating_mul(pool.size.bytes());
         let capacity = in_bytes(pool.total);
         match self.kubelet.memory_manager_policy.as_deref()? {
@@ -266,12 +271,12 @@ impl HostResources<'_> {
                 let unallocated =
                     pool.total.saturating_sub(self.allocated_pages(zone.id, pool.size));
                 let available = in_bytes(pool.free?.min(unallocated));
-                Some(Amount { capacity, allocatable: capacity, available })
+                Some(ResourceAmounts { capacity, allocatable: capacity, available })
             }
             "Static" => {
                 let table = self.memory_table(zone.id, name)?;
                 let available = table.free.min(pool.free.map_or(u64::MAX, in_bytes));
-                Some(Amount { capacity, allocatable: table.allocatable, available })
+                Some(ResourceAmounts { capacity, allocatable: table.allocatable, available })
             }
             _ => None,
         }
@@ -316,7 +321,7 @@ impl Topology {
 
     /// Returns true if an object has the same content in these fields.
     #[must_use]
-    pub fn equals(&self, fields: &Value) -> bool {
+    pub fn has_same_content(&self, fields: &Value) -> bool {
         let desired = json!(self);
         FIELDS.iter().all(|field| desired.get(field) == fields.get(field))
     }

@@ -10,7 +10,7 @@ use berth_api::infra_node::{
 use berth_api::{Bytes, CpuSet, PageSize};
 
 use berth_host_facts::HostFacts;
-use berth_host_facts::kubelet::memory_state::{Block, page_size};
+use berth_host_facts::kubelet::memory_state::{AllocatedBlock, parse_page_size};
 use berth_host_facts::kubelet::podresources::{self, ContainerResources, PodResources};
 
 /// Maximum number of containers of a pod in the schema. A pod that exceeds one of the limits of the schema is reported
@@ -26,8 +26,8 @@ const MAX_DEVICES: usize = 64;
 /// The checkpoints have priority, because they contain UIDs and only exclusive resources. The PodResources API
 /// adds devices, and replaces a checkpoint that cannot be read. Control groups add huge pages of pods that the
 /// Memory Manager does not count.
-pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
-    let mut pods: BTreeMap<String, Pod> = BTreeMap::new();
+pub(super) fn pod_allocations(facts: &HostFacts) -> Vec<Allocation> {
+    let mut pods: BTreeMap<String, PodAllocations> = BTreeMap::new();
     if let Some(state) = &facts.kubelet.cpu_state {
         for (uid, containers) in &state.entries {
             for (name, cpus) in containers {
@@ -42,7 +42,7 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
         for (uid, containers) in &state.entries {
             for (name, blocks) in containers {
                 let container = pods.entry(uid.clone()).or_default().container(name);
-                container.memory.extend(blocks.iter().filter_map(from_checkpoint));
+                container.memory.extend(blocks.iter().filter_map(memory_from_checkpoint));
             }
         }
     }
@@ -52,12 +52,12 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
             pod.add_listed_container(facts, container);
         }
     }
-    for (uid, pages) in &facts.allocated.hugepages {
+    for (uid, pages) in &facts.pod_allocations.hugepage_limits {
         if pages.values().any(|count| *count > 0) {
             pods.entry(uid.clone()).or_default().hugepages.clone_from(pages);
         }
     }
-    let allocation = |(uid, pod): (String, Pod)| pod.allocation(facts, uid);
+    let allocation = |(uid, pod): (String, PodAllocations)| pod.allocation(facts, uid);
     pods.into_iter().map(allocation).filter(has_resources).collect()
 }
 
@@ -65,14 +65,14 @@ pub(super) fn allocations(facts: &HostFacts) -> Vec<Allocation> {
 /// but they have no control group.
 fn listed_pods(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
     let by_name: BTreeMap<(&str, &str), &str> = facts
-        .allocated
+        .pod_allocations
         .pod_names
         .iter()
         // If several pods have had the same name, such as those of a StatefulSet, only the running pod counts.
-        .filter(|(uid, _)| facts.allocated.hugepages.contains_key(*uid))
+        .filter(|(uid, _)| facts.pod_allocations.hugepage_limits.contains_key(*uid))
         .map(|(uid, (namespace, name))| ((namespace.as_str(), name.as_str()), uid.as_str()))
         .collect();
-    let pods = facts.allocated.listed.iter().flat_map(|listed| &listed.pods);
+    let pods = facts.pod_allocations.pod_resources.iter().flat_map(|listed| &listed.pods);
     pods.filter_map(|pod| Some((*by_name.get(&(pod.namespace.as_str(), pod.name.as_str()))?, pod)))
         .collect()
 }
@@ -86,12 +86,12 @@ const fn has_resources(allocation: &Allocation) -> bool {
 }
 
 /// Converts a memory block of the checkpoint; `None` for a resource that is neither memory nor huge pages.
-fn from_checkpoint(block: &Block) -> Option<AllocatedMemory> {
-    memory(&block.resource, block.size, block.numa_affinity.iter().copied().collect())
+fn memory_from_checkpoint(block: &AllocatedBlock) -> Option<AllocatedMemory> {
+    allocated_memory(&block.resource, block.size, block.numa_affinity.iter().copied().collect())
 }
 
-fn memory(resource: &str, size: u64, zones: BTreeSet<u32>) -> Option<AllocatedMemory> {
-    let page_size = page_size(resource);
+fn allocated_memory(resource: &str, size: u64, zones: BTreeSet<u32>) -> Option<AllocatedMemory> {
+    let page_size = parse_page_size(resource);
     (page_size.is_some() || resource == "memory").then(|| AllocatedMemory {
         page_size,
         size: Bytes(size),
@@ -100,8 +100,8 @@ fn memory(resource: &str, size: u64, zones: BTreeSet<u32>) -> Option<AllocatedMe
 }
 
 #[derive(Default)]
-struct Pod {
-    containers: BTreeMap<String, Container>,
+struct PodAllocations {
+    containers: BTreeMap<String, ContainerAllocations>,
     /// Huge pages of the pod, from its control group.
     hugepages: BTreeMap<PageSize, u64>,
     /// Zones of all devices of the pod.
@@ -109,32 +109,32 @@ struct Pod {
 }
 
 #[derive(Default)]
-struct Container {
+struct ContainerAllocations {
     cpus: CpuSet,
     memory: Vec<AllocatedMemory>,
     devices: BTreeMap<(String, Option<u32>), u32>,
 }
 
-impl Pod {
-    fn container(&mut self, name: &str) -> &mut Container {
+impl PodAllocations {
+    fn container(&mut self, name: &str) -> &mut ContainerAllocations {
         self.containers.entry(name.to_owned()).or_default()
     }
 
     fn add_listed_container(&mut self, facts: &HostFacts, listed: &ContainerResources) {
         let container = self.containers.entry(listed.name.clone()).or_default();
         if facts.kubelet.cpu_state.is_none() {
-            container.cpus = podresources::cpus(&listed.cpu_ids).unwrap_or_default();
+            container.cpus = podresources::to_cpu_set(&listed.cpu_ids).unwrap_or_default();
         }
         if facts.kubelet.memory_state.is_none() {
             let blocks = listed.memory.iter().filter_map(|block| {
                 let nodes = block.topology.iter().flat_map(|topology| &topology.nodes);
                 let zones = nodes.filter_map(|node| u32::try_from(node.id).ok()).collect();
-                memory(&block.memory_type, block.size, zones)
+                allocated_memory(&block.memory_type, block.size, zones)
             });
             container.memory.extend(blocks);
         }
         for devices in &listed.devices {
-            let zones = podresources::zones(devices);
+            let zones = podresources::device_zones(devices);
             let zone = match zones.as_slice() {
                 [zone] => Some(*zone),
                 _ => None,
@@ -176,7 +176,7 @@ impl Pod {
             *sum = sum.saturating_add(*count);
         }
         let pages = |(size, count)| AllocatedHugepages { size, count };
-        let name = facts.allocated.pod_names.get(&uid);
+        let name = facts.pod_allocations.pod_names.get(&uid);
         Allocation {
             namespace: name.map(|(namespace, _)| namespace.clone()),
             pod: name.map(|(_, name)| name.clone()),
@@ -194,7 +194,7 @@ impl Pod {
     }
 
     fn containers(self) -> Vec<AllocatedContainer> {
-        let fits = |container: &Container| {
+        let fits = |container: &ContainerAllocations| {
             container.memory.len() <= MAX_BLOCKS && container.devices.len() <= MAX_DEVICES
         };
         if self.containers.len() > MAX_CONTAINERS || !self.containers.values().all(fits) {
@@ -214,7 +214,7 @@ impl Pod {
     }
 }
 
-impl Container {
+impl ContainerAllocations {
     fn is_empty(&self) -> bool {
         self.cpus.is_empty() && self.memory.is_empty() && self.devices.is_empty()
     }

@@ -11,7 +11,8 @@ const MAX_ENTRIES: usize = 256;
 
 /// Returns one entry for each resource and zone; no entries if the kubelet does not list devices.
 pub(super) fn devices(facts: &HostFacts, allocations: &[Allocation]) -> Vec<ZoneDevices> {
-    let listed = facts.allocated.listed.as_ref().and_then(|listed| listed.devices.as_ref());
+    let listed =
+        facts.pod_allocations.pod_resources.as_ref().and_then(|listed| listed.devices.as_ref());
     let mut used: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
     let containers = allocations.iter().flat_map(|allocation| &allocation.containers);
     for devices in containers.flat_map(|container| &container.devices) {

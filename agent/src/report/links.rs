@@ -17,7 +17,7 @@ pub(super) fn uplinks(links: &Links) -> Vec<Uplink> {
 fn uplink(links: &Links, link: &Link) -> Uplink {
     let master = |kind: LinkKind| {
         let master = link.master.as_ref()?;
-        (links.by_name(master)?.kind == kind).then(|| master.clone())
+        (links.find_by_name(master)?.kind == kind).then(|| master.clone())
     };
     let kind = if link.kind == LinkKind::Bond { UplinkKind::Bond } else { UplinkKind::Physical };
     Uplink {
@@ -34,7 +34,7 @@ fn uplink(links: &Links, link: &Link) -> Uplink {
         iommu_group: link.iommu_group,
         bond: master(LinkKind::Bond),
         bridge: master(LinkKind::Bridge),
-        default_route: links.routes_known.then_some(link.default_route),
+        default_route: links.are_routes_known.then_some(link.has_default_route),
         sriov: link.sriov,
     }
 }
@@ -57,7 +57,7 @@ pub(super) fn virtual_links(links: &Links) -> Vec<VirtualLink> {
                 parent: link.parent.clone(),
                 vlan: link.vlan,
                 vlan_filtering: link.vlan_filtering,
-                default_route: links.routes_known.then_some(link.default_route),
+                default_route: links.are_routes_known.then_some(link.has_default_route),
             })
         })
         .take(MAX_LINKS)

@@ -33,7 +33,7 @@ pub fn report(facts: &HostFacts) -> Report {
 /// Returns the status of an InfraNode with these facts.
 #[must_use]
 pub fn status(facts: &HostFacts) -> InfraNodeStatus {
-    let allocations = allocations::allocations(facts);
+    let allocations = allocations::pod_allocations(facts);
     InfraNodeStatus {
         agent: Some(AgentStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -49,7 +49,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
             uplinks: links::uplinks(&facts.links),
             links: links::virtual_links(&facts.links),
             nvme: facts.nvme.clone(),
-            sriov: pci_devices::physical_functions(&facts.pci),
+            sriov: pci_devices::find_physical_functions(&facts.pci),
             gpus: facts.gpus.clone(),
             direct_io: facts.direct_io.clone(),
             kubelet: facts.kubelet.effective_config().map(|config| kubelet(&facts.kubelet, config)),
@@ -57,7 +57,7 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
         zones: zones::zones(facts),
         devices: devices::devices(facts, &allocations),
         allocations,
-        unknown: facts.notes.unknown.clone(),
+        unknown: facts.notes.unknown_facts.clone(),
         ..InfraNodeStatus::default()
     }
 }
@@ -86,8 +86,9 @@ fn kubelet(facts: &KubeletFacts, config: &KubeletConfig) -> Kubelet {
         "false" => None,
         other => Some(format!("{name}={other}")),
     };
-    let known =
-        |field: &str, value: &String| (!config.invalid.contains_key(field)).then(|| value.clone());
+    let known = |field: &str, value: &String| {
+        (!config.invalid_fields.contains_key(field)).then(|| value.clone())
+    };
     Kubelet {
         cpu_manager_policy: known("cpuManagerPolicy", &config.cpu_manager_policy),
         cpu_manager_policy_options: config
@@ -105,7 +106,7 @@ fn kubelet(facts: &KubeletFacts, config: &KubeletConfig) -> Kubelet {
         memory_manager_policy: known("memoryManagerPolicy", &config.memory_manager_policy),
         reserved_system_cpus: config.reserved_system_cpus.clone(),
         started_with: facts.is_running.then(|| {
-            let pending = facts.pending_restart();
+            let pending = facts.fields_pending_restart();
             KubeletStart {
                 current: pending.is_empty(),
                 pending_restart: pending.into_iter().map(str::to_owned).collect(),

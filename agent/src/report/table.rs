@@ -2,7 +2,7 @@
 
 use berth_api::infra_node::{
     Capabilities, HugepagePool, Hypervisor, InfraNodeStatus, Ksm, KsmAdvisor, KsmOwner, KvmState,
-    Unknown, UnknownReason, Zone,
+    UnknownFact, UnknownReason, Zone,
 };
 use berth_api::{Bytes, CpuSet};
 use comfy_table::{ContentArrangement, Table};
@@ -12,12 +12,12 @@ use super::infra_node::Report;
 use super::tree;
 use berth_host_facts::links::Links;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{printable, push_line, wrap};
+use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 
 /// Width of a default terminal, in columns.
-const WIDTH: u16 = 80;
+const TERMINAL_WIDTH: u16 = 80;
 /// Column of the values.
-const INDENT: usize = 11;
+const VALUE_COLUMN: usize = 11;
 
 /// Renders the whole report.
 #[must_use]
@@ -25,11 +25,11 @@ pub fn render(report: &Report, links: &Links, style: Style) -> String {
     let status = &report.status;
     let mut out = String::new();
     write_heading(&mut out, report.name(), status, style);
-    write_group(&mut out, style, "CPU", cpu(&status.capabilities));
-    write_group(&mut out, style, "KVM", kvm(status));
-    write_group(&mut out, style, "Memory", memory(&status.capabilities));
-    write_group(&mut out, style, "Devices", devices(&status.capabilities));
-    write_group(&mut out, style, "Kubelet", kubelet(&status.capabilities));
+    write_group(&mut out, style, "CPU", format_cpu(&status.capabilities));
+    write_group(&mut out, style, "KVM", format_kvm(status));
+    write_group(&mut out, style, "Memory", format_memory(&status.capabilities));
+    write_group(&mut out, style, "Devices", format_devices(&status.capabilities));
+    write_group(&mut out, style, "Kubelet", format_kubelet(&status.capabilities));
     write_zones(&mut out, status, style);
     write_uplinks(&mut out, status, style);
     out.push_str(&tree::render(links, style));
@@ -45,39 +45,39 @@ fn write_heading(out: &mut String, name: &str, status: &InfraNodeStatus, style: 
     let machine = &status.capabilities.machine;
     let hardware: Vec<&str> =
         [&machine.vendor, &machine.product].into_iter().flatten().map(String::as_str).collect();
-    push_line(out, &style.title(name), "");
-    let parts = [hardware.join(" "), hypervisor(machine.hypervisor)];
+    push_line(out, &style.format_title(name), "");
+    let parts = [hardware.join(" "), format_hypervisor(machine.hypervisor)];
     write_group(out, style, "Machine", parts.into_iter().filter(|part| !part.is_empty()).collect());
     let system = [
         machine.os.clone(),
         machine.kernel.as_ref().map(|kernel| format!("Linux {kernel}")),
         status.capabilities.cgroup.version.map(|version| format!("cgroup v{version}")),
     ];
-    write_group(out, style, "System", vec![join(system)]);
+    write_group(out, style, "System", vec![join_present(system)]);
 }
 
-fn hypervisor(hypervisor: Option<Hypervisor>) -> String {
+fn format_hypervisor(hypervisor: Option<Hypervisor>) -> String {
     match hypervisor {
         None | Some(Hypervisor::None) => String::new(),
         Some(other) => format!("virtual machine of {}", api_name(&other)),
     }
 }
 
-fn cpu(capabilities: &Capabilities) -> Vec<String> {
+fn format_cpu(capabilities: &Capabilities) -> Vec<String> {
     let cpu = &capabilities.cpu;
     let model = match (cpu.sockets, &cpu.model) {
         (Some(n), Some(model)) if n > 1 => format!("{n} x {model}"),
         (_, model) => model.clone().unwrap_or_else(|| "model unknown".to_owned()),
     };
     let counts = [
-        cpu.sockets.map(|n| plural(n, "socket")),
-        cpu.cores.map(|n| plural(n, "core")),
-        cpu.threads.map(|n| plural(n, "thread")),
+        cpu.sockets.map(|n| count_with_noun(n, "socket")),
+        cpu.cores.map(|n| count_with_noun(n, "core")),
+        cpu.threads.map(|n| count_with_noun(n, "thread")),
         cpu.threads_per_core.map(|n| format!("{n} per core")),
     ];
     let set = |name: &str, set: &Option<CpuSet>| {
         let some = set.as_ref().filter(|set| !set.is_empty());
-        some.map(|set| format!("{name} {}", set.compact()))
+        some.map(|set| format!("{name} {}", set.to_compact_string()))
     };
     let states = [
         set("online", &cpu.online),
@@ -89,14 +89,19 @@ fn cpu(capabilities: &Capabilities) -> Vec<String> {
         cpu.governor.as_ref().map(|governor| format!("governor {governor}")),
         cpu.microcode.as_ref().map(|microcode| format!("microcode {microcode}")),
     ];
-    let kinds = cpu
-        .core_kinds
-        .iter()
-        .map(|kind| Some(format!("{} cores {}", api_name(&kind.kind), kind.cpus.compact())));
-    vec![model, join(counts), join(states), join(kinds), join(settings)]
+    let kinds = cpu.core_kinds.iter().map(|kind| {
+        Some(format!("{} cores {}", api_name(&kind.kind), kind.cpus.to_compact_string()))
+    });
+    vec![
+        model,
+        join_present(counts),
+        join_present(states),
+        join_present(kinds),
+        join_present(settings),
+    ]
 }
 
-fn kvm(status: &InfraNodeStatus) -> Vec<String> {
+fn format_kvm(status: &InfraNodeStatus) -> Vec<String> {
     let kvm = &status.capabilities.kvm;
     let state = match kvm.state {
         Some(KvmState::Ready) => "Ready".to_owned(),
@@ -124,26 +129,26 @@ fn kvm(status: &InfraNodeStatus) -> Vec<String> {
     let confidential = kvm.confidential.iter().filter(|kinds| !kinds.is_empty());
     let kinds = confidential.flatten().map(api_name).collect::<Vec<_>>().join(", ");
     let fourth = (!kinds.is_empty()).then(|| format!("confidential VMs: {kinds}"));
-    vec![join(first), join(second), join(third), fourth.unwrap_or_default()]
+    vec![join_present(first), join_present(second), join_present(third), fourth.unwrap_or_default()]
 }
 
-fn memory(capabilities: &Capabilities) -> Vec<String> {
+fn format_memory(capabilities: &Capabilities) -> Vec<String> {
     let memory = &capabilities.memory;
     let swap = memory.swap.map(|swap| match (swap.0, memory.zram) {
         (0, _) => "no swap".to_owned(),
-        (_, Some(true)) => format!("swap {} (zram)", swap.human()),
-        _ => format!("swap {}", swap.human()),
+        (_, Some(true)) => format!("swap {} (zram)", swap.to_human_readable()),
+        _ => format!("swap {}", swap.to_human_readable()),
     });
     let pages = [
-        memory.transparent_hugepages.map(|mode| format!("THP {}", api_name(&mode).to_lowercase())),
+        memory.transparent_hugepages.map(|mode| format!("THP {}", mode.kernel_name())),
         memory.default_hugepage_size.map(|size| format!("default huge page {size}")),
         (memory.zswap == Some(true)).then(|| "zswap on".to_owned()),
     ];
-    let ksm = memory.ksm.as_ref().map(ksm).unwrap_or_default();
-    vec![join([memory.total.map(Bytes::human), swap]), join(pages), ksm]
+    let ksm = memory.ksm.as_ref().map(format_ksm).unwrap_or_default();
+    vec![join_present([memory.total.map(Bytes::to_human_readable), swap]), join_present(pages), ksm]
 }
 
-fn ksm(ksm: &Ksm) -> String {
+fn format_ksm(ksm: &Ksm) -> String {
     let running = match ksm.running {
         Some(true) => "KSM on",
         _ => "KSM off",
@@ -155,19 +160,21 @@ fn ksm(ksm: &Ksm) -> String {
     };
     let advisor = ksm.advisor.filter(|advisor| *advisor != KsmAdvisor::None);
     let advisor = advisor.map(|advisor| format!("advisor {}", api_name(&advisor)));
-    join([Some(running.to_owned()), owner, advisor])
+    join_present([Some(running.to_owned()), owner, advisor])
 }
 
-fn devices(capabilities: &Capabilities) -> Vec<String> {
+fn format_devices(capabilities: &Capabilities) -> Vec<String> {
     let iommu = match (capabilities.iommu.enabled, capabilities.iommu.groups) {
-        (Some(true), Some(groups)) => Some(format!("IOMMU on, {}", plural(groups, "group"))),
+        (Some(true), Some(groups)) => {
+            Some(format!("IOMMU on, {}", count_with_noun(groups, "group")))
+        }
         (Some(false), _) => Some("IOMMU off".to_owned()),
         _ => None,
     };
-    vec![join([iommu])]
+    vec![join_present([iommu])]
 }
 
-fn kubelet(capabilities: &Capabilities) -> Vec<String> {
+fn format_kubelet(capabilities: &Capabilities) -> Vec<String> {
     let Some(kubelet) = &capabilities.kubelet else { return Vec::new() };
     let policy_text = |name: &str, policy: &Option<String>, options: &[String]| {
         let policy = policy.as_deref()?;
@@ -188,9 +195,9 @@ fn kubelet(capabilities: &Capabilities) -> Vec<String> {
     let reserved = kubelet
         .reserved_system_cpus
         .as_ref()
-        .map(|cpus| format!("reserved CPUs {}", cpus.compact()));
+        .map(|cpus| format!("reserved CPUs {}", cpus.to_compact_string()));
     vec![
-        join([
+        join_present([
             policy_text(
                 "CPU manager",
                 &kubelet.cpu_manager_policy,
@@ -198,7 +205,7 @@ fn kubelet(capabilities: &Capabilities) -> Vec<String> {
             ),
             reserved,
         ]),
-        join(topology),
+        join_present(topology),
     ]
 }
 
@@ -208,7 +215,7 @@ fn write_zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
             || "?".to_owned(),
             |cpus| match cpus.is_empty() {
                 true => "none".to_owned(),
-                false => wrap_cell(&cpus.compact(), 26),
+                false => wrap_cell(&cpus.to_compact_string(), 26),
             },
         );
         let distances: Vec<String> =
@@ -217,8 +224,8 @@ fn write_zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
             zone.id.to_string(),
             cpus,
             zone.cores.map_or_else(|| "?".to_owned(), |cores| cores.to_string()),
-            zone.memory.map_or_else(|| "?".to_owned(), Bytes::human),
-            wrap_cell(&zone.hugepages.iter().map(pool).collect::<Vec<_>>().join(" "), 24),
+            zone.memory.map_or_else(|| "?".to_owned(), Bytes::to_human_readable),
+            wrap_cell(&zone.hugepages.iter().map(format_pool).collect::<Vec<_>>().join(" "), 24),
             wrap_cell(&distances.join(" "), 16),
         ]
     };
@@ -226,7 +233,7 @@ fn write_zones(out: &mut String, status: &InfraNodeStatus, style: Style) {
     write_table(out, style, &head, status.zones.iter().map(row).collect());
 }
 
-fn pool(pool: &HugepagePool) -> String {
+fn format_pool(pool: &HugepagePool) -> String {
     let free = pool.free.map_or_else(|| "?".to_owned(), |free| free.to_string());
     format!("{}:{free}/{}", pool.size, pool.total)
 }
@@ -246,11 +253,11 @@ fn write_uplinks(out: &mut String, status: &InfraNodeStatus, style: Style) {
             vec![
                 link.name.to_string(),
                 text(link.state.as_ref().map(api_name)),
-                text(link.speed_mbps.map(speed)),
+                text(link.speed_mbps.map(format_speed)),
                 text(link.mtu.map(|mtu| mtu.to_string())),
                 text(link.driver.clone()),
                 text(link.zone.map(|zone| zone.to_string())),
-                join(notes),
+                join_present(notes),
             ]
         })
         .collect();
@@ -262,7 +269,7 @@ fn write_uplinks(out: &mut String, status: &InfraNodeStatus, style: Style) {
     );
 }
 
-fn speed(mbps: u32) -> String {
+fn format_speed(mbps: u32) -> String {
     if mbps >= 1000 && mbps.is_multiple_of(1000) {
         format!("{}G", mbps / 1000)
     } else {
@@ -279,7 +286,7 @@ fn write_nvme(out: &mut String, status: &InfraNodeStatus, style: Style) {
         };
         vec![
             drive.name.clone(),
-            drive.size.map_or_else(|| "?".to_owned(), Bytes::human),
+            drive.size.map_or_else(|| "?".to_owned(), Bytes::to_human_readable),
             drive.zone.map_or_else(|| "-".to_owned(), |zone| zone.to_string()),
             drive.model.clone().unwrap_or_else(|| "-".to_owned()),
             in_use,
@@ -311,7 +318,7 @@ fn write_direct_io(out: &mut String, status: &InfraNodeStatus, style: Style) {
             None => "?",
         };
         let filesystem = path.filesystem.clone().unwrap_or_else(|| "?".to_owned());
-        let size = path.size.map_or_else(|| "-".to_owned(), Bytes::human);
+        let size = path.size.map_or_else(|| "-".to_owned(), Bytes::to_human_readable);
         vec![path.path.clone(), filesystem, size, supported.to_owned()]
     };
     let all = status.capabilities.direct_io.iter().map(row).collect();
@@ -324,7 +331,9 @@ fn write_allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
         let zones: Vec<String> = pod.zones.iter().map(ToString::to_string).collect();
         vec![
             pod.pod_uid.clone(),
-            pod.cpus.as_ref().map_or_else(|| "-".to_owned(), |cpus| wrap_cell(&cpus.compact(), 20)),
+            pod.cpus
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |cpus| wrap_cell(&cpus.to_compact_string(), 20)),
             pages.collect::<Vec<_>>().join(", "),
             zones.join(" "),
         ]
@@ -334,7 +343,7 @@ fn write_allocations(out: &mut String, status: &InfraNodeStatus, style: Style) {
 }
 
 /// Renders unknown facts, grouped by reason.
-fn write_unknown(out: &mut String, unknown: &[Unknown], style: Style) {
+fn write_unknown(out: &mut String, unknown: &[UnknownFact], style: Style) {
     if unknown.is_empty() {
         return;
     }
@@ -342,7 +351,7 @@ fn write_unknown(out: &mut String, unknown: &[Unknown], style: Style) {
     reasons.sort_unstable();
     reasons.dedup();
     push_line(out, "", "");
-    push_line(out, &style.heading("Unknown"), " (-o json shows the evidence)");
+    push_line(out, &style.format_heading("Unknown"), " (-o json shows the evidence)");
     for reason in reasons {
         let facts: Vec<&str> = unknown
             .iter()
@@ -350,13 +359,13 @@ fn write_unknown(out: &mut String, unknown: &[Unknown], style: Style) {
             .map(|fact| fact.path.strip_prefix("capabilities.").unwrap_or(&fact.path))
             .collect();
         let text = format!("{}: {}", api_name(&reason), facts.join(", "));
-        for part in wrap(&text, usize::from(WIDTH) - 2) {
+        for part in wrap_text(&text, usize::from(TERMINAL_WIDTH) - 2) {
             push_line(out, "  ", &part);
         }
     }
 }
 
-fn format_unknown(unknown: &[Unknown], path: &str) -> String {
+fn format_unknown(unknown: &[UnknownFact], path: &str) -> String {
     let fact = unknown.iter().find(|fact| fact.path == path);
     fact.map_or_else(
         || "unknown".to_owned(),
@@ -367,9 +376,12 @@ fn format_unknown(unknown: &[Unknown], path: &str) -> String {
 fn write_group(out: &mut String, style: Style, name: &str, lines: Vec<String>) {
     let mut label = name;
     for text in lines.iter().filter(|text| !text.is_empty()) {
-        for part in wrap(&printable(text).replace('\n', " "), usize::from(WIDTH) - INDENT) {
-            let padded = format!("{label:<INDENT$}");
-            push_line(out, &style.heading(&padded), &part);
+        for part in wrap_text(
+            &replace_control_characters(text).replace('\n', " "),
+            usize::from(TERMINAL_WIDTH) - VALUE_COLUMN,
+        ) {
+            let padded = format!("{label:<VALUE_COLUMN$}");
+            push_line(out, &style.format_heading(&padded), &part);
             label = "";
         }
     }
@@ -383,9 +395,9 @@ fn write_table(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<Stri
     table
         .load_style(comfy_table::presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH)
+        .set_width(TERMINAL_WIDTH)
         .set_header(head);
-    let one_line = |cell: String| printable(&cell);
+    let one_line = |cell: String| replace_control_characters(&cell);
     table.add_rows(rows.into_iter().map(|row| row.into_iter().map(one_line).collect::<Vec<_>>()));
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
@@ -394,7 +406,7 @@ fn write_table(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<Stri
     for (index, text) in table.lines().enumerate() {
         let text = text.trim_end();
         if index == 0 {
-            push_line(out, &style.heading(text), "");
+            push_line(out, &style.format_heading(text), "");
         } else {
             push_line(out, text, "");
         }
@@ -403,13 +415,13 @@ fn write_table(out: &mut String, style: Style, head: &[&str], rows: Vec<Vec<Stri
 
 /// Wraps a list into several lines of its cell.
 fn wrap_cell(list: &str, width: usize) -> String {
-    wrap(list, width).join("\n")
+    wrap_text(list, width).join("\n")
 }
 
-fn join(parts: impl IntoIterator<Item = Option<String>>) -> String {
+fn join_present(parts: impl IntoIterator<Item = Option<String>>) -> String {
     parts.into_iter().flatten().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-fn plural(n: u32, noun: &str) -> String {
+fn count_with_noun(n: u32, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }

@@ -8,12 +8,12 @@ use berth_api::LinkName;
 use super::api_name::api_name;
 use berth_host_facts::links::{Link, LinkKind, Links};
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{printable, push_line, wrap};
+use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 
 /// Largest number of links shown below a link; a host may have thousands of tenants.
 const MAX_CHILDREN: usize = 12;
 /// Width of a default terminal, in columns.
-const WIDTH: usize = 80;
+const TERMINAL_WIDTH: usize = 80;
 /// Smallest number of columns for the text of a link.
 const MIN_TEXT_WIDTH: usize = 24;
 /// Largest depth of stacked links; a deeper stack is a cycle or a misconfiguration.
@@ -28,42 +28,43 @@ pub fn render(links: &Links, style: Style) -> String {
     if !links.all.iter().any(|link| is_tree_node(&link)) {
         return String::new();
     }
-    let mut tree = Tree { links, shown: BTreeSet::new(), out: String::new() };
-    tree.out.push('\n');
-    push_line(&mut tree.out, &style.heading("LINKS"), "");
+    let mut tree = LinkTree { links, shown_links: BTreeSet::new(), output: String::new() };
+    tree.output.push('\n');
+    push_line(&mut tree.output, &style.format_heading("LINKS"), "");
     // The roots are uplinks that are not ports of a bond, and then bridges without an uplink.
     let in_bond = |link: &Link| {
-        let master = link.master.as_ref().and_then(|master| links.by_name(master));
+        let master = link.master.as_ref().and_then(|master| links.find_by_name(master));
         master.is_some_and(|master| master.kind == LinkKind::Bond)
     };
     for link in links.uplinks().filter(|link| !in_bond(link)) {
         tree.render_branch(link, "", "");
     }
     for link in links.all.iter().filter(is_tree_node) {
-        if link.parent.is_none() && !tree.shown.contains(&link.name) && link.master.is_none() {
+        if link.parent.is_none() && !tree.shown_links.contains(&link.name) && link.master.is_none()
+        {
             tree.render_branch(link, "", "");
         }
     }
-    tree.out
+    tree.output
 }
 
-struct Tree<'a> {
+struct LinkTree<'a> {
     links: &'a Links,
-    shown: BTreeSet<&'a LinkName>,
-    out: String,
+    shown_links: BTreeSet<&'a LinkName>,
+    output: String,
 }
 
-impl<'a> Tree<'a> {
+impl<'a> LinkTree<'a> {
     /// Renders a link and all links above it.
     fn render_branch(&mut self, link: &'a Link, branch: &str, indent: &str) {
-        let words = printable(&self.link_description(link));
+        let words = replace_control_characters(&self.link_description(link));
         let mut label = format!("  {indent}{branch}");
-        let width = WIDTH.saturating_sub(label.chars().count()).max(MIN_TEXT_WIDTH);
-        for part in wrap(&words, width) {
-            push_line(&mut self.out, &label, &part);
+        let width = TERMINAL_WIDTH.saturating_sub(label.chars().count()).max(MIN_TEXT_WIDTH);
+        for part in wrap_text(&words, width) {
+            push_line(&mut self.output, &label, &part);
             label = " ".repeat(label.chars().count());
         }
-        if !self.shown.insert(&link.name) || indent.chars().count() > 3 * MAX_DEPTH {
+        if !self.shown_links.insert(&link.name) || indent.chars().count() > 3 * MAX_DEPTH {
             return;
         }
         let indent = match branch {
@@ -71,20 +72,21 @@ impl<'a> Tree<'a> {
             "└─ " => format!("{indent}   "),
             _ => format!("{indent}│  "),
         };
-        let mut upper_links: Vec<&Link> = self.links.stacked_on(&link.name).collect();
+        let mut upper_links: Vec<&Link> = self.links.links_stacked_on(&link.name).collect();
         let is_bridge = link.kind == LinkKind::Bridge;
         if is_bridge {
-            upper_links.extend(self.links.ports(&link.name));
+            upper_links.extend(self.links.ports_of(&link.name));
         }
-        let master = link.master.as_ref().and_then(|master| self.links.by_name(master));
+        let master = link.master.as_ref().and_then(|master| self.links.find_by_name(master));
         upper_links.extend(master.filter(|master| master.kind == LinkKind::Bridge));
         let mut seen = BTreeSet::new();
-        upper_links.retain(|next| !self.shown.contains(&next.name) && seen.insert(&next.name));
+        upper_links
+            .retain(|next| !self.shown_links.contains(&next.name) && seen.insert(&next.name));
         let hidden_count = upper_links.len().saturating_sub(MAX_CHILDREN);
         let last = upper_links.len().min(MAX_CHILDREN);
         let hidden: Vec<&Link> = upper_links.iter().skip(MAX_CHILDREN).copied().collect();
         for link in hidden {
-            self.mark_as_shown(link);
+            self.mark_hidden_link_as_shown(link);
         }
         for (index, next) in upper_links.into_iter().take(MAX_CHILDREN).enumerate() {
             let is_last = index + 1 == last && hidden_count == 0;
@@ -92,7 +94,7 @@ impl<'a> Tree<'a> {
         }
         if hidden_count > 0 {
             push_line(
-                &mut self.out,
+                &mut self.output,
                 &format!("  {indent}└─ "),
                 &format!("and {hidden_count} more"),
             );
@@ -100,9 +102,9 @@ impl<'a> Tree<'a> {
     }
 
     /// Marks a link that is not rendered, and its bridge, as shown, so that neither becomes a root of the tree.
-    fn mark_as_shown(&mut self, link: &'a Link) {
-        self.shown.insert(&link.name);
-        self.shown.extend(link.master.as_ref());
+    fn mark_hidden_link_as_shown(&mut self, link: &'a Link) {
+        self.shown_links.insert(&link.name);
+        self.shown_links.extend(link.master.as_ref());
     }
 
     /// Returns the text of a link: its name, kind, state and properties.
@@ -112,7 +114,7 @@ impl<'a> Tree<'a> {
             LinkKind::VirtualFunction => "virtual function".to_owned(),
             LinkKind::Bond => {
                 let ports: Vec<&str> =
-                    self.links.ports(&link.name).map(|port| port.name.as_str()).collect();
+                    self.links.ports_of(&link.name).map(|port| port.name.as_str()).collect();
                 if ports.is_empty() {
                     "bond without ports".to_owned()
                 } else {
@@ -134,7 +136,7 @@ impl<'a> Tree<'a> {
             LinkKind::Tun => "tap".to_owned(),
             LinkKind::Loopback | LinkKind::Other => "other".to_owned(),
         };
-        let up = match (link.up, link.state) {
+        let up = match (link.is_up, link.state) {
             (Some(false), _) => "down".to_owned(),
             (_, Some(state)) => api_name(&state).to_lowercase(),
             _ => String::new(),
@@ -146,7 +148,7 @@ impl<'a> Tree<'a> {
             words.push(format!("VLANs {}{own}", vlans.all));
         }
         words.extend(link.addresses.iter().cloned());
-        if link.default_route {
+        if link.has_default_route {
             words.push("default route".to_owned());
         }
         words.extend(link.alias.as_ref().map(|alias| format!("({alias})")));
@@ -179,7 +181,7 @@ mod tests {
             link("virbr0", LinkKind::Bridge, None, None),
         ];
         all.sort_by(|a, b| a.name.cmp(&b.name));
-        let links = Links { all, routes_known: true, ..Links::default() };
+        let links = Links { all, are_routes_known: true, ..Links::default() };
         let text = render(&links, Style::Plain);
         assert_eq!(
             text,
@@ -196,7 +198,7 @@ mod tests {
             link("eth0", LinkKind::Physical, Some("a"), None),
         ];
         all.sort_by(|a, b| a.name.cmp(&b.name));
-        let links = Links { all, routes_known: true, ..Links::default() };
+        let links = Links { all, are_routes_known: true, ..Links::default() };
         assert_eq!(render(&links, Style::Plain).lines().count(), 5);
     }
 }

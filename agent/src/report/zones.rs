@@ -5,7 +5,7 @@ use berth_api::{Bytes, CpuSet};
 
 use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::KubeletFacts;
-use berth_host_facts::kubelet::memory_state::page_size;
+use berth_host_facts::kubelet::memory_state::parse_page_size;
 use berth_host_facts::topology::Topology;
 
 /// `maxItems` of `zones[].caches` in the CRD.
@@ -16,15 +16,15 @@ pub(super) fn zones(facts: &HostFacts) -> Vec<Zone> {
     let mut zones = add_kubelet_cpus(&facts.zones, &facts.kubelet);
     for zone in &mut zones {
         let Some(cpus) = &zone.cpus else { continue };
-        zone.socket = socket(&facts.topology, cpus);
-        zone.threads = threads(&facts.topology, cpus).unwrap_or_default();
-        zone.caches = caches(&facts.topology, cpus);
+        zone.socket = socket_of_cpus(&facts.topology, cpus);
+        zone.threads = find_thread_sets(&facts.topology, cpus).unwrap_or_default();
+        zone.caches = find_cache_sets(&facts.topology, cpus);
     }
     zones
 }
 
 /// Returns the CPU package that contains all these CPUs.
-fn socket(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
+fn socket_of_cpus(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
     let mut sockets = cpus.iter().map(|cpu| topology.cpus.get(&cpu)?.socket);
     let first = sockets.next()??;
     sockets.all(|socket| socket == Some(first)).then_some(first)
@@ -32,12 +32,13 @@ fn socket(topology: &Topology, cpus: &CpuSet) -> Option<u32> {
 
 /// Returns a set of the first threads of all cores, a set of the second threads, and so on; `None` if siblings
 /// would have different positions in these sets, or if the topology is unknown.
-fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
-    if !topology.core_ids_known {
+fn find_thread_sets(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
+    if !topology.are_core_ids_known {
         return None;
     }
     let members = |core: &CpuSet| core.intersection(cpus).iter().collect();
-    let mut cores: Vec<Vec<u32>> = topology.cores_of(cpus).into_iter().map(members).collect();
+    let mut cores: Vec<Vec<u32>> =
+        topology.cores_with_cpus(cpus).into_iter().map(members).collect();
     cores.sort_unstable();
     let max_threads = cores.iter().map(Vec::len).max()?;
     let mut threads = Vec::with_capacity(max_threads);
@@ -63,7 +64,7 @@ fn threads(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
 fn add_kubelet_cpus(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
     let config = kubelet.effective_config();
     let reserved = config.and_then(|config| config.reserved_system_cpus.as_ref());
-    let valid_config = config.filter(|config| config.invalid.is_empty());
+    let valid_config = config.filter(|config| config.invalid_fields.is_empty());
     let policy_is_static = valid_config.map(|config| config.cpu_manager_policy == "static");
     let pinned = match (policy_is_static, &kubelet.cpu_state) {
         (Some(true), Some(state)) => Some(state.exclusive_cpus()),
@@ -103,21 +104,21 @@ fn add_kubelet_cpus(zones: &[Zone], kubelet: &KubeletFacts) -> Vec<Zone> {
 
 /// Converts an entry of `reservedMemory` for huge pages.
 fn reserved_pages((resource, reserved): (&String, &Bytes)) -> Option<ReservedHugepages> {
-    let size = page_size(resource)?;
+    let size = parse_page_size(resource)?;
     let count = reserved.0.div_ceil(size.bytes());
     (count > 0).then_some(ReservedHugepages { size, count })
 }
 
 /// Returns the sets of CPUs of the zone that share a last-level cache. Returns no sets if all CPUs share one cache, if
 /// a cache is unknown, or if there are more sets than the schema allows.
-fn caches(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
+fn find_cache_sets(topology: &Topology, cpus: &CpuSet) -> Vec<CpuSet> {
     let mut remaining = cpus.clone();
     let mut caches = Vec::new();
     loop {
         let first = remaining.iter().next();
         let Some(first) = first else { return caches };
         let Some(cpu) = topology.cpus.get(&first) else { return Vec::new() };
-        let shared = cpu.cache.intersection(cpus);
+        let shared = cpu.l3_cache_cpus.intersection(cpus);
         if !shared.contains(first) || shared == *cpus || caches.len() >= MAX_CACHES {
             return Vec::new();
         }
@@ -133,7 +134,7 @@ mod tests {
     use berth_host_facts::topology::LogicalCpu;
 
     #[test]
-    fn no_cpus_are_pinnable_without_a_list_of_reserved_cpus() {
+    fn pinnable_cpus_require_a_list_of_reserved_cpus() {
         let zone = Zone { cpus: Some("0-3".parse().unwrap()), ..Zone::default() };
         let facts = |policy: &str, reserved: Option<&str>| KubeletFacts {
             config: Some(KubeletConfig {
@@ -174,17 +175,18 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_grouped_by_cache() {
+    fn cpus_are_grouped_by_cache() {
         let caches_of = |known: &[&str], cpus: &str| {
             let mut topology = Topology::default();
             for cache in known {
                 let shared: std::sync::Arc<CpuSet> = std::sync::Arc::new(cache.parse().unwrap());
                 for cpu in shared.iter() {
-                    let cpu_of = LogicalCpu { cache: shared.clone(), ..LogicalCpu::default() };
+                    let cpu_of =
+                        LogicalCpu { l3_cache_cpus: shared.clone(), ..LogicalCpu::default() };
                     topology.cpus.insert(cpu, cpu_of);
                 }
             }
-            let cache_sets = caches(&topology, &cpus.parse().unwrap());
+            let cache_sets = find_cache_sets(&topology, &cpus.parse().unwrap());
             cache_sets.iter().map(CpuSet::to_string).collect::<Vec<_>>()
         };
         assert_eq!(caches_of(&["0-1,4-5", "2-3,6-7"], "0-7"), ["0-1,4-5", "2-3,6-7"]);
@@ -193,21 +195,22 @@ mod tests {
     }
 
     #[test]
-    fn siblings_have_the_same_position() {
+    fn siblings_have_the_same_position_in_thread_sets() {
         let topology = |cores: &[&str]| {
             let mut topology = Topology::default();
-            topology.core_ids_known = true;
+            topology.are_core_ids_known = true;
             for core in cores {
                 let siblings: std::sync::Arc<CpuSet> = std::sync::Arc::new(core.parse().unwrap());
                 for cpu in siblings.iter() {
-                    let cpu_of = LogicalCpu { siblings: siblings.clone(), ..LogicalCpu::default() };
+                    let cpu_of =
+                        LogicalCpu { thread_siblings: siblings.clone(), ..LogicalCpu::default() };
                     topology.cpus.insert(cpu, cpu_of);
                 }
             }
             topology
         };
         let thread_sets = |cores: &[&str], cpus: &str| {
-            threads(&topology(cores), &cpus.parse().unwrap())
+            find_thread_sets(&topology(cores), &cpus.parse().unwrap())
                 .map(|all| all.iter().map(CpuSet::to_string).collect::<Vec<_>>())
         };
         let expected =

@@ -25,14 +25,14 @@ pub(crate) fn manifest(spec: &str) -> berth_agent::manifest::Manifest {
 }
 
 /// Runs the program.
-pub(crate) fn agent(arguments: &[&str]) -> Output {
+pub(crate) fn run_agent(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_berth-agent")).args(arguments).output().unwrap()
 }
 
 /// Runs the program on a captured tree.
-pub(crate) fn agent_on(tree: &Tree, arguments: &[&str]) -> Output {
+pub(crate) fn run_agent_on(tree: &Tree, arguments: &[&str]) -> Output {
     let root = tree.path().to_str().unwrap();
-    agent(&[arguments, &["--root", root]].concat())
+    run_agent(&[arguments, &["--root", root]].concat())
 }
 
 pub(crate) fn stdout(output: &Output) -> String {
@@ -45,14 +45,14 @@ pub(crate) fn stderr(output: &Output) -> String {
 
 /// Returns the report of a tree as JSON, and panics if the program fails.
 pub(crate) fn report(tree: &Tree) -> serde_json::Value {
-    let output = agent_on(tree, &["report", "--output", "json"]);
+    let output = run_agent_on(tree, &["report", "--output", "json"]);
     assert!(output.status.success(), "{}", stderr(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Returns the findings of a tree by id, for any exit code.
-pub(crate) fn findings(tree: &Tree) -> std::collections::BTreeMap<String, serde_json::Value> {
-    let output = agent_on(tree, &["check", "--output", "json"]);
+pub(crate) fn findings_by_id(tree: &Tree) -> std::collections::BTreeMap<String, serde_json::Value> {
+    let output = run_agent_on(tree, &["check", "--output", "json"]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let checks = json["checks"].as_array().unwrap().clone();
     checks.into_iter().map(|c| (c["id"].as_str().unwrap().to_owned(), c)).collect()

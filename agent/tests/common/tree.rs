@@ -15,20 +15,20 @@ impl Tree {
     }
 
     /// Writes a file, and creates the folders above the file.
-    pub(crate) fn file(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
+    pub(crate) fn write_file(&self, path: &str, content: impl AsRef<[u8]>) -> &Self {
         let path = self.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
         self
     }
 
-    pub(crate) fn folder(&self, path: &str) -> &Self {
+    pub(crate) fn create_folder(&self, path: &str) -> &Self {
         std::fs::create_dir_all(self.path().join(path)).unwrap();
         self
     }
 
     /// Creates a symbolic link, and the folders above the link.
-    pub(crate) fn link(&self, path: &str, target: &str) -> &Self {
+    pub(crate) fn create_link(&self, path: &str, target: &str) -> &Self {
         let path = self.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink(target, path).unwrap();

@@ -5,25 +5,25 @@ use std::io;
 
 use berth_agent::apply::Kernel;
 use berth_agent::apply::links::error::{FilterError, StepError, TrialError, TrialNotStarted};
-use berth_agent::netlink::Refused;
+use berth_agent::netlink::KernelRefusal;
 use berth_agent::plan::network::{
     DesiredKind, DesiredLink, FilterWork, LINK_GROUP, LinkOp, LinkWork, filter,
 };
 use berth_api::LinkName;
 use berth_api::infra_node::LinkState;
 use berth_host_facts::links::{
-    BridgeFilter, BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, Tunnel,
+    BridgeFilter, BridgeOptions, IpOptions, Link, LinkKind, Links, PortVlans, VxlanTunnel,
 };
 use nix::errno::Errno;
 
 /// Links, and the events that a test injects while the agent changes the links.
 #[derive(Debug, Default)]
-pub(crate) struct Model {
+pub(crate) struct KernelModel {
     pub(crate) links: Links,
     /// Events at the next steps, one for each step. After the last event every step succeeds.
     pub(crate) events: Vec<StepEvent>,
     /// Number of steps that were refused.
-    pub(crate) refused: usize,
+    pub(crate) refused_count: usize,
     /// VMs that are attached while a plan is applied: a port, its bridge and its VLANs.
     pub(crate) pending_vms: Vec<Link>,
     /// Violations of the invariants.
@@ -34,59 +34,59 @@ pub(crate) struct Model {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepEvent {
     /// The step succeeds.
-    Done,
+    Success,
     /// The kernel refuses the step.
-    Refused,
+    StepRefused,
     /// The agent is killed before the step.
-    Killed,
+    AgentKilled,
     /// The agent is killed after the step.
-    KilledAfter,
+    AgentKilledAfterStep,
     /// A VM is attached after the step.
-    Attached,
+    VmAttached,
 }
 
 /// Panic value that ends a program as SIGKILL does: the program does nothing more.
 #[derive(Debug)]
-pub(crate) struct Killed;
+pub(crate) struct AgentKill;
 
-fn killed() -> ! {
-    std::panic::resume_unwind(Box::new(Killed))
+fn end_as_killed() -> ! {
+    std::panic::resume_unwind(Box::new(AgentKill))
 }
 
-impl Kernel for Model {
+impl Kernel for KernelModel {
     fn apply_steps(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
         let mut answers = Vec::new();
         for op in ops {
             let event =
-                if self.events.is_empty() { StepEvent::Done } else { self.events.remove(0) };
+                if self.events.is_empty() { StepEvent::Success } else { self.events.remove(0) };
             match event {
-                StepEvent::Killed => killed(),
-                StepEvent::Refused => {
-                    self.refused += 1;
+                StepEvent::AgentKilled => end_as_killed(),
+                StepEvent::StepRefused => {
+                    self.refused_count += 1;
                     apply_refused_join(&mut self.links, op);
-                    answers.push(Err(refused(
+                    answers.push(Err(refusal_error(
                         op.link(),
                         Errno::EINVAL,
                         Some("refused by the test"),
                     )));
                     continue;
                 }
-                StepEvent::Attached | StepEvent::Done | StepEvent::KilledAfter => {}
+                StepEvent::VmAttached | StepEvent::Success | StepEvent::AgentKilledAfterStep => {}
             }
-            answers.push(step(&mut self.links, op));
+            answers.push(apply_step(&mut self.links, op));
             self.check_invariants(op);
-            if event == StepEvent::KilledAfter {
-                killed();
+            if event == StepEvent::AgentKilledAfterStep {
+                end_as_killed();
             }
-            if event == StepEvent::Attached {
-                self.attach();
+            if event == StepEvent::VmAttached {
+                self.attach_pending_vm();
             }
         }
         Ok(answers)
     }
 
     fn set_links_up(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
-        let up = |op: &&LinkOp| step(&mut self.links, &LinkOp::Up(op.link().clone()));
+        let up = |op: &&LinkOp| apply_step(&mut self.links, &LinkOp::Up(op.link().clone()));
         Ok(ops.iter().map(up).collect())
     }
 
@@ -120,17 +120,17 @@ impl Kernel for Model {
     }
 }
 
-impl Model {
-    fn attach(&mut self) {
+impl KernelModel {
+    fn attach_pending_vm(&mut self) {
         let can_attach = |links: &Links, port: &Link| {
-            port.master.as_ref().is_some_and(|bridge| links.by_name(bridge).is_some())
-                && links.by_name(&port.name).is_none()
+            port.master.as_ref().is_some_and(|bridge| links.find_by_name(bridge).is_some())
+                && links.find_by_name(&port.name).is_none()
         };
         if let Some(index) = self.pending_vms.iter().position(|port| can_attach(&self.links, port))
         {
             let port = self.pending_vms.remove(index);
             self.links.all.push(port);
-            sort(&mut self.links);
+            sort_links(&mut self.links);
         }
     }
 
@@ -147,7 +147,7 @@ impl Model {
             .filter(|link| link.kind == LinkKind::Bridge && link.is_created_by_berth())
         {
             let uplinks: Vec<&Link> =
-                self.links.ports(&bridge.name).filter(|port| is_uplink(port)).collect();
+                self.links.ports_of(&bridge.name).filter(|port| is_uplink(port)).collect();
             for (place, one) in uplinks.iter().enumerate() {
                 for other in &uplinks[place + 1..] {
                     let vlans = |link: &Link| link.vlans.clone().unwrap_or_default().all;
@@ -187,11 +187,11 @@ fn is_uplink(port: &Link) -> bool {
 
 /// Returns the ports through which frames of a VM's port leave the host.
 pub(crate) fn uplinks_of_port(links: &Links, port: &LinkName) -> BTreeSet<String> {
-    let Some(port) = links.by_name(port) else { return BTreeSet::new() };
-    let Some(bridge) = port.master.as_ref().and_then(|bridge| links.by_name(bridge)) else {
+    let Some(port) = links.find_by_name(port) else { return BTreeSet::new() };
+    let Some(bridge) = port.master.as_ref().and_then(|bridge| links.find_by_name(bridge)) else {
         return BTreeSet::new();
     };
-    let uplinks = links.ports(&bridge.name).filter(|port| is_uplink(port));
+    let uplinks = links.ports_of(&bridge.name).filter(|port| is_uplink(port));
     let shares_vlan = |out: &&Link| {
         let vlans = |link: &Link| link.vlans.clone().unwrap_or_default().all;
         bridge.vlan_filtering != Some(true) || !vlans(out).intersection(&vlans(port)).is_empty()
@@ -199,26 +199,26 @@ pub(crate) fn uplinks_of_port(links: &Links, port: &LinkName) -> BTreeSet<String
     uplinks.filter(shares_vlan).map(|out| out.name.to_string()).collect()
 }
 
-fn sort(links: &mut Links) {
+fn sort_links(links: &mut Links) {
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
 }
 
 /// Returns the error of a step that the kernel refuses.
-fn refused(link: &LinkName, errno: Errno, words: Option<&str>) -> StepError {
-    let refused = Refused { errno, extended_ack: words.map(str::to_owned) };
+fn refusal_error(link: &LinkName, errno: Errno, words: Option<&str>) -> StepError {
+    let refused = KernelRefusal { errno, extended_ack: words.map(str::to_owned) };
     StepError::Refused { link: link.clone(), refused, hint: "" }
 }
 
-fn index_of(links: &Links, name: &LinkName) -> Result<usize, StepError> {
+fn find_link_index(links: &Links, name: &LinkName) -> Result<usize, StepError> {
     let index = links.all.iter().position(|link| link.name == *name);
-    index.ok_or_else(|| refused(name, Errno::ENODEV, None))
+    index.ok_or_else(|| refusal_error(name, Errno::ENODEV, None))
 }
 
 /// Applies the side effect of a refused join: the kernel has already removed the port from its previous bridge
 /// (`do_set_master`).
 fn apply_refused_join(links: &mut Links, op: &LinkOp) {
     if let LinkOp::Join { port, bridge } = op
-        && let Ok(place) = index_of(links, port)
+        && let Ok(place) = find_link_index(links, port)
         && links.all[place].master.as_ref() != Some(bridge)
     {
         (links.all[place].master, links.all[place].vlans) = (None, None);
@@ -226,11 +226,11 @@ fn apply_refused_join(links: &mut Links, op: &LinkOp) {
 }
 
 /// Applies a step to the links as the kernel would.
-pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
+pub(crate) fn apply_step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
     match op {
         LinkOp::Create(desired) => {
-            if index_of(links, &desired.name).is_ok() {
-                return Err(refused(&desired.name, Errno::EEXIST, None));
+            if find_link_index(links, &desired.name).is_ok() {
+                return Err(refusal_error(&desired.name, Errno::EEXIST, None));
             }
             let is_duplicate = |link: &Link| match &desired.kind {
                 DesiredKind::Bridge { .. } => false,
@@ -243,7 +243,7 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
                     .is_some_and(|tunnel| (tunnel.vni, tunnel.port) == (Some(*vni), Some(*port))),
             };
             if links.all.iter().any(is_duplicate) {
-                return Err(refused(
+                return Err(refusal_error(
                     &desired.name,
                     Errno::EEXIST,
                     Some("a link with this VLAN or VNI exists"),
@@ -251,13 +251,13 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
             }
             let mut created = Link::new(desired.name.clone(), LinkKind::Other);
             set_properties(&mut created, desired);
-            created.up = Some(false);
+            created.is_up = Some(false);
             links.all.push(created);
-            sort(links);
+            sort_links(links);
             return Ok(());
         }
         LinkOp::Remove(name) => {
-            links.all.remove(index_of(links, name)?);
+            links.all.remove(find_link_index(links, name)?);
             links.all.retain(|link| link.parent.as_ref() != Some(name));
             for port in &mut links.all {
                 if port.master.as_ref() == Some(name) {
@@ -266,10 +266,10 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
             }
             return Ok(());
         }
-        LinkOp::Join { bridge, .. } => _ = index_of(links, bridge)?,
+        LinkOp::Join { bridge, .. } => _ = find_link_index(links, bridge)?,
         _ => {}
     }
-    let index = index_of(links, op.link())?;
+    let index = find_link_index(links, op.link())?;
     let link = &mut links.all[index];
     match op {
         LinkOp::SetProperties(desired) => set_properties(link, desired),
@@ -277,8 +277,8 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
         LinkOp::RemoveAddresses { .. } => {
             (link.addresses, link.link_local_addresses) = (Vec::new(), Vec::new());
         }
-        LinkOp::Up(_) => link.up = Some(true),
-        LinkOp::Down(_) => link.up = Some(false),
+        LinkOp::Up(_) => link.is_up = Some(true),
+        LinkOp::Down(_) => link.is_up = Some(false),
         LinkOp::Join { bridge, .. } if link.master.as_ref() != Some(bridge) => {
             link.master = Some(bridge.clone());
             link.vlans = Some(PortVlans::default());
@@ -286,7 +286,11 @@ pub(crate) fn step(links: &mut Links, op: &LinkOp) -> Result<(), StepError> {
         LinkOp::Leave { .. } => (link.master, link.vlans) = (None, None),
         LinkOp::AddVlans { vlans, .. } => {
             if link.master.is_none() {
-                return Err(refused(&link.name, Errno::EOPNOTSUPP, Some("the link is not a port")));
+                return Err(refusal_error(
+                    &link.name,
+                    Errno::EOPNOTSUPP,
+                    Some("the link is not a port"),
+                ));
             }
             link.vlans.get_or_insert_default().all.extend(vlans.iter());
         }
@@ -308,12 +312,12 @@ fn set_properties(link: &mut Link, desired: &DesiredLink) {
     link.alias = Some(desired.alias.clone());
     link.group = Some(LINK_GROUP);
     link.mtu = Some(desired.mtu);
-    link.up = Some(true);
+    link.is_up = Some(true);
     link.state = Some(LinkState::Up);
     link.master.clone_from(&desired.master);
     link.ip_options = IpOptions {
         generates_ipv6_addresses: Some(false),
-        ipv6_disabled: Some(true),
+        is_ipv6_disabled: Some(true),
         arp_ignore: Some(8),
         rp_filter: Some(1),
     };
@@ -324,9 +328,9 @@ fn set_properties(link: &mut Link, desired: &DesiredLink) {
             link.vlan_filtering = Some(*vlan_aware);
             link.bridge = Some(BridgeOptions {
                 default_pvid: Some(0),
-                stp: Some(*stp),
+                is_stp_enabled: Some(*stp),
                 forward_delay: None,
-                mcast_snooping: Some(false),
+                is_mcast_snooping_enabled: Some(false),
             });
             link.vlans = Some(PortVlans::default());
         }
@@ -338,8 +342,12 @@ fn set_properties(link: &mut Link, desired: &DesiredLink) {
         DesiredKind::Vxlan { vni, port, local, .. } => {
             link.kind = LinkKind::Vxlan;
             let peers = link.tunnel.clone().unwrap_or_default().peers;
-            link.tunnel =
-                Some(Tunnel { vni: Some(*vni), port: Some(*port), local: Some(*local), peers });
+            link.tunnel = Some(VxlanTunnel {
+                vni: Some(*vni),
+                port: Some(*port),
+                local_address: Some(*local),
+                peers,
+            });
         }
     }
 }

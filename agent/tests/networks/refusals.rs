@@ -4,19 +4,19 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use berth_agent::apply::{Converged, converge};
+use berth_agent::apply::{ConvergeResult, converge};
 
-use super::kernel::{Killed, StepEvent, uplinks_of_port};
+use super::kernel::{AgentKill, StepEvent, uplinks_of_port};
 use super::*;
 
-struct World {
-    model: RefCell<Model>,
+struct TestHost {
+    model: RefCell<KernelModel>,
     tree: Tree,
 }
 
 /// Returns a host with enough uplinks and tunnel addresses to change between them.
-fn world() -> World {
-    let mut links = filtering_host().links;
+fn test_host() -> TestHost {
+    let mut links = host_facts_with_filter().links;
     links.all.extend(["eth4", "eth5"].map(|name| link(name, LinkKind::Physical)));
     links
         .all
@@ -26,12 +26,15 @@ fn world() -> World {
         .addresses
         .push("10.0.0.9/24".to_owned());
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
-    World { model: RefCell::new(Model { links, ..Model::default() }), tree: state() }
+    TestHost {
+        model: RefCell::new(KernelModel { links, ..KernelModel::default() }),
+        tree: state_tree(),
+    }
 }
 
-impl World {
+impl TestHost {
     /// Runs one cycle of the agent; returns `None` if the agent was killed.
-    fn cycle(&self, spec: &str, events: &[StepEvent]) -> Option<Converged> {
+    fn run_cycle(&self, spec: &str, events: &[StepEvent]) -> Option<ConvergeResult> {
         self.model.borrow_mut().events = events.to_vec();
         let text = format!(
             "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{spec}\n"
@@ -39,13 +42,13 @@ impl World {
         let manifest = Manifest::parse(&text).unwrap();
         assert_eq!(manifest.faults, []);
         let root = Root::open(self.tree.path()).unwrap();
-        let context = ApplyContext::new(&root, BOOT, &|| {}).with_kernel(&self.model);
+        let context = ApplyContext::new(&root, BOOT_ID, &|| {}).with_kernel(&self.model);
         let observe_host = || {
             let facts = HostFacts {
                 links: self.model.borrow().links.clone(),
-                ledger: Ledger::read(&root, Some(BOOT)).unwrap(),
-                boot_id: Some(BOOT.to_owned()),
-                ..host()
+                ledger: Ledger::read(&root, Some(BOOT_ID)).unwrap(),
+                boot_id: Some(BOOT_ID.to_owned()),
+                ..host_facts()
             };
             (facts, HostSettings::default())
         };
@@ -64,18 +67,18 @@ impl World {
         self.model.borrow_mut().events.clear();
         match result {
             Ok(converged) => Some(converged),
-            Err(killed) if killed.is::<Killed>() => None,
+            Err(killed) if killed.is::<AgentKill>() => None,
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
 
-    fn vm(port: &str, bridge: &str, vlan: Option<u16>) -> Link {
+    fn vm_port(port: &str, bridge: &str, vlan: Option<u16>) -> Link {
         let vlans = vlan.map(|vlan| {
             let id = VlanId::try_from(vlan).unwrap();
             let only = VlanSet::from_iter([id]);
             PortVlans { all: only.clone(), untagged: only, pvid: Some(id) }
         });
-        Link { master: Some(name(bridge)), vlans, ..link(port, LinkKind::Tun) }
+        Link { master: Some(link_name(bridge)), vlans, ..link(port, LinkKind::Tun) }
     }
 
     /// Returns the ports through which the frames of each VM leave the host. A link that is removed and created again
@@ -84,8 +87,9 @@ impl World {
         let links = &self.model.borrow().links;
         let vms = links.all.iter().filter(|link| link.kind == LinkKind::Tun);
         let describe_uplink = |uplink: String| {
-            let link = links.by_name(&name(&uplink)).unwrap();
-            let tunnel = link.tunnel.as_ref().map(|tunnel| (tunnel.port, tunnel.local, tunnel.vni));
+            let link = links.find_by_name(&link_name(&uplink)).unwrap();
+            let tunnel =
+                link.tunnel.as_ref().map(|tunnel| (tunnel.port, tunnel.local_address, tunnel.vni));
             format!("{uplink} {:?} {:?} {tunnel:?}", link.parent, link.vlan)
         };
         let uplinks_of_vm = |port: &Link| {
@@ -101,18 +105,25 @@ impl World {
 /// Values that a test changes in the spec of three networks with two tenants each.
 #[derive(Debug, Clone)]
 struct SpecOptions {
-    trunk: &'static str,
-    own: &'static str,
+    trunk_uplink: &'static str,
+    bridge_per_tenant_uplink: &'static str,
     port: u16,
     local: &'static str,
-    allow: bool,
+    allow_disruption: bool,
     /// True if the spec has the second tenant of each network.
-    second: bool,
+    has_second_tenants: bool,
 }
 
 impl SpecOptions {
     fn spec(&self) -> String {
-        let Self { trunk, own, port, local, allow, second } = self;
+        let Self {
+            trunk_uplink: trunk,
+            bridge_per_tenant_uplink: own,
+            port,
+            local,
+            allow_disruption: allow,
+            has_second_tenants: second,
+        } = self;
         let tenants = |suffix: &str, last: u32| {
             format!(
                 "  - {{name: a{suffix}, network: trunk, vlan: 12{last}}}\n  - {{name: b{suffix}, network: own, vlan: 12{last}}}\n  - {{name: c{suffix}, network: over, vni: 500{last}}}\n"
@@ -135,12 +146,12 @@ fn any_spec_options() -> impl Strategy<Value = SpecOptions> {
     );
     (uplinks, tunnels, any::<bool>(), any::<bool>()).prop_map(
         |((trunk, own), (port, local), allow, second)| SpecOptions {
-            trunk,
-            own,
+            trunk_uplink: trunk,
+            bridge_per_tenant_uplink: own,
             port,
             local,
-            allow,
-            second,
+            allow_disruption: allow,
+            has_second_tenants: second,
         },
     )
 }
@@ -148,18 +159,18 @@ fn any_spec_options() -> impl Strategy<Value = SpecOptions> {
 /// Generates the events of a plan: often none or one failure, sometimes several.
 fn any_events() -> impl Strategy<Value = Vec<StepEvent>> {
     let bad = prop::sample::select(vec![
-        StepEvent::Refused,
-        StepEvent::Refused,
-        StepEvent::Killed,
-        StepEvent::KilledAfter,
-        StepEvent::Attached,
+        StepEvent::StepRefused,
+        StepEvent::StepRefused,
+        StepEvent::AgentKilled,
+        StepEvent::AgentKilledAfterStep,
+        StepEvent::VmAttached,
     ]);
     let one = (0..24_usize, bad.clone()).prop_map(|(at, bad)| {
-        let mut events = vec![StepEvent::Done; at];
+        let mut events = vec![StepEvent::Success; at];
         events.push(bad);
         events
     });
-    let many = prop::collection::vec(prop_oneof![4 => Just(StepEvent::Done), 1 => bad], 0..40);
+    let many = prop::collection::vec(prop_oneof![4 => Just(StepEvent::Success), 1 => bad], 0..40);
     prop_oneof![1 => Just(Vec::new()), 3 => one, 1 => many]
 }
 
@@ -168,17 +179,17 @@ proptest! {
 
     #[test]
     fn refused_steps_disconnect_no_vm(changes in prop::collection::vec((any_spec_options(), any_events()), 1..6)) {
-        let world = world();
-        let original: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.up))).collect();
-        let start = SpecOptions { trunk: "eth1", own: "eth2", port: 4790, local: "10.0.0.1", allow: false, second: true };
-        world.cycle(&start.spec(), &[]).unwrap();
+        let world = test_host();
+        let original: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.is_up))).collect();
+        let start = SpecOptions { trunk_uplink: "eth1", bridge_per_tenant_uplink: "eth2", port: 4790, local: "10.0.0.1", allow_disruption: false, has_second_tenants: true };
+        world.run_cycle(&start.spec(), &[]).unwrap();
         let vms = [("vnet0", "br-tenant", Some(120)), ("vnet1", "own120", None), ("vnet2", "over5000", None)];
         let pending_vms = [("vnet3", "br-tenant", Some(121)), ("vnet4", "own121", None), ("vnet5", "over5001", None)];
         {
             let mut model = world.model.borrow_mut();
-            model.links.all.extend(vms.map(|(port, bridge, vlan)| World::vm(port, bridge, vlan)));
+            model.links.all.extend(vms.map(|(port, bridge, vlan)| TestHost::vm_port(port, bridge, vlan)));
             model.links.all.sort_by(|a, b| a.name.cmp(&b.name));
-            model.pending_vms = pending_vms.map(|(port, bridge, vlan)| World::vm(port, bridge, vlan)).to_vec();
+            model.pending_vms = pending_vms.map(|(port, bridge, vlan)| TestHost::vm_port(port, bridge, vlan)).to_vec();
         }
         prop_assert!(world.uplinks_of_vms().values().all(|ways| ways.len() == 1), "{:?}", world.uplinks_of_vms());
         let mut last = start;
@@ -189,14 +200,14 @@ proptest! {
             let before = world.uplinks_of_vms();
             known_uplinks.push(before.clone());
             let is_known = |vm: &LinkName, after: &BTreeSet<String>| known_uplinks.iter().any(|ways| ways.get(vm) == Some(after));
-            world.model.borrow_mut().refused = 0;
-            let result = world.cycle(&asked.spec(), fate);
+            world.model.borrow_mut().refused_count = 0;
+            let result = world.run_cycle(&asked.spec(), fate);
             let after = world.uplinks_of_vms();
-            let refused = world.model.borrow().refused;
+            let refused = world.model.borrow().refused_count;
             for (vm, ways) in &before {
                 // Without `allow`, the ports of a VM stay the same, even if the agent is killed; only a lost port may
                 // be restored.
-                if !asked.allow && !ways.is_empty() && !is_known(vm, &after[vm]) {
+                if !asked.allow_disruption && !ways.is_empty() && !is_known(vm, &after[vm]) {
                     prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, result.as_ref().map(|ended| &ended.outcomes));
                 } else if result.is_some() && refused < 2 && !ways.is_empty() {
                     prop_assert!(!after[vm].is_empty(), "{} {:?} {:?}", vm, asked, result.as_ref().map(|ended| &ended.outcomes));
@@ -210,21 +221,21 @@ proptest! {
             last = asked.clone();
         }
         // In these last cycles the kernel refuses no step, so everything must match the spec afterwards.
-        let last = SpecOptions { allow: true, second: true, ..last };
-        world.cycle(&last.spec(), &[]).unwrap();
-        let converged = world.cycle(&last.spec(), &[]).unwrap();
-        prop_assert!(converged.plan.is_empty(), "{:#?}", sentences(&converged.plan));
+        let last = SpecOptions { allow_disruption: true, has_second_tenants: true, ..last };
+        world.run_cycle(&last.spec(), &[]).unwrap();
+        let converged = world.run_cycle(&last.spec(), &[]).unwrap();
+        prop_assert!(converged.plan.is_empty(), "{:#?}", change_lines(&converged.plan));
         prop_assert!(world.uplinks_of_vms().values().all(|ways| ways.len() == 1), "{:?}", world.uplinks_of_vms());
-        prop_assert!(world.uplinks_of_vms()[&name("vnet0")].iter().all(|way| way.starts_with(last.trunk)), "{:?}", world.uplinks_of_vms());
+        prop_assert!(world.uplinks_of_vms()[&link_name("vnet0")].iter().all(|way| way.starts_with(last.trunk_uplink)), "{:?}", world.uplinks_of_vms());
         // All VMs are removed, and then everything that Berth created is removed.
         world.model.borrow_mut().links.all.retain(|link| link.kind != LinkKind::Tun);
         for _ in 0..2 {
-            world.cycle("  {}", &[]).unwrap();
+            world.run_cycle("  {}", &[]).unwrap();
         }
-        let current: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.up))).collect();
+        let current: BTreeSet<String> = world.model.borrow().links.all.iter().map(|link| format!("{:?}", (&link.name, &link.master, link.is_up))).collect();
         prop_assert_eq!(current, original);
         let root = Root::open(world.tree.path()).unwrap();
-        prop_assert_eq!(Ledger::read(&root, Some(BOOT)).unwrap(), Ledger::default());
+        prop_assert_eq!(Ledger::read(&root, Some(BOOT_ID)).unwrap(), Ledger::default());
         prop_assert!(world.model.borrow().violations.is_empty());
     }
 }
@@ -233,27 +244,27 @@ proptest! {
 #[test]
 fn refused_join_keeps_the_old_uplink() {
     let start = SpecOptions {
-        trunk: "eth1",
-        own: "eth2",
+        trunk_uplink: "eth1",
+        bridge_per_tenant_uplink: "eth2",
         port: 4790,
         local: "10.0.0.1",
-        allow: true,
-        second: true,
+        allow_disruption: true,
+        has_second_tenants: true,
     };
-    let other = SpecOptions { trunk: "eth4", ..start.clone() };
+    let other = SpecOptions { trunk_uplink: "eth4", ..start.clone() };
     // The kernel refuses each step in turn: the first is the join.
     for refused in 0..4 {
-        let world = world();
-        world.cycle(&start.spec(), &[]).unwrap();
-        world.model.borrow_mut().links.all.push(World::vm("vnet0", "br-tenant", Some(120)));
+        let world = test_host();
+        world.run_cycle(&start.spec(), &[]).unwrap();
+        world.model.borrow_mut().links.all.push(TestHost::vm_port("vnet0", "br-tenant", Some(120)));
         world.model.borrow_mut().links.all.sort_by(|a, b| a.name.cmp(&b.name));
-        let mut events = vec![StepEvent::Done; refused];
-        events.push(StepEvent::Refused);
-        let converged = world.cycle(&other.spec(), &events).unwrap();
+        let mut events = vec![StepEvent::Success; refused];
+        events.push(StepEvent::StepRefused);
+        let converged = world.run_cycle(&other.spec(), &events).unwrap();
         let failed: Vec<&Outcome> =
             converged.outcomes.iter().filter(|o| o.result == ChangeResult::Failed).collect();
         assert_eq!(failed.len(), 1, "{:#?}", converged.outcomes);
-        let uplinks = world.uplinks_of_vms()[&name("vnet0")].clone();
+        let uplinks = world.uplinks_of_vms()[&link_name("vnet0")].clone();
         assert!(
             uplinks.len() == 1 && uplinks.first().unwrap().starts_with("eth1"),
             "{refused}: {uplinks:?}"
@@ -264,8 +275,10 @@ fn refused_join_keeps_the_old_uplink() {
             refused > 1,
             "{refused}: {message}"
         );
-        let again = world.cycle(&other.spec(), &[]).unwrap();
-        assert!(again.plan.is_empty(), "{:#?}", sentences(&again.plan));
-        assert!(world.uplinks_of_vms()[&name("vnet0")].iter().all(|way| way.starts_with("eth4")));
+        let again = world.run_cycle(&other.spec(), &[]).unwrap();
+        assert!(again.plan.is_empty(), "{:#?}", change_lines(&again.plan));
+        assert!(
+            world.uplinks_of_vms()[&link_name("vnet0")].iter().all(|way| way.starts_with("eth4"))
+        );
     }
 }

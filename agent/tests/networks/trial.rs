@@ -4,40 +4,45 @@ use berth_agent::apply::{ApplyBlocked, converge, links::trial};
 
 use super::*;
 
-const NOTE: &str = r#"{"bootID": "BOOT", "network": "trunk", "settings": "x", "port": "eth1", "bridge": "br-tenant", "deadline": 100}"#;
+const TRIAL_NOTE: &str = r#"{"bootID": "BOOT", "network": "trunk", "settings": "x", "port": "eth1", "bridge": "br-tenant", "deadline": 100}"#;
 
-fn tree(boot: &str) -> (Tree, Root) {
+fn tree_with_note(boot: &str) -> (Tree, Root) {
     let tree = Tree::new();
-    tree.file(trial::FILE, NOTE.replace("BOOT", boot));
+    tree.write_file(trial::NOTE_FILE, TRIAL_NOTE.replace("BOOT", boot));
     let root = Root::open(tree.path()).unwrap();
     (tree, root)
 }
 
 #[test]
-fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
-    for (noted, now) in [(BOOT, ""), ("", BOOT), ("", "")] {
-        let (_tree, root) = tree(noted);
-        let error = trial::recover(&root, now).unwrap_err();
+fn note_without_a_boot_id_stays_and_blocks_all_changes() {
+    for (noted, now) in [(BOOT_ID, ""), ("", BOOT_ID), ("", "")] {
+        let (_tree, root) = tree_with_note(noted);
+        let error = trial::roll_back_unfinished_trial(&root, now).unwrap_err();
         assert!(
             error.to_string().contains("eth1 was attached on trial, and it is unknown"),
             "{error}"
         );
-        assert!(root.exists(trial::FILE));
+        assert!(root.exists(trial::NOTE_FILE));
 
-        let mut facts = host();
-        facts.boot_id = Some(BOOT.to_owned());
-        let model = RefCell::new(Model { links: facts.links.clone(), ..Model::default() });
-        let reason = ApplyBlocked::Trial(error);
-        let context = ApplyContext::new(&root, BOOT, &|| {})
+        let mut facts = host_facts();
+        facts.boot_id = Some(BOOT_ID.to_owned());
+        let model =
+            RefCell::new(KernelModel { links: facts.links.clone(), ..KernelModel::default() });
+        let reason = ApplyBlocked::TrialNotRolledBack(error);
+        let context = ApplyContext::new(&root, BOOT_ID, &|| {})
             .with_kernel(&model)
             .with_blocked_reason(Some(reason.clone()));
         let text = format!(
-            "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{SHARED}"
+            "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {{name: a}}\nspec:\n{SHARED_BRIDGE_SPEC}"
         );
         let manifest = Manifest::parse(&text).unwrap();
         let observe_host = || {
             (
-                HostFacts { links: facts.links.clone(), boot_id: facts.boot_id.clone(), ..host() },
+                HostFacts {
+                    links: facts.links.clone(),
+                    boot_id: facts.boot_id.clone(),
+                    ..host_facts()
+                },
                 HostSettings::default(),
             )
         };
@@ -57,8 +62,8 @@ fn a_note_without_a_boot_id_stays_and_stops_all_changes() {
 }
 
 #[test]
-fn a_note_of_another_boot_is_void() {
-    let (_tree, root) = tree("another");
-    assert_eq!(trial::recover(&root, BOOT).unwrap(), None);
-    assert!(!root.exists(trial::FILE));
+fn note_of_another_boot_is_removed() {
+    let (_tree, root) = tree_with_note("another");
+    assert_eq!(trial::roll_back_unfinished_trial(&root, BOOT_ID).unwrap(), None);
+    assert!(!root.exists(trial::NOTE_FILE));
 }

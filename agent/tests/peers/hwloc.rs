@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::kernel;
-use crate::machine::{Machine, in_bytes, text};
+use crate::machine::{CapturedMachine, in_bytes, json_text};
 use crate::units::{Cpus, format_cpu_list, parse_bytes, parse_cpu_mask};
 
 /// An object of hwloc's tree. The tree is stored as a list, in which parents precede their children.
-struct Object {
+struct TopologyObject {
     depth: usize,
     kind: String,
     /// Index that the operating system gives the object (`P#` or `os_index`).
@@ -16,7 +16,7 @@ struct Object {
     attributes: BTreeMap<String, String>,
 }
 
-impl Object {
+impl TopologyObject {
     /// Returns an attribute; the attribute may have several names, one for each format.
     fn attribute(&self, names: &[&str]) -> Option<&str> {
         names.iter().find_map(|name| self.attributes.get(*name)).map(String::as_str)
@@ -45,10 +45,10 @@ struct CpuKind {
 }
 
 pub(crate) struct Topology {
-    objects: Vec<Object>,
+    objects: Vec<TopologyObject>,
     kinds: Vec<CpuKind>,
     /// CPUs that hwloc detects, but does not include in its topology.
-    left_out: Cpus,
+    hidden_cpus: Cpus,
 }
 
 impl Topology {
@@ -59,7 +59,7 @@ impl Topology {
             .take_while(|line| !line.starts_with("depth "))
             .map(|line| {
                 let content = line.trim_start();
-                let words = words(content);
+                let words = split_words(content);
                 let mut index = None;
                 let mut attributes = BTreeMap::new();
                 for word in &words {
@@ -71,7 +71,7 @@ impl Topology {
                     }
                 }
                 let name = content.strip_suffix('"').and_then(|rest| rest.rsplit('"').next());
-                Object {
+                TopologyObject {
                     depth: line.len() - content.len(),
                     kind: words.into_iter().next().unwrap_or_default(),
                     index,
@@ -93,12 +93,12 @@ impl Topology {
         Self {
             objects,
             kinds: kinds.collect(),
-            left_out: left_out.map(|(_, mask)| parse_cpu_mask(mask)).unwrap_or_default(),
+            hidden_cpus: left_out.map(|(_, mask)| parse_cpu_mask(mask)).unwrap_or_default(),
         }
     }
 
     pub(crate) fn from_xml(output: &str) -> Self {
-        let mut objects: Vec<Object> = Vec::new();
+        let mut objects: Vec<TopologyObject> = Vec::new();
         let mut kinds = Vec::new();
         // Positions of the XML elements that are not closed yet.
         let mut open = Vec::new();
@@ -107,7 +107,7 @@ impl Topology {
             match tag.split_whitespace().next() {
                 Some("object") => {
                     let mut take = |key| attributes.remove(key).unwrap_or_default();
-                    objects.push(Object {
+                    objects.push(TopologyObject {
                         depth: open.len(),
                         kind: take("type"),
                         index: take("os_index").parse().ok(),
@@ -139,18 +139,18 @@ impl Topology {
         let left_out = mask("complete_cpuset")
             .zip(mask("cpuset"))
             .map(|(complete, shown)| complete.difference(&shown).copied().collect());
-        Self { kinds, left_out: left_out.unwrap_or_default(), objects }
+        Self { kinds, hidden_cpus: left_out.unwrap_or_default(), objects }
     }
 
-    pub(crate) fn compare(&self, machine: &mut Machine) {
-        let offline = kernel::offline(&machine.root);
+    pub(crate) fn compare(&self, machine: &mut CapturedMachine) {
+        let offline = kernel::offline_cpus(&machine.root);
         machine.compare_values(
             "offline",
             format_cpu_list(&offline),
             machine.capability("cpu/offline"),
         );
         // In a cgroup, hwloc shows only the CPUs of the cgroup; the agent shows all CPUs of the machine.
-        if self.left_out.is_subset(&offline) {
+        if self.hidden_cpus.is_subset(&offline) {
             self.compare_cpus(machine);
             self.compare_zones(machine);
         }
@@ -158,7 +158,7 @@ impl Topology {
         self.compare_devices(machine);
     }
 
-    fn compare_cpus(&self, machine: &mut Machine) {
+    fn compare_cpus(&self, machine: &mut CapturedMachine) {
         let everything = 0..self.objects.len();
         let cpus: Cpus = everything.clone().filter_map(|position| self.cpu_at(position)).collect();
         machine.compare_values("online", format_cpu_list(&cpus), machine.capability("cpu/online"));
@@ -171,8 +171,8 @@ impl Topology {
         }
         // hwloc counts the two halves of a module of these processors as cores; lscpu and the agent count them as
         // threads.
-        let family = (kernel::cpuinfo(&machine.root, "vendor_id"))
-            .zip(kernel::cpuinfo(&machine.root, "cpu family"));
+        let family = (kernel::cpuinfo_value(&machine.root, "vendor_id"))
+            .zip(kernel::cpuinfo_value(&machine.root, "cpu family"));
         let has_modules = family == Some(("AuthenticAMD".to_owned(), "21".to_owned()));
         let threads = of_kind("Core").map(|core| self.cpus_below(core).len());
         if let Some(max_threads) = threads.clone().max().filter(|_| !has_modules) {
@@ -185,7 +185,7 @@ impl Topology {
         }
     }
 
-    fn compare_zones(&self, machine: &mut Machine) {
+    fn compare_zones(&self, machine: &mut CapturedMachine) {
         // hwloc ignores nodes that contain CPUs of another node. The agent reports all nodes of the kernel, which
         // `kernel::compare_zones` checks.
         if kernel::nodes_overlap(&machine.root) {
@@ -195,7 +195,7 @@ impl Topology {
             let ("NUMANode", Some(id)) = (object.kind.as_str(), object.index) else { continue };
             // hwloc assigns the CPUs of adjacent nodes to a node without CPUs.
             if !kernel::is_memory_only(&machine.root, id) {
-                let cpus = format_cpu_list(&self.cpus_below(self.home_of_memory(position)));
+                let cpus = format_cpu_list(&self.cpus_below(self.object_with_local_cpus(position)));
                 machine.compare_values(&format!("zone {id} cpus"), cpus, machine.zone(id, "cpus"));
             }
             let Some(memory) = object.attribute(&["local", "local_memory"]) else { continue };
@@ -210,7 +210,7 @@ impl Topology {
         }
     }
 
-    fn compare_kinds(&self, machine: &mut Machine) {
+    fn compare_kinds(&self, machine: &mut CapturedMachine) {
         let hybrid = machine.capability("cpu/hybrid");
         match self.kinds.len() {
             0 | 1 if hybrid == "nothing" => {}
@@ -218,14 +218,15 @@ impl Topology {
         }
         let best = self.kinds.iter().filter(|kind| kind.efficiency.is_some_and(|rank| rank >= 0));
         let best = best.max_by_key(|kind| kind.efficiency);
-        let performance = kernel::core_kind(machine, "Performance");
+        let performance = kernel::reported_core_kind(machine, "Performance");
         if let Some(best) = best.filter(|_| performance != "nothing") {
             machine.compare_values("Performance cores", format_cpu_list(&best.cpus), performance);
         }
     }
 
-    fn compare_devices(&self, machine: &mut Machine) {
-        let is_device = |object: &Object| object.is_os_device() || object.pci_address().is_some();
+    fn compare_devices(&self, machine: &mut CapturedMachine) {
+        let is_device =
+            |object: &TopologyObject| object.is_os_device() || object.pci_address().is_some();
         if !self.objects.iter().any(is_device) {
             // lstopo was run without devices.
             return;
@@ -235,7 +236,7 @@ impl Topology {
         let mut drives = BTreeSet::new();
         for (position, object) in devices {
             let name = object.name.clone();
-            let pci = self.pci_of(position).unwrap_or("nothing").to_owned();
+            let pci = self.pci_address_of(position).unwrap_or("nothing").to_owned();
             if let Some(mac) = object.attributes.get("Address") {
                 links.insert([name, mac.clone(), pci]);
             } else if object.is_nvme() {
@@ -247,13 +248,13 @@ impl Topology {
         let uplinks = machine.capabilities("uplinks").into_iter();
         let uplinks: BTreeSet<_> = uplinks
             .filter(|uplink| uplink["kind"] != "Bond")
-            .map(|uplink| ["name", "mac", "pciAddress"].map(|key| text(uplink.get(key))))
+            .map(|uplink| ["name", "mac", "pciAddress"].map(|key| json_text(uplink.get(key))))
             .collect();
         // Drives without a block driver are named by their PCI address.
         let nvme: BTreeSet<_> = machine
             .capabilities("nvme")
             .iter()
-            .map(|drive| ["name", "size", "pciAddress"].map(|key| text(drive.get(key))))
+            .map(|drive| ["name", "size", "pciAddress"].map(|key| json_text(drive.get(key))))
             .map(|[name, size, pci]| [name, in_bytes(&size), pci])
             .filter(|[name, ..]| name.starts_with("nvme"))
             .collect();
@@ -262,7 +263,7 @@ impl Topology {
     }
 
     /// Returns the positions of all descendants of an object.
-    fn below(&self, position: usize) -> impl Iterator<Item = usize> {
+    fn descendants(&self, position: usize) -> impl Iterator<Item = usize> {
         let depth = self.objects[position].depth;
         (position + 1..self.objects.len()).take_while(move |at| self.objects[*at].depth > depth)
     }
@@ -276,11 +277,11 @@ impl Topology {
     }
 
     fn cpus_below(&self, position: usize) -> Cpus {
-        self.below(position).filter_map(|at| self.cpu_at(at)).collect()
+        self.descendants(position).filter_map(|at| self.cpu_at(at)).collect()
     }
 
     /// Returns the object with the local CPUs of a NUMA node: its nearest ancestor that is not a memory cache.
-    fn home_of_memory(&self, node: usize) -> usize {
+    fn object_with_local_cpus(&self, node: usize) -> usize {
         let mut home = node;
         while let Some(parent) = self.parent(home) {
             home = parent;
@@ -292,7 +293,7 @@ impl Topology {
     }
 
     /// Returns the PCI function of a device.
-    fn pci_of(&self, position: usize) -> Option<&str> {
+    fn pci_address_of(&self, position: usize) -> Option<&str> {
         let mut ancestor = position;
         loop {
             ancestor = self.parent(ancestor)?;
@@ -307,7 +308,7 @@ fn compare_sets(
     field: &str,
     tool: &BTreeSet<[String; 3]>,
     berth: &BTreeSet<[String; 3]>,
-    machine: &mut Machine,
+    machine: &mut CapturedMachine,
 ) {
     let names: BTreeSet<_> = tool.union(berth).map(|[name, ..]| name).collect();
     let describe = |set: &BTreeSet<[String; 3]>, name: &String| {
@@ -325,7 +326,7 @@ fn compare_sets(
 }
 
 /// Splits at spaces outside quotes, and removes the quotes.
-fn words(line: &str) -> Vec<String> {
+fn split_words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
     for c in line.chars() {

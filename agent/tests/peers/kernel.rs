@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::machine::{Machine, in_bytes, text};
+use crate::machine::{CapturedMachine, in_bytes, json_text};
 use crate::units::{Cpus, format_cpu_list, parse_cpu_list, parse_cpu_mask};
 
 /// Compares the zones with the nodes of the kernel: the same set, with the same memory and huge pages.
-pub(crate) fn compare_zones(machine: &mut Machine) {
-    let nodes = nodes(&machine.root);
+pub(crate) fn compare_zones(machine: &mut CapturedMachine) {
+    let nodes = node_folders(&machine.root);
     if nodes.is_empty() {
         return;
     }
     let ids = format_cpu_list(&nodes.keys().copied().collect());
     machine.compare_values("zone ids (kernel)", ids, format_cpu_list(&machine.zone_ids()));
 
-    let offline = offline(&machine.root);
+    let offline = offline_cpus(&machine.root);
     for (id, node) in &nodes {
         if let Some(cpus) = cpus_of_node(node) {
             // Some kernels also list CPUs of the node that are offline.
@@ -33,21 +33,21 @@ pub(crate) fn compare_zones(machine: &mut Machine) {
             let berth: BTreeSet<_> = machine
                 .zone_list(*id, "hugepages")
                 .iter()
-                .map(|pool| (in_bytes(&text(pool.get("size"))), text(pool.get("total"))))
+                .map(|pool| (in_bytes(&json_text(pool.get("size"))), json_text(pool.get("total"))))
                 .collect();
             let field = format!("zone {id} huge pages, size and total (kernel)");
-            machine.compare_values(&field, list_of_pools(&pools), list_of_pools(&berth));
+            machine.compare_values(&field, format_pools(&pools), format_pools(&berth));
         }
     }
-    if nodes_overlap(&machine.root) && !machine.log.to_lowercase().contains("overlap") {
-        machine.mismatch("nodes overlap, but there is no warning on stderr".to_owned());
+    if nodes_overlap(&machine.root) && !machine.stderr.to_lowercase().contains("overlap") {
+        machine.add_mismatch("nodes overlap, but there is no warning on stderr".to_owned());
     }
 }
 
 /// Compares the kinds of cores: a hybrid x86 machine has a performance monitoring unit for each kind.
-pub(crate) fn compare_core_kinds(machine: &mut Machine) {
+pub(crate) fn compare_core_kinds(machine: &mut CapturedMachine) {
     let devices = machine.root.join("sys/devices");
-    if let Some(online) = line(&devices.join("system/cpu/online")) {
+    if let Some(online) = read_line(&devices.join("system/cpu/online")) {
         machine.compare_values(
             "online",
             format_cpu_list(&parse_cpu_list(&online)),
@@ -55,7 +55,7 @@ pub(crate) fn compare_core_kinds(machine: &mut Machine) {
         );
     }
     let kinds = [("Performance", "cpu_core/cpus"), ("Efficiency", "cpu_atom/cpus")]
-        .map(|(kind, file)| (kind, line(&devices.join(file))));
+        .map(|(kind, file)| (kind, read_line(&devices.join(file))));
     if kinds.iter().all(|(_, cpus)| cpus.is_some()) {
         machine.compare_values("hybrid", true, machine.capability("cpu/hybrid"));
         for (kind, cpus) in kinds {
@@ -63,23 +63,23 @@ pub(crate) fn compare_core_kinds(machine: &mut Machine) {
             machine.compare_values(
                 &format!("{kind} cores"),
                 format_cpu_list(&cpus),
-                core_kind(machine, kind),
+                reported_core_kind(machine, kind),
             );
         }
     }
 }
 
 /// Returns the CPUs of one kind in the report.
-pub(crate) fn core_kind(machine: &Machine, kind: &str) -> String {
+pub(crate) fn reported_core_kind(machine: &CapturedMachine, kind: &str) -> String {
     let kinds = machine.capabilities("cpu/coreKinds");
-    text(kinds.iter().find(|entry| entry["kind"] == kind).and_then(|entry| entry.get("cpus")))
+    json_text(kinds.iter().find(|entry| entry["kind"] == kind).and_then(|entry| entry.get("cpus")))
 }
 
 /// Returns the CPUs that are present but offline. A CPU that cannot be taken offline has no `online` file.
-pub(crate) fn offline(root: &Path) -> Cpus {
-    let cpus = numbered(&root.join("sys/devices/system/cpu"), "cpu");
+pub(crate) fn offline_cpus(root: &Path) -> Cpus {
+    let cpus = numbered_folders(&root.join("sys/devices/system/cpu"), "cpu");
     cpus.into_iter()
-        .filter(|(_, folder)| line(&folder.join("online")).as_deref() == Some("0"))
+        .filter(|(_, folder)| read_line(&folder.join("online")).as_deref() == Some("0"))
         .map(|(cpu, _)| cpu)
         .collect()
 }
@@ -87,7 +87,7 @@ pub(crate) fn offline(root: &Path) -> Cpus {
 /// Returns true if two nodes contain the same CPU, which only faulty firmware causes.
 pub(crate) fn nodes_overlap(root: &Path) -> bool {
     let mut seen = Cpus::new();
-    nodes(root)
+    node_folders(root)
         .values()
         .filter_map(|node| cpus_of_node(node))
         .flatten()
@@ -96,24 +96,27 @@ pub(crate) fn nodes_overlap(root: &Path) -> bool {
 
 /// Returns true if a node has no CPUs.
 pub(crate) fn is_memory_only(root: &Path, id: u32) -> bool {
-    nodes(root).get(&id).and_then(|node| cpus_of_node(node)).is_some_and(|cpus| cpus.is_empty())
+    node_folders(root)
+        .get(&id)
+        .and_then(|node| cpus_of_node(node))
+        .is_some_and(|cpus| cpus.is_empty())
 }
 
 /// Returns the first value of a key in `/proc/cpuinfo`.
-pub(crate) fn cpuinfo(root: &Path, key: &str) -> Option<String> {
+pub(crate) fn cpuinfo_value(root: &Path, key: &str) -> Option<String> {
     let file = fs::read_to_string(root.join("proc/cpuinfo")).ok()?;
     let mut pairs = file.lines().filter_map(|line| line.split_once(':'));
     pairs.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
 }
 
-fn nodes(root: &Path) -> BTreeMap<u32, PathBuf> {
-    numbered(&root.join("sys/devices/system/node"), "node")
+fn node_folders(root: &Path) -> BTreeMap<u32, PathBuf> {
+    numbered_folders(&root.join("sys/devices/system/node"), "node")
 }
 
 /// Returns the CPUs of a node. Older captures have only the mask.
 fn cpus_of_node(node: &Path) -> Option<Cpus> {
-    let list = line(&node.join("cpulist")).map(|list| parse_cpu_list(&list));
-    list.or_else(|| line(&node.join("cpumap")).map(|mask| parse_cpu_mask(&mask)))
+    let list = read_line(&node.join("cpulist")).map(|list| parse_cpu_list(&list));
+    list.or_else(|| read_line(&node.join("cpumap")).map(|mask| parse_cpu_mask(&mask)))
 }
 
 /// Returns the memory of a node, from a line such as `Node 0 MemTotal:     16772456 kB`.
@@ -130,17 +133,17 @@ fn hugepages_of_node(node: &Path) -> BTreeSet<(String, String)> {
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            Some(((kib * 1024).to_string(), line(&entry.path().join("nr_hugepages"))?))
+            Some(((kib * 1024).to_string(), read_line(&entry.path().join("nr_hugepages"))?))
         })
         .collect()
 }
 
-fn list_of_pools(pools: &BTreeSet<(String, String)>) -> String {
+fn format_pools(pools: &BTreeSet<(String, String)>) -> String {
     pools.iter().map(|(size, total)| format!("{size} x {total}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the folders with names of `prefix` and a number, by this number.
-fn numbered(folder: &Path, prefix: &str) -> BTreeMap<u32, PathBuf> {
+fn numbered_folders(folder: &Path, prefix: &str) -> BTreeMap<u32, PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     entries
         .filter_map(|entry| {
@@ -151,6 +154,6 @@ fn numbered(folder: &Path, prefix: &str) -> BTreeMap<u32, PathBuf> {
         .collect()
 }
 
-fn line(path: &Path) -> Option<String> {
+fn read_line(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok().map(|content| content.trim().to_owned())
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use crate::machine::Machine;
+use crate::machine::CapturedMachine;
 use crate::units::{Cpus, format_cpu_list, parse_cpu_list};
 
 pub(crate) fn is_installed() -> bool {
@@ -13,7 +13,7 @@ pub(crate) fn is_installed() -> bool {
 
 /// Runs lscpu on a captured tree. Returns `None` for a tree that lscpu cannot read: lscpu needs the file `possible`,
 /// which Linux 2.6.33 and later have.
-pub(crate) fn from_tree(root: &Path) -> Option<String> {
+pub(crate) fn run_on_tree(root: &Path) -> Option<String> {
     if !root.join("sys/devices/system/cpu/possible").exists() {
         return None;
     }
@@ -26,12 +26,12 @@ pub(crate) fn from_tree(root: &Path) -> Option<String> {
     Some(format!("{}\n{}", run(&[]), run(&["--parse=CPU,Core,Socket,Node"])))
 }
 
-pub(crate) fn compare(output: &str, machine: &mut Machine) {
+pub(crate) fn compare(output: &str, machine: &mut CapturedMachine) {
     let summary = Summary::new(output);
 
-    let online = parse_cpu_list(summary.first("On-line CPU(s) list").unwrap_or_default());
+    let online = parse_cpu_list(summary.first_value("On-line CPU(s) list").unwrap_or_default());
     machine.compare_values("online", format_cpu_list(&online), machine.capability("cpu/online"));
-    let offline = parse_cpu_list(summary.first("Off-line CPU(s) list").unwrap_or_default());
+    let offline = parse_cpu_list(summary.first_value("Off-line CPU(s) list").unwrap_or_default());
     machine.compare_values("offline", format_cpu_list(&offline), machine.capability("cpu/offline"));
     machine.compare_values("threads", online.len(), machine.capability("cpu/threads"));
 
@@ -61,7 +61,7 @@ pub(crate) fn compare(output: &str, machine: &mut Machine) {
     // On a machine with books, the summary describes the whole machine and not this partition.
     let sockets: Vec<_> = summary.numbers("Socket(s)").collect();
     let cores: Vec<_> = summary.numbers("Core(s) per socket").collect();
-    if let ([sockets], [cores], None) = (&*sockets, &*cores, summary.first("Book(s)")) {
+    if let ([sockets], [cores], None) = (&*sockets, &*cores, summary.first_value("Book(s)")) {
         machine.compare_values("sockets (summary)", sockets, machine.capability("cpu/sockets"));
         // Sockets may have different numbers of CPUs if some CPUs are offline.
         if offline.is_empty() {
@@ -74,11 +74,11 @@ pub(crate) fn compare(output: &str, machine: &mut Machine) {
     }
 
     // On other architectures lscpu uses its built-in tables of names.
-    if matches!(summary.first("Vendor ID"), Some("GenuineIntel" | "AuthenticAMD")) {
+    if matches!(summary.first_value("Vendor ID"), Some("GenuineIntel" | "AuthenticAMD")) {
         for (key, field) in [("Vendor ID", "vendor"), ("Model name", "model")] {
-            if let Some(value) = summary.first(key).filter(|value| *value != "-") {
-                let berth = collapse(&machine.capability(&format!("cpu/{field}")));
-                machine.compare_values(field, collapse(value), berth);
+            if let Some(value) = summary.first_value(key).filter(|value| *value != "-") {
+                let berth = collapse_spaces(&machine.capability(&format!("cpu/{field}")));
+                machine.compare_values(field, collapse_spaces(value), berth);
             }
         }
     }
@@ -86,7 +86,7 @@ pub(crate) fn compare(output: &str, machine: &mut Machine) {
     compare_zones(&summary.zones(), &online, machine);
 }
 
-fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut Machine) {
+fn compare_zones(zones: &BTreeMap<u32, Cpus>, online: &Cpus, machine: &mut CapturedMachine) {
     // If lscpu shows no NUMA nodes, the agent may report one zone with all CPUs.
     let without_numa = BTreeMap::from([(0, online.clone())]);
     let zones = match (zones.is_empty(), machine.zones().next().is_some()) {
@@ -114,16 +114,16 @@ impl<'a> Summary<'a> {
         Self(pairs.map(|(key, value)| (key.trim(), value.trim())).collect())
     }
 
-    fn all(&self, key: &str) -> impl Iterator<Item = &'a str> {
+    fn values(&self, key: &str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |pair| pair.0 == key).map(|pair| pair.1)
     }
 
-    fn first(&self, key: &str) -> Option<&'a str> {
-        self.all(key).next()
+    fn first_value(&self, key: &str) -> Option<&'a str> {
+        self.values(key).next()
     }
 
     fn numbers(&self, key: &str) -> impl Iterator<Item = u32> {
-        self.all(key).filter_map(|value| value.parse().ok())
+        self.values(key).filter_map(|value| value.parse().ok())
     }
 
     /// Returns the zones, from lines such as `NUMA node0 CPU(s):   0-62:2`.
@@ -133,6 +133,6 @@ impl<'a> Summary<'a> {
     }
 }
 
-fn collapse(text: &str) -> String {
+fn collapse_spaces(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -15,19 +15,19 @@ const TIME_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum width of tables.
 const TABLE_WIDTH: usize = 80;
 
-pub(crate) struct Machine {
+pub(crate) struct CapturedMachine {
     pub(crate) name: String,
     /// The folder that contains `sys`.
     pub(crate) root: PathBuf,
     /// Output of `report`.
     report: Value,
     /// Warnings of `report`.
-    pub(crate) log: String,
+    pub(crate) stderr: String,
     pub(crate) mismatches: Vec<String>,
-    _unpacked: TempDir,
+    _unpacked_folder: TempDir,
 }
 
-impl Machine {
+impl CapturedMachine {
     pub(crate) fn unpack(archive: &Path, suffix: &str) -> Self {
         let unpacked = TempDir::new().expect("a temporary folder");
         let status = Command::new("tar")
@@ -45,45 +45,47 @@ impl Machine {
             root: folder_with_sys(unpacked.path())
                 .unwrap_or_else(|| panic!("no sys in {}", archive.display())),
             report: Value::Null,
-            log: String::new(),
+            stderr: String::new(),
             mismatches: Vec::new(),
-            _unpacked: unpacked,
+            _unpacked_folder: unpacked,
         }
     }
 
     /// Runs the read-only commands of the agent, and checks properties of any tree. Returns true if
     /// there is a report to compare.
     pub(crate) fn run_agent(&mut self) -> bool {
-        let (code, report, log) = self.run("report", "json");
+        let (code, report, log) = self.run_command("report", "json");
         if code != "0" {
-            self.mismatch(format!("exit code of report: expected 0, got {code}: {log}"));
+            self.add_mismatch(format!("exit code of report: expected 0, got {code}: {log}"));
         }
-        let (_, again, _) = self.run("report", "json");
+        let (_, again, _) = self.run_command("report", "json");
         if report != again {
-            self.mismatch("two reports of the same tree differ".to_owned());
+            self.add_mismatch("two reports of the same tree differ".to_owned());
         }
         self.report = self.parse("report", &report);
-        self.log = log;
+        self.stderr = log;
 
-        let (code, table, _) = self.run("report", "table");
+        let (code, table, _) = self.run_command("report", "table");
         if code != "0" {
-            self.mismatch(format!("exit code of report --output table: expected 0, got {code}"));
+            self.add_mismatch(format!(
+                "exit code of report --output table: expected 0, got {code}"
+            ));
         }
         for line in table.lines().filter(|line| line.chars().count() > TABLE_WIDTH) {
             let width = line.chars().count();
-            self.mismatch(format!("the table has a line of {width} columns: {line}"));
+            self.add_mismatch(format!("the table has a line of {width} columns: {line}"));
         }
 
-        let (code, check, _) = self.run("check", "json");
+        let (code, check, _) = self.run_command("check", "json");
         if !["0", "1"].contains(&code.as_str()) {
-            self.mismatch(format!("exit code of check: expected 0 or 1, got {code}"));
+            self.add_mismatch(format!("exit code of check: expected 0 or 1, got {code}"));
         }
         self.parse("check", &check);
         !self.report.is_null()
     }
 
     /// Runs a command, and returns the exit code, standard output and standard error.
-    fn run(&mut self, command: &str, format: &str) -> (String, String, String) {
+    fn run_command(&mut self, command: &str, format: &str) -> (String, String, String) {
         let start = Instant::now();
         let output = Command::new(env!("CARGO_BIN_EXE_berth-agent"))
             .arg(command)
@@ -94,7 +96,7 @@ impl Machine {
             .expect("the agent starts");
         let took = start.elapsed();
         if took > TIME_LIMIT {
-            self.mismatch(format!("{command} --output {format} took {took:?}"));
+            self.add_mismatch(format!("{command} --output {format} took {took:?}"));
         }
         (
             output.status.code().map_or_else(|| "a signal".to_owned(), |code| code.to_string()),
@@ -105,12 +107,12 @@ impl Machine {
 
     fn parse(&mut self, command: &str, output: &str) -> Value {
         serde_json::from_str(output).unwrap_or_else(|error| {
-            self.mismatch(format!("{command} does not print JSON: {error}"));
+            self.add_mismatch(format!("{command} does not print JSON: {error}"));
             Value::Null
         })
     }
 
-    pub(crate) fn mismatch(&mut self, message: String) {
+    pub(crate) fn add_mismatch(&mut self, message: String) {
         self.mismatches.push(format!("{}: {message}", self.name));
     }
 
@@ -123,13 +125,15 @@ impl Machine {
     ) {
         let (tool, berth) = (tool.to_string(), berth.to_string());
         if tool != berth {
-            self.mismatch(format!("{field}: the tool reports {tool:?}, berth reports {berth:?}"));
+            self.add_mismatch(format!(
+                "{field}: the tool reports {tool:?}, berth reports {berth:?}"
+            ));
         }
     }
 
     /// Returns a field of `status.capabilities` at a path with slashes.
     pub(crate) fn capability(&self, path: &str) -> String {
-        text(self.report.pointer(&format!("/status/capabilities/{path}")))
+        json_text(self.report.pointer(&format!("/status/capabilities/{path}")))
     }
 
     /// Returns a list in `status.capabilities`.
@@ -145,7 +149,7 @@ impl Machine {
 
     /// Returns a field of a zone.
     pub(crate) fn zone(&self, id: u32, field: &str) -> String {
-        text(self.zone_value(id, field))
+        json_text(self.zone_value(id, field))
     }
 
     /// Returns a list in a zone.
@@ -163,7 +167,7 @@ impl Machine {
 }
 
 /// Returns a JSON value without quotes, to compare it with the text of a tool.
-pub(crate) fn text(value: Option<&Value>) -> String {
+pub(crate) fn json_text(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => "nothing".to_owned(),
         Some(Value::String(string)) => string.clone(),

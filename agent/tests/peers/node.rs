@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use crate::machine::{Machine, in_bytes, text};
-use crate::read;
+use crate::machine::{CapturedMachine, in_bytes, json_text};
+use crate::read_file;
 use crate::units::{Cpus, format_cpu_list, parse_bytes};
 
 /// Tolerance in bytes: the kernel releases some memory between the boot and the start of the kubelet.
 const MEMORY_TOLERANCE: u64 = 1 << 20;
 
-pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
+pub(crate) fn compare_node(yaml: &str, machine: &mut CapturedMachine) {
     machine.compare_values("offline", "", machine.capability("cpu/offline"));
     // `capacity:` is also a field of `metadata.managedFields`, but with deeper indentation.
     let capacity = yaml.lines().skip_while(|line| *line != "  capacity:").skip(1);
@@ -33,56 +33,62 @@ pub(crate) fn compare_node(yaml: &str, machine: &mut Machine) {
                 machine.compare_values("memory total", value, total);
             }
         } else if let Some(size) = resource.strip_prefix("hugepages-") {
-            machine.compare_values(resource, in_bytes(value), hugepages(machine, size));
+            machine.compare_values(resource, in_bytes(value), hugepage_bytes(machine, size));
         }
     }
 }
 
 /// Compares with the file of cAdvisor, which some captures contain beside `sys`.
-pub(crate) fn compare_machine_info(machine: &mut Machine) {
+pub(crate) fn compare_machine_info(machine: &mut CapturedMachine) {
     let file = machine.root.join("machineinfo.json");
     if !file.exists() {
         return;
     }
-    let info: Value = serde_json::from_str(&read(&file)).expect("cAdvisor writes JSON");
-    machine.compare_values("vendor", text(info.get("vendor_id")), machine.capability("cpu/vendor"));
+    let info: Value = serde_json::from_str(&read_file(&file)).expect("cAdvisor writes JSON");
+    machine.compare_values(
+        "vendor",
+        json_text(info.get("vendor_id")),
+        machine.capability("cpu/vendor"),
+    );
     machine.compare_values(
         "sockets",
-        text(info.get("num_sockets")),
+        json_text(info.get("num_sockets")),
         machine.capability("cpu/sockets"),
     );
     machine.compare_values(
         "threads",
-        text(info.get("num_cores")),
+        json_text(info.get("num_cores")),
         machine.capability("cpu/threads"),
     );
 
-    let nodes = list(&info, "topology");
-    let cores: usize = nodes.iter().map(|node| list(node, "cores").len()).sum();
+    let nodes = json_list(&info, "topology");
+    let cores: usize = nodes.iter().map(|node| json_list(node, "cores").len()).sum();
     machine.compare_values("cores", cores, machine.capability("cpu/cores"));
     for node in nodes {
         let id = node["node_id"].as_u64().and_then(|id| id.try_into().ok()).expect("a node id");
-        let threads = list(node, "cores").iter().flat_map(|core| list(core, "thread_ids"));
+        let threads =
+            json_list(node, "cores").iter().flat_map(|core| json_list(core, "thread_ids"));
         let cpus: Cpus = threads.filter_map(|cpu| cpu.as_u64()?.try_into().ok()).collect();
         machine.compare_values(
             &format!("zone {id} cpus"),
             format_cpu_list(&cpus),
             machine.zone(id, "cpus"),
         );
-        let (memory, berth) = (text(node.get("memory")), in_bytes(&machine.zone(id, "memory")));
+        let (memory, berth) =
+            (json_text(node.get("memory")), in_bytes(&machine.zone(id, "memory")));
         machine.compare_values(&format!("zone {id} memory"), memory, berth);
     }
 }
 
-fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+fn json_list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// Returns the bytes in huge pages of one size, over all zones.
-fn hugepages(machine: &Machine, size: &str) -> u64 {
-    let pools = machine.zones().flat_map(|zone| list(zone, "hugepages"));
+fn hugepage_bytes(machine: &CapturedMachine, size: &str) -> u64 {
+    let pools = machine.zones().flat_map(|zone| json_list(zone, "hugepages"));
     pools
-        .filter(|pool| in_bytes(&text(pool.get("size"))) == in_bytes(size))
+        .filter(|pool| in_bytes(&json_text(pool.get("size"))) == in_bytes(size))
         .filter_map(|pool| Some(parse_bytes(size)?.0 * pool["total"].as_u64()?))
         .sum()
 }

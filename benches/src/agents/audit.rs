@@ -53,12 +53,15 @@ impl Requests {
     }
 
     /// Returns verb, resource and number of each kind of request.
-    pub(super) fn kinds(&self) -> impl Iterator<Item = (&str, &str, u32)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &str, u32)> {
         self.0.iter().map(|((verb, resource), count)| (verb.as_str(), resource.as_str(), *count))
     }
 
     fn sum(&self, matches: impl Fn(&str, &str) -> bool) -> u32 {
-        self.kinds().filter(|(verb, what, _)| matches(verb, what)).map(|(_, _, count)| count).sum()
+        self.entries()
+            .filter(|(verb, what, _)| matches(verb, what))
+            .map(|(_, _, count)| count)
+            .sum()
     }
 }
 
@@ -96,7 +99,7 @@ mod tests {
     #[test]
     fn requests_are_counted_by_verb_and_resource() {
         let requests = Requests::count(LOG, |user| user == "a").unwrap();
-        let kinds: Vec<_> = requests.kinds().collect();
+        let kinds: Vec<_> = requests.entries().collect();
         assert_eq!(
             kinds,
             [

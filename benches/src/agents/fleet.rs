@@ -49,7 +49,7 @@ impl Fleet {
         fs::set_permissions(root.join("berth-agent"), Permissions::from_mode(0o755))?;
         let template = host::rack1_a();
         for (number, name) in names.iter().enumerate() {
-            let user = user(number)?;
+            let user = user_id(number)?;
             let user_kubeconfig = root.join(user.to_string());
             if !user_kubeconfig.exists() {
                 fs::copy(kubeconfig, &user_kubeconfig)
@@ -58,7 +58,7 @@ impl Fleet {
                 // The kubeconfig contains the token.
                 fs::set_permissions(&user_kubeconfig, Permissions::from_mode(0o600))?;
             }
-            copy(template.path(), &root.join(name), user)?;
+            copy_tree(template.path(), &root.join(name), user)?;
         }
         Ok(Self { running: Vec::new(), names, folder })
     }
@@ -68,7 +68,7 @@ impl Fleet {
         let root = self.folder.path();
         for (number, name) in self.names.iter().enumerate() {
             let begin = Instant::now();
-            let user = user(number)?;
+            let user = user_id(number)?;
             let mut command = Command::new("setpriv");
             command.args(["--pdeathsig", "KILL", "--clear-groups"]);
             command.args([format!("--reuid={user}"), format!("--regid={user}")]);
@@ -94,7 +94,10 @@ impl Fleet {
         let each = self.running.iter().zip(&self.names);
         each.map(|(one, name)| {
             Usage::of_process(one.process.id()).with_context(|| {
-                format!("the agent of {name} has exited; the end of its log: {}", self.log_tail(name))
+                format!(
+                    "the agent of {name} has exited; the end of its log: {}",
+                    self.log_tail(name)
+                )
             })
         })
         .collect()
@@ -119,13 +122,13 @@ impl Fleet {
     }
 }
 
-fn user(number: usize) -> Result<u32> {
+fn user_id(number: usize) -> Result<u32> {
     Ok(FIRST_UID + u32::try_from(number / AGENTS_PER_USER)?)
 }
 
 /// Copies a directory tree. Files that an agent changes are copied and belong to the user. All other files are hard
 /// links to one shared file and stay unchanged.
-fn copy(from: &Path, to: &Path, user: u32) -> Result<()> {
+fn copy_tree(from: &Path, to: &Path, user: u32) -> Result<()> {
     fs::create_dir(to).with_context(|| to.display().to_string())?;
     chown(to, Some(user), Some(user))?;
     for entry in fs::read_dir(from)? {
@@ -133,7 +136,7 @@ fn copy(from: &Path, to: &Path, user: u32) -> Result<()> {
         let (from, to) = (entry.path(), to.join(entry.file_name()));
         let kind = entry.file_type()?;
         if kind.is_dir() {
-            copy(&from, &to, user)?;
+            copy_tree(&from, &to, user)?;
         } else if kind.is_symlink() {
             symlink(fs::read_link(&from)?, &to)?;
         } else if may_change(&from) {

@@ -14,28 +14,28 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth_api::names::AGENT;
+use berth_api::names::AGENT_FIELD_MANAGER;
 use berth_tests::cluster::{ControlPlane, Version};
 use serde_json::{Value, json};
 
 use audit::Requests;
 use fleet::Fleet;
 use peers::PeerUsage;
-use server::Sizes;
+use server::ObjectSizes;
 use watch::Watch;
 
 use crate::memory::Usage;
-use crate::output::Output;
+use crate::output::OutputArgs;
 
 /// User name of the agents at the API server.
 const AGENTS_USER: &str = "system:serviceaccount:berth-system:berth-agent";
 /// Time between the first status of the last agent and the quiet phase.
-const SETTLE: Duration = Duration::from_secs(30);
+const SETTLE_TIME: Duration = Duration::from_secs(30);
 /// Time limit until all agents have published their first status, or a status for a new spec. An agent whose start
 /// failed retries after 30 seconds.
 const TIMEOUT: Duration = Duration::from_secs(180);
 /// Number of rounds in which all agents get a new spec at once.
-const ALL_ROUNDS: u32 = 3;
+const FLEET_ROUNDS: u32 = 3;
 
 /// Measures hundreds of agents with one API server.
 #[derive(Debug, clap::Args)]
@@ -53,20 +53,20 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// All measured values.
 #[derive(Debug)]
-struct Measured {
+struct Measurements {
     version: Version,
     /// Usage of the API server and etcd at three times: with Nodes only, at the end of the quiet phase, and at the
     /// end of the benchmark.
     server_usage: [Vec<Usage>; 3],
-    quiet: Quiet,
+    quiet: QuietPhase,
     /// Usage of the agents at the end of the benchmark.
     final_usage: Vec<Usage>,
-    sizes: Sizes,
+    sizes: ObjectSizes,
     single_applies: Vec<SingleApply>,
     fleet_applies: Vec<FleetApply>,
     /// Peak resident MiB of `kubectl`.
@@ -75,7 +75,7 @@ struct Measured {
 
 /// Requests and usage while nothing changed.
 #[derive(Debug)]
-struct Quiet {
+struct QuietPhase {
     seconds: f64,
     agents: Requests,
     peers: Requests,
@@ -89,36 +89,40 @@ struct Quiet {
 /// Times for a spec applied to one InfraNode, in milliseconds since the start of `kubectl apply`.
 #[derive(Debug, Clone, Copy)]
 struct SingleApply {
-    kubectl: f64,
-    ready: f64,
+    kubectl_millis: f64,
+    ready_millis: f64,
     /// Time between the watch events of the changed spec and of the status for this spec. `None` if the watch missed
     /// the changed spec.
-    agent: Option<f64>,
+    agent_millis: Option<f64>,
 }
 
 /// Times for a spec applied to all InfraNodes at once, in milliseconds since the first request.
 #[derive(Debug)]
 struct FleetApply {
-    requests_sent: f64,
-    last_ready: f64,
+    requests_sent_millis: f64,
+    last_ready_millis: f64,
     /// Time of each agent, measured as in [`SingleApply`].
-    agents: Vec<f64>,
+    agent_millis: Vec<f64>,
 }
 
 /// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let measured = measure(args)?;
-    let host = crate::report::host()?;
+    let host = crate::report::describe_host()?;
     args.output.publish(&result::build(args, args.output.date(), &host, &measured))
 }
 
-fn measure(args: &Args) -> Result<Measured> {
+fn measure(args: &Args) -> Result<Measurements> {
     let plane = server::start()?;
     let names: Vec<String> = (1..=args.agents).map(|number| format!("host-{number}")).collect();
-    let kubeconfig = plane.kubeconfig_for(AGENT, &plane.token_of(AGENT)?, false)?;
+    let kubeconfig = plane.write_kubeconfig(
+        AGENT_FIELD_MANAGER,
+        &plane.create_token(AGENT_FIELD_MANAGER)?,
+        false,
+    )?;
     let mut fleet = Fleet::prepare(&args.agent, &kubeconfig, names)?;
-    server::make_nodes(&plane, fleet.names())?;
-    server::make_nodes(&plane, &peers::names())?;
+    server::create_nodes(&plane, fleet.names())?;
+    server::create_nodes(&plane, &peers::node_names())?;
     peers::warm_up(&plane)?;
     let before = server_usage(&plane)?;
     let mut watch = Watch::start(&plane)?;
@@ -126,15 +130,15 @@ fn measure(args: &Args) -> Result<Measured> {
     watch
         .wait_until_ready(fleet.names(), TIMEOUT)
         .map_err(|late| late.with_log(|name| fleet.log_tail(name)))?;
-    std::thread::sleep(SETTLE);
+    std::thread::sleep(SETTLE_TIME);
     let quiet = measure_quiet_phase(&plane, &fleet, args.minutes)?;
     let idle = server_usage(&plane)?;
-    let sizes = server::sizes(&plane, fleet.names())?;
+    let sizes = server::measure_sizes(&plane, fleet.names())?;
     let mut spec_count = 0;
     let single_applies =
         measure_single_applies(&plane, &mut watch, &fleet, args.rounds, &mut spec_count)?;
     let fleet_applies = measure_fleet_applies(&plane, &mut watch, &fleet, &mut spec_count)?;
-    Ok(Measured {
+    Ok(Measurements {
         version: plane.version(),
         server_usage: [before, idle, server_usage(&plane)?],
         quiet,
@@ -154,19 +158,19 @@ fn server_usage(plane: &ControlPlane) -> Result<Vec<Usage>> {
     ])
 }
 
-fn measure_quiet_phase(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Result<Quiet> {
+fn measure_quiet_phase(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Result<QuietPhase> {
     let log_begin = audit_log(plane)?.len();
     let cpu = |taken: &[Usage]| taken.iter().map(|one| one.cpu_seconds).sum::<f64>();
     let before = cpu(&fleet.usage()?);
     let begin = Instant::now();
-    let peer_usage = peers::run(plane, minutes)?;
+    let peer_usage = peers::run_loops(plane, minutes)?;
     let seconds = begin.elapsed().as_secs_f64();
     let log = audit_log(plane)?;
     let usage = fleet.usage()?;
     let log = log.get(log_begin..).context("the audit log was rotated")?;
     // The last line can be incomplete.
     let log = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    Ok(Quiet {
+    Ok(QuietPhase {
         seconds,
         agents: Requests::count(log, |user| user == AGENTS_USER)?,
         peers: Requests::count(log, |user| user.starts_with(peers::USER_PREFIX))?,
@@ -176,14 +180,14 @@ fn measure_quiet_phase(plane: &ControlPlane, fleet: &Fleet, minutes: u32) -> Res
     })
 }
 
-#[expect(clippy::disallowed_methods, reason = "the log is our own server's")]
+#[expect(clippy::disallowed_methods, reason = "reads the log of the benchmark's API server")]
 fn audit_log(plane: &ControlPlane) -> Result<String> {
     let path = plane.folder().join("audit.log");
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
 /// Returns a spec with values that no earlier spec had, and the files with the values that the agent must write.
-fn spec(spec_count: &mut u32) -> (Value, [(&'static str, u32); 2]) {
+fn next_spec(spec_count: &mut u32) -> (Value, [(&'static str, u32); 2]) {
     *spec_count += 1;
     let (millis, pages) = (100 + *spec_count, 4096 + *spec_count);
     let spec = json!({
@@ -207,7 +211,7 @@ fn ensure_applied(fleet: &Fleet, names: &[String], files: &[(&str, u32)]) -> Res
     Ok(())
 }
 
-fn millis(begin: Instant, end: Instant) -> f64 {
+fn millis_between(begin: Instant, end: Instant) -> f64 {
     end.saturating_duration_since(begin).as_secs_f64() * 1e3
 }
 
@@ -223,22 +227,23 @@ fn measure_single_applies(
     for _ in 0..rounds {
         // Waits until the agents are idle again.
         std::thread::sleep(Duration::from_secs(1));
-        let (spec, files) = spec(spec_count);
+        let (spec, files) = next_spec(spec_count);
         let object = json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
             "metadata": {"name": names.first()}, "spec": spec,
         });
         let begin = Instant::now();
         plane.apply(&object.to_string())?;
-        let kubectl = millis(begin, Instant::now());
+        let kubectl = millis_between(begin, Instant::now());
         let ready_times = watch
             .wait_until_ready(names, TIMEOUT)
             .map_err(|late| late.with_log(|name| fleet.log_tail(name)))?;
         ensure_applied(fleet, names, &files)?;
         measured.extend(ready_times.iter().map(|answer| SingleApply {
-            kubectl,
-            ready: millis(begin, answer.became_ready),
-            agent: answer.spec_changed.map(|asked| millis(asked, answer.became_ready)),
+            kubectl_millis: kubectl,
+            ready_millis: millis_between(begin, answer.became_ready),
+            agent_millis:
+                answer.spec_changed.map(|asked| millis_between(asked, answer.became_ready)),
         }));
     }
     Ok(measured)
@@ -251,25 +256,25 @@ fn measure_fleet_applies(
     spec_count: &mut u32,
 ) -> Result<Vec<FleetApply>> {
     let mut measured = Vec::new();
-    for _ in 0..ALL_ROUNDS {
+    for _ in 0..FLEET_ROUNDS {
         std::thread::sleep(Duration::from_secs(5));
-        let (spec, files) = spec(spec_count);
+        let (spec, files) = next_spec(spec_count);
         let begin = Instant::now();
         server::patch_all_specs(plane, fleet.names(), &spec)?;
-        let requests_sent = millis(begin, Instant::now());
+        let requests_sent = millis_between(begin, Instant::now());
         let ready_times = watch
             .wait_until_ready(fleet.names(), TIMEOUT)
             .map_err(|late| late.with_log(|name| fleet.log_tail(name)))?;
         ensure_applied(fleet, fleet.names(), &files)?;
         measured.push(FleetApply {
-            requests_sent,
-            last_ready: ready_times
+            requests_sent_millis: requests_sent,
+            last_ready_millis: ready_times
                 .iter()
-                .map(|one| millis(begin, one.became_ready))
+                .map(|one| millis_between(begin, one.became_ready))
                 .fold(0.0, f64::max),
-            agents: ready_times
+            agent_millis: ready_times
                 .iter()
-                .filter_map(|one| Some(millis(one.spec_changed?, one.became_ready)))
+                .filter_map(|one| Some(millis_between(one.spec_changed?, one.became_ready)))
                 .collect(),
         });
     }

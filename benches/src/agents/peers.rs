@@ -11,22 +11,22 @@ use nix::sys::time::TimeValLike as _;
 use crate::program::Program;
 
 /// Number of Nodes with such a loop.
-pub(super) const PEERS: u8 = 20;
+pub(super) const PEER_COUNT: u8 = 20;
 /// Time between two rounds of a loop.
-const PERIOD: Duration = Duration::from_secs(60);
+const LOOP_INTERVAL: Duration = Duration::from_secs(60);
 /// Prefix of the user names of the loops.
 pub(super) const USER_PREFIX: &str = "system:node:rack1-";
 /// Number of runs that measure the peak memory.
-const RUNS: u32 = 5;
+const MEMORY_RUNS: u32 = 5;
 
 /// Returns the names of the Nodes. The control plane has tokens for these names.
-pub(super) fn names() -> Vec<String> {
-    (0..PEERS).map(|number| format!("rack1-{number}")).collect()
+pub(super) fn node_names() -> Vec<String> {
+    (0..PEER_COUNT).map(|number| format!("rack1-{number}")).collect()
 }
 
 /// Fills the discovery cache of kubectl, because a loop that has run for a long time has a filled cache.
 pub(super) fn warm_up(plane: &ControlPlane) -> Result<()> {
-    programs(plane, 0)?.iter().try_for_each(|program| program.wall_ms().map(drop))
+    loop_programs(plane, 0)?.iter().try_for_each(|program| program.wall_ms().map(drop))
 }
 
 /// Times and CPU time of the loops.
@@ -39,9 +39,9 @@ pub(super) struct PeerUsage {
 }
 
 /// Returns the two programs of a loop.
-fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
+fn loop_programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
     let kubeconfig =
-        plane.kubeconfig_for(&format!("kubelet-{number}"), &format!("node-{number}"), false)?;
+        plane.write_kubeconfig(&format!("kubelet-{number}"), &format!("node-{number}"), false)?;
     // The API discovery data is the same for all loops, and a loop that has run for a long time has the data in its
     // cache.
     let cache = plane.folder().join("cache-of-loops");
@@ -68,18 +68,18 @@ fn programs(plane: &ControlPlane, number: u8) -> Result<[Program; 2]> {
 
 /// Runs the loops for the given number of minutes and returns after the last minute. The rounds of the loops are
 /// spread over each minute.
-pub(super) fn run(plane: &ControlPlane, minutes: u32) -> Result<PeerUsage> {
+pub(super) fn run_loops(plane: &ControlPlane, minutes: u32) -> Result<PeerUsage> {
     let loops: Vec<[Program; 2]> =
-        (0..PEERS).map(|number| programs(plane, number)).collect::<Result<_>>()?;
-    let cpu = children_cpu()?;
+        (0..PEER_COUNT).map(|number| loop_programs(plane, number)).collect::<Result<_>>()?;
+    let cpu = children_cpu_seconds()?;
     let begin = Instant::now();
     let millis = std::thread::scope(|scope| {
         let threads: Vec<_> = loops
             .iter()
             .zip(0..)
             .map(|(programs, number)| {
-                let first = begin + PERIOD * number / u32::from(PEERS);
-                scope.spawn(move || rounds(programs, first, minutes))
+                let first = begin + LOOP_INTERVAL * number / u32::from(PEER_COUNT);
+                scope.spawn(move || run_rounds(programs, first, minutes))
             })
             .collect();
         let mut millis = Vec::new();
@@ -88,15 +88,15 @@ pub(super) fn run(plane: &ControlPlane, minutes: u32) -> Result<PeerUsage> {
         }
         anyhow::Ok(millis)
     })?;
-    std::thread::sleep((begin + PERIOD * minutes).saturating_duration_since(Instant::now()));
-    Ok(PeerUsage { millis, cpu_seconds: children_cpu()? - cpu })
+    std::thread::sleep((begin + LOOP_INTERVAL * minutes).saturating_duration_since(Instant::now()));
+    Ok(PeerUsage { millis, cpu_seconds: children_cpu_seconds()? - cpu })
 }
 
 /// Returns the milliseconds of each round.
-fn rounds(programs: &[Program; 2], first: Instant, rounds: u32) -> Result<Vec<f64>> {
+fn run_rounds(programs: &[Program; 2], first: Instant, rounds: u32) -> Result<Vec<f64>> {
     (0..rounds)
         .map(|round| {
-            let begin = first + PERIOD * round;
+            let begin = first + LOOP_INTERVAL * round;
             std::thread::sleep(begin.saturating_duration_since(Instant::now()));
             let [label, annotate] = programs;
             Ok(label.wall_ms()? + annotate.wall_ms()?)
@@ -106,12 +106,12 @@ fn rounds(programs: &[Program; 2], first: Instant, rounds: u32) -> Result<Vec<f6
 
 /// Returns the peak resident memory of `kubectl` for each run, in MiB.
 pub(super) fn kubectl_peaks_mib(plane: &ControlPlane) -> Result<Vec<f64>> {
-    let [label, _] = programs(plane, 0)?;
-    (0..RUNS).map(|_| label.peak_mib()).collect()
+    let [label, _] = loop_programs(plane, 0)?;
+    (0..MEMORY_RUNS).map(|_| label.peak_mib()).collect()
 }
 
 /// Returns the CPU time of all child processes that have ended.
-fn children_cpu() -> Result<f64> {
+fn children_cpu_seconds() -> Result<f64> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     let micros = (usage.user_time() + usage.system_time()).num_microseconds();
     Ok(Duration::from_micros(u64::try_from(micros)?).as_secs_f64())

@@ -2,20 +2,20 @@
 
 use jiff::civil::Date;
 
-use super::peers::PEERS;
-use super::{Args, FleetApply, Measured, SingleApply};
+use super::peers::PEER_COUNT;
+use super::{Args, FleetApply, Measurements, SingleApply};
 use crate::memory::Usage;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
 /// Goal for the resident memory of an agent, in MiB.
-const MEMORY_GOAL: f64 = 15.0;
+const MEMORY_GOAL_MIB: f64 = 15.0;
 /// Seconds between two renewals of a Lease, and the allowed factor above the resulting request rate.
-const RENEWAL: f64 = 30.0;
-const SLACK: f64 = 1.2;
+const RENEWAL_SECONDS: f64 = 30.0;
+const ALLOWED_WRITE_FACTOR: f64 = 1.2;
 
 /// Returns the result with all tables and goals.
-pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
+pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measurements) -> BenchResult {
     let (count, version, agent) = (args.agents, &measured.version, args.agent.display());
     let agents = f64::from(count);
     let conditions = vec![
@@ -28,7 +28,7 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
              separate Node, with the permissions of `deploy/base` and the default timer of 60 s"
         ),
         format!(
-            "peer: {PEERS} Nodes with a loop, a common practice, that runs `kubectl label` (two labels) and `kubectl annotate` (one \
+            "peer: {PEER_COUNT} Nodes with a loop, a common practice, that runs `kubectl label` (two labels) and `kubectl annotate` (one \
              annotation) once per minute with unchanged values, with the credential of the kubelet and a filled discovery cache. The \
              loop publishes three values of a host and changes no host; the agent publishes its InfraNode and its fields of the Node"
         ),
@@ -39,9 +39,13 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
         date,
         conditions,
         sections: vec![
-            quiet(measured, agents),
-            Section::new("Memory", "", vec![memory(measured), servers(measured, agents)]),
-            Section::new("Objects", "", vec![sizes(measured)]),
+            quiet_section(measured, agents),
+            Section::new(
+                "Memory",
+                "",
+                vec![memory_table(measured), server_table(measured, agents)],
+            ),
+            Section::new("Objects", "", vec![size_table(measured)]),
             Section::new(
                 "From a spec to Ready",
                 "Ready: the condition is True, and the condition and the status have the new generation, as seen by a `kubectl get \
@@ -62,14 +66,15 @@ fn usage_values(usage: &[Usage], part: impl Fn(&Usage) -> f64) -> Vec<f64> {
 }
 
 /// Returns the requests and the usage while nothing changes.
-fn quiet(measured: &Measured, agents: f64) -> Section {
+fn quiet_section(measured: &Measurements, agents: f64) -> Section {
     let quiet = &measured.quiet;
-    let (peers, minutes) = (f64::from(PEERS), quiet.seconds / 60.0);
+    let (peers, minutes) = (f64::from(PEER_COUNT), quiet.seconds / 60.0);
     let per_node = |requests: u32, nodes: f64| f64::from(requests) / nodes / minutes;
     let cpu = |seconds: f64, nodes: f64| seconds * 1e3 / nodes / minutes;
     let (ours, theirs) = (&quiet.agents, &quiet.peers);
     let idle = usage_values(&quiet.usage, |taken| taken.resident);
-    let mut sides = Table::new(&["measurement"], &["berth-agent", "`kubectl` every minute", "ratio"]);
+    let mut sides =
+        Table::new(&["measurement"], &["berth-agent", "`kubectl` every minute", "ratio"]);
     for (what, ours, theirs) in [
         (
             "requests per minute and node",
@@ -98,7 +103,7 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
     let mut kinds =
         Table::new(&["requests of", "verb", "resource"], &["number", "per minute and node"]);
     for (client, requests, nodes) in [("agents", ours, agents), ("loops", theirs, peers)] {
-        for (verb, resource, count) in requests.kinds() {
+        for (verb, resource, count) in requests.entries() {
             kinds.push([
                 client.to_owned(),
                 verb.to_owned(),
@@ -119,7 +124,7 @@ fn quiet(measured: &Measured, agents: f64) -> Section {
     Section::new("While nothing changes", text, vec![sides, kinds])
 }
 
-fn memory(measured: &Measured) -> Table {
+fn memory_table(measured: &Measurements) -> Table {
     let mut table = Table::new(&["MiB"], &["median", "max"]);
     for (when, taken) in
         [("after the quiet phase", &measured.quiet.usage), ("at the end", &measured.final_usage)]
@@ -138,8 +143,8 @@ fn memory(measured: &Measured) -> Table {
     table
 }
 
-fn servers(measured: &Measured, agents: f64) -> Table {
-    let before = format!("with the Nodes of {PEERS} loops and all agents, without agents");
+fn server_table(measured: &Measurements, agents: f64) -> Table {
+    let before = format!("with the Nodes of {PEER_COUNT} loops and all agents, without agents");
     let columns =
         [before.as_str(), "after the quiet phase", "at the end", "per agent until the quiet phase"];
     let mut table = Table::new(&["MiB resident"], &columns);
@@ -159,13 +164,13 @@ fn servers(measured: &Measured, agents: f64) -> Table {
     table
 }
 
-fn sizes(measured: &Measured) -> Table {
+fn size_table(measured: &Measurements) -> Table {
     let sizes = &measured.sizes;
     let mut table = Table::new(&["bytes of JSON"], &["min", "median", "max"]);
     for (what, values) in [
         ("InfraNode", &sizes.infra_node),
         ("InfraNode without `managedFields`", &sizes.infra_node_without_managed_fields),
-        ("the agent's fields of its Node: labels, conditions, resources", &sizes.node_agent_part),
+        ("the agent's fields of its Node: labels, conditions, resources", &sizes.node_agent_fields),
         ("the agent's entry in the Node's `managedFields`", &sizes.node_managed_fields),
     ] {
         let numbers = [0, 50, 100].map(|at| format!("{:.0}", percentile(values, at)));
@@ -181,9 +186,9 @@ fn single_apply_table(rounds: &[SingleApply]) -> Table {
         rounds.iter().filter_map(part).collect()
     };
     for (what, values) in [
-        ("from the start of `kubectl` to Ready", values(|one| Some(one.ready))),
-        ("run time of `kubectl`", values(|one| Some(one.kubectl))),
-        ("agent: from the changed spec to Ready", values(|one| one.agent)),
+        ("from the start of `kubectl` to Ready", values(|one| Some(one.ready_millis))),
+        ("run time of `kubectl`", values(|one| Some(one.kubectl_millis))),
+        ("agent: from the changed spec to Ready", values(|one| one.agent_millis)),
     ] {
         table.push([
             what.to_owned(),
@@ -208,20 +213,20 @@ fn fleet_apply_table(agents: u32, rounds: &[FleetApply]) -> Table {
     for (round, number) in rounds.iter().zip(1..) {
         table.push([
             format!("{number}"),
-            format!("{:.0}", round.requests_sent),
-            format!("{:.0}", round.last_ready),
-            format!("{:.0}", median(&round.agents)),
-            format!("{:.0}", percentile(&round.agents, 90)),
-            round.agents.len().to_string(),
+            format!("{:.0}", round.requests_sent_millis),
+            format!("{:.0}", round.last_ready_millis),
+            format!("{:.0}", median(&round.agent_millis)),
+            format!("{:.0}", percentile(&round.agent_millis, 90)),
+            round.agent_millis.len().to_string(),
         ]);
     }
     table
 }
 
-fn goals(measured: &Measured, agents: f64) -> Vec<Goal> {
+fn goals(measured: &Measurements, agents: f64) -> Vec<Goal> {
     let quiet = &measured.quiet;
     let per_second = f64::from(quiet.agents.writes()) / quiet.seconds;
-    let writes_goal = agents / RENEWAL * SLACK;
+    let writes_goal = agents / RENEWAL_SECONDS * ALLOWED_WRITE_FACTOR;
     let other = quiet.agents.total() - quiet.agents.renewals() - quiet.agents.watches();
     let usage = quiet.usage.iter().chain(&measured.final_usage);
     let peak = percentile(&usage.map(|one| one.resident).collect::<Vec<_>>(), 100);
@@ -237,8 +242,8 @@ fn goals(measured: &Measured, agents: f64) -> Vec<Goal> {
             format!("{other} other requests"),
         ),
         Goal::new(
-            format!("at most {MEMORY_GOAL:.0} MiB resident for each agent until the end"),
-            peak <= MEMORY_GOAL,
+            format!("at most {MEMORY_GOAL_MIB:.0} MiB resident for each agent until the end"),
+            peak <= MEMORY_GOAL_MIB,
             format!("{peak:.1} MiB"),
         ),
     ]
@@ -250,10 +255,10 @@ mod tests {
 
     use berth_tests::cluster::Version;
 
-    use super::super::Quiet;
+    use super::super::QuietPhase;
     use super::super::audit::Requests;
     use super::super::peers::PeerUsage;
-    use super::super::server::Sizes;
+    use super::super::server::ObjectSizes;
     use super::*;
     use crate::output::parse_args;
     use crate::render::document;
@@ -267,7 +272,7 @@ mod tests {
         let log = [renewal, renewal, extra_requests].join("\n");
         let usage =
             vec![Usage { resident, anonymous: 2.0, peak_resident: resident, cpu_seconds: 0.0 }];
-        let measured = Measured {
+        let measured = Measurements {
             version: Version(1, 36),
             server_usage: [1.0, 2.0, 3.0].map(|resident| {
                 vec![
@@ -275,7 +280,7 @@ mod tests {
                     2
                 ]
             }),
-            quiet: Quiet {
+            quiet: QuietPhase {
                 seconds: Duration::from_secs(60).as_secs_f64(),
                 agents: Requests::count(&log, |user| user == "a").unwrap(),
                 peers: Requests::count(&log, |user| user == "a").unwrap(),
@@ -284,7 +289,7 @@ mod tests {
                 cpu_seconds: 0.1,
             },
             final_usage: usage,
-            sizes: Sizes::default(),
+            sizes: ObjectSizes::default(),
             single_applies: Vec::new(),
             fleet_applies: Vec::new(),
             kubectl_peaks_mib: vec![20.0],
@@ -295,7 +300,7 @@ mod tests {
     #[test]
     fn goals_are_met_or_missed_one_by_one() {
         let result = report(10.0, "");
-        assert!(result.met() && result.goals.len() == 3, "{result:?}");
+        assert!(result.all_goals_met() && result.goals.len() == 3, "{result:?}");
         let text = document(&result);
         assert!(text.contains("| requests per minute and node | 2.00 | 0.10 | 20.00 |"), "{text}");
         let get = r#"{"verb":"get","user":{"username":"a"},"objectRef":{"resource":"nodes"}}"#;

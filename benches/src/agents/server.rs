@@ -6,22 +6,25 @@ use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use berth_api::names::{AGENT, NODE_CONDITION_PREFIX, label};
-use berth_tests::cluster::{ADMIN, ControlPlane, Parts, registered_node};
+use berth_api::names::{AGENT_FIELD_MANAGER, NODE_CONDITION_PREFIX, label};
+use berth_tests::cluster::{ADMIN_TOKEN, ControlPlane, ControlPlaneOptions, registered_node};
 use serde_json::{Value, json};
 
 /// Number of parallel requests.
-const CONNECTIONS: &str = "50";
+const PARALLEL_REQUESTS: &str = "50";
 
 /// Starts a control plane that writes all requests to the audit log, and applies the RBAC rules of the agents.
 pub(super) fn start() -> Result<ControlPlane> {
-    let plane = ControlPlane::start(Parts { audit: true, ..Parts::default() })?;
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_audit_log: true,
+        ..ControlPlaneOptions::default()
+    })?;
     plane.deploy(&[])?;
     Ok(plane)
 }
 
 /// Creates Nodes as a kubelet registers a Node.
-pub(super) fn make_nodes(plane: &ControlPlane, names: &[String]) -> Result<()> {
+pub(super) fn create_nodes(plane: &ControlPlane, names: &[String]) -> Result<()> {
     let node = |name: &String| ("/api/v1/nodes".to_owned(), registered_node(name));
     let nodes: Vec<(String, Value)> = names.iter().map(node).collect();
     send_requests(plane, "POST", "application/json", &nodes)
@@ -48,7 +51,7 @@ fn send_requests(
         // A JSON string has the same syntax as a string in a curl configuration file.
         format!(
             "url = \"https://127.0.0.1:{}{path}\"\nrequest = {method}\ncacert = \"{}\"\n\
-             header = \"Authorization: Bearer {ADMIN}\"\nheader = \"Content-Type: {content}\"\ndata = {}\n\
+             header = \"Authorization: Bearer {ADMIN_TOKEN}\"\nheader = \"Content-Type: {content}\"\ndata = {}\n\
              output = \"/dev/null\"\nwrite-out = \"%{{http_code}}\\n\"\n",
             plane.port(),
             authority.display(),
@@ -59,7 +62,7 @@ fn send_requests(
     let file = plane.folder().join("curl.config");
     fs::write(&file, config).with_context(|| file.display().to_string())?;
     let mut curl = Command::new("curl");
-    curl.args(["--silent", "--show-error", "--parallel", "--parallel-max", CONNECTIONS]);
+    curl.args(["--silent", "--show-error", "--parallel", "--parallel-max", PARALLEL_REQUESTS]);
     let output = curl.arg("--config").arg(&file).output().context("curl (package curl)")?;
     let codes = String::from_utf8_lossy(&output.stdout);
     let succeeded = codes.lines().filter(|code| code.starts_with('2')).count();
@@ -75,55 +78,55 @@ fn send_requests(
 
 /// Sizes of objects as JSON, in bytes.
 #[derive(Debug, Default)]
-pub(super) struct Sizes {
+pub(super) struct ObjectSizes {
     pub(super) infra_node: Vec<f64>,
     pub(super) infra_node_without_managed_fields: Vec<f64>,
     /// Parts that the agent adds to a Node, without the agent's entry of `managedFields`.
-    pub(super) node_agent_part: Vec<f64>,
+    pub(super) node_agent_fields: Vec<f64>,
     /// The agent's entry of `managedFields` on a Node.
     pub(super) node_managed_fields: Vec<f64>,
 }
 
 /// Measures all InfraNodes and the Nodes with the given names.
-pub(super) fn sizes(plane: &ControlPlane, names: &[String]) -> Result<Sizes> {
+pub(super) fn measure_sizes(plane: &ControlPlane, names: &[String]) -> Result<ObjectSizes> {
     let list = |path: &str| -> Result<Vec<Value>> {
         let mut list: Value = serde_json::from_str(&plane.kubectl(&["get", "--raw", path])?)?;
         serde_json::from_value(list["items"].take()).with_context(|| format!("items of {path}"))
     };
-    let mut sizes = Sizes::default();
+    let mut sizes = ObjectSizes::default();
     for mut object in list("/apis/berth.dev/v1alpha1/infranodes")? {
-        sizes.infra_node.push(bytes(&object));
+        sizes.infra_node.push(json_bytes(&object));
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("managedFields");
         }
-        sizes.infra_node_without_managed_fields.push(bytes(&object));
+        sizes.infra_node_without_managed_fields.push(json_bytes(&object));
     }
     for node in list("/api/v1/nodes")? {
         let name = node["metadata"]["name"].as_str().unwrap_or_default();
         if !names.iter().any(|one| one == name) {
             continue;
         }
-        let part = agent_part(&node);
+        let part = agent_fields(&node);
         ensure!(part["labels"] != json!({}), "Node {name} has no label of its agent");
-        sizes.node_agent_part.push(bytes(&part));
-        sizes.node_managed_fields.push(bytes(&agent_managed_fields(&node)));
+        sizes.node_agent_fields.push(json_bytes(&part));
+        sizes.node_managed_fields.push(json_bytes(&agent_managed_fields(&node)));
     }
     ensure!(
-        sizes.infra_node.len() == names.len() && sizes.node_agent_part.len() == names.len(),
+        sizes.infra_node.len() == names.len() && sizes.node_agent_fields.len() == names.len(),
         "found {} InfraNodes and {} Nodes, not {} of each",
         sizes.infra_node.len(),
-        sizes.node_agent_part.len(),
+        sizes.node_agent_fields.len(),
         names.len()
     );
     Ok(sizes)
 }
 
-fn bytes(value: &Value) -> f64 {
+fn json_bytes(value: &Value) -> f64 {
     value.to_string().len() as f64
 }
 
 /// Returns the labels, conditions and resources that the agent wrote.
-fn agent_part(node: &Value) -> Value {
+fn agent_fields(node: &Value) -> Value {
     let ours = |part: &Value| -> Value {
         let fields = part.as_object().into_iter().flatten();
         let ours =
@@ -150,7 +153,7 @@ fn agent_part(node: &Value) -> Value {
 /// Returns the agent's entry of `managedFields`.
 fn agent_managed_fields(node: &Value) -> Value {
     let entries = node["metadata"]["managedFields"].as_array().into_iter().flatten();
-    entries.filter(|entry| entry["manager"] == AGENT).cloned().collect()
+    entries.filter(|entry| entry["manager"] == AGENT_FIELD_MANAGER).cloned().collect()
 }
 
 #[cfg(test)]
@@ -171,7 +174,7 @@ mod tests {
             },
         });
         assert_eq!(
-            agent_part(&node),
+            agent_fields(&node),
             json!({
                 "labels": {"host.berth.dev/smt": "true"},
                 "conditions": [{"type": "berth.dev/HostTuned"}],

@@ -15,7 +15,7 @@ use berth_tests::cluster::ControlPlane;
 use berth_tests::running::Running;
 
 /// Output columns that [`ObservedState`] is parsed from.
-const COLUMNS: &str = "custom-columns=N:.metadata.name,G:.metadata.generation,O:.status.observedGeneration,\
+const OUTPUT_COLUMNS: &str = "custom-columns=N:.metadata.name,G:.metadata.generation,O:.status.observedGeneration,\
     R:.status.conditions[?(@.type==\"Ready\")].status,A:.status.conditions[?(@.type==\"Ready\")].observedGeneration";
 
 /// State of an InfraNode in one line of the watch.
@@ -93,7 +93,7 @@ impl<'a> Watch<'a> {
         command.args(["--pdeathsig", "KILL"]).arg(plane.assets().join("kubectl"));
         command.arg("--kubeconfig").arg(plane.kubeconfig());
         command.arg("--cache-dir").arg(plane.folder().join("cache"));
-        command.args(["get", "infranodes", "--watch", "--no-headers", "-o", COLUMNS]);
+        command.args(["get", "infranodes", "--watch", "--no-headers", "-o", OUTPUT_COLUMNS]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut kubectl = Running::spawn(command)?;
         let output = kubectl.process.stdout.take().context("kubectl has no standard output")?;
@@ -119,21 +119,23 @@ impl<'a> Watch<'a> {
     ) -> Result<Vec<ReadyTimes>, NotReady> {
         let deadline = Instant::now() + timeout;
         while self.tracker.completed.len() < names.len() {
-            let cause =
-                match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                    Ok((at, line)) => match line.parse() {
-                        Ok(state) => {
-                            self.tracker.record(at, state);
-                            continue;
-                        }
-                        Err(error) => error,
-                    },
-                    Err(RecvTimeoutError::Timeout) => anyhow!("timeout after {} s", timeout.as_secs()),
-                    Err(RecvTimeoutError::Disconnected) => match self.restart() {
-                        Ok(()) => continue,
-                        Err(error) => error,
-                    },
-                };
+            let cause = match self
+                .lines
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            {
+                Ok((at, line)) => match line.parse() {
+                    Ok(state) => {
+                        self.tracker.record(at, state);
+                        continue;
+                    }
+                    Err(error) => error,
+                },
+                Err(RecvTimeoutError::Timeout) => anyhow!("timeout after {} s", timeout.as_secs()),
+                Err(RecvTimeoutError::Disconnected) => match self.restart() {
+                    Ok(()) => continue,
+                    Err(error) => error,
+                },
+            };
             let missing = names.iter().filter(|name| !self.tracker.completed.contains_key(*name));
             return Err(NotReady { missing: missing.cloned().collect(), cause });
         }

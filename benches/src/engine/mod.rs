@@ -15,8 +15,8 @@ use jiff::civil::Date;
 
 use run::{Speed, measure_speed};
 
-use crate::fleet::PINNABLE;
-use crate::output::Output;
+use crate::fleet::PINNABLE_CPUS;
+use crate::output::OutputArgs;
 use crate::program::Program;
 use crate::report;
 use crate::result::{BenchResult, Goal, Section, Table};
@@ -26,11 +26,11 @@ use crate::stats::percentile;
 const FILL_LEVEL: f64 = 0.85;
 /// Goals: decisions per second for each number of hosts, and the 99th percentile of the decision time in
 /// microseconds.
-const GOALS: [(usize, f64); 2] = [(5_000, 100_000.0), (50_000, 50_000.0)];
+const RATE_GOALS: [(usize, f64); 2] = [(5_000, 100_000.0), (50_000, 50_000.0)];
 const P99_GOAL_MICROS: f64 = 100.0;
 /// Goals of a rebuild: seconds, and resident MiB.
-const REBUILD_GOAL: f64 = 1.0;
-const RESIDENT_GOAL: f64 = 300.0;
+const REBUILD_GOAL_SECONDS: f64 = 1.0;
+const RESIDENT_GOAL_MIB: f64 = 300.0;
 const REBUILD_HOSTS: usize = 5_000;
 /// Number of decisions of the peer with 5,000 hosts. The number is lower with more hosts.
 const PEER_PAIRS: usize = 2_000;
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(100..))]
     pairs: u32,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
     /// Only rebuild the engine once, and print total seconds, seconds for the hosts, MiB and pods
     #[arg(long, hide = true)]
     rebuild: bool,
@@ -52,19 +52,24 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     if args.rebuild {
         let cost = rebuild::rebuild(REBUILD_HOSTS)?;
-        let rebuild::Cost { seconds, hosts_seconds, resident, pods } = cost;
+        let rebuild::RebuildCost { seconds, hosts_seconds, resident_mib: resident, pods } = cost;
         writeln!(std::io::stdout().lock(), "{seconds} {hosts_seconds} {resident} {pods}")?;
         return Ok(true);
     }
     let rebuilt = (0..3).map(|_| rebuild_in_child_process()).collect::<Result<Vec<_>>>()?;
     let pairs = usize::try_from(args.pairs)?;
-    let speeds = GOALS.iter().map(|(hosts, _)| measure_speed(*hosts, pairs));
+    let speeds = RATE_GOALS.iter().map(|(hosts, _)| measure_speed(*hosts, pairs));
     let speeds = speeds.collect::<Result<Vec<_>>>()?;
-    args.output.publish(&result(args.output.date(), &report::host()?, &speeds, &rebuilt))
+    args.output.publish(&build_result(
+        args.output.date(),
+        &report::describe_host()?,
+        &speeds,
+        &rebuilt,
+    ))
 }
 
 /// Runs a rebuild in a separate process, so that the resident memory contains nothing else.
-fn rebuild_in_child_process() -> Result<rebuild::Cost> {
+fn rebuild_in_child_process() -> Result<rebuild::RebuildCost> {
     let program = Program {
         label: "rebuild of the engine".to_owned(),
         path: env::current_exe()?.into(),
@@ -78,17 +83,23 @@ fn rebuild_in_child_process() -> Result<rebuild::Cost> {
         anyhow::bail!("unexpected output of the rebuild: `{output}`")
     };
     let pods = output.split_whitespace().next_back().unwrap_or_default().parse()?;
-    Ok(rebuild::Cost { pods, seconds, hosts_seconds, resident })
+    Ok(rebuild::RebuildCost { pods, seconds, hosts_seconds, resident_mib: resident })
 }
 
-fn result(date: Date, host: &str, speeds: &[Speed], rebuilt: &[rebuild::Cost]) -> BenchResult {
-    let median_of = |what: fn(&rebuild::Cost) -> f64| {
+fn build_result(
+    date: Date,
+    host: &str,
+    speeds: &[Speed],
+    rebuilt: &[rebuild::RebuildCost],
+) -> BenchResult {
+    let median_of = |what: fn(&rebuild::RebuildCost) -> f64| {
         percentile(&rebuilt.iter().map(what).collect::<Vec<_>>(), 50)
     };
-    let (seconds, resident) = (median_of(|cost| cost.seconds), median_of(|cost| cost.resident));
+    let (seconds, resident) = (median_of(|cost| cost.seconds), median_of(|cost| cost.resident_mib));
     let mut goals = Vec::new();
-    for (speed, (_, goal)) in speeds.iter().zip(GOALS) {
-        let (hosts, rate, slow) = (speed.hosts, speed.rate(), percentile(&speed.decisions(), 99));
+    for (speed, (_, goal)) in speeds.iter().zip(RATE_GOALS) {
+        let (hosts, rate, slow) =
+            (speed.hosts, speed.decisions_per_second(), percentile(&speed.decision_micros(), 99));
         goals.push(Goal::new(
             format!("at least {goal:.0} decisions per second with {hosts} hosts"),
             rate >= goal,
@@ -103,13 +114,13 @@ fn result(date: Date, host: &str, speeds: &[Speed], rebuilt: &[rebuild::Cost]) -
         ));
     }
     goals.push(Goal::new(
-        format!("rebuild in less than {REBUILD_GOAL} s"),
-        seconds < REBUILD_GOAL,
+        format!("rebuild in less than {REBUILD_GOAL_SECONDS} s"),
+        seconds < REBUILD_GOAL_SECONDS,
         format!("{seconds:.2} s"),
     ));
     goals.push(Goal::new(
-        format!("less than {RESIDENT_GOAL} MiB resident after the rebuild"),
-        resident < RESIDENT_GOAL,
+        format!("less than {RESIDENT_GOAL_MIB} MiB resident after the rebuild"),
+        resident < RESIDENT_GOAL_MIB,
         format!("{resident:.0} MiB"),
     ));
     let rebuild = format!(
@@ -125,7 +136,7 @@ fn result(date: Date, host: &str, speeds: &[Speed], rebuilt: &[rebuild::Cost]) -
         date,
         conditions: conditions(host),
         sections: vec![
-            Section::untitled("", vec![rates(speeds), parts(speeds)]),
+            Section::untitled("", vec![rate_table(speeds), step_table(speeds)]),
             Section::new("Rebuild", rebuild, Vec::new()),
         ],
         goals,
@@ -137,7 +148,7 @@ fn conditions(host: &str) -> Vec<String> {
     vec![
         format!("measured on: {host}; one thread"),
         format!(
-            "hosts: two NUMA zones, {PINNABLE} pinnable CPUs, single-numa-node, Memory Manager Static; two pools and ten failure \
+            "hosts: two NUMA zones, {PINNABLE_CPUS} pinnable CPUs, single-numa-node, Memory Manager Static; two pools and ten failure \
              domains; 7.5 % of the hosts are tainted"
         ),
         "VMs: 40 request classes (8 sizes, each with 5 kinds of rules: none, node selector, toleration, required and preferred \
@@ -157,7 +168,7 @@ fn conditions(host: &str) -> Vec<String> {
     ]
 }
 
-fn rates(speeds: &[Speed]) -> Table {
+fn rate_table(speeds: &[Speed]) -> Table {
     let mut table = Table::new(
         &[],
         &[
@@ -176,15 +187,15 @@ fn rates(speeds: &[Speed]) -> Table {
         ],
     );
     for speed in speeds {
-        let decisions = speed.decisions();
+        let decisions = speed.decision_micros();
         let [middle, slow, worst] = [50, 99, 100].map(|at| percentile(&decisions, at));
-        let [peer, peer_slow] = [50, 99].map(|at| percentile(&speed.peer, at));
-        let (pairs_rate, peer_rate) = (speed.pairs_rate(), speed.peer_rate());
+        let [peer, peer_slow] = [50, 99].map(|at| percentile(&speed.peer_micros, at));
+        let (pairs_rate, peer_rate) = (speed.pairs_per_second(), speed.peer_pairs_per_second());
         table.push([
             speed.hosts.to_string(),
             speed.pods.to_string(),
-            format!("{:.1}", 100.0 * speed.fullness),
-            format!("{:.0}", speed.rate()),
+            format!("{:.1}", 100.0 * speed.allocated_fraction),
+            format!("{:.0}", speed.decisions_per_second()),
             format!("{middle:.2}"),
             format!("{slow:.2}"),
             format!("{worst:.0}"),
@@ -198,7 +209,7 @@ fn rates(speeds: &[Speed]) -> Table {
     table
 }
 
-fn parts(speeds: &[Speed]) -> Table {
+fn step_table(speeds: &[Speed]) -> Table {
     let mut table = Table::new(
         &[],
         &[
@@ -215,9 +226,9 @@ fn parts(speeds: &[Speed]) -> Table {
     for speed in speeds {
         table.push([
             speed.hosts.to_string(),
-            both(&speed.request),
-            both(&speed.place),
-            both(&speed.remove),
+            both(&speed.request_micros),
+            both(&speed.place_micros),
+            both(&speed.remove_micros),
             speed.unplaced.to_string(),
             format!("{:016x}", speed.checksum),
         ]);
@@ -233,9 +244,13 @@ mod tests {
     fn decisions_obey_the_rules_and_allocations_agree() {
         // With few hosts, a pool can be full, and then a series of VMs of the same kind is unplaced.
         let speed = measure_speed(200, 400).unwrap();
-        assert!((speed.fullness - FILL_LEVEL).abs() < 0.03, "{}", speed.fullness);
-        assert_eq!(speed.place.len(), 400);
-        assert!(!speed.remove.is_empty());
-        assert!(!speed.peer.is_empty());
+        assert!(
+            (speed.allocated_fraction - FILL_LEVEL).abs() < 0.03,
+            "{}",
+            speed.allocated_fraction
+        );
+        assert_eq!(speed.place_micros.len(), 400);
+        assert!(!speed.remove_micros.is_empty());
+        assert!(!speed.peer_micros.is_empty());
     }
 }

@@ -8,35 +8,36 @@ use berth_api::{Class, InfraNode};
 use berth_kubevirt_render::launcher::ExistingPod;
 use berth_placement::engine::{Engine, VmRequirements};
 use berth_placement::inventory::ReportedHost;
-use berth_placement::rules::PodSpecParts;
+use berth_placement::rules::PodFields;
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
 use crate::fleet::infra_node;
-use crate::full_fleet::{self, Launcher, PAGE, VMS, allocations};
+use crate::full_fleet::{self, Launcher, PAGE_SIZE, VMS_OF_HOST, allocations};
 
 /// Cost of a rebuild.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Cost {
+pub(super) struct RebuildCost {
     pub(super) pods: usize,
     /// Total seconds, and seconds for the hosts. The time includes parsing the InfraNodes and adding the pods.
     pub(super) seconds: f64,
     pub(super) hosts_seconds: f64,
     /// Resident MiB after the rebuild.
-    pub(super) resident: f64,
+    pub(super) resident_mib: f64,
 }
 
 /// Rebuilds the engine once. The input objects are created and dropped host by host, so that only the engine stays
 /// resident. The time to create the input objects is not counted.
-pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
+pub(super) fn rebuild(hosts: usize) -> Result<RebuildCost> {
     let mut engine = Engine::new();
     let (mut of_hosts, mut of_pods) = (Duration::ZERO, Duration::ZERO);
     let mut problems = Vec::new();
     for at in 0..hosts {
         let name = full_fleet::host_name(at);
         let (allocations, pods) = allocations_and_pods(at, &name)?;
-        let text = infra_node(&name, PAGE, &allocations).to_string();
-        let node: v1::Node = serde_json::from_value(full_fleet::node(at)).context("parse the Node")?;
+        let text = infra_node(&name, PAGE_SIZE, &allocations).to_string();
+        let node: v1::Node =
+            serde_json::from_value(full_fleet::node(at)).context("parse the Node")?;
         let begin = Instant::now();
         let infra: InfraNode = serde_json::from_str(&text).context("parse the InfraNode")?;
         let facts = ReportedHost::read(&infra, Some(&node), &mut problems)
@@ -49,7 +50,7 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
             let needs =
                 VmRequirements { is_vm: true, is_pinned: true, ..VmRequirements::default() };
             let request =
-                engine.compile_request(&PodSpecParts::from_pod(pod, &existing.pod), needs)?;
+                engine.compile_request(&PodFields::from_pod(pod, &existing.pod), needs)?;
             engine.add_bound_pod(&request, id).map_err(|reason| anyhow!("{reason}"))?;
         }
         of_pods += begin.elapsed();
@@ -57,17 +58,17 @@ pub(super) fn rebuild(hosts: usize) -> Result<Cost> {
     if let Some(problem) = problems.first() {
         return Err(anyhow!("{problem}"));
     }
-    Ok(Cost {
+    Ok(RebuildCost {
         pods: engine.pod_count(),
         seconds: (of_hosts + of_pods).as_secs_f64(),
         hosts_seconds: of_hosts.as_secs_f64(),
-        resident: resident()?,
+        resident_mib: process_resident_mib()?,
     })
 }
 
 /// Returns the resident MiB of this process.
-fn resident() -> Result<f64> {
-    #[expect(clippy::disallowed_methods, reason = "this process, not a host, is measured")]
+fn process_resident_mib() -> Result<f64> {
+    #[expect(clippy::disallowed_methods, reason = "reads the memory of this process")]
     let status = fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
     let kib = line.trim().trim_end_matches(" kB");
@@ -76,7 +77,7 @@ fn resident() -> Result<f64> {
 
 /// Returns the allocations that the agent of a host reports, and the pods of these allocations.
 fn allocations_and_pods(host: usize, name: &str) -> Result<(Vec<Value>, Vec<v1::Pod>)> {
-    let all: Vec<(Launcher, String)> = (0..VMS.len())
+    let all: Vec<(Launcher, String)> = (0..VMS_OF_HOST.len())
         .map(|at| Launcher::new(host, at))
         .map(|launcher| (launcher.clone(), launcher.instance))
         .collect();
@@ -98,6 +99,6 @@ mod tests {
     fn all_objects_are_valid_and_counted() {
         let cost = rebuild(3).unwrap();
         assert_eq!(cost.pods, 30);
-        assert!(cost.seconds > cost.hosts_seconds && cost.resident > 1.0, "{cost:?}");
+        assert!(cost.seconds > cost.hosts_seconds && cost.resident_mib > 1.0, "{cost:?}");
     }
 }

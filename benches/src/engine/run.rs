@@ -9,52 +9,56 @@ use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 use fastrand::Rng;
 
-use super::scan::Scan;
-use super::workload::{self, Chain, Deployment};
-use super::{FILL_LEVEL, GOALS, PEER_PAIRS};
-use crate::fleet::{self, PINNABLE};
-use crate::full_fleet::PAGE;
+use super::scan::FullScan;
+use super::workload::{self, Deployment, DeploymentChain};
+use super::{FILL_LEVEL, PEER_PAIRS, RATE_GOALS};
+use crate::fleet::{self, PINNABLE_CPUS};
+use crate::full_fleet::PAGE_SIZE;
 
 /// Measured values for one number of hosts.
 #[derive(Debug, Default)]
 pub(super) struct Speed {
     pub(super) hosts: usize,
     pub(super) pods: usize,
-    pub(super) fullness: f64,
+    pub(super) allocated_fraction: f64,
     pub(super) unplaced: usize,
     /// Checksum of all decisions, including the decisions that filled the hosts. Two runs with the same checksum made
     /// the same decisions.
     pub(super) checksum: u64,
     /// Microseconds to read the rules of a pod, to choose and reserve a host, and to remove another pod.
-    pub(super) request: Vec<f64>,
-    pub(super) place: Vec<f64>,
-    pub(super) remove: Vec<f64>,
+    pub(super) request_micros: Vec<f64>,
+    pub(super) place_micros: Vec<f64>,
+    pub(super) remove_micros: Vec<f64>,
     /// Microseconds of the peer for a decision and a removal.
-    pub(super) peer: Vec<f64>,
+    pub(super) peer_micros: Vec<f64>,
 }
 
 impl Speed {
-    pub(super) fn decisions(&self) -> Vec<f64> {
-        self.request.iter().zip(&self.place).map(|(request, place)| request + place).collect()
+    pub(super) fn decision_micros(&self) -> Vec<f64> {
+        self.request_micros
+            .iter()
+            .zip(&self.place_micros)
+            .map(|(request, place)| request + place)
+            .collect()
     }
 
     /// Returns the decisions per second.
-    pub(super) fn rate(&self) -> f64 {
-        self.per_second(&[&self.request, &self.place])
+    pub(super) fn decisions_per_second(&self) -> f64 {
+        self.per_second(&[&self.request_micros, &self.place_micros])
     }
 
     /// Returns the pairs of a decision and a removal per second.
-    pub(super) fn pairs_rate(&self) -> f64 {
-        self.per_second(&[&self.request, &self.place, &self.remove])
+    pub(super) fn pairs_per_second(&self) -> f64 {
+        self.per_second(&[&self.request_micros, &self.place_micros, &self.remove_micros])
     }
 
     fn per_second(&self, parts: &[&Vec<f64>]) -> f64 {
         let micros: f64 = parts.iter().copied().flatten().sum();
-        self.place.len() as f64 / micros * 1e6
+        self.place_micros.len() as f64 / micros * 1e6
     }
 
-    pub(super) fn peer_rate(&self) -> f64 {
-        self.peer.len() as f64 / self.peer.iter().sum::<f64>() * 1e6
+    pub(super) fn peer_pairs_per_second(&self) -> f64 {
+        self.peer_micros.len() as f64 / self.peer_micros.iter().sum::<f64>() * 1e6
     }
 }
 
@@ -68,7 +72,7 @@ enum Event {
         host: u32,
     },
     /// No host was found for a VM.
-    Refused,
+    Unplaced,
     Removed {
         vm: u32,
     },
@@ -77,26 +81,30 @@ enum Event {
 /// Fills the hosts and measures pairs of a decision and a removal with the engine only. Afterwards the peer places
 /// the same VMs on the same hosts and checks each decision with the same rules and the same admission.
 pub(super) fn measure_speed(hosts: usize, pairs: usize) -> Result<Speed> {
-    let template = fleet::host("like", PAGE)?;
+    let template = fleet::reported_host("like", PAGE_SIZE)?;
     let mut engine = Engine::new();
     for at in 0..hosts {
         engine.set_host(workload::host(at, &template), Class::Performance)?;
     }
-    let target_cpus = hosts as f64 * f64::from(PINNABLE) * FILL_LEVEL;
-    let vms = u64::try_from(hosts)? * u64::from(PINNABLE) / 8;
+    let target_cpus = hosts as f64 * f64::from(PINNABLE_CPUS) * FILL_LEVEL;
+    let vms = u64::try_from(hosts)? * u64::from(PINNABLE_CPUS) / 8;
     let deployments = workload::deployments(vms, &mut Rng::with_seed(3))?;
-    let chain = Chain::new(deployments.len());
+    let chain = DeploymentChain::new(deployments.len());
     let (placed_vms, log) = (Vec::new(), Vec::new());
-    let mut bench = Bench { engine, chain, deployments, placed_vms, log, pinned: 0, next: 0 };
+    let mut bench =
+        Bench { engine, chain, deployments, placed_vms, log, pinned_cpus: 0, next_vm_number: 0 };
     let mut speed = Speed { hosts, ..Speed::default() };
-    let is_full = |bench: &Bench| bench.pinned as f64 >= target_cpus;
+    let is_full = |bench: &Bench| bench.pinned_cpus as f64 >= target_cpus;
     while !is_full(&bench) {
         bench.place(&mut Speed::default())?;
     }
     for pair in 0..pairs {
         bench.place(&mut speed)?;
         let unplaced = speed.unplaced;
-        ensure!(pair < 100 || unplaced * 4 < pair, "no host was found for {unplaced} of {pair} VMs");
+        ensure!(
+            pair < 100 || unplaced * 4 < pair,
+            "no host was found for {unplaced} of {pair} VMs"
+        );
         // Removes one VM for each new VM on average, because placed and removed VMs have the same mean size.
         while is_full(&bench) {
             bench.remove(&mut speed);
@@ -105,22 +113,22 @@ pub(super) fn measure_speed(hosts: usize, pairs: usize) -> Result<Speed> {
     speed.pods = bench.engine.pod_count();
     speed.checksum = checksum(&bench.log);
     let mut scan = bench.replay_and_check(&template, hosts)?;
-    speed.fullness = scan.fullness();
+    speed.allocated_fraction = scan.allocated_fraction();
     bench.engine = Engine::new();
-    bench.measure_peer(&mut scan, &mut speed, (PEER_PAIRS * GOALS[0].0 / hosts).max(50))?;
+    bench.measure_peer(&mut scan, &mut speed, (PEER_PAIRS * RATE_GOALS[0].0 / hosts).max(50))?;
     Ok(speed)
 }
 
 struct Bench {
     engine: Engine,
     deployments: Vec<Deployment>,
-    chain: Chain,
+    chain: DeploymentChain,
     log: Vec<Event>,
     /// Placed VMs, each with its number of CPUs.
     placed_vms: Vec<(u32, u32)>,
     /// Number of CPUs of all placed VMs.
-    pinned: u64,
-    next: u32,
+    pinned_cpus: u64,
+    next_vm_number: u32,
 }
 
 impl Bench {
@@ -129,27 +137,27 @@ impl Bench {
         let (vm, of) = self.next_vm();
         let deployment = &self.deployments[of];
         let pod = deployment.pod(uid(vm));
-        let parts = deployment.parts(&pod);
+        let parts = deployment.spec_parts(&pod);
         let class = Class::Performance;
         let needs =
             VmRequirements { is_vm: true, is_pinned: true, class, ..VmRequirements::default() };
         let begin = Instant::now();
         let request = self.engine.compile_request(&parts, needs)?;
         let middle = Instant::now();
-        let host = self.engine.place(&request, None);
+        let host = self.engine.place_pod(&request, None);
         let end = Instant::now();
-        speed.request.push((middle - begin).as_secs_f64() * 1e6);
-        speed.place.push((end - middle).as_secs_f64() * 1e6);
+        speed.request_micros.push((middle - begin).as_secs_f64() * 1e6);
+        speed.place_micros.push((end - middle).as_secs_f64() * 1e6);
         let Some(host) = host.map(HostId::index) else {
             speed.unplaced += 1;
-            self.log.push(Event::Refused);
+            self.log.push(Event::Unplaced);
             return Ok(());
         };
         let (of, host) = (u32::try_from(of)?, u32::try_from(host)?);
         self.log.push(Event::Placed { vm, deployment: of, host });
         let cpus = deployment.size.cpus;
         self.placed_vms.push((vm, cpus));
-        self.pinned += u64::from(cpus);
+        self.pinned_cpus += u64::from(cpus);
         Ok(())
     }
 
@@ -157,36 +165,37 @@ impl Bench {
     fn remove(&mut self, speed: &mut Speed) {
         let (vm, cpus) =
             self.placed_vms.swap_remove(self.chain.random_index(self.placed_vms.len()));
-        self.pinned -= u64::from(cpus);
+        self.pinned_cpus -= u64::from(cpus);
         let uid = uid(vm);
         let begin = Instant::now();
-        self.engine.remove(&uid);
-        speed.remove.push(begin.elapsed().as_secs_f64() * 1e6);
+        self.engine.remove_pod(&uid);
+        speed.remove_micros.push(begin.elapsed().as_secs_f64() * 1e6);
         self.log.push(Event::Removed { vm });
     }
 
     /// Returns the next VM and the index of the `MachineDeployment`.
     fn next_vm(&mut self) -> (u32, usize) {
-        self.next += 1;
-        (self.next, self.chain.next())
+        self.next_vm_number += 1;
+        (self.next_vm_number, self.chain.next())
     }
 
     /// Replays the log on an empty peer. Returns an error if a decision violates a rule, if the kubelet admission
     /// refuses a VM, or if the allocations differ at the end.
-    fn replay_and_check(&self, template: &ReportedHost, hosts: usize) -> Result<Scan> {
-        let mut scan = Scan::new();
+    fn replay_and_check(&self, template: &ReportedHost, hosts: usize) -> Result<FullScan> {
+        let mut scan = FullScan::new();
         for at in 0..hosts {
             scan.add_host(&workload::host(at, template))?;
         }
         for event in &self.log {
             match *event {
                 Event::Placed { vm, deployment: of, host } => {
-                    let deployment = self.deployments.get(of as usize).context("unknown MachineDeployment")?;
+                    let deployment =
+                        self.deployments.get(of as usize).context("unknown MachineDeployment")?;
                     let pod = deployment.pod(uid(vm));
                     scan.add_to_host(deployment, &pod, host as usize)
                         .context("check the engine's decision")?;
                 }
-                Event::Refused => {}
+                Event::Unplaced => {}
                 Event::Removed { vm } => scan.remove(&uid(vm)),
             }
         }
@@ -195,7 +204,7 @@ impl Bench {
     }
 
     /// Measures the same pairs with the peer.
-    fn measure_peer(&mut self, scan: &mut Scan, speed: &mut Speed, pairs: usize) -> Result<()> {
+    fn measure_peer(&mut self, scan: &mut FullScan, speed: &mut Speed, pairs: usize) -> Result<()> {
         for _ in 0..pairs {
             let (vm, of) = self.next_vm();
             let deployment = &self.deployments[of];
@@ -208,7 +217,7 @@ impl Bench {
             if host.is_some() {
                 scan.remove(&removed_uid);
             }
-            speed.peer.push(begin.elapsed().as_secs_f64() * 1e6);
+            speed.peer_micros.push(begin.elapsed().as_secs_f64() * 1e6);
             self.placed_vms.push(if host.is_some() { (vm, deployment.size.cpus) } else { removed });
         }
         Ok(())
@@ -223,7 +232,7 @@ fn uid(vm: u32) -> String {
 fn checksum(log: &[Event]) -> u64 {
     let words = log.iter().flat_map(|event| match *event {
         Event::Placed { vm, deployment: of, host } => [vm, of, host],
-        Event::Refused => [0; 3],
+        Event::Unplaced => [0; 3],
         Event::Removed { vm } => [vm, u32::MAX, u32::MAX],
     });
     words.flat_map(u32::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {

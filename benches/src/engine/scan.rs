@@ -4,20 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use berth_kubelet_admission::State;
+use berth_kubelet_admission::HostState;
 use berth_kubelet_admission::pod::Pod;
 use berth_placement::engine::Engine;
 use berth_placement::inventory::ReportedHost;
-use berth_placement::rules::{Counts, HostId, PodId, Rules};
+use berth_placement::rules::{ClusterState, HostId, PodId, Rules};
 
 use super::workload::Deployment;
 use crate::fleet::Size;
-use crate::full_fleet::PAGE;
+use crate::full_fleet::PAGE_SIZE;
 
 /// Hosts and the pods on the hosts.
 #[derive(Debug)]
-pub(super) struct Scan {
-    counts: Counts,
+pub(super) struct FullScan {
+    counts: ClusterState,
     hosts: Vec<Host>,
     pods: HashMap<String, (usize, PodId)>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Scan {
 #[derive(Debug)]
 struct Host {
     id: HostId,
-    state: State,
+    state: HostState,
     zones: [Zone; 2],
 }
 
@@ -36,14 +36,14 @@ struct Zone {
     gib: u64,
 }
 
-impl Scan {
+impl FullScan {
     pub(super) fn new() -> Self {
-        Self { counts: Counts::new(), hosts: Vec::new(), pods: HashMap::new() }
+        Self { counts: ClusterState::new(), hosts: Vec::new(), pods: HashMap::new() }
     }
 
     pub(super) fn add_host(&mut self, facts: &ReportedHost) -> Result<()> {
-        let id = self.counts.set_host(&facts.parts())?;
-        let state = State::new(&facts.admission);
+        let id = self.counts.set_host(&facts.node_fields())?;
+        let state = HostState::new(&facts.admission);
         let mut host = Host { id, state, zones: [Zone::default(); 2] };
         host.update_zones();
         self.hosts.push(host);
@@ -52,16 +52,16 @@ impl Scan {
 
     /// Finds the best host for a VM and allocates the resources.
     pub(super) fn place(&mut self, deployment: &Deployment, pod: &Pod) -> Result<Option<usize>> {
-        let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.parts(pod))?);
-        let filter = self.counts.filter_for(&rules);
-        let preference_scores = filter.preference_scores();
+        let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.spec_parts(pod))?);
+        let filter = self.counts.pod_filter(&rules);
+        let preference_scores = filter.pod_preference_scores();
         let mut possible: Vec<(i64, usize)> = Vec::new();
         for (at, host) in self.hosts.iter().enumerate() {
             let Some(free_score) = host.free_score(deployment.size) else { continue };
             if !filter.allows(host.id) {
                 continue;
             }
-            let preference = filter.preference(host.id);
+            let preference = filter.host_preference(host.id);
             let mut points = free_score + preference.untolerated_taints * 200;
             if preference.total_weight > 0 {
                 points += 400 * (preference.total_weight - preference.matching_weight)
@@ -90,15 +90,15 @@ impl Scan {
         &mut self,
         deployment: &Deployment,
         pod: &Pod,
-        at: usize,
+        index: usize,
     ) -> Result<()> {
-        let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.parts(pod))?);
-        let id = self.hosts.get(at).context("unknown host")?.id;
-        let filter = self.counts.filter_for(&rules);
+        let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.spec_parts(pod))?);
+        let id = self.hosts.get(index).context("unknown host")?.id;
+        let filter = self.counts.pod_filter(&rules);
         if let Some(reason) = filter.reasons(id).first() {
-            anyhow::bail!("host {at}, pod {}: the placement violates a rule: {reason}", pod.uid);
+            anyhow::bail!("host {index}, pod {}: the placement violates a rule: {reason}", pod.uid);
         }
-        self.allocate(rules, pod, at)
+        self.allocate(rules, pod, index)
     }
 
     fn allocate(&mut self, rules: Arc<Rules>, pod: &Pod, at: usize) -> Result<()> {
@@ -106,14 +106,14 @@ impl Scan {
         let refused = |refusal| anyhow::anyhow!("host {at}, pod {}: {refusal}", pod.uid);
         host.state.admit(pod).map(|_| ()).map_err(refused)?;
         host.update_zones();
-        let pod_id = self.counts.add(rules, host.id).context("unknown host")?;
+        let pod_id = self.counts.add_pod(rules, host.id).context("unknown host")?;
         self.pods.insert(pod.uid.clone(), (at, pod_id));
         Ok(())
     }
 
     pub(super) fn remove(&mut self, uid: &str) {
         if let Some((at, pod_id)) = self.pods.remove(uid) {
-            self.counts.remove(pod_id);
+            self.counts.remove_pod(pod_id);
             let host = &mut self.hosts[at];
             host.state.remove(uid);
             host.update_zones();
@@ -123,27 +123,31 @@ impl Scan {
     /// Checks that the engine has allocated the same CPUs and memory to the same pods.
     pub(super) fn check_agreement(&self, engine: &Engine) -> Result<()> {
         for host in &self.hosts {
-            let other = engine.state(host.id).context("unknown host")?;
+            let other = engine.kubelet_state(host.id).context("unknown host")?;
             let same = host.state.free_cpus() == other.free_cpus()
-                && host.state.memory() == other.memory()
-                && host.state.pods() == other.pods();
+                && host.state.memory_by_zone() == other.memory_by_zone()
+                && host.state.pod_count() == other.pod_count();
             ensure!(same, "host {}: the allocations differ", host.id.index());
         }
         for (uid, (at, _)) in &self.pods {
             let host = &self.hosts[*at];
             let placements_of =
-                |state: &State| Some(state.admission(uid)?.placements(state.host()));
-            let same = placements_of(&host.state) == engine.state(host.id).and_then(placements_of);
-            ensure!(same && placements_of(&host.state).is_some(), "pod {uid}: the placements differ");
+                |state: &HostState| Some(state.admission(uid)?.placements(state.host()));
+            let same =
+                placements_of(&host.state) == engine.kubelet_state(host.id).and_then(placements_of);
+            ensure!(
+                same && placements_of(&host.state).is_some(),
+                "pod {uid}: the placements differ"
+            );
         }
         Ok(())
     }
 
     /// Returns the pinned CPUs as a fraction of all pinnable CPUs.
-    pub(super) fn fullness(&self) -> f64 {
+    pub(super) fn allocated_fraction(&self) -> f64 {
         let zones = || self.hosts.iter().flat_map(|host| host.state.free_by_zone());
         let (free, all) = zones().fold((0.0, 0.0), |(free, all), zone| {
-            (free + f64::from(zone.cpus), all + f64::from(zone.all_cpus))
+            (free + f64::from(zone.cpus), all + f64::from(zone.total_cpus))
         });
         1.0 - free / all
     }
@@ -152,7 +156,7 @@ impl Scan {
 impl Host {
     fn update_zones(&mut self) {
         for (zone, seen) in self.zones.iter_mut().zip(self.state.free_by_zone()) {
-            *zone = Zone { cpus: seen.cpus, gib: seen.pages(PAGE).0 >> 30 };
+            *zone = Zone { cpus: seen.cpus, gib: seen.free_and_total_pages(PAGE_SIZE).0 >> 30 };
         }
     }
 

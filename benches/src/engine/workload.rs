@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use berth_kubelet_admission::pod::Pod;
 use berth_placement::inventory::ReportedHost;
-use berth_placement::rules::PodSpecParts;
+use berth_placement::rules::PodFields;
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::fleet::{self, Size};
-use crate::full_fleet::{self, PAGE, host_labels, taints};
+use crate::full_fleet::{self, PAGE_SIZE, host_labels, taints};
 
 /// Probability that the next VM belongs to the MachineDeployment of the previous VM. At Azure, 91 to 98 % of the VMs
 /// have the same size and rules as the previous VM.
@@ -34,7 +34,7 @@ const SIZES: [(u32, u64, u32); 8] = [
     (32, 112, 6),
 ];
 /// Number of kinds of placement rules. The sizes and kinds result in 40 request classes.
-const KINDS: usize = 5;
+const RULE_KINDS: usize = 5;
 
 /// A MachineDeployment, which creates identical VMs.
 #[derive(Debug)]
@@ -45,23 +45,23 @@ pub(super) struct Deployment {
     pub(super) node_selector: Option<BTreeMap<String, String>>,
     pub(super) affinity: Option<Affinity>,
     pub(super) tolerations: Vec<Toleration>,
-    pub(super) spread: Vec<TopologySpreadConstraint>,
+    pub(super) topology_spread: Vec<TopologySpreadConstraint>,
 }
 
 impl Deployment {
     pub(super) fn pod(&self, uid: String) -> Pod {
-        fleet::launcher(uid, self.size, PAGE)
+        fleet::launcher_pod(uid, self.size, PAGE_SIZE)
     }
 
-    pub(super) fn parts<'a>(&'a self, pod: &'a Pod) -> PodSpecParts<'a> {
-        PodSpecParts {
+    pub(super) fn spec_parts<'a>(&'a self, pod: &'a Pod) -> PodFields<'a> {
+        PodFields {
             namespace: &self.namespace,
             labels: Some(&self.labels),
             is_terminating: false,
             node_selector: self.node_selector.as_ref(),
             affinity: self.affinity.as_ref(),
             tolerations: &self.tolerations,
-            spread: &self.spread,
+            spread_constraints: &self.topology_spread,
             containers: pod,
         }
     }
@@ -83,8 +83,8 @@ pub(super) fn deployments(vms: u64, rng: &mut Rng) -> Result<Vec<Deployment>> {
 }
 
 fn deployment(at: usize, rng: &mut Rng) -> Result<Deployment> {
-    let kind = at % KINDS;
-    let (cpus, gib) = size(rng);
+    let kind = at % RULE_KINDS;
+    let (cpus, gib) = random_size(rng);
     let name = format!("md-{at}");
     let labels = BTreeMap::from([
         ("kubevirt.io".to_owned(), "virt-launcher".to_owned()),
@@ -128,17 +128,17 @@ fn deployment(at: usize, rng: &mut Rng) -> Result<Deployment> {
         namespace: format!("cluster-{}", at / DEPLOYMENTS_PER_TENANT),
         labels,
         node_selector: (kind == 1).then(|| BTreeMap::from([("pool".to_owned(), "p0".to_owned())])),
-        affinity: (!affinity.is_empty()).then(|| typed(affinity.into())).transpose()?,
-        tolerations: if kind == 2 { vec![typed(toleration)?] } else { Vec::new() },
-        spread: vec![typed(spread)?],
+        affinity: (!affinity.is_empty()).then(|| from_json(affinity.into())).transpose()?,
+        tolerations: if kind == 2 { vec![from_json(toleration)?] } else { Vec::new() },
+        topology_spread: vec![from_json(spread)?],
     })
 }
 
-fn typed<T: DeserializeOwned>(value: Value) -> Result<T> {
+fn from_json<T: DeserializeOwned>(value: Value) -> Result<T> {
     serde_json::from_value(value).context("parse a rule")
 }
 
-fn size(rng: &mut Rng) -> (u32, u64) {
+fn random_size(rng: &mut Rng) -> (u32, u64) {
     let all: u32 = SIZES.iter().map(|size| size.2).sum();
     let mut remaining = rng.u32(..all);
     let found = SIZES.iter().find(|(_, _, part)| {
@@ -151,22 +151,22 @@ fn size(rng: &mut Rng) -> (u32, u64) {
 
 /// Chooses the MachineDeployment of the next VM.
 #[derive(Debug)]
-pub(super) struct Chain {
+pub(super) struct DeploymentChain {
     rng: Rng,
-    now: usize,
+    current: usize,
     deployment_count: usize,
 }
 
-impl Chain {
+impl DeploymentChain {
     pub(super) fn new(deployments: usize) -> Self {
-        Self { rng: Rng::with_seed(4), now: 0, deployment_count: deployments }
+        Self { rng: Rng::with_seed(4), current: 0, deployment_count: deployments }
     }
 
     pub(super) fn next(&mut self) -> usize {
         if self.rng.f64() >= SAME_DEPLOYMENT_PROBABILITY {
-            self.now = self.rng.usize(..self.deployment_count);
+            self.current = self.rng.usize(..self.deployment_count);
         }
-        self.now
+        self.current
     }
 
     /// Returns a random index below `count`, for the VM to remove.

@@ -24,7 +24,7 @@ pub(super) struct Connection {
 /// Answer of an extender to `filter`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct Answer {
+pub(super) struct FilterResponse {
     pub(super) node_names: Option<Vec<String>>,
     #[serde(default)]
     pub(super) error: String,
@@ -50,7 +50,7 @@ impl Connection {
 
     /// Sends a `filter` request and reads the whole answer. The time runs from before the first byte of the request
     /// until after the last byte of the answer.
-    pub(super) fn filter(&mut self, body: &[u8]) -> Result<(Duration, Answer)> {
+    pub(super) fn filter(&mut self, body: &[u8]) -> Result<(Duration, FilterResponse)> {
         self.request.clear();
         write!(
             self.request,
@@ -61,7 +61,7 @@ impl Connection {
         self.response.clear();
         let begin = Instant::now();
         self.stream.write_all(&self.request)?;
-        let head = self.read()?;
+        let head = self.read_response()?;
         let elapsed = begin.elapsed();
         let body = self.response.get(head..).unwrap_or_default();
         let answer = serde_json::from_slice(body);
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// Reads a whole answer and returns the offset of the body.
-    fn read(&mut self) -> Result<usize> {
+    fn read_response(&mut self) -> Result<usize> {
         let mut part = [0; 1 << 16];
         let mut body_range: Option<(usize, usize)> = None;
         loop {

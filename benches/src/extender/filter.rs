@@ -4,8 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::connection::{Answer, Connection};
-use crate::full_fleet::{self, Launcher, VMS};
+use super::connection::{Connection, FilterResponse};
+use crate::full_fleet::{self, Launcher, VMS_OF_HOST};
 
 /// Number of calls of each kind before the measurement.
 const WARM_UP_CALLS: usize = 50;
@@ -17,26 +17,26 @@ const VMS_PER_DEPLOYMENT: usize = 25;
 
 /// Milliseconds of each call.
 #[derive(Debug, Default)]
-pub(super) struct Times {
-    pub(super) pinned: Vec<f64>,
-    pub(super) plain: Vec<f64>,
+pub(super) struct FilterTimes {
+    pub(super) pinned_millis: Vec<f64>,
+    pub(super) shared_millis: Vec<f64>,
     /// Milliseconds of the peer, for the requests of the pinned VMs.
-    pub(super) peer: Vec<f64>,
+    pub(super) peer_millis: Vec<f64>,
     /// Size of a request body in bytes.
-    pub(super) bytes: usize,
+    pub(super) request_bytes: usize,
 }
 
 /// Data for a `filter` request in which all hosts are still candidates.
 #[derive(Debug)]
 pub(super) struct FilterRequest {
-    names: String,
-    hosts: usize,
+    names_json: String,
+    host_count: usize,
 }
 
 impl FilterRequest {
     pub(super) fn new(hosts: usize) -> Self {
         let names: Vec<String> = (0..hosts).map(full_fleet::host_name).collect();
-        Self { names: json!(names).to_string(), hosts }
+        Self { names_json: json!(names).to_string(), host_count: hosts }
     }
 
     /// Returns the request body for a pod, in the format of the JSON encoder of Go.
@@ -54,7 +54,7 @@ impl FilterRequest {
         pod["metadata"]["uid"] = format!("uid-{kind}-{number}").into();
         pod["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
         pod["status"] = json!({"phase": "Pending", "qosClass": "Guaranteed"});
-        format!("{{\"Pod\":{pod},\"Nodes\":null,\"NodeNames\":{}}}", self.names).into_bytes()
+        format!("{{\"Pod\":{pod},\"Nodes\":null,\"NodeNames\":{}}}", self.names_json).into_bytes()
     }
 }
 
@@ -64,27 +64,27 @@ pub(super) fn measure(
     peer_port: u16,
     request: &FilterRequest,
     requests: usize,
-) -> Result<Times> {
+) -> Result<FilterTimes> {
     // Half of the free CPUs of the hosts. All VMs must have room at once, because the pods are not bound.
     ensure!(
-        requests + WARM_UP_CALLS <= request.hosts * 2,
+        requests + WARM_UP_CALLS <= request.host_count * 2,
         "{requests} requests are too many for {} hosts with {} VMs each",
-        request.hosts,
-        VMS.len()
+        request.host_count,
+        VMS_OF_HOST.len()
     );
     let (mut ours, mut theirs) =
         (Connection::connect(extender_port)?, Connection::connect(peer_port)?);
-    let mut times = Times::default();
+    let mut times = FilterTimes::default();
     for number in 0..WARM_UP_CALLS + requests {
         let (pinned, plain) = (request.body(number, true), request.body(number, false));
-        times.bytes = pinned.len();
+        times.request_bytes = pinned.len();
         let pinned_millis = timed_call(&mut ours, &pinned, 1)?;
         let plain_millis = timed_call(&mut ours, &plain, 1)?;
-        let peer_millis = timed_call(&mut theirs, &pinned, request.hosts)?;
+        let peer_millis = timed_call(&mut theirs, &pinned, request.host_count)?;
         if number >= WARM_UP_CALLS {
-            times.pinned.push(pinned_millis);
-            times.plain.push(plain_millis);
-            times.peer.push(peer_millis);
+            times.pinned_millis.push(pinned_millis);
+            times.shared_millis.push(plain_millis);
+            times.peer_millis.push(peer_millis);
         }
     }
     Ok(times)
@@ -93,7 +93,7 @@ pub(super) fn measure(
 /// Returns the milliseconds of one call. The answer must contain the given number of hosts.
 fn timed_call(connection: &mut Connection, body: &[u8], hosts: usize) -> Result<f64> {
     let (took, answer) = connection.filter(body)?;
-    let Answer { node_names, error } = answer;
+    let FilterResponse { node_names, error } = answer;
     ensure!(error.is_empty(), "filter: {error}");
     let host_count = node_names.context("filter: the response has no NodeNames")?.len();
     ensure!(host_count == hosts, "filter: the response has {host_count} hosts, not {hosts}");
@@ -102,7 +102,7 @@ fn timed_call(connection: &mut Connection, body: &[u8], hosts: usize) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use berth_extender::wire;
+    use berth_extender::scheduler_api;
 
     use super::*;
 
@@ -110,7 +110,7 @@ mod tests {
     fn extender_parses_the_request() {
         let request = FilterRequest::new(3);
         let body = request.body(7, false);
-        let read = wire::parse_filter_args(&body).unwrap();
+        let read = scheduler_api::parse_filter_args(&body).unwrap();
         assert_eq!(read.node_names, ["host-00000", "host-00001", "host-00002"]);
         assert_eq!(read.pod.metadata.name.as_deref(), Some("virt-launcher-plain-7"));
     }

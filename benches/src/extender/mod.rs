@@ -1,29 +1,29 @@
 //! Measures the scheduler extender of the controller as a process, with a real API server and a real kube-scheduler:
 //! time of an answer, pods bound per second, and time until the first decision after a start with a full fleet.
 
-mod bound;
+mod binding_rate;
+mod cold_start;
 mod connection;
 mod filter;
 mod peer;
 mod process;
 mod result;
 mod setup;
-mod start;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use berth_tests::cluster::Version;
 
-use bound::{Rates, Testbed};
-use filter::{FilterRequest, Times};
+use binding_rate::{BindingRates, Testbed};
+use cold_start::ColdStart;
+use filter::{FilterRequest, FilterTimes};
 pub(crate) use peer::{AcceptAllArgs, accept_all};
 use process::Peer;
-use start::Start;
 
 use crate::cluster::Cluster;
 use crate::memory::Usage;
-use crate::output::Output;
+use crate::output::OutputArgs;
 use crate::program::ensure_controller_exists;
 
 /// Number of parallel requests while the benchmark creates objects.
@@ -51,18 +51,18 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..))]
     pods: u32,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// All measured values.
 #[derive(Debug)]
-struct Measured {
+struct Measurements {
     version: Version,
-    rates: Rates,
+    rates: BindingRates,
     /// Number of pods of the full fleet, and size of one pod as JSON in bytes.
     pods: (usize, usize),
-    starts: Vec<Start>,
-    times: Times,
+    cold_starts: Vec<ColdStart>,
+    filter_times: FilterTimes,
     /// Usage of the controller of the last start, after all calls.
     usage: Usage,
 }
@@ -71,15 +71,15 @@ struct Measured {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     ensure_controller_exists(&args.controller)?;
     let measured = measure(args)?;
-    let host = crate::report::host()?;
+    let host = crate::report::describe_host()?;
     args.output.publish(&result::build(args, args.output.date(), &host, &measured))
 }
 
-fn measure(args: &Args) -> Result<Measured> {
+fn measure(args: &Args) -> Result<Measurements> {
     let hosts = usize::try_from(args.hosts)?;
     let mut plane = setup::start()?;
     let cluster = Cluster::new(&plane.kubeconfig(), CONCURRENCY)?;
-    setup::make_hosts(&cluster, hosts)?;
+    setup::create_hosts(&cluster, hosts)?;
     let pods = usize::try_from(args.pods)?;
     let mut testbed =
         Testbed { plane: &mut plane, cluster: &cluster, controller: &args.controller, pods };
@@ -95,7 +95,7 @@ fn measure(args: &Args) -> Result<Measured> {
         }
         // These pods have higher numbers than the pods of all later calls, so that no pod occurs twice.
         let (start, extender) =
-            start::measure(&args.controller, &plane, &request, 1_000_000 + number)?;
+            cold_start::measure(&args.controller, &plane, &request, 1_000_000 + number)?;
         starts.push(start);
         last = Some(extender);
     }
@@ -105,5 +105,12 @@ fn measure(args: &Args) -> Result<Measured> {
     let times = filter::measure(extender.port, peer.port, &request, requests)?;
     let usage = extender.usage()?;
     extender.terminate()?;
-    Ok(Measured { version: plane.version(), rates, pods, starts, times, usage })
+    Ok(Measurements {
+        version: plane.version(),
+        rates,
+        pods,
+        cold_starts: starts,
+        filter_times: times,
+        usage,
+    })
 }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::post;
-use berth_extender::wire;
+use berth_extender::scheduler_api;
 use berth_runtime::local_server::{JsonText, serve_json};
 use berth_runtime::serve::{self, ListenAddress};
 use serde_json::json;
@@ -20,7 +20,7 @@ pub(crate) struct AcceptAllArgs {
 }
 
 async fn filter(body: Bytes) -> JsonText {
-    let answer = match wire::parse_filter_args(&body) {
+    let answer = match scheduler_api::parse_filter_args(&body) {
         Ok(read) => {
             json!({"Nodes": null, "NodeNames": read.node_names, "FailedNodes": {}, "Error": ""})
         }

@@ -16,7 +16,7 @@ use crate::memory::Usage;
 /// Time limit until hosts and pods are listed.
 const TIMEOUT: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-const LISTED: &str = "berth_assignment_listed_timestamp_seconds";
+const LISTED_METRIC: &str = "berth_assignment_listed_timestamp_seconds";
 
 /// The controller with the RBAC rules of `deploy/`. The process runs until the value is dropped.
 #[derive(Debug)]
@@ -46,9 +46,9 @@ impl Extender {
     /// Waits until the controller has listed hosts and pods.
     pub(super) fn wait_for_lists(&mut self, plane: &ControlPlane) -> Result<()> {
         let begin = Instant::now();
-        while self.metric(LISTED, "").is_none_or(|at| at <= 0.0) {
+        while self.metric(LISTED_METRIC, "").is_none_or(|at| at <= 0.0) {
             self.ensure_running(plane)?;
-            let log = plane.log(&self.name);
+            let log = plane.log_tail(&self.name);
             ensure!(begin.elapsed() < TIMEOUT, "the extender has not listed all pods: {log}");
             std::thread::sleep(POLL_INTERVAL * 5);
         }
@@ -58,20 +58,22 @@ impl Extender {
     /// Fails if the process has ended.
     pub(super) fn ensure_running(&mut self, plane: &ControlPlane) -> Result<()> {
         match self.controller.running.process.try_wait()? {
-            Some(status) => bail!("berth-controller run: {status}: {}", plane.log(&self.name)),
+            Some(status) => bail!("berth-controller run: {status}: {}", plane.log_tail(&self.name)),
             None => Ok(()),
         }
     }
 
     /// Returns the Unix time at which the lists were complete.
     pub(super) fn listed_at(&self) -> Result<f64> {
-        self.metric(LISTED, "").with_context(|| format!("the extender does not export {LISTED}"))
+        self.metric(LISTED_METRIC, "")
+            .with_context(|| format!("the extender does not export {LISTED_METRIC}"))
     }
 
     /// Returns the seconds that the controller used to count the objects of a kind in the last list.
     pub(super) fn counting_seconds(&self, kind: &str) -> Result<f64> {
         let name = "berth_assignment_counting_seconds";
-        self.metric(name, kind).with_context(|| format!("the extender does not export {name} for {kind}"))
+        self.metric(name, kind)
+            .with_context(|| format!("the extender does not export {name} for {kind}"))
     }
 
     fn metric(&self, name: &str, kind: &str) -> Option<f64> {

@@ -12,7 +12,7 @@ use crate::fleet::infra_node;
 
 /// Bytes of all files by format.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sizes {
+pub(super) struct FileSizes {
     pub(super) yaml: usize,
     pub(super) json: usize,
 }
@@ -20,13 +20,13 @@ pub(super) struct Sizes {
 /// Number of VMs of a tenant. The VMs of a tenant are spread over hosts.
 const VMS_PER_TENANT: u32 = 50;
 /// One of this many VMs is larger than any zone.
-const WIDE_VM_INTERVAL: u32 = 500;
+const OVERSIZED_VM_INTERVAL: u32 = 500;
 
 /// Writes the same fleet as YAML documents and as JSON lists.
-pub(super) fn write(yaml: &Path, json: &Path, hosts: u32, vms: u32) -> Result<Sizes> {
+pub(super) fn write_fleet(yaml: &Path, json: &Path, hosts: u32, vms: u32) -> Result<FileSizes> {
     fs::create_dir_all(yaml)?;
     fs::create_dir_all(json)?;
-    let mut sizes = Sizes::default();
+    let mut sizes = FileSizes::default();
     let all = [
         ("hosts", (0..hosts).map(host).collect::<Vec<_>>()),
         ("machines", (0..vms).map(machine).collect()),
@@ -64,7 +64,7 @@ fn host(at: u32) -> Value {
 }
 
 fn machine(at: u32) -> Value {
-    let cpus = if at % WIDE_VM_INTERVAL == WIDE_VM_INTERVAL - 1 {
+    let cpus = if at % OVERSIZED_VM_INTERVAL == OVERSIZED_VM_INTERVAL - 1 {
         64
     } else {
         [2, 2, 4, 4, 8][at as usize % 5]

@@ -15,13 +15,13 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::output::Output;
+use crate::output::OutputArgs;
 use crate::report;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
 /// Goal for the seconds of a plan.
-const GOAL: f64 = 2.0;
+const PLAN_GOAL_SECONDS: f64 = 2.0;
 
 /// Measures `berth-controller plan` of a simulated fleet, including the time to read the files.
 #[derive(Debug, clap::Args)]
@@ -39,12 +39,12 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// Seconds of each round.
 #[derive(Debug, Default)]
-struct Times {
+struct PlanTimes {
     yaml: Vec<f64>,
     json: Vec<f64>,
     parse_yaml: Vec<f64>,
@@ -55,7 +55,7 @@ struct Times {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let folder = tempfile::tempdir()?;
     let (yaml, json) = (folder.path().join("yaml"), folder.path().join("json"));
-    let sizes = files::write(&yaml, &json, args.hosts, args.vms)?;
+    let sizes = files::write_fleet(&yaml, &json, args.hosts, args.vms)?;
     let plan = plan_as_json(&args.controller, &yaml)?;
     ensure!(
         plan == plan_as_json(&args.controller, &json)?,
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let unplaced = plan["unplaced"].as_array().map_or(0, Vec::len);
     ensure!(placed + unplaced == usize::try_from(args.vms)?, "the plan does not contain every VM");
 
-    let mut times = Times::default();
+    let mut times = PlanTimes::default();
     for round in 0..=args.rounds {
         let seconds = [
             time_plan(&args.controller, &yaml)?,
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 
     let (hosts, vms, seconds) = (args.hosts, args.vms, median(&times.yaml));
     let conditions = vec![
-        format!("measured on: {}", report::host()?),
+        format!("measured on: {}", report::describe_host()?),
         format!(
             "fleet: {hosts} InfraNodes and {vms} VirtualMachines in two files, {:.1} MB as YAML documents, {:.1} MB as JSON lists; \
              {placed} VMs are placed, {unplaced} VMs are larger than any NUMA zone and are unplaced",
@@ -106,17 +106,17 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         title: "`berth-controller plan`".to_owned(),
         date: args.output.date(),
         conditions,
-        sections: vec![Section::untitled(text, vec![table(&times)])],
+        sections: vec![Section::untitled(text, vec![time_table(&times)])],
         goals: vec![Goal::new(
-            format!("less than {GOAL} s with {hosts} hosts and {vms} VMs from YAML"),
-            seconds < GOAL,
+            format!("less than {PLAN_GOAL_SECONDS} s with {hosts} hosts and {vms} VMs from YAML"),
+            seconds < PLAN_GOAL_SECONDS,
             format!("{seconds:.2} s"),
         )],
         command: "berth-benches plan --controller target/dist/berth-controller".to_owned(),
     })
 }
 
-fn table(times: &Times) -> Table {
+fn time_table(times: &PlanTimes) -> Table {
     let mut table = Table::new(&["operation"], &["median", "min", "max", "ratio"]);
     for (what, values, plan) in [
         ("plan, YAML", &times.yaml, &times.yaml),
@@ -132,7 +132,7 @@ fn table(times: &Times) -> Table {
     table
 }
 
-fn command(controller: &Path, folder: &Path) -> Command {
+fn plan_command(controller: &Path, folder: &Path) -> Command {
     let mut command = Command::new(controller);
     command.args(["plan", "-f"]).arg(folder);
     command
@@ -140,7 +140,7 @@ fn command(controller: &Path, folder: &Path) -> Command {
 
 /// Returns the output of the plan. An exit status for unplaced VMs is a valid answer too.
 fn plan_as_json(controller: &Path, folder: &Path) -> Result<Value> {
-    let output = command(controller, folder).args(["-o", "json"]).output();
+    let output = plan_command(controller, folder).args(["-o", "json"]).output();
     let output = output.with_context(|| {
         format!(
             "{}: build it with `cargo build --profile dist -p berth-controller`",
@@ -156,7 +156,7 @@ fn plan_as_json(controller: &Path, folder: &Path) -> Result<Value> {
 
 /// Returns the seconds from spawn to exit.
 fn time_plan(controller: &Path, folder: &Path) -> Result<f64> {
-    let mut command = command(controller, folder);
+    let mut command = plan_command(controller, folder);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let begin = Instant::now();
     let status = command.status()?;

@@ -38,7 +38,7 @@ impl SentRequests {
         sent
     }
 
-    pub(super) fn since(self, before: Self) -> Self {
+    pub(super) fn delta_since(self, before: Self) -> Self {
         Self { all: self.all - before.all, changes: self.changes - before.changes }
     }
 }
@@ -62,9 +62,13 @@ impl Controller {
         let begin = Instant::now();
         while controller.metric("berth_controller_leader").unwrap_or_default() < 1.0 {
             if let Some(status) = controller.0.running.process.try_wait()? {
-                bail!("{} run: {status}: {}", program.display(), plane.log(name));
+                bail!("{} run: {status}: {}", program.display(), plane.log_tail(name));
             }
-            ensure!(begin.elapsed() < TIMEOUT, "the controller did not acquire the Lease: {}", plane.log(name));
+            ensure!(
+                begin.elapsed() < TIMEOUT,
+                "the controller did not acquire the Lease: {}",
+                plane.log_tail(name)
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(controller)
@@ -105,7 +109,7 @@ mod tests {
         let sent = SentRequests::from_metrics(text);
         assert_eq!(sent, SentRequests { all: 10.0, changes: 2.0 });
         assert_eq!(
-            sent.since(SentRequests { all: 4.0, changes: 2.0 }),
+            sent.delta_since(SentRequests { all: 4.0, changes: 2.0 }),
             SentRequests { all: 6.0, changes: 0.0 }
         );
     }

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::setup::NETWORK;
 use crate::cluster::NewObject;
 
-const GROUP: &str = "/apis/cluster.k8s.io/v1alpha1";
+const GROUP_PATH: &str = "/apis/cluster.k8s.io/v1alpha1";
 
-fn name(number: u32) -> String {
+fn tenant_name(number: u32) -> String {
     format!("t{number:04}")
 }
 
@@ -15,7 +15,7 @@ fn name(number: u32) -> String {
 pub(super) fn tenants(count: u32) -> Vec<NewObject> {
     let tenant = |number: u32| {
         let object = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name(number)},
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": tenant_name(number)},
             "spec": {"network": {"name": NETWORK}, "userDataSecretRef": {"name": "user-data"}},
         });
         NewObject::new("/apis/berth.dev/v1alpha1/tenantclusters", &object)
@@ -24,9 +24,9 @@ pub(super) fn tenants(count: u32) -> Vec<NewObject> {
 }
 
 /// Returns the Secrets with user data that the tenants reference.
-pub(super) fn user_data(count: u32) -> Vec<NewObject> {
+pub(super) fn user_data_secrets(count: u32) -> Vec<NewObject> {
     let secret = |number: u32| {
-        let namespace = format!("cluster-{}", name(number));
+        let namespace = format!("cluster-{}", tenant_name(number));
         let object = json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": namespace},
             "stringData": {"userdata": "#cloud-config\nhostname: machine\npackages: [curl]\n"},
@@ -41,7 +41,7 @@ pub(super) fn deployments(count: u32, replicas: u32) -> Vec<NewObject> {
     let new = |number: u32| {
         let object = deployment(number, replicas);
         NewObject::new(
-            format!("{GROUP}/namespaces/cluster-{}/machinedeployments", name(number)),
+            format!("{GROUP_PATH}/namespaces/cluster-{}/machinedeployments", tenant_name(number)),
             &object,
         )
     };
@@ -52,7 +52,7 @@ pub(super) fn deployments(count: u32, replicas: u32) -> Vec<NewObject> {
 pub(super) fn deployment(number: u32, replicas: u32) -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
-        "metadata": {"name": "web", "namespace": format!("cluster-{}", name(number))},
+        "metadata": {"name": "web", "namespace": format!("cluster-{}", tenant_name(number))},
         "spec": {
             "replicas": replicas, "selector": {"matchLabels": {"name": "web"}},
             "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},

@@ -21,10 +21,10 @@ use crate::cluster::Cluster;
 use crate::counts::RequestCounts;
 use controller::{Controller, SentRequests};
 use peer::CreatedObjects;
-use render::Rendered;
+use render::RenderTimes;
 
 use crate::memory::Usage;
-use crate::output::Output;
+use crate::output::OutputArgs;
 
 /// Time limit for each phase.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -60,40 +60,40 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
 }
 
 /// All measured values.
 #[derive(Debug)]
-struct Measured {
+struct Measurements {
     version: Version,
     /// Seconds since the first TenantCluster was created.
-    tenants: Tenants,
+    tenant_times: TenantTimes,
     /// Seconds from the first MachineDeployment until all machines and their Secrets exist.
-    machines: f64,
+    machines_seconds: f64,
     tenants_phase: Phase,
     machines_phase: Phase,
-    quiet: Phase,
+    quiet_phase: Phase,
     /// Phase after a restart of the controller.
     restart_phase: Phase,
     /// A minute after the restart, with resyncs.
-    resync: Phase,
+    resync_phase: Phase,
     /// Number of objects that the controller has created, for tenants and for machines.
     created_objects: (u64, u64),
     /// Seconds of the plain client, for tenants and for machines.
-    peer: (f64, f64),
-    rendered: Rendered,
+    peer_seconds: (f64, f64),
+    render_times: RenderTimes,
 }
 
 /// Seconds until all tenants reached a state.
 #[derive(Debug, Default)]
-struct Tenants {
+struct TenantTimes {
     /// All TenantClusters are created.
-    created: f64,
+    created_seconds: f64,
     /// All tenants have a VLAN and the dependent objects.
-    objects: f64,
+    objects_seconds: f64,
     /// All hosts have the networks of all tenants.
-    hosts: f64,
+    hosts_seconds: f64,
 }
 
 /// Requests and usage of the controller until the controller was idle, or in a fixed time.
@@ -113,7 +113,7 @@ struct Phase {
 pub(crate) fn run(args: &Args) -> Result<bool> {
     crate::program::ensure_controller_exists(&args.controller)?;
     let measured = measure(args)?;
-    let host = crate::report::host()?;
+    let host = crate::report::describe_host()?;
     args.output.publish(&result::build(args, args.output.date(), &host, &measured))
 }
 
@@ -138,25 +138,29 @@ impl Testbed<'_> {
         Ok(Snapshot {
             begin: Instant::now(),
             sent: self.controller.sent_requests()?,
-            server: self.server()?,
+            server: self.server_requests()?,
             client_requests: self.cluster.sent_requests(),
             cpu_seconds: self.controller.usage()?.cpu_seconds,
         })
     }
 
-    fn server(&self) -> Result<RequestCounts> {
+    fn server_requests(&self) -> Result<RequestCounts> {
         Ok(RequestCounts::from_server_metrics(&self.plane.kubectl(&["get", "--raw", "/metrics"])?))
     }
 
-    fn since(&self, snapshot: &Snapshot) -> Result<Phase> {
+    fn phase_since(&self, snapshot: &Snapshot) -> Result<Phase> {
         let usage = self.controller.usage()?;
         // Reads the counters in this order, so that no request of the benchmark is counted for the controller.
-        let server = self.server()?;
+        let server = self.server_requests()?;
         let client_requests = self.cluster.sent_requests();
         Ok(Phase {
             seconds: snapshot.begin.elapsed().as_secs_f64(),
-            sent: self.controller.sent_requests()?.since(snapshot.sent),
-            requests: server.since(&snapshot.server, &client_requests, &snapshot.client_requests),
+            sent: self.controller.sent_requests()?.delta_since(snapshot.sent),
+            requests: server.delta_since(
+                &snapshot.server,
+                &client_requests,
+                &snapshot.client_requests,
+            ),
             cpu_seconds: usage.cpu_seconds - snapshot.cpu_seconds,
             usage,
         })
@@ -165,11 +169,11 @@ impl Testbed<'_> {
     /// Waits until the controller is idle. The waiting time is not counted.
     fn wait_until_idle(&self, snapshot: &Snapshot) -> Result<Phase> {
         let begin = Instant::now();
-        let mut phase = self.since(snapshot)?;
+        let mut phase = self.phase_since(snapshot)?;
         loop {
             std::thread::sleep(IDLE_THRESHOLD.1);
-            let next = self.since(snapshot)?;
-            if next.sent.since(phase.sent).all <= IDLE_THRESHOLD.0 {
+            let next = self.phase_since(snapshot)?;
+            if next.sent.delta_since(phase.sent).all <= IDLE_THRESHOLD.0 {
                 return Ok(phase);
             }
             anyhow::ensure!(begin.elapsed() < TIMEOUT, "the controller does not become idle");
@@ -178,24 +182,24 @@ impl Testbed<'_> {
     }
 }
 
-fn measure(args: &Args) -> Result<Measured> {
+fn measure(args: &Args) -> Result<Measurements> {
     let at_once = usize::try_from(args.at_once)?;
     let plane = setup::start()?;
     let cluster = Cluster::new(&plane.kubeconfig(), at_once)?;
-    setup::make_hosts(&cluster, args.hosts)?;
+    setup::create_hosts(&cluster, args.hosts)?;
     let controller = Controller::start(&args.controller, &plane, NO_RESYNC, "first")?;
     setup::wait_for_hosts(&cluster, args.hosts)?;
     let testbed = Testbed { plane: &plane, cluster: &cluster, controller };
     let snapshot = testbed.snapshot()?;
-    let tenants = make_tenants(&cluster, args.tenants)?;
+    let tenants = create_tenants(&cluster, args.tenants)?;
     let tenants_phase = testbed.wait_until_idle(&snapshot)?;
-    cluster.create(&machines::user_data(args.tenants))?;
+    cluster.create(&machines::user_data_secrets(args.tenants))?;
     let snapshot = testbed.snapshot()?;
-    let machines = make_machines(&cluster, args)?;
+    let machines = create_machines(&cluster, args)?;
     let machines_phase = testbed.wait_until_idle(&snapshot)?;
     let snapshot = testbed.snapshot()?;
     std::thread::sleep(QUIET_TIME);
-    let quiet = testbed.since(&snapshot)?;
+    let quiet = testbed.phase_since(&snapshot)?;
     testbed.controller.terminate()?;
 
     let (server, client_requests, begin) =
@@ -212,7 +216,7 @@ fn measure(args: &Args) -> Result<Measured> {
     let restart_phase = testbed.wait_until_idle(&snapshot)?;
     let snapshot = testbed.snapshot()?;
     std::thread::sleep(QUIET_TIME);
-    let resync = testbed.since(&snapshot)?;
+    let resync = testbed.phase_since(&snapshot)?;
     testbed.controller.terminate()?;
 
     let created_objects = CreatedObjects::list(&cluster)?;
@@ -220,18 +224,18 @@ fn measure(args: &Args) -> Result<Measured> {
     let version = plane.version();
     drop(cluster);
     drop(plane);
-    Ok(Measured {
+    Ok(Measurements {
         version,
-        tenants,
-        machines,
+        tenant_times: tenants,
+        machines_seconds: machines,
         tenants_phase,
         machines_phase,
-        quiet,
+        quiet_phase: quiet,
         restart_phase,
-        resync,
+        resync_phase: resync,
         created_objects: created_objects.counts(),
-        peer: created_objects.recreate(at_once, args.tenants, args.replicas)?,
-        rendered,
+        peer_seconds: created_objects.recreate(at_once, args.tenants, args.replicas)?,
+        render_times: rendered,
     })
 }
 
@@ -247,7 +251,7 @@ fn are_conditions_true(tenant: &Value, conditions: &[&str]) -> bool {
     conditions.iter().all(is_true)
 }
 
-fn make_tenants(cluster: &Cluster, count: u32) -> Result<Tenants> {
+fn create_tenants(cluster: &Cluster, count: u32) -> Result<TenantTimes> {
     let begin = Instant::now();
     let created = cluster.create(&machines::tenants(count))?.as_secs_f64();
     let wanted = usize::try_from(count)?;
@@ -266,10 +270,14 @@ fn make_tenants(cluster: &Cluster, count: u32) -> Result<Tenants> {
         anyhow::Ok(begin.elapsed().as_secs_f64())
     };
     let objects = wait_for_conditions(&["NetworkReady", "PoliciesReady", "ObjectsReady"])?;
-    Ok(Tenants { created, objects, hosts: wait_for_conditions(&["HostsReady"])? })
+    Ok(TenantTimes {
+        created_seconds: created,
+        objects_seconds: objects,
+        hosts_seconds: wait_for_conditions(&["HostsReady"])?,
+    })
 }
 
-fn make_machines(cluster: &Cluster, args: &Args) -> Result<f64> {
+fn create_machines(cluster: &Cluster, args: &Args) -> Result<f64> {
     const SECRETS: &str = "/api/v1/secrets";
     let wanted = u64::from(args.tenants).saturating_mul(u64::from(args.replicas));
     let before = cluster.count(SECRETS)?;

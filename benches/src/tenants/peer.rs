@@ -80,7 +80,7 @@ impl CreatedObjects {
         let mut tenants_elapsed = cluster.create(&machines::tenants(tenants))?;
         tenants_elapsed += cluster.create(&self.namespaces)?;
         tenants_elapsed += cluster.create(&self.tenant_objects)?;
-        cluster.create(&machines::user_data(tenants))?;
+        cluster.create(&machines::user_data_secrets(tenants))?;
         let mut machines_elapsed = cluster.create(&machines::deployments(tenants, replicas))?;
         machines_elapsed += cluster.create(&self.machine_objects)?;
         Ok((tenants_elapsed.as_secs_f64(), machines_elapsed.as_secs_f64()))

@@ -13,12 +13,12 @@ const WARM_UP_RUNS: u32 = 5;
 
 /// Milliseconds of each run, in the order of the rows.
 #[derive(Debug)]
-pub(super) struct Rendered {
+pub(super) struct RenderTimes {
     pub(super) rows: Vec<(String, Vec<f64>)>,
 }
 
 /// Runs the programs in turn, so that other load on the machine affects all programs equally.
-pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Result<Rendered> {
+pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Result<RenderTimes> {
     let folder = tempfile::tempdir()?;
     let at = |name: &str| folder.path().join(name);
     let file = at("deployment.yaml");
@@ -69,5 +69,5 @@ pub(super) fn measure(controller: &Path, plane: &ControlPlane, runs: u32) -> Res
             }
         }
     }
-    Ok(Rendered { rows })
+    Ok(RenderTimes { rows })
 }

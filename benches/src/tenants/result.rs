@@ -2,19 +2,19 @@
 
 use jiff::civil::Date;
 
-use super::{Args, Measured, Phase};
+use super::{Args, Measurements, Phase};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
 /// Goal for the milliseconds of `render`, including the spawn.
-const RENDER_GOAL: f64 = 10.0;
+const RENDER_GOAL_MILLIS: f64 = 10.0;
 /// Goal for the peak resident memory of the controller in MiB.
-const MEMORY_GOAL: f64 = 200.0;
+const MEMORY_GOAL_MIB: f64 = 200.0;
 /// Number of kinds of requests that the report shows for a phase.
-const SHOWN: usize = 16;
+const MAX_ROWS: usize = 16;
 
 /// Returns the result with all tables and goals.
-pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) -> BenchResult {
+pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measurements) -> BenchResult {
     let machines = u64::from(args.tenants) * u64::from(args.replicas);
     let controller = args.controller.file_name().unwrap_or_default().display();
     let conditions = vec![
@@ -46,13 +46,13 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
         date,
         conditions,
         sections: vec![
-            Section::new("Creation", objects(args, measured), vec![creation(measured)]),
+            Section::new("Creation", objects_text(args, measured), vec![creation_table(measured)]),
             Section::new(
                 "Requests",
                 "A phase ends when the controller is idle. After the second start, the controller resyncs all objects every 20 s, \
                  three times in that minute. The number of requests is from the metrics of the API server and includes the requests \
                  that the API server sends to itself.",
-                vec![phases(measured), kinds(measured)],
+                vec![phase_table(measured), request_table(measured)],
             ),
             Section::new(
                 "One MachineDeployment",
@@ -60,7 +60,7 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
                     "From spawn to exit, {} runs of each program in turn, milliseconds.",
                     args.runs
                 ),
-                vec![rendered(measured)],
+                vec![render_table(measured)],
             ),
         ],
         goals: goals(measured),
@@ -68,15 +68,15 @@ pub(super) fn build(args: &Args, date: Date, host: &str, measured: &Measured) ->
     }
 }
 
-fn creation(measured: &Measured) -> Table {
+fn creation_table(measured: &Measurements) -> Table {
     let mut table = Table::new(&["seconds until"], &["berth-controller", "plain client", "ratio"]);
-    let (tenants, machines) = measured.peer;
-    let times = &measured.tenants;
+    let (tenants, machines) = measured.peer_seconds;
+    let times = &measured.tenant_times;
     for (what, ours, theirs) in [
-        ("all TenantClusters are created", times.created, None),
-        ("all tenants have their VLAN and their objects", times.objects, Some(tenants)),
-        ("all tenants are on all hosts", times.hosts, None),
-        ("all machines and their Secrets exist", measured.machines, Some(machines)),
+        ("all TenantClusters are created", times.created_seconds, None),
+        ("all tenants have their VLAN and their objects", times.objects_seconds, Some(tenants)),
+        ("all tenants are on all hosts", times.hosts_seconds, None),
+        ("all machines and their Secrets exist", measured.machines_seconds, Some(machines)),
     ] {
         let cell =
             |value: Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
@@ -86,7 +86,7 @@ fn creation(measured: &Measured) -> Table {
     table
 }
 
-fn objects(args: &Args, measured: &Measured) -> String {
+fn objects_text(args: &Args, measured: &Measurements) -> String {
     let (of_tenants, of_machines) = measured.created_objects;
     let requests_per_object =
         |phase: &Phase, made: u64| phase.sent.all / (made + u64::from(args.tenants)) as f64;
@@ -99,17 +99,17 @@ fn objects(args: &Args, measured: &Measured) -> String {
     )
 }
 
-fn named_phases(measured: &Measured) -> [(&'static str, &Phase); 5] {
+fn named_phases(measured: &Measurements) -> [(&'static str, &Phase); 5] {
     [
         ("tenants", &measured.tenants_phase),
         ("machines", &measured.machines_phase),
-        ("one minute without changes", &measured.quiet),
+        ("one minute without changes", &measured.quiet_phase),
         ("second start of the controller", &measured.restart_phase),
-        ("one minute with three resyncs", &measured.resync),
+        ("one minute with three resyncs", &measured.resync_phase),
     ]
 }
 
-fn phases(measured: &Measured) -> Table {
+fn phase_table(measured: &Measurements) -> Table {
     let mut table = Table::new(
         &["phase"],
         &[
@@ -135,10 +135,10 @@ fn phases(measured: &Measured) -> Table {
     table
 }
 
-fn kinds(measured: &Measured) -> Table {
+fn request_table(measured: &Measurements) -> Table {
     let mut table = Table::new(&["phase", "verb", "resource"], &["requests"]);
     for (name, phase) in named_phases(measured) {
-        for (verb, resource, count) in phase.requests.kinds().into_iter().take(SHOWN) {
+        for (verb, resource, count) in phase.requests.entries().into_iter().take(MAX_ROWS) {
             table.push(
                 [name, verb, resource].map(str::to_owned).into_iter().chain([count.to_string()]),
             );
@@ -148,14 +148,14 @@ fn kinds(measured: &Measured) -> Table {
 }
 
 /// Returns the median milliseconds of `render`.
-fn render_median(measured: &Measured) -> f64 {
-    measured.rendered.rows.first().map_or(f64::NAN, |(_, times)| median(times))
+fn render_median(measured: &Measurements) -> f64 {
+    measured.render_times.rows.first().map_or(f64::NAN, |(_, times)| median(times))
 }
 
-fn rendered(measured: &Measured) -> Table {
+fn render_table(measured: &Measurements) -> Table {
     let columns = ["median", "99th percentile", "min", "ratio of `render`"];
     let mut table = Table::new(&["program"], &columns);
-    for (name, times) in &measured.rendered.rows {
+    for (name, times) in &measured.render_times.rows {
         let [min, middle, p99] = [0, 50, 99].map(|at| percentile(times, at));
         let ratio = render_median(measured) / middle;
         let numbers = [middle, p99, min, ratio].map(|number| format!("{number:.2}"));
@@ -164,8 +164,8 @@ fn rendered(measured: &Measured) -> Table {
     table
 }
 
-fn goals(measured: &Measured) -> Vec<Goal> {
-    let (quiet, resync) = (measured.quiet.sent, measured.resync.sent);
+fn goals(measured: &Measurements) -> Vec<Goal> {
+    let (quiet, resync) = (measured.quiet_phase.sent, measured.resync_phase.sent);
     let peak = named_phases(measured)
         .iter()
         .map(|(_, phase)| phase.usage.peak_resident)
@@ -183,13 +183,13 @@ fn goals(measured: &Measured) -> Vec<Goal> {
             format!("{} writes in {} requests", resync.changes, resync.all),
         ),
         Goal::new(
-            format!("at most {MEMORY_GOAL:.0} MiB resident at any time"),
-            peak <= MEMORY_GOAL,
+            format!("at most {MEMORY_GOAL_MIB:.0} MiB resident at any time"),
+            peak <= MEMORY_GOAL_MIB,
             format!("{peak:.1} MiB"),
         ),
         Goal::new(
-            format!("`render` of one MachineDeployment in less than {RENDER_GOAL:.0} ms"),
-            render < RENDER_GOAL,
+            format!("`render` of one MachineDeployment in less than {RENDER_GOAL_MILLIS:.0} ms"),
+            render < RENDER_GOAL_MILLIS,
             format!("{render:.2} ms"),
         ),
     ]
@@ -199,9 +199,9 @@ fn goals(measured: &Measured) -> Vec<Goal> {
 mod tests {
     use berth_tests::cluster::Version;
 
-    use super::super::Tenants;
+    use super::super::TenantTimes;
     use super::super::controller::SentRequests;
-    use super::super::render::Rendered;
+    use super::super::render::RenderTimes;
     use super::*;
     use crate::counts::RequestCounts;
     use crate::memory::Usage;
@@ -230,18 +230,22 @@ mod tests {
     fn report(peak_mib: f64, resync: &[(&str, &str, f64)]) -> BenchResult {
         let args = parse_args(&["--controller=/x/berth-controller", "--tenants=2"]);
         let quiet = [("PUT", "leases", 16.0), ("WATCH", "nodes", 1.0)];
-        let measured = Measured {
+        let measured = Measurements {
             version: Version(1, 20),
-            tenants: Tenants { created: 1.0, objects: 4.0, hosts: 5.0 },
-            machines: 30.0,
+            tenant_times: TenantTimes {
+                created_seconds: 1.0,
+                objects_seconds: 4.0,
+                hosts_seconds: 5.0,
+            },
+            machines_seconds: 30.0,
             tenants_phase: phase(&[("POST", "namespaces", 10.0)], peak_mib),
             machines_phase: phase(&[("POST", "virtualmachines", 44.0)], peak_mib),
-            quiet: phase(&quiet, peak_mib),
+            quiet_phase: phase(&quiet, peak_mib),
             restart_phase: phase(&[("LIST", "nodes", 1.0)], peak_mib),
-            resync: phase(resync, peak_mib),
+            resync_phase: phase(resync, peak_mib),
             created_objects: (18, 40),
-            peer: (2.0, 10.0),
-            rendered: Rendered {
+            peer_seconds: (2.0, 10.0),
+            render_times: RenderTimes {
                 rows: vec![("ours".to_owned(), vec![4.0]), ("theirs".to_owned(), vec![80.0])],
             },
         };
@@ -251,7 +255,7 @@ mod tests {
     #[test]
     fn goals_are_met_or_missed_one_by_one() {
         let result = report(100.0, &[("PUT", "leases", 16.0)]);
-        assert!(result.met() && result.goals.len() == 4, "{result:?}");
+        assert!(result.all_goals_met() && result.goals.len() == 4, "{result:?}");
         let text = document(&result);
         assert!(
             text.contains("| all tenants have their VLAN and their objects | 4.0 | 2.00 | 2.00 |"),

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Result;
-use berth_tests::cluster::{ControlPlane, Parts, registered_node};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, registered_node};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, CountingClient, NewObject};
@@ -13,16 +13,16 @@ use crate::cluster::{Cluster, CountingClient, NewObject};
 /// The host network of all tenants.
 pub(super) const NETWORK: &str = "trunk";
 /// Range of the VLAN pool.
-pub(super) const VLANS: &str = "100-4094";
+pub(super) const VLAN_RANGE: &str = "100-4094";
 /// Time between two checks of a simulated agent. A real agent debounces changes too.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
 
 /// Starts a control plane with all CustomResourceDefinitions, including the CustomResourceDefinitions of KubeVirt.
 pub(super) fn start() -> Result<ControlPlane> {
-    let plane = ControlPlane::start(Parts::default())?;
+    let plane = ControlPlane::start(ControlPlaneOptions::default())?;
     plane.deploy(&["base/rbac-controller.yaml"])?;
-    plane.define_attachments()?;
+    plane.define_network_attachments()?;
     plane.define_machine_deployments()?;
     plane.install_kubevirt_crds(&[
         "virtualmachines.kubevirt.io",
@@ -35,11 +35,11 @@ pub(super) fn start() -> Result<ControlPlane> {
 
 /// Creates Nodes, InfraNodes and the configuration of the hosts. The simulated agents run until the cluster is
 /// dropped.
-pub(super) fn make_hosts(cluster: &Cluster, count: u32) -> Result<()> {
+pub(super) fn create_hosts(cluster: &Cluster, count: u32) -> Result<()> {
     let names: Vec<String> = (1..=count).map(|number| format!("host-{number}")).collect();
     let trunk = json!({"name": NETWORK, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
     let ours = |kind: &str, name: &str, spec: Value| json!({"apiVersion": "berth.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
-    let pools = json!({"vlanPools": [{"network": NETWORK, "ranges": [VLANS]}]});
+    let pools = json!({"vlanPools": [{"network": NETWORK, "ranges": [VLAN_RANGE]}]});
     let mut all = vec![
         NewObject::new(
             "/apis/berth.dev/v1alpha1/infraconfigs",

@@ -12,7 +12,7 @@ use flate2::read::GzDecoder;
 use crate::fleet::Size;
 
 /// Number of threads of a core. With `full-pcpus-only` the kubelet allocates whole cores only.
-const THREADS: u32 = 2;
+const THREADS_PER_CORE: u32 = 2;
 /// Units of the trace for one core, and GiB for each memory unit of the trace. 14 memory units for 100 core units
 /// equal the 3.5 GiB that Azure gave a vCPU at that time.
 const TRACE_UNITS_PER_CORE: f64 = 100.0;
@@ -36,8 +36,8 @@ pub(super) struct Trace {
     /// Length of the trace in whole days.
     pub(super) days: f64,
     /// Number of VMs that are too large for a zone, and their fraction of the time-weighted CPUs.
-    pub(super) wide: usize,
-    pub(super) wide_part: f64,
+    pub(super) oversized_vms: usize,
+    pub(super) oversized_fraction: f64,
 }
 
 impl Vm {
@@ -53,8 +53,13 @@ impl Vm {
             round_up(cores, TRACE_UNITS_PER_CORE)? as u32,
             round_up(ram, 1.0 / GIB_PER_TRACE_UNIT)? as u64,
         );
-        let has_sidecar = mix(tenant).is_multiple_of(10);
-        Some(Self { tenant, size: Size { cpus: cores * THREADS, gib, has_sidecar }, start, end })
+        let has_sidecar = hash(tenant).is_multiple_of(10);
+        Some(Self {
+            tenant,
+            size: Size { cpus: cores * THREADS_PER_CORE, gib, has_sidecar },
+            start,
+            end,
+        })
     }
 
     /// Returns the CPU days of the VM between day 0 and the last day.
@@ -72,7 +77,7 @@ impl Trace {
         let (vms, wide): (Vec<Vm>, Vec<Vm>) = vms.into_iter().partition(|vm| vm.size.fits_a_zone());
         let wide_part =
             wide.iter().map(|vm| vm.cpu_days(days)).sum::<f64>() / all.max(f64::MIN_POSITIVE);
-        Self { name, vms, days, wide: wide.len(), wide_part }
+        Self { name, vms, days, oversized_vms: wide.len(), oversized_fraction: wide_part }
     }
 
     /// Reads a CSV file with the columns `vmId,tenantId,cores,ram,vmTypeId,starttime,endtime`, with or without gzip.
@@ -104,7 +109,7 @@ impl Trace {
     }
 
     /// Returns the average number of CPUs that the VMs request at the same time.
-    fn demand(&self) -> f64 {
+    fn mean_requested_cpus(&self) -> f64 {
         self.vms.iter().map(|vm| vm.cpu_days(self.days)).sum::<f64>() / self.days
     }
 
@@ -113,22 +118,22 @@ impl Trace {
     /// All VMs of a tenant are included or omitted together, because their sizes and times depend on each other. A
     /// repeated tenant has a new number. The start times of its VMs are shifted by a fraction of the trace length, and
     /// wrap around at the end.
-    pub(super) fn scaled(&self, cpus: f64) -> Vec<Vm> {
+    pub(super) fn scale_to(&self, cpus: f64) -> Vec<Vm> {
         let mut tenants: BTreeMap<u64, Vec<Vm>> = BTreeMap::new();
         for vm in &self.vms {
             tenants.entry(vm.tenant).or_default().push(*vm);
         }
         let mut order: Vec<(u64, Vec<Vm>)> = tenants.into_iter().collect();
-        order.sort_by_key(|(tenant, _)| mix(*tenant));
+        order.sort_by_key(|(tenant, _)| hash(*tenant));
         let mut scaled = Vec::new();
         let mut remaining = cpus * self.days;
         let mut round = 0;
-        while remaining > 0.0 && self.demand() > 0.0 {
+        while remaining > 0.0 && self.mean_requested_cpus() > 0.0 {
             for (tenant, vms) in &order {
                 if remaining <= 0.0 {
                     break;
                 }
-                let copies = vms.iter().map(|vm| vm.shifted_copy(round, mix(*tenant), self.days));
+                let copies = vms.iter().map(|vm| vm.shifted_copy(round, hash(*tenant), self.days));
                 let first = scaled.len();
                 scaled.extend(copies);
                 remaining -=
@@ -148,11 +153,11 @@ impl Vm {
         if round == 0 {
             return *self;
         }
-        let tenant = mix(self.tenant ^ round.rotate_left(32));
+        let tenant = hash(self.tenant ^ round.rotate_left(32));
         if self.start < 0.0 {
             return Self { tenant, ..*self };
         }
-        let shift = f64::from(u16::try_from(mix(mixed ^ round) >> 48).unwrap_or(0)) / 65_536.0;
+        let shift = f64::from(u16::try_from(hash(mixed ^ round) >> 48).unwrap_or(0)) / 65_536.0;
         let start = (self.start + shift * days) % days;
         Self { tenant, start, end: self.end - self.start + start, ..*self }
     }
@@ -161,7 +166,9 @@ impl Vm {
 fn parse_row(columns: &[String], fields: &[&str]) -> Result<Vm> {
     let number = |name: &str| -> Result<f64> {
         let at = columns.iter().position(|column| column == name);
-        let field = at.and_then(|at| fields.get(at)).with_context(|| format!("the column {name} is missing"))?;
+        let field = at
+            .and_then(|at| fields.get(at))
+            .with_context(|| format!("the column {name} is missing"))?;
         let number: f64 = field.parse().with_context(|| format!("{name}: `{field}`"))?;
         ensure!(!number.is_nan(), "{name}: `{field}`");
         Ok(number)
@@ -177,7 +184,7 @@ fn parse_row(columns: &[String], fields: &[&str]) -> Result<Vm> {
 }
 
 /// Returns a hash of a number (the finalizer of SplitMix64).
-pub(super) const fn mix(number: u64) -> u64 {
+pub(super) const fn hash(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -195,27 +202,27 @@ mod tests {
         Trace::read(&path)
     }
 
-    const HEAD: &str = "vmId,tenantId,cores,ram,vmTypeId,starttime,endtime\n";
+    const HEADER: &str = "vmId,tenantId,cores,ram,vmTypeId,starttime,endtime\n";
 
     #[test]
     fn units_are_cores_of_two_threads_and_quarters_of_a_gib() {
         let rows = "1,7,100.0,14.0,0,-1497.0,inf\n2,7,800,112,0,0.5,1.5\n3,8,42,7,0,1.25,2\n4,8,4000,1120,0,1.9,inf\n";
-        let trace = read(&format!("{HEAD}{rows}")).unwrap();
+        let trace = read(&format!("{HEADER}{rows}")).unwrap();
         let sizes: Vec<(u32, u64)> =
             trace.vms.iter().map(|vm| (vm.size.cpus, vm.size.gib)).collect();
         assert_eq!(sizes, [(2, 4), (16, 28), (2, 2)]);
-        assert_eq!((trace.days, trace.wide), (2.0, 1));
-        assert_eq!(trace.demand(), (2.0 * 2.0 + 16.0 + 2.0 * 0.75) / 2.0);
-        assert!((trace.wide_part - 8.0 / (8.0 + 21.5)).abs() < 1e-12);
+        assert_eq!((trace.days, trace.oversized_vms), (2.0, 1));
+        assert_eq!(trace.mean_requested_cpus(), (2.0 * 2.0 + 16.0 + 2.0 * 0.75) / 2.0);
+        assert!((trace.oversized_fraction - 8.0 / (8.0 + 21.5)).abs() < 1e-12);
     }
 
     #[test]
     fn invalid_row_is_reported_with_its_line() {
-        let error = read(&format!("{HEAD}1,7,100,14,0,0,1\n2,7,many,14,0,0,1\n")).unwrap_err();
+        let error = read(&format!("{HEADER}1,7,100,14,0,0,1\n2,7,many,14,0,0,1\n")).unwrap_err();
         let error = format!("{error:#}");
         assert!(error.contains("line 3") && error.contains("cores: `many`"), "{error}");
         for row in ["1,7,100,14,0,2,1", "1,7,100,14,0,nan,1", "1,7,1e300,14,0,0,1", "1,7"] {
-            assert!(read(&format!("{HEAD}{row}\n")).is_err(), "{row}");
+            assert!(read(&format!("{HEADER}{row}\n")).is_err(), "{row}");
         }
     }
 
@@ -224,15 +231,15 @@ mod tests {
         let rows: String = (0..1000)
             .map(|at| format!("{at},{},100,14,0,{},{}\n", at / 2, f64::from(at) / 100.0, at))
             .collect();
-        let trace = read(&format!("{HEAD}{rows}")).unwrap();
+        let trace = read(&format!("{HEADER}{rows}")).unwrap();
         for part in [0.5, 1.0, 2.5] {
-            let wanted = trace.demand() * part;
-            let scaled = trace.scaled(wanted);
+            let wanted = trace.mean_requested_cpus() * part;
+            let scaled = trace.scale_to(wanted);
             let scaled_trace = Trace { vms: scaled, ..trace.clone() };
             assert!(
-                (scaled_trace.demand() / wanted - 1.0).abs() < 0.02,
+                (scaled_trace.mean_requested_cpus() / wanted - 1.0).abs() < 0.02,
                 "{part}: {}",
-                scaled_trace.demand() / wanted
+                scaled_trace.mean_requested_cpus() / wanted
             );
             assert!(scaled_trace.vms.is_sorted_by(|a, b| a.start <= b.start));
             assert!(scaled_trace.vms.iter().all(|vm| (0.0..trace.days).contains(&vm.start)));

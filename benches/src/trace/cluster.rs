@@ -3,7 +3,7 @@
 use anyhow::Result;
 use berth_api::PageSize;
 use berth_kubelet_admission::pod::{Pod, Resources};
-use berth_kubelet_admission::{Refusal, State};
+use berth_kubelet_admission::{HostState, Refusal};
 
 use crate::fleet;
 
@@ -18,21 +18,21 @@ pub(super) struct Cluster {
 #[derive(Clone, Debug)]
 pub(super) struct Host {
     /// Resources that the kubelet has allocated.
-    pub(super) state: State,
+    pub(super) state: HostState,
     /// Allocatable and requested resources, as kube-scheduler counts the resources.
-    pub(super) allocatable: Totals,
-    pub(super) requested: Totals,
+    pub(super) allocatable: NodeTotals,
+    pub(super) requested: NodeTotals,
     pods_limit: usize,
     /// Free resources of each zone.
     pub(super) zones: [Zone; 2],
     /// Number of admissions and removals on the host. A policy that caches answers of the kubelet compares this
     /// number.
-    pub(super) changes: u64,
+    pub(super) change_count: u64,
 }
 
 /// Sum of resources of a Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
+pub(super) struct NodeTotals {
     pub(super) cpu_millis: u64,
     pub(super) memory: u64,
     pub(super) pages: u64,
@@ -42,12 +42,12 @@ pub(super) struct Totals {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Zone {
     pub(super) cpus: u32,
-    pub(super) all_cpus: u32,
+    pub(super) total_cpus: u32,
     pub(super) gib: u64,
-    pub(super) all_gib: u64,
+    pub(super) total_gib: u64,
 }
 
-impl Totals {
+impl NodeTotals {
     pub(super) fn from_resources(amounts: &Resources, page: PageSize) -> Self {
         let pages = amounts.hugepages.get(&page).copied().unwrap_or_default();
         Self { cpu_millis: amounts.cpu_millis, memory: amounts.memory, pages }
@@ -63,14 +63,14 @@ impl Totals {
 impl Cluster {
     /// Creates a cluster with the given number of empty hosts.
     pub(super) fn new(hosts: usize, page: PageSize) -> Result<Self> {
-        let facts = fleet::host("host", page)?;
+        let facts = fleet::reported_host("host", page)?;
         let mut host = Host {
-            state: State::new(&facts.admission),
-            allocatable: Totals::from_resources(&facts.allocatable, page),
-            requested: Totals::default(),
+            state: HostState::new(&facts.admission),
+            allocatable: NodeTotals::from_resources(&facts.allocatable, page),
+            requested: NodeTotals::default(),
             pods_limit: usize::try_from(facts.pods_limit)?,
             zones: [Zone::default(); 2],
-            changes: 0,
+            change_count: 0,
         };
         host.update_zones(page);
         Ok(Self { hosts: vec![host; hosts], page })
@@ -83,7 +83,7 @@ impl Cluster {
         let result = host.state.admit(pod).map(|_| ()).map_err(Some);
         if result.is_ok() {
             host.requested
-                .change(&Totals::from_resources(&pod.requests(), page), u64::saturating_add);
+                .change(&NodeTotals::from_resources(&pod.requests(), page), u64::saturating_add);
         }
         host.update_zones(page);
         result
@@ -95,7 +95,7 @@ impl Cluster {
             && host.state.remove(&pod.uid)
         {
             host.requested
-                .change(&Totals::from_resources(&pod.requests(), page), u64::saturating_sub);
+                .change(&NodeTotals::from_resources(&pod.requests(), page), u64::saturating_sub);
             host.update_zones(page);
         }
     }
@@ -105,16 +105,16 @@ impl Cluster {
         self.hosts.iter().flat_map(|host| host.zones).map(|zone| zone.cpus).sum()
     }
 
-    pub(super) fn pinnable(&self) -> f64 {
-        f64::from(fleet::PINNABLE) * self.hosts.len() as f64
+    pub(super) fn pinnable_cpus(&self) -> f64 {
+        f64::from(fleet::PINNABLE_CPUS) * self.hosts.len() as f64
     }
 }
 
 impl Host {
     /// Returns true if the pod fits the totals of the Node, like the plugin NodeResourcesFit.
-    pub(super) fn has_room(&self, wanted: &Totals) -> bool {
+    pub(super) fn has_room(&self, wanted: &NodeTotals) -> bool {
         let (all, used) = (&self.allocatable, &self.requested);
-        self.state.pods() < self.pods_limit
+        self.state.pod_count() < self.pods_limit
             && wanted.cpu_millis <= all.cpu_millis.saturating_sub(used.cpu_millis)
             && wanted.memory <= all.memory.saturating_sub(used.memory)
             && wanted.pages <= all.pages.saturating_sub(used.pages)
@@ -122,19 +122,19 @@ impl Host {
 
     /// Returns true if a zone has enough CPUs and huge pages. Without such a zone, the full kubelet admission is not
     /// necessary.
-    pub(super) fn has_zone_for(&self, size: fleet::Size) -> bool {
+    pub(super) fn fits_a_zone(&self, size: fleet::Size) -> bool {
         self.zones.iter().any(|zone| size.cpus <= zone.cpus && size.gib <= zone.gib)
     }
 
     fn update_zones(&mut self, page: PageSize) {
-        self.changes += 1;
+        self.change_count += 1;
         for (zone, seen) in self.zones.iter_mut().zip(self.state.free_by_zone()) {
-            let (gib, all_gib) = seen.pages(page);
+            let (gib, all_gib) = seen.free_and_total_pages(page);
             *zone = Zone {
                 cpus: seen.cpus,
-                all_cpus: seen.all_cpus,
+                total_cpus: seen.total_cpus,
                 gib: gib >> 30,
-                all_gib: all_gib >> 30,
+                total_gib: all_gib >> 30,
             };
         }
     }

@@ -18,13 +18,13 @@ use berth_api::PageSize;
 
 use arrivals::{Trace, Vm};
 use cluster::Cluster;
-use policy::{NAMES, policy};
-use replay::{Outcome, inflate, replay};
+use policy::{POLICY_NAMES, create_policy};
+use replay::{Outcome, fill_cluster, replay};
 
-use crate::output::Output;
+use crate::output::OutputArgs;
 use crate::report;
 
-/// Replays VM arrivals on hosts with two NUMA zones, with kube-scheduler's policies, with full information, and with Berth.
+/// Replays VM arrivals on hosts with two NUMA zones: with kube-scheduler, with full information, and with Berth.
 ///
 /// The trace is the file in `BERTH_AZURE_TRACE`, or all files of `tests/data/azure-trace/`.
 #[derive(Debug, clap::Args)]
@@ -36,27 +36,27 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u16).range(1..=5000))]
     hosts: u16,
     /// Average requested CPUs, as a fraction of all pinnable CPUs
-    #[arg(long, value_delimiter = ',', default_values_t = [0.90, 0.95, 1.00], value_parser = load)]
+    #[arg(long, value_delimiter = ',', default_values_t = [0.90, 0.95, 1.00], value_parser = parse_load)]
     loads: Vec<f64>,
     /// Size of the huge pages
     #[arg(long, default_value = "1Gi")]
     page: PageSize,
     #[command(flatten)]
-    output: Output,
+    output: OutputArgs,
     /// File for the plot
     #[arg(long, value_name = "FILE", default_value = "docs/packing.svg")]
     plot: PathBuf,
 }
 
-fn load(text: &str) -> Result<f64> {
+fn parse_load(text: &str) -> Result<f64> {
     let load: f64 = text.parse()?;
     anyhow::ensure!((0.05..=3.0).contains(&load), "must be between 0.05 and 3");
     Ok(load)
 }
 
-/// Result of one trace at one load: the outcome of each policy in the order of [`NAMES`].
+/// Result of one trace at one load: the outcome of each policy in the order of [`POLICY_NAMES`].
 #[derive(Debug)]
-struct Run {
+struct LoadRun {
     load: f64,
     vms: usize,
     outcomes: Vec<Outcome>,
@@ -64,42 +64,46 @@ struct Run {
 
 /// Results of one trace: the usable fraction of the CPUs for each policy, and all runs.
 #[derive(Debug)]
-struct Replayed {
+struct TraceResult {
     trace: Trace,
-    /// Pinned CPUs as a fraction of all CPUs, at the highest load at which at most [`MAX_LOST`] of the VMs did not run.
-    usable_part: Vec<f64>,
-    runs: Vec<Run>,
+    /// Pinned CPUs as a fraction of all CPUs, at the highest load at which at most [`MAX_LOST_FRACTION`] of the VMs did not run.
+    usable_fraction: Vec<f64>,
+    runs: Vec<LoadRun>,
 }
 
 /// Largest fraction of VMs that may be lost at an accepted load, and number of bisection steps to find the highest
 /// accepted load.
-const MAX_LOST: f64 = 0.01;
-const STEPS: u32 = 7;
+const MAX_LOST_FRACTION: f64 = 0.01;
+const BISECTION_STEPS: u32 = 7;
 
 /// Replays the traces, publishes the result and draws the plot. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let empty = Cluster::new(usize::from(args.hosts), args.page)?;
     let mut all = Vec::new();
-    for trace in traces(args.synthetic)? {
+    for trace in read_traces(args.synthetic)? {
         let mut runs = Vec::new();
         for load in &args.loads {
-            let vms = trace.scaled(load * empty.pinnable());
+            let vms = trace.scale_to(load * empty.pinnable_cpus());
             ensure!(!vms.is_empty(), "{}: no VM is left at this load", trace.name);
-            let outcomes = (0..NAMES.len()).map(|at| -> Result<Outcome> {
+            let outcomes = (0..POLICY_NAMES.len()).map(|at| -> Result<Outcome> {
                 let (mut outcome, cluster) = replay_policy(at, &empty, &vms, trace.days)?;
-                inflate(&mut outcome, cluster, &vms)?;
+                fill_cluster(&mut outcome, cluster, &vms)?;
                 Ok(outcome)
             });
             let outcomes = outcomes.collect::<Result<_>>()?;
-            runs.push(Run { load: *load, vms: vms.len(), outcomes });
+            runs.push(LoadRun { load: *load, vms: vms.len(), outcomes });
         }
-        let usable_part = (0..NAMES.len())
-            .map(|at| measure_usable_part(at, &empty, &trace))
+        let usable_part = (0..POLICY_NAMES.len())
+            .map(|at| measure_usable_fraction(at, &empty, &trace))
             .collect::<Result<_>>()?;
-        all.push(Replayed { trace, usable_part, runs });
+        all.push(TraceResult { trace, usable_fraction: usable_part, runs });
     }
-    let met =
-        args.output.publish(&result::build(args, args.output.date(), &report::host()?, &all))?;
+    let met = args.output.publish(&result::build(
+        args,
+        args.output.date(),
+        &report::describe_host()?,
+        &all,
+    ))?;
     // Plots the run with the middle load of the first trace.
     if let Some((trace, run)) =
         all.first().and_then(|all| Some((&all.trace, all.runs.get(all.runs.len() / 2)?)))
@@ -111,21 +115,22 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 }
 
 fn replay_policy(at: usize, empty: &Cluster, vms: &[Vm], days: f64) -> Result<(Outcome, Cluster)> {
-    let mut policy = policy(at, empty.hosts.len(), empty.page)?;
+    let mut policy = create_policy(at, empty.hosts.len(), empty.page)?;
     let mut cluster = empty.clone();
-    let outcome = replay(policy.as_mut(), &mut cluster, vms, days).with_context(|| NAMES[at])?;
+    let outcome =
+        replay(policy.as_mut(), &mut cluster, vms, days).with_context(|| POLICY_NAMES[at])?;
     Ok((outcome, cluster))
 }
 
-/// Returns the fraction of the CPUs that a policy can use, see [`Replayed::usable_part`].
-fn measure_usable_part(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64> {
+/// Returns the fraction of the CPUs that a policy can use, see [`TraceResult::usable_fraction`].
+fn measure_usable_fraction(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64> {
     let (mut low, mut high, mut packed) = (0.0, 1.1, 0.0);
-    for _ in 0..STEPS {
+    for _ in 0..BISECTION_STEPS {
         let load = f64::midpoint(low, high);
-        let vms = trace.scaled(load * empty.pinnable());
+        let vms = trace.scale_to(load * empty.pinnable_cpus());
         let (outcome, _) = replay_policy(at, empty, &vms, trace.days)?;
-        if outcome.rejected() <= MAX_LOST {
-            (low, packed) = (load, outcome.mean_packed);
+        if outcome.rejected_fraction() <= MAX_LOST_FRACTION {
+            (low, packed) = (load, outcome.mean_pinned);
         } else {
             high = load;
         }
@@ -133,7 +138,7 @@ fn measure_usable_part(at: usize, empty: &Cluster, trace: &Trace) -> Result<f64>
     Ok(packed)
 }
 
-fn traces(synthetic: bool) -> Result<Vec<Trace>> {
+fn read_traces(synthetic: bool) -> Result<Vec<Trace>> {
     let mut files = Vec::new();
     if let Some(file) = env::var_os("BERTH_AZURE_TRACE").filter(|_| !synthetic) {
         files.push(PathBuf::from(file));
@@ -143,7 +148,7 @@ fn traces(synthetic: bool) -> Result<Vec<Trace>> {
         files.reverse();
     }
     if files.is_empty() {
-        return Ok(vec![synthetic::trace(1)]);
+        return Ok(vec![synthetic::generate_trace(1)]);
     }
     files.iter().map(|file| Trace::read(file)).collect()
 }

@@ -3,16 +3,16 @@
 
 use std::fmt::Write as _;
 
-use super::Run;
-use super::policy::NAMES;
+use super::LoadRun;
+use super::policy::POLICY_NAMES;
 use super::result::SOURCE;
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 470.0;
 /// Area of the lines: left, right, top, bottom.
-const AREA: [f64; 4] = [64.0, 600.0, 52.0, 392.0];
-/// Colour and dash pattern for each of [`NAMES`]. The lines are distinguishable on any background and without colour.
-const STYLES: [(&str, &str); NAMES.len()] = [
+const PLOT_AREA: [f64; 4] = [64.0, 600.0, 52.0, 392.0];
+/// Colour and dash pattern for each of [`POLICY_NAMES`]. The lines are distinguishable on any background and without colour.
+const STYLES: [(&str, &str); POLICY_NAMES.len()] = [
     ("#a0761a", "2 3"),
     ("#d1453b", "7 3"),
     ("#8b6fd1", "7 3 2 3"),
@@ -21,8 +21,8 @@ const STYLES: [(&str, &str); NAMES.len()] = [
 ];
 
 /// Returns the plot as an SVG file.
-pub(super) fn draw(trace: &str, run: &Run, days: f64) -> String {
-    let [left, right, top, bottom] = AREA;
+pub(super) fn draw(trace: &str, run: &LoadRun, days: f64) -> String {
+    let [left, right, top, bottom] = PLOT_AREA;
     let x = |day: f64| left + (right - left) * day / days.max(1.0);
     let y = |part: f64| bottom - (bottom - top) * part.clamp(0.0, 1.1) / 1.1;
     let mut svg = format!(
@@ -77,13 +77,13 @@ text {{ font: 13px system-ui, sans-serif; fill: #24292f }}
         format!("M{}", points.collect::<Vec<_>>().join("L"))
     };
     if let Some(outcome) = run.outcomes.first() {
-        add(format_args!(r#"<path class="wanted" d="{}"/>"#, path(&outcome.requested)));
+        add(format_args!(r#"<path class="wanted" d="{}"/>"#, path(&outcome.requested_curve)));
     }
-    let lines = NAMES.iter().zip(STYLES).zip(&run.outcomes);
+    let lines = POLICY_NAMES.iter().zip(STYLES).zip(&run.outcomes);
     for ((_, (colour, dashes)), outcome) in lines.clone() {
         add(format_args!(
             r#"<path class="line" stroke="{colour}" stroke-dasharray="{dashes}" d="{}"/>"#,
-            path(&outcome.packed)
+            path(&outcome.pinned_curve)
         ));
     }
     let mut at = top + 10.0;
@@ -91,7 +91,7 @@ text {{ font: 13px system-ui, sans-serif; fill: #24292f }}
     add(format_args!(r#"<path class="wanted" d="M{key} {}H{end}"/>"#, at - 4.0));
     add(format_args!(r#"<text class="small" x="{text}" y="{at}">requested</text>"#));
     let mut by_packed: Vec<_> = lines.collect();
-    by_packed.sort_by(|a, b| b.1.mean_packed.total_cmp(&a.1.mean_packed));
+    by_packed.sort_by(|a, b| b.1.mean_pinned.total_cmp(&a.1.mean_pinned));
     for ((name, (colour, dashes)), outcome) in by_packed {
         at += 36.0;
         add(format_args!(
@@ -102,7 +102,7 @@ text {{ font: 13px system-ui, sans-serif; fill: #24292f }}
         add(format_args!(
             r#"<text class="small" x="{text}" y="{}">{:.1} % on average</text>"#,
             at + 15.0,
-            100.0 * outcome.mean_packed
+            100.0 * outcome.mean_pinned
         ));
     }
     for (line, source) in SOURCE.split("; ").enumerate() {

@@ -7,15 +7,15 @@ use anyhow::{Context, Result};
 use berth_api::{Class, PageSize};
 use berth_kubelet_admission::pod::Pod;
 use berth_placement::engine::{Engine, VmRequirements};
-use berth_placement::rules::{HostId, PodSpecParts};
+use berth_placement::rules::{HostId, PodFields};
 use fastrand::Rng;
 
-use super::cluster::{Cluster, Host, Totals, Zone};
+use super::cluster::{Cluster, Host, NodeTotals, Zone};
 use crate::fleet::{self, Size};
 
 /// A VM to place.
 #[derive(Clone, Debug)]
-pub(super) struct Guest {
+pub(super) struct VmToPlace {
     pub(super) pod: Pod,
     pub(super) size: Size,
 }
@@ -23,78 +23,78 @@ pub(super) struct Guest {
 /// A placement policy.
 pub(super) trait Policy {
     /// Returns the index of a host. A policy with full information can read the free resources from `cluster`.
-    fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>>;
+    fn choose(&mut self, guest: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>>;
 
     /// Called when a VM has stopped or the kubelet has refused the VM.
-    fn removed(&mut self, _uid: &str) {}
+    fn on_removed(&mut self, _uid: &str) {}
 }
 
 /// Names of the compared policies.
-pub(super) const NAMES: [&str; 5] = [
+pub(super) const POLICY_NAMES: [&str; 5] = [
     "kube-scheduler: MostAllocated",
     "kube-scheduler: LeastAllocated (default)",
     "NUMA filter, LeastAllocated",
     "full-information best fit",
     "Berth",
 ];
-/// Indexes into [`NAMES`].
-pub(super) const DEFAULT: usize = 1;
-pub(super) const BEST_FIT: usize = 3;
-pub(super) const BERTH: usize = 4;
+/// Indexes into [`POLICY_NAMES`].
+pub(super) const DEFAULT_POLICY: usize = 1;
+pub(super) const BEST_FIT_POLICY: usize = 3;
+pub(super) const BERTH_POLICY: usize = 4;
 
-/// Returns the policy at an index of [`NAMES`].
-pub(super) fn policy(at: usize, hosts: usize, page: PageSize) -> Result<Box<dyn Policy>> {
+/// Returns the policy at an index of [`POLICY_NAMES`].
+pub(super) fn create_policy(at: usize, hosts: usize, page: PageSize) -> Result<Box<dyn Policy>> {
     Ok(match at {
-        0 => Box::new(KubeScheduler::new(Allocated::Most, false)),
-        DEFAULT => Box::new(KubeScheduler::new(Allocated::Least, false)),
-        2 => Box::new(KubeScheduler::new(Allocated::Least, true)),
-        BEST_FIT => Box::new(BestFit::default()),
+        0 => Box::new(KubeScheduler::new(ScoringStrategy::MostAllocated, false)),
+        DEFAULT_POLICY => Box::new(KubeScheduler::new(ScoringStrategy::LeastAllocated, false)),
+        2 => Box::new(KubeScheduler::new(ScoringStrategy::LeastAllocated, true)),
+        BEST_FIT_POLICY => Box::new(BestFit::default()),
         _ => Box::new(Berth::new(hosts, page)?),
     })
 }
 
 /// `scoringStrategy.type` of NodeResourcesFit.
 #[derive(Clone, Copy, Debug)]
-enum Allocated {
-    Least,
-    Most,
+enum ScoringStrategy {
+    LeastAllocated,
+    MostAllocated,
 }
 
 /// kube-scheduler: NodeResourcesFit filters by the totals of the Node and scores, and NodeResourcesBalancedAllocation
 /// scores with the same weight. `selectHost` chooses a random host among hosts with the same score. kube-scheduler
 /// checks only some of the hosts, and starts each time where the previous check stopped (`numFeasibleNodesToFind`).
 struct KubeScheduler {
-    allocated: Allocated,
+    strategy: ScoringStrategy,
     /// True if an ideal NodeResourceTopologyMatch filters the hosts. The ideal filter is exact and always has the
     /// current state of the kubelet.
     has_numa_filter: bool,
-    kubelets: Kubelets,
+    kubelets: KubeletAnswers,
     next: usize,
     rng: Rng,
 }
 
 impl KubeScheduler {
-    fn new(allocated: Allocated, has_numa_filter: bool) -> Self {
+    fn new(allocated: ScoringStrategy, has_numa_filter: bool) -> Self {
         Self {
-            allocated,
+            strategy: allocated,
             has_numa_filter,
-            kubelets: Kubelets::default(),
+            kubelets: KubeletAnswers::default(),
             next: 0,
             rng: Rng::with_seed(1),
         }
     }
 
-    fn score(&self, host: &Host, wanted: &Totals) -> u64 {
-        let part = |of: fn(&Totals) -> u64| {
+    fn score(&self, host: &Host, wanted: &NodeTotals) -> u64 {
+        let part = |of: fn(&NodeTotals) -> u64| {
             let all = of(&host.allocatable).max(1);
             (of(&host.requested).saturating_add(of(wanted)).min(all), all)
         };
         let parts = [part(|totals| totals.cpu_millis), part(|totals| totals.memory)];
         let sum: u64 = parts
             .iter()
-            .map(|(used, all)| match self.allocated {
-                Allocated::Least => (all - used) * 100 / all,
-                Allocated::Most => used * 100 / all,
+            .map(|(used, all)| match self.strategy {
+                ScoringStrategy::LeastAllocated => (all - used) * 100 / all,
+                ScoringStrategy::MostAllocated => used * 100 / all,
             })
             .sum();
         // With two resources the standard deviation is half of the difference.
@@ -113,9 +113,9 @@ fn feasible_hosts_to_find(hosts: usize) -> usize {
 }
 
 impl Policy for KubeScheduler {
-    fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>> {
+    fn choose(&mut self, guest: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>> {
         let hosts = &cluster.hosts;
-        let wanted = Totals::from_resources(&guest.pod.requests(), cluster.page);
+        let wanted = NodeTotals::from_resources(&guest.pod.requests(), cluster.page);
         let (mut best, mut equals, mut found, mut looked) = (None, 0_u32, 0, 0);
         for at in (self.next..hosts.len()).chain(0..self.next) {
             looked += 1;
@@ -151,29 +151,29 @@ impl Policy for KubeScheduler {
 
 /// Cached answers of the kubelets for each VM size. A change on the host invalidates the answer.
 #[derive(Debug, Default)]
-struct Kubelets {
+struct KubeletAnswers {
     answers: HashMap<Size, Vec<(u64, Option<f64>)>>,
 }
 
-impl Kubelets {
+impl KubeletAnswers {
     /// Returns the score for the free resources in the zone that the kubelet would choose, or `None` if the kubelet
     /// would refuse the VM.
-    fn cost(&mut self, guest: &Guest, at: usize, host: &Host) -> Option<f64> {
+    fn cost(&mut self, guest: &VmToPlace, at: usize, host: &Host) -> Option<f64> {
         let answers = self.answers.entry(guest.size).or_default();
         if answers.len() <= at {
             answers.resize(at + 1, (0, None));
         }
         let (seen, cost) = &mut answers[at];
-        if *seen != host.changes {
-            *seen = host.changes;
+        if *seen != host.change_count {
+            *seen = host.change_count;
             *cost = kubelet_cost(guest, host);
         }
         *cost
     }
 }
 
-fn kubelet_cost(guest: &Guest, host: &Host) -> Option<f64> {
-    if !host.has_zone_for(guest.size) {
+fn kubelet_cost(guest: &VmToPlace, host: &Host) -> Option<f64> {
+    if !host.fits_a_zone(guest.size) {
         return None;
     }
     let placements = host.state.check(&guest.pod).ok()?.placements(host.state.host());
@@ -185,11 +185,11 @@ fn kubelet_cost(guest: &Guest, host: &Host) -> Option<f64> {
 /// the least free CPUs and huge pages in the zone that the kubelet would choose.
 #[derive(Debug, Default)]
 pub(super) struct BestFit {
-    kubelets: Kubelets,
+    kubelets: KubeletAnswers,
 }
 
 impl Policy for BestFit {
-    fn choose(&mut self, guest: &Guest, cluster: &Cluster) -> Result<Option<usize>> {
+    fn choose(&mut self, guest: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>> {
         let mut best: Option<(f64, usize)> = None;
         for (at, host) in cluster.hosts.iter().enumerate() {
             if let Some(cost) = self.kubelets.cost(guest, at, host)
@@ -203,8 +203,8 @@ impl Policy for BestFit {
 }
 
 fn free_score(zone: &Zone, size: Size) -> f64 {
-    let cpus = f64::from(zone.cpus.saturating_sub(size.cpus)) / f64::from(zone.all_cpus.max(1));
-    let gib = zone.gib.saturating_sub(size.gib) as f64 / zone.all_gib.max(1) as f64;
+    let cpus = f64::from(zone.cpus.saturating_sub(size.cpus)) / f64::from(zone.total_cpus.max(1));
+    let gib = zone.gib.saturating_sub(size.gib) as f64 / zone.total_gib.max(1) as f64;
     (cpus + gib) / 2.0 + (cpus - gib).abs() / 3.0
 }
 
@@ -216,7 +216,7 @@ struct Berth {
 impl Berth {
     fn new(hosts: usize, page: PageSize) -> Result<Self> {
         let mut engine = Engine::new();
-        let mut facts = fleet::host("host", page)?;
+        let mut facts = fleet::reported_host("host", page)?;
         for at in 0..hosts {
             facts.name = format!("host-{at:05}");
             facts.labels.insert("kubernetes.io/hostname".to_owned(), facts.name.clone());
@@ -227,25 +227,26 @@ impl Berth {
 }
 
 impl Policy for Berth {
-    fn choose(&mut self, guest: &Guest, _: &Cluster) -> Result<Option<usize>> {
-        let parts = PodSpecParts {
+    fn choose(&mut self, guest: &VmToPlace, _: &Cluster) -> Result<Option<usize>> {
+        let parts = PodFields {
             namespace: "tenants",
             labels: None,
             is_terminating: false,
             node_selector: None,
             affinity: None,
             tolerations: &[],
-            spread: &[],
+            spread_constraints: &[],
             containers: &guest.pod,
         };
         let class = Class::Performance;
         let needs =
             VmRequirements { is_vm: true, is_pinned: true, class, ..VmRequirements::default() };
-        let request = self.engine.compile_request(&parts, needs).context("compile the rules of a pod")?;
-        Ok(self.engine.place(&request, None).map(HostId::index))
+        let request =
+            self.engine.compile_request(&parts, needs).context("compile the rules of a pod")?;
+        Ok(self.engine.place_pod(&request, None).map(HostId::index))
     }
 
-    fn removed(&mut self, uid: &str) {
-        self.engine.remove(uid);
+    fn on_removed(&mut self, uid: &str) {
+        self.engine.remove_pod(uid);
     }
 }

@@ -9,11 +9,11 @@ use fastrand::Rng;
 
 use super::arrivals::Vm;
 use super::cluster::Cluster;
-use super::policy::{BestFit, Guest, Policy};
-use crate::fleet::{Size, launcher};
+use super::policy::{BestFit, Policy, VmToPlace};
+use crate::fleet::{Size, launcher_pod};
 
 /// Upper limits of the size classes in CPUs, for the statistics of rejected VMs.
-pub(super) const CLASSES: [u32; 6] = [2, 4, 8, 16, 32, u32::MAX];
+pub(super) const SIZE_CLASSES: [u32; 6] = [2, 4, 8, 16, 32, u32::MAX];
 /// Number of points of a curve per day.
 const POINTS_PER_DAY: f64 = 12.0;
 
@@ -21,34 +21,35 @@ const POINTS_PER_DAY: f64 = 12.0;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     /// Pinned CPUs and requested CPUs as fractions of all CPUs: values over time from day 0, and mean values.
-    pub(super) packed: Vec<f64>,
-    pub(super) requested: Vec<f64>,
-    pub(super) mean_packed: f64,
+    pub(super) pinned_curve: Vec<f64>,
+    pub(super) requested_curve: Vec<f64>,
+    pub(super) mean_pinned: f64,
     pub(super) mean_requested: f64,
     /// Average number of hosts without VMs, as a fraction of all hosts.
-    pub(super) empty: f64,
+    pub(super) empty_fraction: f64,
     /// Number of all VMs and of VMs that did not run, by size class.
-    pub(super) vms: [usize; CLASSES.len()],
-    pub(super) rejected: [usize; CLASSES.len()],
+    pub(super) vms_by_class: [usize; SIZE_CLASSES.len()],
+    pub(super) rejected_by_class: [usize; SIZE_CLASSES.len()],
     /// Number of VMs that the kubelet of the chosen host refused. `rejected` includes these VMs.
-    pub(super) refused: usize,
+    pub(super) refused_count: usize,
     /// Free CPUs as a fraction of all CPUs, while VMs with the sizes of the trace are added at the end: when the first
     /// VM finds no host, and when no VM finds a host.
-    pub(super) free_at_first_miss: f64,
-    pub(super) stranded: f64,
+    pub(super) free_at_first_unplaced: f64,
+    pub(super) stranded_fraction: f64,
     /// Nanoseconds of each decision.
-    pub(super) nanos: Vec<f64>,
+    pub(super) decision_nanos: Vec<f64>,
 }
 
 impl Outcome {
-    pub(super) fn rejected(&self) -> f64 {
-        self.rejected.iter().sum::<usize>() as f64 / self.vms.iter().sum::<usize>().max(1) as f64
+    pub(super) fn rejected_fraction(&self) -> f64 {
+        self.rejected_by_class.iter().sum::<usize>() as f64
+            / self.vms_by_class.iter().sum::<usize>().max(1) as f64
     }
 }
 
 /// Returns the size class of a VM.
-fn class(size: Size) -> usize {
-    CLASSES.iter().position(|most| size.cpus <= *most).unwrap_or(0)
+fn size_class(size: Size) -> usize {
+    SIZE_CLASSES.iter().position(|most| size.cpus <= *most).unwrap_or(0)
 }
 
 /// End of a VM: a number that sorts like the time, and the index of the VM.
@@ -66,16 +67,16 @@ pub(super) fn replay(
     let mut outcome = Outcome::default();
     let mut clock = Clock::new(days);
     let mut vm_ends: BinaryHeap<VmEnd> = BinaryHeap::new();
-    let mut guests: Vec<Option<(usize, Guest)>> = vec![None; vms.len()];
+    let mut guests: Vec<Option<(usize, VmToPlace)>> = vec![None; vms.len()];
     let (mut pinned, mut requested) = (0_u32, 0_u32);
     let mut empty = cluster.hosts.len();
-    let all = cluster.pinnable();
+    let all = cluster.pinnable_cpus();
     let remove_vm =
-        |cluster: &mut Cluster, policy: &mut dyn Policy, guest: Option<(usize, Guest)>| {
+        |cluster: &mut Cluster, policy: &mut dyn Policy, guest: Option<(usize, VmToPlace)>| {
             let Some((host, guest)) = guest else { return (0, 0) };
             cluster.remove(host, &guest.pod);
-            policy.removed(&guest.pod.uid);
-            (guest.size.cpus, usize::from(cluster.hosts[host].state.pods() == 0))
+            policy.on_removed(&guest.pod.uid);
+            (guest.size.cpus, usize::from(cluster.hosts[host].state.pod_count() == 0))
         };
     for (at, vm) in vms.iter().enumerate() {
         while let Some(Reverse((when, _))) = vm_ends.peek()
@@ -93,35 +94,37 @@ pub(super) fn replay(
             requested -= vms[gone].size.cpus;
         }
         clock.advance(vm.start, [pinned, requested].map(|cpus| f64::from(cpus) / all), empty);
-        let guest =
-            Guest { pod: launcher(format!("vm-{at}"), vm.size, cluster.page), size: vm.size };
+        let guest = VmToPlace {
+            pod: launcher_pod(format!("vm-{at}"), vm.size, cluster.page),
+            size: vm.size,
+        };
         let begin = Instant::now();
         let chosen = policy.choose(&guest, cluster)?;
-        outcome.nanos.push(begin.elapsed().as_secs_f64() * 1e9);
-        let class = class(vm.size);
-        outcome.vms[class] += 1;
+        outcome.decision_nanos.push(begin.elapsed().as_secs_f64() * 1e9);
+        let class = size_class(vm.size);
+        outcome.vms_by_class[class] += 1;
         requested += vm.size.cpus;
         // The times are not negative, so the bits sort like the numbers.
         vm_ends.push(Reverse((vm.end.max(0.0).to_bits(), at)));
         match chosen.map(|host| (host, cluster.admit(host, &guest.pod))) {
             Some((host, Ok(()))) => {
                 pinned += vm.size.cpus;
-                empty -= usize::from(cluster.hosts[host].state.pods() == 1);
+                empty -= usize::from(cluster.hosts[host].state.pod_count() == 1);
                 guests[at] = Some((host, guest));
             }
             Some((_, Err(_))) => {
-                policy.removed(&guest.pod.uid);
-                outcome.rejected[class] += 1;
-                outcome.refused += 1;
+                policy.on_removed(&guest.pod.uid);
+                outcome.rejected_by_class[class] += 1;
+                outcome.refused_count += 1;
             }
-            None => outcome.rejected[class] += 1,
+            None => outcome.rejected_by_class[class] += 1,
         }
     }
     clock.advance(days, [pinned, requested].map(|cpus| f64::from(cpus) / all), empty);
     let hosts = cluster.hosts.len() as f64;
-    [outcome.mean_packed, outcome.mean_requested] = clock.areas.map(|area| area / days);
-    outcome.empty = clock.empty / days / hosts;
-    [outcome.packed, outcome.requested] = clock.points;
+    [outcome.mean_pinned, outcome.mean_requested] = clock.areas.map(|area| area / days);
+    outcome.empty_fraction = clock.empty / days / hosts;
+    [outcome.pinned_curve, outcome.requested_curve] = clock.points;
     Ok(outcome)
 }
 
@@ -154,10 +157,10 @@ impl Clock {
 
 /// Adds VMs with the sizes of the trace by best fit until no VM fits. The remaining free CPUs are stranded (LAVA,
 /// MLSys'25).
-pub(super) fn inflate(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -> Result<()> {
+pub(super) fn fill_cluster(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -> Result<()> {
     let mut policy = BestFit::default();
     let mut rng = Rng::with_seed(2);
-    let all = cluster.pinnable();
+    let all = cluster.pinnable_cpus();
     let mut sizes: Vec<Size> = vms.iter().map(|vm| vm.size).collect();
     rng.shuffle(&mut sizes);
     let mut first_miss = None;
@@ -165,7 +168,8 @@ pub(super) fn inflate(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -
     while !sizes.is_empty() {
         let size = sizes[added % sizes.len()];
         added += 1;
-        let guest = Guest { pod: launcher(format!("more-{added}"), size, cluster.page), size };
+        let guest =
+            VmToPlace { pod: launcher_pod(format!("more-{added}"), size, cluster.page), size };
         let chosen = policy.choose(&guest, &cluster)?;
         if let Some(host) = chosen
             && cluster.admit(host, &guest.pod).is_ok()
@@ -176,8 +180,8 @@ pub(super) fn inflate(outcome: &mut Outcome, mut cluster: Cluster, vms: &[Vm]) -
         // Free resources only decrease, so this size never fits again.
         sizes.retain(|other| *other != size);
     }
-    outcome.stranded = f64::from(cluster.free_cpus()) / all;
-    outcome.free_at_first_miss = first_miss.unwrap_or(outcome.stranded);
+    outcome.stranded_fraction = f64::from(cluster.free_cpus()) / all;
+    outcome.free_at_first_unplaced = first_miss.unwrap_or(outcome.stranded_fraction);
     Ok(())
 }
 
@@ -186,30 +190,30 @@ mod tests {
     use berth_api::PageSize;
 
     use super::*;
-    use crate::trace::policy::{BERTH, BEST_FIT, NAMES, policy};
+    use crate::trace::policy::{BERTH_POLICY, BEST_FIT_POLICY, POLICY_NAMES, create_policy};
 
     fn vm(cpus: u32, start: f64, end: f64) -> Vm {
         Vm { tenant: 1, size: Size { cpus, gib: 4, has_sidecar: false }, start, end }
     }
 
     fn run(at: usize, vms: &[Vm]) -> Outcome {
-        let mut policy = policy(at, 2, PageSize::GIB_1).unwrap();
+        let mut policy = create_policy(at, 2, PageSize::GIB_1).unwrap();
         let mut cluster = Cluster::new(2, PageSize::GIB_1).unwrap();
         let mut outcome = replay(policy.as_mut(), &mut cluster, vms, 2.0).unwrap();
-        inflate(&mut outcome, cluster, vms).unwrap();
+        fill_cluster(&mut outcome, cluster, vms).unwrap();
         outcome
     }
 
     #[test]
     fn usage_is_weighted_by_time() {
         let vms = [vm(46, -3.0, 0.5), vm(23 * 2, 0.0, 9.0), vm(46, 1.0, f64::INFINITY)];
-        for at in [BEST_FIT, BERTH] {
+        for at in [BEST_FIT_POLICY, BERTH_POLICY] {
             let outcome = run(at, &vms);
-            assert_eq!(outcome.rejected(), 0.0, "{}", NAMES[at]);
+            assert_eq!(outcome.rejected_fraction(), 0.0, "{}", POLICY_NAMES[at]);
             // 46 of 184 CPUs are a quarter. Two VMs run for half a day, one VM for half a day, and two VMs for a day.
-            assert!((outcome.mean_packed - (0.25 + 0.125 + 0.5) / 2.0).abs() < 1e-9, "{outcome:?}");
-            assert_eq!(outcome.packed.len(), 24);
-            assert_eq!(outcome.vms, [0, 0, 0, 0, 0, 3]);
+            assert!((outcome.mean_pinned - (0.25 + 0.125 + 0.5) / 2.0).abs() < 1e-9, "{outcome:?}");
+            assert_eq!(outcome.pinned_curve.len(), 24);
+            assert_eq!(outcome.vms_by_class, [0, 0, 0, 0, 0, 3]);
         }
     }
 
@@ -224,10 +228,13 @@ mod tests {
             vm(10, 0.0, 9.0),
         ];
         let stock = run(1, &vms);
-        assert_eq!((stock.refused, stock.rejected), (1, [0, 0, 0, 1, 0, 0]));
-        let berth = run(BERTH, &vms);
-        assert_eq!((berth.refused, berth.rejected), (0, [0, 0, 0, 1, 0, 0]));
-        assert_eq!(berth.mean_packed, stock.mean_packed);
-        assert!((berth.stranded * 184.0 - 24.0).abs() < 1e-9, "no VM of 10 or 40 CPUs fits");
+        assert_eq!((stock.refused_count, stock.rejected_by_class), (1, [0, 0, 0, 1, 0, 0]));
+        let berth = run(BERTH_POLICY, &vms);
+        assert_eq!((berth.refused_count, berth.rejected_by_class), (0, [0, 0, 0, 1, 0, 0]));
+        assert_eq!(berth.mean_pinned, stock.mean_pinned);
+        assert!(
+            (berth.stranded_fraction * 184.0 - 24.0).abs() < 1e-9,
+            "no VM of 10 or 40 CPUs fits"
+        );
     }
 }

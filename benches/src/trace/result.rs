@@ -2,33 +2,34 @@
 
 use jiff::civil::Date;
 
-use super::policy::{BERTH, BEST_FIT, DEFAULT, NAMES};
-use super::replay::{CLASSES, Outcome};
-use super::{Args, MAX_LOST, Replayed, Run};
-use crate::fleet::{PINNABLE, ZONE_CPUS, ZONE_GIB};
+use super::policy::{BERTH_POLICY, BEST_FIT_POLICY, DEFAULT_POLICY, POLICY_NAMES};
+use super::replay::{Outcome, SIZE_CLASSES};
+use super::{Args, LoadRun, MAX_LOST_FRACTION, TraceResult};
+use crate::fleet::{PINNABLE_CPUS, ZONE_CPUS, ZONE_GIB};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::percentile;
 
 /// Goals in percentage points of the pinnable CPUs: minimum lead of Berth over the default policy, and maximum lag of
 /// Berth behind full information.
-const AHEAD_GOAL: f64 = 10.0;
-const BEHIND_GOAL: f64 = 3.0;
+const MIN_AHEAD_POINTS: f64 = 10.0;
+const MAX_BEHIND_POINTS: f64 = 3.0;
 
 /// Source of the VMs.
 pub(super) const SOURCE: &str = "Azure Traces for Packing 2020 (Hadary et al., Protean, OSDI'20), sampled and with cores \
      and memory reconstructed by CoSpot (SoCC'22); CC-BY 4.0";
 
 /// Explanation of the columns of all tables.
-const COLUMNS: &str = "Packed: pinned CPUs, time-weighted mean. Rejected: VMs that did not run. Refused: rejected VMs that the kubelet \
+const COLUMN_EXPLANATION: &str = "Packed: pinned CPUs, time-weighted mean. Rejected: VMs that did not run. Refused: rejected VMs that the kubelet \
      refused. Empty: hosts without VMs, mean. Free at the first unplaced VM, and stranded: at the end, VMs of the same sizes are added where they fit \
      best; the CPUs that are free when the first VM is unplaced, and when no VM can be placed. Decision: the choice of a host, without \
      the kubelet.";
 
 /// Returns the result with the sections and goals of all traces.
-pub(super) fn build(args: &Args, date: Date, host: &str, all: &[Replayed]) -> BenchResult {
-    let (mut sections, mut goals) = (vec![Section::untitled(COLUMNS, Vec::new())], Vec::new());
+pub(super) fn build(args: &Args, date: Date, host: &str, all: &[TraceResult]) -> BenchResult {
+    let (mut sections, mut goals) =
+        (vec![Section::untitled(COLUMN_EXPLANATION, Vec::new())], Vec::new());
     for replayed in all {
-        sections.push(summary(replayed));
+        sections.push(summary_section(replayed));
         goals.extend(summary_goals(replayed));
         for run in &replayed.runs {
             sections.push(load_section(&replayed.trace.name, run));
@@ -46,7 +47,7 @@ pub(super) fn build(args: &Args, date: Date, host: &str, all: &[Replayed]) -> Be
     }
 }
 
-fn conditions(args: &Args, host: &str, all: &[Replayed]) -> Vec<String> {
+fn conditions(args: &Args, host: &str, all: &[TraceResult]) -> Vec<String> {
     let source = if all.iter().any(|one| one.trace.name != "synthetic") {
         SOURCE.to_owned()
     } else {
@@ -55,11 +56,11 @@ fn conditions(args: &Args, host: &str, all: &[Replayed]) -> Vec<String> {
     vec![
         format!("measured on: {host}; one thread"),
         format!(
-            "hosts: {}, each with two NUMA zones of 24 cores with two threads; {PINNABLE} pinnable CPUs ({} in zone 0, {ZONE_CPUS} \
+            "hosts: {}, each with two NUMA zones of 24 cores with two threads; {PINNABLE_CPUS} pinnable CPUs ({} in zone 0, {ZONE_CPUS} \
              in zone 1); {ZONE_GIB} GiB of {} pages in each zone; kubelet 1.36: static, full-pcpus-only, Memory Manager Static, \
              single-numa-node",
             args.hosts,
-            PINNABLE - ZONE_CPUS,
+            PINNABLE_CPUS - ZONE_CPUS,
             args.page,
         ),
         format!("VMs: {source}"),
@@ -83,21 +84,21 @@ fn conditions(args: &Args, host: &str, all: &[Replayed]) -> Vec<String> {
 }
 
 /// Returns the usable fraction of the CPUs, and the pinned CPUs at each load.
-fn summary(replayed: &Replayed) -> Section {
-    let Replayed { trace, usable_part: full, runs } = replayed;
-    let lost = 100.0 * MAX_LOST;
+fn summary_section(replayed: &TraceResult) -> Section {
+    let TraceResult { trace, usable_fraction: full, runs } = replayed;
+    let lost = 100.0 * MAX_LOST_FRACTION;
     let text = format!(
         "{} VMs of the whole trace are larger than any NUMA zone ({:.1} % of the CPU time) and are left out for every policy. Full: \
          average pinned CPUs, as a fraction of all pinnable CPUs, at the highest load at which at most {lost} % of the VMs are lost.",
-        trace.wide,
-        100.0 * trace.wide_part,
+        trace.oversized_vms,
+        100.0 * trace.oversized_fraction,
     );
     let mut names = vec![format!("full at {lost} % lost, %")];
     names.extend(runs.iter().map(|run| format!("packed at load {:.2}, %", run.load)));
     let mut table = Table::new(&["policy"], &names.iter().map(String::as_str).collect::<Vec<_>>());
-    for (at, name) in NAMES.iter().enumerate() {
+    for (at, name) in POLICY_NAMES.iter().enumerate() {
         let full = full.get(at).copied().unwrap_or(f64::NAN);
-        let packed = runs.iter().map(|run| packed(run, at));
+        let packed = runs.iter().map(|run| packed_percent(run, at));
         let numbers = [100.0 * full].into_iter().chain(packed);
         table.push(
             [(*name).to_owned()].into_iter().chain(numbers.map(|number| format!("{number:.1}"))),
@@ -106,35 +107,38 @@ fn summary(replayed: &Replayed) -> Section {
     Section::new(&format!("Trace {}", trace.name), text, vec![table])
 }
 
-fn summary_goals(replayed: &Replayed) -> [Goal; 2] {
-    let Replayed { trace, usable_part: full, .. } = replayed;
+fn summary_goals(replayed: &TraceResult) -> [Goal; 2] {
+    let TraceResult { trace, usable_fraction: full, .. } = replayed;
     let full = |at: usize| full.get(at).map_or(f64::NAN, |full| 100.0 * full);
-    let (ahead, behind) = (full(BERTH) - full(DEFAULT), full(BEST_FIT) - full(BERTH));
-    let at = format!("trace {}, {} % of the VMs lost", trace.name, 100.0 * MAX_LOST);
+    let (ahead, behind) =
+        (full(BERTH_POLICY) - full(DEFAULT_POLICY), full(BEST_FIT_POLICY) - full(BERTH_POLICY));
+    let at = format!("trace {}, {} % of the VMs lost", trace.name, 100.0 * MAX_LOST_FRACTION);
     [
         Goal::new(
-            format!("{at}: hosts at least {AHEAD_GOAL} points fuller than with the default policy"),
-            ahead >= AHEAD_GOAL,
+            format!(
+                "{at}: hosts at least {MIN_AHEAD_POINTS} points fuller than with the default policy"
+            ),
+            ahead >= MIN_AHEAD_POINTS,
             format!("{ahead:.1}"),
         ),
         Goal::new(
             format!(
-                "{at}: hosts at most {BEHIND_GOAL} points less full than with full information"
+                "{at}: hosts at most {MAX_BEHIND_POINTS} points less full than with full information"
             ),
-            behind <= BEHIND_GOAL,
+            behind <= MAX_BEHIND_POINTS,
             format!("{behind:.1}"),
         ),
     ]
 }
 
-/// Returns the pinned CPUs in percent with the policy at `at` of [`NAMES`].
-fn packed(run: &Run, at: usize) -> f64 {
-    run.outcomes.get(at).map_or(f64::NAN, |one| 100.0 * one.mean_packed)
+/// Returns the pinned CPUs in percent with the policy at `at` of [`POLICY_NAMES`].
+fn packed_percent(run: &LoadRun, at: usize) -> f64 {
+    run.outcomes.get(at).map_or(f64::NAN, |one| 100.0 * one.mean_pinned)
 }
 
 /// Returns the results of a trace at one load.
-fn load_section(trace: &str, run: &Run) -> Section {
-    let classes = CLASSES.iter().map(|most| match *most {
+fn load_section(trace: &str, run: &LoadRun) -> Section {
+    let classes = SIZE_CLASSES.iter().map(|most| match *most {
         u32::MAX => "more".to_owned(),
         most => most.to_string(),
     });
@@ -153,17 +157,17 @@ fn load_section(trace: &str, run: &Run) -> Section {
             "99th percentile",
         ],
     );
-    for (name, outcome) in NAMES.iter().zip(&run.outcomes) {
-        let [middle, slow] = [50, 99].map(|at| percentile(&outcome.nanos, at) / 1e3);
+    for (name, outcome) in POLICY_NAMES.iter().zip(&run.outcomes) {
+        let [middle, slow] = [50, 99].map(|at| percentile(&outcome.decision_nanos, at) / 1e3);
         table.push([
             (*name).to_owned(),
-            format!("{:.1}", 100.0 * outcome.mean_packed),
-            format!("{:.2}", 100.0 * outcome.rejected()),
-            by_class(outcome),
-            outcome.refused.to_string(),
-            format!("{:.1}", 100.0 * outcome.empty),
-            format!("{:.1}", 100.0 * outcome.free_at_first_miss),
-            format!("{:.1}", 100.0 * outcome.stranded),
+            format!("{:.1}", 100.0 * outcome.mean_pinned),
+            format!("{:.2}", 100.0 * outcome.rejected_fraction()),
+            rejected_by_class_text(outcome),
+            outcome.refused_count.to_string(),
+            format!("{:.1}", 100.0 * outcome.empty_fraction),
+            format!("{:.1}", 100.0 * outcome.free_at_first_unplaced),
+            format!("{:.1}", 100.0 * outcome.stranded_fraction),
             format!("{middle:.1}"),
             format!("{slow:.1}"),
         ]);
@@ -172,27 +176,29 @@ fn load_section(trace: &str, run: &Run) -> Section {
         "{} VMs request {:.1} % of all CPUs on average. Berth is {:.1} points ahead of the default policy.",
         run.vms,
         run.outcomes.first().map_or(f64::NAN, |one| 100.0 * one.mean_requested),
-        packed(run, BERTH) - packed(run, DEFAULT),
+        packed_percent(run, BERTH_POLICY) - packed_percent(run, DEFAULT_POLICY),
     );
     Section::new(&format!("Trace {trace}, nominal load {:.2}", run.load), text, vec![table])
 }
 
-fn load_goals(trace: &str, run: &Run) -> [Goal; 2] {
-    let behind = packed(run, BEST_FIT) - packed(run, BERTH);
-    let refused = run.outcomes.get(BERTH).map_or(usize::MAX, |one| one.refused);
+fn load_goals(trace: &str, run: &LoadRun) -> [Goal; 2] {
+    let behind = packed_percent(run, BEST_FIT_POLICY) - packed_percent(run, BERTH_POLICY);
+    let refused = run.outcomes.get(BERTH_POLICY).map_or(usize::MAX, |one| one.refused_count);
     let at = format!("trace {trace}, load {:.2}", run.load);
     [
         Goal::new(
-            format!("{at}: at most {BEHIND_GOAL} points less packed than with full information"),
-            behind <= BEHIND_GOAL,
+            format!(
+                "{at}: at most {MAX_BEHIND_POINTS} points less packed than with full information"
+            ),
+            behind <= MAX_BEHIND_POINTS,
             format!("{behind:.1}"),
         ),
         Goal::new(format!("{at}: the kubelet refuses no VM"), refused == 0, refused.to_string()),
     ]
 }
 
-fn by_class(outcome: &Outcome) -> String {
-    let classes = outcome.rejected.iter().zip(&outcome.vms);
+fn rejected_by_class_text(outcome: &Outcome) -> String {
+    let classes = outcome.rejected_by_class.iter().zip(&outcome.vms_by_class);
     let parts = classes.map(|(rejected, vms)| match vms {
         0 => "-".to_owned(),
         vms => format!("{:.1}", 100.0 * *rejected as f64 / *vms as f64),

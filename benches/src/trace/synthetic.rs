@@ -1,7 +1,7 @@
 //! Generates VMs with the statistics of the Azure trace, for use without the trace.
 //!
 //! The statistics are from a 1 % sample by VM (CoSpot, `bernoulli-0`): the fractions below, and the quantiles in the
-//! test. Requests come in series of one type (a Markov chain), all VMs of a tenant start at the same time, and the
+//! test. Consecutive requests often have the same type (a Markov chain), all VMs of a tenant start together, and the
 //! arrival rate depends on the time of day.
 
 use std::f64::consts::TAU;
@@ -11,31 +11,31 @@ use fastrand::Rng;
 use super::arrivals::{Trace, Vm};
 
 /// Length of the trace in days.
-const DAYS: f64 = 14.0;
+const TRACE_DAYS: f64 = 14.0;
 /// VMs per hour, and relative amplitude of the daily change.
 const VMS_PER_HOUR: f64 = 134.0;
-const DAILY: f64 = 0.45;
+const DAILY_AMPLITUDE: f64 = 0.45;
 /// Probability that the next VM keeps the type of the previous VM. Otherwise the type is drawn again, and the draw
 /// can return the same type.
 const SAME_TYPE_PROBABILITY: f64 = 0.904;
 /// Number of VMs that run from the beginning (16 % of the arriving VMs), and the fraction of these VMs that runs to the
 /// end.
 const INITIAL_VMS: usize = 7_200;
-const INITIAL_VMS_THAT_NEVER_STOP: f64 = 0.57;
+const NEVER_STOPPING_INITIAL_FRACTION: f64 = 0.57;
 /// Lifetime of a VM: median in minutes and sigma of a lognormal distribution, and the fraction of VMs that never stop.
-const MEDIAN: f64 = 34.0;
-const SIGMA: f64 = 1.9;
+const MEDIAN_LIFETIME_MINUTES: f64 = 34.0;
+const LIFETIME_SIGMA: f64 = 1.9;
 const NEVER_STOPS_PROBABILITY: f64 = 0.03;
 /// Fraction of tenants with one VM. For the other tenants the number of VMs has a geometric distribution, and a few
 /// tenants have very many VMs.
-const SINGLE_VM_TENANTS: f64 = 0.89;
+const SINGLE_VM_TENANT_FRACTION: f64 = 0.89;
 const ANOTHER_VM_PROBABILITY: f64 = 0.52;
-const LARGE_TENANTS: f64 = 0.002;
+const LARGE_TENANT_FRACTION: f64 = 0.002;
 const MAX_VMS_PER_TENANT: u64 = 200;
 
 /// Cores of a VM in units of the trace, and the fraction of VMs with this value. The trace also has VMs with less than
 /// a core.
-const CORES: [(f64, f64); 10] = [
+const CORE_DISTRIBUTION: [(f64, f64); 10] = [
     (100.0, 0.27),
     (200.0, 0.25),
     (400.0, 0.155),
@@ -48,7 +48,7 @@ const CORES: [(f64, f64); 10] = [
     (20.0, 0.03),
 ];
 /// Units of memory for each unit of cores, and the fraction of VMs with this value.
-const RATIOS: [(f64, f64); 8] = [
+const MEMORY_RATIO_DISTRIBUTION: [(f64, f64); 8] = [
     (0.14, 0.56),
     (0.32, 0.17),
     (0.08, 0.08),
@@ -60,7 +60,7 @@ const RATIOS: [(f64, f64); 8] = [
 ];
 
 /// Returns the VMs of two weeks. The same seed returns the same VMs.
-pub(super) fn trace(seed: u64) -> Trace {
+pub(super) fn generate_trace(seed: u64) -> Trace {
     let mut generator = Generator {
         rng: Rng::with_seed(seed),
         vm_type: (100.0, 0.14),
@@ -71,15 +71,16 @@ pub(super) fn trace(seed: u64) -> Trace {
         generator.add_tenant(-1.0);
     }
     let mut day = 0.0;
-    let max_arrival_rate = VMS_PER_HOUR * 24.0 * (1.0 + DAILY) / mean_vms_per_tenant();
+    let max_arrival_rate = VMS_PER_HOUR * 24.0 * (1.0 + DAILY_AMPLITUDE) / mean_vms_per_tenant();
     loop {
         // Thinning of a Poisson process: draws arrivals at the highest rate, and drops some of them depending on the
         // hour.
         day -= (1.0 - generator.rng.f64()).ln() / max_arrival_rate;
-        if day >= DAYS {
+        if day >= TRACE_DAYS {
             break;
         }
-        if generator.rng.f64() * (1.0 + DAILY) < 1.0 + DAILY * (TAU * day).sin() {
+        if generator.rng.f64() * (1.0 + DAILY_AMPLITUDE) < 1.0 + DAILY_AMPLITUDE * (TAU * day).sin()
+        {
             generator.add_tenant(day);
         }
     }
@@ -89,7 +90,9 @@ pub(super) fn trace(seed: u64) -> Trace {
 fn mean_vms_per_tenant() -> f64 {
     let more = 1.0 + 1.0 / (1.0 - ANOTHER_VM_PROBABILITY);
     let huge = f64::from(u32::try_from(MAX_VMS_PER_TENANT).unwrap_or(0)) / 2.0;
-    SINGLE_VM_TENANTS + (1.0 - SINGLE_VM_TENANTS - LARGE_TENANTS) * more + LARGE_TENANTS * huge
+    SINGLE_VM_TENANT_FRACTION
+        + (1.0 - SINGLE_VM_TENANT_FRACTION - LARGE_TENANT_FRACTION) * more
+        + LARGE_TENANT_FRACTION * huge
 }
 
 struct Generator {
@@ -104,7 +107,8 @@ impl Generator {
         self.tenants += 1;
         for _ in 0..self.tenant_size() {
             if self.rng.f64() >= SAME_TYPE_PROBABILITY {
-                self.vm_type = (self.sample(&CORES), self.sample(&RATIOS));
+                self.vm_type =
+                    (self.sample(&CORE_DISTRIBUTION), self.sample(&MEMORY_RATIO_DISTRIBUTION));
             }
             let end =
                 if day < 0.0 { self.initial_vm_end() } else { day + self.lifetime() / 24.0 / 60.0 };
@@ -125,10 +129,10 @@ impl Generator {
 
     fn tenant_size(&mut self) -> u64 {
         let chance = self.rng.f64();
-        if chance < SINGLE_VM_TENANTS {
+        if chance < SINGLE_VM_TENANT_FRACTION {
             return 1;
         }
-        if chance >= 1.0 - LARGE_TENANTS {
+        if chance >= 1.0 - LARGE_TENANT_FRACTION {
             return self.rng.u64(6..=MAX_VMS_PER_TENANT);
         }
         let mut vms = 2;
@@ -145,14 +149,14 @@ impl Generator {
         }
         // Box-Muller transform.
         let (u, v) = (1.0 - self.rng.f64(), self.rng.f64());
-        MEDIAN * (SIGMA * (-2.0 * u.ln()).sqrt() * (TAU * v).cos()).exp()
+        MEDIAN_LIFETIME_MINUTES * (LIFETIME_SIGMA * (-2.0 * u.ln()).sqrt() * (TAU * v).cos()).exp()
     }
 
     fn initial_vm_end(&mut self) -> f64 {
-        if self.rng.f64() < INITIAL_VMS_THAT_NEVER_STOP {
+        if self.rng.f64() < NEVER_STOPPING_INITIAL_FRACTION {
             f64::INFINITY
         } else {
-            self.rng.f64() * DAYS
+            self.rng.f64() * TRACE_DAYS
         }
     }
 }
@@ -172,14 +176,14 @@ mod tests {
         measured.iter().map(|(value, part)| (below(*value) - part).abs()).fold(0.0, f64::max)
     }
 
-    fn arrived() -> Vec<Vm> {
-        trace(1).vms.into_iter().filter(|vm| vm.start >= 0.0).collect()
+    fn arrived_vms() -> Vec<Vm> {
+        generate_trace(1).vms.into_iter().filter(|vm| vm.start >= 0.0).collect()
     }
 
     #[test]
     fn lifetimes_are_as_measured() {
         let minutes: Vec<f64> =
-            arrived().iter().map(|vm| (vm.end - vm.start) * 24.0 * 60.0).collect();
+            arrived_vms().iter().map(|vm| (vm.end - vm.start) * 24.0 * 60.0).collect();
         let measured = [
             (3.3, 0.10),
             (10.7, 0.25),
@@ -195,7 +199,7 @@ mod tests {
 
     #[test]
     fn sizes_are_as_measured() {
-        let vms = arrived();
+        let vms = arrived_vms();
         // CPUs of VMs with one core (including VMs with less than a core), 2, 4, 8 and 16 cores.
         let cpus: Vec<f64> = vms.iter().map(|vm| f64::from(vm.size.cpus)).collect();
         let measured = [(2.0, 0.38), (4.0, 0.63), (8.0, 0.78), (16.0, 0.94), (32.0, 0.995)];
@@ -210,7 +214,7 @@ mod tests {
 
     #[test]
     fn tenants_and_runs_are_as_measured() {
-        let vms = arrived();
+        let vms = arrived_vms();
         let mut tenants: BTreeMap<u64, u32> = BTreeMap::new();
         for vm in &vms {
             *tenants.entry(vm.tenant).or_default() += 1;
@@ -228,7 +232,7 @@ mod tests {
     #[test]
     fn arrivals_follow_the_day() {
         let mut hours = vec![0.0_f64; 14 * 24];
-        for vm in arrived() {
+        for vm in arrived_vms() {
             let hour = (0..hours.len()).rfind(|hour| *hour as f64 / 24.0 <= vm.start).unwrap();
             hours[hour] += 1.0;
         }

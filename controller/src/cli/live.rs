@@ -8,11 +8,11 @@ use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::fleet::{InputObject, Item};
+use crate::fleet::{FleetItem, InputObject};
 use berth_api::Problem;
 
 /// Kinds that placement reads: group, version, kind and plural, and true if the kind is optional.
-const KINDS: [(&str, &str, &str, &str, bool); 15] = [
+const LISTED_KINDS: [(&str, &str, &str, &str, bool); 15] = [
     ("berth.dev", "v1alpha1", "InfraNode", "infranodes", false),
     ("berth.dev", "v1alpha1", "HostProfile", "hostprofiles", true),
     ("", "v1", "Node", "nodes", false),
@@ -67,7 +67,10 @@ const PAGE_SIZE: u32 = 500;
 /// # Errors
 /// Returns an error if the kubeconfig is invalid, if the API server is unreachable, or if it refuses to list a kind
 /// that is not optional.
-pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item>, Failure> {
+pub(super) fn list_items(
+    path: &Path,
+    problems: &mut Vec<Problem>,
+) -> Result<Vec<FleetItem>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let name = path.display().to_string();
@@ -79,10 +82,10 @@ pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| name)?;
         let mut all = Vec::new();
-        for (group, version, kind, plural, is_optional) in KINDS {
+        for (group, version, kind, plural, is_optional) in LISTED_KINDS {
             let kind = GroupVersionKind::gvk(group, version, kind);
             let resource = ApiResource::from_gvk_with_plural(&kind, plural);
-            match list(&client, &resource, &mut all).await {
+            match list_kind(&client, &resource, &mut all).await {
                 Ok(()) => {}
                 Err(kube::Error::Api(status)) if status.code == 404 && is_optional => {}
                 Err(kube::Error::Api(status)) if is_optional => {
@@ -100,7 +103,11 @@ pub(super) fn items(path: &Path, problems: &mut Vec<Problem>) -> Result<Vec<Item
     })
 }
 
-async fn list(client: &Client, resource: &ApiResource, all: &mut Vec<Item>) -> kube::Result<()> {
+async fn list_kind(
+    client: &Client,
+    resource: &ApiResource,
+    all: &mut Vec<FleetItem>,
+) -> kube::Result<()> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
     let mut parameters = ListParams::default().limit(PAGE_SIZE);
     loop {
@@ -113,7 +120,7 @@ async fn list(client: &Client, resource: &ApiResource, all: &mut Vec<Item>) -> k
             object.metadata.managed_fields = None;
             let location = resource.plural.clone();
             let object = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-            all.push(Item::from_input(InputObject { location, object }));
+            all.push(FleetItem::from_input(InputObject { location, object }));
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => parameters = parameters.continue_token(&token),

@@ -79,7 +79,7 @@ pub fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Render(arguments) => render::run(&arguments),
         Command::Run(arguments) => run::run(arguments),
-        Command::Crds => crds(),
+        Command::Crds => print_crds(),
         Command::Completion { shell } => print(&pages::completion_script(Cli::command(), shell)),
         Command::Man { markdown: true } => print(&pages::markdown_reference(Cli::command())),
         Command::Man { markdown: false } => {
@@ -89,7 +89,7 @@ pub fn main() -> ExitCode {
     berth_runtime::cli::report_result("berth-controller", result)
 }
 
-fn crds() -> Result<ExitCode, Failure> {
+fn print_crds() -> Result<ExitCode, Failure> {
     let mut all = String::new();
     for crd in berth_api::all_crds() {
         all.push_str("---\n");

@@ -8,8 +8,8 @@ use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_PROBLEMS, Failure, print, print_er
 use clap::{ValueEnum, ValueHint};
 
 use super::{input, live};
-use crate::fleet::{Fleet, Item};
-use crate::plan::{self, Add, Options};
+use crate::fleet::{Fleet, FleetItem};
+use crate::plan::{self, AddRequest, PlanOptions};
 
 /// Predict the host of each VM, and explain why a VM fits on no host
 ///
@@ -66,19 +66,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         return Err(Failure { exit_code: EXIT_BAD_INPUT, error });
     }
     let add = arguments.add.join(" ");
-    let add = (!add.is_empty()).then(|| add.parse::<Add>()).transpose();
+    let add = (!add.is_empty()).then(|| add.parse::<AddRequest>()).transpose();
     let add = add.map_err(|error| Failure {
         exit_code: EXIT_BAD_INPUT,
         error: anyhow::anyhow!("--add: {error}"),
     })?;
     if let Some(kubeconfig) = &arguments.kubeconfig {
-        items.extend(live::items(kubeconfig, &mut problems)?);
+        items.extend(live::list_items(kubeconfig, &mut problems)?);
     }
     for path in &arguments.filename {
-        items.extend(input::for_each_input_object(path, &mut problems, Item::from_input)?);
+        items.extend(input::for_each_input_object(path, &mut problems, FleetItem::from_input)?);
     }
     let fleet = Fleet::from_items(items, problems);
-    let plan = plan::plan(&fleet, &Options { drain: arguments.drain.clone(), add });
+    let plan = plan::plan(&fleet, &PlanOptions { drain: arguments.drain.clone(), add });
     match arguments.output {
         Output::Table => print(&plan::render(&plan, Style::for_stdout(), arguments.all))?,
         Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(&plan)?))?,

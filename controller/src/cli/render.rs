@@ -8,7 +8,7 @@ use clap::{ValueEnum, ValueHint};
 
 use super::input;
 use crate::fleet::RenderInput;
-use berth_kubevirt_render::machines::{RenderOptions, render};
+use berth_kubevirt_render::machines::{RenderOptions, render_machine};
 
 /// Print the VirtualMachine that the controller would create for a MachineDeployment
 ///
@@ -73,14 +73,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         ));
     }
     let options = RenderOptions {
-        machine: arguments.machine.clone(),
+        machine_name: arguments.machine.clone(),
         namespace: arguments.namespace.clone(),
         user_data_secret: arguments.user_data_secret.clone(),
         user_data: None,
     };
     let mut text = String::new();
     for deployment in &deployments {
-        match render(deployment, &render_context, &options) {
+        match render_machine(deployment, &render_context, &options) {
             Err(render_problems) => problems.extend(render_problems),
             Ok(rendered) => {
                 match arguments.output {
@@ -93,7 +93,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
                         text.push('\n');
                     }
                 }
-                problems.extend(rendered.notes);
+                problems.extend(rendered.warnings);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
-use berth_runtime::client::is_bad_kubeconfig;
+use berth_runtime::client::is_kubeconfig_error;
 use berth_runtime::log::{self, LogFormat};
 use berth_runtime::serve::ListenAddress;
 use clap::ValueHint;
@@ -56,7 +56,7 @@ pub(super) struct Arguments {
     /// disables the extender. A process that can connect to it can bind pods: use it only where no program except
     /// that scheduler shares the loopback, as in a pod
     #[arg(long, value_name = "WHERE", default_value = "none")]
-    extender_listen: ExtenderListen,
+    extender_listen: ExtenderAddress,
     /// NAMESPACE/NAME of the Lease of that kube-scheduler: the extender makes decisions only while the
     /// holder of the Lease has its own host name. Empty if only one scheduler runs, without a Lease
     #[arg(long, value_name = "LEASE", default_value = "kube-system/berth-scheduler")]
@@ -71,9 +71,9 @@ pub(super) struct Arguments {
 
 /// Address on which the extender listens; `None` if the extender is disabled.
 #[derive(Debug, Clone)]
-struct ExtenderListen(Option<ListenAddress>);
+struct ExtenderAddress(Option<ListenAddress>);
 
-impl FromStr for ExtenderListen {
+impl FromStr for ExtenderAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -107,28 +107,31 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     let extender = arguments.extender_listen.0.map(|listen| run::extender::Settings {
         listen,
         lease: arguments.scheduler_lease.0,
-        hostname: hostname(),
+        hostname: read_hostname(),
     });
     let settings = Settings {
         extender,
         kubeconfig: arguments.kubeconfig,
         lease_namespace: arguments.lease_namespace,
         lease_duration: Duration::from_secs(arguments.lease_duration),
-        identity: arguments.identity.filter(|name| !name.is_empty()).unwrap_or_else(identity),
+        identity: arguments
+            .identity
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(default_identity),
         listen: arguments.listen,
         resync: Duration::from_secs(arguments.resync),
     };
     run::run(&settings).map_err(|error| {
-        let code = if is_bad_kubeconfig(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
+        let code = if is_kubeconfig_error(&error) { EXIT_BAD_INPUT } else { EXIT_UNREACHABLE };
         Failure { exit_code: code, error }
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns an identity for the leader lease that is unique among processes and restarts.
-fn identity() -> String {
+fn default_identity() -> String {
     let random = RandomState::new().hash_one(std::process::id());
-    format!("{}_{random:016x}", hostname())
+    format!("{}_{random:016x}", read_hostname())
 }
 
 /// Returns the host name of this machine or pod.
@@ -136,7 +139,7 @@ fn identity() -> String {
     clippy::disallowed_methods,
     reason = "reads a file of this machine, not of a captured tree"
 )]
-fn hostname() -> String {
+fn read_hostname() -> String {
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     hostname.trim().to_owned()
 }

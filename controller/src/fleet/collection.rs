@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1;
 
 use super::kinds::{self, string_at};
 use super::machine::FleetMachine;
-use super::object::{Item, Object, problem};
+use super::object::{FleetItem, FleetObject, fatal_problem};
 use super::planned::{MachineCounts, PlannedTenant};
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{ClusterObjects, Configuration};
@@ -28,9 +28,9 @@ pub struct Fleet {
     /// Pods by namespace and name.
     pub pods: BTreeMap<(String, String), v1::Pod>,
     /// Objects that launcher pods depend on: instance types, preferences, network definitions and namespaces.
-    pub objects: ClusterObjects,
+    pub cluster_objects: ClusterObjects,
     /// KubeVirt's configuration.
-    pub configuration: Configuration,
+    pub kubevirt_configuration: Configuration,
     /// MachineDeployments, in input order.
     pub deployments: Vec<MachineDeployment>,
     /// Objects that the rendering of machines reads: tenants, defaults and storage.
@@ -42,7 +42,7 @@ pub struct Fleet {
     /// Numbers of machines that MachineDeployments would create. The machines themselves are in `machines`.
     pub machine_counts: Vec<MachineCounts>,
     /// Number of objects that were ignored, by kind.
-    pub ignored: BTreeMap<String, usize>,
+    pub ignored_counts: BTreeMap<String, usize>,
     /// Problems of the input objects.
     pub problems: Vec<Problem>,
 }
@@ -50,10 +50,10 @@ pub struct Fleet {
 impl Fleet {
     /// Sorts objects by kind, and adds the planned objects of tenants and MachineDeployments.
     #[must_use]
-    pub fn from_items(items: Vec<Item>, problems: Vec<Problem>) -> Self {
+    pub fn from_items(items: Vec<FleetItem>, problems: Vec<Problem>) -> Self {
         let mut fleet = Self { problems, ..Self::default() };
         let mut machine_indices: BTreeMap<(String, String), usize> = BTreeMap::new();
-        for Item { location, object } in items {
+        for FleetItem { location, object } in items {
             let added =
                 object.and_then(|object| fleet.add(object, &location, &mut machine_indices));
             if let Err(problem) = added {
@@ -67,59 +67,60 @@ impl Fleet {
 
     fn add(
         &mut self,
-        object: Object,
+        object: FleetObject,
         location: &str,
         machine_indices: &mut BTreeMap<(String, String), usize>,
     ) -> Result<(), Problem> {
         let duplicate = match object {
-            Object::InfraNode(name, node) => {
+            FleetObject::InfraNode(name, node) => {
                 let qualified_name = format!("InfraNode {name}");
                 self.infra_nodes.insert(name, *node).map(|_| qualified_name)
             }
-            Object::HostProfile(name, profile) => {
+            FleetObject::HostProfile(name, profile) => {
                 let qualified_name = format!("HostProfile {name}");
                 self.profiles.insert(name, *profile).map(|_| qualified_name)
             }
-            Object::Node(name, node) => {
+            FleetObject::Node(name, node) => {
                 let qualified_name = format!("Node {name}");
                 self.nodes.insert(name, *node).map(|_| qualified_name)
             }
-            Object::Pod(name, pod) => {
+            FleetObject::Pod(name, pod) => {
                 let namespace = pod.metadata.namespace.clone();
                 let namespace = namespace.unwrap_or_else(|| "default".to_owned());
                 let qualified_name = format!("Pod {namespace}/{name}");
                 self.pods.insert((namespace, name), *pod).map(|_| qualified_name)
             }
-            Object::Machine(machine) => {
+            FleetObject::Machine(machine) => {
                 self.add_machine(*machine, machine_indices);
                 None
             }
-            Object::Configuration(configuration) => {
-                self.configuration = *configuration;
+            FleetObject::Configuration(configuration) => {
+                self.kubevirt_configuration = *configuration;
                 None
             }
-            Object::Deployment(deployment) => {
+            FleetObject::Deployment(deployment) => {
                 self.deployments.push(*deployment);
                 None
             }
-            Object::Tenant(name, tenant) => {
+            FleetObject::Tenant(name, tenant) => {
                 let qualified_name = format!("TenantCluster {name}");
                 self.render_context.tenants.insert(name, *tenant).map(|_| qualified_name)
             }
-            Object::Claim(claim) => {
+            FleetObject::Claim(claim) => {
                 self.claims.push(Arc::new(*claim));
                 None
             }
-            Object::Config(config) => {
+            FleetObject::Config(config) => {
                 self.render_context.config = config.spec;
                 None
             }
-            Object::Other(object) => {
+            FleetObject::Other(object) => {
                 let in_render_context = self.render_context.add(&object);
-                if !self.objects.add(&object).map_err(problem)? && !in_render_context {
-                    let group = kinds::group(string_at(&object, "/apiVersion"));
+                if !self.cluster_objects.add(&object).map_err(fatal_problem)? && !in_render_context
+                {
+                    let group = kinds::group_of_api_version(string_at(&object, "/apiVersion"));
                     *self
-                        .ignored
+                        .ignored_counts
                         .entry(kinds::format_kind(string_at(&object, "/kind"), group))
                         .or_default() += 1;
                 }
@@ -154,10 +155,10 @@ impl Fleet {
             *known = machine;
         } else if machine.kind == "VirtualMachineInstance" {
             known.host = machine.host;
-            known.is_on = true;
+            known.should_run = true;
         } else {
             let host = known.host.take();
-            *known = FleetMachine { host, is_on: true, ..machine };
+            *known = FleetMachine { host, should_run: true, ..machine };
         }
     }
 }

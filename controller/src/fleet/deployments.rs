@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::collection::Fleet;
 use super::machine::FleetMachine;
-use super::object::problem;
+use super::object::fatal_problem;
 use super::planned::MachineCounts;
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::Machine;
-use berth_kubevirt_render::machines::{RenderOptions, render};
+use berth_kubevirt_render::machines::{RenderOptions, render_machine};
 
 /// Maximum number of replicas; a larger number is treated as a typing error.
 const MAX_REPLICAS: u32 = 100_000;
@@ -39,37 +39,41 @@ impl Fleet {
                 continue;
             };
             let options_for = |number: u32| RenderOptions {
-                machine: Some(format!("{name}-{}-{number}", deployment.revision())),
+                machine_name: Some(format!("{name}-{}-{number}", deployment.revision())),
                 ..RenderOptions::default()
             };
-            match render(&deployment, &self.render_context, &options_for(wanted.max(1))) {
+            match render_machine(&deployment, &self.render_context, &options_for(wanted.max(1))) {
                 Err(problems) => self.problems.extend(problems),
                 Ok(first) => {
-                    self.problems.extend(first.notes);
+                    self.problems.extend(first.warnings);
                     let existing = existing_counts
                         .get(&(first.namespace.clone(), name.clone()))
                         .copied()
                         .unwrap_or(0);
                     for number in existing.saturating_add(1)..=wanted {
-                        match render(&deployment, &self.render_context, &options_for(number))
-                            .map(|one| Machine::read(&one.machine))
+                        match render_machine(
+                            &deployment,
+                            &self.render_context,
+                            &options_for(number),
+                        )
+                        .map(|one| Machine::read(&one.machine))
                         {
                             Ok(Ok(Some(machine))) => self.machines.push(FleetMachine {
                                 machine,
                                 kind: "VirtualMachine",
                                 host: None,
-                                is_on: true,
+                                should_run: true,
                                 class: None,
                             }),
-                            Ok(Err(invalid)) => self.problems.push(problem(invalid)),
+                            Ok(Err(invalid)) => self.problems.push(fatal_problem(invalid)),
                             Ok(Ok(None)) | Err(_) => {}
                         }
                     }
                     self.machine_counts.push(MachineCounts {
                         machine_deployment: qualified_name.replacen("MachineDeployment ", "", 1),
                         namespace: first.namespace,
-                        wanted,
-                        there: existing,
+                        desired: wanted,
+                        existing,
                     });
                 }
             }

@@ -4,18 +4,18 @@
 use serde_json::Value;
 
 use berth_api::Problem;
-use berth_kubevirt_render::machines::{GROUP, KIND};
+use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
 
 /// Kinds that placement reads, with their groups; the name of the core group is empty. Dumps of clusters also contain
 /// kinds of the same names in the groups of other projects (Longhorn has a Node, Cluster API has a
 /// MachineDeployment).
-const KINDS: [(&str, &str); 23] = [
-    ("InfraNode", BERTH),
-    ("HostProfile", BERTH),
-    ("TenantCluster", BERTH),
-    ("InfraConfig", BERTH),
-    ("VlanClaim", BERTH),
-    (KIND, GROUP),
+const PLACEMENT_KINDS: [(&str, &str); 23] = [
+    ("InfraNode", BERTH_GROUP),
+    ("HostProfile", BERTH_GROUP),
+    ("TenantCluster", BERTH_GROUP),
+    ("InfraConfig", BERTH_GROUP),
+    ("VlanClaim", BERTH_GROUP),
+    (MACHINE_DEPLOYMENT_KIND, MACHINE_DEPLOYMENT_GROUP),
     ("Node", ""),
     ("Pod", ""),
     ("Namespace", ""),
@@ -29,17 +29,17 @@ const KINDS: [(&str, &str); 23] = [
     ("VirtualMachine", "kubevirt.io"),
     ("VirtualMachineInstance", "kubevirt.io"),
     ("KubeVirt", "kubevirt.io"),
-    ("VirtualMachineInstancetype", INSTANCETYPE),
-    ("VirtualMachineClusterInstancetype", INSTANCETYPE),
-    ("VirtualMachinePreference", INSTANCETYPE),
-    ("VirtualMachineClusterPreference", INSTANCETYPE),
+    ("VirtualMachineInstancetype", INSTANCETYPE_GROUP),
+    ("VirtualMachineClusterInstancetype", INSTANCETYPE_GROUP),
+    ("VirtualMachinePreference", INSTANCETYPE_GROUP),
+    ("VirtualMachineClusterPreference", INSTANCETYPE_GROUP),
 ];
-const BERTH: &str = "berth.dev";
-const INSTANCETYPE: &str = "instancetype.kubevirt.io";
+const BERTH_GROUP: &str = "berth.dev";
+const INSTANCETYPE_GROUP: &str = "instancetype.kubevirt.io";
 
 /// Kinds of the core group (Kubernetes API reference, `v1`). The list is complete, so any other kind in this group is
 /// misspelt.
-const CORE: [&str; 23] = [
+const CORE_KINDS: [&str; 23] = [
     "Binding",
     "ComponentStatus",
     "ConfigMap",
@@ -70,7 +70,7 @@ const CORE: [&str; 23] = [
 const DOTLESS_GROUPS: [&str; 5] = ["apps", "batch", "autoscaling", "policy", "extensions"];
 
 /// Returns the group of an `apiVersion`; empty for the core group.
-pub(super) fn group(version: &str) -> &str {
+pub(super) fn group_of_api_version(version: &str) -> &str {
     version.split_once('/').map_or("", |(group, _)| group)
 }
 
@@ -88,7 +88,7 @@ pub(super) fn string_at<'a>(object: &'a Value, pointer: &str) -> &'a str {
 ///
 /// # Errors
 /// Returns an error with the object and the field if the object must be left out because of a mistake.
-pub(crate) fn check(location: &str, object: &Value) -> Result<(), Problem> {
+pub(crate) fn check_kind(location: &str, object: &Value) -> Result<(), Problem> {
     let kind = string_at(object, "/kind");
     let describe_object = || {
         let (namespace, name) =
@@ -107,7 +107,8 @@ pub(crate) fn check(location: &str, object: &Value) -> Result<(), Problem> {
             return reject("apiVersion", &other.to_string(), "is not a string".to_owned());
         }
     };
-    let mut expected = KINDS.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
+    let mut expected =
+        PLACEMENT_KINDS.iter().filter(|(known, _)| *known == kind).map(|(_, group)| *group);
     let expected = expected.next().map_or_else(String::new, |group| match group {
         "" => " (expected: v1)".to_owned(),
         group => format!(" (expected: group {group})"),
@@ -115,15 +116,15 @@ pub(crate) fn check(location: &str, object: &Value) -> Result<(), Problem> {
     if version.is_empty() {
         return reject("apiVersion", "", format!("is missing{expected}"));
     }
-    let group = group(version);
+    let group = group_of_api_version(version);
     let parts = version.split('/').count();
     let is_bare = !group.is_empty() && !group.contains('.') && !DOTLESS_GROUPS.contains(&group);
     if parts > 2 || version.split('/').any(str::is_empty) || is_bare {
         return reject("apiVersion", version, format!("is not a group and version{expected}"));
     }
     let is_known = match group {
-        "" => CORE.contains(&kind),
-        BERTH => KINDS.contains(&(kind, BERTH)),
+        "" => CORE_KINDS.contains(&kind),
+        BERTH_GROUP => PLACEMENT_KINDS.contains(&(kind, BERTH_GROUP)),
         _ => true,
     };
     if !is_known {
@@ -169,7 +170,7 @@ mod tests {
             ),
             (json!({"kind": "Pod", "apiVersion": "/v1"}), "`/v1`: is not a group and version"),
         ] {
-            let problem = check("f", &object).unwrap_err();
+            let problem = check_kind("f", &object).unwrap_err();
             assert!(problem.is_fatal && problem.to_string().contains(words), "{problem}");
         }
     }
@@ -185,9 +186,9 @@ mod tests {
             ("VirtualMachineInstanceMigration", "kubevirt.io/v1"),
             ("VirtualMachineClusterPreference", "instancetype.kubevirt.io/v1beta1"),
         ] {
-            check("f", &json!({"kind": kind, "apiVersion": version})).unwrap();
+            check_kind("f", &json!({"kind": kind, "apiVersion": version})).unwrap();
         }
-        assert_eq!(format_kind("Node", group("longhorn.io/v1")), "Node.longhorn.io");
-        assert_eq!(format_kind("Service", group("v1")), "Service");
+        assert_eq!(format_kind("Node", group_of_api_version("longhorn.io/v1")), "Node.longhorn.io");
+        assert_eq!(format_kind("Service", group_of_api_version("v1")), "Service");
     }
 }

@@ -12,7 +12,7 @@ pub struct FleetMachine {
     /// Host of the machine, from `status.nodeName` of the VirtualMachineInstance.
     pub host: Option<String>,
     /// True if the machine should run.
-    pub is_on: bool,
+    pub should_run: bool,
     /// Value of the annotation `berth.dev/class`.
     pub class: Option<String>,
 }

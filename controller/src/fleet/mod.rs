@@ -13,7 +13,7 @@ mod yaml;
 
 pub use collection::Fleet;
 pub use machine::FleetMachine;
-pub use object::Item;
+pub use object::FleetItem;
 pub use planned::{MachineCounts, PlannedTenant};
 pub use render_input::RenderInput;
 pub use stream::InputObject;
@@ -22,6 +22,6 @@ use berth_api::Problem;
 
 /// Parses all objects in `text`. Each item of a List object becomes a separate object. Adds invalid content to
 /// `problems`.
-pub fn items(source: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<Item> {
-    stream::for_each_object(source, text, problems, Item::from_input)
+pub fn parse_items(source: &str, text: &str, problems: &mut Vec<Problem>) -> Vec<FleetItem> {
+    stream::for_each_object(source, text, problems, FleetItem::from_input)
 }

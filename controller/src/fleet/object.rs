@@ -11,18 +11,20 @@ use super::machine::FleetMachine;
 use super::stream::InputObject;
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{Configuration, Invalid, Machine};
-use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment};
+use berth_kubevirt_render::machines::{
+    MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
+};
 
 /// A parsed object and its source.
 #[derive(Debug)]
-pub struct Item {
+pub struct FleetItem {
     /// File and document that contain the object, such as `fleet/hosts.yaml, document 3`.
     pub(super) location: String,
-    pub(super) object: Result<Object, Problem>,
+    pub(super) object: Result<FleetObject, Problem>,
 }
 
 #[derive(Debug)]
-pub(super) enum Object {
+pub(super) enum FleetObject {
     InfraNode(String, Box<InfraNode>),
     HostProfile(String, Box<HostProfile>),
     Node(String, Box<v1::Node>),
@@ -37,7 +39,7 @@ pub(super) enum Object {
     Other(Value),
 }
 
-impl Item {
+impl FleetItem {
     /// Parses an object. All work that needs no other object is done here, because this function runs on all cores.
     #[must_use]
     pub fn from_input(found: InputObject) -> Self {
@@ -46,53 +48,56 @@ impl Item {
     }
 }
 
-fn parse_object(location: &str, object: Value) -> Result<Object, Problem> {
-    super::kinds::check(location, &object)?;
+fn parse_object(location: &str, object: Value) -> Result<FleetObject, Problem> {
+    super::kinds::check_kind(location, &object)?;
     let kind = string_at(&object, "/kind");
     let group = string_at(&object, "/apiVersion").split('/').next().unwrap_or_default();
     match (kind, group) {
         ("InfraNode", "berth.dev") => {
-            let node: InfraNode = read(kind, location, &object)?;
-            Ok(Object::InfraNode(required_name(kind, location, &object)?, Box::new(node)))
+            let node: InfraNode = deserialize_object(kind, location, &object)?;
+            Ok(FleetObject::InfraNode(required_name(kind, location, &object)?, Box::new(node)))
         }
         ("HostProfile", "berth.dev") => {
-            let profile: HostProfile = read(kind, location, &object)?;
-            Ok(Object::HostProfile(required_name(kind, location, &object)?, Box::new(profile)))
+            let profile: HostProfile = deserialize_object(kind, location, &object)?;
+            Ok(FleetObject::HostProfile(required_name(kind, location, &object)?, Box::new(profile)))
         }
         ("TenantCluster", "berth.dev") => {
-            let tenant: TenantCluster = read(kind, location, &object)?;
-            Ok(Object::Tenant(required_name(kind, location, &object)?, Box::new(tenant)))
+            let tenant: TenantCluster = deserialize_object(kind, location, &object)?;
+            Ok(FleetObject::Tenant(required_name(kind, location, &object)?, Box::new(tenant)))
         }
         ("InfraConfig", "berth.dev") => {
-            Ok(Object::Config(Box::new(read(kind, location, &object)?)))
+            Ok(FleetObject::Config(Box::new(deserialize_object(kind, location, &object)?)))
         }
-        ("VlanClaim", "berth.dev") => Ok(Object::Claim(Box::new(read(kind, location, &object)?))),
-        (KIND, GROUP) => {
-            MachineDeployment::read(location, object).map(|read| Object::Deployment(Box::new(read)))
+        ("VlanClaim", "berth.dev") => {
+            Ok(FleetObject::Claim(Box::new(deserialize_object(kind, location, &object)?)))
+        }
+        (MACHINE_DEPLOYMENT_KIND, MACHINE_DEPLOYMENT_GROUP) => {
+            MachineDeployment::read(location, object)
+                .map(|read| FleetObject::Deployment(Box::new(read)))
         }
         ("Node", "v1") => {
-            let node: v1::Node = read(kind, location, &object)?;
-            Ok(Object::Node(required_name(kind, location, &object)?, Box::new(node)))
+            let node: v1::Node = deserialize_object(kind, location, &object)?;
+            Ok(FleetObject::Node(required_name(kind, location, &object)?, Box::new(node)))
         }
         ("Pod", "v1") => {
-            let pod: v1::Pod = read(kind, location, &object)?;
-            Ok(Object::Pod(required_name(kind, location, &object)?, Box::new(pod)))
+            let pod: v1::Pod = deserialize_object(kind, location, &object)?;
+            Ok(FleetObject::Pod(required_name(kind, location, &object)?, Box::new(pod)))
         }
         ("VirtualMachine", "kubevirt.io") => parse_machine("VirtualMachine", object),
         ("VirtualMachineInstance", "kubevirt.io") => {
             parse_machine("VirtualMachineInstance", object)
         }
         ("KubeVirt", "kubevirt.io") => {
-            let configuration = Configuration::from_kubevirt(&object).map_err(problem)?;
-            Ok(Object::Configuration(Box::new(configuration)))
+            let configuration = Configuration::from_kubevirt(&object).map_err(fatal_problem)?;
+            Ok(FleetObject::Configuration(Box::new(configuration)))
         }
-        _ => Ok(Object::Other(object)),
+        _ => Ok(FleetObject::Other(object)),
     }
 }
 
-fn parse_machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
-    let Some(machine) = Machine::read(&object).map_err(problem)? else {
-        return Ok(Object::Other(object));
+fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Problem> {
+    let Some(machine) = Machine::read(&object).map_err(fatal_problem)? else {
+        return Ok(FleetObject::Other(object));
     };
     let template = if kind == "VirtualMachine" { "/spec/template/metadata" } else { "/metadata" };
     let class = object
@@ -102,16 +107,16 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<Object, Problem> {
         || (string_at(&object, "/spec/runStrategy") != "Halted"
             && object.pointer("/spec/running") != Some(&Value::Bool(false)));
     let host = object.pointer("/status/nodeName").and_then(Value::as_str);
-    Ok(Object::Machine(Box::new(FleetMachine {
+    Ok(FleetObject::Machine(Box::new(FleetMachine {
         machine,
         kind,
         host: host.filter(|host| !host.is_empty()).map(str::to_owned),
-        is_on,
+        should_run: is_on,
         class: class.map(str::to_owned),
     })))
 }
 
-pub(super) fn problem(invalid: Invalid) -> Problem {
+pub(super) fn fatal_problem(invalid: Invalid) -> Problem {
     Problem::new(invalid.object, invalid.field, "", invalid.message).into_fatal("left out")
 }
 
@@ -127,7 +132,7 @@ fn required_name(kind: &str, location: &str, object: &Value) -> Result<String, P
 
 /// Deserializes an object, or returns a problem with the invalid field. Only an invalid object is deserialized a
 /// second time to find the path of the field, because tracking the path costs more than deserializing.
-pub(crate) fn read<T: DeserializeOwned>(
+pub(crate) fn deserialize_object<T: DeserializeOwned>(
     kind: &str,
     location: &str,
     object: &Value,

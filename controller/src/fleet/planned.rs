@@ -34,8 +34,8 @@ pub struct MachineCounts {
     pub namespace: String,
     /// Number of desired machines.
     #[serde(rename = "wanted")]
-    pub wanted: u32,
+    pub desired: u32,
     /// Number of existing machines. The controller would create the missing machines.
     #[serde(rename = "there")]
-    pub there: u32,
+    pub existing: u32,
 }

@@ -5,10 +5,12 @@ use berth_api::{InfraConfig, TenantCluster};
 use serde_json::Value;
 
 use super::kinds;
-use super::object::read;
+use super::object::deserialize_object;
 use super::stream::InputObject;
 use berth_api::Problem;
-use berth_kubevirt_render::machines::{GROUP, KIND, MachineDeployment, RenderContext};
+use berth_kubevirt_render::machines::{
+    MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment, RenderContext,
+};
 
 /// MachineDeployments to render, and the objects that their rendering reads.
 #[derive(Debug, Default)]
@@ -35,18 +37,20 @@ impl RenderInput {
     }
 
     fn add(&mut self, location: &str, object: Value) -> Result<(), Problem> {
-        kinds::check(location, &object)?;
+        kinds::check_kind(location, &object)?;
         let text =
             |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (version, kind) = (text("apiVersion"), text("kind"));
         match (version.split('/').next().unwrap_or_default(), kind.as_str()) {
-            (GROUP, KIND) => self.deployments.push(MachineDeployment::read(location, object)?),
+            (MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND) => {
+                self.deployments.push(MachineDeployment::read(location, object)?)
+            }
             ("berth.dev", "InfraConfig") => {
-                let config: InfraConfig = read(&kind, location, &object)?;
+                let config: InfraConfig = deserialize_object(&kind, location, &object)?;
                 self.render_context.config = config.spec;
             }
             ("berth.dev", "TenantCluster") => {
-                let tenant: TenantCluster = read(&kind, location, &object)?;
+                let tenant: TenantCluster = deserialize_object(&kind, location, &object)?;
                 let name = tenant.metadata.name.clone().unwrap_or_default();
                 self.render_context.tenants.insert(name, tenant);
             }

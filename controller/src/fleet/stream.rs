@@ -40,14 +40,14 @@ pub fn for_each_object<T: Send>(
                 }
             }
         }
-        return map_objects(objects, convert);
+        return convert_objects(objects, convert);
     }
-    let documents: Vec<(usize, &str)> = documents(text).into_iter().enumerate().collect();
+    let documents: Vec<(usize, &str)> = split_documents(text).into_iter().enumerate().collect();
     let read = parallel::map(documents, |(at, document)| {
         let location = || format!("{source}, document {}", at + 1);
         let (mut objects, mut problems) = (Vec::new(), Vec::new());
         if !document.lines().all(is_blank_or_comment) {
-            match yaml::read(document) {
+            match yaml::parse(document) {
                 Ok(value) => expand_lists(&location(), value, &mut objects, &mut problems),
                 Err(error) => {
                     let problem =
@@ -68,7 +68,7 @@ pub fn for_each_object<T: Send>(
     let mut all = Vec::with_capacity(read.len());
     for (converted, unconverted, document_problems) in read {
         all.extend(converted);
-        all.extend(map_objects(unconverted, &convert));
+        all.extend(convert_objects(unconverted, &convert));
         problems.extend(document_problems);
     }
     all
@@ -77,7 +77,7 @@ pub fn for_each_object<T: Send>(
 /// Minimum length of a list whose items are converted on all cores.
 const PARALLEL_THRESHOLD: usize = 256;
 
-fn map_objects<T: Send>(
+fn convert_objects<T: Send>(
     objects: Vec<InputObject>,
     convert: impl Fn(InputObject) -> T + Sync,
 ) -> Vec<T> {
@@ -100,7 +100,7 @@ fn is_document_start(line: &str) -> bool {
 }
 
 /// Splits a string into YAML documents. The rest of a marker's line, such as a comment, belongs to the document.
-fn documents(text: &str) -> Vec<&str> {
+fn split_documents(text: &str) -> Vec<&str> {
     let mut documents = Vec::new();
     let (mut begin, mut offset) = (0, 0);
     for line in text.split_inclusive('\n') {
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    fn names(text: &str) -> (Vec<String>, usize) {
+    fn object_names(text: &str) -> (Vec<String>, usize) {
         let mut problems = Vec::new();
         let found = for_each_object("f", text, &mut problems, |found| found);
         let name = |found: &InputObject| {
@@ -188,28 +188,28 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_document_stands_alone() {
+    fn a_broken_document_does_not_affect_others() {
         let text = "# a\n--- # first\nkind: A\nn: 1\n---\nkind: [\n---\r\nkind: B\nn: 2\n...\n---\n# none\n---\n7\n";
-        assert_eq!(names(text), (vec!["A/1".to_owned(), "B/2".to_owned()], 2));
+        assert_eq!(object_names(text), (vec!["A/1".to_owned(), "B/2".to_owned()], 2));
     }
 
     #[test]
-    fn lists_are_opened() {
+    fn lists_are_expanded() {
         let list = r#"{"kind":"List","items":[{"kind":"A","n":1},{"kind":"BList","apiVersion":"v1","items":[{"n":2},3]}]}"#;
-        assert_eq!(names(list), (vec!["A/1".to_owned(), "B/2".to_owned()], 1));
-        assert_eq!(names(r#"{"kind":"A","n":1}{"kind":"A","n":2} {"#).0.len(), 2);
-        assert_eq!(names(r#"[{"kind":"A","n":1}]"#).0.len(), 1);
+        assert_eq!(object_names(list), (vec!["A/1".to_owned(), "B/2".to_owned()], 1));
+        assert_eq!(object_names(r#"{"kind":"A","n":1}{"kind":"A","n":2} {"#).0.len(), 2);
+        assert_eq!(object_names(r#"[{"kind":"A","n":1}]"#).0.len(), 1);
     }
 
     #[test]
     fn a_document_may_contain_dashes() {
         let text = "kind: A\nn: |\n  ---\n  x\n---\nkind: A\nn: 2\n";
-        assert_eq!(names(text).0.len(), 2);
+        assert_eq!(object_names(text).0.len(), 2);
     }
 
     proptest! {
         #[test]
-        fn never_panics_on_any_text(text in "[-a:{}\\[\\]\\n \"]{0,80}") {
+        fn any_text_causes_no_panic(text in "[-a:{}\\[\\]\\n \"]{0,80}") {
             for_each_object("f", &text, &mut Vec::new(), drop);
         }
     }

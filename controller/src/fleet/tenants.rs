@@ -10,16 +10,16 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
 use super::collection::Fleet;
-use super::object::problem;
+use super::object::fatal_problem;
 use super::planned::PlannedTenant;
 use crate::profiles;
-use crate::tenants::claims::{Choice, ClaimState, Request, choose};
+use crate::tenants::claims::{ClaimState, IdChoice, IdRequest, choose_id};
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::HostState;
-use crate::tenants::ids::NetworkId;
 use crate::tenants::network::resolve_host_network;
-use crate::tenants::objects::attachment::{TenantCount, attachment};
-use crate::tenants::objects::{DesiredObject, instancetypes};
+use crate::tenants::network_id::NetworkId;
+use crate::tenants::objects::attachment::{TenantCount, network_attachment_definition};
+use crate::tenants::objects::{DesiredObject, instancetype_objects};
 use berth_api::Problem;
 
 impl Fleet {
@@ -40,7 +40,7 @@ impl Fleet {
         let tenants: Vec<TenantCluster> = self.render_context.tenants.values().cloned().collect();
         for mut tenant in tenants {
             let name = tenant.name_any();
-            for instancetype in instancetypes(&name) {
+            for instancetype in instancetype_objects(&name) {
                 self.add_desired_object(&instancetype);
             }
             let host_count = hosts.iter().filter(|host| host.carries(&tenant)).count();
@@ -52,14 +52,14 @@ impl Fleet {
                 vni: None,
                 hosts: host_count,
             };
-            match self.network(&tenant, &hosts, &claims) {
+            match self.plan_network(&tenant, &hosts, &claims) {
                 Ok(None) => {}
                 Ok(Some((id, definition))) => {
-                    (planned.vlan, planned.vni) = id.split();
+                    (planned.vlan, planned.vni) = id.to_fields();
                     let network = planned.network.clone().unwrap_or_default();
                     for host in hosts.iter().filter(|host| host.carries(&tenant)) {
                         let Some(infra) = self.infra_nodes.get_mut(&host.name) else { continue };
-                        let (vlan, vni) = id.split();
+                        let (vlan, vni) = id.to_fields();
                         let entry = TenantNetworkSpec {
                             name: planned.namespace.clone(),
                             network: network.clone(),
@@ -70,7 +70,7 @@ impl Fleet {
                             infra.spec.tenant_networks.push(entry);
                         }
                     }
-                    claims.push(Arc::new(id.claim(&network, &name, &uid(&tenant))));
+                    claims.push(Arc::new(id.to_claim(&network, &name, &uid_or_name(&tenant))));
                     let status = tenant.status.get_or_insert_default();
                     status.network_attachment_definition =
                         Some(format!("{}/{}", planned.namespace, definition.name()));
@@ -95,7 +95,7 @@ impl Fleet {
         self.claims = claims;
     }
 
-    fn network(
+    fn plan_network(
         &self,
         tenant: &TenantCluster,
         hosts: &[Arc<HostState>],
@@ -106,32 +106,35 @@ impl Fleet {
         else {
             return Ok(None);
         };
-        let (name, uid) = (tenant.name_any(), uid(tenant));
-        let request = Request {
+        let (name, uid) = (tenant.name_any(), uid_or_name(tenant));
+        let request = IdRequest {
             tenant: &name,
             uid: &uid,
             network: &requested.name,
-            by_vni: network.by_vni(),
-            fixed: NetworkId::requested(requested),
-            recorded: tenant.status.as_ref().and_then(NetworkId::from_status),
+            uses_vnis: network.uses_vnis(),
+            requested_id: NetworkId::from_spec(requested),
+            recorded_id: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
         let claim_state = ClaimState {
             config: &self.render_context.config,
             claims,
-            refused: &BTreeSet::new(),
-            foreign: &BTreeMap::new(),
+            refused_names: &BTreeSet::new(),
+            foreign_ids: &BTreeMap::new(),
         };
-        let (Choice::Held(id) | Choice::TakeOver(id, _) | Choice::Create(id)) =
-            choose(request, claim_state)?;
+        let (IdChoice::KeepClaim(id) | IdChoice::TakeOver(id, _) | IdChoice::Create(id)) =
+            choose_id(request, claim_state)?;
         let count = TenantCount(self.render_context.tenants.len());
-        Ok(Some((id, attachment(&name, requested, &network, id, count)?)))
+        Ok(Some((id, network_attachment_definition(&name, requested, &network, id, count)?)))
     }
 
     /// Returns each InfraNode with the spec that its HostProfile requires, and the labels of its Node.
     fn hosts_with_profile_spec(&self) -> Vec<(InfraNode, BTreeMap<String, String>)> {
         let profiles: Vec<_> = self.profiles.values().cloned().map(Arc::new).collect();
-        let nodes: BTreeMap<&String, Node> =
-            self.infra_nodes.iter().map(|(name, infra)| (name, self.node(name, infra))).collect();
+        let nodes: BTreeMap<&String, Node> = self
+            .infra_nodes
+            .iter()
+            .map(|(name, infra)| (name, self.node_or_default(name, infra)))
+            .collect();
         let known = nodes.iter().map(|(name, node)| profiles::HostObjects {
             node,
             infra_node: self.infra_nodes.get(*name),
@@ -153,7 +156,7 @@ impl Fleet {
 
     /// Returns the Node of a host. If the input contains no Node, returns a Node with the labels that the agent
     /// would set.
-    fn node(&self, name: &str, infra: &InfraNode) -> Node {
+    fn node_or_default(&self, name: &str, infra: &InfraNode) -> Node {
         if let Some(node) = self.nodes.get(name) {
             return node.clone();
         }
@@ -167,13 +170,13 @@ impl Fleet {
 
     fn add_desired_object(&mut self, object: &DesiredObject) {
         self.render_context.add(&object.body);
-        if let Err(invalid) = self.objects.add(&object.body) {
-            self.problems.push(problem(invalid));
+        if let Err(invalid) = self.cluster_objects.add(&object.body) {
+            self.problems.push(fatal_problem(invalid));
         }
     }
 }
 
 /// Returns the UID of a tenant, or its name if the tenant does not exist in a cluster yet.
-fn uid(tenant: &TenantCluster) -> String {
+fn uid_or_name(tenant: &TenantCluster) -> String {
     tenant.metadata.uid.clone().unwrap_or_else(|| tenant.name_any())
 }

@@ -20,8 +20,8 @@ fn first_line(error: &serde_saphyr::Error) -> String {
 /// Three quarters of the work of the YAML library (serde-saphyr) are for features that manifests do not use: anchors,
 /// tags, merge keys, and keys that are not strings. Therefore the fast path builds the value from parser events
 /// (granit-parser). At the first unusual or invalid event, the document is read by the library instead.
-pub(super) fn read(document: &str) -> Result<Value, InvalidYaml> {
-    if let Some(value) = FastParser::read(document) {
+pub(super) fn parse(document: &str) -> Result<Value, InvalidYaml> {
+    if let Some(value) = FastParser::parse_document(document) {
         return Ok(value);
     }
     serde_saphyr::from_str_with_options(document, parser_options(document))
@@ -52,24 +52,24 @@ struct FastParser<'t> {
 
 impl<'t> FastParser<'t> {
     /// Reads the document. Returns `None` if the fast path does not support the document.
-    fn read(document: &'t str) -> Option<Value> {
+    fn parse_document(document: &'t str) -> Option<Value> {
         let mut options = granit_parser::Options::default();
         options.set_emit_comments(false);
         let mut this = Self { parser: Parser::new_from_str_with_options(document, options) };
-        let Event::StreamStart = this.next()? else { return None };
-        let Event::DocumentStart(..) = this.next()? else { return None };
-        let first = this.next()?;
-        let value = this.value(first, 0)?;
-        let Event::DocumentEnd = this.next()? else { return None };
-        let Event::StreamEnd = this.next()? else { return None };
+        let Event::StreamStart = this.next_event()? else { return None };
+        let Event::DocumentStart(..) = this.next_event()? else { return None };
+        let first = this.next_event()?;
+        let value = this.parse_value(first, 0)?;
+        let Event::DocumentEnd = this.next_event()? else { return None };
+        let Event::StreamEnd = this.next_event()? else { return None };
         Some(value)
     }
 
-    fn next(&mut self) -> Option<Event<'t>> {
+    fn next_event(&mut self) -> Option<Event<'t>> {
         Some(self.parser.next_event()?.ok()?.0)
     }
 
-    fn value(&mut self, event: Event<'t>, depth: usize) -> Option<Value> {
+    fn parse_value(&mut self, event: Event<'t>, depth: usize) -> Option<Value> {
         if depth > MAX_DEPTH {
             return None;
         }
@@ -79,16 +79,16 @@ impl<'t> FastParser<'t> {
             Event::SequenceStart(_, 0, None) => {
                 let mut all = Vec::new();
                 loop {
-                    match self.next()? {
+                    match self.next_event()? {
                         Event::SequenceEnd => return Some(Value::Array(all)),
-                        item => all.push(self.value(item, depth + 1)?),
+                        item => all.push(self.parse_value(item, depth + 1)?),
                     }
                 }
             }
             Event::MappingStart(_, 0, None) => {
                 let mut all = Map::new();
                 loop {
-                    let key = match self.next()? {
+                    let key = match self.next_event()? {
                         Event::MappingEnd => return Some(Value::Object(all)),
                         Event::Scalar(text, ScalarStyle::Plain, 0, None) => {
                             match parse_plain_scalar(&text)? {
@@ -99,8 +99,8 @@ impl<'t> FastParser<'t> {
                         Event::Scalar(text, _, 0, None) => text.into_owned(),
                         _ => return None,
                     };
-                    let next = self.next()?;
-                    let value = self.value(next, depth + 1)?;
+                    let next = self.next_event()?;
+                    let value = self.parse_value(next, depth + 1)?;
                     if all.insert(key, value).is_some() {
                         return None;
                     }
@@ -170,23 +170,23 @@ mod tests {
         ] {
             let wanted = read_without_fast_path(document);
             assert!(wanted.is_some(), "{document}");
-            assert_eq!(read(document).ok(), wanted, "{document}");
+            assert_eq!(parse(document).ok(), wanted, "{document}");
         }
     }
 
     #[test]
     fn a_duplicate_key_is_an_error() {
         for document in ["a: 1\nb: {c: 1, c: 2}\n", "a: 1\n'a': 2\n"] {
-            let message = read(document).unwrap_err().to_string();
+            let message = parse(document).unwrap_err().to_string();
             assert!(message.contains("duplicate mapping key"), "{document}: {message}");
         }
-        assert!(read("a: [1\n").unwrap_err().to_string().contains("line "));
+        assert!(parse("a: [1\n").unwrap_err().to_string().contains("line "));
     }
 
     #[test]
     fn a_long_list_is_read_and_alias_expansion_is_rejected() {
         let long = format!("items:\n{}", "- {a: 1, b: 2}\n".repeat(100_000));
-        assert_eq!(read(&long).unwrap()["items"].as_array().map(Vec::len), Some(100_000));
+        assert_eq!(parse(&long).unwrap()["items"].as_array().map(Vec::len), Some(100_000));
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for at in 1..9 {
             let previous = at - 1;
@@ -194,7 +194,7 @@ mod tests {
                 "a{at}: &a{at} [*a{previous}, *a{previous}, *a{previous}, *a{previous}, *a{previous}, *a{previous}, *a{previous}, *a{previous}]\n"
             );
         }
-        assert!(read(&bomb).is_err());
+        assert!(parse(&bomb).is_err());
     }
 
     proptest! {
@@ -202,7 +202,7 @@ mod tests {
 
         #[test]
         fn any_text_is_read_the_same_way(text in "[-abcefinox01_+.:{},\\[\\]\\n \"'&*#|>!~]{0,40}") {
-            prop_assert_eq!(read(&text).ok(), read_without_fast_path(&text));
+            prop_assert_eq!(parse(&text).ok(), read_without_fast_path(&text));
         }
 
         #[test]
@@ -210,7 +210,7 @@ mod tests {
             // The fast path does not accept many of these strings as keys, so a separate document uses the string as a
             // key.
             for document in [format!("a: {text}\nc: [d, {text}]\n"), format!("{text}: b\n")] {
-                prop_assert_eq!(read(&document).ok(), read_without_fast_path(&document));
+                prop_assert_eq!(parse(&document).ok(), read_without_fast_path(&document));
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::fleet::Fleet;
 
 /// Request for a plan with additional hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Add {
+pub struct AddRequest {
     /// Number of additional hosts; `None` to compute how many are needed.
     pub count: Option<u32>,
     /// Name of the host to copy, or name of a HostProfile. With a HostProfile, the largest host that it selects is
@@ -23,7 +23,7 @@ pub struct Add {
 )]
 pub struct ParseAddError(String);
 
-impl FromStr for Add {
+impl FromStr for AddRequest {
     type Err = ParseAddError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -55,8 +55,8 @@ pub(super) struct HostAddition<'a> {
     pub(super) name: &'a str,
 }
 
-impl Add {
-    pub(super) fn with_count(&self) -> Option<HostAddition<'_>> {
+impl AddRequest {
+    pub(super) fn host_addition(&self) -> Option<HostAddition<'_>> {
         Some(HostAddition { count: self.count?, name: &self.name })
     }
 }

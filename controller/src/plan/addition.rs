@@ -2,30 +2,30 @@
 
 use serde::Serialize;
 
-use super::add::{Add, HostAddition, MAX_ADDED_HOSTS, template_host};
+use super::add::{AddRequest, HostAddition, MAX_ADDED_HOSTS, template_host};
 use super::build::Simulation;
 use crate::fleet::Fleet;
 
 /// Result of a plan with additional hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Added {
+pub struct AdditionResult {
     /// Name of the host that is copied.
     #[serde(rename = "like", skip_serializing_if = "Option::is_none")]
-    pub like: Option<String>,
+    pub template_host: Option<String>,
     /// Number of added hosts.
     pub count: u32,
     /// The smallest number of additional hosts with which all VMs fit; `None` if no number is sufficient.
     #[serde(rename = "enough", skip_serializing_if = "Option::is_none")]
-    pub enough: Option<u32>,
+    pub required_count: Option<u32>,
 }
 
-pub(super) fn simulate_addition(fleet: &Fleet, add: &Add, vms: usize) -> Added {
+pub(super) fn simulate_addition(fleet: &Fleet, add: &AddRequest, vms: usize) -> AdditionResult {
     let found = template_host(fleet, &add.name);
     let name = found.and_then(|host| host.metadata.name.clone());
     let count = if found.is_some() { add.count.unwrap_or_default() } else { 0 };
     let required = found.and_then(|_| required_hosts(fleet, &add.name, vms));
-    Added { like: name, count, enough: required }
+    AdditionResult { template_host: name, count, required_count: required }
 }
 
 /// Returns the smallest number of copies of the host `name` with which all VMs fit. The search doubles the number, then
@@ -36,7 +36,7 @@ fn required_hosts(fleet: &Fleet, name: &str, vms: usize) -> Option<u32> {
         let mut simulation =
             Simulation::build(fleet, (count > 0).then_some(HostAddition { count, name }));
         let pending = std::mem::take(&mut simulation.pending);
-        pending.iter().filter(|vm| simulation.engine.place(&vm.request, None).is_none()).count()
+        pending.iter().filter(|vm| simulation.engine.place_pod(&vm.request, None).is_none()).count()
     };
     if unplaced_count(0) == 0 {
         return Some(0);

@@ -14,7 +14,7 @@ use berth_kubelet_admission::pod::Guest;
 use berth_kubevirt_render::launcher::{ExistingPod, Invalid, Launcher, predict};
 use berth_placement::engine::{Engine, Request, VmRequirements, parse_class};
 use berth_placement::inventory::ReportedHost;
-use berth_placement::rules::PodSpecParts;
+use berth_placement::rules::PodFields;
 
 /// A VM to be placed.
 #[derive(Clone, Debug)]
@@ -29,18 +29,18 @@ pub(super) struct Simulation {
     pub(super) engine: Engine,
     pub(super) pending: Vec<PendingVm>,
     /// Names of the pods on hosts, by UID. For a pod of a VM, the name of the VM.
-    pub(super) names: BTreeMap<String, String>,
-    pub(super) running: usize,
-    pub(super) off: usize,
+    pub(super) pod_names: BTreeMap<String, String>,
+    pub(super) running_count: usize,
+    pub(super) stopped_count: usize,
     /// Labels that a host without a Node is assumed to have.
     assumed_labels: BTreeMap<String, String>,
     pub(super) problems: Vec<Problem>,
 }
 
-const IGNORED_CONSEQUENCE: &str = "left out";
+const OMITTED: &str = "left out";
 
 fn invalid_object_problem(invalid: Invalid) -> Problem {
-    Problem::new(invalid.object, invalid.field, "", invalid.message).into_fatal(IGNORED_CONSEQUENCE)
+    Problem::new(invalid.object, invalid.field, "", invalid.message).into_fatal(OMITTED)
 }
 
 /// Returns the labels that VMs select and that only KubeVirt's node labeller sets. Hosts without a Node are assumed
@@ -62,11 +62,11 @@ const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
 impl Simulation {
     pub(super) fn build(fleet: &Fleet, addition: Option<HostAddition<'_>>) -> Self {
         let launchers = parallel::map(&fleet.machines, |machine| {
-            predict(&machine.machine, &fleet.configuration, &fleet.objects)
+            predict(&machine.machine, &fleet.kubevirt_configuration, &fleet.cluster_objects)
         });
         let mut simulation =
             Self { engine: Engine::new(), problems: fleet.problems.clone(), ..Self::default() };
-        for (name, labels) in &fleet.objects.namespaces {
+        for (name, labels) in &fleet.cluster_objects.namespaces {
             simulation.engine.set_namespace(name, labels);
         }
         simulation.assumed_labels = assumed_labels(launchers.iter().flatten());
@@ -89,10 +89,10 @@ impl Simulation {
             if machines_with_pod.contains(&key) {
                 continue;
             }
-            if machine.is_on {
+            if machine.should_run {
                 simulation.add_machine(machine, launcher)
             } else {
-                simulation.off += 1
+                simulation.stopped_count += 1
             }
         }
         simulation
@@ -213,12 +213,12 @@ impl Simulation {
         let is_pinned = existing.pod.has_exclusive_cpus();
         let is_emulated = existing.pod.is_emulated();
         let needs = VmRequirements { is_vm, is_emulated, is_pinned, ..VmRequirements::default() };
-        let parts = PodSpecParts::from_pod(pod, &existing.pod);
+        let parts = PodFields::from_pod(pod, &existing.pod);
         let request = match self.engine.compile_request(&parts, needs) {
             Ok(request) => request,
             Err(invalid) => {
                 let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
-                return self.problems.push(problem.into_fatal(IGNORED_CONSEQUENCE));
+                return self.problems.push(problem.into_fatal(OMITTED));
             }
         };
         let Some(host) = existing.node_name.as_deref().or(existing.nominated_node_name.as_deref())
@@ -231,8 +231,8 @@ impl Simulation {
         // A pod on an unknown host is left out: it would only affect rules about other pods, and rules count only
         // known hosts.
         let Some(id) = self.engine.host(host) else { return };
-        self.running += usize::from(is_vm);
-        self.names.insert(existing.pod.uid.clone(), name);
+        self.running_count += usize::from(is_vm);
+        self.pod_names.insert(existing.pod.uid.clone(), name);
         if let Err(reason) = self.engine.add_bound_pod(&request, id) {
             let message = format!("is already on this host, but the rules forbid it: {reason}");
             self.problems.push(Problem::new(object, "spec.nodeName", host, message));
@@ -270,15 +270,15 @@ impl Simulation {
         let name = format!("{}/{}", machine.machine.namespace, machine.machine.name);
         let mut pod = launcher.pod.clone();
         pod.uid.clone_from(&name);
-        let needs = self.compute_needs(machine, &launcher);
-        let parts = PodSpecParts {
+        let needs = self.compute_requirements(machine, &launcher);
+        let parts = PodFields {
             namespace: &launcher.namespace,
             labels: Some(&launcher.labels),
             is_terminating: false,
             node_selector: Some(&launcher.node_selector),
             affinity: launcher.affinity.as_ref(),
             tolerations: &launcher.tolerations,
-            spread: &launcher.spread,
+            spread_constraints: &launcher.spread,
             containers: &pod,
         };
         let request = match self.engine.compile_request(&parts, needs) {
@@ -286,13 +286,13 @@ impl Simulation {
             Err(invalid) => {
                 let object = machine.machine.object.clone();
                 let problem = Problem::new(object, invalid.field, invalid.value, invalid.problem);
-                return self.problems.push(problem.into_fatal(IGNORED_CONSEQUENCE));
+                return self.problems.push(problem.into_fatal(OMITTED));
             }
         };
         let host = machine.host.as_deref().and_then(|host| self.engine.host(host));
         let Some(host) = host else { return self.pending.push(PendingVm { name, request }) };
-        self.running += 1;
-        self.names.insert(name.clone(), name);
+        self.running_count += 1;
+        self.pod_names.insert(name.clone(), name);
         if let Err(reason) = self.engine.add_bound_pod(&request, host) {
             let message = format!("is already on this host, but the rules forbid it: {reason}");
             let object = machine.machine.object.clone();
@@ -300,7 +300,11 @@ impl Simulation {
         }
     }
 
-    fn compute_needs(&mut self, machine: &FleetMachine, launcher: &Launcher) -> VmRequirements {
+    fn compute_requirements(
+        &mut self,
+        machine: &FleetMachine,
+        launcher: &Launcher,
+    ) -> VmRequirements {
         let guest = Guest {
             memory: launcher.guest_memory,
             is_dedicated: launcher.is_dedicated,

@@ -10,42 +10,46 @@ use crate::fleet::Fleet;
 /// Result of the drain check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Drain {
+pub struct DrainResult {
     /// Name of the host.
     pub host: String,
     /// True if the input contains the host.
     pub is_known: bool,
     /// VMs that can be moved, with their target hosts.
     #[serde(rename = "moved")]
-    pub moved: Vec<Moved>,
+    pub moved_vms: Vec<MovedVm>,
     /// VMs that cannot be moved, and the reasons.
     #[serde(rename = "stuck")]
-    pub stuck: Vec<UnplacedVm>,
+    pub blocked_vms: Vec<UnplacedVm>,
     /// Pods in the host's report that the input does not contain: the name or, if the report has no name, the UID.
     #[serde(rename = "unknown")]
-    pub unknown: Vec<String>,
+    pub unknown_pods: Vec<String>,
 }
 
 /// A VM that can be moved to another host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Moved {
+pub struct MovedVm {
     /// Namespace and name of the VM.
     pub vm: String,
     /// Target host of the VM.
     pub host: String,
 }
 
-impl Drain {
+impl DrainResult {
     /// Returns true if the host can be drained.
     #[must_use]
     pub fn is_possible(&self) -> bool {
-        self.is_known && self.stuck.is_empty() && self.unknown.is_empty()
+        self.is_known && self.blocked_vms.is_empty() && self.unknown_pods.is_empty()
     }
 }
 
 /// Moves the VMs of a host to other hosts in the simulation, and returns the result of the drain check.
-pub(super) fn simulate_drain(fleet: &Fleet, simulation: &mut Simulation, name: &str) -> Drain {
-    let mut drain = Drain { host: name.to_owned(), ..Drain::default() };
+pub(super) fn simulate_drain(
+    fleet: &Fleet,
+    simulation: &mut Simulation,
+    name: &str,
+) -> DrainResult {
+    let mut drain = DrainResult { host: name.to_owned(), ..DrainResult::default() };
     let Some(from) = simulation.engine.host(name) else { return drain };
     drain.is_known = true;
     let reported = simulation
@@ -55,7 +59,7 @@ pub(super) fn simulate_drain(fleet: &Fleet, simulation: &mut Simulation, name: &
         .unwrap_or_default();
     for allocation in reported {
         if simulation.engine.host_of_pod(&allocation.uid).is_none() {
-            drain.unknown.push(allocation.name.unwrap_or(allocation.uid));
+            drain.unknown_pods.push(allocation.name.unwrap_or(allocation.uid));
         }
     }
     let mut vms_to_move: Vec<_> = simulation
@@ -70,22 +74,22 @@ pub(super) fn simulate_drain(fleet: &Fleet, simulation: &mut Simulation, name: &
     });
     for request in vms_to_move {
         let uid = request.uid().to_owned();
-        let vm = simulation.names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
+        let vm = simulation.pod_names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
         // During the migration the VM is on both hosts: its source pod still counts for all rules about other pods.
         let target = request.with_uid(&format!("{uid}/target"));
         let others: Vec<_> =
             simulation.engine.hosts().map(|(id, _)| id).filter(|id| *id != from).collect();
-        match simulation.engine.place(&target, Some(&others)) {
+        match simulation.engine.place_pod(&target, Some(&others)) {
             Some(host) => {
-                simulation.engine.remove(&uid);
+                simulation.engine.remove_pod(&uid);
                 let host = simulation.engine.reported_host(host).map(|facts| facts.name.clone());
-                drain.moved.push(Moved { vm, host: host.unwrap_or_default() });
+                drain.moved_vms.push(MovedVm { vm, host: host.unwrap_or_default() });
             }
             None => {
                 let mut unplaced =
                     explain(fleet, &simulation.engine, &PendingVm { name: vm, request: target });
-                unplaced.refused.retain(|refused| refused.example != name || refused.hosts > 1);
-                drain.stuck.push(unplaced);
+                unplaced.refusals.retain(|refused| refused.example != name || refused.hosts > 1);
+                drain.blocked_vms.push(unplaced);
             }
         }
     }

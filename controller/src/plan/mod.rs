@@ -13,14 +13,14 @@ mod topology_scope;
 mod unplaced;
 mod usage;
 
-pub use add::{Add, ParseAddError};
-pub use addition::Added;
-pub use drain::{Drain, Moved};
+pub use add::{AddRequest, ParseAddError};
+pub use addition::AdditionResult;
+pub use drain::{DrainResult, MovedVm};
 pub use placed_vm::PlacedVm;
 pub use request::VmRequest;
-pub use result::{Options, Plan};
+pub use result::{Plan, PlanOptions};
 pub use table::render;
-pub use unplaced::{Refusal, UnplacedVm};
+pub use unplaced::{HostRefusal, UnplacedVm};
 pub use usage::{HostUsage, ResourceUsage, ZoneUsage};
 
 use build::Simulation;
@@ -29,12 +29,13 @@ use crate::fleet::Fleet;
 
 /// Computes the placement of all pending VMs.
 #[must_use]
-pub fn plan(fleet: &Fleet, options: &Options) -> Plan {
-    let mut simulation = Simulation::build(fleet, options.add.as_ref().and_then(Add::with_count));
+pub fn plan(fleet: &Fleet, options: &PlanOptions) -> Plan {
+    let mut simulation =
+        Simulation::build(fleet, options.add.as_ref().and_then(AddRequest::host_addition));
     let mut plan = Plan {
-        running: simulation.running,
-        off: simulation.off,
-        ignored: fleet.ignored.clone(),
+        running_count: simulation.running_count,
+        stopped_count: simulation.stopped_count,
+        ignored: fleet.ignored_counts.clone(),
         tenants: fleet.tenants.clone(),
         machine_deployments: fleet.machine_counts.clone(),
         ..Plan::default()
@@ -42,7 +43,7 @@ pub fn plan(fleet: &Fleet, options: &Options) -> Plan {
     let pending = std::mem::take(&mut simulation.pending);
     let mut unplaced_vms = Vec::new();
     for vm in &pending {
-        match simulation.engine.place(&vm.request, None) {
+        match simulation.engine.place_pod(&vm.request, None) {
             Some(host) => plan.placed.push(simulation.placed_vm(vm, host)),
             None => unplaced_vms.push(vm),
         }

@@ -14,7 +14,7 @@ pub struct PlacedVm {
     pub vm: String,
     /// Resources that the VM requests.
     #[serde(rename = "wants")]
-    pub wants: VmRequest,
+    pub request: VmRequest,
     /// Name of the planned host.
     pub host: String,
     /// NUMA zones of the VM's exclusive CPUs; empty if the VM has no exclusive CPUs.
@@ -27,14 +27,14 @@ pub struct PlacedVm {
 impl Simulation {
     pub(super) fn placed_vm(&self, vm: &PendingVm, host: HostId) -> PlacedVm {
         let facts = self.engine.reported_host(host);
-        let state = self.engine.state(host);
+        let state = self.engine.kubelet_state(host);
         let admission = state.and_then(|state| state.admission(vm.request.uid()));
         let cpus = facts.zip(admission).map(|(facts, admission)| admission.cpus(&facts.admission));
         let cpus = cpus.unwrap_or_default();
         let zones = facts.into_iter().flat_map(|facts| &facts.zones);
         PlacedVm {
             vm: vm.name.clone(),
-            wants: VmRequest::from_request(&vm.request),
+            request: VmRequest::from_request(&vm.request),
             host: facts.map(|facts| facts.name.clone()).unwrap_or_default(),
             zones: zones.filter(|zone| zone.cpus.intersects(&cpus)).map(|zone| zone.id).collect(),
             cpus: cpus.to_string(),

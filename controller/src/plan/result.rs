@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::add::Add;
-use super::addition::Added;
-use super::drain::Drain;
+use super::add::AddRequest;
+use super::addition::AdditionResult;
+use super::drain::DrainResult;
 use super::placed_vm::PlacedVm;
 use super::unplaced::UnplacedVm;
 use super::usage::HostUsage;
@@ -15,11 +15,11 @@ use berth_api::Problem;
 
 /// Options of a plan, which select additional checks.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct PlanOptions {
     /// Name of the host to be drained, for the drain check.
     pub drain: Option<String>,
     /// Additional hosts to be assumed.
-    pub add: Option<Add>,
+    pub add: Option<AddRequest>,
 }
 
 /// Result of a plan.
@@ -30,10 +30,10 @@ pub struct Plan {
     pub hosts: Vec<HostUsage>,
     /// Number of VMs that are already on a host.
     #[serde(rename = "running")]
-    pub running: usize,
+    pub running_count: usize,
     /// Number of VMs that are stopped and therefore use no resources.
     #[serde(rename = "off")]
-    pub off: usize,
+    pub stopped_count: usize,
     /// Tenants with their planned networks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<PlannedTenant>,
@@ -46,10 +46,10 @@ pub struct Plan {
     pub unplaced: Vec<UnplacedVm>,
     /// Result of the drain check, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub drain: Option<Drain>,
+    pub drain: Option<DrainResult>,
     /// Result of additional hosts, if they were requested.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub added: Option<Added>,
+    pub added: Option<AdditionResult>,
     /// Problems of the input objects.
     pub problems: Vec<Problem>,
     /// Number of objects that were ignored, by kind.
@@ -61,7 +61,7 @@ impl Plan {
     /// Returns true if all VMs fit, the drain check (if requested) succeeds, and no object was left out.
     #[must_use]
     pub fn has_no_problems(&self) -> bool {
-        let drains = self.drain.as_ref().is_none_or(Drain::is_possible);
+        let drains = self.drain.as_ref().is_none_or(DrainResult::is_possible);
         self.unplaced.is_empty() && drains && !self.problems.iter().any(|problem| problem.is_fatal)
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use berth_api::Bytes;
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{printable, push_line, wrap};
+use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 
-use super::addition::Added;
-use super::drain::Drain;
+use super::addition::AdditionResult;
+use super::drain::DrainResult;
 use super::placed_vm::PlacedVm;
 use super::request::VmRequest;
 use super::result::Plan;
@@ -15,7 +15,7 @@ use super::unplaced::UnplacedVm;
 use super::usage::{HostUsage, ResourceUsage};
 use crate::fleet::{MachineCounts, PlannedTenant};
 
-const WIDTH: usize = 80;
+const LINE_WIDTH: usize = 80;
 const BAR_WIDTH: usize = 20;
 /// Maximum number of lines of each list, unless the user requests all lines.
 const MAX_LINES: usize = 40;
@@ -39,7 +39,7 @@ pub fn render(plan: &Plan, style: Style, all: bool) -> String {
     if !plan.problems.is_empty() {
         write_heading(&mut out, style, "Problems");
         for problem in &plan.problems {
-            write_paragraph(&mut out, "  ", &style.warning("! "), 2, &problem.to_string());
+            write_paragraph(&mut out, "  ", &style.format_warning("! "), 2, &problem.to_string());
         }
     }
     if !plan.ignored.is_empty() {
@@ -56,14 +56,16 @@ fn write_heading(out: &mut String, style: Style, text: &str) {
     if !out.is_empty() {
         out.push('\n');
     }
-    push_line(out, &style.title(text), "");
+    push_line(out, &style.format_title(text), "");
 }
 
 /// Appends a string, wrapped to the line width. The first line starts with `bullet`, which is `bullet_width` columns
 /// wide. The other lines are indented by the same number of columns.
 fn write_paragraph(out: &mut String, indent: &str, bullet: &str, bullet_width: usize, text: &str) {
-    let available_width = WIDTH.saturating_sub(indent.len() + bullet_width);
-    for (at, part) in wrap(&printable(text), available_width).iter().enumerate() {
+    let available_width = LINE_WIDTH.saturating_sub(indent.len() + bullet_width);
+    for (at, part) in
+        wrap_text(&replace_control_characters(text), available_width).iter().enumerate()
+    {
         let first = if at == 0 { bullet.to_owned() } else { " ".repeat(bullet_width) };
         push_line(out, &format!("{indent}{first}"), part);
     }
@@ -92,8 +94,8 @@ fn write_hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
         format_bytes(sum(|host| host.memory).used),
         format_bytes(sum(|host| host.memory).total),
     );
-    for part in wrap(&title, WIDTH) {
-        push_line(out, &style.title(&part), "");
+    for part in wrap_text(&title, LINE_WIDTH) {
+        push_line(out, &style.format_title(&part), "");
     }
     let shown = if all { plan.hosts.len() } else { plan.hosts.len().min(MAX_LINES) };
     let width =
@@ -102,7 +104,7 @@ fn write_hosts(out: &mut String, plan: &Plan, style: Style, all: bool) {
     if shown > 0 {
         let head =
             format!("  {:width$} {:>4}  {:30} {}", "HOST", "ZONE", "PINNED CPUS", "HUGE PAGES");
-        push_line(out, &style.heading(head.trim_end()), "");
+        push_line(out, &style.format_heading(head.trim_end()), "");
     }
     for host in plan.hosts.iter().take(shown) {
         let mut name = truncate(&host.name, width);
@@ -137,8 +139,11 @@ fn format_usage(part: ResourceUsage, style: Style, show: impl Fn(u64) -> String)
     let filled = usize::try_from(filled).unwrap_or(BAR_WIDTH / 2);
     let bar =
         format!("{}{}", "#".repeat(filled), "-".repeat((BAR_WIDTH / 2).saturating_sub(filled)));
-    let bar =
-        if part.used >= part.total { style.warning(&bar) } else { style.format_success(&bar) };
+    let bar = if part.used >= part.total {
+        style.format_warning(&bar)
+    } else {
+        style.format_success(&bar)
+    };
     format!("{bar} {}/{}", show(part.used), show(part.total))
 }
 
@@ -158,11 +163,11 @@ fn visible_width(text: &str) -> usize {
 }
 
 fn format_bytes(count: u64) -> String {
-    if count == 0 { "0".to_owned() } else { Bytes(count).human() }
+    if count == 0 { "0".to_owned() } else { Bytes(count).to_human_readable() }
 }
 
 fn truncate(text: &str, width: usize) -> String {
-    let text = printable(text);
+    let text = replace_control_characters(text);
     if text.chars().count() <= width {
         return text;
     }
@@ -191,7 +196,7 @@ fn write_deployments(out: &mut String, plan: &Plan, style: Style) {
     }
     write_heading(out, style, "Machines");
     for created in &plan.machine_deployments {
-        let MachineCounts { machine_deployment, wanted, there: existing, .. } = created;
+        let MachineCounts { machine_deployment, desired: wanted, existing, .. } = created;
         let text = match wanted.saturating_sub(*existing) {
             0 => format!("{machine_deployment}: {existing} of {wanted} machines exist"),
             missing => {
@@ -208,7 +213,8 @@ fn write_deployments(out: &mut String, plan: &Plan, style: Style) {
 fn write_vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
     let mut text =
         format!("{} VM{} placed", plan.placed.len(), if plan.placed.len() == 1 { "" } else { "s" });
-    for (count, state) in [(plan.running, "already running"), (plan.off, "stopped")] {
+    for (count, state) in [(plan.running_count, "already running"), (plan.stopped_count, "stopped")]
+    {
         if count > 0 {
             text = format!("{text}, {count} {state}");
         }
@@ -225,7 +231,7 @@ fn write_vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
         return;
     }
     let head = format!("  {:30} {:>5} {:>14}  {:16} {}", "VM", "CPUS", "MEMORY", "HOST", "ZONE");
-    push_line(out, &style.heading(&head), "");
+    push_line(out, &style.format_heading(&head), "");
     for placed in plan.placed.iter().take(shown) {
         write_placed_vm(out, placed);
     }
@@ -246,7 +252,7 @@ fn write_vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
 fn write_placed_vm(out: &mut String, placed: &PlacedVm) {
     let zones: Vec<String> = placed.zones.iter().map(u32::to_string).collect();
     let zones = if zones.is_empty() { "any".to_owned() } else { zones.join(",") };
-    let VmRequest { memory, hugepages, page_size, .. } = &placed.wants;
+    let VmRequest { memory, hugepages, page_size, .. } = &placed.request;
     let memory = match page_size {
         Some(size) => format!("{} in {size}", format_bytes(*hugepages)),
         None => format_bytes(*memory),
@@ -254,7 +260,7 @@ fn write_placed_vm(out: &mut String, placed: &PlacedVm) {
     let text = format!(
         "  {:30} {:>5} {:>14}  {:16} {zones}",
         truncate(&placed.vm, 30),
-        format_cpus(&placed.wants),
+        format_cpus(&placed.request),
         memory,
         truncate(&placed.host, 16)
     );
@@ -274,8 +280,8 @@ fn format_cpus(wants: &VmRequest) -> String {
 }
 
 fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict: &str) {
-    write_heading(out, style, &format!("{} {verdict}", printable(&unplaced.vm)));
-    let wants = &unplaced.wants;
+    write_heading(out, style, &format!("{} {verdict}", replace_control_characters(&unplaced.vm)));
+    let wants = &unplaced.request;
     let exclusive = if wants.pinned_cpus > 0 { " exclusive" } else { "" };
     let text = match &wants.page_size {
         Some(size) => format!(
@@ -291,7 +297,7 @@ fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict
         ),
     };
     write_paragraph(out, "  ", "", 0, &text);
-    for one in &unplaced.refused {
+    for one in &unplaced.refusals {
         let hosts =
             if one.hosts == 1 { "1 host".to_owned() } else { format!("{} hosts", one.hosts) };
         let text = if one.hosts == 1 {
@@ -306,18 +312,18 @@ fn write_unplaced(out: &mut String, unplaced: &UnplacedVm, style: Style, verdict
     }
 }
 
-fn write_drain(out: &mut String, drain: &Drain, style: Style) {
-    let host = printable(&drain.host);
+fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
+    let host = replace_control_characters(&drain.host);
     if !drain.is_known {
         write_heading(out, style, &format!("the input contains no host {host}"));
         return;
     }
     let verdict = if drain.is_possible() { "can be drained" } else { "cannot be drained" };
     write_heading(out, style, &format!("{host} {verdict}"));
-    let count = drain.moved.len();
+    let count = drain.moved_vms.len();
     if count > 0 {
         let mut by_host: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for moved in &drain.moved {
+        for moved in &drain.moved_vms {
             by_host.entry(&moved.host).or_default().push(&moved.vm);
         }
         for (host, vms) in by_host {
@@ -332,20 +338,20 @@ fn write_drain(out: &mut String, drain: &Drain, style: Style) {
     } else if drain.is_possible() {
         push_line(out, "  no VM is on this host", "");
     }
-    for name in &drain.unknown {
+    for name in &drain.unknown_pods {
         let text = format!(
             "{name} has CPUs or pages on this host, but is missing from the input: it cannot be \
              moved"
         );
         write_paragraph(out, "  ", &style.format_failure("x "), 2, &text);
     }
-    for stuck in &drain.stuck {
+    for stuck in &drain.blocked_vms {
         write_unplaced(out, stuck, style, "cannot be moved");
     }
 }
 
-fn write_added(out: &mut String, added: &Added, style: Style) {
-    let Some(template) = &added.like else {
+fn write_added(out: &mut String, added: &AdditionResult, style: Style) {
+    let Some(template) = &added.template_host else {
         write_heading(
             out,
             style,
@@ -353,7 +359,7 @@ fn write_added(out: &mut String, added: &Added, style: Style) {
         );
         return;
     };
-    let text = match (added.count, added.enough) {
+    let text = match (added.count, added.required_count) {
         (_, Some(0)) => "All VMs fit without additional hosts".to_owned(),
         (_, Some(1)) => format!("1 additional host like {template} is sufficient"),
         (_, Some(required)) => {

@@ -10,14 +10,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fleet::Fleet;
-use berth_kubelet_admission::{KubeletHost, State, TopologyPolicy, TopologyScope};
+use berth_kubelet_admission::{HostState, KubeletHost, TopologyPolicy, TopologyScope};
 use berth_placement::engine::{Engine, Request};
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
 
 /// Returns advice to set `topologyManagerScope: pod` on one of the hosts; `None` if this setting is not expected to
 /// help on any of the hosts.
-pub(super) fn remedy(
+pub(super) fn pod_scope_remedy(
     fleet: &Fleet,
     engine: &Engine,
     request: &Request,
@@ -34,7 +34,8 @@ pub(super) fn remedy(
     // CPUs.
     let mut kinds: BTreeMap<Vec<(u32, u64)>, (u32, HostId)> = BTreeMap::new();
     for host in hosts {
-        let (Some(facts), Some(state)) = (engine.reported_host(host), engine.state(host)) else {
+        let (Some(facts), Some(state)) = (engine.reported_host(host), engine.kubelet_state(host))
+        else {
             continue;
         };
         let kubelet = state.host().kubelet();
@@ -43,7 +44,7 @@ pub(super) fn remedy(
         {
             continue;
         }
-        let kind = facts.zones.iter().map(|zone| (zone.pinnable, zone.memory)).collect();
+        let kind = facts.zones.iter().map(|zone| (zone.pinnable_cpus, zone.memory)).collect();
         let free = state.free_by_zone().fold(0_u32, |sum, zone| sum.saturating_add(zone.cpus));
         let best = kinds.entry(kind).or_insert((free, host));
         if best.0 < free {
@@ -55,7 +56,7 @@ pub(super) fn remedy(
         let other = with_pod_scope(fleet, &facts.name)?;
         // A kubelet is reconfigured while its host is drained, so the host's current pods are admitted again before
         // the VM.
-        let mut state = State::new(&other);
+        let mut state = HostState::new(&other);
         let uid = request.uid();
         let all_readmitted = engine
             .pods_on_host(host)
@@ -63,7 +64,10 @@ pub(super) fn remedy(
         if all_readmitted && state.check_as(uid, pod).is_ok() {
             return Some((facts, ""));
         }
-        State::new(&other).check_as(uid, pod).is_ok().then_some((facts, " if the host were empty"))
+        HostState::new(&other)
+            .check_as(uid, pod)
+            .is_ok()
+            .then_some((facts, " if the host were empty"))
     });
     // A host that would admit the VM in addition to its current pods is preferred to a host that would admit the VM
     // only if it were empty.

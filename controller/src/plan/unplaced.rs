@@ -10,7 +10,7 @@ use super::build::PendingVm;
 use super::request::VmRequest;
 use super::topology_scope;
 use crate::fleet::Fleet;
-use berth_kubelet_admission::{State, TopologyPolicy};
+use berth_kubelet_admission::{HostState, TopologyPolicy};
 use berth_placement::engine::{Engine, Reason, Request, RequestClassKey};
 use berth_placement::rules;
 
@@ -22,10 +22,10 @@ pub struct UnplacedVm {
     pub vm: String,
     /// Resources that the VM requests.
     #[serde(rename = "wants")]
-    pub wants: VmRequest,
+    pub request: VmRequest,
     /// Reasons why hosts refuse the VM, the most frequent reason first; each host is counted for one reason.
     #[serde(rename = "refused")]
-    pub refused: Vec<Refusal>,
+    pub refusals: Vec<HostRefusal>,
     /// Suggested remedy, as a sentence for the user.
     pub remedy: String,
 }
@@ -33,7 +33,7 @@ pub struct UnplacedVm {
 /// Hosts that refuse the VM for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Refusal {
+pub struct HostRefusal {
     /// Short form of the reason.
     pub reason: String,
     /// Number of these hosts.
@@ -75,36 +75,38 @@ pub(super) fn explain(fleet: &Fleet, engine: &Engine, vm: &PendingVm) -> Unplace
         let summary = reason.summary().into_owned();
         let entry = by_reason.entry(summary).or_default();
         entry.0 += 1;
-        let free = free_cpus(engine.state(host));
+        let free = free_cpus(engine.kubelet_state(host));
         if entry.2.is_empty() || entry.1 < free {
             (entry.1, entry.2, entry.3) =
-                (free, facts.name.clone(), detail(engine, vm, host, &reason));
+                (free, facts.name.clone(), format_detail(engine, vm, host, &reason));
         }
         reasons.push((reason, host, facts.name.clone()));
     }
-    let mut refused: Vec<Refusal> = by_reason
+    let mut refused: Vec<HostRefusal> = by_reason
         .into_iter()
-        .map(|(reason, (hosts, _, example, detail))| Refusal { reason, hosts, example, detail })
+        .map(|(reason, (hosts, _, example, detail))| HostRefusal { reason, hosts, example, detail })
         .collect();
     refused.sort_by(|a, b| b.hosts.cmp(&a.hosts).then_with(|| a.reason.cmp(&b.reason)));
     UnplacedVm {
         vm: vm.name.clone(),
-        wants: VmRequest::from_request(&vm.request),
+        request: VmRequest::from_request(&vm.request),
         remedy: remedy(fleet, engine, &vm.request, &reasons),
-        refused,
+        refusals: refused,
     }
 }
 
 /// Returns the detailed reason of one host. The kubelet's message for a host with insufficient zones does not mention
 /// the zones, so the free resources of each zone are added.
-fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason) -> String {
-    let (Reason::Kubelet(refusal), Some(state)) = (reason, engine.state(host)) else {
+fn format_detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason) -> String {
+    let (Reason::Kubelet(refusal), Some(state)) = (reason, engine.kubelet_state(host)) else {
         return reason.to_string();
     };
     let policy = state.host().kubelet().topology_policy;
     let size = vm.request.page_size();
     let zones = state.host().zone_numbers().zip(state.free_by_zone()).map(|(id, zone)| {
-        let pages = size.map(|size| format!(" and {} of {size} pages", amount(zone.pages(size).0)));
+        let pages = size.map(|size| {
+            format!(" and {} of {size} pages", format_amount(zone.free_and_total_pages(size).0))
+        });
         format!("zone {id} {} CPUs{}", zone.cpus, pages.unwrap_or_default())
     });
     let zones: Vec<String> = zones.take(8).collect();
@@ -129,7 +131,7 @@ fn detail(engine: &Engine, vm: &PendingVm, host: rules::HostId, reason: &Reason)
 /// Returns a message for a VM whose CPUs and memory need different numbers of zones; `None` if the numbers are equal.
 /// The policy `restricted` admits a pod only if its CPUs and its memory come from the same number of zones, where
 /// each number is the minimum on an empty host: a VM with many CPUs and little memory is never admitted.
-fn uneven_request_message(state: &State, request: &Request) -> Option<String> {
+fn uneven_request_message(state: &HostState, request: &Request) -> Option<String> {
     let size = request.page_size()?;
     let wanted = request.pod().requests().hugepages.get(&size).copied()?;
     let zones: Vec<_> = state.free_by_zone().collect();
@@ -144,9 +146,10 @@ fn uneven_request_message(state: &State, request: &Request) -> Option<String> {
     };
     let cpus = min_zones(
         request.pinned_cpus().into(),
-        zones.iter().map(|zone| zone.all_cpus.into()).collect(),
+        zones.iter().map(|zone| zone.total_cpus.into()).collect(),
     )?;
-    let pages = min_zones(wanted, zones.iter().map(|zone| zone.pages(size).1).collect())?;
+    let pages =
+        min_zones(wanted, zones.iter().map(|zone| zone.free_and_total_pages(size).1).collect())?;
     (cpus != pages).then(|| {
         format!(
             "its CPUs need {cpus} zone{} and its memory needs {pages}; the policy restricted requires equal numbers",
@@ -155,12 +158,12 @@ fn uneven_request_message(state: &State, request: &Request) -> Option<String> {
     })
 }
 
-fn amount(bytes: u64) -> String {
-    if bytes == 0 { "0".to_owned() } else { Bytes(bytes).human() }
+fn format_amount(bytes: u64) -> String {
+    if bytes == 0 { "0".to_owned() } else { Bytes(bytes).to_human_readable() }
 }
 
-fn free_cpus(state: Option<&State>) -> u64 {
-    let zones = state.into_iter().flat_map(State::free_by_zone);
+fn free_cpus(state: Option<&HostState>) -> u64 {
+    let zones = state.into_iter().flat_map(HostState::free_by_zone);
     zones.map(|zone| u64::from(zone.cpus)).max().unwrap_or_default()
 }
 
@@ -177,7 +180,9 @@ fn remedy(
     let lowest_ranked =
         || reasons.iter().filter(|(reason, ..)| reason.report_rank() == lowest_rank);
     let absent = lowest_ranked().find_map(|(reason, host, name)| match reason {
-        Reason::Rule(rules::Reason::Resources { resource: what, .. }) if what.contains('/') => {
+        Reason::Rule(rules::Reason::InsufficientResource { resource: what, .. })
+            if what.contains('/') =>
+        {
             let allocatable = engine.reported_host(*host)?.allocatable.extended.get(what).copied();
             (allocatable.unwrap_or_default() == 0).then(|| missing_resource_remedy(what, name))
         }
@@ -189,7 +194,7 @@ fn remedy(
     if lowest_rank <= 1 {
         let check_when_empty = |host: rules::HostId| {
             let facts = engine.reported_host(host)?;
-            let empty = State::new(&Arc::clone(&facts.admission));
+            let empty = HostState::new(&Arc::clone(&facts.admission));
             Some(empty.check(request.pod()))
         };
         let fitting_host = lowest_ranked()
@@ -205,8 +210,13 @@ fn remedy(
                 // for them.
                 let refused =
                     lowest_ranked().filter(|(reason, ..)| matches!(reason, Reason::Kubelet(_)));
-                topology_scope::remedy(fleet, engine, request, refused.map(|(_, host, _)| *host))
-                    .unwrap_or_else(|| too_large(engine, request, hosts()))
+                topology_scope::pod_scope_remedy(
+                    fleet,
+                    engine,
+                    request,
+                    refused.map(|(_, host, _)| *host),
+                )
+                .unwrap_or_else(|| too_large_message(engine, request, hosts()))
             }
         };
     }
@@ -217,20 +227,20 @@ fn remedy(
              VM ({})",
             berth_api::names::CLASS_LABEL
         ),
-        Reason::SharesCpus => {
+        Reason::NoStaticCpuPolicy => {
             format!("configure the kubelet of {name} to pin CPUs (cpuManagerPolicy: static)")
         }
-        Reason::Stale(_) => format!("find out why the agent of {name} does not report"),
+        Reason::StaleReport(_) => format!("find out why the agent of {name} does not report"),
         Reason::Unpredictable(_) => format!("status.unknown of InfraNode {name} has the reason"),
         Reason::NoKvm(_) => format!("run `berth-agent check kvm` on {name}"),
         Reason::Rule(rule) => rule_remedy(rule, name),
-        Reason::Kubelet(_) | Reason::Numa(_) | Reason::CpusInUse => String::new(),
+        Reason::Kubelet(_) | Reason::InsufficientZoneMemory(_) | Reason::CpusInUse => String::new(),
     }
 }
 
 fn rule_remedy(rule: &rules::Reason, host: &str) -> String {
     match rule {
-        rules::Reason::NodeSelector { wanted, .. } if wanted.contains("cpumanager=") => {
+        rules::Reason::NodeSelector { required: wanted, .. } if wanted.contains("cpumanager=") => {
             format!(
                 "configure the kubelet of {host} to pin CPUs (cpuManagerPolicy: static); \
                  `berth-agent check kubelet` shows how"
@@ -240,16 +250,16 @@ fn rule_remedy(rule: &rules::Reason, host: &str) -> String {
         rules::Reason::Taint { key, .. } => {
             format!("add a toleration of taint {key} to the VM, or remove the taint from {host}")
         }
-        rules::Reason::NodeSelector { wanted, .. } => {
+        rules::Reason::NodeSelector { required: wanted, .. } => {
             format!(
                 "label a host that has free resources with {wanted}, or remove this label from \
                  the VM's nodeSelector"
             )
         }
-        rules::Reason::NodeAffinity { wanted } => {
+        rules::Reason::NodeAffinity { required: wanted } => {
             format!("label a host that has free resources so that it matches {wanted}")
         }
-        rules::Reason::TopologySpread { key, .. } | rules::Reason::NoTopology { key } => {
+        rules::Reason::TopologySpread { key, .. } | rules::Reason::MissingTopologyLabel { key } => {
             format!(
                 "add hosts with another value of {key}, or set whenUnsatisfiable: ScheduleAnyway"
             )
@@ -280,7 +290,7 @@ fn missing_resource_remedy(resource: &str, host: &str) -> String {
 }
 
 /// Returns the message for a VM that would fit on no host even if the hosts were empty.
-fn too_large(
+fn too_large_message(
     engine: &Engine,
     request: &Request,
     hosts: impl Iterator<Item = rules::HostId>,
@@ -290,13 +300,13 @@ fn too_large(
     for host in hosts {
         let Some(facts) = engine.reported_host(host) else { continue };
         if first_refusal.is_empty()
-            && let Err(refusal) = State::new(&facts.admission).check(request.pod())
+            && let Err(refusal) = HostState::new(&facts.admission).check(request.pod())
         {
             first_refusal = refusal.explanation;
         }
         for zone in &facts.zones {
-            if largest_zone.is_none_or(|(cpus, ..)| cpus < zone.pinnable) {
-                largest_zone = Some((zone.pinnable, &facts.name, zone.id));
+            if largest_zone.is_none_or(|(cpus, ..)| cpus < zone.pinnable_cpus) {
+                largest_zone = Some((zone.pinnable_cpus, &facts.name, zone.id));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use berth_kubelet_admission::State;
+use berth_kubelet_admission::HostState;
 use berth_placement::engine::Engine;
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::HostId;
@@ -65,7 +65,7 @@ fn host_usage(engine: &Engine, id: HostId, facts: &ReportedHost) -> HostUsage {
             total: facts.allocatable.hugepages.values().copied().fold(0, sum),
         },
         cpu_millis: ResourceUsage { used: 0, total: facts.allocatable.cpu_millis },
-        zones: zone_usages(engine.state(id)),
+        zones: zone_usages(engine.kubelet_state(id)),
         ..HostUsage::default()
     };
     let assumed = engine.pods_on_host(id).map(|request| (request.uid(), request.pod().requests()));
@@ -81,7 +81,7 @@ fn host_usage(engine: &Engine, id: HostId, facts: &ReportedHost) -> HostUsage {
     usage
 }
 
-fn zone_usages(state: Option<&State>) -> Vec<ZoneUsage> {
+fn zone_usages(state: Option<&HostState>) -> Vec<ZoneUsage> {
     let Some(state) = state else { return Vec::new() };
     let host = state.host();
     let tracks_hugepages =
@@ -91,11 +91,11 @@ fn zone_usages(state: Option<&State>) -> Vec<ZoneUsage> {
         .map(|(id, zone)| ZoneUsage {
             id,
             cpus: ResourceUsage {
-                used: zone.all_cpus.saturating_sub(zone.cpus).into(),
-                total: zone.all_cpus.into(),
+                used: zone.total_cpus.saturating_sub(zone.cpus).into(),
+                total: zone.total_cpus.into(),
             },
             hugepages: tracks_hugepages.then(|| {
-                let (free, total) = zone.all_pages();
+                let (free, total) = zone.free_and_total_pages_of_all_sizes();
                 ResourceUsage { used: total.saturating_sub(free), total }
             }),
         })

@@ -19,10 +19,12 @@ pub fn config_problems(
     problems.extend(shared_segment::config_problems(config, networks, claims));
     problems.extend(cluster_problems(config));
     let names = config.custom_network_policies.iter().map(|policy| policy.name.as_str());
-    problems.extend(duplicates("customNetworkPolicies", names));
+    problems.extend(duplicate_problems("customNetworkPolicies", names));
     let classes = &config.infra_storage_classes;
-    problems
-        .extend(duplicates("infraStorageClasses", classes.iter().map(|class| class.name.as_str())));
+    problems.extend(duplicate_problems(
+        "infraStorageClasses",
+        classes.iter().map(|class| class.name.as_str()),
+    ));
     let defaults = classes.iter().filter(|class| class.is_default_class == Some(true));
     let defaults: Vec<&str> = defaults.map(|class| class.name.as_str()).collect();
     if defaults.len() > 1 {
@@ -32,12 +34,12 @@ pub fn config_problems(
         ));
     }
     for (at, label) in config.replicated_node_labels.iter().enumerate() {
-        if let Some(problem) = label_problem(label) {
+        if let Some(problem) = label_key_problem(label) {
             problems.push(format!("replicatedNodeLabels[{at}]: `{label}` {problem}"));
         }
     }
     for (at, prefix) in config.annotation_prefixes.iter().enumerate() {
-        if !InfraConfigSpec::is_annotation_prefix(prefix) {
+        if !InfraConfigSpec::is_valid_annotation_prefix(prefix) {
             let problem = "has no domain before a `/` and is ignored";
             problems.push(format!("annotationPrefixes[{at}]: `{prefix}` {problem}"));
         }
@@ -77,7 +79,7 @@ fn cluster_problems(config: &InfraConfigSpec) -> Vec<String> {
 
 fn pool_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<String> {
     let mut problems: Vec<String> =
-        duplicates("vlanPools", config.vlan_pools.iter().map(|pool| pool.network.as_str()))
+        duplicate_problems("vlanPools", config.vlan_pools.iter().map(|pool| pool.network.as_str()))
             .collect();
     let mut taken: BTreeMap<&str, VlanSet> = BTreeMap::new();
     for pool in &config.vlan_pools {
@@ -113,7 +115,7 @@ fn pool_problems(config: &InfraConfigSpec, networks: &BTreeSet<String>) -> Vec<S
     problems
 }
 
-fn duplicates<'a>(
+fn duplicate_problems<'a>(
     field: &'a str,
     names: impl Iterator<Item = &'a str>,
 ) -> impl Iterator<Item = String> {
@@ -125,7 +127,7 @@ fn duplicates<'a>(
 
 /// Returns the problem of an entry of a list of labels; `None` if the entry is a valid label key, or a valid prefix
 /// of keys followed by `*`.
-fn label_problem(label: &str) -> Option<&'static str> {
+fn label_key_problem(label: &str) -> Option<&'static str> {
     let key = label.strip_suffix('*').unwrap_or(label);
     if label == "*" {
         return Some("would replicate every label; set a prefix before the `*`");

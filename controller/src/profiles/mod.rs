@@ -13,8 +13,8 @@ mod tenant_networks;
 mod tunnels;
 
 pub use config::config_problems;
-pub use resolved::{HostObjects, Outcome, ResolvedProfiles};
-pub use selection::{Selection, ineligibility, select_profile};
+pub use resolved::{HostObjects, ProfileOutcome, ResolvedProfiles};
+pub use selection::{Selection, ineligibility_reason, select_profile};
 pub use spec::{DesiredInfraNode, desired_infra_node, profile_labels};
-pub use status::{ConditionUpdate, condition, host_conditions, profile_status};
+pub use status::{ConditionUpdate, host_conditions, new_condition, profile_status};
 pub use tenant_networks::tenant_networks;

@@ -27,14 +27,14 @@ pub struct ResolvedProfiles {
     selections: BTreeMap<String, Selection>,
     /// Address of each host's tunnel endpoint, by network and host.
     tunnels: BTreeMap<String, BTreeMap<String, IpAddr>>,
-    outcomes: BTreeMap<String, Outcome>,
+    outcomes: BTreeMap<String, ProfileOutcome>,
     /// Names of the host networks in all profiles.
     networks: BTreeSet<String>,
 }
 
 /// Outcome of a profile on all hosts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ProfileOutcome {
     /// Number of hosts that have an InfraNode and to which the profile is applied.
     pub hosts: u32,
     /// Other profiles with the same priority, each with the Nodes that this profile selects too.
@@ -69,14 +69,18 @@ impl ResolvedProfiles {
         match selection {
             Selection::None => {}
             Selection::One(profile) => {
-                let outcome = self.outcomes.entry(name_of(profile)).or_default();
+                let outcome = self.outcomes.entry(profile_name(profile)).or_default();
                 outcome.hosts = outcome.hosts.saturating_add(has_agent.into());
             }
             Selection::Tie(profiles) => {
                 for profile in profiles {
-                    let outcome = self.outcomes.entry(name_of(profile)).or_default();
+                    let outcome = self.outcomes.entry(profile_name(profile)).or_default();
                     for other in profiles.iter().filter(|other| !Arc::ptr_eq(other, profile)) {
-                        outcome.ties.entry(name_of(other)).or_default().insert(host.to_owned());
+                        outcome
+                            .ties
+                            .entry(profile_name(other))
+                            .or_default()
+                            .insert(host.to_owned());
                     }
                 }
             }
@@ -96,7 +100,7 @@ impl ResolvedProfiles {
             Selection::None | Selection::Tie(_) => &infra_node.spec.networks,
         };
         for network in networks.iter().filter(|one| one.scenario == NetworkScenario::Vxlan) {
-            if let Some(address) = tunnels::address(network, node, infra_node) {
+            if let Some(address) = tunnels::local_address(network, node, infra_node) {
                 let ends = self.tunnels.entry(network.name.clone()).or_default();
                 ends.insert(host.to_owned(), address);
             }
@@ -111,7 +115,7 @@ impl ResolvedProfiles {
 
     /// Returns the outcome of a profile.
     #[must_use]
-    pub fn outcome(&self, profile: &str) -> Outcome {
+    pub fn outcome(&self, profile: &str) -> ProfileOutcome {
         self.outcomes.get(profile).cloned().unwrap_or_default()
     }
 
@@ -139,7 +143,7 @@ impl ResolvedProfiles {
     }
 }
 
-pub(super) fn name_of(profile: &HostProfile) -> String {
+pub(super) fn profile_name(profile: &HostProfile) -> String {
     profile.metadata.name.clone().unwrap_or_default()
 }
 
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_counted_and_ties_name_the_other() {
+    fn hosts_are_counted_and_ties_contain_the_other_profile() {
         let nodes =
             [node("a", "1", "10.0.0.1"), node("b", "1", "10.0.0.2"), node("c", "2", "10.0.0.3")];
         let agents =
@@ -188,9 +192,9 @@ mod tests {
             ResolvedProfiles::new(&[profile("p", 1, "1"), profile("q", 1, "1")], hosts());
         let ties =
             BTreeMap::from([("q".to_owned(), BTreeSet::from(["a".to_owned(), "b".to_owned()]))]);
-        assert_eq!(resolved.outcome("p"), Outcome { hosts: 0, ties });
+        assert_eq!(resolved.outcome("p"), ProfileOutcome { hosts: 0, ties });
         assert!(resolved.outcome("q").ties.contains_key("p"));
-        assert_eq!(resolved.outcome("absent"), Outcome::default());
+        assert_eq!(resolved.outcome("absent"), ProfileOutcome::default());
         assert_eq!(
             resolved.tunnel_endpoints("overlay", "a"),
             (None, Vec::new()),

@@ -25,7 +25,7 @@ pub fn select_profile(
     profiles: &[Arc<HostProfile>],
     labels: &BTreeMap<String, String>,
 ) -> Selection {
-    let is_eligible = |profile: &&Arc<HostProfile>| ineligibility(profile).is_none();
+    let is_eligible = |profile: &&Arc<HostProfile>| ineligibility_reason(profile).is_none();
     let selecting = profiles.iter().filter(is_eligible).filter(|profile| profile.selects(labels));
     let mut best: Vec<&Arc<HostProfile>> = Vec::new();
     for profile in selecting {
@@ -45,7 +45,7 @@ pub fn select_profile(
 
 /// Returns the reason why a profile cannot select any Node; `None` if it can select Nodes.
 #[must_use]
-pub fn ineligibility(profile: &HostProfile) -> Option<String> {
+pub fn ineligibility_reason(profile: &HostProfile) -> Option<String> {
     if profile.metadata.deletion_timestamp.is_some() {
         return Some("the profile is being deleted".to_owned());
     }
@@ -77,7 +77,7 @@ mod tests {
         all.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()
     }
 
-    fn names(selection: &Selection) -> Vec<&str> {
+    fn selected_names(selection: &Selection) -> Vec<&str> {
         let all = match selection {
             Selection::None => &[],
             Selection::One(one) => std::slice::from_ref(one),
@@ -93,10 +93,10 @@ mod tests {
             profile("rack", 10, &[("rack", "1")]),
             profile("disk", 10, &[("disk", "nvme")]),
         ];
-        assert_eq!(names(&select_profile(&all, &labels(&[]))), ["wide"]);
-        assert_eq!(names(&select_profile(&all, &labels(&[("rack", "1")]))), ["rack"]);
+        assert_eq!(selected_names(&select_profile(&all, &labels(&[]))), ["wide"]);
+        assert_eq!(selected_names(&select_profile(&all, &labels(&[("rack", "1")]))), ["rack"]);
         let both = select_profile(&all, &labels(&[("rack", "1"), ("disk", "nvme")]));
-        assert_eq!(names(&both), ["disk", "rack"]);
+        assert_eq!(selected_names(&both), ["disk", "rack"]);
         assert!(matches!(both, Selection::Tie(_)));
         assert_eq!(select_profile(&[], &labels(&[])), Selection::None);
     }
@@ -104,10 +104,10 @@ mod tests {
     #[test]
     fn a_profile_that_selects_by_its_own_labels_selects_no_node() {
         let own = profile("own", 10, &[("berth.dev/class", "Density")]);
-        assert!(ineligibility(&own).unwrap().contains("berth.dev/class"));
+        assert!(ineligibility_reason(&own).unwrap().contains("berth.dev/class"));
         let all = [own, profile("wide", 0, &[])];
         assert_eq!(
-            names(&select_profile(&all, &labels(&[("berth.dev/class", "Density")]))),
+            selected_names(&select_profile(&all, &labels(&[("berth.dev/class", "Density")]))),
             ["wide"]
         );
     }
@@ -123,7 +123,7 @@ mod tests {
             prop_assert_eq!(&select_profile(&all, &labels(&[])), &before);
             let most = priorities.iter().max();
             let holders = priorities.iter().filter(|p| Some(*p) == most).count();
-            prop_assert_eq!(names(&before).len(), holders);
+            prop_assert_eq!(selected_names(&before).len(), holders);
         }
     }
 }

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::infra_node::{NetworkScenario, NetworkSpec};
-use berth_api::names::{CLASS_LABEL, CONTROLLER, PROFILE_LABEL};
+use berth_api::names::{CLASS_LABEL, CONTROLLER_FIELD_MANAGER, PROFILE_LABEL};
 use berth_api::{Class, HostProfile, InfraNode, InfraNodeSpec, TenantCluster};
 use serde_json::Value;
 
-use super::resolved::{ResolvedProfiles, name_of};
+use super::resolved::{ResolvedProfiles, profile_name};
 use super::selection::Selection;
 use super::tenant_networks::tenant_networks;
-use crate::managed_fields::{applied_by, owned_by_others};
+use crate::managed_fields::{fields_applied_by, other_field_owners};
 
 /// Fields of which only one of several alternative subfields may be set.
 const EXCLUSIVE_FIELDS: [&str; 2] = ["reserved", "uplink"];
@@ -23,7 +23,7 @@ pub struct DesiredInfraNode {
     /// Fields of the spec that the controller applies.
     pub spec: Value,
     /// True if applying `spec` would change the InfraNode.
-    pub differs: bool,
+    pub is_different: bool,
     /// Fields of the profile that another manager owns with a different value, each with the manager.
     pub overridden: BTreeMap<String, String>,
     /// Parts of the profile that cannot be applied, each with the reason.
@@ -45,7 +45,7 @@ pub fn desired_infra_node(
 ) -> Option<DesiredInfraNode> {
     let host = infra_node.metadata.name.as_deref().unwrap_or_default();
     let entries = infra_node.metadata.managed_fields.as_deref().unwrap_or_default();
-    let ours = applied_by(entries, CONTROLLER, "spec");
+    let ours = fields_applied_by(entries, CONTROLLER_FIELD_MANAGER, "spec");
     let live = serde_json::to_value(&infra_node.spec).unwrap_or_default();
     let mut incomplete = Vec::new();
     let (mut spec, networks) = match resolved.selection(host) {
@@ -64,24 +64,24 @@ pub fn desired_infra_node(
         }
     }
     let mut overridden = BTreeMap::new();
-    for other in owned_by_others(entries, CONTROLLER, "spec") {
+    for other in other_field_owners(entries, CONTROLLER_FIELD_MANAGER, "spec") {
         for path in other.remove_owned(&mut spec, &live, &EXCLUSIVE_FIELDS) {
             overridden.insert(path, other.manager.clone());
         }
     }
     let differs = ours.differs(&spec, &live);
-    Some(DesiredInfraNode { spec, differs, overridden, incomplete })
+    Some(DesiredInfraNode { spec, is_different: differs, overridden, incomplete })
 }
 
 /// Scenario of each host network, by the name of the network.
-type Networks = BTreeMap<String, NetworkScenario>;
+type NetworkScenarios = BTreeMap<String, NetworkScenario>;
 
 fn profile_spec(
     profile: &HostProfile,
     resolved: &ResolvedProfiles,
     host: &str,
     incomplete: &mut Vec<String>,
-) -> (Value, Networks) {
+) -> (Value, NetworkScenarios) {
     let profile_spec = &profile.spec;
     let mut resolve = |network: &NetworkSpec| {
         let mut network = network.clone();
@@ -105,7 +105,7 @@ fn profile_spec(
     let scenarios = networks.iter().map(|network| (network.name.clone(), network.scenario));
     let scenarios = scenarios.collect();
     let spec = InfraNodeSpec {
-        profile: Some(name_of(profile)),
+        profile: Some(profile_name(profile)),
         cpu: profile_spec.cpu.clone(),
         hugepages: profile_spec.hugepages.clone(),
         ksm: profile_spec.ksm.clone(),
@@ -117,7 +117,7 @@ fn profile_spec(
 }
 
 fn missing_address_message(network: &NetworkSpec) -> String {
-    let configured = network.tunnels().map(|vxlan| vxlan.local_address.to_string());
+    let configured = network.vxlan_settings().map(|vxlan| vxlan.local_address.to_string());
     let problem = match &network.uplink {
         Some(_) => "the uplink has no address of this family",
         None => "the Node has no InternalIP of this family",
@@ -137,8 +137,8 @@ fn current_spec(
     live: &InfraNodeSpec,
     resolved: &ResolvedProfiles,
     host: &str,
-) -> (Value, Networks) {
-    let mut networks = Networks::new();
+) -> (Value, NetworkScenarios) {
+    let mut networks = NetworkScenarios::new();
     for network in spec.get_mut("networks").and_then(Value::as_array_mut).into_iter().flatten() {
         let name = network.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some(live_network) = live.networks.iter().find(|one| one.name == name) else {
@@ -167,7 +167,7 @@ pub fn profile_labels(profile: &HostProfile) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::from([(CLASS_LABEL.to_owned(), class.to_owned())]);
     // The label with the profile's name is left out if the name is too long: a label value has at most 63 bytes, and
     // a name at most 253 bytes.
-    let name = name_of(profile);
+    let name = profile_name(profile);
     if (1..=63).contains(&name.len()) {
         labels.insert(PROFILE_LABEL.to_owned(), name);
     }

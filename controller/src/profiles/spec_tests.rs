@@ -18,7 +18,7 @@ fn node(name: &str, address: &str) -> Node {
     .unwrap()
 }
 
-fn infra(name: &str, spec: Value, held: &[(&str, &str, Value)]) -> InfraNode {
+fn infra_node(name: &str, spec: Value, held: &[(&str, &str, Value)]) -> InfraNode {
     let entry = |(manager, operation, fields): &(&str, &str, Value)| json!({"manager": manager, "operation": operation, "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": fields}});
     let entries: Vec<Value> = held.iter().map(entry).collect();
     serde_json::from_value(json!({
@@ -47,7 +47,7 @@ fn desired_spec(
     desired_infra_node(&resolved, &BTreeMap::new(), infra, tenants)
 }
 
-fn trunk() -> Value {
+fn trunk_network() -> Value {
     json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "bond0"}})
 }
 
@@ -56,27 +56,28 @@ fn a_profile_and_its_tenants_become_the_spec() {
     let all = [profile(
         "p",
         json!({"cpu": {"reserved": {"coresPerZone": 1}}, "ksm": {"mode": "Off"},
-        "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk()]}),
+        "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk_network()]}),
     )];
     let desired = desired_spec(
         &all,
-        &infra("a", json!({}), &[]),
+        &infra_node("a", json!({}), &[]),
         &[tenant("y", "trunk", 7), tenant("x", "trunk", 8)],
     )
     .unwrap();
-    assert!(desired.differs && desired.overridden.is_empty() && desired.incomplete.is_empty());
+    assert!(desired.is_different && desired.overridden.is_empty() && desired.incomplete.is_empty());
     assert_eq!(
         desired.spec,
         json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}, "ksm": {"mode": "Off"},
-            "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk()], "tenantNetworks": [
+            "hugepages": [{"size": "2Mi", "count": 9}], "networks": [trunk_network()], "tenantNetworks": [
             {"name": "cluster-x", "network": "trunk", "vlan": 8}, {"name": "cluster-y", "network": "trunk", "vlan": 7}]})
     );
 }
 
 #[test]
 fn a_host_that_was_never_selected_is_not_changed() {
-    let spec = json!({"networks": [trunk()]});
-    let user_owned = infra("a", spec.clone(), &[("kubectl", "Apply", json!({"f:networks": {}}))]);
+    let spec = json!({"networks": [trunk_network()]});
+    let user_owned =
+        infra_node("a", spec.clone(), &[("kubectl", "Apply", json!({"f:networks": {}}))]);
     assert_eq!(desired_spec(&[], &user_owned, &[tenant("x", "trunk", 8)]), None);
     let tie = [profile("p", json!({})), profile("q", json!({}))];
     assert_eq!(desired_spec(&tie, &user_owned, &[]), None);
@@ -84,25 +85,25 @@ fn a_host_that_was_never_selected_is_not_changed() {
 
 #[test]
 fn without_a_profile_a_host_keeps_its_spec_except_for_tenants() {
-    let spec = json!({"profile": "p", "ksm": {"mode": "Off"}, "networks": [trunk()],
+    let spec = json!({"profile": "p", "ksm": {"mode": "Off"}, "networks": [trunk_network()],
         "tenantNetworks": [{"name": "cluster-x", "network": "trunk", "vlan": 8}]});
     let held = json!({"f:profile": {}, "f:ksm": {"f:mode": {}},
         "f:networks": {"k:{\"name\":\"trunk\"}": {".": {}, "f:name": {}, "f:scenario": {}, "f:uplink": {"f:name": {}}}},
         "f:tenantNetworks": {"k:{\"name\":\"cluster-x\"}": {".": {}, "f:name": {}, "f:network": {}, "f:vlan": {}}}});
-    let infra_node = infra("a", spec.clone(), &[("berth-controller", "Apply", held)]);
+    let infra_node = infra_node("a", spec.clone(), &[("berth-controller", "Apply", held)]);
     for profiles in
         [vec![], vec![profile("p", json!({})), profile("q", json!({"ksm": {"mode": "On"}}))]]
     {
         let same = desired_spec(&profiles, &infra_node, &[tenant("x", "trunk", 8)]).unwrap();
-        assert_eq!((same.spec, same.differs), (spec.clone(), false));
+        assert_eq!((same.spec, same.is_different), (spec.clone(), false));
         let none = desired_spec(&profiles, &infra_node, &[]).unwrap();
         let mut expected = spec.clone();
         expected.as_object_mut().unwrap().remove("tenantNetworks");
-        assert_eq!((none.spec, none.differs), (expected, true));
+        assert_eq!((none.spec, none.is_different), (expected, true));
     }
     // The fields that an earlier profile set are removed if the new profile is empty.
     let empty = desired_spec(&[profile("e", json!({}))], &infra_node, &[]).unwrap();
-    assert_eq!((empty.spec, empty.differs), (json!({"profile": "e"}), true));
+    assert_eq!((empty.spec, empty.is_different), (json!({"profile": "e"}), true));
 }
 
 #[test]
@@ -114,16 +115,17 @@ fn fields_of_a_user_take_precedence_until_they_are_removed() {
     let spec =
         json!({"profile": "p", "ksm": {"mode": "On"}, "cpu": {"reserved": {"coresPerZone": 1}}});
     let ours = ("berth-controller", "Apply", held);
-    let desired = desired_spec(&all, &infra("a", spec, &[ours.clone(), user_entry]), &[]).unwrap();
+    let desired =
+        desired_spec(&all, &infra_node("a", spec, &[ours.clone(), user_entry]), &[]).unwrap();
     assert_eq!(
         desired.overridden,
         BTreeMap::from([("ksm.mode".to_owned(), "kubectl-edit".to_owned())])
     );
     assert_eq!(desired.spec, json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}}));
-    assert!(!desired.differs, "no field to apply until the override is removed");
+    assert!(!desired.is_different, "no field to apply until the override is removed");
     let without_override = json!({"profile": "p", "cpu": {"reserved": {"coresPerZone": 1}}});
-    let desired = desired_spec(&all, &infra("a", without_override, &[ours]), &[]).unwrap();
-    assert!(desired.differs && desired.overridden.is_empty());
+    let desired = desired_spec(&all, &infra_node("a", without_override, &[ours]), &[]).unwrap();
+    assert!(desired.is_different && desired.overridden.is_empty());
     assert_eq!(desired.spec["ksm"]["mode"], "Off");
 }
 
@@ -135,7 +137,7 @@ fn peers_are_the_endpoints_of_other_hosts() {
         {"name": "overlay", "scenario": "Vxlan", "vxlan": {"localAddress": "0.0.0.0", "peers": ["10.9.0.1"]}}]}),
     )];
     let nodes = [node("a", "10.0.0.1"), node("b", "10.0.0.2"), node("c", "fd00::3")];
-    let agents = ["a", "b", "c"].map(|name| infra(name, json!({}), &[]));
+    let agents = ["a", "b", "c"].map(|name| infra_node(name, json!({}), &[]));
     let resolved = ResolvedProfiles::new(
         &all,
         nodes.iter().zip(&agents).map(|(node, one)| HostObjects { node, infra_node: Some(one) }),

@@ -8,8 +8,8 @@ use berth_api::names::condition::{
 use berth_api::{Condition, Time};
 use berth_api::{ConditionReason, HostProfile, HostProfileStatus};
 
-use super::resolved::{ResolvedProfiles, name_of};
-use super::selection::{Selection, ineligibility};
+use super::resolved::{ResolvedProfiles, profile_name};
+use super::selection::{Selection, ineligibility_reason};
 use super::spec::DesiredInfraNode;
 
 /// A condition to be set in a status.
@@ -31,7 +31,7 @@ const MAX_NAMES: usize = 8;
 /// Returns the condition for the status. `lastTransitionTime` changes only when the status of the condition changes.
 /// `now` must be in whole seconds, because times in objects have no fractions.
 #[must_use]
-pub fn condition(
+pub fn new_condition(
     update: &ConditionUpdate,
     before: &[Condition],
     generation: Option<i64>,
@@ -55,8 +55,8 @@ pub fn profile_status(
     resolved: &ResolvedProfiles,
     now: &Time,
 ) -> HostProfileStatus {
-    let outcome = resolved.outcome(&name_of(profile));
-    let (status, reason, message) = if let Some(fault) = ineligibility(profile) {
+    let outcome = resolved.outcome(&profile_name(profile));
+    let (status, reason, message) = if let Some(fault) = ineligibility_reason(profile) {
         ("False", ConditionReason::InvalidSpec, fault)
     } else if outcome.ties.is_empty() {
         // The message must not be empty: API servers before 1.21 turn an empty string into null, and then reject
@@ -91,7 +91,7 @@ pub fn profile_status(
     HostProfileStatus {
         observed_generation: generation,
         hosts: Some(outcome.hosts),
-        conditions: vec![condition(&update, before, generation, now)],
+        conditions: vec![new_condition(&update, before, generation, now)],
     }
 }
 
@@ -103,7 +103,8 @@ pub fn host_conditions(
 ) -> Vec<ConditionUpdate> {
     let mut all = Vec::new();
     if let Selection::Tie(profiles) = selection {
-        let names: BTreeSet<String> = profiles.iter().map(|profile| name_of(profile)).collect();
+        let names: BTreeSet<String> =
+            profiles.iter().map(|profile| profile_name(profile)).collect();
         let priority = profiles.first().map(|profile| profile.spec.priority).unwrap_or_default();
         let message = format!(
             "HostProfiles {} select this Node with the same priority {priority}: none of them is \
@@ -164,7 +165,7 @@ mod tests {
     use super::super::resolved::HostObjects;
     use super::*;
 
-    fn at(second: i64) -> Time {
+    fn time_at(second: i64) -> Time {
         Time(Timestamp::from_second(second).unwrap())
     }
 
@@ -184,7 +185,7 @@ mod tests {
         }
         let hosts = || nodes.iter().map(|node| HostObjects { node, infra_node: Some(&agents) });
         let resolved = ResolvedProfiles::new(&[Arc::new(p.clone()), q], hosts());
-        let status = profile_status(&p, &resolved, &at(5));
+        let status = profile_status(&p, &resolved, &time_at(5));
         let ready = &status.conditions[0];
         assert_eq!(
             (ready.status.as_str(), ready.reason.as_str(), status.hosts),
@@ -198,10 +199,10 @@ mod tests {
         // At a later time, an unchanged status keeps its transition time. Then the conflict is resolved, and the time
         // changes.
         p.status = Some(status.clone());
-        assert_eq!(profile_status(&p, &resolved, &at(9)), status);
+        assert_eq!(profile_status(&p, &resolved, &time_at(9)), status);
         let resolved = ResolvedProfiles::new(&[Arc::new(p.clone())], hosts());
-        let status = profile_status(&p, &resolved, &at(9));
+        let status = profile_status(&p, &resolved, &time_at(9));
         assert_eq!((status.hosts, status.conditions[0].status.as_str()), (Some(10), "True"));
-        assert_eq!(status.conditions[0].last_transition_time, at(9));
+        assert_eq!(status.conditions[0].last_transition_time, time_at(9));
     }
 }

@@ -20,12 +20,12 @@ pub fn tenant_networks(
     networks: &BTreeMap<String, NetworkScenario>,
 ) -> Vec<TenantNetworkSpec> {
     let mut all: Vec<_> =
-        tenants.iter().filter_map(|tenant| network(tenant, labels, networks)).collect();
+        tenants.iter().filter_map(|tenant| tenant_network(tenant, labels, networks)).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
 
-fn network(
+fn tenant_network(
     tenant: &TenantCluster,
     labels: &BTreeMap<String, String>,
     networks: &BTreeMap<String, NetworkScenario>,

@@ -12,12 +12,12 @@ use k8s_openapi::api::core::v1::Node;
 /// address of the uplink if the profile names an uplink, otherwise an address of the Node. An address in use is kept as
 /// long as it is a candidate.
 #[must_use]
-pub(super) fn address(
+pub(super) fn local_address(
     network: &NetworkSpec,
     node: &Node,
     infra_node: &InfraNode,
 ) -> Option<IpAddr> {
-    let configured = network.tunnels()?.local_address;
+    let configured = network.vxlan_settings()?.local_address;
     if !configured.is_unspecified() {
         return Some(configured);
     }
@@ -26,7 +26,7 @@ pub(super) fn address(
         None => node_addresses(node),
     };
     let mut candidates = candidates.into_iter().filter(|one| one.is_ipv4() == configured.is_ipv4());
-    let in_use = in_use(&infra_node.spec, &network.name);
+    let in_use = address_in_use(&infra_node.spec, &network.name);
     let in_use =
         in_use.filter(|one| one.is_ipv4() == configured.is_ipv4() && !one.is_unspecified());
     let first = candidates.next();
@@ -40,10 +40,10 @@ pub(super) fn address(
 }
 
 /// Returns the local VXLAN address that the spec of the host's InfraNode has now.
-pub(super) fn in_use(spec: &InfraNodeSpec, network: &str) -> Option<IpAddr> {
+pub(super) fn address_in_use(spec: &InfraNodeSpec, network: &str) -> Option<IpAddr> {
     let mut networks = spec.networks.iter().filter(|one| one.scenario == NetworkScenario::Vxlan);
     let network = networks.find(|one| one.name == network)?;
-    network.tunnels().map(|vxlan| vxlan.local_address)
+    network.vxlan_settings().map(|vxlan| vxlan.local_address)
 }
 
 fn node_addresses(node: &Node) -> Vec<IpAddr> {
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    fn vxlan(local: &str, uplink: Option<&str>) -> NetworkSpec {
+    fn vxlan_network(local: &str, uplink: Option<&str>) -> NetworkSpec {
         let mut network =
             json!({"name": "overlay", "scenario": "Vxlan", "vxlan": {"localAddress": local}});
         if let Some(uplink) = uplink {
@@ -86,8 +86,9 @@ mod tests {
         serde_json::from_value(json!({"status": {"addresses": addresses}})).unwrap()
     }
 
-    fn infra(in_use: Option<&str>, uplink: &[&str]) -> InfraNode {
-        let networks: Vec<NetworkSpec> = in_use.iter().map(|local| vxlan(local, None)).collect();
+    fn infra_node(in_use: Option<&str>, uplink: &[&str]) -> InfraNode {
+        let networks: Vec<NetworkSpec> =
+            in_use.iter().map(|local| vxlan_network(local, None)).collect();
         let uplinks = json!([{"name": "bond0", "kind": "Bond", "mac": "AC:1F:6B:8A:5F:C8", "addresses": uplink}]);
         serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": "a"},
@@ -97,41 +98,57 @@ mod tests {
     }
 
     fn address_text(network: &NetworkSpec, node: &Node, infra: &InfraNode) -> Option<String> {
-        address(network, node, infra).map(|address| address.to_string())
+        local_address(network, node, infra).map(|address| address.to_string())
     }
 
     #[test]
     fn an_unspecified_address_is_resolved_to_one_of_the_host() {
         let both = node(&["10.0.0.1", "fd00::1"]);
-        let none = infra(None, &[]);
-        assert_eq!(address_text(&vxlan("10.9.9.9", None), &both, &none).unwrap(), "10.9.9.9");
-        assert_eq!(address_text(&vxlan("0.0.0.0", None), &both, &none).unwrap(), "10.0.0.1");
-        assert_eq!(address_text(&vxlan("::", None), &both, &none).unwrap(), "fd00::1");
-        assert_eq!(address_text(&vxlan("::", None), &node(&["10.0.0.1"]), &none), None);
-        let bond = infra(None, &["192.0.2.7/24", "fd00::7/64"]);
+        let none = infra_node(None, &[]);
         assert_eq!(
-            address_text(&vxlan("0.0.0.0", Some("bond0")), &both, &bond).unwrap(),
+            address_text(&vxlan_network("10.9.9.9", None), &both, &none).unwrap(),
+            "10.9.9.9"
+        );
+        assert_eq!(
+            address_text(&vxlan_network("0.0.0.0", None), &both, &none).unwrap(),
+            "10.0.0.1"
+        );
+        assert_eq!(address_text(&vxlan_network("::", None), &both, &none).unwrap(), "fd00::1");
+        assert_eq!(address_text(&vxlan_network("::", None), &node(&["10.0.0.1"]), &none), None);
+        let bond = infra_node(None, &["192.0.2.7/24", "fd00::7/64"]);
+        assert_eq!(
+            address_text(&vxlan_network("0.0.0.0", Some("bond0")), &both, &bond).unwrap(),
             "192.0.2.7"
         );
-        assert_eq!(address_text(&vxlan("0.0.0.0", Some("eth9")), &both, &bond), None);
-        let mut by_mac = vxlan("::", Some("x"));
+        assert_eq!(address_text(&vxlan_network("0.0.0.0", Some("eth9")), &both, &bond), None);
+        let mut by_mac = vxlan_network("::", Some("x"));
         by_mac.uplink = serde_json::from_value(json!({"mac": "ac:1f:6b:8a:5f:c8"})).unwrap();
         assert_eq!(address_text(&by_mac, &both, &bond).unwrap(), "fd00::7");
     }
 
     #[test]
     fn an_address_in_use_is_kept() {
-        let open = vxlan("0.0.0.0", None);
+        let open = vxlan_network("0.0.0.0", None);
         let two = node(&["10.0.0.1", "10.0.0.2"]);
-        assert_eq!(address_text(&open, &two, &infra(Some("10.0.0.2"), &[])).unwrap(), "10.0.0.2");
-        assert_eq!(address_text(&open, &two, &infra(Some("10.0.0.3"), &[])).unwrap(), "10.0.0.1");
+        assert_eq!(
+            address_text(&open, &two, &infra_node(Some("10.0.0.2"), &[])).unwrap(),
+            "10.0.0.2"
+        );
+        assert_eq!(
+            address_text(&open, &two, &infra_node(Some("10.0.0.3"), &[])).unwrap(),
+            "10.0.0.1"
+        );
         // The Node has not reported its address yet.
         assert_eq!(
-            address_text(&open, &node(&[]), &infra(Some("10.0.0.3"), &[])).unwrap(),
+            address_text(&open, &node(&[]), &infra_node(Some("10.0.0.3"), &[])).unwrap(),
             "10.0.0.3"
         );
         assert_eq!(
-            address_text(&vxlan("::", None), &node(&[]), &infra(Some("10.0.0.3"), &[])),
+            address_text(
+                &vxlan_network("::", None),
+                &node(&[]),
+                &infra_node(Some("10.0.0.3"), &[])
+            ),
             None
         );
     }

@@ -1,17 +1,20 @@
 //! Parameters of requests, and conversion of their results, that several reconcilers share.
 
-use berth_api::names::CONTROLLER;
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
 pub(super) use berth_runtime::call::none_if_not_found;
 use kube::api::{PatchParams, PostParams};
 
 /// Returns the parameters of a create or replace, with the controller as the field manager.
 pub(super) fn post_params() -> PostParams {
-    PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() }
+    PostParams { field_manager: Some(CONTROLLER_FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
 /// Returns the parameters of a patch other than an apply, with the controller as the field manager.
 pub(super) fn patch_params() -> PatchParams {
-    PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some(CONTROLLER_FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
 }
 
 /// Error of a read that RBAC does not permit. The server's message names the verb, the user and the namespace.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::names::{CONTROLLER, CONTROLLER_STATUS_FIELD_MANAGER};
+use berth_api::names::{CONTROLLER_FIELD_MANAGER, CONTROLLER_STATUS_FIELD_MANAGER};
 use berth_runtime::call::{CallError, with_timeout};
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
@@ -35,14 +35,14 @@ impl std::fmt::Debug for Writer {
 
 /// Object to which a write applies fields.
 #[derive(Debug, Clone)]
-pub struct Target {
+pub struct ApplyTarget {
     resource: ApiResource,
     namespace: Option<String>,
     name: String,
     uid: Option<String>,
 }
 
-impl Target {
+impl ApplyTarget {
     /// Returns the target for an existing object. If the object was deleted, an apply does not create it again,
     /// because the target contains its UID.
     #[must_use]
@@ -89,11 +89,17 @@ impl Writer {
     /// Returns the error of the server, or [`CallError::NotSent`] if this process is not the leader.
     pub async fn apply(
         &self,
-        target: &Target,
+        target: &ApplyTarget,
         body: Value,
         conflict_policy: FieldConflictPolicy,
     ) -> Result<DynamicObject, CallError> {
-        self.patch(target, &Self::params(CONTROLLER, conflict_policy), body, Part::Main).await
+        self.patch(
+            target,
+            &Self::params(CONTROLLER_FIELD_MANAGER, conflict_policy),
+            body,
+            WrittenPart::Main,
+        )
+        .await
     }
 
     /// Applies the status of an object. `status` must contain all fields that the controller owns.
@@ -102,7 +108,7 @@ impl Writer {
     /// Returns the errors of [`Self::apply`].
     pub async fn apply_status(
         &self,
-        target: &Target,
+        target: &ApplyTarget,
         status: Value,
     ) -> Result<DynamicObject, CallError> {
         self.apply_status_as(CONTROLLER_STATUS_FIELD_MANAGER, target, status).await
@@ -116,12 +122,12 @@ impl Writer {
     pub async fn apply_status_as(
         &self,
         manager: &str,
-        target: &Target,
+        target: &ApplyTarget,
         status: Value,
     ) -> Result<DynamicObject, CallError> {
         // The apply is forced: the fields belong to the controller, or to an agent that is unresponsive.
         let params = Self::params(manager, FieldConflictPolicy::Force);
-        self.patch(target, &params, json!({"status": status}), Part::Status).await
+        self.patch(target, &params, json!({"status": status}), WrittenPart::Status).await
     }
 
     fn params(manager: &str, conflict_policy: FieldConflictPolicy) -> PatchParams {
@@ -131,10 +137,10 @@ impl Writer {
 
     async fn patch(
         &self,
-        target: &Target,
+        target: &ApplyTarget,
         params: &PatchParams,
         body: Value,
-        part: Part,
+        part: WrittenPart,
     ) -> Result<DynamicObject, CallError> {
         let (client, resource) = (self.client.clone(), &target.resource);
         let api: Api<DynamicObject> = match &target.namespace {
@@ -143,8 +149,10 @@ impl Writer {
         };
         let patch = Patch::Apply(target.add_identity(body));
         let written = match part {
-            Part::Main => with_timeout(api.patch(&target.name, params, &patch)).await?,
-            Part::Status => with_timeout(api.patch_status(&target.name, params, &patch)).await?,
+            WrittenPart::Main => with_timeout(api.patch(&target.name, params, &patch)).await?,
+            WrittenPart::Status => {
+                with_timeout(api.patch_status(&target.name, params, &patch)).await?
+            }
         };
         self.metrics.count_write(&resource.kind);
         Ok(written)
@@ -152,7 +160,7 @@ impl Writer {
 }
 
 #[derive(Clone, Copy)]
-enum Part {
+enum WrittenPart {
     Main,
     Status,
 }

@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use berth_extender::{FreeResources, KubeletRefusal, StageCounts, VM_SIZES};
+use berth_extender::{FreeResourceTotals, KubeletRefusal, StageCounts, VM_SIZES};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
@@ -55,19 +55,19 @@ struct KindLabels {
 #[derive(Debug)]
 pub(super) struct AssignmentMetrics {
     decisions: Family<DecisionLabels, Counter>,
-    seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
+    call_seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
     refusals: Family<ReasonLabels, Counter>,
     kubelet_refusals: Family<ReasonLabels, Counter>,
     reservations: Family<StageLabels, Gauge>,
-    free: Family<ResourceLabels, Gauge>,
-    stranded: Family<ResourceLabels, Gauge>,
-    zones: Family<SizeLabels, Gauge>,
+    free_resources: Family<ResourceLabels, Gauge>,
+    stranded_resources: Family<ResourceLabels, Gauge>,
+    zones_with_room: Family<SizeLabels, Gauge>,
     wakes: Counter,
     count_seconds: Family<KindLabels, Gauge<f64, AtomicU64>>,
     listed_timestamp: Gauge<f64, AtomicU64>,
 }
 
-fn buckets() -> Histogram {
+fn call_histogram() -> Histogram {
     Histogram::new([0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.2, 1.0, 8.0])
 }
 
@@ -75,13 +75,13 @@ impl AssignmentMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let this = Self {
             decisions: Family::default(),
-            seconds: Family::new_with_constructor(buckets as fn() -> Histogram),
+            call_seconds: Family::new_with_constructor(call_histogram as fn() -> Histogram),
             refusals: Family::default(),
             kubelet_refusals: Family::default(),
             reservations: Family::default(),
-            free: Family::default(),
-            stranded: Family::default(),
-            zones: Family::default(),
+            free_resources: Family::default(),
+            stranded_resources: Family::default(),
+            zones_with_room: Family::default(),
             wakes: Counter::default(),
             count_seconds: Family::default(),
             listed_timestamp: Gauge::default(),
@@ -91,7 +91,7 @@ impl AssignmentMetrics {
         for refusal in KubeletRefusal::ALL {
             drop(
                 this.kubelet_refusals
-                    .get_or_create(&ReasonLabels { reason: refusal.name().to_owned() }),
+                    .get_or_create(&ReasonLabels { reason: refusal.metric_label().to_owned() }),
             );
         }
         let r = registry;
@@ -103,7 +103,7 @@ impl AssignmentMetrics {
         r.register(
             "berth_assignment_seconds",
             "Duration of kube-scheduler's calls to the extender, including the time for which Berth delayed them",
-            this.seconds.clone(),
+            this.call_seconds.clone(),
         );
         r.register(
             "berth_assignment_refusals",
@@ -123,17 +123,17 @@ impl AssignmentMetrics {
         r.register(
             "berth_assignment_free",
             "Free pinnable CPUs, and free huge pages in bytes",
-            this.free.clone(),
+            this.free_resources.clone(),
         );
         r.register(
             "berth_assignment_stranded",
             "The part of berth_assignment_free in zones that lack the other resource",
-            this.stranded.clone(),
+            this.stranded_resources.clone(),
         );
         r.register(
             "berth_assignment_zones_with_room",
             "Zones with at least this number of free pinnable CPUs",
-            this.zones.clone(),
+            this.zones_with_room.clone(),
         );
         r.register(
             "berth_assignment_wakes",
@@ -155,7 +155,7 @@ impl AssignmentMetrics {
 
     pub(super) fn record_decision(&self, call: &'static str, result: &'static str, took: Duration) {
         self.decisions.get_or_create(&DecisionLabels { call, result }).inc();
-        self.seconds.get_or_create(&CallLabels { call }).observe(took.as_secs_f64());
+        self.call_seconds.get_or_create(&CallLabels { call }).observe(took.as_secs_f64());
     }
 
     pub(super) fn count_refusals(&self, hosts: &[(&str, Cow<'static, str>)]) {
@@ -191,26 +191,26 @@ impl AssignmentMetrics {
             ("bound", stages.bound),
             ("kept", stages.kept),
             ("leaving", stages.leaving),
-            ("waiting", stages.waiting),
+            ("waiting", stages.refused),
         ];
         for (stage, count) in all {
-            set(&self.reservations.get_or_create(&StageLabels { stage }), count);
+            set_gauge(&self.reservations.get_or_create(&StageLabels { stage }), count);
         }
     }
 
-    pub(super) fn set_free(&self, free: &FreeResources) {
+    pub(super) fn set_free(&self, free: &FreeResourceTotals) {
         let cpus = ResourceLabels { resource: "cpus" };
         let pages = ResourceLabels { resource: "hugepages" };
-        set(&self.free.get_or_create(&cpus), free.free_cpus);
-        set(&self.free.get_or_create(&pages), free.free_pages);
-        set(&self.stranded.get_or_create(&cpus), free.stranded_cpus);
-        set(&self.stranded.get_or_create(&pages), free.stranded_pages);
-        for (cpus, count) in VM_SIZES.into_iter().zip(free.zones) {
-            set(&self.zones.get_or_create(&SizeLabels { cpus }), count);
+        set_gauge(&self.free_resources.get_or_create(&cpus), free.free_cpus);
+        set_gauge(&self.free_resources.get_or_create(&pages), free.free_pages);
+        set_gauge(&self.stranded_resources.get_or_create(&cpus), free.stranded_cpus);
+        set_gauge(&self.stranded_resources.get_or_create(&pages), free.stranded_pages);
+        for (cpus, count) in VM_SIZES.into_iter().zip(free.zones_by_vm_size) {
+            set_gauge(&self.zones_with_room.get_or_create(&SizeLabels { cpus }), count);
         }
     }
 }
 
-fn set(gauge: &Gauge, value: impl TryInto<i64>) {
+fn set_gauge(gauge: &Gauge, value: impl TryInto<i64>) {
     gauge.set(value.try_into().unwrap_or(i64::MAX));
 }

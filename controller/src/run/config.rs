@@ -10,16 +10,16 @@ use futures::channel::mpsc::unbounded;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 
-use super::apply::Target;
-use super::clock::now;
+use super::apply::ApplyTarget;
+use super::clock::now_in_seconds;
 use super::context::{Context, INFRA_CONFIG};
 use super::reconcile::{ReconcileFailure, reconcile};
-use crate::profiles::{ConditionUpdate, condition, config_problems};
-use berth_runtime::reconcile::Options;
+use crate::profiles::{ConditionUpdate, config_problems, new_condition};
+use berth_runtime::reconcile::ReconcilerOptions;
 use berth_runtime::watch::Change;
 
-const OPTIONS: Options =
-    Options { name: "config", concurrency: 1, debounce: Duration::from_millis(200) };
+const OPTIONS: ReconcilerOptions =
+    ReconcilerOptions { name: "config", concurrency: 1, debounce: Duration::from_millis(200) };
 
 /// Reconciles the InfraConfig until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
@@ -80,7 +80,7 @@ async fn reconcile_config(
     let before =
         config.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
     let generation = config.metadata.generation;
-    let ready = condition(&update, before, generation, &now());
+    let ready = new_condition(&update, before, generation, &now_in_seconds());
     let is_new = !before.iter().any(|one| one.type_ == READY && one.message == ready.message);
     let status = InfraConfigStatus { observed_generation: generation, conditions: vec![ready] };
     if config.status.as_ref() == Some(&status) {
@@ -90,7 +90,7 @@ async fn reconcile_config(
     let body = serde_json::to_value(&status).unwrap_or_default();
     context
         .writer
-        .apply_status(&Target::from_object(config.as_ref()), body)
+        .apply_status(&ApplyTarget::from_object(config.as_ref()), body)
         .await
         .map_err(ReconcileFailure::with_request(request))?;
     if is_new && is_wrong {

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::apply::Writer;
-use super::events::Events;
+use super::events::EventEmitter;
 use super::fleet_store::FleetStore;
 use super::metrics::Metrics;
 use super::settings::Settings;
@@ -30,7 +30,7 @@ pub struct Context {
     /// Writer for server-side apply.
     pub writer: Writer,
     /// Emitter of Events.
-    pub events: Arc<Events>,
+    pub events: Arc<EventEmitter>,
     /// All Nodes, without the fields that no reconciler reads.
     pub nodes: Informer<Node>,
     /// All InfraNodes.
@@ -71,7 +71,7 @@ impl Context {
         Self {
             client: client.clone(),
             writer: Writer::new(client.clone(), Arc::clone(metrics)),
-            events: Arc::new(Events::new(client.clone(), &settings.identity)),
+            events: Arc::new(EventEmitter::new(client.clone(), &settings.identity)),
             nodes: Informer::start(client, tasks, watches, trim_node),
             infra_nodes: Informer::start(client, tasks, watches, |_| {}),
             profiles: Informer::start(client, tasks, watches, |profile| {

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_api::names::CONTROLLER;
-use berth_runtime::events::{MAX_NOTE_BYTES, publish};
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
+use berth_runtime::events::{MAX_NOTE_BYTES, publish_event};
 use berth_runtime::token_bucket::TokenBucket;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -17,23 +17,25 @@ use kube::{Client, Resource};
 const EVENT_RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
 /// Emits Events, with a rate limit for each object.
-pub struct Events {
+pub struct EventEmitter {
     recorder: Recorder,
     rate_limits: Mutex<HashMap<String, TokenBucket>>,
 }
 
-impl std::fmt::Debug for Events {
+impl std::fmt::Debug for EventEmitter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Events").finish_non_exhaustive()
     }
 }
 
-impl Events {
+impl EventEmitter {
     /// Returns an emitter. `identity` becomes `reportingInstance` of the Events.
     #[must_use]
     pub fn new(client: Client, identity: &str) -> Self {
-        let reporter =
-            Reporter { controller: CONTROLLER.to_owned(), instance: Some(identity.to_owned()) };
+        let reporter = Reporter {
+            controller: CONTROLLER_FIELD_MANAGER.to_owned(),
+            instance: Some(identity.to_owned()),
+        };
         Self { recorder: Recorder::new(client, reporter), rate_limits: Mutex::default() }
     }
 
@@ -58,7 +60,7 @@ impl Events {
         if !self.is_within_rate_limit(&reference) {
             return;
         }
-        let mut note = berth_runtime::cli::text::printable(note);
+        let mut note = berth_runtime::cli::text::replace_control_characters(note);
         while note.len() > MAX_NOTE_BYTES {
             note.pop();
         }
@@ -69,7 +71,7 @@ impl Events {
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        if let Err(error) = publish(&self.recorder, &event, reference).await {
+        if let Err(error) = publish_event(&self.recorder, &event, reference).await {
             tracing::warn!(reason, %error, "failed to write an Event");
         }
     }
@@ -85,7 +87,7 @@ impl Events {
         rate_limits
             .entry(key)
             .or_insert_with(|| TokenBucket::new(EVENT_RATE_LIMIT.0, EVENT_RATE_LIMIT.1))
-            .take(now)
+            .take_token(now)
             .is_ok()
     }
 }

@@ -23,12 +23,12 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 
 /// Queues of the reconcilers of hosts and of profiles.
 #[derive(Debug, Clone)]
-pub(super) struct Queues {
+pub(super) struct ReconcileQueues {
     pub(super) hosts: UnboundedSender<ObjectRef<InfraNode>>,
     pub(super) profiles: UnboundedSender<ObjectRef<HostProfile>>,
 }
 
-impl Queues {
+impl ReconcileQueues {
     /// Triggers a reconcile of a host. A send error is ignored: the queue has no receiver only if the program is
     /// ending.
     pub(super) fn enqueue_host(&self, name: &str) {
@@ -41,14 +41,14 @@ impl Queues {
 }
 
 /// Receivers of changes of the objects from which profiles are resolved.
-pub(super) struct Changes {
+pub(super) struct ChangeReceivers {
     pub(super) nodes: UnboundedReceiver<Change<Node>>,
     pub(super) infra_nodes: UnboundedReceiver<Change<InfraNode>>,
     pub(super) profiles: UnboundedReceiver<Change<HostProfile>>,
     pub(super) tenants: UnboundedReceiver<Change<TenantCluster>>,
 }
 
-impl Changes {
+impl ChangeReceivers {
     pub(super) fn subscribe(context: &Context) -> Self {
         Self {
             nodes: context.nodes.subscribe(),
@@ -60,8 +60,12 @@ impl Changes {
 }
 
 /// Watches the objects from which profiles are resolved, until the future is dropped.
-pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut changes: Changes) {
-    recompute(&context, &queues);
+pub(super) async fn watch_fleet(
+    context: Arc<Context>,
+    queues: ReconcileQueues,
+    mut changes: ChangeReceivers,
+) {
+    resolve_profiles(&context, &queues);
     // After it becomes the leader, this process reconciles all objects once.
     trigger_all(&context, &queues);
     let mut throttle = ReconcileThrottle::default();
@@ -69,34 +73,37 @@ pub(super) async fn watch_fleet(context: Arc<Context>, queues: Queues, mut chang
         let now = Instant::now();
         throttle.take_due(now).iter().for_each(|host| queues.enqueue_host(host));
         let due = throttle.due_at(now);
-        let handled = handle_next(&context, &queues, &mut changes, &mut throttle);
+        let handled = handle_next_change(&context, &queues, &mut changes, &mut throttle);
         let is_changed = match due {
             Some(due) => timeout_at(due, handled).await.unwrap_or_default(),
             None => handled.await,
         };
         if is_changed {
             let end = Instant::now() + DEBOUNCE;
-            while timeout_at(end, handle_next(&context, &queues, &mut changes, &mut throttle))
-                .await
-                .is_ok()
+            while timeout_at(
+                end,
+                handle_next_change(&context, &queues, &mut changes, &mut throttle),
+            )
+            .await
+            .is_ok()
             {}
-            recompute(&context, &queues);
+            resolve_profiles(&context, &queues);
         }
     }
 }
 
 /// Waits for the next change, and triggers the objects that it affects. Returns true if the profiles must be resolved
 /// again.
-async fn handle_next(
+async fn handle_next_change(
     context: &Context,
-    queues: &Queues,
-    changes: &mut Changes,
+    queues: &ReconcileQueues,
+    changes: &mut ChangeReceivers,
     throttle: &mut ReconcileThrottle,
 ) -> bool {
     tokio::select! {
         Some(change) = changes.nodes.recv() => match change {
             Change::Relisted => true,
-            Change::Object(before, after) => node_facts(before.as_deref()) != node_facts(after.as_deref()),
+            Change::Object(before, after) => relevant_node_fields(before.as_deref()) != relevant_node_fields(after.as_deref()),
         },
         Some(change) = changes.infra_nodes.recv() => match change {
             Change::Relisted => { trigger_all(context, queues); true }
@@ -106,7 +113,7 @@ async fn handle_next(
                 if let Some(after) = &after {
                     throttle.add(after.name_any());
                 }
-                host_facts(before.as_deref()) != host_facts(after.as_deref())
+                relevant_infra_node_fields(before.as_deref()) != relevant_infra_node_fields(after.as_deref())
             }
         },
         Some(change) = changes.profiles.recv() => match change {
@@ -115,7 +122,7 @@ async fn handle_next(
                 if let Some(after) = &after {
                     queues.enqueue_profile(&after.name_any());
                 }
-                profile_facts(before.as_deref()) != profile_facts(after.as_deref())
+                relevant_profile_fields(before.as_deref()) != relevant_profile_fields(after.as_deref())
             }
         },
         Some(change) = changes.tenants.recv() => {
@@ -130,12 +137,12 @@ async fn handle_next(
     }
 }
 
-fn trigger_all(context: &Context, queues: &Queues) {
+fn trigger_all(context: &Context, queues: &ReconcileQueues) {
     context.infra_nodes.all().iter().for_each(|host| queues.enqueue_host(&host.name_any()));
     context.profiles.all().iter().for_each(|profile| queues.enqueue_profile(&profile.name_any()));
 }
 
-fn recompute(context: &Context, queues: &Queues) {
+fn resolve_profiles(context: &Context, queues: &ReconcileQueues) {
     let nodes = context.nodes.all();
     let infra_nodes: Vec<_> =
         nodes.iter().map(|node| context.infra_nodes.get(&node.name_any())).collect();
@@ -181,12 +188,12 @@ fn recompute(context: &Context, queues: &Queues) {
 }
 
 /// Returns the fields of a Node on which the resolved profiles depend, for comparison.
-fn node_facts(node: Option<&Node>) -> impl PartialEq {
+fn relevant_node_fields(node: Option<&Node>) -> impl PartialEq {
     let addresses = |node: &Node| node.status.as_ref().and_then(|status| status.addresses.clone());
     node.map(|node| (node.metadata.uid.clone(), node.metadata.labels.clone(), addresses(node)))
 }
 
-fn host_facts(host: Option<&InfraNode>) -> impl PartialEq {
+fn relevant_infra_node_fields(host: Option<&InfraNode>) -> impl PartialEq {
     let uplinks = |host: &InfraNode| {
         let uplinks = host.status.iter().flat_map(|status| &status.capabilities.uplinks);
         uplinks.map(|uplink| (uplink.name.clone(), uplink.addresses.clone())).collect::<Vec<_>>()
@@ -194,7 +201,7 @@ fn host_facts(host: Option<&InfraNode>) -> impl PartialEq {
     host.map(|host| (host.metadata.uid.clone(), host.spec.networks.clone(), uplinks(host)))
 }
 
-fn profile_facts(profile: Option<&HostProfile>) -> impl PartialEq {
+fn relevant_profile_fields(profile: Option<&HostProfile>) -> impl PartialEq {
     profile.map(|profile| (profile.spec.clone(), profile.metadata.deletion_timestamp.clone()))
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use berth_api::Condition;
 use berth_api::names::condition::{PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN};
 use berth_api::{ConditionReason, HostProfile, InfraNode};
-use berth_runtime::field_conflicts::{conflicts, remove_field};
-use berth_runtime::reconcile::Options;
+use berth_runtime::field_conflicts::{conflicting_managers, remove_field};
+use berth_runtime::reconcile::ReconcilerOptions;
 use futures::channel::mpsc::unbounded;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -18,27 +18,27 @@ use kube::Api;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::apply::{FieldConflictPolicy, Target};
-use super::clock::now;
+use super::apply::{ApplyTarget, FieldConflictPolicy};
+use super::clock::now_in_seconds;
 use super::context::Context;
-use super::fleet_watch::{Changes, Queues, watch_fleet};
+use super::fleet_watch::{ChangeReceivers, ReconcileQueues, watch_fleet};
 use super::reconcile::{ReconcileFailure, reconcile};
-use super::unresponsive::Unresponsive;
+use super::unresponsive::UnresponsiveReason;
 use crate::profiles::{
-    ConditionUpdate, DesiredInfraNode, Selection, condition, desired_infra_node, host_conditions,
-    profile_labels, profile_status,
+    ConditionUpdate, DesiredInfraNode, Selection, desired_infra_node, host_conditions,
+    new_condition, profile_labels, profile_status,
 };
 
-const HOSTS: Options =
-    Options { name: "hosts", concurrency: 16, debounce: Duration::from_millis(100) };
-const PROFILES: Options =
-    Options { name: "profiles", concurrency: 4, debounce: Duration::from_millis(200) };
+const HOST_OPTIONS: ReconcilerOptions =
+    ReconcilerOptions { name: "hosts", concurrency: 16, debounce: Duration::from_millis(100) };
+const PROFILE_OPTIONS: ReconcilerOptions =
+    ReconcilerOptions { name: "profiles", concurrency: 4, debounce: Duration::from_millis(200) };
 /// Conditions of an InfraNode that this reconciler writes.
 const OWNED_CONDITIONS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
 
 /// Reconciles hosts and profiles until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
-    let changes = Changes::subscribe(&context);
+    let changes = ChangeReceivers::subscribe(&context);
     tokio::join!(
         context.nodes.wait_until_ready(),
         context.infra_nodes.wait_until_ready(),
@@ -47,7 +47,7 @@ pub(super) async fn run(context: Arc<Context>) {
     );
     let (hosts, host_queue) = unbounded();
     let (profiles, profile_queue) = unbounded();
-    let queues = Queues { hosts, profiles };
+    let queues = ReconcileQueues { hosts, profiles };
     let (unresponsive_sender, mut unresponsive) = tokio::sync::mpsc::unbounded_channel::<String>();
     let leases: Api<Lease> = Api::namespaced(context.client.clone(), &context.lease_namespace);
     let hosts_with_agent = || {
@@ -67,14 +67,14 @@ pub(super) async fn run(context: Arc<Context>) {
         context.agent_leases.watch(leases, hosts_with_agent, unresponsive_sender),
         trigger_unresponsive,
         reconcile(
-            HOSTS,
+            HOST_OPTIONS,
             Arc::clone(&context),
             context.infra_nodes.store().clone(),
             host_queue,
             reconcile_host
         ),
         reconcile(
-            PROFILES,
+            PROFILE_OPTIONS,
             Arc::clone(&context),
             context.profiles.store().clone(),
             profile_queue,
@@ -98,7 +98,7 @@ async fn reconcile_host(
     let node_labels = node.metadata.labels.as_ref().unwrap_or(&none);
     let mut wanted = desired_infra_node(&fleet, node_labels, &infra_node, &context.tenants.all());
     let written = match &mut wanted {
-        Some(wanted) if wanted.differs => write_spec(&context, &infra_node, wanted).await,
+        Some(wanted) if wanted.is_different => write_spec(&context, &infra_node, wanted).await,
         _ => Ok(()),
     };
     // The conditions are written even if the spec could not be applied.
@@ -117,7 +117,7 @@ async fn write_spec(
     infra_node: &InfraNode,
     wanted: &mut DesiredInfraNode,
 ) -> Result<(), ReconcileFailure> {
-    let target = Target::from_object(infra_node);
+    let target = ApplyTarget::from_object(infra_node);
     let request = format!("InfraNode {}: spec", infra_node.name_any());
     let mut body = json!({"spec": wanted.spec});
     let mut may_retry = true;
@@ -127,12 +127,12 @@ async fn write_spec(
                 Ok(_) => return Ok(()),
                 Err(error) => error,
             };
-        let conflicting_fields = error.status().map(conflicts).unwrap_or_default();
+        let conflicting_fields = error.status().map(conflicting_managers).unwrap_or_default();
         if conflicting_fields.is_empty() || !may_retry {
-            if error.code() == Some(422) {
+            if error.status_code() == Some(422) {
                 wanted.incomplete.push(format!("the server refuses the spec: {error}"));
             }
-            return Err(ReconcileFailure::Call(request, error));
+            return Err(ReconcileFailure::RequestFailed(request, error));
         }
         may_retry = false;
         for (path, manager) in conflicting_fields {
@@ -153,11 +153,11 @@ async fn update_conditions(
 ) -> Result<(), ReconcileFailure> {
     let before = infra_node.status.as_ref().map(|status| status.conditions.as_slice());
     let before = before.unwrap_or_default();
-    let now = now();
+    let now = now_in_seconds();
     let updates = host_conditions(selection, wanted);
     let mut conditions: Vec<Condition> = updates
         .iter()
-        .map(|update| condition(update, before, infra_node.metadata.generation, &now))
+        .map(|update| new_condition(update, before, infra_node.metadata.generation, &now))
         .collect();
     let written: Vec<&Condition> =
         before.iter().filter(|one| OWNED_CONDITIONS.contains(&one.type_.as_str())).collect();
@@ -183,13 +183,13 @@ async fn update_conditions(
         .collect();
     let agents = before.iter().filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
     conditions.extend(agents.filter_map(|one| {
-        let mark_unknown = |reason: &Unresponsive| {
+        let mark_unknown = |reason: &UnresponsiveReason| {
             let lease = format!("{}/{}", context.lease_namespace, infra_node.name_any());
             let message = match reason {
-                Unresponsive::Since(since) => format!(
+                UnresponsiveReason::LeaseExpired(since) => format!(
                     "the agent is unresponsive: its Lease {lease} was last renewed at {since}"
                 ),
-                Unresponsive::NoLease => {
+                UnresponsiveReason::NoLease => {
                     format!("the agent is unresponsive: there is no Lease {lease}")
                 }
             };
@@ -211,7 +211,7 @@ async fn update_conditions(
     let request = format!("InfraNode {}: conditions", infra_node.name_any());
     context
         .writer
-        .apply_status(&Target::from_object(infra_node), status)
+        .apply_status(&ApplyTarget::from_object(infra_node), status)
         .await
         .map_err(ReconcileFailure::with_request(request))?;
     if unresponsive.is_some() {
@@ -242,8 +242,10 @@ async fn apply_labels(
     }
     let request = format!("Node {}: labels", node.name_any());
     let body = json!({"metadata": {"labels": wanted}});
-    let written =
-        context.writer.apply(&Target::from_object(node), body, FieldConflictPolicy::Force).await;
+    let written = context
+        .writer
+        .apply(&ApplyTarget::from_object(node), body, FieldConflictPolicy::Force)
+        .await;
     written.map(drop).map_err(ReconcileFailure::with_request(request))
 }
 
@@ -251,12 +253,12 @@ async fn reconcile_profile(
     profile: Arc<HostProfile>,
     context: Arc<Context>,
 ) -> Result<(), ReconcileFailure> {
-    let status = profile_status(&profile, &context.fleet.get(), &now());
+    let status = profile_status(&profile, &context.fleet.get(), &now_in_seconds());
     if profile.status.as_ref() == Some(&status) {
         return Ok(());
     }
     let request = format!("HostProfile {}: status", profile.name_any());
-    let target = Target::from_object(profile.as_ref());
+    let target = ApplyTarget::from_object(profile.as_ref());
     let body: Value = serde_json::to_value(&status).unwrap_or_default();
     context
         .writer

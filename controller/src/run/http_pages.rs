@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_runtime::serve::{self, Page, Site};
+use berth_runtime::serve::{self, HttpSite, Page};
 use berth_runtime::watch::WatchHealth;
 
 use super::extender::ListState;
@@ -29,20 +29,20 @@ impl Pages {
     /// Returns the kinds that the reconcilers or the extender have not listed yet; `None` if all are listed. `/readyz`
     /// fails until then, so a rolling update waits until the new replica can answer kube-scheduler.
     fn not_ready_reason(&self) -> Option<String> {
-        let all = [self.watches.unlisted(), self.extender_list_state.not_ready_reason()];
+        let all = [self.watches.unlisted_reasons(), self.extender_list_state.not_ready_reason()];
         let all: Vec<String> = all.into_iter().flatten().collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
-impl Site for Pages {
+impl HttpSite for Pages {
     const PAGES: serve::Pages<Self> = &[
-        ("/metrics", |pages| Page::metrics(pages.metrics.render())),
+        ("/metrics", |pages| Page::metrics_page(pages.metrics.render())),
         // The program exits if any of its tasks ends, so a response proves that all tasks run.
         ("/healthz", |_| Page::healthy_page()),
         ("/readyz", |pages| match pages.not_ready_reason() {
             None => Page::healthy_page(),
-            Some(reason) => Page::unavailable(&reason),
+            Some(reason) => Page::unavailable_page(&reason),
         }),
     ];
 }

@@ -20,10 +20,10 @@ use kube::Api;
 use kube::core::DynamicObject;
 use serde_json::json;
 
-use super::apply::Target;
-use super::clock::now;
+use super::apply::ApplyTarget;
+use super::clock::now_in_seconds;
 use super::context::Context;
-use crate::profiles::{ConditionUpdate, condition};
+use crate::profiles::{ConditionUpdate, new_condition};
 
 /// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
 const KINDS_WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
@@ -32,7 +32,7 @@ const RETRY: Duration = Duration::from_secs(30);
 
 /// Reports the objects that cannot be parsed, until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
-    let malformed = context.watches.malformed();
+    let malformed = context.watches.malformed_objects();
     let mut reported: BTreeMap<ObjectKey, Option<String>> = BTreeMap::new();
     loop {
         let all = malformed.all();
@@ -43,7 +43,7 @@ pub(super) async fn run(context: Arc<Context>) {
             if reported.get(&key) == Some(&version) {
                 continue;
             }
-            match report(&context, &object).await {
+            match report_object(&context, &object).await {
                 Ok(()) => {
                     reported.insert(key, version);
                 }
@@ -61,13 +61,13 @@ pub(super) async fn run(context: Arc<Context>) {
             }
         };
         tokio::select! {
-            () = malformed.changed() => {}
+            () = malformed.wait_for_change() => {}
             () = retry => {}
         }
     }
 }
 
-async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), CallError> {
+async fn report_object(context: &Context, malformed: &MalformedObject) -> Result<(), CallError> {
     let MalformedObject { resource, metadata, .. } = malformed;
     let name = metadata.name.as_deref().unwrap_or_default();
     let client = context.client.clone();
@@ -78,8 +78,8 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
     let Some(object) = with_timeout(api.get_opt(name)).await? else { return Ok(()) };
     let object = serde_json::to_value(object).unwrap_or_default();
     // The object was corrected in the meantime, so there is nothing to report.
-    let Some(message) = (malformed.problem)(object.clone()) else { return Ok(()) };
-    let message = berth_runtime::cli::text::printable(&message);
+    let Some(message) = (malformed.find_problem)(object.clone()) else { return Ok(()) };
+    let message = berth_runtime::cli::text::replace_control_characters(&message);
     let before: Vec<Condition> = object["status"]["conditions"]
         .as_array()
         .into_iter()
@@ -97,9 +97,9 @@ async fn report(context: &Context, malformed: &MalformedObject) -> Result<(), Ca
             reason: ConditionReason::Malformed,
             message: message.clone(),
         };
-        let ready = condition(&update, &before, metadata.generation, &now());
+        let ready = new_condition(&update, &before, metadata.generation, &now_in_seconds());
         let namespace = metadata.namespace.as_deref();
-        let target = Target::new_target(resource.clone(), namespace, name);
+        let target = ApplyTarget::new_target(resource.clone(), namespace, name);
         // The condition has a separate field manager, so that the apply does not remove the other fields of the
         // status.
         let body = json!({"conditions": [ready]});

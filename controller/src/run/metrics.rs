@@ -3,7 +3,7 @@
 use std::fmt::Error;
 use std::time::Duration;
 
-use berth_runtime::reconcile::Recorder;
+use berth_runtime::reconcile::ReconcileRecorder;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -41,7 +41,7 @@ struct WriteLabels {
 pub struct Metrics {
     registry: Registry,
     reconciles: Family<ReconcileLabels, Counter>,
-    seconds: Family<ControllerLabels, Histogram, fn() -> Histogram>,
+    reconcile_seconds: Family<ControllerLabels, Histogram, fn() -> Histogram>,
     requests: Family<RequestLabels, Counter>,
     writes: Family<WriteLabels, Counter>,
     leader: Gauge,
@@ -49,7 +49,7 @@ pub struct Metrics {
     pub(super) assignment: AssignmentMetrics,
 }
 
-fn buckets() -> Histogram {
+fn reconcile_histogram() -> Histogram {
     Histogram::new([0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0])
 }
 
@@ -60,7 +60,7 @@ impl Default for Metrics {
         registry.register("berth_controller_build", "Version of the controller", Info::new(build));
         let (reconciles, requests) = (Family::default(), Family::default());
         let (writes, leader) = (Family::default(), Gauge::default());
-        let seconds = Family::new_with_constructor(buckets as fn() -> Histogram);
+        let seconds = Family::new_with_constructor(reconcile_histogram as fn() -> Histogram);
         let r = &mut registry;
         r.register(
             "berth_controller_reconciles",
@@ -84,15 +84,25 @@ impl Default for Metrics {
             Clone::clone(&leader),
         );
         let assignment = AssignmentMetrics::register(r);
-        Self { registry, assignment, reconciles, seconds, requests, writes, leader }
+        Self {
+            registry,
+            assignment,
+            reconciles,
+            reconcile_seconds: seconds,
+            requests,
+            writes,
+            leader,
+        }
     }
 }
 
-impl Recorder for Metrics {
+impl ReconcileRecorder for Metrics {
     fn record_reconcile(&self, controller: &'static str, succeeded: bool, took: Duration) {
         let result = if succeeded { "ok" } else { "error" };
         self.reconciles.get_or_create(&ReconcileLabels { controller, result }).inc();
-        self.seconds.get_or_create(&ControllerLabels { controller }).observe(took.as_secs_f64());
+        self.reconcile_seconds
+            .get_or_create(&ControllerLabels { controller })
+            .observe(took.as_secs_f64());
     }
 }
 

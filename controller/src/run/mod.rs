@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use berth_api::names::CONTROLLER;
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_runtime::client;
 use berth_runtime::leader_election::{ElectionConfig, LeaderElector, LeaderGuard};
 use berth_runtime::serve;
@@ -48,7 +48,7 @@ pub use metrics::Metrics;
 pub use settings::Settings;
 
 /// Name of the leader lease.
-const LEASE: &str = "berth-controller";
+const LEADER_LEASE: &str = "berth-controller";
 /// Timeout of the release of the leader lease when the program ends.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -112,14 +112,14 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let election = ElectionConfig {
-        lease: LEASE,
+        lease_name: LEADER_LEASE,
         identity: settings.identity.clone(),
-        duration: settings.lease_duration,
-        field_manager: CONTROLLER,
+        lease_duration: settings.lease_duration,
+        field_manager: CONTROLLER_FIELD_MANAGER,
     };
     let mut elector = LeaderElector::new(leases, election, guard);
     let (identity, namespace) = (&settings.identity, &settings.lease_namespace);
-    tracing::info!(identity, namespace, lease = LEASE, "started leader election");
+    tracing::info!(identity, namespace, lease = LEADER_LEASE, "started leader election");
     // The reconcilers are stopped when this set is dropped.
     let mut reconcilers = JoinSet::new();
     let result = loop {
@@ -140,8 +140,8 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             _ = sigint.recv() => break Ok(()),
             // No task ends in normal operation. If a task ends, the program exits, and systemd or the kubelet
             // restarts the program.
-            Some(ended) = reconcilers.join_next() => break Err(unexpected_end(ended)),
-            Some(ended) = watch_tasks.join_next() => break Err(unexpected_end(ended)),
+            Some(ended) = reconcilers.join_next() => break Err(unexpected_end_error(ended)),
+            Some(ended) = watch_tasks.join_next() => break Err(unexpected_end_error(ended)),
         }
     };
     tracing::info!(identity, "stopping");
@@ -178,7 +178,7 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     all
 }
 
-fn unexpected_end(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error {
+fn unexpected_end_error(ended: Result<(), tokio::task::JoinError>) -> anyhow::Error {
     let cause = ended.err().map(|error| format!(": {error}")).unwrap_or_default();
     anyhow::anyhow!("a task ended unexpectedly, which is a bug of berth-controller{cause}")
 }

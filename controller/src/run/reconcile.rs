@@ -4,9 +4,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_runtime::backoff::jittered;
+use berth_runtime::backoff::add_jitter;
 use berth_runtime::call::CallError;
-use berth_runtime::reconcile::{Action, Options, ReconcileError, run};
+use berth_runtime::reconcile::{Action, ReconcileError, ReconcilerOptions, run_reconciler};
 use futures::channel::mpsc::UnboundedReceiver;
 use kube::Resource;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -18,25 +18,25 @@ use super::context::Context;
 pub enum ReconcileFailure {
     /// A request that failed, and its error.
     #[error("{0}: {1}")]
-    Call(String, CallError),
+    RequestFailed(String, CallError),
     /// A prerequisite that is not met yet.
     #[error("{0}")]
-    Wait(String),
+    PrerequisiteNotMet(String),
 }
 
 impl ReconcileFailure {
     /// Returns a function that adds the description of a request to its error.
     pub fn with_request(request: impl Into<String>) -> impl FnOnce(CallError) -> Self {
         let request = request.into();
-        move |error| Self::Call(request, error)
+        move |error| Self::RequestFailed(request, error)
     }
 }
 
 impl ReconcileError for ReconcileFailure {
     fn retry_after(&self) -> Duration {
         match self {
-            Self::Call(_, error) => error.retry_after(),
-            Self::Wait(_) => Duration::ZERO,
+            Self::RequestFailed(_, error) => error.retry_after(),
+            Self::PrerequisiteNotMet(_) => Duration::ZERO,
         }
     }
 }
@@ -44,7 +44,7 @@ impl ReconcileError for ReconcileFailure {
 /// Reconciles each object that the queue names and the store contains, until the future is dropped. An object in the
 /// desired state is reconciled again after the time of `--resync`, plus or minus a quarter.
 pub async fn reconcile<K, F, R>(
-    options: Options,
+    options: ReconcilerOptions,
     context: Arc<Context>,
     store: Store<K>,
     queue: UnboundedReceiver<ObjectRef<K>>,
@@ -57,7 +57,7 @@ pub async fn reconcile<K, F, R>(
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let reconcile = |object: Arc<K>| {
         let reconciled = reconcile(object, Arc::clone(&context));
-        async move { reconciled.await.map(|()| Action::requeue(jittered(resync))) }
+        async move { reconciled.await.map(|()| Action::requeue(add_jitter(resync))) }
     };
-    run(options, (), store, queue, metrics, reconcile).await;
+    run_reconciler(options, (), store, queue, metrics, reconcile).await;
 }

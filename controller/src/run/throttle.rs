@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 /// Minimum time between reconciles. The spec of a host contains all its tenants, so the cost of a write grows with
 /// the number of tenants.
-const PERIOD: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Names of the objects to be reconciled, and the time at which objects were last taken.
 #[derive(Debug, Default)]
 pub(super) struct ReconcileThrottle {
     names: BTreeSet<String>,
-    last: Option<Instant>,
+    last_taken_at: Option<Instant>,
 }
 
 impl ReconcileThrottle {
@@ -26,7 +26,7 @@ impl ReconcileThrottle {
     /// Returns the time at which the objects are due: now, or one period after the last call of [`Self::take_due`] that
     /// returned objects. `None` if there are no objects.
     pub(super) fn due_at(&self, now: Instant) -> Option<Instant> {
-        let next = self.last.and_then(|last| last.checked_add(PERIOD));
+        let next = self.last_taken_at.and_then(|last| last.checked_add(MIN_INTERVAL));
         (!self.names.is_empty()).then(|| next.map_or(now, |next| next.max(now)))
     }
 
@@ -35,7 +35,7 @@ impl ReconcileThrottle {
         if self.due_at(now).is_none_or(|due| due > now) {
             return BTreeSet::new();
         }
-        self.last = Some(now);
+        self.last_taken_at = Some(now);
         std::mem::take(&mut self.names)
     }
 }
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_due_at_once_and_a_burst_once_a_period() {
+    fn the_first_object_is_due_at_once_and_a_burst_once_per_period() {
         let begin = Instant::now();
         let at = |millis: u64| begin + Duration::from_millis(millis);
         let mut burst = ReconcileThrottle::default();

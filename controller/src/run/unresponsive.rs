@@ -16,7 +16,7 @@ use kube::{Api, ResourceExt as _};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Interval between checks for expired Leases.
-const INTERVAL: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Time after which an agent without a Lease is treated as unresponsive. An agent creates its Lease when it starts.
 const MISSING_LEASE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ const MISSING_LEASE_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(super) struct AgentLeases {
     renewals: Mutex<BTreeMap<String, Renewal>>,
-    absent: Mutex<MissingLeases>,
+    missing: Mutex<MissingLeases>,
 }
 
 /// Agents without a Lease.
@@ -33,16 +33,16 @@ pub(super) struct AgentLeases {
 struct MissingLeases {
     /// Time since which the Lease of each agent is missing. For a Lease that was missing at the start of the watch,
     /// this is the start of the watch.
-    since: BTreeMap<String, Instant>,
+    missing_since: BTreeMap<String, Instant>,
     /// Agents without a Lease whose unresponsiveness has been reported in conditions.
     reported: BTreeSet<String>,
 }
 
 /// Reason why an agent is unresponsive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unresponsive {
+pub(super) enum UnresponsiveReason {
     /// The Lease has expired. The value is the time of its last renewal, as the agent wrote it.
-    Since(String),
+    LeaseExpired(String),
     /// The agent has no Lease.
     NoLease,
 }
@@ -51,41 +51,43 @@ pub(super) enum Unresponsive {
 #[derive(Debug, Clone)]
 struct Renewal {
     /// `renewTime` of the Lease, as the agent wrote it.
-    renewed: String,
-    seen: Instant,
+    renew_time: String,
+    seen_at: Instant,
     lease_duration: Duration,
     /// True if the expiry has been reported in the conditions of the InfraNode.
-    reported: bool,
+    is_reported: bool,
 }
 
 impl AgentLeases {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Renewal>> {
+    fn lock_renewals(&self) -> MutexGuard<'_, BTreeMap<String, Renewal>> {
         self.renewals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn missing_leases(&self) -> MutexGuard<'_, MissingLeases> {
-        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_missing_leases(&self) -> MutexGuard<'_, MissingLeases> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the reason why an agent is unresponsive; `None` if the agent is responsive or the reason has already
     /// been reported.
-    pub(super) fn unreported_reason(&self, node: &str) -> Option<Unresponsive> {
-        if let Some(renewal) = self.lock().get(node) {
-            return (renewal.has_expired() && !renewal.reported)
-                .then(|| Unresponsive::Since(renewal.renewed.clone()));
+    pub(super) fn unreported_reason(&self, node: &str) -> Option<UnresponsiveReason> {
+        if let Some(renewal) = self.lock_renewals().get(node) {
+            return (renewal.has_expired() && !renewal.is_reported)
+                .then(|| UnresponsiveReason::LeaseExpired(renewal.renew_time.clone()));
         }
-        let absent = self.missing_leases();
-        let has_expired =
-            absent.since.get(node).is_some_and(|since| since.elapsed() >= MISSING_LEASE_TIMEOUT);
-        (has_expired && !absent.reported.contains(node)).then_some(Unresponsive::NoLease)
+        let absent = self.lock_missing_leases();
+        let has_expired = absent
+            .missing_since
+            .get(node)
+            .is_some_and(|since| since.elapsed() >= MISSING_LEASE_TIMEOUT);
+        (has_expired && !absent.reported.contains(node)).then_some(UnresponsiveReason::NoLease)
     }
 
     /// Records that the unresponsiveness of an agent has been reported in conditions, so that it is reported only
     /// once. An agent that still runs but cannot renew its Lease then writes its own conditions again.
     pub(super) fn mark_reported(&self, node: &str) {
-        match self.lock().get_mut(node) {
-            Some(renewal) => renewal.reported = true,
-            None => drop(self.missing_leases().reported.insert(node.to_owned())),
+        match self.lock_renewals().get_mut(node) {
+            Some(renewal) => renewal.is_reported = true,
+            None => drop(self.lock_missing_leases().reported.insert(node.to_owned())),
         }
     }
 
@@ -94,13 +96,13 @@ impl AgentLeases {
         let renewed = spec.renew_time.as_ref().map(|time| time.0.to_string()).unwrap_or_default();
         let seconds =
             u64::try_from(spec.lease_duration_seconds.unwrap_or_default()).unwrap_or_default();
-        let mut all = self.lock();
-        let known = all.get(&lease.name_any()).filter(|known| known.renewed == renewed).cloned();
+        let mut all = self.lock_renewals();
+        let known = all.get(&lease.name_any()).filter(|known| known.renew_time == renewed).cloned();
         let new = Renewal {
-            renewed,
-            seen: Instant::now(),
+            renew_time: renewed,
+            seen_at: Instant::now(),
             lease_duration: Duration::ZERO,
-            reported: false,
+            is_reported: false,
         };
         let renewal =
             Renewal { lease_duration: Duration::from_secs(seconds), ..known.unwrap_or(new) };
@@ -109,24 +111,24 @@ impl AgentLeases {
 
     /// Returns the Nodes whose agents have become unresponsive since the last call, and updates `known`. A Node is
     /// left out if its agent has neither a Lease nor a report.
-    fn newly_unresponsive(
+    fn update_unresponsive(
         &self,
         known: &mut BTreeSet<String>,
         reported: Vec<String>,
     ) -> Vec<String> {
-        let all = self.lock();
+        let all = self.lock_renewals();
         let mut unresponsive: BTreeSet<String> = all
             .iter()
             .filter(|(_, renewal)| renewal.has_expired())
             .map(|(name, _)| name.clone())
             .collect();
-        let mut absent = self.missing_leases();
+        let mut absent = self.lock_missing_leases();
         let without_lease: BTreeSet<String> =
             reported.into_iter().filter(|name| !all.contains_key(name)).collect();
-        absent.since.retain(|name, _| without_lease.contains(name));
+        absent.missing_since.retain(|name, _| without_lease.contains(name));
         absent.reported.retain(|name| without_lease.contains(name));
         for name in without_lease {
-            let since = *absent.since.entry(name.clone()).or_insert_with(Instant::now);
+            let since = *absent.missing_since.entry(name.clone()).or_insert_with(Instant::now);
             if since.elapsed() >= MISSING_LEASE_TIMEOUT {
                 unresponsive.insert(name);
             }
@@ -146,7 +148,7 @@ impl AgentLeases {
     ) {
         let mut events = watcher(leases, watcher::Config::default()).default_backoff().boxed();
         let (mut known, mut last_error) = (BTreeSet::new(), String::new());
-        let mut ticks = tokio::time::interval(INTERVAL);
+        let mut ticks = tokio::time::interval(CHECK_INTERVAL);
         let mut listed = BTreeSet::new();
         let mut is_listed = false;
         loop {
@@ -160,10 +162,10 @@ impl AgentLeases {
                     }
                     Some(Ok(Event::InitDone)) => {
                         is_listed = true;
-                        self.lock().retain(|name, _| listed.contains(name));
+                        self.lock_renewals().retain(|name, _| listed.contains(name));
                     }
                     Some(Ok(Event::Delete(lease))) => {
-                        self.lock().remove(&lease.name_any());
+                        self.lock_renewals().remove(&lease.name_any());
                     }
                     Some(Err(error)) => {
                         let error = berth_runtime::cli::text::error_chain(&error);
@@ -176,7 +178,7 @@ impl AgentLeases {
                 },
                 _ = ticks.tick() => {
                     let reported = if is_listed { reported() } else { Vec::new() };
-                    for node in self.newly_unresponsive(&mut known, reported) {
+                    for node in self.update_unresponsive(&mut known, reported) {
                         tracing::info!(%node, "agent is unresponsive");
                         unresponsive.send(node).unwrap_or_default();
                     }
@@ -188,7 +190,7 @@ impl AgentLeases {
 
 impl Renewal {
     fn has_expired(&self) -> bool {
-        !self.lease_duration.is_zero() && self.seen.elapsed() >= self.lease_duration
+        !self.lease_duration.is_zero() && self.seen_at.elapsed() >= self.lease_duration
     }
 }
 
@@ -205,20 +207,20 @@ mod tests {
             "spec": {"leaseDurationSeconds": 40, "renewTime": "2026-01-01T00:00:00.000000Z"}});
         leases.observe(&serde_json::from_value(lease).unwrap());
         assert_eq!(
-            leases.newly_unresponsive(&mut known, reported()),
+            leases.update_unresponsive(&mut known, reported()),
             [""; 0],
             "the agent may be starting"
         );
         assert_eq!(leases.unreported_reason("a"), None);
         let long_ago = Instant::now().checked_sub(MISSING_LEASE_TIMEOUT).unwrap();
-        leases.missing_leases().since.insert("a".to_owned(), long_ago);
-        assert_eq!(leases.newly_unresponsive(&mut known, reported()), ["a"]);
+        leases.lock_missing_leases().missing_since.insert("a".to_owned(), long_ago);
+        assert_eq!(leases.update_unresponsive(&mut known, reported()), ["a"]);
         assert_eq!(
             (leases.unreported_reason("a"), leases.unreported_reason("b")),
-            (Some(Unresponsive::NoLease), None)
+            (Some(UnresponsiveReason::NoLease), None)
         );
         leases.mark_reported("a");
-        assert_eq!(leases.newly_unresponsive(&mut known, reported()), [""; 0], "reported once");
+        assert_eq!(leases.update_unresponsive(&mut known, reported()), [""; 0], "reported once");
         assert_eq!(leases.unreported_reason("a"), None);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::hosts::HostState;
-use super::ids::NetworkId;
+use super::network_id::NetworkId;
 
 /// Tenants that must be reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,13 +16,13 @@ pub enum AffectedTenants {
         /// Namespaces of the affected tenants.
         tenants: BTreeSet<String>,
         /// True if all tenants that are being deleted are affected too, because their deletion waits for hosts.
-        deleting: bool,
+        includes_deleting: bool,
     },
 }
 
 impl Default for AffectedTenants {
     fn default() -> Self {
-        Self::Some { tenants: BTreeSet::new(), deleting: false }
+        Self::Some { tenants: BTreeSet::new(), includes_deleting: false }
     }
 }
 
@@ -40,18 +40,19 @@ impl AffectedTenants {
                 host.networks.clone(),
                 host.mtus.clone(),
                 host.unresponsive_since,
-                host.unnamed.clone(),
+                host.unnamed_counts.clone(),
             )
         };
         if shared(before) != shared(after) {
             return Self::All;
         }
-        let all = before.desired.keys().chain(after.desired.keys());
-        let is_other = |tenant: &&String| tenant_part(before, tenant) != tenant_part(after, tenant);
+        let all = before.desired_networks.keys().chain(after.desired_networks.keys());
+        let is_other =
+            |tenant: &&String| tenant_fields(before, tenant) != tenant_fields(after, tenant);
         let tenants = all.filter(is_other).cloned().collect();
         let deleting = before.has_reported != after.has_reported
             || before.failed_removals != after.failed_removals;
-        Self::Some { tenants, deleting }
+        Self::Some { tenants, includes_deleting: deleting }
     }
 
     /// Adds the tenants of `other` to this set.
@@ -60,8 +61,8 @@ impl AffectedTenants {
             (Self::All, _) => {}
             (this, Self::All) => *this = Self::All,
             (
-                Self::Some { tenants, deleting },
-                Self::Some { tenants: other_tenants, deleting: other_deleting },
+                Self::Some { tenants, includes_deleting: deleting },
+                Self::Some { tenants: other_tenants, includes_deleting: other_deleting },
             ) => {
                 tenants.extend(other_tenants);
                 *deleting |= other_deleting;
@@ -72,13 +73,13 @@ impl AffectedTenants {
 
 /// Returns the fields of a host's state on which one tenant depends; `None` if the host does not have to carry the
 /// tenant.
-fn tenant_part<'a>(
+fn tenant_fields<'a>(
     host: &'a HostState,
     tenant: &str,
 ) -> Option<(&'a (String, NetworkId), bool, Option<&'a String>)> {
-    let desired = host.desired.get(tenant)?;
-    let reason = host.not_ready.get(&(desired.0.clone(), tenant.to_owned()));
-    Some((desired, host.reported.contains_key(tenant), reason))
+    let desired = host.desired_networks.get(tenant)?;
+    let reason = host.not_ready_reasons.get(&(desired.0.clone(), tenant.to_owned()));
+    Some((desired, host.reported_networks.contains_key(tenant), reason))
 }
 
 #[cfg(test)]
@@ -111,26 +112,27 @@ mod tests {
         HostState::new(&infra, Some(&BTreeMap::new()))
     }
 
-    fn some(tenants: &[&str], deleting: bool) -> AffectedTenants {
+    fn some_tenants(tenants: &[&str], deleting: bool) -> AffectedTenants {
         AffectedTenants::Some {
             tenants: tenants.iter().map(|name| (*name).to_owned()).collect(),
-            deleting,
+            includes_deleting: deleting,
         }
     }
 
-    fn failed(tenant: &str) -> Value {
+    fn failed_network(tenant: &str) -> Value {
         json!([{"tenant": tenant, "vlan": 7, "state": "Failed", "message": "no uplink"}])
     }
 
     #[test]
     fn a_new_tenant_affects_no_other() {
         let id = NetworkId::Vlan(100.try_into().unwrap());
-        let first = host(&[("cluster-a", 100)], true, failed("cluster-x"));
-        let added = host(&[("cluster-a", 100), ("cluster-b", 101)], false, failed("cluster-x"));
+        let first = host(&[("cluster-a", 100)], true, failed_network("cluster-x"));
+        let added =
+            host(&[("cluster-a", 100), ("cluster-b", 101)], false, failed_network("cluster-x"));
         let added = added.with_previous(&first);
         assert_eq!(
             AffectedTenants::from_difference(Some(&first), Some(&added)),
-            some(&["cluster-b"], true)
+            some_tenants(&["cluster-b"], true)
         );
         assert_eq!(added.not_ready_reason("cluster-a", "trunk", id), None);
         let new = NetworkId::Vlan(101.try_into().unwrap());
@@ -138,11 +140,12 @@ mod tests {
             added.not_ready_reason("cluster-b", "trunk", new).unwrap(),
             "its agent has not reported yet"
         );
-        let done = host(&[("cluster-a", 100), ("cluster-b", 101)], true, failed("cluster-x"));
+        let done =
+            host(&[("cluster-a", 100), ("cluster-b", 101)], true, failed_network("cluster-x"));
         let done = done.with_previous(&added);
         assert_eq!(
             AffectedTenants::from_difference(Some(&added), Some(&done)),
-            some(&["cluster-b"], true)
+            some_tenants(&["cluster-b"], true)
         );
         assert_eq!(done.not_ready_reason("cluster-b", "trunk", new), None);
     }
@@ -151,13 +154,13 @@ mod tests {
     fn a_changed_vlan_or_a_returning_tenant_is_unknown_until_the_next_report() {
         let first = host(&[("cluster-a", 100)], true, json!([]));
         let other = host(&[("cluster-a", 102)], false, json!([])).with_previous(&first);
-        assert!(other.reported.is_empty());
+        assert!(other.reported_networks.is_empty());
         let gone = host(&[], false, json!([])).with_previous(&first);
         let back = host(&[("cluster-a", 100)], false, json!([])).with_previous(&gone);
-        assert!(back.reported.is_empty());
+        assert!(back.reported_networks.is_empty());
         assert_eq!(
             AffectedTenants::from_difference(Some(&gone), Some(&back)),
-            some(&["cluster-a"], false)
+            some_tenants(&["cluster-a"], false)
         );
     }
 
@@ -171,22 +174,22 @@ mod tests {
             AffectedTenants::All
         );
         assert_eq!(AffectedTenants::from_difference(None, Some(&first)), AffectedTenants::All);
-        let failing = host(&[("cluster-a", 100)], true, failed("cluster-a"));
-        let named = host(&[("cluster-a", 100)], true, failed("cluster-x"));
+        let failing = host(&[("cluster-a", 100)], true, failed_network("cluster-a"));
+        let named = host(&[("cluster-a", 100)], true, failed_network("cluster-x"));
         assert_eq!(
             AffectedTenants::from_difference(Some(&failing), Some(&named)),
-            some(&["cluster-a"], false)
+            some_tenants(&["cluster-a"], false)
         );
     }
 
     #[test]
     fn affected_tenants_merge() {
         let mut all = AffectedTenants::default();
-        all.merge(some(&["a"], false));
-        all.merge(some(&["b"], true));
-        assert_eq!(all, some(&["a", "b"], true));
+        all.merge(some_tenants(&["a"], false));
+        all.merge(some_tenants(&["b"], true));
+        assert_eq!(all, some_tenants(&["a", "b"], true));
         all.merge(AffectedTenants::All);
-        all.merge(some(&["c"], false));
+        all.merge(some_tenants(&["c"], false));
         assert_eq!(all, AffectedTenants::All);
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use berth_api::{InfraConfigSpec, VlanClaim};
 use k8s_openapi::jiff::Timestamp;
 
-use super::claims::quarantine_ends;
-use super::ids::NetworkId;
+use super::claims::quarantine_end;
+use super::network_id::NetworkId;
 
 /// A TenantCluster that exists. It may be in deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum ClaimAction<'a> {
 
 /// Returns the actions that are due now, and the time at which the next action is due.
 #[must_use]
-pub fn actions<'a>(
+pub fn due_actions<'a>(
     claims: &'a [Arc<VlanClaim>],
     live_tenants: &BTreeMap<String, LiveTenant>,
     config: &InfraConfigSpec,
@@ -51,7 +51,7 @@ pub fn actions<'a>(
                 .as_ref()
                 .map(|(network, assigned)| *network == claim.spec.network && Some(*assigned) == id)
         });
-        match (quarantine_ends(claim, config), needed) {
+        match (quarantine_end(claim, config), needed) {
             (None, None | Some(Some(false))) => claim_actions.push(ClaimAction::Release(claim)),
             (Some(_), Some(Some(true))) => claim_actions.push(ClaimAction::Reclaim(claim)),
             (Some(end), None | Some(Some(false))) if end <= now => {

@@ -1,8 +1,8 @@
 //! Chooses the VLAN or VNI of a tenant.
 //!
 //! The choice is a proposal. The creation of the VlanClaim is the lock, because the API server accepts each name only
-//! once. Therefore the lists may be stale: the caller adds a refused name to [`ClaimState::refused`] and calls
-//! [`choose`] again, which returns the next candidate.
+//! once. Therefore the lists may be stale: the caller adds a refused name to [`ClaimState::refused_names`] and calls
+//! [`choose_id`] again, which returns the next candidate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
 use super::fault::Fault;
-use super::ids::NetworkId;
+use super::network_id::NetworkId;
 use super::shared_segment;
 use berth_kubevirt_render::stable_hash::stable_hash;
 
 /// Default of InfraConfig's `spec.vlanQuarantineSeconds`.
-const QUARANTINE: u32 = 3600;
+const DEFAULT_QUARANTINE_SECONDS: u32 = 3600;
 
 /// Request of a tenant for a VLAN or VNI.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct IdRequest<'a> {
     /// Name of the TenantCluster.
     pub tenant: &'a str,
     /// UID of the TenantCluster.
@@ -29,11 +29,11 @@ pub struct Request<'a> {
     /// Name of the tenant's host network.
     pub network: &'a str,
     /// True if tenants of the network are separated by VNIs instead of VLANs.
-    pub by_vni: bool,
+    pub uses_vnis: bool,
     /// VLAN or VNI that the spec of the tenant requests; no other number is acceptable.
-    pub fixed: Option<NetworkId>,
+    pub requested_id: Option<NetworkId>,
     /// VLAN or VNI in the status of the tenant, which its machines may already use.
-    pub recorded: Option<NetworkId>,
+    pub recorded_id: Option<NetworkId>,
 }
 
 /// State on which the choice depends: pools, and VLANs and VNIs in use.
@@ -44,17 +44,17 @@ pub struct ClaimState<'a> {
     /// All existing VlanClaims.
     pub claims: &'a [Arc<VlanClaim>],
     /// Names of claims that exist on the API server but may not be in `claims` yet.
-    pub refused: &'a BTreeSet<String>,
+    pub refused_names: &'a BTreeSet<String>,
     /// VLANs and VNIs on the same network that NetworkAttachmentDefinitions of other users contain, each with the
     /// name of the definition.
-    pub foreign: &'a BTreeMap<NetworkId, String>,
+    pub foreign_ids: &'a BTreeMap<NetworkId, String>,
 }
 
-/// Result of [`choose`].
+/// Result of [`choose_id`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Choice<'a> {
+pub enum IdChoice<'a> {
     /// The tenant already has this claim.
-    Held(NetworkId),
+    KeepClaim(NetworkId),
     /// Take over a claim in quarantine that belonged to an earlier TenantCluster of the same name.
     TakeOver(NetworkId, &'a VlanClaim),
     /// Create a claim to this VLAN or VNI.
@@ -63,15 +63,17 @@ pub enum Choice<'a> {
 
 /// Returns the time for which no other tenant gets a VLAN or VNI after the deletion of its tenant.
 #[must_use]
-pub fn quarantine(config: &InfraConfigSpec) -> SignedDuration {
-    SignedDuration::from_secs(config.vlan_quarantine_seconds.unwrap_or(QUARANTINE).into())
+pub fn quarantine_duration(config: &InfraConfigSpec) -> SignedDuration {
+    SignedDuration::from_secs(
+        config.vlan_quarantine_seconds.unwrap_or(DEFAULT_QUARANTINE_SECONDS).into(),
+    )
 }
 
 /// Returns the end of a claim's quarantine; `None` if the claim is not in quarantine.
 #[must_use]
-pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Timestamp> {
+pub fn quarantine_end(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Timestamp> {
     let released = claim.status.as_ref()?.released_at.as_ref()?.0;
-    Some(released.checked_add(quarantine(config)).unwrap_or(Timestamp::MAX))
+    Some(released.checked_add(quarantine_duration(config)).unwrap_or(Timestamp::MAX))
 }
 
 /// Chooses a VLAN or VNI for a tenant.
@@ -79,25 +81,25 @@ pub fn quarantine_ends(claim: &VlanClaim, config: &InfraConfigSpec) -> Option<Ti
 /// # Errors
 /// Returns a fault if no number is free, or if the requested number is not free. In the second case, the fault names
 /// the user of the number.
-pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<'a>, Fault> {
+pub fn choose_id<'a>(request: IdRequest<'_>, state: ClaimState<'a>) -> Result<IdChoice<'a>, Fault> {
     if let Some(id) = claimed_id(request, state.claims) {
-        return match request.fixed {
+        return match request.requested_id {
             Some(fixed) if fixed != id => Err(Fault::new(
                 ConditionReason::NetworkIdImmutable,
                 format!(
                     "spec.network requests {fixed}, but the tenant has {id}: delete the tenant and create it again"
                 ),
             )),
-            _ => Ok(Choice::Held(id)),
+            _ => Ok(IdChoice::KeepClaim(id)),
         };
     }
-    check_fixed(request)?;
-    if let Some((id, claim)) = released_by_same_name(request, state) {
-        return Ok(Choice::TakeOver(id, claim));
+    check_requested_id(request)?;
+    if let Some((id, claim)) = find_released_claim(request, state) {
+        return Ok(IdChoice::TakeOver(id, claim));
     }
-    let taken = taken_ids(request, state);
+    let taken = ids_in_use(request, state);
     let contested = shared_segment::contested_vlans(state.config, request.network);
-    if let Some(fixed) = request.fixed {
+    if let Some(fixed) = request.requested_id {
         if let Some(other) = fixed.vlan().and_then(|vlan| contested.get(&vlan)) {
             let message = format!(
                 "spec.network requests {fixed} on {}, which is also in the pool of network \
@@ -109,7 +111,7 @@ pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<
             return Err(Fault::new(ConditionReason::PoolsOverlap, message));
         }
         return match taken.get(&fixed) {
-            None => Ok(Choice::Create(fixed)),
+            None => Ok(IdChoice::Create(fixed)),
             Some(current_use) => {
                 let message = format!(
                     "spec.network requests {fixed} on {}, which {current_use}: request another \
@@ -120,15 +122,15 @@ pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<
             }
         };
     }
-    let pool = Pool::for_request(state.config, request)?;
-    let before = request.recorded.filter(|id| pool.contains(*id));
+    let pool = IdPool::for_request(state.config, request)?;
+    let before = request.recorded_id.filter(|id| pool.contains(*id));
     // The tenant has no claim, so another tenant may have its earlier VLAN by now. If that VLAN is free, it is chosen
     // first, because the tenant's VMs use it.
     let is_contested = |id: &NetworkId| id.vlan().is_some_and(|vlan| contested.contains_key(&vlan));
-    let preferred = pool.by_preference(request).filter(|id| !is_contested(id));
+    let preferred = pool.ids_by_preference(request).filter(|id| !is_contested(id));
     let mut ids = before.into_iter().chain(preferred);
     match ids.find(|id| !taken.contains_key(id)) {
-        Some(id) => Ok(Choice::Create(id)),
+        Some(id) => Ok(IdChoice::Create(id)),
         None => Err(exhausted_pool_fault(request, &pool, &taken, &contested)),
     }
 }
@@ -137,20 +139,20 @@ pub fn choose<'a>(request: Request<'_>, state: ClaimState<'a>) -> Result<Choice<
 /// the same time. The number in the status has priority. Without such a number, the lowest number is returned, so that
 /// all controllers choose the same number.
 #[must_use]
-pub fn claimed_id(request: Request<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
+pub fn claimed_id(request: IdRequest<'_>, claims: &[Arc<VlanClaim>]) -> Option<NetworkId> {
     let is_own = |claim: &VlanClaim| {
         claim.spec.tenant_uid == request.uid && claim.spec.network == request.network
     };
     let ids = || {
         let own = claims.iter().map(Arc::as_ref).filter(|claim| is_own(claim));
-        own.filter_map(NetworkId::from_claim).filter(|id| id.is_vni() == request.by_vni)
+        own.filter_map(NetworkId::from_claim).filter(|id| id.is_vni() == request.uses_vnis)
     };
-    request.recorded.filter(|before| ids().any(|id| id == *before)).or_else(|| ids().min())
+    request.recorded_id.filter(|before| ids().any(|id| id == *before)).or_else(|| ids().min())
 }
 
-fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
+fn check_requested_id(request: IdRequest<'_>) -> Result<(), Fault> {
     let invalid = |message| Err(Fault::new(ConditionReason::InvalidNetworkId, message));
-    match request.fixed {
+    match request.requested_id {
         Some(NetworkId::Vlan(vlan)) if !vlan.is_allowed_for_tenants() => invalid(
             "spec.network.vlan: VLAN 1 is the default VLAN of switches and bridges; request \
              another VLAN"
@@ -159,10 +161,10 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
         Some(NetworkId::Vni(0 | 16_777_216..)) => {
             invalid("spec.network.vni: must be from 1 to 16777215".to_owned())
         }
-        Some(id) if id.is_vni() != request.by_vni => invalid(format!(
+        Some(id) if id.is_vni() != request.uses_vnis => invalid(format!(
             "spec.network requests {id}, but tenants of network {} have {}",
             request.network,
-            if request.by_vni { "VNIs" } else { "VLANs" }
+            if request.uses_vnis { "VNIs" } else { "VLANs" }
         )),
         _ => Ok(()),
     }
@@ -170,26 +172,26 @@ fn check_fixed(request: Request<'_>) -> Result<(), Fault> {
 
 /// Returns a claim in quarantine of an earlier tenant with the same name. The tenant may take it over, because the
 /// quarantine only protects other tenants.
-fn released_by_same_name<'a>(
-    request: Request<'_>,
+fn find_released_claim<'a>(
+    request: IdRequest<'_>,
     state: ClaimState<'a>,
 ) -> Option<(NetworkId, &'a VlanClaim)> {
     let all = state.claims.iter().map(Arc::as_ref).filter(|claim| {
         claim.spec.tenant == request.tenant
             && claim.spec.network == request.network
             // A claim that is not released may belong to a newer tenant that this controller has not yet seen.
-            && quarantine_ends(claim, state.config).is_some()
+            && quarantine_end(claim, state.config).is_some()
     });
     let all = all.filter_map(|claim| Some((NetworkId::from_claim(claim)?, claim)));
     let shared_ids = ids_on_shared_segment(request, state);
     all.filter(|(id, claim)| {
-        id.is_vni() == request.by_vni
-            && request.fixed.is_none_or(|fixed| fixed == *id)
-            && !state.refused.contains(&claim.name_any())
-            && !state.foreign.contains_key(id)
+        id.is_vni() == request.uses_vnis
+            && request.requested_id.is_none_or(|fixed| fixed == *id)
+            && !state.refused_names.contains(&claim.name_any())
+            && !state.foreign_ids.contains_key(id)
             && !shared_ids.contains_key(id)
     })
-    .min_by_key(|(id, _)| (Some(*id) != request.recorded, *id))
+    .min_by_key(|(id, _)| (Some(*id) != request.recorded_id, *id))
 }
 
 /// User of a VLAN or VNI that is not free. The error message completes a sentence, such as "requests VLAN 7 on
@@ -208,7 +210,7 @@ enum IdInUse {
 
 impl IdInUse {
     fn from_claim(claim: &VlanClaim, tenant: String, state: ClaimState<'_>) -> Self {
-        match quarantine_ends(claim, state.config) {
+        match quarantine_end(claim, state.config) {
             Some(until) => Self::Quarantine(tenant, until),
             None => Self::Tenant(tenant),
         }
@@ -217,7 +219,7 @@ impl IdInUse {
 
 /// Returns the VLANs and VNIs of other tenants on those other networks that may share a wire with this network.
 fn ids_on_shared_segment(
-    request: Request<'_>,
+    request: IdRequest<'_>,
     state: ClaimState<'_>,
 ) -> BTreeMap<NetworkId, IdInUse> {
     let mut all = BTreeMap::new();
@@ -234,9 +236,9 @@ fn ids_on_shared_segment(
     all
 }
 
-fn taken_ids(request: Request<'_>, state: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
+fn ids_in_use(request: IdRequest<'_>, state: ClaimState<'_>) -> BTreeMap<NetworkId, IdInUse> {
     let mut all: BTreeMap<NetworkId, IdInUse> = state
-        .foreign
+        .foreign_ids
         .iter()
         .map(|(id, name)| (*id, IdInUse::Foreign(format!("NetworkAttachmentDefinition {name}"))))
         .collect();
@@ -256,15 +258,15 @@ fn taken_ids(request: Request<'_>, state: ClaimState<'_>) -> BTreeMap<NetworkId,
             None => id.parse().ok().map(NetworkId::Vlan),
         }
     };
-    for id in state.refused.iter().filter_map(parse_id) {
+    for id in state.refused_names.iter().filter_map(parse_id) {
         all.entry(id).or_insert(IdInUse::Refused);
     }
     all
 }
 
 fn exhausted_pool_fault(
-    request: Request<'_>,
-    pool: &Pool,
+    request: IdRequest<'_>,
+    pool: &IdPool,
     taken: &BTreeMap<NetworkId, IdInUse>,
     contested: &BTreeMap<VlanId, String>,
 ) -> Fault {
@@ -297,8 +299,8 @@ fn exhausted_pool_fault(
          NetworkAttachmentDefinitions of other users{contested_note}; extend {}",
         request.network,
         pool.len(),
-        if request.by_vni { "VNIs" } else { "VLANs" },
-        pool.text,
+        if request.uses_vnis { "VNIs" } else { "VLANs" },
+        pool.ranges_text,
         pool.field,
     );
     Fault::new(ConditionReason::PoolExhausted, message)
@@ -306,29 +308,29 @@ fn exhausted_pool_fault(
 
 /// Pool of VLANs or VNIs for the tenants of a network.
 #[derive(Debug)]
-struct Pool {
-    ids: Ids,
-    text: String,
+struct IdPool {
+    ids: PoolIds,
+    ranges_text: String,
     field: &'static str,
 }
 
 #[derive(Debug)]
-enum Ids {
+enum PoolIds {
     Vlans(Vec<VlanId>),
     Vnis(berth_api::VniRange),
 }
 
-impl Pool {
-    fn for_request(config: &InfraConfigSpec, request: Request<'_>) -> Result<Self, Fault> {
+impl IdPool {
+    fn for_request(config: &InfraConfigSpec, request: IdRequest<'_>) -> Result<Self, Fault> {
         let none = |field: &str| {
             let network = request.network;
             let message = format!("InfraConfig default: {field} has no pool for network {network}");
             Fault::new(ConditionReason::NoPool, message)
         };
-        if request.by_vni {
+        if request.uses_vnis {
             let field = "spec.vniRange";
             let range = config.vni_range.ok_or_else(|| none(field))?;
-            return Ok(Self { ids: Ids::Vnis(range), text: range.to_string(), field });
+            return Ok(Self { ids: PoolIds::Vnis(range), ranges_text: range.to_string(), field });
         }
         let field = "spec.vlanPools";
         let mut ids = BTreeSet::new();
@@ -342,21 +344,21 @@ impl Pool {
         if ids.is_empty() {
             return Err(none(field));
         }
-        let ids = Ids::Vlans(ids.into_iter().collect());
-        Ok(Self { ids, text: texts.join(","), field })
+        let ids = PoolIds::Vlans(ids.into_iter().collect());
+        Ok(Self { ids, ranges_text: texts.join(","), field })
     }
 
     fn len(&self) -> usize {
         match &self.ids {
-            Ids::Vlans(ids) => ids.len(),
-            Ids::Vnis(range) => usize::try_from(range.count()).unwrap_or(usize::MAX),
+            PoolIds::Vlans(ids) => ids.len(),
+            PoolIds::Vnis(range) => usize::try_from(range.count()).unwrap_or(usize::MAX),
         }
     }
 
     fn nth(&self, index: usize) -> Option<NetworkId> {
         match &self.ids {
-            Ids::Vlans(ids) => ids.get(index).copied().map(NetworkId::Vlan),
-            Ids::Vnis(range) => {
+            PoolIds::Vlans(ids) => ids.get(index).copied().map(NetworkId::Vlan),
+            PoolIds::Vnis(range) => {
                 u32::try_from(index).ok().and_then(|place| range.get(place)).map(NetworkId::Vni)
             }
         }
@@ -364,8 +366,8 @@ impl Pool {
 
     fn contains(&self, id: NetworkId) -> bool {
         match (&self.ids, id) {
-            (Ids::Vlans(ids), NetworkId::Vlan(id)) => ids.binary_search(&id).is_ok(),
-            (Ids::Vnis(range), NetworkId::Vni(id)) => range.contains(id),
+            (PoolIds::Vlans(ids), NetworkId::Vlan(id)) => ids.binary_search(&id).is_ok(),
+            (PoolIds::Vnis(range), NetworkId::Vni(id)) => range.contains(id),
             _ => false,
         }
     }
@@ -373,9 +375,9 @@ impl Pool {
     /// Returns all numbers of the pool. The hash of the tenant's name determines the first number. Thus a tenant that
     /// is created again gets the same number as before if it is free, and two tenants that are created at the same time
     /// seldom request the same number.
-    fn by_preference(&self, request: Request<'_>) -> impl Iterator<Item = NetworkId> {
+    fn ids_by_preference(&self, request: IdRequest<'_>) -> impl Iterator<Item = NetworkId> {
         let len = self.len();
-        let hash = hash_of(&[request.tenant, request.network]);
+        let hash = hash_strings(&[request.tenant, request.network]);
         let count = u64::try_from(len).unwrap_or(u64::MAX).max(1);
         let start = usize::try_from(hash.checked_rem(count).unwrap_or(0)).unwrap_or(0);
         (start..len).chain(0..start.min(len)).filter_map(|place| self.nth(place))
@@ -384,7 +386,7 @@ impl Pool {
 
 /// Returns a hash of several strings. Strings that are split differently, such as "ab", "c" and "a", "bc", have
 /// different hashes.
-pub(super) fn hash_of(parts: &[&str]) -> u64 {
+pub(super) fn hash_strings(parts: &[&str]) -> u64 {
     stable_hash(parts.iter().flat_map(|part| part.bytes().chain([0])))
 }
 

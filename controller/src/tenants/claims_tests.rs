@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::tenants::claim_gc::{ClaimAction, LiveTenant, actions};
+use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions};
 
 fn config(ranges: &str) -> InfraConfigSpec {
     serde_json::from_value(json!({
@@ -24,12 +24,19 @@ fn vlan(id: u16) -> NetworkId {
     NetworkId::Vlan(id.try_into().unwrap())
 }
 
-fn request<'a>(tenant: &'a str, uid: &'a str) -> Request<'a> {
-    Request { tenant, uid, network: "trunk", by_vni: false, fixed: None, recorded: None }
+fn request<'a>(tenant: &'a str, uid: &'a str) -> IdRequest<'a> {
+    IdRequest {
+        tenant,
+        uid,
+        network: "trunk",
+        uses_vnis: false,
+        requested_id: None,
+        recorded_id: None,
+    }
 }
 
 fn claim(id: u16, tenant: &str, uid: &str, released: Option<i64>) -> Arc<VlanClaim> {
-    let mut claim = vlan(id).claim("trunk", tenant, uid);
+    let mut claim = vlan(id).to_claim("trunk", tenant, uid);
     let released_at = released.map(|second| Time(Timestamp::from_second(second).unwrap()));
     claim.status = released.map(|_| VlanClaimStatus { released_at });
     Arc::new(claim)
@@ -37,7 +44,7 @@ fn claim(id: u16, tenant: &str, uid: &str, released: Option<i64>) -> Arc<VlanCla
 
 /// Chooses a VLAN on network `trunk` from these ranges, claims and refused names.
 fn choose_with(
-    request: Request<'_>,
+    request: IdRequest<'_>,
     ranges: &str,
     claims: &[Arc<VlanClaim>],
     refused: &[&str],
@@ -47,11 +54,12 @@ fn choose_with(
     let refused: BTreeSet<String> = refused.iter().map(|name| (*name).to_owned()).collect();
     let foreign: BTreeMap<NetworkId, String> =
         foreign.iter().map(|id| (vlan(*id), "legacy/net".to_owned())).collect();
-    let claim_state = ClaimState { config: &config, claims, refused: &refused, foreign: &foreign };
-    choose(request, claim_state).map(|choice| match choice {
-        Choice::Held(id) => ("have".to_owned(), id),
-        Choice::Create(id) => ("create".to_owned(), id),
-        Choice::TakeOver(id, claim) => (format!("take over {}", claim.spec.tenant_uid), id),
+    let claim_state =
+        ClaimState { config: &config, claims, refused_names: &refused, foreign_ids: &foreign };
+    choose_id(request, claim_state).map(|choice| match choice {
+        IdChoice::KeepClaim(id) => ("have".to_owned(), id),
+        IdChoice::Create(id) => ("create".to_owned(), id),
+        IdChoice::TakeOver(id, claim) => (format!("take over {}", claim.spec.tenant_uid), id),
     })
 }
 
@@ -60,7 +68,7 @@ fn created(id: u16) -> (String, NetworkId) {
 }
 
 #[test]
-fn a_recreated_tenant_requests_the_same_vlan_and_others_request_others() {
+fn a_recreated_tenant_requests_the_same_vlan() {
     let first = choose_with(request("abc", "1"), "100-199", &[], &[], &[]).unwrap();
     assert_eq!(first, choose_with(request("abc", "2"), "100-199", &[], &[], &[]).unwrap());
     // Users can observe the result of the hash: after an upgrade of Berth, a tenant must request the same VLAN.
@@ -100,7 +108,7 @@ fn vlans_in_use_are_skipped() {
 
 #[test]
 fn a_requested_vlan_may_be_outside_the_pool_but_must_be_free() {
-    let fixed = |id| Request { fixed: Some(vlan(id)), ..request("abc", "1") };
+    let fixed = |id| IdRequest { requested_id: Some(vlan(id)), ..request("abc", "1") };
     let claims = [claim(300, "x", "9", None), claim(301, "y", "8", Some(0))];
     assert_eq!(choose_with(fixed(299), "100", &claims, &[], &[]), Ok(created(299)));
     for (id, words) in [
@@ -115,14 +123,14 @@ fn a_requested_vlan_may_be_outside_the_pool_but_must_be_free() {
     let fault =
         choose_with(fixed(120), "100", &[claim(110, "abc", "1", None)], &[], &[]).unwrap_err();
     assert!(fault.message.contains("requests VLAN 120, but the tenant has VLAN 110"), "{fault}");
-    let vni = Request { fixed: Some(NetworkId::Vni(5)), ..request("abc", "1") };
+    let vni = IdRequest { requested_id: Some(NetworkId::Vni(5)), ..request("abc", "1") };
     let fault = choose_with(vni, "100", &[], &[], &[]).unwrap_err();
     assert!(fault.message.contains("have VLANs"), "{fault}");
 }
 
 #[test]
 fn vnis_are_chosen_like_vlans() {
-    let of_vni = Request { by_vni: true, ..request("abc", "1") };
+    let of_vni = IdRequest { uses_vnis: true, ..request("abc", "1") };
     let (action, id) = choose_with(of_vni, "100", &[], &[], &[]).unwrap();
     assert_eq!(action, "create");
     assert!(matches!(id, NetworkId::Vni(10_000..=10_002)));
@@ -135,7 +143,7 @@ fn vnis_are_chosen_like_vlans() {
 
 /// A controller that is restarted at any moment finds the existing claim in the next reconcile.
 #[test]
-fn after_a_restart_the_claim_is_found() {
+fn an_existing_claim_is_found_after_a_restart() {
     let own = claim(107, "abc", "1", None);
     let held = |id| Ok(("have".to_owned(), vlan(id)));
     assert_eq!(choose_with(request("abc", "1"), "100-199", &[own], &[], &[]), held(107));
@@ -143,7 +151,7 @@ fn after_a_restart_the_claim_is_found() {
     // without a status.
     let both = [claim(109, "abc", "1", None), claim(108, "abc", "1", None)];
     assert_eq!(choose_with(request("abc", "1"), "100-199", &both, &[], &[]), held(108));
-    let with_status = Request { recorded: Some(vlan(109)), ..request("abc", "1") };
+    let with_status = IdRequest { recorded_id: Some(vlan(109)), ..request("abc", "1") };
     assert_eq!(choose_with(with_status, "100-199", &both, &[], &[]), held(109));
     // Lost claims are created again for the VLAN that the machines use.
     assert_eq!(choose_with(with_status, "100-199", &[], &[], &[]), Ok(created(109)));
@@ -154,7 +162,7 @@ fn a_later_tenant_of_the_same_name_takes_over_a_released_claim() {
     let released = [claim(120, "abc", "old", Some(0))];
     let chosen = choose_with(request("abc", "new"), "100-199", &released, &[], &[]);
     assert_eq!(chosen, Ok(("take over old".to_owned(), vlan(120))));
-    let other_tenant = Request { fixed: Some(vlan(120)), ..request("x", "new") };
+    let other_tenant = IdRequest { requested_id: Some(vlan(120)), ..request("x", "new") };
     assert_eq!(
         choose_with(other_tenant, "100-199", &released, &[], &[]).unwrap_err().reason,
         ConditionReason::NetworkIdInUse
@@ -186,7 +194,7 @@ fn unneeded_claims_are_released_and_deleted() {
         ("6".to_owned(), live_tenant("back", Some(107))),
     ]);
     let (todo, next) =
-        actions(&claims, &alive, &config("100-199"), Timestamp::from_second(60).unwrap());
+        due_actions(&claims, &alive, &config("100-199"), Timestamp::from_second(60).unwrap());
     let todo: Vec<String> = todo
         .iter()
         .map(|one| match one {
@@ -204,13 +212,13 @@ fn unneeded_claims_are_released_and_deleted() {
 
 /// A simulated API server that accepts only one claim of each name. The lists of its controllers may be of any age.
 #[derive(Default)]
-struct Server {
+struct SimulatedServer {
     claims: Vec<Arc<VlanClaim>>,
 }
 
-impl Server {
+impl SimulatedServer {
     fn create(&mut self, id: NetworkId, tenant: &str, uid: &str) -> bool {
-        let claim = id.claim("trunk", tenant, uid);
+        let claim = id.to_claim("trunk", tenant, uid);
         let is_free = self.claims.iter().all(|one| one.name_any() != claim.name_any());
         if is_free {
             self.claims.push(Arc::new(claim));
@@ -220,16 +228,16 @@ impl Server {
 
     /// Runs one attempt of a controller to get a VLAN for a tenant. The controller sees only the first claims, and may be
     /// killed before it writes the status.
-    fn place(
+    fn run_attempt(
         &mut self,
         tenant: &str,
-        seen: usize,
+        visible_count: usize,
         pool: &str,
         statuses: &mut BTreeMap<String, NetworkId>,
-        killed: bool,
+        is_killed: bool,
     ) {
         let config = config(pool);
-        let claims: Vec<Arc<VlanClaim>> = self.claims.iter().take(seen).cloned().collect();
+        let claims: Vec<Arc<VlanClaim>> = self.claims.iter().take(visible_count).cloned().collect();
         let foreign = BTreeMap::new();
         let mut refused = BTreeSet::new();
         let uid = format!("uid-{tenant}");
@@ -238,31 +246,30 @@ impl Server {
             let claim_state = ClaimState {
                 config: &config,
                 claims: &claims,
-                refused: &refused,
-                foreign: &foreign,
+                refused_names: &refused,
+                foreign_ids: &foreign,
             };
-            let id =
-                match choose(Request { recorded: before, ..request(tenant, &uid) }, claim_state) {
-                    Ok(Choice::Held(id)) => id,
-                    Ok(Choice::Create(id)) => {
-                        if !self.create(id, tenant, &uid) {
-                            let name = id.claim_name("trunk");
-                            let existing =
-                                self.claims.iter().find(|one| one.name_any() == name).unwrap();
-                            if existing.spec.tenant_uid != uid {
-                                assert!(
-                                    refused.insert(name),
-                                    "the same VLAN is never requested twice"
-                                );
-                                continue;
-                            }
+            let id = match choose_id(
+                IdRequest { recorded_id: before, ..request(tenant, &uid) },
+                claim_state,
+            ) {
+                Ok(IdChoice::KeepClaim(id)) => id,
+                Ok(IdChoice::Create(id)) => {
+                    if !self.create(id, tenant, &uid) {
+                        let name = id.claim_name("trunk");
+                        let existing =
+                            self.claims.iter().find(|one| one.name_any() == name).unwrap();
+                        if existing.spec.tenant_uid != uid {
+                            assert!(refused.insert(name), "the same VLAN is never requested twice");
+                            continue;
                         }
-                        id
                     }
-                    Ok(Choice::TakeOver(..)) => unreachable!("nothing was released"),
-                    Err(_) => return,
-                };
-            if !killed {
+                    id
+                }
+                Ok(IdChoice::TakeOver(..)) => unreachable!("nothing was released"),
+                Err(_) => return,
+            };
+            if !is_killed {
                 // The controller that writes the status first wins.
                 statuses.entry(tenant.to_owned()).or_insert(id);
             }
@@ -273,18 +280,18 @@ impl Server {
 
 proptest! {
     #[test]
-    fn no_two_tenants_ever_have_the_same(
+    fn no_two_tenants_have_the_same_vlan(
         steps in prop::collection::vec((0..6_u8, 0..12_usize, any::<bool>()), 1..60),
         size in 1..12_u16,
     ) {
         let pool = format!("100-{}", 99 + size);
-        let (mut server, mut statuses) = (Server::default(), BTreeMap::new());
+        let (mut server, mut statuses) = (SimulatedServer::default(), BTreeMap::new());
         for (tenant, seen, killed) in steps {
-            server.place(&format!("t{tenant}"), seen, &pool, &mut statuses, killed);
+            server.run_attempt(&format!("t{tenant}"), seen, &pool, &mut statuses, killed);
         }
         // At the end, a controller that sees all claims reconciles all tenants.
         for tenant in 0..6 {
-            server.place(&format!("t{tenant}"), usize::MAX, &pool, &mut statuses, false);
+            server.run_attempt(&format!("t{tenant}"), usize::MAX, &pool, &mut statuses, false);
         }
         let ids: BTreeSet<NetworkId> = statuses.values().copied().collect();
         prop_assert_eq!(ids.len(), statuses.len());
@@ -303,14 +310,14 @@ proptest! {
 /// A VLAN that is in use on a network that may share the wire is not free, and a VLAN in the pools of both networks
 /// is not given to new tenants.
 #[test]
-fn networks_on_the_same_segment_count() {
+fn vlans_on_the_same_segment_are_not_free() {
     let claim_on = |network: &str, id: u16, tenant: &str, released: Option<i64>| {
         let mut claim = claim(id, tenant, &format!("uid-{tenant}"), released).as_ref().clone();
         claim.spec.network = network.to_owned();
         claim.metadata.name = Some(vlan(id).claim_name(network));
         Arc::new(claim)
     };
-    let fixed = |id: u16| Request { fixed: Some(vlan(id)), ..request("abc", "1") };
+    let fixed = |id: u16| IdRequest { requested_id: Some(vlan(id)), ..request("abc", "1") };
     let other_claims =
         [claim_on("other", 101, "xyz", None), claim_on("other", 102, "abc", Some(0))];
     let fault = choose_with(fixed(101), "100-102", &other_claims, &[], &[]).unwrap_err();
@@ -342,6 +349,6 @@ fn networks_on_the_same_segment_count() {
     assert_eq!(fault.reason, ConditionReason::PoolExhausted);
     assert!(fault.message.contains("1 are also in the pools of other"), "{fault}");
     // A tenant that already had the VLAN gets it again.
-    let before = Request { recorded: Some(vlan(7)), ..request("abc", "1") };
+    let before = IdRequest { recorded_id: Some(vlan(7)), ..request("abc", "1") };
     assert_eq!(choose_with(before, "5-7", &[], &[], &[]).unwrap(), created(7));
 }

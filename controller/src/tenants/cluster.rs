@@ -14,9 +14,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
 /// Label that every namespace has since Kubernetes 1.21, with the name of the namespace. Users cannot change it.
-pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 /// Namespace in which cluster DNS runs.
-pub const SYSTEM: &str = "kube-system";
+pub const KUBE_SYSTEM: &str = "kube-system";
 /// Label of the Services of cluster DNS, which CoreDNS, kube-dns and the charts of distributions set.
 pub const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
 
@@ -61,15 +61,15 @@ pub enum UnknownFact {
     /// No Service selects the pods of cluster DNS.
     #[error(
         "no Service of namespace {} has label {}={}, port 53 and a selector: name the pods in InfraConfig's spec.clusterDNS",
-        SYSTEM, DNS_LABEL.0, DNS_LABEL.1
+        KUBE_SYSTEM, DNS_LABEL.0, DNS_LABEL.1
     )]
     NoDnsService,
-    /// The namespace of cluster DNS has no label [`NAMESPACE_NAME`], so policies cannot select it. Kubernetes sets
+    /// The namespace of cluster DNS has no label [`NAMESPACE_NAME_LABEL`], so policies cannot select it. Kubernetes sets
     /// this label since 1.21.
     #[error(
         "namespace {0} has no label {1}: kubectl label namespace {0} {1}={0}",
-        SYSTEM,
-        NAMESPACE_NAME
+        KUBE_SYSTEM,
+        NAMESPACE_NAME_LABEL
     )]
     NoNamespaceLabel,
     /// `spec.clusterDNS` of the InfraConfig has no labels, so it would select every pod.
@@ -82,7 +82,7 @@ pub enum UnknownFact {
 
 /// Objects from which facts are derived.
 #[derive(Clone, Debug)]
-pub struct Objects {
+pub struct FactSources {
     /// Services of kube-system with the label of cluster DNS.
     pub dns: ListResult<Service>,
     /// The namespace kube-system.
@@ -97,11 +97,11 @@ pub struct Objects {
 
 /// Pods that answer the DNS queries of the infra cluster, and the addresses of their Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dns {
+pub struct DnsFacts {
     /// Labels of the namespace of these pods.
     pub namespace: BTreeMap<String, String>,
     /// Pods behind each Service.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<DnsBackend>,
     /// Addresses of the Services. NodeLocal DNSCache answers at these addresses on the node itself, so packets to
     /// them are not translated to addresses of pods.
     pub addresses: BTreeSet<IpAddr>,
@@ -109,7 +109,7 @@ pub struct Dns {
 
 /// Pods behind a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backend {
+pub struct DnsBackend {
     /// Labels of the pods; never empty, because an empty selector would select every pod.
     pub selector: BTreeMap<String, String>,
     /// Protocols of the pods' ports, each with the port as a number or a name.
@@ -120,7 +120,7 @@ pub struct Backend {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterFacts {
     /// Pods of cluster DNS, or the reason why they are unknown.
-    pub dns: Result<Dns, UnknownFact>,
+    pub dns: Result<DnsFacts, UnknownFact>,
     /// Addresses of the API server, or the reason why they are unknown.
     pub api_server: Result<BTreeSet<IpAddr>, UnknownFact>,
     /// Addresses of all Nodes.
@@ -132,7 +132,7 @@ pub struct ClusterFacts {
 impl ClusterFacts {
     /// Derives the facts from objects of the infra cluster.
     #[must_use]
-    pub fn derive(objects: &Objects, nodes: &[Arc<Node>]) -> Self {
+    pub fn derive(objects: &FactSources, nodes: &[Arc<Node>]) -> Self {
         let mut networks: BTreeSet<IpNet> =
             nodes.iter().flat_map(|node| pod_networks(node)).collect();
         // If the list is missing, the networks of Services are unknown, as before Kubernetes 1.33.
@@ -141,9 +141,9 @@ impl ClusterFacts {
             networks.extend(spec.filter_map(|cidr| cidr.parse::<IpNet>().ok()));
         }
         Self {
-            dns: dns(&objects.dns, &objects.kube_system),
-            api_server: api_server(&objects.api_service, &objects.api_endpoints),
-            nodes: nodes.iter().flat_map(|node| addresses(node)).collect(),
+            dns: derive_dns(&objects.dns, &objects.kube_system),
+            api_server: derive_api_server(&objects.api_service, &objects.api_endpoints),
+            nodes: nodes.iter().flat_map(|node| node_addresses(node)).collect(),
             networks,
         }
     }
@@ -189,7 +189,7 @@ fn widen_to_limit<N: Ord>(bits: u8, networks: impl Fn(u8) -> Vec<N>) -> Vec<N> {
 
 /// Returns the IP addresses in the status of a Node.
 #[must_use]
-pub fn addresses(node: &Node) -> BTreeSet<IpAddr> {
+pub fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
     let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     all.filter_map(|one| one.address.parse().ok()).collect()
 }
@@ -203,9 +203,12 @@ pub fn pod_networks(node: &Node) -> BTreeSet<IpNet> {
     all.filter_map(|cidr| cidr.parse().ok()).collect()
 }
 
-fn dns(services: &ListResult<Service>, system: &ListResult<Namespace>) -> Result<Dns, UnknownFact> {
+fn derive_dns(
+    services: &ListResult<Service>,
+    system: &ListResult<Namespace>,
+) -> Result<DnsFacts, UnknownFact> {
     let services = services.as_ref().map_err(Clone::clone)?;
-    let mut dns = Dns::default();
+    let mut dns = DnsFacts::default();
     let mut services: Vec<&Service> = services.iter().map(Arc::as_ref).collect();
     services.sort_by_key(|service| service.name_any());
     for spec in services.iter().filter_map(|service| service.spec.as_ref()) {
@@ -222,7 +225,7 @@ fn dns(services: &ListResult<Service>, system: &ListResult<Namespace>) -> Result
             let target = port.target_port.clone().unwrap_or(IntOrString::Int(port.port));
             (port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), target)
         });
-        let backend = Backend { selector, ports: ports.collect() };
+        let backend = DnsBackend { selector, ports: ports.collect() };
         if !backend.ports.is_empty() && !dns.backends.contains(&backend) {
             dns.backends.push(backend);
         }
@@ -232,14 +235,14 @@ fn dns(services: &ListResult<Service>, system: &ListResult<Namespace>) -> Result
     }
     let system = system.as_ref().map_err(Clone::clone)?;
     let labels = system.first().map(|namespace| namespace.labels().clone()).unwrap_or_default();
-    if labels.get(NAMESPACE_NAME).is_none_or(|name| name != SYSTEM) {
+    if labels.get(NAMESPACE_NAME_LABEL).is_none_or(|name| name != KUBE_SYSTEM) {
         return Err(UnknownFact::NoNamespaceLabel);
     }
-    dns.namespace = [(NAMESPACE_NAME.to_owned(), SYSTEM.to_owned())].into();
+    dns.namespace = [(NAMESPACE_NAME_LABEL.to_owned(), KUBE_SYSTEM.to_owned())].into();
     Ok(dns)
 }
 
-fn api_server(
+fn derive_api_server(
     service: &ListResult<Service>,
     endpoints: &ListResult<EndpointSlice>,
 ) -> Result<BTreeSet<IpAddr>, UnknownFact> {

@@ -5,34 +5,36 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn listed<K: DeserializeOwned>(objects: Value) -> ListResult<K> {
+fn list_result<K: DeserializeOwned>(objects: Value) -> ListResult<K> {
     let objects: Vec<K> = serde_json::from_value(objects).unwrap();
     Ok(objects.into_iter().map(Arc::new).collect())
 }
 
-fn failed(kind: &str, reason: &str) -> UnknownFact {
+fn list_failed(kind: &str, reason: &str) -> UnknownFact {
     UnknownFact::ListFailed { kind: kind.to_owned(), reason: reason.to_owned() }
 }
 
 /// Returns the objects of a cluster as kubeadm installs it.
-fn typical_objects() -> Objects {
-    Objects {
-        dns: listed(json!([{"metadata": {"name": "kube-dns"}, "spec": {
+fn typical_objects() -> FactSources {
+    FactSources {
+        dns: list_result(json!([{"metadata": {"name": "kube-dns"}, "spec": {
         "selector": {"k8s-app": "kube-dns"}, "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10", "fd00:96::a"],
         "ports": [
             {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
             {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": "dns-tcp"},
             {"name": "metrics", "port": 9153, "protocol": "TCP", "targetPort": 9153},
         ]}}])),
-        kube_system: listed(
-            json!([{"metadata": {"name": "kube-system", "labels": {NAMESPACE_NAME: "kube-system"}}}]),
+        kube_system: list_result(
+            json!([{"metadata": {"name": "kube-system", "labels": {NAMESPACE_NAME_LABEL: "kube-system"}}}]),
         ),
-        api_service: listed(
+        api_service: list_result(
             json!([{"metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "10.96.0.1"}}]),
         ),
-        api_endpoints: listed(json!([{"addressType": "IPv4", "metadata": {"name": "kubernetes"},
-            "endpoints": [{"addresses": ["203.0.113.5"]}, {"addresses": ["203.0.113.6"]}]}])),
-        service_networks: listed(
+        api_endpoints: list_result(
+            json!([{"addressType": "IPv4", "metadata": {"name": "kubernetes"},
+            "endpoints": [{"addresses": ["203.0.113.5"]}, {"addresses": ["203.0.113.6"]}]}]),
+        ),
+        service_networks: list_result(
             json!([{"spec": {"cidrs": ["10.96.0.0/12", "2001:db8:96::/108"]}}]),
         ),
     }
@@ -50,29 +52,29 @@ fn node(addresses: &[&str], pods: &[&str]) -> Arc<Node> {
     )
 }
 
-fn texts<N: ToString>(networks: &[N]) -> Vec<String> {
+fn to_strings<N: ToString>(networks: &[N]) -> Vec<String> {
     networks.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn facts_of_a_typical_cluster() {
+fn facts_of_a_typical_cluster_are_derived() {
     let nodes =
         [node(&["10.0.0.5", "198.51.100.9", "node-a"], &["10.244.0.0/24", "2001:db8:1::/64"])];
     let facts = ClusterFacts::derive(&typical_objects(), &nodes);
     let dns = facts.dns.as_ref().unwrap();
-    assert_eq!(dns.namespace[NAMESPACE_NAME], "kube-system");
-    assert_eq!(texts(&dns.addresses.iter().collect::<Vec<_>>()), ["10.96.0.10", "fd00:96::a"]);
+    assert_eq!(dns.namespace[NAMESPACE_NAME_LABEL], "kube-system");
+    assert_eq!(to_strings(&dns.addresses.iter().collect::<Vec<_>>()), ["10.96.0.10", "fd00:96::a"]);
     let ports = &dns.backends[0].ports;
     assert_eq!(ports[0], ("UDP".to_owned(), IntOrString::Int(53)));
     assert_eq!(ports[1], ("TCP".to_owned(), IntOrString::String("dns-tcp".to_owned())));
     assert_eq!(ports.len(), 2, "the metrics port is not a DNS port");
     assert_eq!(
-        texts(&facts.api_server.as_ref().unwrap().iter().collect::<Vec<_>>()),
+        to_strings(&facts.api_server.as_ref().unwrap().iter().collect::<Vec<_>>()),
         ["10.96.0.1", "203.0.113.5", "203.0.113.6"]
     );
     let (v4, v6) = facts.excluded_networks(&InfraConfigSpec::default());
     assert_eq!(
-        texts(&v4),
+        to_strings(&v4),
         [
             "10.0.0.0/8",
             "100.64.0.0/10",
@@ -86,15 +88,15 @@ fn facts_of_a_typical_cluster() {
             "203.0.113.6/32"
         ]
     );
-    assert_eq!(texts(&v6), ["2001:db8:1::/64", "2001:db8:96::/108", "fc00::/7", "fe80::/10"]);
+    assert_eq!(to_strings(&v6), ["2001:db8:1::/64", "2001:db8:96::/108", "fc00::/7", "fe80::/10"]);
     let config: InfraConfigSpec =
         serde_json::from_value(json!({"clusterNetworks": ["203.0.113.7/24"]})).unwrap();
-    assert!(texts(&facts.excluded_networks(&config).0).contains(&"203.0.113.0/24".to_owned()));
+    assert!(to_strings(&facts.excluded_networks(&config).0).contains(&"203.0.113.0/24".to_owned()));
 }
 
 #[test]
 fn unknown_facts_have_a_reason() {
-    let without = |change: fn(&mut Objects)| {
+    let without = |change: fn(&mut FactSources)| {
         let mut objects = typical_objects();
         change(&mut objects);
         let facts = ClusterFacts::derive(&objects, &[]);
@@ -111,21 +113,29 @@ fn unknown_facts_have_a_reason() {
         ),
         // A Service without a selector selects no pods; `{}` in a policy would select all pods.
         (
-            without(|all| all.dns = listed(json!([{"spec": {"ports": [{"port": 53}]}}]))),
+            without(|all| all.dns = list_result(json!([{"spec": {"ports": [{"port": 53}]}}]))),
             "spec.clusterDNS",
         ),
-        (without(|all| all.dns = Err(failed("services", "refused"))), "services cannot be listed"),
         (
-            without(|all| all.kube_system = listed(json!([{"metadata": {"name": "kube-system"}}]))),
+            without(|all| all.dns = Err(list_failed("services", "refused"))),
+            "services cannot be listed",
+        ),
+        (
+            without(|all| {
+                all.kube_system = list_result(json!([{"metadata": {"name": "kube-system"}}]))
+            }),
             "kubectl label namespace kube-system kubernetes.io/metadata.name=kube-system",
         ),
         (without(|all| all.api_endpoints = Ok(Vec::new())), "default/kubernetes has no addresses"),
         (
-            without(|all| all.api_endpoints = Err(failed("endpointslices", "forbidden"))),
+            without(|all| all.api_endpoints = Err(list_failed("endpointslices", "forbidden"))),
             "forbidden",
         ),
         // ServiceCIDRs are optional, because an older API server does not serve the kind.
-        (without(|all| all.service_networks = Err(failed("servicecidrs", "no such kind"))), ""),
+        (
+            without(|all| all.service_networks = Err(list_failed("servicecidrs", "no such kind"))),
+            "",
+        ),
     ] {
         assert!(error.contains(words) && error.is_empty() == words.is_empty(), "{words}: {error}");
     }
@@ -162,5 +172,5 @@ fn thousands_of_public_nodes_exclude_more_and_never_less() {
     facts.nodes =
         (0..4096_u32).map(|at| IpAddr::from(std::net::Ipv4Addr::from(0xc633_0000 + at))).collect();
     let (v4, _) = facts.excluded_networks(&InfraConfigSpec::default());
-    assert!(texts(&v4).contains(&"198.51.0.0/20".to_owned()), "{v4:?}");
+    assert!(to_strings(&v4).contains(&"198.51.0.0/20".to_owned()), "{v4:?}");
 }

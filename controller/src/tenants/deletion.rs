@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::fault::join_names_limited;
 use super::hosts::HostState;
-use super::ids::NetworkId;
+use super::network_id::NetworkId;
 
 /// Time after which the deletion no longer waits for a host with an unresponsive agent, because the host may never
 /// return. The quarantine of the VLAN protects other tenants, because the links of the host may still carry the VLAN.
@@ -33,7 +33,7 @@ pub enum NamespaceState {
 
 /// An object in the tenant's namespace that is part of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Machine {
+pub struct MachineObject {
     /// Kind of the object, such as `VirtualMachine`.
     pub kind: String,
     /// Name of the object.
@@ -52,11 +52,11 @@ pub struct DeletionState<'a> {
     /// State of the tenant's namespace.
     pub namespace: NamespaceState,
     /// Machines in the tenant's namespace.
-    pub machines: &'a [Machine],
+    pub machines: &'a [MachineObject],
     /// Claims of the tenant that are not in quarantine, each with its name.
     pub claims: &'a [(String, NetworkId)],
     /// Number of objects in the tenant's namespace that Berth created.
-    pub objects: usize,
+    pub object_count: usize,
     /// States of all hosts.
     pub hosts: &'a [Arc<HostState>],
     /// Current time.
@@ -65,28 +65,28 @@ pub struct DeletionState<'a> {
 
 /// Action of the controller in a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum DeletionAction {
     /// Wait for another controller or for a host.
     Wait,
     /// Delete these machines.
-    DeleteMachines(Vec<Machine>),
+    DeleteMachines(Vec<MachineObject>),
     /// Remove the VLAN or VNI from the tenant's status, so that hosts remove the tenant's network.
     ClearNetworkId,
     /// Start the quarantine of these claims.
-    Release(Vec<String>),
+    ReleaseClaims(Vec<String>),
     /// Delete the objects that Berth created in a namespace that Berth does not delete.
     DeleteObjects,
     /// Delete the tenant's namespace.
     DeleteNamespace,
     /// Remove the finalizer from the tenant.
-    Finish,
+    RemoveFinalizer,
 }
 
 /// A step, and the condition that reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct DeletionStep {
     /// Action that the controller takes.
-    pub action: Action,
+    pub action: DeletionAction,
     /// Reason of the condition.
     pub reason: ConditionReason,
     /// Message of the condition.
@@ -113,8 +113,8 @@ pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
 
 /// Returns the next step of a tenant's deletion.
 #[must_use]
-pub fn next_step(state: DeletionState<'_>) -> Step {
-    let step = |action, reason, message: String| Step { action, reason, message };
+pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
+    let step = |action, reason, message: String| DeletionStep { action, reason, message };
     if let Some(machines) = machine_step(state) {
         return machines;
     }
@@ -123,12 +123,12 @@ pub fn next_step(state: DeletionState<'_>) -> Step {
         let id = NetworkId::from_status(&status);
         let id = id.map_or_else(|| "its network".to_owned(), |id| id.to_string());
         let message = format!("machines are deleted; {id} is removed from the hosts");
-        return step(Action::ClearNetworkId, ConditionReason::DeletingNetwork, message);
+        return step(DeletionAction::ClearNetworkId, ConditionReason::DeletingNetwork, message);
     }
     let (waiting, given_up) = blocking_hosts(state);
     if !waiting.is_empty() {
         let message = format!("the network is still on {}", join_names_limited(&waiting));
-        return step(Action::Wait, ConditionReason::DeletingNetwork, message);
+        return step(DeletionAction::Wait, ConditionReason::DeletingNetwork, message);
     }
     let given_up_note = if given_up.is_empty() {
         String::new()
@@ -139,26 +139,30 @@ pub fn next_step(state: DeletionState<'_>) -> Step {
         let names: Vec<String> = state.claims.iter().map(|(name, _)| name.clone()).collect();
         let message =
             format!("the quarantine of {} starts{given_up_note}", join_names_limited(&names));
-        return step(Action::Release(names), ConditionReason::ReleasingClaim, message);
+        return step(
+            DeletionAction::ReleaseClaims(names),
+            ConditionReason::ReleasingClaim,
+            message,
+        );
     }
     let namespace = TenantCluster::namespace_of(&state.tenant.name_any());
     match state.namespace {
         NamespaceState::Owned => {
             let message = format!("namespace {namespace} is deleted{given_up_note}");
-            step(Action::DeleteNamespace, ConditionReason::NamespaceTerminating, message)
+            step(DeletionAction::DeleteNamespace, ConditionReason::NamespaceTerminating, message)
         }
         NamespaceState::Terminating => {
             let message = format!("namespace {namespace} is being deleted{given_up_note}");
-            step(Action::Wait, ConditionReason::NamespaceTerminating, message)
+            step(DeletionAction::Wait, ConditionReason::NamespaceTerminating, message)
         }
-        NamespaceState::NotOwned if state.objects > 0 => {
+        NamespaceState::NotOwned if state.object_count > 0 => {
             let message = format!(
                 "namespace {namespace} was not created by Berth and stays; Berth's objects are deleted{given_up_note}"
             );
-            step(Action::DeleteObjects, ConditionReason::DeletingObjects, message)
+            step(DeletionAction::DeleteObjects, ConditionReason::DeletingObjects, message)
         }
         NamespaceState::NotOwned | NamespaceState::Absent => step(
-            Action::Finish,
+            DeletionAction::RemoveFinalizer,
             ConditionReason::Deleted,
             format!("all objects are deleted{given_up_note}"),
         ),
@@ -167,19 +171,19 @@ pub fn next_step(state: DeletionState<'_>) -> Step {
 
 /// Returns the step that deletes machines; `None` if there are no machines. In a namespace that Berth did not create,
 /// only machines that Berth created are deleted.
-fn machine_step(state: DeletionState<'_>) -> Option<Step> {
+fn machine_step(state: DeletionState<'_>) -> Option<DeletionStep> {
     if state.machines.is_empty() {
         return None;
     }
     let may_delete =
-        |machine: &&Machine| state.namespace != NamespaceState::NotOwned || machine.is_owned;
-    let to_delete: Vec<Machine> = state
+        |machine: &&MachineObject| state.namespace != NamespaceState::NotOwned || machine.is_owned;
+    let to_delete: Vec<MachineObject> = state
         .machines
         .iter()
         .filter(|machine| !machine.is_deleting && may_delete(machine))
         .cloned()
         .collect();
-    let named = |machines: &mut dyn Iterator<Item = &Machine>| {
+    let named = |machines: &mut dyn Iterator<Item = &MachineObject>| {
         join_names_limited(
             &machines.map(|one| format!("{} {}", one.kind, one.name)).collect::<Vec<_>>(),
         )
@@ -191,9 +195,12 @@ fn machine_step(state: DeletionState<'_>) -> Option<Step> {
     if !foreign.is_empty() {
         message = format!("{message}; {foreign} were not created by Berth, delete them");
     }
-    let action =
-        if to_delete.is_empty() { Action::Wait } else { Action::DeleteMachines(to_delete) };
-    Some(Step { action, reason: ConditionReason::DeletingMachines, message })
+    let action = if to_delete.is_empty() {
+        DeletionAction::Wait
+    } else {
+        DeletionAction::DeleteMachines(to_delete)
+    };
+    Some(DeletionStep { action, reason: ConditionReason::DeletingMachines, message })
 }
 
 /// Returns the hosts that still have the tenant's network, as two lists: the hosts that the deletion waits for, and
@@ -203,7 +210,7 @@ fn blocking_hosts(state: DeletionState<'_>) -> (Vec<String>, Vec<String>) {
     let ids: Vec<NetworkId> = state.claims.iter().map(|(_, id)| *id).collect();
     let (mut waiting, mut given_up) = (Vec::new(), Vec::new());
     for host in state.hosts {
-        if !host.carries(state.tenant) && !host.desired.contains_key(&namespace) {
+        if !host.carries(state.tenant) && !host.desired_networks.contains_key(&namespace) {
             continue;
         }
         let Some(reason) = host.removal_pending_reason(&namespace, &ids) else { continue };

@@ -28,57 +28,71 @@ fn host(is_desired: bool, has_reported: bool) -> HostState {
         ..HostState::default()
     };
     if is_desired {
-        host.desired.insert("cluster-abc".to_owned(), ("trunk".to_owned(), id));
+        host.desired_networks.insert("cluster-abc".to_owned(), ("trunk".to_owned(), id));
     }
     host
 }
 
-fn machine(is_owned: bool, is_deleting: bool) -> Machine {
-    Machine { kind: "VirtualMachine".to_owned(), name: "web-1".to_owned(), is_owned, is_deleting }
+fn machine(is_owned: bool, is_deleting: bool) -> MachineObject {
+    MachineObject {
+        kind: "VirtualMachine".to_owned(),
+        name: "web-1".to_owned(),
+        is_owned,
+        is_deleting,
+    }
 }
 
 fn claims() -> Vec<(String, NetworkId)> {
     vec![("trunk-120".to_owned(), NetworkId::Vlan(120.try_into().unwrap()))]
 }
 
-fn view<'a>(tenant: &'a TenantCluster, namespace: NamespaceState) -> DeletionState<'a> {
+fn deletion_state<'a>(tenant: &'a TenantCluster, namespace: NamespaceState) -> DeletionState<'a> {
     DeletionState {
         tenant,
         namespace,
         machines: &[],
         claims: &[],
-        objects: 0,
+        object_count: 0,
         hosts: &[],
         now: Timestamp::from_second(10_000).unwrap(),
     }
 }
 
 #[test]
-fn machines_are_deleted_first_and_others_objects_stay() {
+fn machines_are_deleted_first_and_foreign_machines_stay() {
     let tenant = tenant(Some(120));
     let machines = [machine(false, false)];
-    let step =
-        next_step(DeletionState { machines: &machines, ..view(&tenant, NamespaceState::Owned) });
-    assert_eq!(step.action, Action::DeleteMachines(machines.to_vec()));
-    let step =
-        next_step(DeletionState { machines: &machines, ..view(&tenant, NamespaceState::NotOwned) });
-    assert_eq!(step.action, Action::Wait);
+    let step = next_step(DeletionState {
+        machines: &machines,
+        ..deletion_state(&tenant, NamespaceState::Owned)
+    });
+    assert_eq!(step.action, DeletionAction::DeleteMachines(machines.to_vec()));
+    let step = next_step(DeletionState {
+        machines: &machines,
+        ..deletion_state(&tenant, NamespaceState::NotOwned)
+    });
+    assert_eq!(step.action, DeletionAction::Wait);
     assert!(
         step.message.ends_with("VirtualMachine web-1 were not created by Berth, delete them"),
         "{step:?}"
     );
     let deleting = [machine(false, true)];
-    let step =
-        next_step(DeletionState { machines: &deleting, ..view(&tenant, NamespaceState::Owned) });
-    assert_eq!((step.action, step.reason), (Action::Wait, ConditionReason::DeletingMachines));
+    let step = next_step(DeletionState {
+        machines: &deleting,
+        ..deletion_state(&tenant, NamespaceState::Owned)
+    });
+    assert_eq!(
+        (step.action, step.reason),
+        (DeletionAction::Wait, ConditionReason::DeletingMachines)
+    );
 }
 
 #[test]
 fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
     let with_network_id = tenant(Some(120));
     assert_eq!(
-        next_step(view(&with_network_id, NamespaceState::Owned)).action,
-        Action::ClearNetworkId
+        next_step(deletion_state(&with_network_id, NamespaceState::Owned)).action,
+        DeletionAction::ClearNetworkId
     );
     let tenant = tenant(None);
     let claims = claims();
@@ -87,10 +101,10 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
         let view = DeletionState {
             claims: &claims,
             hosts: &hosts,
-            ..view(&tenant, NamespaceState::Owned)
+            ..deletion_state(&tenant, NamespaceState::Owned)
         };
         let step = next_step(view);
-        (step.action == Action::Release(vec!["trunk-120".to_owned()]), step.message)
+        (step.action == DeletionAction::ReleaseClaims(vec!["trunk-120".to_owned()]), step.message)
     };
     assert_eq!(
         with(&[host(true, true)]).1,
@@ -102,10 +116,10 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
     );
     assert!(with(&[host(false, true)]).0);
     let failed = |message: &str, removes: serde_json::Value| {
-        let removes = serde_json::from_value(removes).unwrap();
-        let (what, message) = ("remove it".to_owned(), message.to_owned());
+        let removal = serde_json::from_value(removes).unwrap();
+        let (description, message) = ("remove it".to_owned(), message.to_owned());
         let mut host = host(false, true);
-        host.failed_removals = vec![FailedRemoval { removes, what, message }];
+        host.failed_removals = vec![FailedRemoval { removal, description, message }];
         with(&[host])
     };
     assert!(
@@ -117,7 +131,7 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
 }
 
 #[test]
-fn missing_and_unresponsive_hosts_are_not_waited_for() {
+fn deletion_does_not_wait_for_missing_and_unresponsive_hosts() {
     let (tenant, claims) = (tenant(None), claims());
     let mut unresponsive = host(true, true);
     let with = |host: &HostState| {
@@ -125,14 +139,14 @@ fn missing_and_unresponsive_hosts_are_not_waited_for() {
         next_step(DeletionState {
             claims: &claims,
             hosts: &hosts,
-            ..view(&tenant, NamespaceState::Owned)
+            ..deletion_state(&tenant, NamespaceState::Owned)
         })
     };
     unresponsive.unresponsive_since = Some(Timestamp::from_second(9_900).unwrap());
-    assert_eq!(with(&unresponsive).action, Action::Wait);
+    assert_eq!(with(&unresponsive).action, DeletionAction::Wait);
     unresponsive.unresponsive_since = Some(Timestamp::from_second(9_000).unwrap());
     let step = with(&unresponsive);
-    assert!(matches!(step.action, Action::Release(_)));
+    assert!(matches!(step.action, DeletionAction::ReleaseClaims(_)));
     assert!(
         step.message.ends_with("not waiting for rack1-a (its agent is unresponsive)"),
         "{step:?}"
@@ -145,33 +159,43 @@ fn missing_and_unresponsive_hosts_are_not_waited_for() {
 #[test]
 fn a_namespace_that_berth_did_not_create_stays() {
     let tenant = tenant(None);
-    let objects = DeletionState { objects: 3, ..view(&tenant, NamespaceState::NotOwned) };
-    assert_eq!(next_step(objects).action, Action::DeleteObjects);
-    assert_eq!(next_step(view(&tenant, NamespaceState::NotOwned)).action, Action::Finish);
-    assert_eq!(next_step(view(&tenant, NamespaceState::Owned)).action, Action::DeleteNamespace);
-    assert_eq!(next_step(view(&tenant, NamespaceState::Terminating)).action, Action::Wait);
+    let objects =
+        DeletionState { object_count: 3, ..deletion_state(&tenant, NamespaceState::NotOwned) };
+    assert_eq!(next_step(objects).action, DeletionAction::DeleteObjects);
+    assert_eq!(
+        next_step(deletion_state(&tenant, NamespaceState::NotOwned)).action,
+        DeletionAction::RemoveFinalizer
+    );
+    assert_eq!(
+        next_step(deletion_state(&tenant, NamespaceState::Owned)).action,
+        DeletionAction::DeleteNamespace
+    );
+    assert_eq!(
+        next_step(deletion_state(&tenant, NamespaceState::Terminating)).action,
+        DeletionAction::Wait
+    );
 }
 
 /// A simulated cluster in which a tenant is deleted. It records the order of the deletions.
 #[derive(Clone, Debug)]
-struct World {
+struct SimulatedCluster {
     tenant: TenantCluster,
     namespace: NamespaceState,
-    machines: Vec<Machine>,
+    machines: Vec<MachineObject>,
     claims: Vec<(String, NetworkId)>,
     objects: usize,
     host: Arc<HostState>,
     completed: Vec<&'static str>,
 }
 
-impl World {
-    fn next(&self) -> Step {
+impl SimulatedCluster {
+    fn next_step(&self) -> DeletionStep {
         next_step(DeletionState {
             tenant: &self.tenant,
             namespace: self.namespace,
             machines: &self.machines,
             claims: &self.claims,
-            objects: self.objects,
+            object_count: self.objects,
             hosts: std::slice::from_ref(&self.host),
             now: Timestamp::from_second(0).unwrap(),
         })
@@ -184,7 +208,7 @@ impl World {
             self.machines.retain(|machine| !machine.is_deleting);
             self.completed.push("machines");
         } else if self.tenant.status.as_ref().is_some_and(|status| status.vlan.is_none())
-            && Arc::make_mut(&mut self.host).desired.remove("cluster-abc").is_some()
+            && Arc::make_mut(&mut self.host).desired_networks.remove("cluster-abc").is_some()
         {
             Arc::make_mut(&mut self.host).has_reported = false;
         } else if !self.host.has_reported {
@@ -201,8 +225,8 @@ proptest! {
     /// The order is the same and no object remains, even if the deletion is interrupted after any step and other
     /// controllers are slow.
     #[test]
-    fn the_order_is_kept_however_often_it_is_interrupted(moments in prop::collection::vec(0..3_u8, 40..80)) {
-        let mut world = World {
+    fn interruptions_do_not_change_the_order(moments in prop::collection::vec(0..3_u8, 40..80)) {
+        let mut world = SimulatedCluster {
             tenant: tenant(Some(120)),
             namespace: NamespaceState::Owned,
             machines: vec![machine(true, false), machine(false, false)],
@@ -218,26 +242,26 @@ proptest! {
                 continue;
             }
             // The controller is interrupted after the decision and before the action.
-            let step = world.next();
+            let step = world.next_step();
             match step.action {
-                Action::Wait => world.run_other_controllers(),
-                Action::DeleteMachines(some) => {
+                DeletionAction::Wait => world.run_other_controllers(),
+                DeletionAction::DeleteMachines(some) => {
                     // The controller is interrupted during the action.
                     let some = if moment == 1 { some.first().cloned() } else { None };
                     for machine in &mut world.machines {
                         machine.is_deleting |= some.as_ref().is_none_or(|one| one == machine);
                     }
                 }
-                Action::ClearNetworkId => world.tenant = tenant(None),
-                Action::Release(names) => {
+                DeletionAction::ClearNetworkId => world.tenant = tenant(None),
+                DeletionAction::ReleaseClaims(names) => {
                     prop_assert!(world.completed.contains(&"network"));
                     prop_assert_eq!(names.len(), 1);
                     world.claims.clear();
                     world.completed.push("claim");
                 }
-                Action::DeleteObjects => prop_assert!(false, "Berth created the namespace"),
-                Action::DeleteNamespace => world.namespace = NamespaceState::Terminating,
-                Action::Finish => is_done = true,
+                DeletionAction::DeleteObjects => prop_assert!(false, "Berth created the namespace"),
+                DeletionAction::DeleteNamespace => world.namespace = NamespaceState::Terminating,
+                DeletionAction::RemoveFinalizer => is_done = true,
             }
         }
         prop_assert!(is_done, "{:?}", world);

@@ -11,10 +11,10 @@ use berth_api::{InfraNode, TenantCluster, TenantHost, TenantHosts, VlanRanges};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::ids::NetworkId;
+use super::network_id::NetworkId;
 
 /// Maximum number of hosts that the status of a tenant names: `maxItems` of `status.hosts.notReady` in the CRD.
-const MAX_NOT_READY: usize = 16;
+const MAX_NOT_READY_HOSTS: usize = 16;
 
 /// The part of a host's state on which tenants depend. It is derived once for all tenants when the InfraNode or the
 /// Node changes.
@@ -33,18 +33,18 @@ pub struct HostState {
     pub mtus: BTreeMap<String, u32>,
     /// Desired tenant networks (`spec.tenantNetworks`): host network and VLAN or VNI, by the tenant's namespace
     /// `cluster-<id>`.
-    pub desired: BTreeMap<String, (String, NetworkId)>,
+    pub desired_networks: BTreeMap<String, (String, NetworkId)>,
     /// True if the agent has reported for the current spec: `status.observedGeneration` is the generation of the
     /// spec.
     pub has_reported: bool,
     /// Desired tenant networks that the last report covers. An entry stays valid when another tenant is added to the
     /// spec.
-    pub reported: BTreeMap<String, (String, NetworkId)>,
+    pub reported_networks: BTreeMap<String, (String, NetworkId)>,
     /// For each host network, the number of tenants that are not ready and that `status.networks` counts without
     /// naming them.
-    pub unnamed: BTreeMap<String, u32>,
+    pub unnamed_counts: BTreeMap<String, u32>,
     /// Reason why a tenant's network is not ready, by host network and the tenant's namespace `cluster-<id>`.
-    pub not_ready: BTreeMap<(String, String), String>,
+    pub not_ready_reasons: BTreeMap<(String, String), String>,
     /// Removals of tenant networks that failed or are blocked.
     pub failed_removals: Vec<FailedRemoval>,
     /// Time since which the agent is unresponsive; `None` if the agent is responsive.
@@ -55,9 +55,9 @@ pub struct HostState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedRemoval {
     /// Network that the change should remove.
-    pub removes: Removal,
+    pub removal: Removal,
     /// The agent's description of the change.
-    pub what: String,
+    pub description: String,
     /// Reason why the change failed or is blocked.
     pub message: String,
 }
@@ -77,17 +77,17 @@ impl HostState {
             ..Self::default()
         };
         for spec in &infra.spec.networks {
-            host.mtus.extend(mtu(spec, &status).map(|mtu| (spec.name.clone(), mtu)));
+            host.mtus.extend(network_mtu(spec, &status).map(|mtu| (spec.name.clone(), mtu)));
         }
         for tenant in &infra.spec.tenant_networks {
-            if let Some(id) = NetworkId::join(tenant.vlan, tenant.vni) {
-                host.desired.insert(tenant.name.clone(), (tenant.network.clone(), id));
+            if let Some(id) = NetworkId::from_fields(tenant.vlan, tenant.vni) {
+                host.desired_networks.insert(tenant.name.clone(), (tenant.network.clone(), id));
             }
         }
         for network in &status.networks {
             let all = network.pending.saturating_add(network.failed);
             let named = u32::try_from(network.not_ready.len()).unwrap_or(u32::MAX);
-            host.unnamed.insert(network.name.clone(), all.saturating_sub(named));
+            host.unnamed_counts.insert(network.name.clone(), all.saturating_sub(named));
             for tenant in &network.not_ready {
                 let state = match tenant.state {
                     TenantNetworkState::Ready => continue,
@@ -96,14 +96,18 @@ impl HostState {
                 };
                 let message = tenant.message.as_deref().unwrap_or("the agent reported no reason");
                 let key = (network.name.clone(), tenant.tenant.clone());
-                host.not_ready.insert(key, format!("{state}: {message}"));
+                host.not_ready_reasons.insert(key, format!("{state}: {message}"));
             }
         }
         for change in status.changes.iter().filter(|one| one.result != ChangeResult::Done) {
             if let Some(removes) = change.removes.clone() {
                 let message = change.message.clone().unwrap_or_default();
                 let what = change.what.clone();
-                host.failed_removals.push(FailedRemoval { removes, what, message });
+                host.failed_removals.push(FailedRemoval {
+                    removal: removes,
+                    description: what,
+                    message,
+                });
             }
         }
         // The controller sets this status of the condition when the agent's Lease has expired.
@@ -111,7 +115,7 @@ impl HostState {
         host.unresponsive_since =
             unknown.filter(|one| one.status == "Unknown").map(|one| one.last_transition_time.0);
         if host.has_reported {
-            host.reported.clone_from(&host.desired);
+            host.reported_networks.clone_from(&host.desired_networks);
         }
         host
     }
@@ -122,10 +126,11 @@ impl HostState {
     pub fn with_previous(mut self, before: &Self) -> Self {
         if !self.has_reported && self.uid == before.uid && self.networks == before.networks {
             let is_unchanged = |(tenant, has): &(&String, &(String, NetworkId))| {
-                self.desired.get(*tenant) == Some(*has)
+                self.desired_networks.get(*tenant) == Some(*has)
             };
-            let stay = before.reported.iter().filter(is_unchanged);
-            self.reported = stay.map(|(tenant, has)| (tenant.clone(), has.clone())).collect();
+            let stay = before.reported_networks.iter().filter(is_unchanged);
+            self.reported_networks =
+                stay.map(|(tenant, has)| (tenant.clone(), has.clone())).collect();
         }
         self
     }
@@ -156,7 +161,7 @@ impl HostState {
         if self.unresponsive_since.is_some() {
             return Some("unknown: its agent is unresponsive".to_owned());
         }
-        match self.desired.get(namespace) {
+        match self.desired_networks.get(namespace) {
             Some((desired_network, desired_id))
                 if desired_network == network && *desired_id == id => {}
             Some((desired_network, desired_id)) => {
@@ -168,14 +173,14 @@ impl HostState {
                 return Some("the InfraNode's spec does not contain the network yet".to_owned());
             }
         }
-        if !self.reported.contains_key(namespace) {
+        if !self.reported_networks.contains_key(namespace) {
             return Some("its agent has not reported yet".to_owned());
         }
         let key = (network.to_owned(), namespace.to_owned());
-        if let Some(reason) = self.not_ready.get(&key) {
+        if let Some(reason) = self.not_ready_reasons.get(&key) {
             return Some(reason.clone());
         }
-        match self.unnamed.get(network) {
+        match self.unnamed_counts.get(network) {
             Some(0) => None,
             // The tenant may be among those that the report counts but does not name.
             Some(count) => Some(format!(
@@ -189,7 +194,7 @@ impl HostState {
     /// removal.
     #[must_use]
     pub fn removal_pending_reason(&self, namespace: &str, ids: &[NetworkId]) -> Option<String> {
-        if self.desired.contains_key(namespace) {
+        if self.desired_networks.contains_key(namespace) {
             return Some("the InfraNode's spec still contains the network".to_owned());
         }
         if !self.has_reported {
@@ -202,20 +207,20 @@ impl HostState {
             removes.tenant.as_deref() == Some(namespace)
                 || removes.vlans.as_ref().is_some_and(contains_id)
         };
-        let FailedRemoval { what, message, .. } =
-            self.failed_removals.iter().find(|one| is_for_tenant(&one.removes))?;
+        let FailedRemoval { description: what, message, .. } =
+            self.failed_removals.iter().find(|one| is_for_tenant(&one.removal))?;
         Some(format!("{what}: {message}"))
     }
 }
 
 /// Returns the MTU of a host network for VMs: the MTU of the spec or, if the spec has none, the MTU of the uplink
 /// without the header of a tunnel (as `agent/src/plan/network/tunnels.rs` computes it).
-fn mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
+fn network_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     if spec.mtu.is_some() {
         return spec.mtu;
     }
     let uplinks = &status.capabilities.uplinks;
-    if let Some(vxlan) = spec.tunnels() {
+    if let Some(vxlan) = spec.vxlan_settings() {
         let address = vxlan.local_address.to_string();
         let end = uplinks.iter().find(|uplink| {
             uplink.addresses.iter().any(|one| one.split('/').next() == Some(address.as_str()))
@@ -257,7 +262,7 @@ pub fn readiness(
         }
     }
     all.not_ready.sort_by(|one, other| one.name.cmp(&other.name));
-    all.not_ready.truncate(MAX_NOT_READY);
+    all.not_ready.truncate(MAX_NOT_READY_HOSTS);
     all
 }
 
@@ -276,7 +281,7 @@ mod tests {
         HostState::new(&infra, Some(&BTreeMap::new()))
     }
 
-    fn trunk() -> Value {
+    fn trunk_spec() -> Value {
         json!({
             "networks": [{"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}}],
             "tenantNetworks": [{"name": "cluster-abc", "network": "trunk", "vlan": 120}],
@@ -288,7 +293,7 @@ mod tests {
         TenantCluster::new("abc", serde_json::from_value(network).unwrap())
     }
 
-    fn reason(spec: Value, status: Value) -> String {
+    fn not_ready_message(spec: Value, status: Value) -> String {
         let id = NetworkId::Vlan(120.try_into().unwrap());
         let all = readiness(&tenant(), Some(id), &[Arc::new(host(spec, status))]);
         assert_eq!(all.selected, 1);
@@ -303,39 +308,45 @@ mod tests {
             one.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             json!({"observedGeneration": 4, "networks": [one]})
         };
-        assert_eq!(reason(trunk(), networks(json!({}))), "");
+        assert_eq!(not_ready_message(trunk_spec(), networks(json!({}))), "");
         let mut old = networks(json!({}));
         old["observedGeneration"] = 3.into();
-        assert_eq!(reason(trunk(), old), "its agent has not reported yet");
+        assert_eq!(not_ready_message(trunk_spec(), old), "its agent has not reported yet");
         let failed_tenant = json!({"tenant": "cluster-abc", "vlan": 120, "state": "Failed", "message": "no uplink"});
         assert_eq!(
-            reason(trunk(), networks(json!({"failed": 1, "notReady": [failed_tenant]}))),
+            not_ready_message(
+                trunk_spec(),
+                networks(json!({"failed": 1, "notReady": [failed_tenant]}))
+            ),
             "failed: no uplink"
         );
         assert_eq!(
-            reason(trunk(), networks(json!({"failed": 9}))),
+            not_ready_message(trunk_spec(), networks(json!({"failed": 9}))),
             "unknown: 9 tenants that are not ready have no name in the report"
         );
         assert_eq!(
-            reason(trunk(), json!({"observedGeneration": 4})),
+            not_ready_message(trunk_spec(), json!({"observedGeneration": 4})),
             "its agent does not report this network"
         );
-        let mut other = trunk();
+        let mut other = trunk_spec();
         other["tenantNetworks"][0]["vlan"] = 121.into();
         assert_eq!(
-            reason(other, networks(json!({}))),
+            not_ready_message(other, networks(json!({}))),
             "the InfraNode's spec still contains VLAN 121 on trunk"
         );
-        let mut none = trunk();
+        let mut none = trunk_spec();
         none.as_object_mut().unwrap().remove("tenantNetworks");
         assert_eq!(
-            reason(none, networks(json!({}))),
+            not_ready_message(none, networks(json!({}))),
             "the InfraNode's spec does not contain the network yet"
         );
         let mut unresponsive = networks(json!({}));
         unresponsive["conditions"] = json!([{"type": "Ready", "status": "Unknown", "reason": "AgentUnresponsive", "message": "",
             "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-        assert_eq!(reason(trunk(), unresponsive), "unknown: its agent is unresponsive");
+        assert_eq!(
+            not_ready_message(trunk_spec(), unresponsive),
+            "unknown: its agent is unresponsive"
+        );
     }
 
     #[test]
@@ -343,7 +354,7 @@ mod tests {
         let networks = json!([{"name": "trunk", "ready": 1, "pending": 0, "failed": 0}]);
         let with = |uid: &str, observed: i64| {
             let mut host = host(
-                trunk(),
+                trunk_spec(),
                 json!({"observedGeneration": observed, "networks": networks.clone()}),
             );
             host.uid = Some(uid.to_owned());
@@ -358,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_waits_for_its_links_and_its_vlans_only() {
+    fn a_tenant_waits_only_for_its_own_links_and_vlans() {
         let change = |result: &str, removes: Value| {
             let changes =
                 json!([{"what": "a", "result": result, "message": "b", "removes": removes}]);
@@ -377,10 +388,10 @@ mod tests {
 
     #[test]
     fn hosts_without_the_network_or_the_labels_or_the_node_are_not_selected() {
-        let mut other = trunk();
+        let mut other = trunk_spec();
         other["networks"][0]["name"] = "other".into();
         assert!(!host(other, json!({})).carries(&tenant()));
-        let mut gone = host(trunk(), json!({}));
+        let mut gone = host(trunk_spec(), json!({}));
         assert!(gone.carries(&tenant()));
         let mut with_selector = tenant();
         with_selector.spec.node_selector.insert("rack".to_owned(), "1".to_owned());
@@ -390,11 +401,11 @@ mod tests {
     }
 
     #[test]
-    fn the_mtu_is_that_of_the_uplink() {
+    fn the_mtu_of_the_uplink_is_used() {
         let status = json!({"capabilities": {"uplinks": [
             {"name": "eth1", "kind": "Physical", "mtu": 9000, "addresses": ["10.0.0.1/24"]},
         ]}});
-        assert_eq!(host(trunk(), status.clone()).mtus["trunk"], 9000);
+        assert_eq!(host(trunk_spec(), status.clone()).mtus["trunk"], 9000);
         let vxlan = json!({"networks": [{"name": "x", "scenario": "Vxlan",
             "vxlan": {"port": 4790, "localAddress": "10.0.0.1"}}]});
         assert_eq!(host(vxlan, status).mtus["x"], 8950);

@@ -41,7 +41,7 @@ struct Cluster {
 
 /// Host in the URL of an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum ApiServerHost {
     /// An IP address.
     Address(IpAddr),
     /// A host name, which a NetworkPolicy cannot contain.
@@ -64,7 +64,7 @@ pub enum InvalidKubeconfig {
 ///
 /// # Errors
 /// Returns an error if the string is not a kubeconfig, or if the kubeconfig names no server.
-pub fn server(text: &str) -> Result<Server, InvalidKubeconfig> {
+pub fn parse_server(text: &str) -> Result<ApiServerHost, InvalidKubeconfig> {
     let config: Kubeconfig =
         serde_saphyr::from_str(text).map_err(|_| InvalidKubeconfig::NotParsed)?;
     let current = config.contexts.iter().find(|one| one.name == config.current_context);
@@ -73,15 +73,15 @@ pub fn server(text: &str) -> Result<Server, InvalidKubeconfig> {
         None => config.clusters.first(),
     };
     let url = cluster.map(|one| one.cluster.server.as_str()).unwrap_or_default();
-    let host = url.strip_prefix("https://").and_then(host_of);
+    let host = url.strip_prefix("https://").and_then(host_in_url);
     let Some(host) = host.filter(|host| !host.is_empty()) else {
         return Err(InvalidKubeconfig::NoServer);
     };
-    Ok(host.parse().map_or_else(|_| Server::Name(host.to_owned()), Server::Address))
+    Ok(host.parse().map_or_else(|_| ApiServerHost::Name(host.to_owned()), ApiServerHost::Address))
 }
 
 /// Returns the host in the part of a URL that follows `https://`.
-fn host_of(rest: &str) -> Option<&str> {
+fn host_in_url(rest: &str) -> Option<&str> {
     let authority = rest.split(['/', '?', '#']).next()?;
     let host = authority.rsplit('@').next()?;
     match host.strip_prefix('[') {
@@ -96,8 +96,8 @@ mod tests {
 
     use super::*;
 
-    fn server_for_url(url: &str) -> Result<Server, InvalidKubeconfig> {
-        server(&format!(
+    fn server_for_url(url: &str) -> Result<ApiServerHost, InvalidKubeconfig> {
+        parse_server(&format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: b\ncontexts:\n- name: b\n  context: {{cluster: two}}\n\
              clusters:\n- name: one\n  cluster: {{server: https://192.0.2.1}}\n- name: two\n  cluster: {{server: '{url}'}}\n"
         ))
@@ -105,24 +105,24 @@ mod tests {
 
     #[test]
     fn the_server_of_the_current_context_is_found() {
-        let address = |text: &str| Ok(Server::Address(text.parse().unwrap()));
+        let address = |text: &str| Ok(ApiServerHost::Address(text.parse().unwrap()));
         assert_eq!(server_for_url("https://10.1.2.3:6443"), address("10.1.2.3"));
         assert_eq!(server_for_url("https://[2001:db8::1]:6443/path"), address("2001:db8::1"));
         assert_eq!(
             server_for_url("https://api.example.org:6443"),
-            Ok(Server::Name("api.example.org".to_owned()))
+            Ok(ApiServerHost::Name("api.example.org".to_owned()))
         );
         for wrong in ["", "http://10.1.2.3", "https://", "https://:6443"] {
             assert_eq!(server_for_url(wrong), Err(InvalidKubeconfig::NoServer), "{wrong}");
         }
-        assert_eq!(server("- a"), Err(InvalidKubeconfig::NotParsed));
-        assert!(server("").is_err());
+        assert_eq!(parse_server("- a"), Err(InvalidKubeconfig::NotParsed));
+        assert!(parse_server("").is_err());
     }
 
     proptest! {
         #[test]
         fn any_text_gives_an_error_or_a_server(text in "\\PC{0,60}") {
-            drop(server(&text));
+            drop(parse_server(&text));
             drop(server_for_url(&text.replace('\'', "")));
         }
     }

@@ -8,7 +8,7 @@ use berth_api::{ConditionReason, LinkName, TenantCluster};
 
 use super::fault::{Fault, join_names_limited};
 use super::hosts::HostState;
-use super::ids::NetworkId;
+use super::network_id::NetworkId;
 
 /// Properties of a host network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,13 +28,13 @@ pub struct HostNetwork {
 impl HostNetwork {
     /// Returns true if the network separates tenants by VNIs instead of VLANs.
     #[must_use]
-    pub fn by_vni(&self) -> bool {
+    pub fn uses_vnis(&self) -> bool {
         self.scenario == NetworkScenario::Vxlan
     }
 
     /// Returns the name of a tenant's bridge on hosts. Agents use the same rule.
     #[must_use]
-    pub fn bridge_of(&self, id: NetworkId) -> Option<String> {
+    pub fn tenant_bridge_name(&self, id: NetworkId) -> Option<String> {
         let own = || Some(format!("{}{}", self.bridge_prefix.as_ref()?, id.number()));
         self.shared_bridge.as_ref().map(ToString::to_string).or_else(own)
     }
@@ -101,8 +101,8 @@ pub fn resolve_host_network(
                         host.name,
                         known.scenario,
                         one.scenario,
-                        bridge_name(known),
-                        bridge_name(&one),
+                        displayed_bridge(known),
+                        displayed_bridge(&one),
                     );
                     return Err(Fault::new(ConditionReason::HostNetworksDiffer, message));
                 }
@@ -116,7 +116,7 @@ pub fn resolve_host_network(
     }
 }
 
-fn bridge_name(network: &HostNetwork) -> String {
+fn displayed_bridge(network: &HostNetwork) -> String {
     let named = network.shared_bridge.as_ref().map(ToString::to_string);
     named.or_else(|| network.bridge_prefix.clone()).unwrap_or_else(|| "none".to_owned())
 }
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_mtu_of_all_hosts_counts() {
+    fn the_smallest_mtu_of_all_hosts_is_used() {
         let same = || json!({"name": "trunk", "scenario": "VlanAwareBridge"});
         let hosts =
             [host("a", same(), Some(9000)), host("b", same(), Some(1500)), host("c", same(), None)];
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_differ_are_named_unless_only_one_is_selected() {
+    fn differing_hosts_are_reported_unless_only_one_is_selected() {
         let hosts = [
             host("a", json!({"name": "trunk", "scenario": "VlanAwareBridge"}), None),
             host("b", json!({"name": "trunk", "scenario": "BridgePerTenant"}), None),
@@ -194,7 +194,10 @@ mod tests {
         let mut with_selector = tenant();
         with_selector.spec.node_selector.insert("host".to_owned(), "b".to_owned());
         let network = resolve_host_network(&with_selector, &hosts).unwrap().unwrap();
-        assert_eq!(network.bridge_of(NetworkId::Vlan(7.try_into().unwrap())).unwrap(), "tn7");
+        assert_eq!(
+            network.tenant_bridge_name(NetworkId::Vlan(7.try_into().unwrap())).unwrap(),
+            "tn7"
+        );
         with_selector.spec.node_selector.insert("host".to_owned(), "c".to_owned());
         let fault = resolve_host_network(&with_selector, &hosts).unwrap_err();
         assert!(fault.message.contains("host=c; hosts with the network: a, b"), "{fault}");

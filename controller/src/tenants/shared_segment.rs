@@ -10,7 +10,7 @@ use std::sync::Arc;
 use berth_api::{InfraConfigSpec, VlanClaim, VlanId, VlanSet};
 use kube::ResourceExt as _;
 
-use super::ids::NetworkId;
+use super::network_id::NetworkId;
 
 /// Maximum number of VLANs that one message names.
 const MAX_NAMED_VLANS: usize = 8;
@@ -22,7 +22,7 @@ pub fn may_share_segment(config: &InfraConfigSpec, one: &str, other: &str) -> bo
     if one == other {
         return false;
     }
-    match (segment(config, one), segment(config, other)) {
+    match (declared_segment(config, one), declared_segment(config, other)) {
         (Some(one), Some(other)) => one == other,
         _ => true,
     }
@@ -30,14 +30,14 @@ pub fn may_share_segment(config: &InfraConfigSpec, one: &str, other: &str) -> bo
 
 /// Returns the segment of a network. A network that is declared in two segments has no segment, because the
 /// declaration is contradictory.
-fn segment<'a>(config: &'a InfraConfigSpec, network: &str) -> Option<&'a str> {
+fn declared_segment<'a>(config: &'a InfraConfigSpec, network: &str) -> Option<&'a str> {
     let mut all = config.segments.iter().filter(|one| one.networks.iter().any(|n| n == network));
     let first = all.next()?;
     all.all(|other| other.name == first.name).then_some(first.name.as_str())
 }
 
 /// Returns the union of the VLANs in all pools of each network.
-fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
+fn vlans_by_network(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
     let mut all: BTreeMap<&str, VlanSet> = BTreeMap::new();
     for pool in &config.vlan_pools {
         let set = all.entry(pool.network.as_str()).or_default();
@@ -52,7 +52,7 @@ fn pools(config: &InfraConfigSpec) -> BTreeMap<&str, VlanSet> {
 /// wire. The value for each VLAN is the name of the other network.
 #[must_use]
 pub fn contested_vlans(config: &InfraConfigSpec, network: &str) -> BTreeMap<VlanId, String> {
-    let pools = pools(config);
+    let pools = vlans_by_network(config);
     let mut all = BTreeMap::new();
     let Some(own) = pools.get(network) else { return all };
     for (other, set) in pools.iter().filter(|(other, _)| may_share_segment(config, network, other))
@@ -86,7 +86,7 @@ pub fn config_problems(
     claims: &[Arc<VlanClaim>],
 ) -> Vec<String> {
     let mut problems = segment_problems(config, networks);
-    let pools = pools(config);
+    let pools = vlans_by_network(config);
     for (one, set) in &pools {
         for (other, same) in pools.range(*one..).skip(1) {
             let both = set.intersection(same);
@@ -193,10 +193,10 @@ mod tests {
 
     fn claim(network: &str, id: u16, tenant: &str) -> Arc<VlanClaim> {
         let id = NetworkId::Vlan(id.try_into().unwrap());
-        Arc::new(id.claim(network, tenant, &format!("uid-{tenant}")))
+        Arc::new(id.to_claim(network, tenant, &format!("uid-{tenant}")))
     }
 
-    fn found_problems(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
+    fn problems_of(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Vec<String> {
         config_problems(config, &["a", "b", "c"].map(str::to_owned).into(), claims)
     }
 
@@ -218,7 +218,7 @@ mod tests {
             {"name": "east", "networks": ["a", "b"]}, {"name": "west", "networks": ["b"]},
         ]));
         assert!(may_share_segment(&both, "a", "b"));
-        assert!(found_problems(&both, &[])[0].contains("network `b` is also in segment east"));
+        assert!(problems_of(&both, &[])[0].contains("network `b` is also in segment east"));
         let sharing_networks =
             networks_sharing_segment(&declared, "b", ["c", "y", "b"].into_iter());
         assert_eq!(sharing_networks.into_iter().collect::<Vec<_>>(), ["c", "y"]);
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn an_overlap_names_both_pools_and_the_vlans() {
-        let all = found_problems(&two_pools(json!([])), &[]);
+        let all = problems_of(&two_pools(json!([])), &[]);
         assert_eq!(all.len(), 2, "{all:?}");
         assert!(
             all[0].contains("vlanPools[a] and vlanPools[b] both have VLANs 150-199"),
@@ -237,7 +237,7 @@ mod tests {
             {"name": "1", "networks": ["a"]}, {"name": "2", "networks": ["b"]},
             {"name": "3", "networks": ["c"]},
         ]));
-        assert_eq!(found_problems(&apart, &[]), Vec::<String>::new());
+        assert_eq!(problems_of(&apart, &[]), Vec::<String>::new());
         assert!(contested_vlans(&apart, "b").is_empty());
         let contested = contested_vlans(&two_pools(json!([])), "b");
         assert_eq!(contested.len(), 51);
@@ -248,7 +248,7 @@ mod tests {
     fn claims_to_the_same_vlan_are_named() {
         let none = config(json!({}));
         let two = [claim("a", 120, "one"), claim("b", 120, "two"), claim("b", 121, "three")];
-        let all = found_problems(&none, &two);
+        let all = problems_of(&none, &two);
         assert_eq!(all.len(), 1);
         assert!(
             all[0].contains(
@@ -257,17 +257,17 @@ mod tests {
             "{all:?}"
         );
         let same = [claim("a", 120, "one"), claim("b", 120, "one")];
-        assert!(found_problems(&none, &same).is_empty(), "both claims belong to one tenant");
+        assert!(problems_of(&none, &same).is_empty(), "both claims belong to one tenant");
         let apart = config(json!({"segments": [
             {"name": "1", "networks": ["a"]}, {"name": "2", "networks": ["b"]}]}));
-        assert!(found_problems(&apart, &two).is_empty());
+        assert!(problems_of(&apart, &two).is_empty());
     }
 
     #[test]
     fn problems_of_segments_have_field_and_value() {
         let wrong = config(json!({"segments": [
             {"name": "x", "networks": ["a", "z"]}, {"name": "x", "networks": ["c"]}]}));
-        let all = found_problems(&wrong, &[]);
+        let all = problems_of(&wrong, &[]);
         assert_eq!(
             all,
             [

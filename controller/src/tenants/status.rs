@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::fault::{Fault, join_names_limited};
-use super::ids::NetworkId;
+use super::network_id::NetworkId;
 
 /// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
 /// `MachinesReady`.
@@ -41,7 +41,7 @@ impl ReadyPart {
 
 /// State of all parts of a tenant.
 #[derive(Clone, Debug)]
-pub struct Parts {
+pub struct TenantParts {
     /// State of the VLAN or VNI and of the NetworkAttachmentDefinition.
     pub network: PartResult,
     /// State of the NetworkPolicies.
@@ -56,7 +56,7 @@ pub struct Parts {
     pub attachment: Option<String>,
 }
 
-impl Parts {
+impl TenantParts {
     /// Returns the state of a tenant that is only on the pod network and whose parts are all ready.
     #[must_use]
     pub fn new(hosts: TenantHosts, id: Option<NetworkId>) -> Self {
@@ -102,16 +102,16 @@ pub fn join_faults(faults: &[Fault], ready: ReadyPart) -> PartResult {
 #[must_use]
 pub fn desired_status(
     tenant: &TenantCluster,
-    parts: &Parts,
+    parts: &TenantParts,
     now: Timestamp,
 ) -> TenantClusterStatus {
-    let (vlan, vni) = parts.id.map_or((None, None), NetworkId::split);
-    let hosts = hosts(tenant, &parts.hosts);
+    let (vlan, vni) = parts.id.map_or((None, None), NetworkId::to_fields);
+    let hosts = hosts_part(tenant, &parts.hosts);
     let mut conditions = vec![
-        condition(tenant, "NetworkReady", &parts.network, now),
-        condition(tenant, "HostsReady", &hosts, now),
-        condition(tenant, POLICIES_READY, &parts.policies, now),
-        condition(tenant, "ObjectsReady", &parts.objects, now),
+        part_condition(tenant, "NetworkReady", &parts.network, now),
+        part_condition(tenant, "HostsReady", &hosts, now),
+        part_condition(tenant, POLICIES_READY, &parts.policies, now),
+        part_condition(tenant, "ObjectsReady", &parts.objects, now),
     ];
     let theirs = tenant.status.iter().flat_map(|status| &status.conditions);
     let machines = theirs.filter(|one| one.type_ == "MachinesReady" && one.status == "False");
@@ -154,7 +154,7 @@ pub fn deleting_status(
     message: &str,
     now: Timestamp,
 ) -> TenantClusterStatus {
-    let (vlan, vni) = id.map_or((None, None), NetworkId::split);
+    let (vlan, vni) = id.map_or((None, None), NetworkId::to_fields);
     let message = format!("the tenant is being deleted: {message}");
     TenantClusterStatus {
         observed_generation: tenant.metadata.generation,
@@ -166,7 +166,7 @@ pub fn deleting_status(
     }
 }
 
-fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> PartResult {
+fn hosts_part(tenant: &TenantCluster, hosts: &TenantHosts) -> PartResult {
     let Some(network) = &tenant.spec.network else {
         return Ok(ReadyPart {
             reason: ConditionReason::PodNetworkOnly,
@@ -194,7 +194,12 @@ fn hosts(tenant: &TenantCluster, hosts: &TenantHosts) -> PartResult {
     Err(Fault::new(ConditionReason::HostsNotReady, message))
 }
 
-fn condition(tenant: &TenantCluster, type_: &str, part: &PartResult, now: Timestamp) -> Condition {
+fn part_condition(
+    tenant: &TenantCluster,
+    type_: &str,
+    part: &PartResult,
+    now: Timestamp,
+) -> Condition {
     match part {
         Ok(ready) => {
             new_condition(tenant, type_, "True", ready.reason.as_str(), ready.message.clone(), now)
@@ -206,7 +211,7 @@ fn condition(tenant: &TenantCluster, type_: &str, part: &PartResult, now: Timest
 }
 
 /// Maximum length of a condition's message (`metav1.Condition`).
-const MAX_MESSAGE: usize = 32_768;
+const MAX_MESSAGE_LENGTH: usize = 32_768;
 
 fn new_condition(
     tenant: &TenantCluster,
@@ -224,7 +229,7 @@ fn new_condition(
         observed_generation: tenant.metadata.generation,
         last_transition_time: before.map_or(Time(now), |one| one.last_transition_time),
         reason: reason.to_owned(),
-        message: message.chars().take(MAX_MESSAGE).collect(),
+        message: message.chars().take(MAX_MESSAGE_LENGTH).collect(),
     }
 }
 
@@ -275,12 +280,12 @@ pub fn apply_body(
 mod tests {
     use super::*;
 
-    fn at(seconds: i64) -> Timestamp {
+    fn timestamp_at(seconds: i64) -> Timestamp {
         Timestamp::from_second(seconds).unwrap()
     }
 
-    fn parts() -> Parts {
-        Parts {
+    fn ready_parts() -> TenantParts {
+        TenantParts {
             network: Ok(ReadyPart::ready("VLAN 120".to_owned())),
             policies: Ok(ReadyPart::ready("2 policies".to_owned())),
             objects: Ok(ReadyPart::ready("5 objects are applied".to_owned())),
@@ -298,10 +303,10 @@ mod tests {
     #[test]
     fn an_unchanged_condition_keeps_its_time_and_is_not_written_again() {
         let mut tenant = tenant();
-        let first = desired_status(&tenant, &parts(), at(100));
+        let first = desired_status(&tenant, &ready_parts(), timestamp_at(100));
         assert!(differs(&first, &tenant));
         tenant.status = Some(first.clone());
-        let again = desired_status(&tenant, &parts(), at(200));
+        let again = desired_status(&tenant, &ready_parts(), timestamp_at(200));
         assert_eq!(first, again);
         assert!(!differs(&again, &tenant));
         // Conditions of other reconcilers are ignored.
@@ -314,7 +319,7 @@ mod tests {
     #[test]
     fn conditions_of_other_managers_are_kept_in_atomic_lists() {
         let mut tenant = tenant();
-        let mut desired = desired_status(&tenant, &parts(), at(100));
+        let mut desired = desired_status(&tenant, &ready_parts(), timestamp_at(100));
         let mut machines = desired.conditions[0].clone();
         machines.type_ = "MachinesReady".to_owned();
         tenant.status =
@@ -332,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn ready_names_the_parts_that_are_not() {
-        let mut parts = parts();
+    fn the_ready_condition_contains_the_parts_that_are_not_ready() {
+        let mut parts = ready_parts();
         parts.hosts.ready = 1;
         parts.hosts.not_ready =
             vec![berth_api::TenantHost { name: "b".to_owned(), message: "no uplink".to_owned() }];
-        let status = desired_status(&tenant(), &parts, at(0));
+        let status = desired_status(&tenant(), &parts, timestamp_at(0));
         let ready = &status.conditions[0];
         assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "HostsNotReady"));
         assert_eq!(
@@ -351,7 +356,7 @@ mod tests {
         tenant.status =
             Some(TenantClusterStatus { conditions: vec![machines], ..Default::default() });
         parts.hosts.ready = 2;
-        let status = desired_status(&tenant, &parts, at(0));
+        let status = desired_status(&tenant, &parts, timestamp_at(0));
         assert_eq!(status.conditions[0].reason, "MachinesNotReady");
     }
 }

@@ -3,23 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::CpuSet;
-use berth_kubelet_admission::{MemoryKind, State};
+use berth_kubelet_admission::{HostState, MemoryKind};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 pub(crate) type FreeResources = (CpuSet, Vec<(u32, Vec<(MemoryKind, u64)>)>);
 
 /// Returns the free CPUs, and the free memory of each zone.
-pub(crate) fn free_resources(state: &State) -> FreeResources {
-    let memory = state.memory().into_iter().map(|zone| (zone.zone, zone.free));
+pub(crate) fn free_resources(state: &HostState) -> FreeResources {
+    let memory = state.memory_by_zone().into_iter().map(|zone| (zone.zone, zone.free));
     (state.free_cpus(), memory.collect())
 }
 
 /// Returns the sum of the free memory of all zones, because the memory of a group may be counted in any of its
 /// zones.
-pub(crate) fn total_free_memory(state: &State) -> BTreeMap<MemoryKind, u64> {
+pub(crate) fn total_free_memory(state: &HostState) -> BTreeMap<MemoryKind, u64> {
     let mut all = BTreeMap::new();
-    for (kind, bytes) in state.memory().into_iter().flat_map(|zone| zone.free) {
+    for (kind, bytes) in state.memory_by_zone().into_iter().flat_map(|zone| zone.free) {
         *all.entry(kind).or_insert(0) += bytes;
     }
     all
@@ -29,14 +29,14 @@ pub(crate) fn total_free_memory(state: &State) -> BTreeMap<MemoryKind, u64> {
 ///
 /// If a report only contains sums, it is unknown how they are distributed over several zones. Then the zones are
 /// unknown, and the sum of the pages is not checked.
-pub(crate) fn check_no_double_allocation(
-    state: &State,
-    empty: &State,
+pub(crate) fn check_allocations(
+    state: &HostState,
+    empty: &HostState,
     uids: BTreeSet<&str>,
-    knows_zones: bool,
+    are_zones_known: bool,
 ) -> TestCaseResult {
     let host = state.host();
-    prop_assert_eq!(state.pods(), uids.len());
+    prop_assert_eq!(state.pod_count(), uids.len());
     let mut cpus = CpuSet::new();
     let mut bytes: BTreeMap<MemoryKind, u64> = BTreeMap::new();
     let mut groups: BTreeSet<Vec<u32>> = BTreeSet::new();
@@ -64,7 +64,7 @@ pub(crate) fn check_no_double_allocation(
     // other block comes (`memorymanager` allocates and releases greedily).
     let shares_zone =
         |one: &Vec<u32>| groups.iter().any(|other| other != one && intersects(one, other));
-    if !knows_zones || groups.iter().any(shares_zone) {
+    if !are_zones_known || groups.iter().any(shares_zone) {
         return Ok(());
     }
     let (free, all) = (total_free_memory(state), total_free_memory(empty));

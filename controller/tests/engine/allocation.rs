@@ -7,10 +7,10 @@ use berth_api::infra_node::{
     AllocatedZoneDevices, Allocation,
 };
 use berth_api::{Bytes, PageSize};
-use berth_kubelet_admission::{MemoryKind, Placement, State};
+use berth_kubelet_admission::{HostState, MemoryKind, Placement};
 
 /// Returns the report of an agent about an admitted pod: by container, and as sums.
-pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {
+pub(crate) fn reported_allocation(state: &HostState, uid: &str) -> Option<Allocation> {
     let given = state.admission(uid)?;
     let host = state.host();
     let placements = given.placements(host);
@@ -29,7 +29,7 @@ pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {
         *devices.entry(name).or_default() += count;
     }
     let cpus = given.cpus(host);
-    let containers = (0..).zip(&placements).map(|(number, one)| container(number, one));
+    let containers = (0..).zip(&placements).map(|(number, one)| reported_container(number, one));
     let all = Allocation {
         pod_uid: uid.to_owned(),
         zones: zones.into_iter().collect(),
@@ -49,7 +49,7 @@ pub(crate) fn allocation(state: &State, uid: &str) -> Option<Allocation> {
     (!all.containers.is_empty()).then_some(all)
 }
 
-fn container(number: usize, given: &Placement) -> Option<AllocatedContainer> {
+fn reported_container(number: usize, given: &Placement) -> Option<AllocatedContainer> {
     let memory = given.memory.iter().map(|block| AllocatedMemory {
         page_size: match block.kind {
             MemoryKind::Memory => None,

@@ -16,18 +16,18 @@ use serde::Deserialize;
 /// Description of a host.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct HostForm {
+pub(crate) struct HostDescription {
     pub(crate) name: String,
     /// Zones of the host, in order.
-    pub(crate) zones: Vec<ZoneForm>,
+    pub(crate) zones: Vec<ZoneDescription>,
     /// Number of threads per core.
     pub(crate) threads: u32,
     /// True for `cpuManagerPolicy: static`.
     #[serde(rename = "pins")]
-    pub(crate) pins: bool,
+    pub(crate) has_static_cpu_policy: bool,
     /// True for `memoryManagerPolicy: Static`.
     #[serde(rename = "keepsMemory")]
-    pub(crate) keeps_memory: bool,
+    pub(crate) has_static_memory_policy: bool,
     pub(crate) policy: String,
     pub(crate) scope: String,
     pub(crate) options: Vec<String>,
@@ -36,11 +36,11 @@ pub(crate) struct HostForm {
     /// Taints of the Node, as `key:Effect`.
     pub(crate) taints: Vec<String>,
     #[serde(rename = "cordoned")]
-    pub(crate) cordoned: bool,
+    pub(crate) is_cordoned: bool,
     pub(crate) ksm: Option<bool>,
     pub(crate) kvm: Option<KvmState>,
     #[serde(rename = "stale")]
-    pub(crate) stale: bool,
+    pub(crate) is_stale: bool,
     pub(crate) class: Class,
     pub(crate) max_pods: u32,
     /// Number of KVM devices of KubeVirt's device plugin.
@@ -49,60 +49,68 @@ pub(crate) struct HostForm {
     pub(crate) vfs: Vec<u32>,
     /// True if the report contains no devices.
     #[serde(rename = "hidesDevices")]
-    pub(crate) hides_devices: bool,
+    pub(crate) omits_devices: bool,
     /// Allocations in the report.
     #[serde(rename = "has")]
-    pub(crate) has: Vec<Allocation>,
+    pub(crate) allocations: Vec<Allocation>,
 }
 
 /// A zone: number of CPUs, GiB of memory, and the amounts in huge pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct ZoneForm {
+pub(crate) struct ZoneDescription {
     pub(crate) cpus: u32,
     pub(crate) memory: u64,
     /// GiB of memory in pages of 1 GiB.
     #[serde(rename = "huge")]
-    pub(crate) huge: u64,
+    pub(crate) huge_pages_gib: u64,
     /// MiB of memory in pages of 2 MiB.
     #[serde(rename = "small")]
-    pub(crate) small: u64,
+    pub(crate) small_pages_mib: u64,
 }
 
-impl Default for HostForm {
+impl Default for HostDescription {
     fn default() -> Self {
         Self {
             name: "host".to_owned(),
-            zones: vec![ZoneForm { cpus: 8, memory: 32, huge: 16, small: 0 }; 2],
+            zones: vec![
+                ZoneDescription {
+                    cpus: 8,
+                    memory: 32,
+                    huge_pages_gib: 16,
+                    small_pages_mib: 0
+                };
+                2
+            ],
             threads: 1,
-            pins: true,
-            keeps_memory: true,
+            has_static_cpu_policy: true,
+            has_static_memory_policy: true,
             policy: "single-numa-node".to_owned(),
             scope: "pod".to_owned(),
             options: Vec::new(),
             version: "v1.36.0".to_owned(),
             labels: BTreeMap::new(),
             taints: Vec::new(),
-            cordoned: false,
+            is_cordoned: false,
             ksm: Some(false),
             kvm: Some(KvmState::Ready),
-            stale: false,
+            is_stale: false,
             class: Class::Standard,
             max_pods: 110,
             kvm_devices: 1000,
             vfs: Vec::new(),
-            hides_devices: false,
-            has: Vec::new(),
+            omits_devices: false,
+            allocations: Vec::new(),
         }
     }
 }
 
-pub(crate) const KVM: &str = "devices.kubevirt.io/kvm";
-pub(crate) const VF: &str = "intel.com/vf";
+pub(crate) const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
+pub(crate) const VF_RESOURCE: &str = "intel.com/vf";
 
-impl HostForm {
+impl HostDescription {
     /// Returns the CPUs of each zone by core and thread: the first threads of all zones have the lowest numbers.
-    pub(crate) fn threads(&self) -> Vec<Vec<Vec<u32>>> {
+    pub(crate) fn cpus_by_zone_and_thread(&self) -> Vec<Vec<Vec<u32>>> {
         let threads = self.threads.max(1);
         let mut zones = vec![Vec::new(); self.zones.len()];
         let mut next = 0;
@@ -117,8 +125,8 @@ impl HostForm {
     }
 
     /// Returns the CPUs of the first core, which is reserved for the system.
-    pub(crate) fn reserved(&self) -> Vec<u32> {
-        let first = self.threads().into_iter().find(|zone| !zone[0].is_empty());
+    pub(crate) fn reserved_cpus(&self) -> Vec<u32> {
+        let first = self.cpus_by_zone_and_thread().into_iter().find(|zone| !zone[0].is_empty());
         first.into_iter().flatten().filter_map(|thread| thread.first().copied()).collect()
     }
 
@@ -131,16 +139,18 @@ impl HostForm {
         has.memory.ksm = self.ksm.map(|on| Ksm { running: Some(on), ..Ksm::default() });
         let word = |is: bool, yes: &str, no: &str| Some(if is { yes } else { no }.to_owned());
         has.kubelet = Some(Kubelet {
-            cpu_manager_policy: word(self.pins, "static", "none"),
+            cpu_manager_policy: word(self.has_static_cpu_policy, "static", "none"),
             cpu_manager_policy_options: self.options.clone(),
             topology_manager_policy: Some(self.policy.clone()),
             topology_manager_scope: Some(self.scope.clone()),
             topology_manager_policy_options: Vec::new(),
-            memory_manager_policy: word(self.keeps_memory, "Static", "None"),
-            reserved_system_cpus: Some(self.reserved().into_iter().collect()),
+            memory_manager_policy: word(self.has_static_memory_policy, "Static", "None"),
+            reserved_system_cpus: Some(self.reserved_cpus().into_iter().collect()),
             started_with: None,
         });
-        for (at, (form, threads)) in (0u32..).zip(self.zones.iter().zip(self.threads())) {
+        for (at, (form, threads)) in
+            (0u32..).zip(self.zones.iter().zip(self.cpus_by_zone_and_thread()))
+        {
             let pool = |size: PageSize, bytes: u64| HugepagePool {
                 size,
                 total: bytes / size.bytes(),
@@ -158,8 +168,8 @@ impl HostForm {
                 memory: Some(Bytes(form.memory << 30)),
                 reserved_memory: (at == 0).then_some(Bytes(1 << 30)),
                 hugepages: vec![
-                    pool(PageSize::GIB_1, form.huge << 30),
-                    pool(PageSize::MIB_2, form.small << 20),
+                    pool(PageSize::GIB_1, form.huge_pages_gib << 30),
+                    pool(PageSize::MIB_2, form.small_pages_mib << 20),
                 ],
                 distances: (0..zones)
                     .map(|zone| ZoneDistance { zone, distance: far(zone) })
@@ -167,17 +177,17 @@ impl HostForm {
                 ..Zone::default()
             });
         }
-        if !self.hides_devices {
+        if !self.omits_devices {
             let total = |zone: Option<u32>, resource: &str, total: u32| {
                 let resource = resource.to_owned();
                 (total > 0).then_some(ZoneDevices { resource, zone, total, free: total })
             };
-            let vfs = (0..).zip(&self.vfs).map(|(zone, vfs)| total(Some(zone), VF, *vfs));
-            let all = vfs.chain([total(None, KVM, self.kvm_devices)]);
+            let vfs = (0..).zip(&self.vfs).map(|(zone, vfs)| total(Some(zone), VF_RESOURCE, *vfs));
+            let all = vfs.chain([total(None, KVM_RESOURCE, self.kvm_devices)]);
             status.devices = all.flatten().collect();
         }
-        status.allocations.clone_from(&self.has);
-        if self.stale {
+        status.allocations.clone_from(&self.allocations);
+        if self.is_stale {
             status.conditions.push(Condition {
                 type_: "Ready".to_owned(),
                 status: "Unknown".to_owned(),
@@ -193,17 +203,18 @@ impl HostForm {
 
     pub(crate) fn node(&self) -> v1::Node {
         let cpus: u32 = self.zones.iter().map(|zone| zone.cpus).sum();
-        let kept = if self.pins { self.reserved().len() } else { 0 };
-        let sum = |of: fn(&ZoneForm) -> u64| self.zones.iter().map(of).sum::<u64>();
-        let plain = sum(|zone| (zone.memory << 10) - (zone.huge << 10) - zone.small);
+        let kept = if self.has_static_cpu_policy { self.reserved_cpus().len() } else { 0 };
+        let sum = |of: fn(&ZoneDescription) -> u64| self.zones.iter().map(of).sum::<u64>();
+        let plain =
+            sum(|zone| (zone.memory << 10) - (zone.huge_pages_gib << 10) - zone.small_pages_mib);
         let amounts = [
             ("cpu", (cpus as usize - kept).to_string()),
             ("memory", format!("{}Mi", plain.saturating_sub(1024))),
-            ("hugepages-1Gi", format!("{}Gi", sum(|zone| zone.huge))),
-            ("hugepages-2Mi", format!("{}Mi", sum(|zone| zone.small))),
+            ("hugepages-1Gi", format!("{}Gi", sum(|zone| zone.huge_pages_gib))),
+            ("hugepages-2Mi", format!("{}Mi", sum(|zone| zone.small_pages_mib))),
             ("pods", self.max_pods.to_string()),
-            (KVM, self.kvm_devices.to_string()),
-            (VF, self.vfs.iter().sum::<u32>().to_string()),
+            (KVM_RESOURCE, self.kvm_devices.to_string()),
+            (VF_RESOURCE, self.vfs.iter().sum::<u32>().to_string()),
         ];
         let mut labels = self.labels.clone();
         labels.insert("kubernetes.io/hostname".to_owned(), self.name.clone());
@@ -216,7 +227,7 @@ impl HostForm {
         node.metadata.labels = Some(labels);
         node.spec = Some(v1::NodeSpec {
             taints: Some(self.taints.iter().map(taint).collect()),
-            unschedulable: Some(self.cordoned),
+            unschedulable: Some(self.is_cordoned),
             ..v1::NodeSpec::default()
         });
         node.status = Some(v1::NodeStatus {
@@ -233,7 +244,7 @@ impl HostForm {
     }
 
     /// Reads the objects in the same way as the controller.
-    pub(crate) fn facts(&self) -> Result<(ReportedHost, Vec<Problem>), Problem> {
+    pub(crate) fn reported_host(&self) -> Result<(ReportedHost, Vec<Problem>), Problem> {
         let mut problems = Vec::new();
         let facts = ReportedHost::read(&self.infra_node(), Some(&self.node()), &mut problems)?;
         Ok((facts, problems))

@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use berth_api::{Class, PageSize};
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_placement::engine::{Engine, NumaGuestMemory, Request, VmRequirements};
-use berth_placement::rules::{Counts, PodSpecParts, Rules};
+use berth_placement::rules::{ClusterState, PodFields, Rules};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;
 
-use super::host::{KVM, VF};
+use super::host::{KVM_RESOURCE, VF_RESOURCE};
 
 /// Description of a pod. With `cpus`, the pod is Guaranteed and has exclusive CPUs; otherwise it shares CPUs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct PodForm {
+pub(crate) struct PodDescription {
     /// Name and UID of the pod.
     pub(crate) name: String,
     /// True if the pod is not a VM.
     #[serde(rename = "plain")]
-    pub(crate) plain: bool,
+    pub(crate) is_plain_pod: bool,
     /// True for a VM that runs without KVM.
     #[serde(rename = "emulated")]
-    pub(crate) emulated: bool,
+    pub(crate) is_emulated: bool,
     pub(crate) cpus: u64,
     /// CPU request in millicores, if the pod shares CPUs.
     pub(crate) millis: u64,
@@ -31,57 +31,57 @@ pub(crate) struct PodForm {
     pub(crate) memory: Option<u64>,
     /// GiB of memory in pages of 1 GiB.
     #[serde(rename = "huge")]
-    pub(crate) huge: u64,
+    pub(crate) huge_pages_gib: u64,
     /// MiB of memory in pages of 2 MiB.
     #[serde(rename = "small")]
-    pub(crate) small: u64,
+    pub(crate) small_pages_mib: u64,
     /// Number of virtual functions of the first container.
     pub(crate) vfs: u64,
     /// Additional containers.
     #[serde(rename = "beside")]
-    pub(crate) beside: Vec<ContainerForm>,
+    pub(crate) additional_containers: Vec<ContainerDescription>,
     pub(crate) class: Class,
     /// True for `guestMappingPassthrough`.
     #[serde(rename = "numa")]
-    pub(crate) numa: bool,
+    pub(crate) has_numa_passthrough: bool,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) selector: BTreeMap<String, String>,
     /// Keys of tolerated taints, with any value and effect.
     #[serde(rename = "tolerates")]
-    pub(crate) tolerates: Vec<String>,
+    pub(crate) tolerated_taints: Vec<String>,
     #[serde(rename = "together")]
-    pub(crate) together: Vec<AffinityForm>,
+    pub(crate) affinities: Vec<AffinityDescription>,
     #[serde(rename = "apart")]
-    pub(crate) apart: Vec<AffinityForm>,
-    pub(crate) spread: Vec<SpreadForm>,
+    pub(crate) anti_affinities: Vec<AffinityDescription>,
+    pub(crate) spread: Vec<SpreadDescription>,
     #[serde(rename = "prefer")]
-    pub(crate) prefer: Vec<PreferForm>,
+    pub(crate) preferences: Vec<PreferenceDescription>,
     #[serde(rename = "terminating")]
-    pub(crate) terminating: bool,
+    pub(crate) is_terminating: bool,
 }
 
 /// An additional container of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct ContainerForm {
+pub(crate) struct ContainerDescription {
     pub(crate) millis: u64,
     /// Memory in MiB.
     pub(crate) memory: u64,
     /// True for an init container.
     #[serde(rename = "first")]
-    pub(crate) first: bool,
+    pub(crate) is_init: bool,
     /// True for a sidecar.
     #[serde(rename = "sidecar")]
-    pub(crate) sidecar: bool,
+    pub(crate) is_sidecar: bool,
 }
 
 /// Affinity to pods whose label `app` has this value; required, unless it has a weight.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct AffinityForm {
+pub(crate) struct AffinityDescription {
     pub(crate) app: String,
     #[serde(rename = "by")]
-    pub(crate) by: String,
+    pub(crate) topology_key: String,
     #[serde(default)]
     pub(crate) weight: Option<i32>,
 }
@@ -89,19 +89,19 @@ pub(crate) struct AffinityForm {
 /// Spread constraint over the values of a label, for pods of the same `app`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct SpreadForm {
+pub(crate) struct SpreadDescription {
     #[serde(rename = "by")]
-    pub(crate) by: String,
+    pub(crate) topology_key: String,
     #[serde(rename = "max")]
-    pub(crate) max: i32,
+    pub(crate) max_skew: i32,
     #[serde(default, rename = "soft")]
-    pub(crate) soft: bool,
+    pub(crate) is_soft: bool,
 }
 
 /// Preferred node affinity of a pod.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct PreferForm {
+pub(crate) struct PreferenceDescription {
     pub(crate) label: String,
     pub(crate) value: String,
     pub(crate) weight: i32,
@@ -111,7 +111,7 @@ pub(crate) struct PreferForm {
 #[derive(Clone, Debug)]
 pub(crate) struct BuiltPod {
     pub(crate) pod: Pod,
-    pub(crate) needs: VmRequirements,
+    pub(crate) requirements: VmRequirements,
     labels: BTreeMap<String, String>,
     selector: BTreeMap<String, String>,
     affinity: v1::Affinity,
@@ -121,47 +121,50 @@ pub(crate) struct BuiltPod {
 }
 
 impl BuiltPod {
-    fn parts(&self) -> PodSpecParts<'_> {
-        PodSpecParts {
+    fn spec_parts(&self) -> PodFields<'_> {
+        PodFields {
             namespace: "default",
             labels: Some(&self.labels),
             is_terminating: self.is_terminating,
             node_selector: Some(&self.selector),
             affinity: Some(&self.affinity),
             tolerations: &self.tolerations,
-            spread: &self.spread,
+            spread_constraints: &self.spread,
             containers: &self.pod,
         }
     }
 
     pub(crate) fn request(&self, engine: &mut Engine) -> Request {
-        engine.compile_request(&self.parts(), self.needs.clone()).expect("the rules are valid")
+        engine
+            .compile_request(&self.spec_parts(), self.requirements.clone())
+            .expect("the rules are valid")
     }
 
-    pub(crate) fn rules(&self, counts: &mut Counts) -> Rules {
-        Rules::compile(counts, &self.parts()).expect("the rules are valid")
+    pub(crate) fn rules(&self, counts: &mut ClusterState) -> Rules {
+        Rules::compile(counts, &self.spec_parts()).expect("the rules are valid")
     }
 }
 
-impl PodForm {
+impl PodDescription {
     pub(crate) fn build(&self) -> BuiltPod {
         BuiltPod {
             pod: self.pod(),
-            needs: VmRequirements {
-                is_vm: !self.plain,
-                is_emulated: self.emulated,
-                is_pinned: !self.plain && self.cpus > 0,
+            requirements: VmRequirements {
+                is_vm: !self.is_plain_pod,
+                is_emulated: self.is_emulated,
+                is_pinned: !self.is_plain_pod && self.cpus > 0,
                 class: self.class,
-                numa: (self.numa && self.huge > 0).then_some(NumaGuestMemory {
-                    memory: self.huge << 30,
-                    page_size: PageSize::GIB_1,
-                }),
+                numa_guest_memory: (self.has_numa_passthrough && self.huge_pages_gib > 0)
+                    .then_some(NumaGuestMemory {
+                        memory: self.huge_pages_gib << 30,
+                        page_size: PageSize::GIB_1,
+                    }),
             },
             labels: self.labels.clone(),
             selector: self.selector.clone(),
             affinity: self.affinity(),
             tolerations: self
-                .tolerates
+                .tolerated_taints
                 .iter()
                 .map(|key| v1::Toleration {
                     key: Some(key.clone()),
@@ -169,15 +172,18 @@ impl PodForm {
                     ..v1::Toleration::default()
                 })
                 .collect(),
-            spread: self.spread(),
-            is_terminating: self.terminating,
+            spread: self.spread_constraints(),
+            is_terminating: self.is_terminating,
         }
     }
 
     fn pod(&self) -> Pod {
-        let pages = [(PageSize::GIB_1, self.huge << 30), (PageSize::MIB_2, self.small << 20)];
-        let kvm = (!self.plain && !self.emulated).then(|| (KVM.to_owned(), 1));
-        let vfs = (self.vfs > 0).then(|| (VF.to_owned(), self.vfs));
+        let pages = [
+            (PageSize::GIB_1, self.huge_pages_gib << 30),
+            (PageSize::MIB_2, self.small_pages_mib << 20),
+        ];
+        let kvm = (!self.is_plain_pod && !self.is_emulated).then(|| (KVM_RESOURCE.to_owned(), 1));
+        let vfs = (self.vfs > 0).then(|| (VF_RESOURCE.to_owned(), self.vfs));
         let requests = Resources {
             cpu_millis: if self.cpus > 0 { self.cpus * 1000 } else { self.millis },
             memory: self.memory.unwrap_or(1) << 30,
@@ -190,17 +196,17 @@ impl PodForm {
             Resources { cpu_millis: 0, memory: 0, ..requests.clone() }
         };
         let main = Container { name: "compute".to_owned(), is_sidecar: false, requests, limits };
-        let beside = |(at, form): (usize, &ContainerForm)| {
+        let beside = |(at, form): (usize, &ContainerDescription)| {
             let own = Resources {
                 cpu_millis: form.millis,
                 memory: form.memory << 20,
                 ..Resources::default()
             };
             let name = format!("beside-{at}");
-            Container { name, is_sidecar: form.sidecar, requests: own.clone(), limits: own }
+            Container { name, is_sidecar: form.is_sidecar, requests: own.clone(), limits: own }
         };
-        let is_first = |(_, form): &(usize, &ContainerForm)| form.first || form.sidecar;
-        let all = || self.beside.iter().enumerate();
+        let is_first = |(_, form): &(usize, &ContainerDescription)| form.is_init || form.is_sidecar;
+        let all = || self.additional_containers.iter().enumerate();
         Pod {
             uid: self.name.clone(),
             init_containers: all().filter(is_first).map(beside).collect(),
@@ -212,15 +218,15 @@ impl PodForm {
     }
 
     fn affinity(&self) -> v1::Affinity {
-        let term = |near: &AffinityForm| v1::PodAffinityTerm {
+        let term = |near: &AffinityDescription| v1::PodAffinityTerm {
             label_selector: Some(selector(&near.app)),
-            topology_key: near.by.clone(),
+            topology_key: near.topology_key.clone(),
             ..v1::PodAffinityTerm::default()
         };
-        let required = |all: &[AffinityForm]| {
+        let required = |all: &[AffinityDescription]| {
             all.iter().filter(|near| near.weight.is_none()).map(term).collect::<Vec<_>>()
         };
-        let preferred = |all: &[AffinityForm]| {
+        let preferred = |all: &[AffinityDescription]| {
             let weighted = all.iter().filter_map(|near| {
                 Some(v1::WeightedPodAffinityTerm {
                     weight: near.weight?,
@@ -229,7 +235,7 @@ impl PodForm {
             });
             weighted.collect::<Vec<_>>()
         };
-        let prefer = |form: &PreferForm| v1::PreferredSchedulingTerm {
+        let prefer = |form: &PreferenceDescription| v1::PreferredSchedulingTerm {
             weight: form.weight,
             preference: v1::NodeSelectorTerm {
                 match_expressions: Some(vec![v1::NodeSelectorRequirement {
@@ -243,30 +249,36 @@ impl PodForm {
         v1::Affinity {
             node_affinity: Some(v1::NodeAffinity {
                 preferred_during_scheduling_ignored_during_execution: Some(
-                    self.prefer.iter().map(prefer).collect(),
+                    self.preferences.iter().map(prefer).collect(),
                 ),
                 ..v1::NodeAffinity::default()
             }),
             pod_affinity: Some(v1::PodAffinity {
-                required_during_scheduling_ignored_during_execution: Some(required(&self.together)),
+                required_during_scheduling_ignored_during_execution: Some(required(
+                    &self.affinities,
+                )),
                 preferred_during_scheduling_ignored_during_execution: Some(preferred(
-                    &self.together,
+                    &self.affinities,
                 )),
             }),
             pod_anti_affinity: Some(v1::PodAntiAffinity {
-                required_during_scheduling_ignored_during_execution: Some(required(&self.apart)),
-                preferred_during_scheduling_ignored_during_execution: Some(preferred(&self.apart)),
+                required_during_scheduling_ignored_during_execution: Some(required(
+                    &self.anti_affinities,
+                )),
+                preferred_during_scheduling_ignored_during_execution: Some(preferred(
+                    &self.anti_affinities,
+                )),
             }),
         }
     }
 
-    fn spread(&self) -> Vec<v1::TopologySpreadConstraint> {
+    fn spread_constraints(&self) -> Vec<v1::TopologySpreadConstraint> {
         let app = self.labels.get("app").map(String::as_str).unwrap_or_default();
-        let one = |form: &SpreadForm| v1::TopologySpreadConstraint {
+        let one = |form: &SpreadDescription| v1::TopologySpreadConstraint {
             label_selector: Some(selector(app)),
-            max_skew: form.max,
-            topology_key: form.by.clone(),
-            when_unsatisfiable: if form.soft { "ScheduleAnyway" } else { "DoNotSchedule" }
+            max_skew: form.max_skew,
+            topology_key: form.topology_key.clone(),
+            when_unsatisfiable: if form.is_soft { "ScheduleAnyway" } else { "DoNotSchedule" }
                 .to_owned(),
             ..v1::TopologySpreadConstraint::default()
         };

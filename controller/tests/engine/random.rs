@@ -6,64 +6,67 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use berth_api::infra_node::AllocatedContainer;
-use berth_kubelet_admission::State;
+use berth_kubelet_admission::HostState;
 use berth_placement::engine::Engine;
 use berth_placement::rules::HostId;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 
-use super::allocated::{check_no_double_allocation, free_resources, total_free_memory};
-use super::allocation::allocation;
+use super::allocated::{check_allocations, free_resources, total_free_memory};
+use super::allocation::reported_allocation;
 use super::dice::Dice;
-use super::host::HostForm;
+use super::host::HostDescription;
 use super::pod::BuiltPod;
 use super::reference_model::ReferenceModel;
 
 /// An engine, a second engine that handles the same events, and the reference model.
 struct Testbed {
     engine: Engine,
-    twin: Engine,
+    second_engine: Engine,
     reference: ReferenceModel,
-    forms: Vec<HostForm>,
+    descriptions: Vec<HostDescription>,
     ids: Vec<HostId>,
-    tally: Rc<Tally>,
+    counts: Rc<CaseCounts>,
 }
 
 impl Testbed {
-    fn new(dice: &mut Dice<'_>, tally: Rc<Tally>) -> Self {
-        let hosts = 1 + dice.below(12);
+    fn new(dice: &mut Dice<'_>, tally: Rc<CaseCounts>) -> Self {
+        let hosts = 1 + dice.next_below(12);
         let mut testbed = Self {
             engine: Engine::new(),
-            twin: Engine::new(),
+            second_engine: Engine::new(),
             reference: ReferenceModel::default(),
-            forms: Vec::new(),
+            descriptions: Vec::new(),
             ids: Vec::new(),
-            tally,
+            counts: tally,
         };
         for _ in 0..hosts {
-            let form = dice.host(testbed.forms.len());
+            let form = dice.random_host(testbed.descriptions.len());
             // Some descriptions are invalid: no kubelet would start on such a host.
-            if form.facts().is_ok() {
-                testbed.forms.push(form);
-                testbed.set_host(testbed.forms.len() - 1);
+            if form.reported_host().is_ok() {
+                testbed.descriptions.push(form);
+                testbed.set_host(testbed.descriptions.len() - 1);
             }
         }
         // Some fleets are large, because the engine does not scan all hosts of a large fleet.
-        if dice.rarely(20) {
-            for at in 0..testbed.forms.len() * 9 {
-                let name = format!("host-{}", testbed.forms.len());
-                testbed.forms.push(HostForm { name, ..testbed.forms[at].clone() });
-                testbed.set_host(testbed.forms.len() - 1);
+        if dice.is_one_in(20) {
+            for at in 0..testbed.descriptions.len() * 9 {
+                let name = format!("host-{}", testbed.descriptions.len());
+                testbed
+                    .descriptions
+                    .push(HostDescription { name, ..testbed.descriptions[at].clone() });
+                testbed.set_host(testbed.descriptions.len() - 1);
             }
         }
         testbed
     }
 
     fn set_host(&mut self, at: usize) {
-        let form = &self.forms[at];
-        let (facts, _) = form.facts().expect("the description was valid before");
+        let form = &self.descriptions[at];
+        let (facts, _) = form.reported_host().expect("the description was valid before");
         let id = self.engine.set_host(facts.clone(), form.class).expect("the taints are valid");
-        let twin = self.twin.set_host(facts.clone(), form.class).expect("the taints are valid");
+        let twin =
+            self.second_engine.set_host(facts.clone(), form.class).expect("the taints are valid");
         assert_eq!(id, twin);
         self.reference.set_host(at, facts);
         if at == self.ids.len() {
@@ -75,11 +78,11 @@ impl Testbed {
         self.ids.iter().position(|id| *id == host).expect("the host exists")
     }
 
-    fn step(&mut self, dice: &mut Dice<'_>, number: usize) -> TestCaseResult {
+    fn run_step(&mut self, dice: &mut Dice<'_>, number: usize) -> TestCaseResult {
         let hosts = self.ids.len();
-        match dice.below(10) {
+        match dice.next_below(10) {
             0..=4 => {
-                let pod = dice.pod(format!("pod-{number}")).build();
+                let pod = dice.random_pod(format!("pod-{number}")).build();
                 let among = self.random_hosts(dice);
                 self.place(&pod, among.as_deref())
             }
@@ -93,20 +96,20 @@ impl Testbed {
             6 => {
                 if let Some((pod, _)) = self.random_pod(dice) {
                     let uid = pod.pod.uid.as_str();
-                    prop_assert!(self.engine.remove(uid) && self.twin.remove(uid));
+                    prop_assert!(self.engine.remove_pod(uid) && self.second_engine.remove_pod(uid));
                     self.reference.remove(uid);
                 }
                 Ok(())
             }
             7 => {
-                let pod = dice.pod(format!("pod-{number}")).build();
-                let at = dice.below(hosts);
+                let pod = dice.random_pod(format!("pod-{number}")).build();
+                let at = dice.next_below(hosts);
                 self.bind(&pod, at)
             }
             8 => {
                 if let Some((pod, at)) = self.random_pod(dice) {
-                    let at = if dice.rarely(2) { dice.below(hosts) } else { at };
-                    if dice.rarely(2) { self.admit(&pod, at) } else { self.bind(&pod, at) }
+                    let at = if dice.is_one_in(2) { dice.next_below(hosts) } else { at };
+                    if dice.is_one_in(2) { self.admit(&pod, at) } else { self.bind(&pod, at) }
                 } else {
                     Ok(())
                 }
@@ -119,19 +122,19 @@ impl Testbed {
     }
 
     fn random_hosts(&self, dice: &mut Dice<'_>) -> Option<Vec<HostId>> {
-        let count = dice.below(self.ids.len() + 2);
+        let count = dice.next_below(self.ids.len() + 2);
         (count > 0).then(|| (1..count).map(|_| dice.choose(&self.ids)).collect())
     }
 
     fn random_pod(&self, dice: &mut Dice<'_>) -> Option<(BuiltPod, usize)> {
         let assumed = self.reference.assumed();
-        assumed.get(dice.below(assumed.len())).cloned()
+        assumed.get(dice.next_below(assumed.len())).cloned()
     }
 
     fn place(&mut self, pod: &BuiltPod, candidates: Option<&[HostId]>) -> TestCaseResult {
         let uid = pod.pod.uid.as_str();
         let request = pod.request(&mut self.engine);
-        let twin = pod.request(&mut self.twin);
+        let twin = pod.request(&mut self.second_engine);
         let is_among = |at: &usize| candidates.is_none_or(|among| among.contains(&self.ids[*at]));
         // A reported pod was bound long ago and must not be placed.
         if (0..self.ids.len()).any(|at| self.reference.facts(at).allocation(uid).is_some()) {
@@ -141,12 +144,12 @@ impl Testbed {
         if let Some(at) = before.filter(is_among) {
             let stays = Some(self.ids[at]);
             prop_assert_eq!(
-                self.engine.place(&request, candidates),
+                self.engine.place_pod(&request, candidates),
                 stays,
                 "{} was moved to another host",
                 uid
             );
-            prop_assert_eq!(self.twin.place(&twin, candidates), stays);
+            prop_assert_eq!(self.second_engine.place_pod(&twin, candidates), stays);
             return Ok(());
         }
         if before.is_none() {
@@ -162,22 +165,22 @@ impl Testbed {
                     reasons
                 );
             }
-            let chosen = self.engine.choose(&request, candidates);
-            let placed = self.engine.place(&request, candidates);
+            let chosen = self.engine.choose_host(&request, candidates);
+            let placed = self.engine.place_pod(&request, candidates);
             prop_assert_eq!(chosen, placed, "the chosen host is the host of the placement");
             self.check_placement(pod, placed, &accepting_hosts, candidates)?;
             prop_assert_eq!(
-                self.twin.place(&twin, candidates),
+                self.second_engine.place_pod(&twin, candidates),
                 placed,
                 "the second engine chooses the same host"
             );
         } else {
             self.reference.remove(uid);
             let accepting_hosts = self.reference.accepting_hosts(pod);
-            let placed = self.engine.place(&request, candidates);
+            let placed = self.engine.place_pod(&request, candidates);
             self.check_placement(pod, placed, &accepting_hosts, candidates)?;
             prop_assert_eq!(
-                self.twin.place(&twin, candidates),
+                self.second_engine.place_pod(&twin, candidates),
                 placed,
                 "the second engine chooses the same host"
             );
@@ -204,9 +207,9 @@ impl Testbed {
                     at,
                     allowed
                 );
-                increment(&self.tally.placed);
+                increment(&self.counts.placed);
                 if accepting_hosts.len() < self.ids.len() {
-                    increment(&self.tally.chosen);
+                    increment(&self.counts.placed_by_choice);
                 }
                 self.reference.add_pod(pod, at, false);
             }
@@ -218,77 +221,85 @@ impl Testbed {
             ),
         }
         if accepting_hosts.is_empty() {
-            increment(&self.tally.unplaced);
+            increment(&self.counts.unplaced);
         }
         Ok(())
     }
 
     fn bind(&mut self, pod: &BuiltPod, at: usize) -> TestCaseResult {
         let request = pod.request(&mut self.engine);
-        let twin = pod.request(&mut self.twin);
+        let twin = pod.request(&mut self.second_engine);
         self.reference.remove(&pod.pod.uid);
         let is_admitted = self.reference.facts(at).allocation(&pod.pod.uid).is_some()
             || self.reference.state(at).check(&pod.pod).is_ok();
         if !is_admitted {
-            increment(&self.tally.refused_when_bound);
+            increment(&self.counts.refused_bound_pods);
         }
         self.reference.add_pod(pod, at, true);
         prop_assert_eq!(self.engine.add_bound_pod(&request, self.ids[at]).is_ok(), is_admitted);
-        prop_assert_eq!(self.twin.add_bound_pod(&twin, self.ids[at]).is_ok(), is_admitted);
+        prop_assert_eq!(self.second_engine.add_bound_pod(&twin, self.ids[at]).is_ok(), is_admitted);
         Ok(())
     }
 
     fn admit(&mut self, pod: &BuiltPod, at: usize) -> TestCaseResult {
         let request = pod.request(&mut self.engine);
-        let twin = pod.request(&mut self.twin);
+        let twin = pod.request(&mut self.second_engine);
         self.reference.remove(&pod.pod.uid);
         let is_admitted = self.reference.would_admit(&pod.pod, at);
         if is_admitted {
             self.reference.add_pod(pod, at, false);
         }
-        prop_assert_eq!(self.engine.admit(&request, self.ids[at]).is_ok(), is_admitted);
-        prop_assert_eq!(self.twin.admit(&twin, self.ids[at]).is_ok(), is_admitted);
+        prop_assert_eq!(
+            self.engine.assume_if_admitted(&request, self.ids[at]).is_ok(),
+            is_admitted
+        );
+        prop_assert_eq!(
+            self.second_engine.assume_if_admitted(&twin, self.ids[at]).is_ok(),
+            is_admitted
+        );
         Ok(())
     }
 
     fn report(&mut self, dice: &mut Dice<'_>) {
-        increment(&self.tally.reports);
-        let at = dice.below(self.ids.len());
-        let state = self.engine.state(self.ids[at]).expect("the host exists").clone();
+        increment(&self.counts.reports);
+        let at = dice.next_below(self.ids.len());
+        let state = self.engine.kubelet_state(self.ids[at]).expect("the host exists").clone();
         let uids: Vec<String> =
             self.engine.pods_on_host(self.ids[at]).map(|r| r.uid().to_owned()).collect();
-        if dice.rarely(2) {
-            dice.change(&mut self.forms[at]);
+        if dice.is_one_in(2) {
+            dice.change_host(&mut self.descriptions[at]);
         }
-        dice.report(&mut self.forms[at], &state, &uids);
-        for one in &self.forms[at].has {
+        dice.change_report(&mut self.descriptions[at], &state, &uids);
+        for one in &self.descriptions[at].allocations {
             let zones = |container: &AllocatedContainer| {
                 container.memory.iter().map(|block| block.zones.clone()).collect::<Vec<_>>()
             };
             let sets: BTreeSet<Vec<u32>> = one.containers.iter().flat_map(zones).collect();
             if sets.len() > 1 {
-                increment(&self.tally.with_several_zones);
+                increment(&self.counts.reports_with_several_zones);
             }
             if one.containers.iter().any(|one| one.devices.iter().any(|one| one.zone.is_some())) {
-                increment(&self.tally.with_devices);
+                increment(&self.counts.reports_with_devices);
             }
         }
-        if !Self::knows_zones_of(&self.forms[at]) {
-            increment(&self.tally.sums_only);
+        if !Self::report_has_zones(&self.descriptions[at]) {
+            increment(&self.counts.reports_with_sums_only);
         }
         self.set_host(at);
     }
 
     /// Checks the invariants of every state.
-    fn check(&self) -> TestCaseResult {
+    fn check_invariants(&self) -> TestCaseResult {
         prop_assert_eq!(self.engine.pod_count(), self.reference.assumed().len());
         for (at, id) in self.ids.iter().enumerate() {
-            let state = self.engine.state(*id).expect("the host exists");
+            let state = self.engine.kubelet_state(*id).expect("the host exists");
             let expected = self.reference.state(at);
             prop_assert_eq!(free_resources(state), free_resources(&expected), "host {}", at);
             prop_assert_eq!(
                 free_resources(state),
-                free_resources(self.twin.state(*id).expect("both engines have the host"))
+                free_resources(
+                    self.second_engine.kubelet_state(*id).expect("both engines have the host")
+                )
             );
             let here = self.reference.assumed().iter().filter(|(_, host)| *host == at);
             let here: BTreeSet<&str> = here.map(|(pod, _)| pod.pod.uid.as_str()).collect();
@@ -299,40 +310,40 @@ impl Testbed {
                 prop_assert_eq!(self.engine.host_of_pod(uid), Some(*id));
             }
             let reported = self.reference.facts(at).allocations.iter().map(|one| one.uid.as_str());
-            let empty = State::new(&self.reference.facts(at).admission);
-            let knows_zones = self.knows_zones(at);
+            let empty = HostState::new(&self.reference.facts(at).admission);
+            let knows_zones = self.are_zones_known(at);
             let all = reported.chain(here).collect();
-            check_no_double_allocation(state, &empty, all, knows_zones)?;
+            check_allocations(state, &empty, all, knows_zones)?;
         }
         Ok(())
     }
 
     /// Returns true if the report of a host contains the zones of all allocations.
-    fn knows_zones(&self, at: usize) -> bool {
+    fn are_zones_known(&self, at: usize) -> bool {
         self.reference.facts(at).allocations.iter().all(|one| !one.has_unknown_zones)
     }
 
     /// Returns true unless the report contains only sums over several zones for at least one pod.
-    fn knows_zones_of(form: &HostForm) -> bool {
-        form.has.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
+    fn report_has_zones(form: &HostDescription) -> bool {
+        form.allocations.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
     }
 
     /// Checks an engine that is rebuilt from reports and bound pods: if every kubelet reports all its allocations,
     /// the rebuilt engine has the same free resources.
-    fn rebuild(&mut self) -> TestCaseResult {
+    fn check_rebuilt_engine(&mut self) -> TestCaseResult {
         for at in 0..self.ids.len() {
-            let state = self.engine.state(self.ids[at]).expect("the host exists");
+            let state = self.engine.kubelet_state(self.ids[at]).expect("the host exists");
             let assumed = self.reference.assumed().iter().filter(|(_, host)| *host == at);
-            let mut has = std::mem::take(&mut self.forms[at].has);
+            let mut has = std::mem::take(&mut self.descriptions[at].allocations);
             has.retain(|one| one.pod_uid.starts_with("stranger"));
-            has.extend(assumed.filter_map(|(pod, _)| allocation(state, &pod.pod.uid)));
-            self.forms[at].has = has;
+            has.extend(assumed.filter_map(|(pod, _)| reported_allocation(state, &pod.pod.uid)));
+            self.descriptions[at].allocations = has;
             self.set_host(at);
         }
-        self.check()?;
+        self.check_invariants()?;
         let mut rebuilt = Engine::new();
-        for (at, form) in self.forms.iter().enumerate() {
-            let (facts, _) = form.facts().expect("the description was valid before");
+        for (at, form) in self.descriptions.iter().enumerate() {
+            let (facts, _) = form.reported_host().expect("the description was valid before");
             let id = rebuilt.set_host(facts, form.class).expect("the taints are valid");
             prop_assert_eq!(id, self.ids[at]);
         }
@@ -345,13 +356,13 @@ impl Testbed {
             // A pod that the kubelet would reject still counts, as it did before.
             drop(rebuilt.add_bound_pod(&request, self.ids[*at]));
         }
-        for (_, id) in self.ids.iter().enumerate().filter(|(at, _)| self.knows_zones(*at)) {
-            let (before, after) = (self.engine.state(*id), rebuilt.state(*id));
+        for (_, id) in self.ids.iter().enumerate().filter(|(at, _)| self.are_zones_known(*at)) {
+            let (before, after) = (self.engine.kubelet_state(*id), rebuilt.kubelet_state(*id));
             let (before, after) =
                 (before.expect("the host exists"), after.expect("the host exists"));
             prop_assert_eq!(before.free_cpus(), after.free_cpus());
             prop_assert_eq!(total_free_memory(before), total_free_memory(after));
-            prop_assert_eq!(before.pods(), after.pods());
+            prop_assert_eq!(before.pod_count(), after.pod_count());
         }
         Ok(())
     }
@@ -359,19 +370,19 @@ impl Testbed {
 
 /// Counts over all cases. The test checks the counts, because the properties also hold if no pod fits on any host.
 #[derive(Debug, Default)]
-struct Tally {
+struct CaseCounts {
     placed: Cell<usize>,
     unplaced: Cell<usize>,
     /// Pods that some hosts accept and some hosts reject.
-    chosen: Cell<usize>,
-    refused_when_bound: Cell<usize>,
+    placed_by_choice: Cell<usize>,
+    refused_bound_pods: Cell<usize>,
     reports: Cell<usize>,
     /// Reported pods whose containers have memory of different zones.
-    with_several_zones: Cell<usize>,
+    reports_with_several_zones: Cell<usize>,
     /// Reported pods that have a device of a zone.
-    with_devices: Cell<usize>,
+    reports_with_devices: Cell<usize>,
     /// Pods with memory of several zones in reports of old agents, which only contain sums.
-    sums_only: Cell<usize>,
+    reports_with_sums_only: Cell<usize>,
 }
 
 fn increment(cell: &Cell<usize>) {
@@ -384,7 +395,7 @@ fn the_engine_agrees_with_the_reference_model() {
         ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() };
     // Every run uses the same cases, because the test compares the counts below with fixed limits.
     let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
-    let tally = Rc::new(Tally::default());
+    let tally = Rc::new(CaseCounts::default());
     let result = TestRunner::new_with_rng(config, rng).run(
         &prop::collection::vec(any::<u8>(), 0..1500),
         |bytes| {
@@ -396,19 +407,27 @@ fn the_engine_agrees_with_the_reference_model() {
             let mut number = 0;
             while !dice.is_empty() && number < 60 {
                 number += 1;
-                testbed.step(&mut dice, number)?;
-                testbed.check()?;
+                testbed.run_step(&mut dice, number)?;
+                testbed.check_invariants()?;
             }
-            testbed.rebuild()
+            testbed.check_rebuilt_engine()
         },
     );
     assert!(result.is_ok(), "{}", result.err().map(|error| error.to_string()).unwrap_or_default());
-    for seen in
-        [&tally.placed, &tally.unplaced, &tally.chosen, &tally.refused_when_bound, &tally.reports]
-    {
+    for seen in [
+        &tally.placed,
+        &tally.unplaced,
+        &tally.placed_by_choice,
+        &tally.refused_bound_pods,
+        &tally.reports,
+    ] {
         assert!(seen.get() > 500, "{tally:?}");
     }
-    for seen in [&tally.with_several_zones, &tally.with_devices, &tally.sums_only] {
+    for seen in [
+        &tally.reports_with_several_zones,
+        &tally.reports_with_devices,
+        &tally.reports_with_sums_only,
+    ] {
         assert!(seen.get() > 20, "{tally:?}");
     }
 }

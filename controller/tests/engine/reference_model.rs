@@ -7,11 +7,11 @@ use berth_api::Class;
 use berth_api::infra_node::KvmState;
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{
-    Admission, CpuPolicy, MemoryPolicy, Restored, State, TopologyPolicy,
+    Admission, CpuPolicy, HostState, MemoryPolicy, ReportedPod, TopologyPolicy,
 };
 use berth_placement::engine::VmRequirements;
 use berth_placement::inventory::{Allocation, ReportedHost};
-use berth_placement::rules::{Counts, HostId, Rules};
+use berth_placement::rules::{ClusterState, HostId, Rules};
 
 use super::pod::BuiltPod;
 
@@ -22,7 +22,7 @@ enum Event {
     /// its requests count.
     Added(Pod),
     /// The pod has the resources in the report.
-    Reported(String, Restored),
+    Reported(String, ReportedPod),
     Removed(String),
 }
 
@@ -95,9 +95,9 @@ impl ReferenceModel {
     }
 
     /// Returns the allocations of a host's kubelet.
-    pub(crate) fn state(&self, at: usize) -> State {
+    pub(crate) fn state(&self, at: usize) -> HostState {
         let host = &self.hosts[at];
-        let mut state = State::new(&host.facts.admission);
+        let mut state = HostState::new(&host.facts.admission);
         for event in &host.events {
             match event {
                 Event::Added(pod) if state.check(pod).is_ok() => {
@@ -105,7 +105,7 @@ impl ReferenceModel {
                 }
                 Event::Added(pod) => {
                     let requests = pod.requests();
-                    state.restore(&pod.uid, &Restored { containers: Vec::new(), requests });
+                    state.restore(&pod.uid, &ReportedPod { containers: Vec::new(), requests });
                 }
                 Event::Reported(uid, restored) => state.restore(uid, restored),
                 Event::Removed(uid) => drop(state.remove(uid)),
@@ -123,12 +123,12 @@ impl ReferenceModel {
     pub(crate) fn accepting_hosts(&self, pod: &BuiltPod) -> Vec<usize> {
         let (mut counts, ids) = self.counts();
         let rules = pod.rules(&mut counts);
-        let filter = counts.filter_for(&rules);
+        let filter = counts.pod_filter(&rules);
         let fits = |at: &usize| {
             let facts = &self.hosts[*at].facts;
             let state = self.state(*at);
             filter.allows(ids[*at])
-                && meets_needs(&pod.needs, facts)
+                && meets_needs(&pod.requirements, facts)
                 && is_predictable(&pod.pod, facts)
                 && state.check(&pod.pod).is_ok_and(|given| {
                     !given.takes_cpus_in_use() && has_pages(pod, &given, &state, facts)
@@ -137,15 +137,15 @@ impl ReferenceModel {
         (0..self.hosts.len()).filter(fits).collect()
     }
 
-    fn counts(&self) -> (Counts, Vec<HostId>) {
-        let mut counts = Counts::new();
+    fn counts(&self) -> (ClusterState, Vec<HostId>) {
+        let mut counts = ClusterState::new();
         let mut ids = Vec::new();
         for ModelHost { facts, .. } in &self.hosts {
-            ids.push(counts.set_host(&facts.parts()).expect("the taints are valid"));
+            ids.push(counts.set_host(&facts.node_fields()).expect("the taints are valid"));
         }
         for (pod, at) in &self.assumed {
             let rules: Rules = pod.rules(&mut counts);
-            counts.add(Arc::new(rules), ids[*at]);
+            counts.add_pod(Arc::new(rules), ids[*at]);
         }
         (counts, ids)
     }
@@ -153,16 +153,21 @@ impl ReferenceModel {
 
 fn meets_needs(needs: &VmRequirements, host: &ReportedHost) -> bool {
     !needs.is_vm
-        || (needs.is_emulated || host.kvm.is_none_or(|state| state == KvmState::Ready))
+        || (needs.is_emulated || host.kvm_state.is_none_or(|state| state == KvmState::Ready))
             && !(needs.is_pinned && host.stale_reason.is_some())
             && !(needs.is_pinned && host.admission.kubelet().cpu_policy == CpuPolicy::None)
-            && !(needs.class == Class::Performance && host.merges_pages == Some(true))
+            && !(needs.class == Class::Performance && host.is_ksm_enabled == Some(true))
 }
 
 /// Returns true if the zones have enough pages. KubeVirt requires the same number of pages from each zone of the
 /// VM's CPUs; the first zones provide the remainder.
-fn has_pages(pod: &BuiltPod, admission: &Admission, before: &State, host: &ReportedHost) -> bool {
-    let Some(numa) = pod.needs.numa else { return true };
+fn has_pages(
+    pod: &BuiltPod,
+    admission: &Admission,
+    before: &HostState,
+    host: &ReportedHost,
+) -> bool {
+    let Some(numa) = pod.requirements.numa_guest_memory else { return true };
     let placements = admission.placements(&host.admission);
     let Some(pinned) = placements.into_iter().find(|one| !one.cpus.is_empty()) else { return true };
     let zones = host.zones.iter().zip(before.free_by_zone());
@@ -170,7 +175,7 @@ fn has_pages(pod: &BuiltPod, admission: &Admission, before: &State, host: &Repor
     let (pages, count) = (numa.memory / numa.page_size.bytes(), zones.len() as u64);
     (0..).zip(zones).all(|(at, (_, free))| {
         let own = pages / count + u64::from(at < pages % count);
-        free.pages(numa.page_size).0 >= own * numa.page_size.bytes()
+        free.free_and_total_pages(numa.page_size).0 >= own * numa.page_size.bytes()
     })
 }
 
@@ -193,7 +198,7 @@ fn is_predictable(pod: &Pod, facts: &ReportedHost) -> bool {
             .any(|name| facts.devices_with_unknown_zones.contains(name)))
 }
 
-fn restored(allocation: &Allocation, pod: Option<&Pod>) -> Restored {
+fn restored(allocation: &Allocation, pod: Option<&Pod>) -> ReportedPod {
     let requests = match pod {
         Some(pod) => pod.requests(),
         None => Resources {
@@ -207,5 +212,5 @@ fn restored(allocation: &Allocation, pod: Option<&Pod>) -> Restored {
                 .collect(),
         },
     };
-    Restored { containers: allocation.containers().into_owned(), requests }
+    ReportedPod { containers: allocation.containers().into_owned(), requests }
 }

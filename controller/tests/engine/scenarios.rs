@@ -10,16 +10,16 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use berth_placement::engine::Engine;
 use serde::Deserialize;
 
-use super::host::HostForm;
-use super::pod::PodForm;
+use super::host::HostDescription;
+use super::pod::PodDescription;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Scenario {
     /// Description of the scenario.
     #[serde(rename = "about")]
-    about: String,
-    hosts: Vec<HostForm>,
+    description: String,
+    hosts: Vec<HostDescription>,
     steps: Vec<Step>,
 }
 
@@ -29,21 +29,21 @@ struct Scenario {
 struct Step {
     /// Pod to be placed. The expected host is `on`; without `on`, the reason of each host in `nowhere` must contain
     /// these words.
-    place: Option<PodForm>,
+    place: Option<PodDescription>,
     #[serde(rename = "on")]
-    on: Option<String>,
+    expected_host: Option<String>,
     #[serde(rename = "nowhere")]
-    nowhere: Option<BTreeMap<String, String>>,
+    expected_reasons: Option<BTreeMap<String, String>>,
     /// Pod that is already on the host `on`; `refused` contains words of the kubelet's refusal.
-    bound: Option<PodForm>,
+    bound: Option<PodDescription>,
     #[serde(rename = "refused")]
-    refused: Option<String>,
+    expected_refusal: Option<String>,
     remove: Option<String>,
     /// Newer report of a host.
-    report: Option<HostForm>,
+    report: Option<HostDescription>,
     /// Number of CPUs of each zone that can still be pinned, by host.
     #[serde(rename = "free")]
-    free: Option<BTreeMap<String, Vec<u32>>>,
+    expected_free_cpus: Option<BTreeMap<String, Vec<u32>>>,
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn scenarios_have_the_expected_results() {
         let scenario: Scenario =
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
         if let Err(error) = run_scenario(&scenario) {
-            failures.push(format!("{name} ({}): {error:#}", scenario.about));
+            failures.push(format!("{name} ({}): {error:#}", scenario.description));
         }
     }
     assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
@@ -78,8 +78,8 @@ fn run_scenario(scenario: &Scenario) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn set_host(engine: &mut Engine, form: &HostForm) -> anyhow::Result<()> {
-    let (facts, problems) = form.facts().map_err(|problem| anyhow!("{problem}"))?;
+fn set_host(engine: &mut Engine, form: &HostDescription) -> anyhow::Result<()> {
+    let (facts, problems) = form.reported_host().map_err(|problem| anyhow!("{problem}"))?;
     if let Some(problem) = problems.first() {
         bail!("{problem}");
     }
@@ -89,10 +89,10 @@ fn set_host(engine: &mut Engine, form: &HostForm) -> anyhow::Result<()> {
 
 fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
     match step {
-        Step { place: Some(form), on, nowhere, .. } => {
+        Step { place: Some(form), expected_host: on, expected_reasons: nowhere, .. } => {
             place(engine, form, on.as_deref(), nowhere.as_ref())
         }
-        Step { bound: Some(form), on: Some(on), refused, .. } => {
+        Step { bound: Some(form), expected_host: Some(on), expected_refusal: refused, .. } => {
             let host = engine.host(on).with_context(|| format!("the scenario has no host {on}"))?;
             let request = form.build().request(engine);
             match (engine.add_bound_pod(&request, host), refused) {
@@ -103,13 +103,13 @@ fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
             }
         }
         Step { remove: Some(name), .. } => {
-            ensure!(engine.remove(name), "pod {name} is not on a host");
+            ensure!(engine.remove_pod(name), "pod {name} is not on a host");
             Ok(())
         }
         Step { report: Some(form), .. } => set_host(engine, form),
-        Step { free: Some(by_host), .. } => {
+        Step { expected_free_cpus: Some(by_host), .. } => {
             for (name, wanted) in by_host {
-                let state = engine.host(name).and_then(|host| engine.state(host));
+                let state = engine.host(name).and_then(|host| engine.kubelet_state(host));
                 let state = state.with_context(|| format!("the scenario has no host {name}"))?;
                 let found: Vec<u32> = state.free_by_zone().map(|zone| zone.cpus).collect();
                 ensure!(
@@ -125,7 +125,7 @@ fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
 
 fn place(
     engine: &mut Engine,
-    form: &PodForm,
+    form: &PodDescription,
     on: Option<&str>,
     nowhere: Option<&BTreeMap<String, String>>,
 ) -> anyhow::Result<()> {
@@ -139,7 +139,7 @@ fn place(
         all.collect()
     };
     let before = reasons(engine);
-    let host = engine.place(&request, None);
+    let host = engine.place_pod(&request, None);
     let host = host.and_then(|host| Some(engine.reported_host(host)?.name.clone()));
     match (host, on, nowhere) {
         (Some(host), Some(on), None) if host == on => Ok(()),

@@ -3,16 +3,16 @@
 use berth_api::CpuSet;
 use serde_json::{Value, json};
 
-use super::{infra_node, node, read};
+use super::{read_host, valid_infra_node, valid_node};
 
 /// Expected result for a host.
-enum Expected {
+enum ExpectedResult {
     /// The host is usable, and has these problems.
-    Reported(&'static [&'static str]),
+    Usable(&'static [&'static str]),
     /// No VM can be placed on the host, for these reasons.
     Unusable(&'static [&'static str]),
 }
-use Expected::{Reported, Unusable};
+use ExpectedResult::{Unusable, Usable};
 
 /// Sets a value at a JSON pointer.
 fn with_value(mut document: Value, pointer: &str, value: Value) -> Value {
@@ -27,10 +27,10 @@ fn with_value(mut document: Value, pointer: &str, value: Value) -> Value {
     document
 }
 
-fn check_case(infra: Value, node: Value, label: &str, expected: &Expected) {
-    let found = read(infra, Some(node));
+fn check_case(infra: Value, node: Value, label: &str, expected: &ExpectedResult) {
+    let found = read_host(infra, Some(node));
     match (expected, found) {
-        (Reported(wanted), Ok((_, problems))) => {
+        (Usable(wanted), Ok((_, problems))) => {
             let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
             assert_eq!(texts.len(), wanted.len(), "{label}: {texts:#?}");
             for (text, words) in texts.iter().zip(*wanted) {
@@ -125,37 +125,37 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/zones/0/reservedMemory".to_owned(),
             json!("65Gi"),
-            Reported(&["InfraNode rack1-a: status.zones[0].reservedMemory: `65Gi`: exceeds"]),
+            Usable(&["InfraNode rack1-a: status.zones[0].reservedMemory: `65Gi`: exceeds"]),
         ),
         // Siblings that do not match the zone are ignored.
-        ("/status/zones/0/threads".to_owned(), json!(["0-3", "16-19"]), Reported(&[])),
+        ("/status/zones/0/threads".to_owned(), json!(["0-3", "16-19"]), Usable(&[])),
         // Pinned CPUs outside the zone are only used to guess the numbering of CPUs.
-        ("/status/zones/0/pinnedCPUs".to_owned(), json!("900-901"), Reported(&[])),
+        ("/status/zones/0/pinnedCPUs".to_owned(), json!("900-901"), Usable(&[])),
         // Cases with allocations.
         (
             "/status/allocations/0/cpus".to_owned(),
             json!("2-3,100"),
-            Reported(&["InfraNode rack1-a: status.allocations[0].cpus: `100`: is in no NUMA zone"]),
+            Usable(&["InfraNode rack1-a: status.allocations[0].cpus: `100`: is in no NUMA zone"]),
         ),
         (
             "/status/allocations/1/cpus".to_owned(),
             json!("2,8"),
-            Reported(&["status.allocations[1].cpus: `2`: also belongs to another allocation"]),
+            Usable(&["status.allocations[1].cpus: `2`: also belongs to another allocation"]),
         ),
         (
             "/status/allocations/1/zones".to_owned(),
             json!([7]),
-            Reported(&["status.allocations[1].zones: `7`: is not a NUMA zone of this host"]),
+            Usable(&["status.allocations[1].zones: `7`: is not a NUMA zone of this host"]),
         ),
         (
             "/status/allocations/1/podUID".to_owned(),
             json!("6b1f0000-0000-4000-8000-000000000001"),
-            Reported(&["status.allocations[1].podUID: `6b1f0000-0000-4000-8000-000000000001`"]),
+            Usable(&["status.allocations[1].podUID: `6b1f0000-0000-4000-8000-000000000001`"]),
         ),
         (
             "/status/allocations/0/hugepages/0/count".to_owned(),
             json!(u64::MAX),
-            Reported(&["status.allocations[0].hugepages: `18446744073709551615`: exceeds"]),
+            Usable(&["status.allocations[0].hugepages: `18446744073709551615`: exceeds"]),
         ),
         (
             "/status/allocations/0/hugepages/0/count".to_owned(),
@@ -165,7 +165,7 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/allocations/0/memory".to_owned(),
             json!("15Ei"),
-            Reported(&["status.allocations[0].memory: `15Ei`: exceeds the host's memory"]),
+            Usable(&["status.allocations[0].memory: `15Ei`: exceeds the host's memory"]),
         ),
         (
             "/status/allocations/0/devices/0/count".to_owned(),
@@ -175,14 +175,14 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/zones/0/reservedHugepages".to_owned(),
             json!([{"size": "1Gi", "count": 4096}]),
-            Reported(&[
+            Usable(&[
                 "status.zones[0].reservedHugepages: `4Ti`: exceeds the zone's pool of huge pages",
             ]),
         ),
         (
             "/status/allocations/0/containers".to_owned(),
             json!([{"name": "compute", "memory": [{"size": "15Ei", "zones": [0, 7]}]}]),
-            Reported(&[
+            Usable(&[
                 "status.allocations[0].containers[0].memory.zones: `7`: is not a NUMA zone of this host",
                 "status.allocations[0].containers[0].memory.size: `15Ei`: exceeds the host's memory",
             ]),
@@ -190,12 +190,12 @@ fn problems_of_a_report_are_reported() {
         (
             "/status/allocations/0/containers".to_owned(),
             json!([{"name": "compute", "cpus": "2-3,100"}]),
-            Reported(&["status.allocations[0].cpus: `100`: is in no NUMA zone"]),
+            Usable(&["status.allocations[0].cpus: `100`: is in no NUMA zone"]),
         ),
         (
             "/status/devices".to_owned(),
             json!([{"resource": "intel.com/vf", "zone": 9, "total": 1, "free": 1}]),
-            Reported(&["status.devices[0].zone: `9`: is not a NUMA zone of this host"]),
+            Usable(&["status.devices[0].zone: `9`: is not a NUMA zone of this host"]),
         ),
         (
             "/status/devices".to_owned(),
@@ -207,7 +207,7 @@ fn problems_of_a_report_are_reported() {
     ];
     for (pointer, value, then) in cases {
         let label = format!("{pointer} = {value}");
-        check_case(with_value(infra_node(), &pointer, value), node(), &label, &then);
+        check_case(with_value(valid_infra_node(), &pointer, value), valid_node(), &label, &then);
     }
 }
 
@@ -218,32 +218,32 @@ fn problems_of_a_node_are_reported() {
         (
             format!("{allocatable}/cpu"),
             json!("many"),
-            Reported(&["Node rack1-a: status.allocatable.cpu: `many`: is not a quantity"]),
+            Usable(&["Node rack1-a: status.allocatable.cpu: `many`: is not a quantity"]),
         ),
         (
             format!("{allocatable}/memory"),
             json!("-5Gi"),
-            Reported(&["Node rack1-a: status.allocatable.memory: `-5Gi`: is negative"]),
+            Usable(&["Node rack1-a: status.allocatable.memory: `-5Gi`: is negative"]),
         ),
         (
             format!("{allocatable}/pods"),
             json!("1e30"),
-            Reported(&["Node rack1-a: status.allocatable.pods: `1e30`"]),
+            Usable(&["Node rack1-a: status.allocatable.pods: `1e30`"]),
         ),
         (
             allocatable.to_owned(),
             json!({"hugepages-3Mi": "6Mi"}),
-            Reported(&["status.allocatable.hugepages-3Mi: `6Mi`: is not a valid huge page size"]),
+            Usable(&["status.allocatable.hugepages-3Mi: `6Mi`: is not a valid huge page size"]),
         ),
         (
             "/status/nodeInfo/kubeletVersion".to_owned(),
             json!("latest"),
-            Reported(&["Node rack1-a: status.nodeInfo.kubeletVersion: kubeletVersion: `latest`"]),
+            Usable(&["Node rack1-a: status.nodeInfo.kubeletVersion: kubeletVersion: `latest`"]),
         ),
     ];
     for (pointer, value, then) in cases {
         let label = format!("{pointer} = {value}");
-        check_case(infra_node(), with_value(node(), &pointer, value), &label, &then);
+        check_case(valid_infra_node(), with_value(valid_node(), &pointer, value), &label, &then);
     }
 }
 
@@ -251,7 +251,7 @@ fn problems_of_a_node_are_reported() {
 /// each once.
 #[test]
 fn duplicate_allocations_count_once() {
-    let mut infra = infra_node();
+    let mut infra = valid_infra_node();
     let allocations = json!([
         {"podUID": "x", "cpus": "4", "zones": [0], "hugepages": [{"size": "1Gi", "count": 2}]},
         {"podUID": "x", "cpus": "5", "zones": [0], "hugepages": [{"size": "1Gi", "count": 3}]},
@@ -260,7 +260,7 @@ fn duplicate_allocations_count_once() {
                      {"resource": "devices.kubevirt.io/kvm", "count": 2}]},
     ]);
     infra = with_value(infra, "/status/allocations", allocations);
-    let (facts, problems) = read(infra, Some(node())).expect("a usable host");
+    let (facts, problems) = read_host(infra, Some(valid_node())).expect("a usable host");
     assert_eq!(problems.len(), 2, "{problems:?}");
     let all: CpuSet = facts.allocations.iter().flat_map(|one| one.cpus.iter()).collect();
     assert_eq!(all.to_string(), "4-6");
@@ -275,19 +275,19 @@ fn duplicate_allocations_count_once() {
 fn report_of_an_earlier_node_is_refused() {
     let owned_by = |uid: &str| {
         let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "rack1-a", "uid": uid}]);
-        with_value(infra_node(), "/metadata/ownerReferences", owner)
+        with_value(valid_infra_node(), "/metadata/ownerReferences", owner)
     };
-    let node = with_value(node(), "/metadata/uid", json!("new"));
-    let error =
-        read(owned_by("old"), Some(node.clone())).expect_err("the report is of an earlier Node");
+    let node = with_value(valid_node(), "/metadata/uid", json!("new"));
+    let error = read_host(owned_by("old"), Some(node.clone()))
+        .expect_err("the report is of an earlier Node");
     assert!(
         error
             .to_string()
             .contains("metadata.ownerReferences: `old`: is the UID of an earlier Node"),
         "{error}"
     );
-    assert!(read(owned_by("new"), Some(node.clone())).is_ok());
-    assert!(read(infra_node(), Some(node)).is_ok(), "an InfraNode without an owner");
+    assert!(read_host(owned_by("new"), Some(node.clone())).is_ok());
+    assert!(read_host(valid_infra_node(), Some(node)).is_ok(), "an InfraNode without an owner");
 }
 
 /// Devices are counted by zone if the report and the Node agree. Otherwise the zones of the devices are unknown, and no
@@ -295,18 +295,18 @@ fn report_of_an_earlier_node_is_refused() {
 #[test]
 fn devices_with_unknown_zones_are_listed() {
     let offered =
-        |count: &str| with_value(node(), "/status/allocatable/intel.com~1vf", json!(count));
+        |count: &str| with_value(valid_node(), "/status/allocatable/intel.com~1vf", json!(count));
     let devices = json!([
         {"resource": "intel.com/vf", "zone": 0, "total": 2, "free": 1},
         {"resource": "intel.com/vf", "zone": 1, "total": 1, "free": 1},
         {"resource": "devices.kubevirt.io/kvm", "total": 1000, "free": 999},
     ]);
     let unplaced = |infra: Value, node: Value| {
-        let (facts, problems) = read(infra, Some(node)).expect("a usable host");
+        let (facts, problems) = read_host(infra, Some(node)).expect("a usable host");
         assert_eq!(problems, []);
         facts.devices_with_unknown_zones.into_iter().collect::<Vec<_>>()
     };
-    let reported = || with_value(infra_node(), "/status/devices", devices.clone());
+    let reported = || with_value(valid_infra_node(), "/status/devices", devices.clone());
     assert_eq!(unplaced(reported(), offered("3")), [""; 0]);
     assert_eq!(
         unplaced(reported(), offered("4")),
@@ -314,14 +314,14 @@ fn devices_with_unknown_zones_are_listed() {
         "the Node has one more device than the report"
     );
     assert_eq!(
-        unplaced(infra_node(), offered("3")),
+        unplaced(valid_infra_node(), offered("3")),
         ["intel.com/vf"],
         "the report of an older agent has no devices"
     );
-    assert_eq!(unplaced(infra_node(), offered("0")), [""; 0]);
+    assert_eq!(unplaced(valid_infra_node(), offered("0")), [""; 0]);
     let bridge = "/status/allocatable/bridge.network.kubevirt.io~1br0";
     assert_eq!(
-        unplaced(infra_node(), with_value(node(), bridge, json!("1k"))),
+        unplaced(valid_infra_node(), with_value(valid_node(), bridge, json!("1k"))),
         [""; 0],
         "a bridge is no device"
     );
@@ -330,13 +330,13 @@ fn devices_with_unknown_zones_are_listed() {
 /// If a zone disappears, its CPUs and allocations disappear too.
 #[test]
 fn allocations_of_a_removed_zone_are_dropped() {
-    let mut infra = infra_node();
+    let mut infra = valid_infra_node();
     infra
         .pointer_mut("/status/zones")
         .and_then(Value::as_array_mut)
         .expect("a list of zones")
         .pop();
-    let (facts, problems) = read(infra, Some(node())).expect("a usable host");
+    let (facts, problems) = read_host(infra, Some(valid_node())).expect("a usable host");
     let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
     assert_eq!(texts.len(), 2, "{texts:#?}");
     assert!(texts[0].contains("status.allocations[1].cpus: `8-9,24-25`"), "{texts:#?}");

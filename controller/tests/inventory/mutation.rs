@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 /// Location and kind of a change.
 #[derive(Clone, Debug)]
 pub(crate) struct Mutation {
-    place: usize,
-    kind: Kind,
+    position: usize,
+    kind: MutationKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
-    Put(Value),
+enum MutationKind {
+    Replace(Value),
     Remove,
-    Repeat,
+    Duplicate,
 }
 
 fn invalid_values() -> Vec<Value> {
@@ -58,36 +58,36 @@ fn invalid_values() -> Vec<Value> {
     ]
 }
 
-pub(crate) fn mutation() -> impl Strategy<Value = Mutation> {
+pub(crate) fn any_mutation() -> impl Strategy<Value = Mutation> {
     let kind = prop_oneof![
-        6 => prop::sample::select(invalid_values()).prop_map(Kind::Put),
-        2 => any::<u32>().prop_map(|number| Kind::Put(json!(number))),
-        2 => Just(Kind::Remove),
-        1 => Just(Kind::Repeat),
+        6 => prop::sample::select(invalid_values()).prop_map(MutationKind::Replace),
+        2 => any::<u32>().prop_map(|number| MutationKind::Replace(json!(number))),
+        2 => Just(MutationKind::Remove),
+        1 => Just(MutationKind::Duplicate),
     ];
     (any::<prop::sample::Index>(), kind)
-        .prop_map(|(place, kind)| Mutation { place: place.index(1 << 20), kind })
+        .prop_map(|(place, kind)| Mutation { position: place.index(1 << 20), kind })
 }
 
 impl Mutation {
     pub(crate) fn apply(&self, document: &mut Value) {
         let mut paths = Vec::new();
-        collect(document, &mut String::new(), &mut paths);
-        let path = &paths[self.place % paths.len()];
+        collect_pointers(document, &mut String::new(), &mut paths);
+        let path = &paths[self.position % paths.len()];
         let (parent, last) = path.rsplit_once('/').expect("a path begins with a slash");
         let last = last.replace("~1", "/").replace("~0", "~");
         let parent = document.pointer_mut(parent).expect("the path is in the document");
         match (parent, &self.kind) {
-            (Value::Object(map), Kind::Put(value)) => {
+            (Value::Object(map), MutationKind::Replace(value)) => {
                 map.insert(last, value.clone());
             }
-            (Value::Object(map), Kind::Remove) => drop(map.remove(&last)),
+            (Value::Object(map), MutationKind::Remove) => drop(map.remove(&last)),
             (Value::Array(list), kind) => {
                 let at: usize = last.parse().expect("an index of a list");
                 match kind {
-                    Kind::Put(value) => list[at] = value.clone(),
-                    Kind::Remove => drop(list.remove(at)),
-                    Kind::Repeat => list.push(list[at].clone()),
+                    MutationKind::Replace(value) => list[at] = value.clone(),
+                    MutationKind::Remove => drop(list.remove(at)),
+                    MutationKind::Duplicate => list.push(list[at].clone()),
                 }
             }
             _ => {}
@@ -96,13 +96,13 @@ impl Mutation {
 }
 
 /// Collects the JSON pointers of all values except the root.
-fn collect(value: &Value, path: &mut String, all: &mut Vec<String>) {
+fn collect_pointers(value: &Value, path: &mut String, all: &mut Vec<String>) {
     let mut deeper = |name: &str, value: &Value| {
         let length = path.len();
         path.push('/');
         path.push_str(&name.replace('~', "~0").replace('/', "~1"));
         all.push(path.clone());
-        collect(value, path, all);
+        collect_pointers(value, path, all);
         path.truncate(length);
     };
     match value {

@@ -28,7 +28,7 @@ struct HostRecord {
     numa_nodes: Vec<ZoneRecord>,
     #[serde(default)]
     device_pools: Vec<PoolRecord>,
-    node_allocatable: Allocatable,
+    node_allocatable: AllocatableRecord,
 }
 
 #[derive(Deserialize)]
@@ -64,15 +64,15 @@ pub(crate) struct CountRecord {
 }
 
 #[derive(Deserialize)]
-struct Allocatable {
+struct AllocatableRecord {
     pods: u64,
     #[serde(flatten)]
-    amounts: Amounts,
+    amounts: AmountsRecord,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Amounts {
+pub(crate) struct AmountsRecord {
     cpu_millis: u64,
     memory_bytes: u64,
     #[serde(rename = "hugepages2MiBytes")]
@@ -82,7 +82,7 @@ pub(crate) struct Amounts {
     devices: BTreeMap<String, u64>,
 }
 
-impl Amounts {
+impl AmountsRecord {
     fn pages(&self) -> BTreeMap<PageSize, u64> {
         let pages = [(PageSize::MIB_2, self.hugepages_2mi), (PageSize::GIB_1, self.hugepages_1gi)];
         pages.into_iter().filter_map(|(size, bytes)| Some((size, bytes?))).collect()
@@ -106,7 +106,7 @@ pub(crate) struct Configuration {
     #[serde(rename = "reservedSystemCPUs")]
     reserved_system_cpus: String,
     memory_manager_policy: String,
-    reserved_memory: Vec<Reservation>,
+    reserved_memory: Vec<ReservationRecord>,
     pub(crate) topology_manager_policy: String,
     pub(crate) topology_manager_scope: String,
     topology_manager_policy_options: BTreeMap<String, String>,
@@ -114,17 +114,17 @@ pub(crate) struct Configuration {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Reservation {
+struct ReservationRecord {
     numa_node: u32,
     #[serde(flatten)]
-    amounts: Amounts,
+    amounts: AmountsRecord,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase")]
 pub(crate) enum Event {
     #[serde(rename_all = "camelCase")]
-    AdmitPod { pod: PodRecord, outcome: Outcome, state_after: StateRecord },
+    AdmitPod { pod: PodRecord, outcome: OutcomeRecord, state_after: StateRecord },
     #[serde(rename_all = "camelCase")]
     StartContainers { pod_uid: String, containers: Vec<String>, state_after: StateRecord },
     #[serde(rename_all = "camelCase")]
@@ -146,14 +146,14 @@ struct ContainerRecord {
     name: String,
     restart_policy: Option<String>,
     #[serde(default)]
-    requests: Amounts,
+    requests: AmountsRecord,
     #[serde(default)]
-    limits: Amounts,
+    limits: AmountsRecord,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Outcome {
+pub(crate) struct OutcomeRecord {
     pub(crate) admitted: bool,
     pub(crate) refused_by: Option<String>,
     pub(crate) reason: Option<String>,
@@ -227,7 +227,7 @@ impl Case {
             cpu_policy: from.cpu_manager_policy.parse().expect("a valid policy"),
             cpu_options: CpuOptions::parse(&from.cpu_manager_policy_options)
                 .expect("valid options"),
-            reserved_cpus: cpus(&from.reserved_system_cpus),
+            reserved_cpus: parse_cpus(&from.reserved_system_cpus),
             memory_policy: from.memory_manager_policy.parse().expect("a valid policy"),
             reserved_memory: reserved.collect(),
             topology_policy: from.topology_manager_policy.parse().expect("a valid policy"),
@@ -256,13 +256,13 @@ impl Case {
         let devices = self.host.device_pools.iter().map(|pool| DevicePool {
             name: pool.resource_name.clone(),
             zones: pool.devices_per_numa_node.iter().map(|c| (c.numa_node_id, c.count)).collect(),
-            without_zone: pool.devices_without_numa_node,
+            count_without_zone: pool.devices_without_numa_node,
         });
         let spec = HostSpec {
             zones: zones.collect(),
             devices: devices.collect(),
             allocatable: self.host.node_allocatable.amounts.resources(),
-            pods: self.host.node_allocatable.pods,
+            max_pods: self.host.node_allocatable.pods,
         };
         KubeletHost::new(&spec, &self.kubelet())
             .unwrap_or_else(|fault| panic!("{}: {fault}", self.case_id))
@@ -296,6 +296,6 @@ impl PodRecord {
     }
 }
 
-pub(crate) fn cpus(list: &str) -> CpuSet {
+pub(crate) fn parse_cpus(list: &str) -> CpuSet {
     list.parse().expect("a valid CPU list")
 }

@@ -7,17 +7,18 @@ use anyhow::{bail, ensure};
 use berth_api::{CpuSet, PageSize};
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{
-    Admission, MemoryKind, Placement, Refusal, Restart, Restored, RestoredContainer, State,
+    Admission, HostState, MemoryKind, Placement, Refusal, ReportedContainer, ReportedPod,
+    RestartPrediction,
 };
 
 use super::format::{
     BlockRecord, Case, ContainerAllocation, CountRecord, DeviceRecord, Event, MemoryRecord,
-    Outcome, StateRecord, cpus,
+    OutcomeRecord, StateRecord, parse_cpus,
 };
 
 /// Results of the replay.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub(crate) struct ReplayCounts {
     pub(crate) cases: usize,
     pub(crate) events: usize,
     pub(crate) restarts: usize,
@@ -35,18 +36,18 @@ pub(crate) struct Tally {
     pub(crate) mismatches: Vec<String>,
 }
 
-impl Tally {
+impl ReplayCounts {
     pub(crate) fn admissions(&self) -> usize {
         self.outcomes.values().sum()
     }
 }
 
 /// Replays a case. After a mismatch, the rest of the case is skipped.
-pub(crate) fn replay(case: &Case, tally: &mut Tally) {
+pub(crate) fn replay(case: &Case, tally: &mut ReplayCounts) {
     tally.cases += 1;
     let mut replay = Replay {
         case,
-        state: State::new(&Arc::new(case.host())),
+        state: HostState::new(&Arc::new(case.host())),
         // In version 1.20, the order of equal CPUs is not total: see `take_legacy`.
         compares_cpu_numbers: case.kubelet().version.minor > 22,
     };
@@ -56,17 +57,17 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
     }
     for (index, event) in case.events.iter().enumerate() {
         tally.events += 1;
-        if let Err(difference) = replay.event(event, tally) {
+        if let Err(difference) = replay.replay_event(event, tally) {
             tally.mismatches.push(format!("{} event {index}: {difference}", case.case_id));
             return;
         }
     }
     if let Some(expected) = &case.memory_manager_restart {
         tally.restarts += 1;
-        let predicted = match replay.state.check_restart() {
-            Restart::Accepted => "ok",
-            Restart::Refused(error) => error,
-            Restart::Nondeterministic => {
+        let predicted = match replay.state.predict_restart() {
+            RestartPrediction::Accepted => "ok",
+            RestartPrediction::Refused(error) => error,
+            RestartPrediction::Nondeterministic => {
                 tally.nondeterministic_restarts += 1;
                 expected
             }
@@ -83,12 +84,12 @@ pub(crate) fn replay(case: &Case, tally: &mut Tally) {
 
 struct Replay<'c> {
     case: &'c Case,
-    state: State,
+    state: HostState,
     compares_cpu_numbers: bool,
 }
 
 impl Replay<'_> {
-    fn event(&mut self, event: &Event, tally: &mut Tally) -> anyhow::Result<()> {
+    fn replay_event(&mut self, event: &Event, tally: &mut ReplayCounts) -> anyhow::Result<()> {
         match event {
             Event::AdmitPod { pod, outcome, state_after } => {
                 let pod = pod.pod();
@@ -105,7 +106,7 @@ impl Replay<'_> {
                     checked == answer,
                     "check returns {checked:?}, but admit returns {answer:?}"
                 );
-                self.compare(&pod, outcome, answer, tally)?;
+                self.compare_outcome(&pod, outcome, answer, tally)?;
                 self.compare_state(state_after)
             }
             Event::StartContainers { pod_uid, containers, state_after } => {
@@ -119,12 +120,12 @@ impl Replay<'_> {
         }
     }
 
-    fn compare(
+    fn compare_outcome(
         &mut self,
         pod: &Pod,
-        outcome: &Outcome,
+        outcome: &OutcomeRecord,
         answer: Result<Admission, Refusal>,
-        tally: &mut Tally,
+        tally: &mut ReplayCounts,
     ) -> anyhow::Result<()> {
         let admission = match answer {
             Ok(admission) => admission,
@@ -148,21 +149,23 @@ impl Replay<'_> {
         tally.nondeterministic_admissions += usize::from(!admission.is_deterministic());
         let mut same_numbers = true;
         for (given, placement) in outcome.containers.iter().zip(&placements) {
-            if !same_zones_and_memory(given, placement) {
+            if !has_same_zones_and_memory(given, placement) {
                 bail!(describe_difference(given, placement));
             }
-            let (recorded, mine) = (devices(given), placement_devices(placement));
+            let (recorded, mine) = (recorded_devices(given), placement_devices(placement));
             if recorded != mine {
-                if admission.is_deterministic() || by_resource(&recorded) != by_resource(&mine) {
+                if admission.is_deterministic()
+                    || count_by_resource(&recorded) != count_by_resource(&mine)
+                {
                     bail!(describe_difference(given, placement));
                 }
                 tally.nondeterministic_mismatches += 1;
             }
-            let recorded = cpus(&given.exclusive_cpus);
+            let recorded = parse_cpus(&given.exclusive_cpus);
             if recorded == placement.cpus {
                 continue;
             }
-            let same_zones = self.by_zone(&recorded) == self.by_zone(&placement.cpus);
+            let same_zones = self.count_by_zone(&recorded) == self.count_by_zone(&placement.cpus);
             if self.compares_cpu_numbers || (!same_zones && admission.is_deterministic()) {
                 bail!(describe_difference(given, placement));
             }
@@ -179,7 +182,7 @@ impl Replay<'_> {
     /// the kubelet iterates over the resources of a container in the order of a Go map, and stops at the first
     /// insufficient resource. If the resource that the predictor names is removed, the predicted refusal is the
     /// recorded refusal.
-    fn names_other_devices(&self, pod: &Pod, outcome: &Outcome, refusal: &Refusal) -> bool {
+    fn names_other_devices(&self, pod: &Pod, outcome: &OutcomeRecord, refusal: &Refusal) -> bool {
         let Some(named) = insufficient_resource(&refusal.message) else { return false };
         let mut without = pod.clone();
         let init = without.init_containers.iter_mut();
@@ -196,17 +199,17 @@ impl Replay<'_> {
     }
 
     /// Continues with the CPUs that the kubelet allocated, if the kubelet could also have allocated others.
-    fn restore_recorded(&mut self, pod: &Pod, outcome: &Outcome) {
-        let containers = outcome.containers.iter().map(|given| RestoredContainer {
-            cpus: cpus(&given.exclusive_cpus),
-            ..RestoredContainer::default()
+    fn restore_recorded(&mut self, pod: &Pod, outcome: &OutcomeRecord) {
+        let containers = outcome.containers.iter().map(|given| ReportedContainer {
+            cpus: parse_cpus(&given.exclusive_cpus),
+            ..ReportedContainer::default()
         });
         let requests = pod_requests(pod);
         let containers = containers.collect();
-        self.state.restore(&pod.uid, &Restored { containers, requests });
+        self.state.restore(&pod.uid, &ReportedPod { containers, requests });
     }
 
-    fn by_zone(&self, cpus: &CpuSet) -> BTreeMap<u32, usize> {
+    fn count_by_zone(&self, cpus: &CpuSet) -> BTreeMap<u32, usize> {
         let mut counts = BTreeMap::new();
         for cpu in cpus.iter() {
             *counts.entry(self.case.zone_of(cpu)).or_default() += 1;
@@ -221,7 +224,7 @@ impl Replay<'_> {
                 .default_cpu_set
                 .as_ref()
                 .map(|_| self.state.shared_cpus().to_string()),
-            memory: memory(&self.state, recorded),
+            memory: predicted_memory(&self.state, recorded),
         };
         let is_equal = predicted == *recorded;
         ensure!(
@@ -232,8 +235,8 @@ impl Replay<'_> {
     }
 }
 
-fn memory(state: &State, recorded: &StateRecord) -> Vec<MemoryRecord> {
-    let views = state.memory().into_iter().enumerate();
+fn predicted_memory(state: &HostState, recorded: &StateRecord) -> Vec<MemoryRecord> {
+    let views = state.memory_by_zone().into_iter().enumerate();
     let records = views.map(|(place, view)| {
         let kept = recorded.memory.get(place);
         let free = |kind: MemoryKind| {
@@ -256,7 +259,7 @@ fn memory(state: &State, recorded: &StateRecord) -> Vec<MemoryRecord> {
     records.collect()
 }
 
-fn same_zones_and_memory(given: &ContainerAllocation, placement: &Placement) -> bool {
+fn has_same_zones_and_memory(given: &ContainerAllocation, placement: &Placement) -> bool {
     let mut blocks: Vec<BlockRecord> = placement
         .memory
         .iter()
@@ -270,13 +273,13 @@ fn same_zones_and_memory(given: &ContainerAllocation, placement: &Placement) -> 
     blocks.sort();
     recorded.sort();
     given.numa_affinity == placement.affinity
-        && given.preferred == placement.preferred
+        && given.preferred == placement.is_preferred
         && recorded == blocks
 }
 
-type Devices = BTreeMap<(String, Option<u32>), u32>;
+type DeviceCounts = BTreeMap<(String, Option<u32>), u32>;
 
-fn devices(given: &ContainerAllocation) -> Devices {
+fn recorded_devices(given: &ContainerAllocation) -> DeviceCounts {
     let each = |device: &DeviceRecord| {
         let name = device.resource_name.clone();
         let near = device.per_numa_node.iter();
@@ -287,12 +290,12 @@ fn devices(given: &ContainerAllocation) -> Devices {
     given.devices.iter().flat_map(each).filter(|&(_, count)| count > 0).collect()
 }
 
-fn placement_devices(placement: &Placement) -> Devices {
+fn placement_devices(placement: &Placement) -> DeviceCounts {
     let all = placement.devices.iter();
     all.map(|(name, zone, count)| ((name.clone(), *zone), *count)).collect()
 }
 
-fn by_resource(devices: &Devices) -> BTreeMap<&str, u32> {
+fn count_by_resource(devices: &DeviceCounts) -> BTreeMap<&str, u32> {
     let mut counts = BTreeMap::new();
     for ((name, _), count) in devices {
         *counts.entry(name.as_str()).or_default() += count;

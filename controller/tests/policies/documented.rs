@@ -29,7 +29,7 @@ fn pod(namespace: &str, pairs: &[(&str, &str)]) -> Endpoint {
     })
 }
 
-fn external(address: &str) -> Endpoint {
+fn external_endpoint(address: &str) -> Endpoint {
     Endpoint::Address(address.parse().unwrap())
 }
 
@@ -39,7 +39,7 @@ fn allows_tcp(cluster: &Cluster, from: &Endpoint, to: &Endpoint, number: u16) ->
 
 /// The first example of the documentation page: `test-network-policy`.
 #[test]
-fn complete_example_policy() {
+fn complete_example_policy_is_evaluated() {
     let cluster = cluster(vec![policy(json!({
         "podSelector": {"matchLabels": {"role": "db"}}, "policyTypes": ["Ingress", "Egress"],
         "ingress": [{
@@ -58,28 +58,33 @@ fn complete_example_policy() {
         (pod("default", &[("role", "other")]), false),
         (pod("mine", &[]), true),
         (pod("frontend", &[("role", "frontend")]), false),
-        (external("172.17.0.5"), true),
-        (external("172.17.2.5"), true),
-        (external("172.17.1.5"), false),
-        (external("172.18.0.5"), false),
+        (external_endpoint("172.17.0.5"), true),
+        (external_endpoint("172.17.2.5"), true),
+        (external_endpoint("172.17.1.5"), false),
+        (external_endpoint("172.18.0.5"), false),
         // The address of the node on which the pod runs.
-        (external("192.0.2.10"), true),
-        (external("192.0.2.11"), false),
+        (external_endpoint("192.0.2.10"), true),
+        (external_endpoint("192.0.2.11"), false),
     ] {
         assert_eq!(allows_tcp(&cluster, &from, &db, 6379), is_allowed, "{from:?}");
     }
     assert!(!allows_tcp(&cluster, &pod("mine", &[]), &db, 6380));
     assert!(!cluster.allows(&pod("mine", &[]), &db, Port { protocol: "UDP", number: 6379 }, false));
-    assert!(allows_tcp(&cluster, &db, &external("10.0.0.7"), 5978));
-    assert!(!allows_tcp(&cluster, &db, &external("10.0.0.7"), 5979));
-    assert!(!allows_tcp(&cluster, &db, &external("10.0.1.7"), 5978));
+    assert!(allows_tcp(&cluster, &db, &external_endpoint("10.0.0.7"), 5978));
+    assert!(!allows_tcp(&cluster, &db, &external_endpoint("10.0.0.7"), 5979));
+    assert!(!allows_tcp(&cluster, &db, &external_endpoint("10.0.1.7"), 5978));
     // Pods that the policy does not select are not isolated.
-    assert!(allows_tcp(&cluster, &external("172.18.0.5"), &pod("default", &[]), 1));
-    assert!(allows_tcp(&cluster, &pod("mine", &[("role", "db")]), &external("10.0.1.7"), 1));
+    assert!(allows_tcp(&cluster, &external_endpoint("172.18.0.5"), &pod("default", &[]), 1));
+    assert!(allows_tcp(
+        &cluster,
+        &pod("mine", &[("role", "db")]),
+        &external_endpoint("10.0.1.7"),
+        1
+    ));
 }
 
 #[test]
-fn default_policies() {
+fn default_policies_are_evaluated() {
     let (one, other) = (pod("default", &[]), pod("mine", &[]));
     let (out, into) = (
         |spec: Value| allows_tcp(&cluster(vec![policy(spec)]), &one, &other, 80),
@@ -141,7 +146,7 @@ fn both_fields_of_a_peer_must_match() {
 
 /// "Targeting a range of ports", and ports by name.
 #[test]
-fn port_ranges_and_named_ports() {
+fn port_ranges_and_named_ports_are_matched() {
     let range = cluster(vec![policy(json!({
         "podSelector": {}, "policyTypes": ["Egress"],
         "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/24"}}],
@@ -149,14 +154,14 @@ fn port_ranges_and_named_ports() {
     }))]);
     for (number, is_allowed) in [(31999, false), (32000, true), (32768, true), (32769, false)] {
         assert_eq!(
-            allows_tcp(&range, &pod("default", &[]), &external("10.0.0.3"), number),
+            allows_tcp(&range, &pod("default", &[]), &external_endpoint("10.0.0.3"), number),
             is_allowed
         );
     }
     let named = cluster(vec![policy(json!({
         "podSelector": {}, "ingress": [{"ports": [{"port": "web"}, {"protocol": "UDP"}]}],
     }))]);
-    let (from, to) = (external("198.51.100.1"), pod("default", &[]));
+    let (from, to) = (external_endpoint("198.51.100.1"), pod("default", &[]));
     assert!(allows_tcp(&named, &from, &to, 8080) && !allows_tcp(&named, &from, &to, 8081));
     assert!(named.allows(&from, &to, Port { protocol: "UDP", number: 1 }, false));
 }
@@ -185,9 +190,12 @@ fn ip_blocks_match_their_address_family() {
     let from = pod("default", &[]);
     let port = Port { protocol: "TCP", number: 80 };
     let v6 = block("::/0", json!(["fc00::/7"]));
-    assert!(v6.allows(&from, &external("2001:db8::1"), port, true));
-    assert!(!v6.allows(&from, &external("fd12::1"), port, true));
-    assert!(!v6.allows(&from, &external("192.0.2.99"), port, false), "IPv4 is not in ::/0");
+    assert!(v6.allows(&from, &external_endpoint("2001:db8::1"), port, true));
+    assert!(!v6.allows(&from, &external_endpoint("fd12::1"), port, true));
+    assert!(
+        !v6.allows(&from, &external_endpoint("192.0.2.99"), port, false),
+        "IPv4 is not in ::/0"
+    );
     // The network plugin decides if a block also applies to pods.
     let mut pods = block("10.0.0.0/8", json!([]));
     assert!(!allows_tcp(&pods, &from, &pod("mine", &[]), 80));

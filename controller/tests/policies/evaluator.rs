@@ -104,7 +104,7 @@ impl Cluster {
             .iter()
             .filter(|policy| namespace_of(policy) == pod.namespace)
             .filter(|policy| selects(&policy["spec"]["podSelector"], &pod.labels))
-            .filter(|policy| has_type(policy, direction))
+            .filter(|policy| applies_to_direction(policy, direction))
             .collect();
         if applying.is_empty() {
             return true;
@@ -114,9 +114,9 @@ impl Cluster {
                 Direction::Ingress => ("ingress", "from"),
                 Direction::Egress => ("egress", "to"),
             };
-            list(&policy["spec"][rules]).iter().any(|rule| {
-                let peers = list(&rule[peers]);
-                let ports = list(&rule["ports"]);
+            as_list(&policy["spec"][rules]).iter().any(|rule| {
+                let peers = as_list(&rule[peers]);
+                let ports = as_list(&rule["ports"]);
                 // An absent or empty list matches all peers or all ports.
                 (peers.is_empty()
                     || peers.iter().any(|peer| self.matches_peer(peer, policy, other, is_v6)))
@@ -140,8 +140,8 @@ impl Cluster {
                 Endpoint::Pod(_) => None,
             };
             return address.is_some_and(|address| {
-                let is_in = |cidr: &Value| contains(cidr.as_str().expect("a CIDR"), address);
-                is_in(&block["cidr"]) && !list(&block["except"]).iter().any(is_in)
+                let is_in = |cidr: &Value| cidr_contains(cidr.as_str().expect("a CIDR"), address);
+                is_in(&block["cidr"]) && !as_list(&block["except"]).iter().any(is_in)
             });
         }
         let Endpoint::Pod(pod) = end else { return false };
@@ -161,20 +161,20 @@ fn namespace_of(policy: &Value) -> &str {
     policy["metadata"]["namespace"].as_str().unwrap_or("default")
 }
 
-fn list(value: &Value) -> &[Value] {
+fn as_list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Returns true if a policy applies to a direction. "If no policyTypes are specified on a NetworkPolicy then by
 /// default Ingress will always be set and Egress will be set if the NetworkPolicy has any egress rules."
-fn has_type(policy: &Value, direction: Direction) -> bool {
-    let types = list(&policy["spec"]["policyTypes"]);
+fn applies_to_direction(policy: &Value, direction: Direction) -> bool {
+    let types = as_list(&policy["spec"]["policyTypes"]);
     let name = match direction {
         Direction::Ingress => "Ingress",
         Direction::Egress => "Egress",
     };
     if types.is_empty() {
-        return direction == Direction::Ingress || !list(&policy["spec"]["egress"]).is_empty();
+        return direction == Direction::Ingress || !as_list(&policy["spec"]["egress"]).is_empty();
     }
     types.iter().any(|one| one == name)
 }
@@ -209,12 +209,13 @@ fn selects(selector: &Value, labels: &Labels) -> bool {
     let pairs_match = pairs.into_iter().flatten().all(|(key, value)| {
         labels.get(key).map(String::as_str) == Some(value.as_str().expect("a string"))
     });
-    let terms = list(&selector["matchExpressions"]);
+    let terms = as_list(&selector["matchExpressions"]);
     pairs_match
         && terms.iter().all(|term| {
             let value = labels.get(term["key"].as_str().expect("a key"));
-            let is_listed =
-                || value.is_some_and(|there| list(&term["values"]).iter().any(|one| one == there));
+            let is_listed = || {
+                value.is_some_and(|there| as_list(&term["values"]).iter().any(|one| one == there))
+            };
             match term["operator"].as_str().expect("an operator") {
                 "In" => is_listed(),
                 "NotIn" => !is_listed(),
@@ -226,7 +227,7 @@ fn selects(selector: &Value, labels: &Labels) -> bool {
 }
 
 /// Returns true if a CIDR contains an address; compares bit by bit.
-fn contains(cidr: &str, address: IpAddr) -> bool {
+fn cidr_contains(cidr: &str, address: IpAddr) -> bool {
     let (network, length) = cidr.split_once('/').expect("a CIDR");
     let (network, length): (IpAddr, u32) = (network.parse().unwrap(), length.parse().unwrap());
     let bits = |address: IpAddr| match address {

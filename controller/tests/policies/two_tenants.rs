@@ -5,21 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_api::{InfraConfigSpec, NetworkPolicies};
-use berth_controller::tenants::cluster::{Backend, ClusterFacts, Dns};
-use berth_controller::tenants::objects::policies::{Input, policies};
+use berth_controller::tenants::cluster::{ClusterFacts, DnsBackend, DnsFacts};
+use berth_controller::tenants::objects::policies::{PolicyInput, render_policies};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use super::evaluator::{Cluster, Endpoint, Labels, Pod, labels};
 
-const NAME: &str = "kubernetes.io/metadata.name";
+const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Policies of tenant `abc`, and of another tenant.
 pub(crate) struct TwoTenants {
     pub(crate) cluster: Cluster,
 }
 
-fn config() -> InfraConfigSpec {
+fn infra_config() -> InfraConfigSpec {
     serde_json::from_value(json!({
         "dnsConfig": {"nameservers": ["198.51.100.53", "2001:db8:53::53"]},
         "clusterNetworks": ["192.0.3.0/24", "2001:db8:77::/48"],
@@ -35,14 +35,14 @@ fn config() -> InfraConfigSpec {
 
 /// Returns facts with public addresses wherever an address may be public, because policies exclude private
 /// addresses in any case.
-fn facts() -> ClusterFacts {
+fn cluster_facts() -> ClusterFacts {
     let parse_all = |all: &[&str]| all.iter().map(|one| one.parse().unwrap()).collect();
     let port =
         |protocol: &str| (protocol.to_owned(), IntOrString::String(format!("dns-{protocol}")));
     ClusterFacts {
-        dns: Ok(Dns {
-            namespace: labels(&[(NAME, "kube-system")]),
-            backends: vec![Backend {
+        dns: Ok(DnsFacts {
+            namespace: labels(&[(NAMESPACE_NAME_LABEL, "kube-system")]),
+            backends: vec![DnsBackend {
                 selector: labels(&[("k8s-app", "kube-dns")]),
                 ports: vec![port("UDP"), port("TCP")],
             }],
@@ -62,15 +62,15 @@ fn facts() -> ClusterFacts {
     }
 }
 
-fn render_policies(tenant: &str, isolation: &str) -> Vec<Value> {
+fn isolation_policies(tenant: &str, isolation: &str) -> Vec<Value> {
     let network_policies: NetworkPolicies =
         serde_json::from_value(json!({"isolation": isolation})).unwrap();
     let api_server: IpAddr = "10.9.9.9".parse().unwrap();
-    let all = policies(Input {
+    let all = render_policies(PolicyInput {
         tenant,
         requested: Some(&network_policies),
-        config: &config(),
-        cluster: &facts(),
+        config: &infra_config(),
+        cluster: &cluster_facts(),
         api_server: Some(api_server),
     });
     assert!(all.faults.is_empty(), "{:?}", all.faults);
@@ -85,10 +85,11 @@ impl TwoTenants {
 
     /// Creates a cluster with the isolation of both tenants.
     pub(crate) fn with_isolations(isolation: &str, other: &str) -> Self {
-        let name = |name: &str| (name.to_owned(), labels(&[(NAME, name)]));
+        let name = |name: &str| (name.to_owned(), labels(&[(NAMESPACE_NAME_LABEL, name)]));
         let tenant = |id: &str| {
             let namespace = format!("cluster-{id}");
-            let labels = labels(&[(NAME, namespace.as_str()), ("berth.dev/tenant", id)]);
+            let labels =
+                labels(&[(NAMESPACE_NAME_LABEL, namespace.as_str()), ("berth.dev/tenant", id)]);
             (namespace, labels)
         };
         let namespaces: BTreeMap<String, Labels> = [
@@ -102,7 +103,8 @@ impl TwoTenants {
             name("default"),
         ]
         .into();
-        let policies = [render_policies("abc", isolation), render_policies("xyz", other)].concat();
+        let policies =
+            [isolation_policies("abc", isolation), isolation_policies("xyz", other)].concat();
         Self { cluster: Cluster { namespaces, policies, blocks_apply_to_pods: false } }
     }
 
@@ -148,7 +150,7 @@ impl TwoTenants {
             "virt-handler" | "virt-handler of another node" => {
                 ("kubevirt", vec![("kubevirt.io", "virt-handler")])
             }
-            _ => return address(name, is_v6),
+            _ => return endpoint_address(name, is_v6),
         };
         // Pods have public addresses. An `ipBlock` for the internet must exclude them, because some plugins apply the
         // block to pods.
@@ -170,7 +172,7 @@ const fn importer_labels() -> &'static [(&'static str, &'static str)] {
     &[("app", "containerized-data-importer"), ("cdi.kubevirt.io", "importer")]
 }
 
-fn address(name: &str, is_v6: bool) -> Option<Endpoint> {
+fn endpoint_address(name: &str, is_v6: bool) -> Option<Endpoint> {
     let (v4, v6) = match name {
         "internet" => ("93.184.216.34", "2606:2800:220::1"),
         "private address" => ("192.168.7.7", "fd77::7"),

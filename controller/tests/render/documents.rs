@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::{DISK, base, deployment, rendered, set};
+use super::{DISK_POINTER, base_provider_spec, machine_deployment, render_deployment, set_value};
 
 /// Returns the complete flat form of the first proposal, with the example of each preset.
-fn flat() -> Value {
+fn flat_deployment() -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
         "metadata": {
@@ -46,13 +46,13 @@ fn flat() -> Value {
     })
 }
 
-const FLAT_SPEC: &str = "/spec/template/spec/providerSpec/value/cloudProviderSpec";
+const FLAT_SPEC_POINTER: &str = "/spec/template/spec/providerSpec/value/cloudProviderSpec";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 #[test]
 fn the_flat_form_of_the_first_proposal_is_rendered() {
-    let rendered_flat = rendered(&flat(), &[], "vm").unwrap();
+    let rendered_flat = render_deployment(&flat_deployment(), &[], "vm").unwrap();
     assert_eq!(rendered_flat.ssh_public_keys, ["ssh-rsa AAAA"]);
     let machine = rendered_flat.machine;
     let spec = &machine["spec"]["template"]["spec"];
@@ -90,16 +90,16 @@ fn the_flat_form_of_the_first_proposal_is_rendered() {
         }])
     );
 
-    let mut hard = flat();
-    set(&mut hard, &format!("{FLAT_SPEC}/podAntiAffinityPreset"), json!(""));
-    set(&mut hard, &format!("{FLAT_SPEC}/podAffinityPreset"), json!("hard"));
-    set(&mut hard, &format!("{FLAT_SPEC}/nodeAffinityPreset/type"), json!("hard"));
-    set(
+    let mut hard = flat_deployment();
+    set_value(&mut hard, &format!("{FLAT_SPEC_POINTER}/podAntiAffinityPreset"), json!(""));
+    set_value(&mut hard, &format!("{FLAT_SPEC_POINTER}/podAffinityPreset"), json!("hard"));
+    set_value(&mut hard, &format!("{FLAT_SPEC_POINTER}/nodeAffinityPreset/type"), json!("hard"));
+    set_value(
         &mut hard,
-        &format!("{FLAT_SPEC}/nodeAntiAffinityPreset"),
+        &format!("{FLAT_SPEC_POINTER}/nodeAntiAffinityPreset"),
         json!({"type": "hard", "key": "foo"}),
     );
-    let machine = rendered(&hard, &[], "vm").unwrap().machine;
+    let machine = render_deployment(&hard, &[], "vm").unwrap().machine;
     let without = json!({"key": "foo", "operator": "DoesNotExist"});
     assert_eq!(
         machine["spec"]["template"]["spec"]["affinity"],
@@ -114,9 +114,9 @@ fn the_flat_form_of_the_first_proposal_is_rendered() {
 #[test]
 fn presets_of_the_documents_are_rendered() {
     let affinity = |preset: &str, strength: &str, at: &str| {
-        let mut provider = base();
-        set(&mut provider, &format!("{at}/{preset}"), json!(strength));
-        rendered(&deployment(&provider), &[], "vm").unwrap().machine["spec"]["template"]["spec"]
+        let mut provider = base_provider_spec();
+        set_value(&mut provider, &format!("{at}/{preset}"), json!(strength));
+        render_deployment(&machine_deployment(&provider), &[], "vm").unwrap().machine["spec"]["template"]["spec"]
             ["affinity"]
             .clone()
     };
@@ -133,22 +133,22 @@ fn presets_of_the_documents_are_rendered() {
             assert_eq!(affinity(preset, "", at), json!({}));
         }
     }
-    let mut provider = base();
-    set(
+    let mut provider = base_provider_spec();
+    set_value(
         &mut provider,
         "/cloudProviderSpec/auth",
         json!({"kubeconfig": {"value": "<< KUBECONFIG >>"}}),
     );
-    set(&mut provider, &format!("{DISK}/osImage"), json!("<< YOUR_IMAGE_SOURCE >>"));
-    let sample = rendered(&deployment(&provider), &[], "vm").unwrap();
+    set_value(&mut provider, &format!("{DISK_POINTER}/osImage"), json!("<< YOUR_IMAGE_SOURCE >>"));
+    let sample = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap();
     // The notes are about the two placeholders, and about operatingSystemSpec, which is not supported.
-    assert_eq!(sample.notes.len(), 3, "{:?}", sample.notes);
-    set(
+    assert_eq!(sample.warnings.len(), 3, "{:?}", sample.warnings);
+    set_value(
         &mut provider,
         "/cloudProviderSpec/affinity/nodeAffinityPreset",
         json!({"type": "soft", "key": "foo"}),
     );
-    let machine = rendered(&deployment(&provider), &[], "vm").unwrap().machine;
+    let machine = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap().machine;
     assert_eq!(
         machine["spec"]["template"]["spec"]["affinity"],
         json!({"nodeAffinity": {PREFERRED:
@@ -159,11 +159,11 @@ fn presets_of_the_documents_are_rendered() {
 #[test]
 fn all_flavors_except_the_first_are_instance_types() {
     let machine_with_flavor = |name: &str| {
-        let mut provider = base();
+        let mut provider = base_provider_spec();
         let template = provider.pointer_mut("/cloudProviderSpec/virtualMachine/template").unwrap();
         template.as_object_mut().unwrap().retain(|key, _| key == "primaryDisk");
-        set(&mut provider, "/cloudProviderSpec/virtualMachine/flavor", json!({"name": name}));
-        rendered(&deployment(&provider), &[], "vm").unwrap().machine
+        set_value(&mut provider, "/cloudProviderSpec/virtualMachine/flavor", json!({"name": name}));
+        render_deployment(&machine_deployment(&provider), &[], "vm").unwrap().machine
     };
     let standard = machine_with_flavor("kubermatic-standard");
     let domain = &standard["spec"]["template"]["spec"]["domain"];

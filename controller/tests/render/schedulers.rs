@@ -11,11 +11,11 @@ use berth_controller::fleet::stream;
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
-use super::{base, data, deployment, rendered, set};
+use super::{base_provider_spec, data, machine_deployment, render_deployment, set_value};
 
 /// Returns whether KubeVirt rejects a field. The key of the map has two flags: true if the instance type sets the
 /// field, and true if the VM sets the field.
-fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
+fn recorded_rejections(field: &str) -> BTreeMap<(bool, bool), bool> {
     let (mut all, mut answers) = (BTreeMap::new(), 0);
     for path in data::files("kubevirt", ".jsonl.gz") {
         let file = std::fs::File::open(&path).unwrap();
@@ -44,7 +44,7 @@ fn recorded(field: &str) -> BTreeMap<(bool, bool), bool> {
 }
 
 /// Returns the shipped instance types, and two others.
-fn instancetypes() -> Vec<Value> {
+fn shipped_and_test_instancetypes() -> Vec<Value> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/instancetypes");
     let mut all = Vec::new();
     for file in ["performance.yaml", "density.yaml"] {
@@ -68,13 +68,13 @@ fn instancetypes() -> Vec<Value> {
 
 #[test]
 fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
-    let refuses = recorded("schedulerName");
+    let refuses = recorded_rejections("schedulerName");
     assert!(
         refuses[&(true, true)],
         "the records contain a VM and an instance type that both set the field"
     );
     let (mut rendered_count, mut refused) = (0, 0);
-    for instancetype in instancetypes() {
+    for instancetype in shipped_and_test_instancetypes() {
         for asked in [None, Some("berth-scheduler"), Some("own")] {
             // The controller contains the shipped instance types, so that `render -f` of a single file works
             // without them.
@@ -84,8 +84,8 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
                 if !is_known && ["plain", "elsewhere"].contains(&name) {
                     continue;
                 }
-                let mut provider = base();
-                set(
+                let mut provider = base_provider_spec();
+                set_value(
                     &mut provider,
                     "/cloudProviderSpec/virtualMachine/flavor",
                     json!({"name": name}),
@@ -94,10 +94,10 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
                     vec![json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
                     "metadata": {"name": "cluster-name"}, "spec": {"schedulerName": asked}})];
                 other_objects.extend(is_known.then(|| instancetype.clone()));
-                let mut deployment = deployment(&provider);
+                let mut deployment = machine_deployment(&provider);
                 deployment["metadata"]["namespace"] = json!("cluster-cluster-name");
                 let case = format!("{name} ({theirs:?}), tenant {asked:?}, known: {is_known}");
-                match rendered(&deployment, &other_objects, "vm") {
+                match render_deployment(&deployment, &other_objects, "vm") {
                     Ok(rendered) => {
                         let spec = &rendered.machine["spec"]["template"]["spec"];
                         let ours = spec["schedulerName"].as_str();
@@ -135,17 +135,20 @@ fn only_one_of_vm_and_instance_type_sets_the_scheduler() {
 
 #[test]
 fn vm_and_instance_type_cannot_both_set_a_node_selector() {
-    assert!(recorded("nodeSelector")[&(true, true)]);
-    let mut provider = base();
-    set(&mut provider, "/cloudProviderSpec/nodeSelector", json!({"pool": "fast"}));
-    set(&mut provider, "/cloudProviderSpec/virtualMachine/flavor", json!({"name": "picky"}));
+    assert!(recorded_rejections("nodeSelector")[&(true, true)]);
+    let mut provider = base_provider_spec();
+    set_value(&mut provider, "/cloudProviderSpec/nodeSelector", json!({"pool": "fast"}));
+    set_value(&mut provider, "/cloudProviderSpec/virtualMachine/flavor", json!({"name": "picky"}));
     let picky = |spec: Value| {
         json!({"apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": "VirtualMachineClusterInstancetype",
             "metadata": {"name": "picky"}, "spec": spec})
     };
-    assert!(rendered(&deployment(&provider), &[picky(json!({}))], "vm").is_ok());
-    let report =
-        rendered(&deployment(&provider), &[picky(json!({"nodeSelector": {"pool": "slow"}}))], "vm");
+    assert!(render_deployment(&machine_deployment(&provider), &[picky(json!({}))], "vm").is_ok());
+    let report = render_deployment(
+        &machine_deployment(&provider),
+        &[picky(json!({"nodeSelector": {"pool": "slow"}}))],
+        "vm",
+    );
     let report = report.unwrap_err();
     assert!(
         report.contains("cloudProviderSpec.nodeSelector") && report.contains("picky"),

@@ -2,16 +2,19 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{DISK, base, deployment, rendered, rendered_in_place, set};
+use super::{
+    DISK_POINTER, base_provider_spec, machine_deployment, render_deployment,
+    render_in_its_namespace, set_value,
+};
 
 /// A value that only a Secret contains.
 const CANARY: &str = "c4n4ry-7f3a: [ \"s3cret";
 
-fn tenant(name: &str, spec: Value) -> Value {
+fn tenant_cluster(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name}, "spec": spec})
 }
 
-fn config(spec: Value) -> Value {
+fn infra_config(spec: Value) -> Value {
     json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"}, "spec": spec})
 }
 
@@ -25,22 +28,23 @@ fn secret_reference(namespace: &str, name: &str) -> Value {
 }
 
 /// Collects the paths of all values that are neither objects nor lists.
-fn leaves(value: &Value, path: &str, all: &mut Vec<String>) {
+fn collect_leaves(value: &Value, path: &str, all: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
-            map.iter().for_each(|(key, value)| leaves(value, &format!("{path}/{key}"), all));
+            map.iter()
+                .for_each(|(key, value)| collect_leaves(value, &format!("{path}/{key}"), all));
         }
         Value::Array(items) => items
             .iter()
             .enumerate()
-            .for_each(|(at, value)| leaves(value, &format!("{path}/{at}"), all)),
+            .for_each(|(at, value)| collect_leaves(value, &format!("{path}/{at}"), all)),
         _ => all.push(path.to_owned()),
     }
 }
 
 /// Returns a providerSpec with a value in every field that may be a reference.
-fn full() -> Value {
-    let mut provider = base();
+fn full_provider_spec() -> Value {
+    let mut provider = base_provider_spec();
     let cloud = &mut provider["cloudProviderSpec"];
     cloud["projectID"] = json!("shop");
     cloud["affinity"] = json!({"podAffinityPreset": "soft",
@@ -55,15 +59,15 @@ fn full() -> Value {
     machine["flavor"] = json!({"name": "", "profile": "p"});
     machine["location"] = json!({"region": "r", "zone": "z"});
     machine["template"]["secondaryDisks"] = json!([{"size": "1Gi", "storageClassName": "fast", "storageAccessType": "ReadWriteOnce", "source": "blank"}]);
-    set(&mut provider, &format!("{DISK}/source"), json!("http"));
-    set(&mut provider, &format!("{DISK}/storageTarget"), json!("storage"));
-    set(&mut provider, &format!("{DISK}/pullMethod"), json!("node"));
-    set(&mut provider, &format!("{DISK}/dataVolumeSecretRef"), json!("s"));
-    set(&mut provider, &format!("{DISK}/extraHeadersSecretRef"), json!("headers"));
+    set_value(&mut provider, &format!("{DISK_POINTER}/source"), json!("http"));
+    set_value(&mut provider, &format!("{DISK_POINTER}/storageTarget"), json!("storage"));
+    set_value(&mut provider, &format!("{DISK_POINTER}/pullMethod"), json!("node"));
+    set_value(&mut provider, &format!("{DISK_POINTER}/dataVolumeSecretRef"), json!("s"));
+    set_value(&mut provider, &format!("{DISK_POINTER}/extraHeadersSecretRef"), json!("headers"));
     provider
 }
 
-fn flat() -> Value {
+fn flat_provider_spec() -> Value {
     json!({
         "cloudProvider": "kubevirt", "operatingSystem": "centos", "operatingSystemSpec": {},
         "cloudProviderSpec": {
@@ -79,9 +83,11 @@ fn flat() -> Value {
 #[test]
 fn messages_redact_values_of_secrets() {
     let (mut attempts, mut refused) = (0, 0);
-    for (provider, namespace) in [(full(), "test-namespace"), (flat(), "test-namespace")] {
+    for (provider, namespace) in
+        [(full_provider_spec(), "test-namespace"), (flat_provider_spec(), "test-namespace")]
+    {
         let mut paths = Vec::new();
-        leaves(&provider, "", &mut paths);
+        collect_leaves(&provider, "", &mut paths);
         for path in paths {
             for value in [
                 CANARY,
@@ -102,18 +108,21 @@ fn messages_redact_values_of_secrets() {
                 let other_objects = [
                     secret("test-namespace", "s", value),
                     secret("test-namespace", "headers", "h"),
-                    config(
+                    infra_config(
                         json!({"images": {"http": {"operatingSystems": {"ubuntu": {"24.04": "http://i/u.img"}}}}}),
                     ),
-                    tenant("abc", json!({})),
+                    tenant_cluster("abc", json!({})),
                 ];
-                let report = match rendered(&deployment(&provider), &other_objects, "vm") {
-                    Ok(rendered) => rendered.notes.iter().map(|note| format!("{note}\n")).collect(),
-                    Err(report) => {
-                        refused += 1;
-                        report.0
-                    }
-                };
+                let report =
+                    match render_deployment(&machine_deployment(&provider), &other_objects, "vm") {
+                        Ok(rendered) => {
+                            rendered.warnings.iter().map(|note| format!("{note}\n")).collect()
+                        }
+                        Err(report) => {
+                            refused += 1;
+                            report.0
+                        }
+                    };
                 assert!(!report.contains("c4n4ry"), "{path}: {report}");
                 assert!(!report.contains("7f3a"), "{path}: {report}");
                 attempts += 1;
@@ -127,21 +136,22 @@ fn messages_redact_values_of_secrets() {
 fn references_may_use_own_and_listed_namespaces() {
     let place = "/cloudProviderSpec/virtualMachine/template/cpus";
     let report = |namespace: &str, more: &[Value]| {
-        let mut provider = base();
-        set(&mut provider, place, secret_reference(namespace, "sizes"));
+        let mut provider = base_provider_spec();
+        set_value(&mut provider, place, secret_reference(namespace, "sizes"));
         let mut other_objects = vec![
             secret("kube-system", "sizes", "3"),
             secret("cluster-cluster-name", "sizes", "4"),
             secret("elsewhere", "sizes", "5"),
-            tenant("cluster-name", json!({"machineNamespaces": ["kube-system"]})),
+            tenant_cluster("cluster-name", json!({"machineNamespaces": ["kube-system"]})),
         ];
         other_objects.extend(more.iter().cloned());
-        let mut deployment = deployment(&provider);
+        let mut deployment = machine_deployment(&provider);
         deployment["metadata"]["namespace"] = json!("kube-system");
         let cpus = |machine: &Value| {
             machine["spec"]["template"]["spec"]["domain"]["resources"]["requests"]["cpu"].clone()
         };
-        rendered_in_place(&deployment, &other_objects, "vm").map(|rendered| cpus(&rendered.machine))
+        render_in_its_namespace(&deployment, &other_objects, "vm")
+            .map(|rendered| cpus(&rendered.machine))
     };
     assert_eq!(report("kube-system", &[]).unwrap(), "3");
     assert_eq!(report("cluster-cluster-name", &[]).unwrap(), "4");
@@ -154,16 +164,18 @@ fn references_may_use_own_and_listed_namespaces() {
     // The message does not reveal if the Secret exists.
     let absent = report("nowhere", &[]).unwrap_err();
     assert_eq!(absent.0, refused.replace("elsewhere", "nowhere"));
-    let listed = config(json!({"secretReferences": [{"namespace": "elsewhere", "name": "sizes"}]}));
+    let listed =
+        infra_config(json!({"secretReferences": [{"namespace": "elsewhere", "name": "sizes"}]}));
     assert_eq!(report("elsewhere", &[listed]).unwrap(), "5");
-    let other = config(json!({"secretReferences": [{"namespace": "elsewhere", "name": "more"}]}));
+    let other =
+        infra_config(json!({"secretReferences": [{"namespace": "elsewhere", "name": "more"}]}));
     assert_eq!(report("elsewhere", &[other]).unwrap_err(), refused);
 }
 
 #[test]
 fn tenant_lists_the_namespaces_that_may_reference_it() {
     let from = |namespace: &str, by: &str, listed: Value| {
-        let mut provider = base();
+        let mut provider = base_provider_spec();
         let mut metadata = json!({"name": "web", "namespace": namespace});
         match by {
             "annotation" => {
@@ -172,13 +184,13 @@ fn tenant_lists_the_namespaces_that_may_reference_it() {
             }
             _ => provider["cloudProviderSpec"]["clusterName"] = json!("abc"),
         }
-        let mut deployment = deployment(&provider);
+        let mut deployment = machine_deployment(&provider);
         deployment["metadata"] = metadata;
-        let tenant = tenant(
+        let tenant = tenant_cluster(
             "abc",
             json!({"network": {"name": "trunk", "binding": "Bridge"}, "machineNamespaces": listed}),
         );
-        rendered_in_place(&deployment, &[tenant], "vm")
+        render_in_its_namespace(&deployment, &[tenant], "vm")
     };
     for by in ["annotation", "clusterName"] {
         let refused = from("other", by, json!([])).unwrap_err();
@@ -193,23 +205,24 @@ fn tenant_lists_the_namespaces_that_may_reference_it() {
         assert_eq!(from("cluster-abc", by, json!([])).unwrap().namespace, "cluster-abc");
     }
     // The deployment is in the namespace of another tenant, with or without a TenantCluster.
-    let mut foreign = deployment(&base());
+    let mut foreign = machine_deployment(&base_provider_spec());
     foreign["metadata"] = json!({"name": "web", "namespace": "cluster-thief", "annotations": {"berth.dev/tenant": "abc"}});
-    for beside in
-        [vec![tenant("abc", json!({}))], vec![tenant("abc", json!({})), tenant("thief", json!({}))]]
-    {
-        let refused = rendered_in_place(&foreign, &beside, "vm").unwrap_err();
+    for beside in [
+        vec![tenant_cluster("abc", json!({}))],
+        vec![tenant_cluster("abc", json!({})), tenant_cluster("thief", json!({}))],
+    ] {
+        let refused = render_in_its_namespace(&foreign, &beside, "vm").unwrap_err();
         assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
     }
     // A tenant that is named but does not exist is an error: machines in another namespace would become orphans
     // after the tenant is created.
-    let refused = rendered_in_place(&foreign, &[], "vm").unwrap_err();
+    let refused = render_in_its_namespace(&foreign, &[], "vm").unwrap_err();
     assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
 }
 
-fn with_template(metadata: Value) -> Value {
-    let mut deployment = deployment(&base());
-    set(&mut deployment, "/spec/template/metadata", metadata);
+fn deployment_with_template(metadata: Value) -> Value {
+    let mut deployment = machine_deployment(&base_provider_spec());
+    set_value(&mut deployment, "/spec/template/metadata", metadata);
     deployment
 }
 
@@ -229,10 +242,10 @@ fn annotations_that_act_on_pods_are_ignored_and_reported() {
         REFUSED.iter().map(|key| ((*key).to_owned(), json!("x"))).collect();
     annotations.insert("own".to_owned(), json!("kept"));
     annotations.insert("cdi.kubevirt.io/storage.usePopulator".to_owned(), json!("false"));
-    let deployment = with_template(json!({"annotations": annotations}));
-    let machine = rendered(&deployment, &[], "vm").unwrap();
+    let deployment = deployment_with_template(json!({"annotations": annotations}));
+    let machine = render_deployment(&deployment, &[], "vm").unwrap();
     let text = machine.machine.to_string();
-    let report: String = machine.notes.iter().map(|note| format!("{note}\n")).collect();
+    let report: String = machine.warnings.iter().map(|note| format!("{note}\n")).collect();
     for key in REFUSED {
         assert!(!text.contains(key), "{key}: {text}");
         assert!(
@@ -248,9 +261,10 @@ fn annotations_that_act_on_pods_are_ignored_and_reported() {
         json!({"cdi.kubevirt.io/storage.usePopulator": "false"})
     );
     // These annotations are listed by an administrator.
-    let listed =
-        config(json!({"annotationPrefixes": ["example.com/", "hooks.kubevirt.io/hookSidecars"]}));
-    let machine = rendered(&deployment, &[listed], "vm").unwrap();
+    let listed = infra_config(
+        json!({"annotationPrefixes": ["example.com/", "hooks.kubevirt.io/hookSidecars"]}),
+    );
+    let machine = render_deployment(&deployment, &[listed], "vm").unwrap();
     let template = &machine.machine["spec"]["template"]["metadata"]["annotations"];
     assert_eq!(
         (&template["example.com/own"], &template["hooks.kubevirt.io/hookSidecars"]),
@@ -275,8 +289,9 @@ fn labels_that_controllers_act_on_are_ignored_and_reported() {
     labels["team"] = json!("shop");
     labels["app.kubernetes.io/name"] = json!("web");
     labels["system/cluster"] = json!("kmvh888v9h");
-    let machine = rendered(&with_template(json!({"labels": labels})), &[], "vm").unwrap();
-    let report: String = machine.notes.iter().map(|note| format!("{note}\n")).collect();
+    let machine =
+        render_deployment(&deployment_with_template(json!({"labels": labels})), &[], "vm").unwrap();
+    let report: String = machine.warnings.iter().map(|note| format!("{note}\n")).collect();
     for place in ["/metadata/labels", "/spec/template/metadata/labels"] {
         let labels = machine.machine.pointer(place).unwrap();
         for (key, value) in REFUSED {
@@ -297,15 +312,15 @@ fn labels_that_controllers_act_on_are_ignored_and_reported() {
 
 #[test]
 fn unsupported_fields_are_reported() {
-    let mut provider = base();
+    let mut provider = base_provider_spec();
     provider["network"] = json!({"cidr": "10.0.0.0/8"});
-    set(
+    set_value(
         &mut provider,
         "/cloudProviderSpec/virtualMachine/providerNetwork",
         json!({"name": "kubeovn", "vpc": {"name": "v"}}),
     );
-    set(&mut provider, "/cloudProviderSpec/virtualMachine/flavor", json!({"profile": "p"}));
-    let mut deployment = deployment(&provider);
+    set_value(&mut provider, "/cloudProviderSpec/virtualMachine/flavor", json!({"profile": "p"}));
+    let mut deployment = machine_deployment(&provider);
     deployment["spec"]["revisionHistoryLimit"] = json!(1);
     deployment["spec"]["template"]["spec"]["metadata"] =
         json!({"creationTimestamp": null, "labels": {"system/cluster": "x"}});
@@ -313,8 +328,8 @@ fn unsupported_fields_are_reported() {
         json!([{"key": "a", "effect": "NoSchedule"}]);
     deployment["spec"]["template"]["spec"]["versions"] = json!({"kubelet": "1.33.4"});
     deployment["spec"]["template"]["spec"]["configSource"] = json!({"kind": "Node"});
-    let machine = rendered(&deployment, &[], "vm").unwrap();
-    let report: String = machine.notes.iter().map(|note| format!("{note}\n")).collect();
+    let machine = render_deployment(&deployment, &[], "vm").unwrap();
+    let report: String = machine.warnings.iter().map(|note| format!("{note}\n")).collect();
     for words in [
         "spec.template.spec.metadata.labels: `system/cluster`",
         "spec.template.spec.taints",
@@ -329,19 +344,19 @@ fn unsupported_fields_are_reported() {
         assert!(report.contains(words), "{words}: {report}");
     }
     // Empty fields are not reported.
-    let mut plain = base();
+    let mut plain = base_provider_spec();
     plain["operatingSystemSpec"] = json!({});
-    let machine = rendered(&super::deployment(&plain), &[], "vm").unwrap();
-    assert_eq!(machine.notes, []);
+    let machine = render_deployment(&super::machine_deployment(&plain), &[], "vm").unwrap();
+    assert_eq!(machine.warnings, []);
 }
 
 #[test]
 fn node_selectors_and_tolerations_are_rendered() {
-    let mut provider = base();
+    let mut provider = base_provider_spec();
     let cloud = &mut provider["cloudProviderSpec"];
     cloud["nodeSelector"] = json!({"pool": "fast"});
     cloud["tolerations"] = json!([{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]);
-    let machine = rendered(&deployment(&provider), &[], "vm").unwrap().machine;
+    let machine = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap().machine;
     let spec = &machine["spec"]["template"]["spec"];
     assert_eq!(spec["nodeSelector"], json!({"pool": "fast"}));
     assert_eq!(
@@ -359,7 +374,7 @@ fn node_selectors_and_tolerations_are_rendered() {
         (json!({}), "must be a list"),
     ] {
         provider["cloudProviderSpec"]["tolerations"] = tolerations;
-        let report = rendered(&deployment(&provider), &[], "vm").unwrap_err();
+        let report = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap_err();
         assert!(report.contains(words), "{words}: {report}");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{DISK, base, deployment, rendered, set};
+use super::{DISK_POINTER, base_provider_spec, machine_deployment, render_deployment, set_value};
 
 #[test]
 fn every_problem_is_reported_with_its_field() {
@@ -19,12 +19,20 @@ fn every_problem_is_reported_with_its_field() {
         (format!("{template}/memory"), json!("8 Gib"), "template.memory: `8 Gib`"),
         (format!("{template}/memory"), json!("0"), "must be greater than 0"),
         (format!("{template}/cpus"), json!("two"), "template.cpus: `two`"),
-        (format!("{DISK}/size"), json!(""), "primaryDisk.size: is missing"),
-        (format!("{DISK}/osImage"), json!(""), "primaryDisk.osImage: is missing"),
-        (format!("{DISK}/pullMethod"), json!("push"), "pullMethod: `push`: must be node or pod"),
-        (format!("{DISK}/storageAccessType"), json!("ReadManyWrite"), "must be ReadWriteOnce"),
+        (format!("{DISK_POINTER}/size"), json!(""), "primaryDisk.size: is missing"),
+        (format!("{DISK_POINTER}/osImage"), json!(""), "primaryDisk.osImage: is missing"),
         (
-            format!("{DISK}/extraHeadersSecretRef"),
+            format!("{DISK_POINTER}/pullMethod"),
+            json!("push"),
+            "pullMethod: `push`: must be node or pod",
+        ),
+        (
+            format!("{DISK_POINTER}/storageAccessType"),
+            json!("ReadManyWrite"),
+            "must be ReadWriteOnce",
+        ),
+        (
+            format!("{DISK_POINTER}/extraHeadersSecretRef"),
             json!("headers"),
             "`headers`: Secret not found in namespace test-namespace",
         ),
@@ -85,9 +93,10 @@ fn every_problem_is_reported_with_its_field() {
         (spec.to_owned(), json!("text"), "cloudProviderSpec: `text`: must be an object"),
     ];
     for (pointer, value, words) in cases {
-        let mut provider = base();
-        set(&mut provider, &pointer, value);
-        let report = rendered(&deployment(&provider), &[], "vm").expect_err(&pointer);
+        let mut provider = base_provider_spec();
+        set_value(&mut provider, &pointer, value);
+        let report =
+            render_deployment(&machine_deployment(&provider), &[], "vm").expect_err(&pointer);
         assert!(report.contains(words), "{pointer}: {report}");
         assert!(
             report.contains(
@@ -96,10 +105,11 @@ fn every_problem_is_reported_with_its_field() {
             "{report}"
         );
     }
-    let mut provider = base();
-    set(&mut provider, &format!("{template}/cpus"), json!("two"));
-    set(&mut provider, &format!("{template}/memory"), json!("lots"));
-    let report = rendered(&deployment(&provider), &[], &"x".repeat(64)).unwrap_err();
+    let mut provider = base_provider_spec();
+    set_value(&mut provider, &format!("{template}/cpus"), json!("two"));
+    set_value(&mut provider, &format!("{template}/memory"), json!("lots"));
+    let report =
+        render_deployment(&machine_deployment(&provider), &[], &"x".repeat(64)).unwrap_err();
     for words in
         ["`two`", "`lots`", "has 64 characters: the name of a machine is also a label value"]
     {
@@ -115,12 +125,14 @@ fn more_devices_than_interrupt_vectors_are_reported() {
     for (cpus, disks, is_reported) in
         [("128", 26, false), ("128", 27, true), ("96", 32, false), ("112", 32, true)]
     {
-        let mut provider = base();
-        set(&mut provider, &format!("{template}/cpus"), json!(cpus));
+        let mut provider = base_provider_spec();
+        set_value(&mut provider, &format!("{template}/cpus"), json!(cpus));
         let disk = json!({"size": "1Gi", "storageClassName": "fast"});
-        set(&mut provider, &format!("{template}/secondaryDisks"), json!(vec![disk; disks]));
+        set_value(&mut provider, &format!("{template}/secondaryDisks"), json!(vec![disk; disks]));
         let notes =
-            rendered(&deployment(&provider), std::slice::from_ref(&allowed), "vm").unwrap().notes;
+            render_deployment(&machine_deployment(&provider), std::slice::from_ref(&allowed), "vm")
+                .unwrap()
+                .warnings;
         let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
         let has_note = notes
             .iter()
@@ -133,13 +145,14 @@ fn more_devices_than_interrupt_vectors_are_reported() {
 #[test]
 fn volume_names_of_a_machine_with_a_long_name_are_dns_labels() {
     let template = "/cloudProviderSpec/virtualMachine/template";
-    let mut provider = base();
-    set(
+    let mut provider = base_provider_spec();
+    set_value(
         &mut provider,
         &format!("{template}/secondaryDisks"),
         json!([{"size": "1Gi", "storageClassName": "fast"}]),
     );
-    let machine = rendered(&deployment(&provider), &[], &"x".repeat(63)).unwrap().machine;
+    let machine =
+        render_deployment(&machine_deployment(&provider), &[], &"x".repeat(63)).unwrap().machine;
     let spec = &machine["spec"]["template"]["spec"];
     let names = |list: &Value| -> Vec<String> {
         list.as_array()
@@ -167,7 +180,7 @@ proptest::proptest! {
     fn any_json_is_rendered_or_rejected(seed in proptest::num::u64::ANY) {
         let mut state = seed | 1;
         let mut next = move || { state ^= state << 13; state ^= state >> 7; state ^= state << 17; state };
-        let mut provider = base();
+        let mut provider = base_provider_spec();
         for _ in 0..next() % 4 + 1 {
             let mut at = &mut provider;
             for _ in 0..next() % 6 {
@@ -186,7 +199,7 @@ proptest::proptest! {
                 _ => json!(true),
             };
         }
-        if let Err(report) = rendered(&deployment(&provider), &[], "vm") {
+        if let Err(report) = render_deployment(&machine_deployment(&provider), &[], "vm") {
             proptest::prop_assert!(!report.is_empty());
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_kubelet_admission::pod::Pod;
-use berth_placement::rules::{Counts, InvalidField, PodSpecParts, Rules};
+use berth_placement::rules::{ClusterState, InvalidField, PodFields, Rules};
 use k8s_openapi::api::core::v1;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -13,21 +13,21 @@ fn compile(spec: Value) -> Result<Rules, InvalidField> {
     spec["containers"] = json!([]);
     let pod: v1::Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
     let containers = Pod::default();
-    let parts = PodSpecParts::from_pod(&pod, &containers);
-    Rules::compile(&mut Counts::new(), &parts)
+    let parts = PodFields::from_pod(&pod, &containers);
+    Rules::compile(&mut ClusterState::new(), &parts)
 }
 
-fn near(kind: &str, term: Value) -> Value {
+fn pod_affinity_spec(kind: &str, term: Value) -> Value {
     json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
 }
 
-fn node(expression: Value) -> Value {
+fn node_affinity_spec(expression: Value) -> Value {
     json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
         "nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}, expression]}],
     }}}})
 }
 
-fn spread(field: &str, value: Value) -> Value {
+fn spread_constraint_spec(field: &str, value: Value) -> Value {
     let mut one =
         json!({"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"});
     one[field] = value;
@@ -43,13 +43,13 @@ fn errors_name_the_field() {
     let cases = [
         (json!({"nodeSelector": {"a b": "c"}}), "spec.nodeSelector: `a b`".to_owned()),
         (json!({"nodeSelector": {"a": "-"}}), "spec.nodeSelector.a: `-`".to_owned()),
-        (node(json!({"key": "b", "operator": "Is", "values": ["x"]})), format!("{expression}.operator: `Is`")),
-        (node(json!({"key": "b", "operator": "In"})), format!("{expression}.values: ``")),
-        (node(json!({"key": "b", "operator": "In", "values": ["x", "!"]})), format!("{expression}.values[1]: `!`")),
-        (node(json!({"key": "", "operator": "Exists"})), format!("{expression}.key: ``")),
-        (node(json!({"key": "b", "operator": "Exists", "values": ["x"]})), format!("{expression}.values: `x`")),
-        (node(json!({"key": "b", "operator": "Gt", "values": ["1", "2"]})), format!("{expression}.values: `1,2`")),
-        (node(json!({"key": "b", "operator": "Lt", "values": ["few"]})), format!("{expression}.values[0]: `few`")),
+        (node_affinity_spec(json!({"key": "b", "operator": "Is", "values": ["x"]})), format!("{expression}.operator: `Is`")),
+        (node_affinity_spec(json!({"key": "b", "operator": "In"})), format!("{expression}.values: ``")),
+        (node_affinity_spec(json!({"key": "b", "operator": "In", "values": ["x", "!"]})), format!("{expression}.values[1]: `!`")),
+        (node_affinity_spec(json!({"key": "", "operator": "Exists"})), format!("{expression}.key: ``")),
+        (node_affinity_spec(json!({"key": "b", "operator": "Exists", "values": ["x"]})), format!("{expression}.values: `x`")),
+        (node_affinity_spec(json!({"key": "b", "operator": "Gt", "values": ["1", "2"]})), format!("{expression}.values: `1,2`")),
+        (node_affinity_spec(json!({"key": "b", "operator": "Lt", "values": ["few"]})), format!("{expression}.values[0]: `few`")),
         (
             json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}}),
             format!("{terms}: `[]`"),
@@ -64,24 +64,24 @@ fn errors_name_the_field() {
                 {"weight": 101, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]}}}),
             "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: `101`".to_owned(),
         ),
-        (near("podAntiAffinity", json!({"topologyKey": ""})), format!("{pods}.topologyKey: ``")),
+        (pod_affinity_spec("podAntiAffinity", json!({"topologyKey": ""})), format!("{pods}.topologyKey: ``")),
         (
-            near("podAntiAffinity", json!({"topologyKey": "zone", "labelSelector": {"matchExpressions": [
+            pod_affinity_spec("podAntiAffinity", json!({"topologyKey": "zone", "labelSelector": {"matchExpressions": [
                 {"key": "n", "operator": "Gt", "values": ["1"]}]}})),
             format!("{pods}.labelSelector.matchExpressions[0].operator: `Gt`"),
         ),
         (
-            near("podAntiAffinity", json!({"topologyKey": "zone", "namespaceSelector": {"matchLabels": {"a": "?"}}})),
+            pod_affinity_spec("podAntiAffinity", json!({"topologyKey": "zone", "namespaceSelector": {"matchLabels": {"a": "?"}}})),
             format!("{pods}.namespaceSelector.matchLabels.a: `?`"),
         ),
         (
-            near("podAntiAffinity", json!({"topologyKey": "zone", "matchLabelKeys": ["a"]})),
+            pod_affinity_spec("podAntiAffinity", json!({"topologyKey": "zone", "matchLabelKeys": ["a"]})),
             format!("{pods}.matchLabelKeys: `a`"),
         ),
-        (spread("maxSkew", 0.into()), format!("{constraint}.maxSkew: `0`")),
-        (spread("minDomains", 0.into()), format!("{constraint}.minDomains: `0`")),
-        (spread("whenUnsatisfiable", "Never".into()), format!("{constraint}.whenUnsatisfiable: `Never`")),
-        (spread("nodeTaintsPolicy", "honor".into()), format!("{constraint}.nodeTaintsPolicy: `honor`")),
+        (spread_constraint_spec("maxSkew", 0.into()), format!("{constraint}.maxSkew: `0`")),
+        (spread_constraint_spec("minDomains", 0.into()), format!("{constraint}.minDomains: `0`")),
+        (spread_constraint_spec("whenUnsatisfiable", "Never".into()), format!("{constraint}.whenUnsatisfiable: `Never`")),
+        (spread_constraint_spec("nodeTaintsPolicy", "honor".into()), format!("{constraint}.nodeTaintsPolicy: `honor`")),
         (json!({"tolerations": [{"operator": "Gt", "key": "a", "value": "1"}]}), "spec.tolerations[0].operator: `Gt`".to_owned()),
         (json!({"tolerations": [{"value": "a"}]}), "spec.tolerations[0].key: ``".to_owned()),
         (json!({"tolerations": [{"operator": "Exists", "value": "a"}]}), "spec.tolerations[0].value: `a`".to_owned()),
@@ -137,10 +137,10 @@ proptest! {
 
     #[test]
     fn hosts_are_found_by_arbitrary_labels(labels: BTreeMap<String, String>, name: String, key: String) {
-        use berth_placement::rules::HostParts;
-        let mut counts = Counts::new();
+        use berth_placement::rules::NodeFields;
+        let mut counts = ClusterState::new();
         let allocatable = berth_kubelet_admission::pod::Resources::default();
-        let parts = HostParts { name: &name, labels: Some(&labels), taints: &[], is_cordoned: false, allocatable: &allocatable, pods_limit: u64::MAX };
+        let parts = NodeFields { name: &name, labels: Some(&labels), taints: &[], is_cordoned: false, allocatable: &allocatable, pods_limit: u64::MAX };
         let host = counts.set_host(&parts).unwrap();
         for (key, value) in &labels {
             prop_assert_eq!(counts.hosts_with_label(key, value).collect::<Vec<_>>(), vec![host]);

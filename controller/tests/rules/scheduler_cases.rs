@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
-use berth_placement::rules::{Counts, HostParts, PodSpecParts, Rules};
+use berth_placement::rules::{ClusterState, NodeFields, PodFields, Rules};
 use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
@@ -16,8 +16,8 @@ const SPREAD: &str = "node(s) didn't match pod topology spread constraints";
 const SPREAD_MISSING_LABEL: &str =
     "node(s) didn't match pod topology spread constraints (missing required label)";
 
-struct Case {
-    counts: Counts,
+struct SchedulerCase {
+    counts: ClusterState,
 }
 
 fn parse_pod(labels: Value, spec: Value) -> v1::Pod {
@@ -26,15 +26,15 @@ fn parse_pod(labels: Value, spec: Value) -> v1::Pod {
     serde_json::from_value(json!({"metadata": {"labels": labels}, "spec": spec})).unwrap()
 }
 
-impl Case {
+impl SchedulerCase {
     fn new(hosts: &[(&str, Value)]) -> Self {
-        let mut counts = Counts::new();
+        let mut counts = ClusterState::new();
         for (name, labels) in hosts {
             let labels: BTreeMap<String, String> = serde_json::from_value(labels.clone()).unwrap();
             let allocatable =
                 Resources { cpu_millis: 1000, memory: 1 << 30, ..Resources::default() };
             counts
-                .set_host(&HostParts {
+                .set_host(&NodeFields {
                     name,
                     labels: Some(&labels),
                     taints: &[],
@@ -61,10 +61,10 @@ impl Case {
     fn with_pod(mut self, host: &str, namespace: &str, labels: Value, spec: Value) -> Self {
         let pod = parse_pod(labels, spec);
         let containers = Pod::default();
-        let parts = PodSpecParts { namespace, ..PodSpecParts::from_pod(&pod, &containers) };
+        let parts = PodFields { namespace, ..PodFields::from_pod(&pod, &containers) };
         let rules = Rules::compile(&mut self.counts, &parts).unwrap();
         let host = self.counts.host(host).unwrap();
-        self.counts.add(Arc::new(rules), host).unwrap();
+        self.counts.add_pod(Arc::new(rules), host).unwrap();
         self
     }
 
@@ -76,9 +76,9 @@ impl Case {
     fn expect_reasons(mut self, labels: Value, spec: Value, expected: &[&str]) {
         let pod = parse_pod(labels, spec);
         let containers = Pod::default();
-        let parts = PodSpecParts::from_pod(&pod, &containers);
+        let parts = PodFields::from_pod(&pod, &containers);
         let rules = Rules::compile(&mut self.counts, &parts).unwrap();
-        let filter = self.counts.filter_for(&rules);
+        let filter = self.counts.pod_filter(&rules);
         let hosts = ["machine1", "node-a", "node-b", "node-x", "node-y"];
         let actual: Vec<String> = hosts
             .into_iter()
@@ -89,8 +89,8 @@ impl Case {
     }
 }
 
-fn machine() -> Case {
-    Case::new(&[("machine1", json!({"region": "r1", "zone": "z11"}))])
+fn single_host_case() -> SchedulerCase {
+    SchedulerCase::new(&[("machine1", json!({"region": "r1", "zone": "z11"}))])
 }
 
 fn pod_affinity_spec(affinity: Value, anti_affinity: Value) -> Value {
@@ -98,23 +98,24 @@ fn pod_affinity_spec(affinity: Value, anti_affinity: Value) -> Value {
     json!({"affinity": {"podAffinity": {REQUIRED: affinity}, "podAntiAffinity": {REQUIRED: anti_affinity}}})
 }
 
-fn term(key: &str, operator: &str, values: &[&str], topology: &str) -> Value {
+fn affinity_term(key: &str, operator: &str, values: &[&str], topology: &str) -> Value {
     let expression = json!({"key": key, "operator": operator, "values": values});
     json!({"labelSelector": {"matchExpressions": [expression]}, "topologyKey": topology})
 }
 
 /// Test `TestRequiredAffinitySingleNode` of interpodaffinity.
 #[test]
-fn required_affinity_on_a_single_node() {
+fn required_affinity_on_a_single_node_is_enforced() {
     let scan = json!({"service": "securityscan"});
     let s1 = json!({"security": "S1"});
-    let with_scan_pod =
-        || machine().with_pod("machine1", "", json!({"service": "securityscan"}), json!({}));
-    let scans = |topology| term("service", "In", &["securityscan", "value2"], topology);
-    let viruses = |topology| term("service", "In", &["antivirusscan", "value2"], topology);
+    let with_scan_pod = || {
+        single_host_case().with_pod("machine1", "", json!({"service": "securityscan"}), json!({}))
+    };
+    let scans = |topology| affinity_term("service", "In", &["securityscan", "value2"], topology);
+    let viruses = |topology| affinity_term("service", "In", &["antivirusscan", "value2"], topology);
     let none = json!([]);
     // "A pod that has no required pod affinity scheduling rules can schedule onto a node with no existing pods"
-    machine().expect_reasons(json!({}), json!({}), &[""]);
+    single_host_case().expect_reasons(json!({}), json!({}), &[""]);
     // "satisfies ... using In operator that matches the existing pod"
     with_scan_pod().expect_reasons(
         s1.clone(),
@@ -122,7 +123,7 @@ fn required_affinity_on_a_single_node() {
         &[""],
     );
     // "satisfies the pod ... using not in operator in labelSelector that matches the existing pod"
-    let not_in = term("service", "NotIn", &["securityscan3", "value3"], "region");
+    let not_in = affinity_term("service", "NotIn", &["securityscan3", "value3"], "region");
     with_scan_pod().expect_reasons(
         s1.clone(),
         pod_affinity_spec(json!([not_in]), none.clone()),
@@ -131,7 +132,7 @@ fn required_affinity_on_a_single_node() {
     // "Does not satisfy the PodAffinity with labelSelector because of diff Namespace"
     let mut elsewhere = scans("region");
     elsewhere["namespaces"] = json!(["DiffNameSpace"]);
-    machine().with_pod("machine1", "ns", scan.clone(), json!({})).expect_reasons(
+    single_host_case().with_pod("machine1", "ns", scan.clone(), json!({})).expect_reasons(
         s1.clone(),
         pod_affinity_spec(json!([elsewhere]), none.clone()),
         &[AFFINITY],
@@ -151,81 +152,107 @@ fn required_affinity_on_a_single_node() {
     // "satisfies the PodAffinity and PodAntiAffinity but doesn't satisfy PodAntiAffinity symmetry with the existing
     // pod"
     let refusing = pod_affinity_spec(none.clone(), json!([scans("zone")]));
-    let with_refusing_pod =
-        || machine().with_pod("machine1", "", json!({"service": "securityscan"}), refusing.clone());
+    let with_refusing_pod = || {
+        single_host_case().with_pod(
+            "machine1",
+            "",
+            json!({"service": "securityscan"}),
+            refusing.clone(),
+        )
+    };
     with_refusing_pod().expect_reasons(scan.clone(), both, &[EXISTING_ANTI_AFFINITY]);
     // "verify that PodAntiAffinity from existing pod is respected when pod has no AntiAffinity constraints. doesn't
     // satisfy PodAntiAffinity symmetry with the existing pod"
     with_refusing_pod().expect_reasons(scan.clone(), json!({}), &[EXISTING_ANTI_AFFINITY]);
     // "... satisfy PodAntiAffinity symmetry with the existing pod"
-    let others = term("service", "NotIn", &["securityscan", "value2"], "zone");
-    machine()
+    let others = affinity_term("service", "NotIn", &["securityscan", "value2"], "zone");
+    single_host_case()
         .with_pod("machine1", "", scan.clone(), pod_affinity_spec(none.clone(), json!([others])))
         .expect_reasons(scan.clone(), json!({}), &[""]);
     // The first pod of a group (`satisfyPodAffinity`): the selector of the pod matches the pod, and matches no
     // other pod.
-    machine().expect_reasons(
+    single_host_case().expect_reasons(
         scan.clone(),
         pod_affinity_spec(json!([scans("region")]), none.clone()),
         &[""],
     );
-    machine().expect_reasons(scan, pod_affinity_spec(json!([scans("rack")]), none), &[AFFINITY]);
+    single_host_case().expect_reasons(
+        scan,
+        pod_affinity_spec(json!([scans("rack")]), none),
+        &[AFFINITY],
+    );
 }
 
-fn spread(topology: &str, selector: Value) -> Value {
+fn spread_constraint_spec(topology: &str, selector: Value) -> Value {
     json!({"topologySpreadConstraints": [{"topologyKey": topology, "maxSkew": 1,
         "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]})
 }
 
 /// Tests `TestSingleConstraint` and `TestPreFilterState` of podtopologyspread.
 #[test]
-fn single_spread_constraint() {
+fn single_spread_constraint_is_enforced() {
     let exists = json!({"matchExpressions": [{"key": "foo", "operator": "Exists"}]});
     let foo = json!({"foo": ""});
     // "pods spread across zones as 3/3, all nodes fit"
-    Case::in_two_zones()
+    SchedulerCase::in_two_zones()
         .with_foo_pods(&["node-a", "node-a", "node-b", "node-y", "node-y", "node-y"])
-        .expect_reasons(foo.clone(), spread("zone", exists.clone()), &["", "", "", ""]);
+        .expect_reasons(
+            foo.clone(),
+            spread_constraint_spec("zone", exists.clone()),
+            &["", "", "", ""],
+        );
     // The same hosts with pods 3/2 ("key in matchLabelKeys is ignored when it isn't exist in pod.labels").
-    let mut ignored = spread("zone", exists.clone());
+    let mut ignored = spread_constraint_spec("zone", exists.clone());
     ignored["topologySpreadConstraints"][0]["matchLabelKeys"] = json!(["bar"]);
-    Case::in_two_zones()
+    SchedulerCase::in_two_zones()
         .with_foo_pods(&["node-a", "node-a", "node-b", "node-y", "node-y"])
         .expect_reasons(foo.clone(), ignored, &[SPREAD, SPREAD, "", ""]);
     // Pods of other namespaces do not count: no pod of the first zone counts, and two pods of the second zone count.
-    Case::in_two_zones()
+    SchedulerCase::in_two_zones()
         .with_pod("node-a", "ns1", foo.clone(), json!({}))
         .with_pod("node-a", "ns2", foo.clone(), json!({}))
         .with_foo_pods(&["node-x", "node-y"])
-        .expect_reasons(foo.clone(), spread("zone", exists.clone()), &["", "", SPREAD, SPREAD]);
+        .expect_reasons(
+            foo.clone(),
+            spread_constraint_spec("zone", exists.clone()),
+            &["", "", SPREAD, SPREAD],
+        );
     // "no pod is matched when LabelSelector is nil"
-    Case::in_two_zones()
+    SchedulerCase::in_two_zones()
         .with_foo_pods(&["node-a", "node-a", "node-b", "node-y", "node-y"])
-        .expect_reasons(foo.clone(), spread("zone", Value::Null), &["", "", "", ""]);
+        .expect_reasons(
+            foo.clone(),
+            spread_constraint_spec("zone", Value::Null),
+            &["", "", "", ""],
+        );
     // A host without the label belongs to no domain.
-    Case::in_two_zones().expect_reasons(foo, spread("rack", exists), &[SPREAD_MISSING_LABEL; 4]);
+    SchedulerCase::in_two_zones().expect_reasons(
+        foo,
+        spread_constraint_spec("rack", exists),
+        &[SPREAD_MISSING_LABEL; 4],
+    );
 }
 
 /// `countPodsMatchSelector`: an empty selector matches no pods.
 #[test]
 fn empty_selector_spreads_no_pods() {
-    Case::in_two_zones().with_foo_pods(&["node-a", "node-a", "node-a"]).expect_reasons(
+    SchedulerCase::in_two_zones().with_foo_pods(&["node-a", "node-a", "node-a"]).expect_reasons(
         json!({}),
-        spread("zone", json!({})),
+        spread_constraint_spec("zone", json!({})),
         &["", "", "", ""],
     );
 }
 
 /// According to the documentation of sidecars, the effective request is the maximum over time.
 #[test]
-fn resources_of_init_containers_and_sidecars() {
+fn requests_of_init_containers_and_sidecars_are_combined() {
     let container = |cpu_millis, is_sidecar| Container {
         is_sidecar,
         requests: Resources { cpu_millis, ..Resources::default() },
         ..Container::default()
     };
     let fits = |init: &[(u64, bool)], own: u64, overhead: u64| {
-        let mut case = machine();
+        let mut case = single_host_case();
         let pod = parse_pod(json!({}), json!({}));
         let containers = Pod {
             init_containers: init.iter().map(|(cpu, is)| container(*cpu, *is)).collect(),
@@ -234,9 +261,9 @@ fn resources_of_init_containers_and_sidecars() {
             ..Pod::default()
         };
         let rules =
-            Rules::compile(&mut case.counts, &PodSpecParts::from_pod(&pod, &containers)).unwrap();
+            Rules::compile(&mut case.counts, &PodFields::from_pod(&pod, &containers)).unwrap();
         let host = case.counts.host("machine1").unwrap();
-        let reasons = case.counts.filter_for(&rules).reasons(host);
+        let reasons = case.counts.pod_filter(&rules).reasons(host);
         reasons.first().map(ToString::to_string)
     };
     assert_eq!(
@@ -267,14 +294,14 @@ fn resources_of_init_containers_and_sidecars() {
 
 #[test]
 fn messages_have_names_and_values() {
-    let mut counts = Counts::new();
+    let mut counts = ClusterState::new();
     let taints: Vec<v1::Taint> = serde_json::from_value(
         json!([{"key": "dedicated", "value": "db", "effect": "NoSchedule"}]),
     )
     .unwrap();
     let labels = BTreeMap::from([("disk".to_owned(), "hdd".to_owned())]);
     let allocatable = Resources::default();
-    let parts = HostParts {
+    let parts = NodeFields {
         name: "machine1",
         labels: Some(&labels),
         taints: &taints,
@@ -286,9 +313,8 @@ fn messages_have_names_and_values() {
     let mut reasons_for = |spec: Value| {
         let pod = parse_pod(json!({}), spec);
         let containers = Pod::default();
-        let rules =
-            Rules::compile(&mut counts, &PodSpecParts::from_pod(&pod, &containers)).unwrap();
-        let reasons = counts.filter_for(&rules).reasons(host);
+        let rules = Rules::compile(&mut counts, &PodFields::from_pod(&pod, &containers)).unwrap();
+        let reasons = counts.pod_filter(&rules).reasons(host);
         reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     };
     assert_eq!(reasons_for(json!({})), "taint dedicated=db:NoSchedule is not tolerated");

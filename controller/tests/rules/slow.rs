@@ -4,25 +4,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_kubelet_admission::pod::{Pod, Resources};
-use berth_placement::rules::Scores;
+use berth_placement::rules::NormalizedScores;
 use k8s_openapi::api::core::v1::{
     Affinity, NodeSelectorTerm, PodAffinityTerm, Taint, Toleration, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::random::{MadeHost, MadePod};
+use crate::random::{GeneratedHost, GeneratedPod};
 
 type Labels = BTreeMap<String, String>;
 
 /// All objects of the model.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct ReferenceModel {
     /// True for the behaviour of `SchedulerBugs::negative_namespace_selectors`.
-    pub(crate) is_flawed: bool,
+    pub(crate) has_scheduler_bug: bool,
     pub(crate) namespaces: BTreeMap<String, Labels>,
-    pub(crate) hosts: BTreeMap<String, MadeHost>,
+    pub(crate) hosts: BTreeMap<String, GeneratedHost>,
     /// Pods with the names of their hosts.
-    pub(crate) pods: BTreeMap<String, (MadePod, String)>,
+    pub(crate) pods: BTreeMap<String, (GeneratedPod, String)>,
 }
 
 fn matches_requirement(
@@ -55,7 +55,7 @@ fn matches_selector(selector: Option<&LabelSelector>, labels: &Labels) -> bool {
             .all(|one| matches_requirement(&one.key, &one.operator, one.values.as_ref(), labels))
 }
 
-fn matches_node_term(term: &NodeSelectorTerm, host: &MadeHost) -> bool {
+fn matches_node_term(term: &NodeSelectorTerm, host: &GeneratedHost) -> bool {
     let labels = host.labels();
     let name = host.node.metadata.name.clone().unwrap();
     let fields = Labels::from([("metadata.name".to_owned(), name)]);
@@ -69,7 +69,7 @@ fn matches_node_term(term: &NodeSelectorTerm, host: &MadeHost) -> bool {
         && all(by_fields, &fields)
 }
 
-fn tolerates(pod: &MadePod, taint: &Taint) -> bool {
+fn tolerates(pod: &GeneratedPod, taint: &Taint) -> bool {
     let tolerates = |one: &Toleration| {
         let same = |wanted: &Option<String>, found: &str| wanted.as_deref().unwrap_or("") == found;
         let any = |wanted: &Option<String>| wanted.as_deref().unwrap_or("").is_empty();
@@ -81,7 +81,7 @@ fn tolerates(pod: &MadePod, taint: &Taint) -> bool {
     pod.pod.spec.as_ref().unwrap().tolerations.iter().flatten().any(tolerates)
 }
 
-impl MadeHost {
+impl GeneratedHost {
     fn labels(&self) -> &Labels {
         self.node.metadata.labels.as_ref().unwrap()
     }
@@ -92,7 +92,7 @@ impl MadeHost {
     }
 }
 
-impl MadePod {
+impl GeneratedPod {
     fn labels(&self) -> &Labels {
         self.pod.metadata.labels.as_ref().unwrap()
     }
@@ -105,12 +105,12 @@ impl MadePod {
         self.pod.spec.as_ref().unwrap().affinity.clone().unwrap_or_default()
     }
 
-    fn constraints(&self, when: &str) -> Vec<TopologySpreadConstraint> {
+    fn spread_constraints(&self, when: &str) -> Vec<TopologySpreadConstraint> {
         let all = self.pod.spec.as_ref().unwrap().topology_spread_constraints.iter().flatten();
         all.filter(|one| one.when_unsatisfiable == when).cloned().collect()
     }
 
-    fn matches_node_affinity(&self, host: &MadeHost) -> bool {
+    fn matches_node_affinity(&self, host: &GeneratedHost) -> bool {
         let spec = self.pod.spec.as_ref().unwrap();
         let selected = spec.node_selector.iter().flatten();
         let affinity = self.affinity().node_affinity.unwrap_or_default();
@@ -120,7 +120,7 @@ impl MadePod {
             })
     }
 
-    fn required(&self, anti: bool) -> Vec<PodAffinityTerm> {
+    fn required_terms(&self, anti: bool) -> Vec<PodAffinityTerm> {
         let affinity = self.affinity();
         let required = if anti {
             affinity
@@ -137,7 +137,7 @@ impl MadePod {
     }
 
     /// Returns the preferred terms with their weights. The weight of anti-affinity is negative.
-    fn preferred(&self) -> Vec<(PodAffinityTerm, i64)> {
+    fn preferred_terms(&self) -> Vec<(PodAffinityTerm, i64)> {
         let affinity = self.affinity();
         let near = affinity.pod_affinity.unwrap_or_default();
         let far = affinity.pod_anti_affinity.unwrap_or_default();
@@ -194,15 +194,20 @@ fn effective_requests(pod: &Pod) -> BTreeMap<String, u64> {
     names.iter().map(|name| (name.clone(), max_request(name))).collect()
 }
 
-impl World {
-    fn pods_on<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a MadePod> {
+impl ReferenceModel {
+    fn pods_on<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a GeneratedPod> {
         self.pods.values().filter(move |(_, at)| at == host).map(|(pod, _)| pod)
     }
 
     /// Returns true if a term of the owner selects a pod that does not exist yet.
-    fn selects_new_pod(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
+    fn selects_new_pod(
+        &self,
+        owner: &GeneratedPod,
+        term: &PodAffinityTerm,
+        pod: &GeneratedPod,
+    ) -> bool {
         let everywhere = matches_selector(term.namespace_selector.as_ref(), &Labels::new());
-        if self.is_flawed && everywhere {
+        if self.has_scheduler_bug && everywhere {
             let namespace_selector = Some(LabelSelector::default());
             return self.selects(
                 owner,
@@ -214,7 +219,7 @@ impl World {
     }
 
     /// Returns true if a term of the owner selects this pod.
-    fn selects(&self, owner: &MadePod, term: &PodAffinityTerm, pod: &MadePod) -> bool {
+    fn selects(&self, owner: &GeneratedPod, term: &PodAffinityTerm, pod: &GeneratedPod) -> bool {
         let no_labels = Labels::new();
         let labels = self.namespaces.get(pod.namespace()).unwrap_or(&no_labels);
         let named = term.namespaces.as_deref().unwrap_or_default();
@@ -234,14 +239,19 @@ impl World {
     }
 
     /// Returns the pods in the domain of a host; no pods if the host is in no domain.
-    fn pods_in_domain<'a>(&'a self, host: &'a MadeHost, key: &'a str) -> Vec<&'a MadePod> {
+    fn pods_in_domain<'a>(
+        &'a self,
+        host: &'a GeneratedHost,
+        key: &'a str,
+    ) -> Vec<&'a GeneratedPod> {
         let Some(domain) = host.labels().get(key) else { return Vec::new() };
-        let here = |(_, at): &&(MadePod, String)| self.hosts[at].labels().get(key) == Some(domain);
+        let here =
+            |(_, at): &&(GeneratedPod, String)| self.hosts[at].labels().get(key) == Some(domain);
         self.pods.values().filter(here).map(|(pod, _)| pod).collect()
     }
 
     /// Returns kube-scheduler's reasons why the pod is not allowed on the host; empty if the pod is allowed.
-    pub(crate) fn reasons(&self, pod: &MadePod, name: &str) -> Vec<String> {
+    pub(crate) fn rejection_reasons(&self, pod: &GeneratedPod, name: &str) -> Vec<String> {
         let host = &self.hosts[name];
         let one = |reason: &str| vec![reason.to_owned()];
         let cordon = Taint {
@@ -271,7 +281,12 @@ impl World {
         Vec::new()
     }
 
-    fn insufficient_resources(&self, pod: &MadePod, name: &str, host: &MadeHost) -> Vec<String> {
+    fn insufficient_resources(
+        &self,
+        pod: &GeneratedPod,
+        name: &str,
+        host: &GeneratedHost,
+    ) -> Vec<String> {
         let mut insufficient = Vec::new();
         if self.pods_on(name).count() as u64 >= host.pods_limit {
             insufficient.push("Too many pods".to_owned());
@@ -287,10 +302,10 @@ impl World {
         insufficient
     }
 
-    fn affinity_reason(&self, pod: &MadePod, host: &MadeHost) -> Option<&'static str> {
-        let terms = pod.required(false);
+    fn affinity_reason(&self, pod: &GeneratedPod, host: &GeneratedHost) -> Option<&'static str> {
+        let terms = pod.required_terms(false);
         let is_of_all =
-            |other: &MadePod| terms.iter().all(|term| self.selects_new_pod(pod, term, other));
+            |other: &GeneratedPod| terms.iter().all(|term| self.selects_new_pod(pod, term, other));
         let has = |term: &PodAffinityTerm| {
             self.pods_in_domain(host, &term.topology_key).into_iter().any(is_of_all)
         };
@@ -308,15 +323,18 @@ impl World {
                 .into_iter()
                 .any(|one| self.selects_new_pod(pod, term, one))
         };
-        if pod.required(true).iter().any(has_excluded_pod) {
+        if pod.required_terms(true).iter().any(has_excluded_pod) {
             return Some("node(s) didn't match pod anti-affinity rules");
         }
-        let is_refused_by = |(other, at): &(MadePod, String)| {
+        let is_refused_by = |(other, at): &(GeneratedPod, String)| {
             let same = |term: &PodAffinityTerm| {
                 let domain = host.labels().get(&term.topology_key);
                 domain.is_some() && domain == self.hosts[at].labels().get(&term.topology_key)
             };
-            other.required(true).iter().any(|term| same(term) && self.selects(other, term, pod))
+            other
+                .required_terms(true)
+                .iter()
+                .any(|term| same(term) && self.selects(other, term, pod))
         };
         if self.pods.values().any(is_refused_by) {
             return Some("node(s) didn't satisfy existing pods anti-affinity rules");
@@ -325,7 +343,12 @@ impl World {
     }
 
     /// Returns true if a constraint counts the pods of this host.
-    fn counts_host(&self, pod: &MadePod, one: &TopologySpreadConstraint, host: &MadeHost) -> bool {
+    fn counts_host(
+        &self,
+        pod: &GeneratedPod,
+        one: &TopologySpreadConstraint,
+        host: &GeneratedHost,
+    ) -> bool {
         let honours =
             |policy: &Option<String>, absent: &str| policy.as_deref().unwrap_or(absent) == "Honor";
         (!honours(&one.node_affinity_policy, "Honor") || pod.matches_node_affinity(host))
@@ -333,7 +356,11 @@ impl World {
                 || host.taints(true).all(|taint| tolerates(pod, taint)))
     }
 
-    fn is_counted(pod: &MadePod, one: &TopologySpreadConstraint, other: &MadePod) -> bool {
+    fn is_counted(
+        pod: &GeneratedPod,
+        one: &TopologySpreadConstraint,
+        other: &GeneratedPod,
+    ) -> bool {
         let same = |key: &String| {
             pod.labels().get(key).is_none_or(|value| other.labels().get(key) == Some(value))
         };
@@ -343,9 +370,9 @@ impl World {
     }
 
     /// Returns the pods of each domain that a constraint counts.
-    fn domains(
+    fn pods_by_domain(
         &self,
-        pod: &MadePod,
+        pod: &GeneratedPod,
         all: &[TopologySpreadConstraint],
         one: &TopologySpreadConstraint,
     ) -> BTreeMap<String, i64> {
@@ -372,15 +399,15 @@ impl World {
         domains
     }
 
-    fn spread_reason(&self, pod: &MadePod, host: &MadeHost) -> Option<&'static str> {
-        let all = pod.constraints("DoNotSchedule");
+    fn spread_reason(&self, pod: &GeneratedPod, host: &GeneratedHost) -> Option<&'static str> {
+        let all = pod.spread_constraints("DoNotSchedule");
         for one in &all {
             let Some(domain) = host.labels().get(&one.topology_key) else {
                 return Some(
                     "node(s) didn't match pod topology spread constraints (missing required label)",
                 );
             };
-            let domains = self.domains(pod, &all, one);
+            let domains = self.pods_by_domain(pod, &all, one);
             let enough = domains.len() >= usize::try_from(one.min_domains.unwrap_or(1)).unwrap();
             let least = if enough { domains.values().copied().min().unwrap() } else { 0 };
             let itself = i64::from(Self::is_counted(pod, one, pod));
@@ -393,8 +420,8 @@ impl World {
     }
 
     /// Returns the scores of hosts on which the pod is allowed.
-    pub(crate) fn scores(&self, pod: &MadePod, names: &[String]) -> Vec<Scores> {
-        let hosts: Vec<&MadeHost> = names.iter().map(|name| &self.hosts[name]).collect();
+    pub(crate) fn scores(&self, pod: &GeneratedPod, names: &[String]) -> Vec<NormalizedScores> {
+        let hosts: Vec<&GeneratedHost> = names.iter().map(|name| &self.hosts[name]).collect();
         let preferred = pod.affinity().node_affinity.unwrap_or_default();
         let preferred =
             preferred.preferred_during_scheduling_ignored_during_execution.unwrap_or_default();
@@ -417,9 +444,9 @@ impl World {
         let (least, most) = (near.iter().copied().min().unwrap_or(0), best(&near));
         let known: Vec<i64> = spread_scores.iter().flatten().copied().collect();
         let (empty, full) = (known.iter().copied().min().unwrap_or(0), best(&known));
-        let has_soft = !pod.constraints("ScheduleAnyway").is_empty();
+        let has_soft = !pod.spread_constraints("ScheduleAnyway").is_empty();
         (0..hosts.len())
-            .map(|at| Scores {
+            .map(|at| NormalizedScores {
                 node_affinity: if best(&labels) == 0 {
                     0
                 } else {
@@ -444,16 +471,16 @@ impl World {
             .collect()
     }
 
-    fn affinity_score(&self, pod: &MadePod, host: &MadeHost) -> i64 {
+    fn affinity_score(&self, pod: &GeneratedPod, host: &GeneratedHost) -> i64 {
         let mut sum = 0;
-        for (term, weight) in pod.preferred() {
+        for (term, weight) in pod.preferred_terms() {
             let near = self.pods_in_domain(host, &term.topology_key);
             let meant = near.into_iter().filter(|other| self.selects_new_pod(pod, &term, other));
             sum += weight * i64::try_from(meant.count()).unwrap();
         }
         for (other, _) in self.pods.values() {
-            let required = other.required(false).into_iter().map(|term| (term, 1));
-            for (term, weight) in other.preferred().into_iter().chain(required) {
+            let required = other.required_terms(false).into_iter().map(|term| (term, 1));
+            for (term, weight) in other.preferred_terms().into_iter().chain(required) {
                 let near = self.pods_in_domain(host, &term.topology_key);
                 let is_near = near.into_iter().any(|one| std::ptr::eq(one, other));
                 if is_near && self.selects(other, &term, pod) {
@@ -464,18 +491,20 @@ impl World {
         sum
     }
 
-    fn spread_scores(&self, pod: &MadePod, hosts: &[&MadeHost]) -> Vec<Option<i64>> {
-        let all = pod.constraints("ScheduleAnyway");
-        let is_scored =
-            |host: &MadeHost| all.iter().all(|one| host.labels().contains_key(&one.topology_key));
-        let scored: Vec<&MadeHost> = hosts.iter().copied().filter(|host| is_scored(host)).collect();
-        let spread_score = |host: &MadeHost| {
+    fn spread_scores(&self, pod: &GeneratedPod, hosts: &[&GeneratedHost]) -> Vec<Option<i64>> {
+        let all = pod.spread_constraints("ScheduleAnyway");
+        let is_scored = |host: &GeneratedHost| {
+            all.iter().all(|one| host.labels().contains_key(&one.topology_key))
+        };
+        let scored: Vec<&GeneratedHost> =
+            hosts.iter().copied().filter(|host| is_scored(host)).collect();
+        let spread_score = |host: &GeneratedHost| {
             let mut sum = 0.0;
             for one in &all {
                 let domain = &host.labels()[&one.topology_key];
                 let domains: BTreeSet<&String> =
                     scored.iter().map(|host| &host.labels()[&one.topology_key]).collect();
-                let here = self.domains(pod, &all, one).get(domain).copied().unwrap_or(0);
+                let here = self.pods_by_domain(pod, &all, one).get(domain).copied().unwrap_or(0);
                 sum +=
                     here as f64 * (domains.len() as f64 + 2.0).ln() + f64::from(one.max_skew - 1);
             }

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use berth_api::PageSize;
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 use berth_kubelet_admission::{
-    CoreSpec, CpuOptions, CpuPolicy, HostSpec, Kubelet, KubeletHost, MemoryPolicy, ReservedMemory,
-    State, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
+    CoreSpec, CpuOptions, CpuPolicy, HostSpec, HostState, Kubelet, KubeletHost, MemoryPolicy,
+    ReservedMemory, TopologyOptions, TopologyPolicy, TopologyScope, ZoneSpec,
 };
 
 pub(crate) const GIB: u64 = 1 << 30;
 
 /// Returns a host with identical zones. The first threads of all cores have the lowest CPU numbers, followed by the
 /// second threads.
-pub(crate) fn spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSpec {
+pub(crate) fn host_spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSpec {
     let all = zones * cores;
     let zone = |id: u32| ZoneSpec {
         id,
@@ -40,11 +40,11 @@ pub(crate) fn spec(zones: u32, sockets: u32, cores: u32, threads: u32) -> HostSp
             hugepages: [(PageSize::GIB_1, u64::from(zones) * 32 * GIB)].into(),
             extended: BTreeMap::new(),
         },
-        pods: 110,
+        max_pods: 110,
     }
 }
 
-pub(crate) fn kubelet(policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
+pub(crate) fn kubelet_settings(policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
     Kubelet {
         version: "v1.36.2".parse().expect("a valid version"),
         cpu_policy: CpuPolicy::Static,
@@ -58,8 +58,8 @@ pub(crate) fn kubelet(policy: TopologyPolicy, scope: TopologyScope) -> Kubelet {
     }
 }
 
-pub(crate) fn state(spec: &HostSpec, kubelet: &Kubelet) -> State {
-    State::new(&Arc::new(KubeletHost::new(spec, kubelet).expect("a valid host")))
+pub(crate) fn admission_state(spec: &HostSpec, kubelet: &Kubelet) -> HostState {
+    HostState::new(&Arc::new(KubeletHost::new(spec, kubelet).expect("a valid host")))
 }
 
 pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) -> Container {
@@ -74,7 +74,7 @@ pub(crate) fn container(name: &str, cpu_millis: u64, memory: u64, pages: u64) ->
 }
 
 /// Returns a pod as `KubeVirt` creates it: an integer number of CPUs, huge pages, and a small amount of memory.
-pub(crate) fn launcher(uid: &str, cpus: u64, pages: u64) -> Pod {
+pub(crate) fn launcher_pod(uid: &str, cpus: u64, pages: u64) -> Pod {
     Pod {
         uid: uid.to_owned(),
         containers: vec![container("compute", cpus * 1000, 300 << 20, pages * GIB)],
@@ -83,7 +83,7 @@ pub(crate) fn launcher(uid: &str, cpus: u64, pages: u64) -> Pod {
 }
 
 /// Returns a launcher pod with a console log container.
-pub(crate) fn launcher_with_log(uid: &str, cpus: u64, pages: u64) -> Pod {
+pub(crate) fn launcher_pod_with_log(uid: &str, cpus: u64, pages: u64) -> Pod {
     let log = Container { is_sidecar: true, ..container("guest-console-log", 15, 60 << 20, 0) };
-    Pod { init_containers: vec![log], ..launcher(uid, cpus, pages) }
+    Pod { init_containers: vec![log], ..launcher_pod(uid, cpus, pages) }
 }

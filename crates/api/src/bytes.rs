@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::quantity::{BINARY_SUFFIXES, split};
+use crate::quantity::{BINARY_SUFFIXES, split_quantity};
 
 /// A number of bytes, written as a Kubernetes quantity (`64Gi`, `47925628Ki`, `0`).
 ///
@@ -33,7 +33,7 @@ impl Bytes {
 
     /// Returns a human-readable amount: three digits and a binary unit (`45.7 GiB`).
     #[must_use]
-    pub fn human(self) -> String {
+    pub fn to_human_readable(self) -> String {
         let unit = BINARY_SUFFIXES.iter().find(|(_, shift)| self.0 >> shift != 0 && *shift > 0);
         let Some((suffix, shift)) = unit else { return format!("{} B", self.0) };
         // Tenths are computed in integers: a float would print 16 digits or need a cast.
@@ -61,8 +61,8 @@ impl FromStr for Bytes {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let malformed = || ParseBytesError::Malformed(text.chars().take(40).collect());
         let out_of_range = || ParseBytesError::OutOfRange(text.chars().take(40).collect());
-        let parts = split(text.trim()).ok_or_else(malformed)?;
-        if parts.negative {
+        let parts = split_quantity(text.trim()).ok_or_else(malformed)?;
+        if parts.is_negative {
             return Err(out_of_range());
         }
         let fraction = parts.fraction.trim_end_matches('0');
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_kubernetes_quantities() {
+    fn bytes_accept_kubernetes_quantities() {
         for (text, bytes) in [
             ("0", 0),
             ("540Gi", 540 << 30),
@@ -155,26 +155,26 @@ mod tests {
     }
 
     #[test]
-    fn formats_exact_and_human_readable_values() {
+    fn display_is_exact_and_human_readable_form_is_rounded() {
         assert_eq!(Bytes::from_kib(47_925_628).to_string(), "47925628Ki");
         assert_eq!(Bytes(2 << 30).to_string(), "2Gi");
         assert_eq!(Bytes(0).to_string(), "0");
-        assert_eq!(Bytes::from_kib(47_925_628).human(), "45.7 GiB");
-        assert_eq!(Bytes(2 << 30).human(), "2 GiB");
-        assert_eq!(Bytes(1023 << 20).human(), "1023 MiB");
-        assert_eq!(Bytes(12).human(), "12 B");
-        assert_eq!(Bytes(u64::MAX).human(), "16 EiB");
+        assert_eq!(Bytes::from_kib(47_925_628).to_human_readable(), "45.7 GiB");
+        assert_eq!(Bytes(2 << 30).to_human_readable(), "2 GiB");
+        assert_eq!(Bytes(1023 << 20).to_human_readable(), "1023 MiB");
+        assert_eq!(Bytes(12).to_human_readable(), "12 B");
+        assert_eq!(Bytes(u64::MAX).to_human_readable(), "16 EiB");
     }
 
     proptest! {
         #[test]
         fn display_and_parse_round_trip(bytes: u64) {
             prop_assert_eq!(Bytes(bytes).to_string().parse(), Ok(Bytes(bytes)));
-            prop_assert!(!Bytes(bytes).human().is_empty());
+            prop_assert!(!Bytes(bytes).to_human_readable().is_empty());
         }
 
         #[test]
-        fn never_panics(text in "[-+]?[0-9.]{0,50}[a-zA-Z]{0,3}[-+0-9]{0,12}") {
+        fn parsing_never_panics(text in "[-+]?[0-9.]{0,50}[a-zA-Z]{0,3}[-+0-9]{0,12}") {
             drop(text.parse::<Bytes>());
         }
     }

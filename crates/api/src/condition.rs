@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_whole_seconds() {
+    fn time_is_serialized_with_whole_seconds() {
         let time: Time = serde_json::from_str("\"2026-11-25T01:02:03.987654321Z\"").unwrap();
         assert_eq!(serde_json::to_string(&time).unwrap(), "\"2026-11-25T01:02:03Z\"");
         assert!(serde_json::from_str::<Time>("\"yesterday\"").is_err());

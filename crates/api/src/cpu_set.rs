@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::bits::Bits;
+use crate::bit_set::BitSet;
 use crate::text::string_serde;
 
 /// A set of logical CPUs by the kernel's numbers.
@@ -12,7 +12,7 @@ use crate::text::string_serde;
 /// kubelet's `reservedSystemCPUs` and cpuset cgroups write it. Rule: "List format" in cpuset(7).
 /// Printed sorted, merged and without strides, so equal sets print alike.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CpuSet(Bits);
+pub struct CpuSet(BitSet);
 
 string_serde!(CpuSet, "A list of CPUs as the kernel writes it, for example `0-3,8`.", {
     "type": "string",
@@ -25,19 +25,19 @@ string_serde!(CpuSet, "A list of CPUs as the kernel writes it, for example `0-3,
 pub enum ParseCpuSetError {
     /// An element is neither a number nor a range.
     #[error("`{0}` is not a CPU or a range of CPUs such as 0-3")]
-    Element(String),
+    InvalidElement(String),
     /// A range whose end is before its start.
     #[error("the range `{0}` ends before it starts")]
-    Backwards(String),
+    ReversedRange(String),
     /// A stride of zero, or a group smaller than the number of CPUs that are used from it.
-    #[error("the stride in `{0}` must be at least 1, and at least the number of CPUs used of it")]
-    Stride(String),
+    #[error("the stride in `{0}` must be at least 1, and at least the number of used CPUs")]
+    InvalidStride(String),
     /// A CPU number that no kernel can have.
-    #[error("CPU {0} is above {max}, the highest CPU number that Berth supports", max = CpuSet::MAX_CPU)]
+    #[error("CPU {0} is above {max}, the highest number that Berth supports", max = CpuSet::MAX_CPU)]
     TooLarge(u64),
     /// A mask with characters other than hexadecimal digits.
     #[error("`{0}` is not a hexadecimal CPU mask")]
-    Mask(String),
+    InvalidMask(String),
 }
 
 impl CpuSet {
@@ -48,7 +48,7 @@ impl CpuSet {
     /// Creates an empty set.
     #[must_use]
     pub const fn new() -> Self {
-        Self(Bits::new())
+        Self(BitSet::new())
     }
 
     /// Adds a CPU. Numbers above [`Self::MAX_CPU`] are ignored, because no kernel has them.
@@ -118,9 +118,10 @@ impl CpuSet {
     }
 
     /// Returns a compact text for users: like [`fmt::Display`], with evenly spaced CPUs as a stride (`0-78:2`), which
-    /// `FromStr`, taskset and lscpu also read. The CPU numbers of zones often interleave, so a plain list would be long.
+    /// `FromStr`, taskset and lscpu also read. The CPU numbers of zones often interleave, so a plain list would be
+    /// long.
     #[must_use]
-    pub fn compact(&self) -> String {
+    pub fn to_compact_string(&self) -> String {
         let cpus: Vec<u32> = self.iter().collect();
         let mut parts: Vec<String> = Vec::new();
         let mut rest = cpus.as_slice();
@@ -156,7 +157,7 @@ impl CpuSet {
     pub fn from_mask(text: &str) -> Result<Self, ParseCpuSetError> {
         let mut set = Self::new();
         for (word, base) in text.trim().rsplit(',').zip((0u64..).step_by(32)) {
-            let not_hex = || ParseCpuSetError::Mask(shorten(word));
+            let not_hex = || ParseCpuSetError::InvalidMask(excerpt(word));
             if word.is_empty() || word.len() > 8 || word.starts_with('+') {
                 return Err(not_hex());
             }
@@ -222,7 +223,7 @@ fn validate_cpu(cpu: u64) -> Result<u32, ParseCpuSetError> {
 }
 
 /// Truncates a text for error messages, so that they do not quote a megabyte of input.
-fn shorten(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take(40).collect()
 }
 
@@ -237,8 +238,8 @@ impl FromStr for CpuSet {
         }
         for element in text.split(',').map(str::trim) {
             let range = Range::parse(element)?;
-            for start in (range.first..=range.last).step_by(range.group) {
-                let end = range.last.min(start.saturating_add(range.used - 1));
+            for start in (range.first..=range.last).step_by(range.group_size) {
+                let end = range.last.min(start.saturating_add(range.used_per_group - 1));
                 (start..=end).for_each(|cpu| set.insert(cpu));
             }
         }
@@ -250,14 +251,14 @@ impl FromStr for CpuSet {
 struct Range {
     first: u32,
     last: u32,
-    used: u32,
-    group: usize,
+    used_per_group: u32,
+    group_size: usize,
 }
 
 impl Range {
     /// Parses `N`, `A-B`, `A-B:stride` (lscpu, taskset) and `A-B:used/group` (the kernel's bitmap_parselist).
     fn parse(element: &str) -> Result<Self, ParseCpuSetError> {
-        let parse_error = || ParseCpuSetError::Element(shorten(element));
+        let parse_error = || ParseCpuSetError::InvalidElement(excerpt(element));
         let number = |text: &str| -> Result<u64, ParseCpuSetError> {
             let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
             if !is_number {
@@ -269,21 +270,21 @@ impl Range {
 
         let Some((first, rest)) = element.split_once('-') else {
             let first = cpu(element)?;
-            return Ok(Self { first, last: first, used: 1, group: 1 });
+            return Ok(Self { first, last: first, used_per_group: 1, group_size: 1 });
         };
         let (last, stride) = rest.split_once(':').map_or((rest, None), |(l, s)| (l, Some(s)));
         let (first, last) = (cpu(first)?, cpu(last)?);
         if last < first {
-            return Err(ParseCpuSetError::Backwards(shorten(element)));
+            return Err(ParseCpuSetError::ReversedRange(excerpt(element)));
         }
         let (used, group) = match stride.map(|s| s.split_once('/').unwrap_or(("1", s))) {
             None => (1, 1),
             Some((used, group)) => (cpu(used)?, cpu(group)?),
         };
         if used == 0 || group < used {
-            return Err(ParseCpuSetError::Stride(shorten(element)));
+            return Err(ParseCpuSetError::InvalidStride(excerpt(element)));
         }
-        Ok(Self { first, last, used, group: group as usize })
+        Ok(Self { first, last, used_per_group: used, group_size: group as usize })
     }
 }
 
@@ -323,24 +324,24 @@ mod tests {
 
     use super::*;
 
-    fn list(text: &str) -> Vec<u32> {
+    fn parse_cpus(text: &str) -> Vec<u32> {
         text.parse::<CpuSet>().unwrap().iter().collect()
     }
 
     #[test]
-    fn parses_kernel_cpu_lists() {
-        assert_eq!(list("0-3,8"), [0, 1, 2, 3, 8]);
-        assert_eq!(list("0-8:4"), [0, 4, 8]);
-        assert_eq!(list("0-9:2/5"), [0, 1, 5, 6]);
-        assert_eq!(list(" 1, 3\n"), [1, 3]);
-        assert_eq!(list(""), [0; 0]);
+    fn cpu_set_accepts_kernel_formats() {
+        assert_eq!(parse_cpus("0-3,8"), [0, 1, 2, 3, 8]);
+        assert_eq!(parse_cpus("0-8:4"), [0, 4, 8]);
+        assert_eq!(parse_cpus("0-9:2/5"), [0, 1, 5, 6]);
+        assert_eq!(parse_cpus(" 1, 3\n"), [1, 3]);
+        assert_eq!(parse_cpus(""), [0; 0]);
         assert_eq!(CpuSet::from_mask("00000001,00000101").unwrap().to_string(), "0,8,32");
         assert_eq!(CpuSet::from_mask("5555,55555555").unwrap().len(), 24);
     }
 
     #[test]
-    fn strides_are_only_accepted_from_users() {
-        let compact = |text: &str| text.parse::<CpuSet>().unwrap().compact();
+    fn compact_form_has_strides_and_display_has_none() {
+        let compact = |text: &str| text.parse::<CpuSet>().unwrap().to_compact_string();
         assert_eq!(compact("0,2,4,6,8,10"), "0-10:2");
         assert_eq!(compact("0-7,16-23"), "0-7,16-23");
         assert_eq!(compact("0,24,48,72"), "0,24,48,72");
@@ -353,10 +354,16 @@ mod tests {
         for (text, message) in [
             ("3-1", "the range `3-1` ends before it starts"),
             ("a", "`a` is not a CPU or a range of CPUs such as 0-3"),
-            ("0-8:0", "the stride in `0-8:0` must be at least 1, and at least the number of CPUs used of it"),
+            (
+                "0-8:0",
+                "the stride in `0-8:0` must be at least 1, and at least the number of used CPUs",
+            ),
             ("1,,2", "`` is not a CPU or a range of CPUs such as 0-3"),
             ("+1", "`+1` is not a CPU or a range of CPUs such as 0-3"),
-            ("0-4294967295", "CPU 4294967295 is above 65535, the highest CPU number that Berth supports"),
+            (
+                "0-4294967295",
+                "CPU 4294967295 is above 65535, the highest number that Berth supports",
+            ),
         ] {
             assert_eq!(text.parse::<CpuSet>().unwrap_err().to_string(), message);
         }
@@ -370,12 +377,12 @@ mod tests {
         fn display_and_parse_round_trip(cpus in prop::collection::btree_set(0u32..9000, 0..200)) {
             let set: CpuSet = cpus.iter().copied().collect();
             prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set.clone());
-            prop_assert_eq!(set.compact().parse::<CpuSet>().unwrap(), set.clone());
+            prop_assert_eq!(set.to_compact_string().parse::<CpuSet>().unwrap(), set.clone());
             prop_assert_eq!(set.iter().collect::<Vec<_>>(), cpus.into_iter().collect::<Vec<_>>());
         }
 
         #[test]
-        fn agrees_with_a_plain_set(
+        fn cpu_set_agrees_with_btree_set(
             a in prop::collection::btree_set(0u32..300, 0..80),
             b in prop::collection::btree_set(0u32..300, 0..80),
         ) {
@@ -390,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(text in ".*") {
+        fn parsing_never_panics(text in ".*") {
             drop(text.parse::<CpuSet>());
             drop(CpuSet::from_mask(&text));
         }

@@ -22,10 +22,11 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
     all.into_iter().map(adapt_integer_formats).collect()
 }
 
-/// Adapts a CRD to API servers. API servers support only the formats `int32` and `int64` and warn of
-/// others, and they accept any number without an explicit limit. The formats of Rust's unsigned types become limits that API servers check.
+/// Adapts a CRD to API servers. API servers support only the formats `int32` and `int64` and warn of others, and they
+/// accept any number without an explicit limit. The formats of Rust's unsigned types become limits that API servers
+/// check.
 fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition {
-    fn walk(value: &mut serde_json::Value) {
+    fn adapt_schema(value: &mut serde_json::Value) {
         let bounds = match value.get("format").and_then(serde_json::Value::as_str) {
             Some("uint8") => Some(("int32", u64::from(u8::MAX))),
             Some("uint16") => Some(("int32", u64::from(u16::MAX))),
@@ -40,8 +41,8 @@ fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinit
             }
         }
         match value {
-            serde_json::Value::Object(map) => map.values_mut().for_each(walk),
-            serde_json::Value::Array(list) => list.iter_mut().for_each(walk),
+            serde_json::Value::Object(map) => map.values_mut().for_each(adapt_schema),
+            serde_json::Value::Array(list) => list.iter_mut().for_each(adapt_schema),
             _ => {}
         }
     }
@@ -56,7 +57,7 @@ fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinit
         }
     }
     let Ok(mut tree) = serde_json::to_value(&crd) else { return crd };
-    walk(&mut tree);
+    adapt_schema(&mut tree);
     if let Some(status) =
         tree.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/status")
     {

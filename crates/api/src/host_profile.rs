@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_selects_by_all_of_its_labels() {
+    fn profile_selects_nodes_with_all_its_labels() {
         let labels = |all: &[(&str, &str)]| {
             all.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
         };

@@ -255,7 +255,7 @@ pub enum DnsPolicy {
 impl InfraConfigSpec {
     /// Returns true if an entry of `annotationPrefixes` has a whole domain before a `/`: `k8s` alone would match many.
     #[must_use]
-    pub fn is_annotation_prefix(prefix: &str) -> bool {
+    pub fn is_valid_annotation_prefix(prefix: &str) -> bool {
         prefix.split_once('/').is_some_and(|(domain, _)| domain.contains('.'))
     }
 }

@@ -4,7 +4,7 @@
 //! [`VlanId`]. Strings exist only in `FromStr`, `Display` and serde. This crate has no client, no I/O and no clock, so
 //! agent, controller and tools can all share it.
 
-mod bits;
+mod bit_set;
 mod bytes;
 mod condition;
 mod cpu_set;

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_only_names_valid_for_the_kernel() {
+    fn link_name_accepts_only_valid_kernel_names() {
         for text in ["eth0", "bond0.120", "enp96s0f0", "br-tenant", "a23456789012345"] {
             assert_eq!(text.parse::<LinkName>().unwrap().to_string(), text);
         }
@@ -75,7 +75,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_exceeds_ifnamsiz(text in ".{0,20}") {
+        fn link_name_never_exceeds_ifnamsiz(text in ".{0,20}") {
             if let Ok(name) = text.parse::<LinkName>() {
                 prop_assert!(name.as_str().len() < 16);
             }

@@ -58,13 +58,13 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(text in ".*") {
+        fn parsing_never_panics(text in ".*") {
             drop(text.parse::<MacAddress>());
         }
     }
 
     #[test]
-    fn rejects_other_lengths() {
+    fn mac_address_with_wrong_length_is_rejected() {
         for text in ["", "ac:1f:6b:8a:5f", "ac:1f:6b:8a:5f:c8:00", "ac:1f:6b:8a:5f:+8"] {
             assert!(text.parse::<MacAddress>().is_err(), "{text}");
         }

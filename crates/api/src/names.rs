@@ -7,9 +7,9 @@ pub const LINK_ALIAS_PREFIX: &str = "berth:";
 /// Scheduler (`spec.schedulerName`) of the pods that Berth places on hosts.
 pub const SCHEDULER_NAME: &str = "berth-scheduler";
 /// Field manager of the agent.
-pub const AGENT: &str = "berth-agent";
+pub const AGENT_FIELD_MANAGER: &str = "berth-agent";
 /// Field manager of the controller.
-pub const CONTROLLER: &str = "berth-controller";
+pub const CONTROLLER_FIELD_MANAGER: &str = "berth-controller";
 /// Field manager of the network, the hosts and the objects in the status of a TenantCluster. Another part of the
 /// controller counts the machines. Server-side apply removes fields that a manager no longer sends, so each part has
 /// its own field manager.
@@ -19,7 +19,7 @@ pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.
 pub const FINALIZER: &str = "berth.dev/cleanup";
 /// Label, and its value, of every object that Berth creates for tenants. Berth never deletes objects without it.
-pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
+pub const MANAGED_BY_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
 /// Label of a tenant's namespace and of the objects in it. Its value is the tenant's id. Also an annotation of a
 /// MachineDeployment outside that namespace.
 pub const TENANT_LABEL: &str = "berth.dev/tenant";
@@ -39,23 +39,23 @@ pub const PROFILE_LABEL: &str = "berth.dev/profile";
 pub const VM_NODE_TAINT: &str = "berth.dev/vms";
 /// Annotation of a Node, or a label on API servers before 1.21. Its value changes whenever the Node has capacity again
 /// for a pending pod, because kube-scheduler retries pending pods when a Node changes.
-pub const CAPACITY_GENERATION: &str = "berth.dev/capacity-generation";
+pub const CAPACITY_GENERATION_ANNOTATION: &str = "berth.dev/capacity-generation";
 /// Annotation of an InfraNode that an agent created because none existed. Until a user writes its spec, it has no
 /// desired state, so Berth restores nothing.
-pub const CREATED_BY: &str = "berth.dev/created-by";
+pub const CREATED_BY_ANNOTATION: &str = "berth.dev/created-by";
 /// Prefix of the Node conditions that the agent writes; the rest is the condition's type in the InfraNode.
 pub const NODE_CONDITION_PREFIX: &str = "berth.dev/";
 
 /// Annotation of a MachineDeployment: the Secret with its machines' user data.
-pub const USER_DATA_SECRET: &str = "berth.dev/user-data-secret";
+pub const USER_DATA_SECRET_ANNOTATION: &str = "berth.dev/user-data-secret";
 /// Annotation of a VirtualMachine: the hash of the template that it was created from.
-pub const REVISION: &str = "berth.dev/revision";
+pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.
-pub const MACHINE_DEPLOYMENT_UID: &str = "berth.dev/machine-deployment-uid";
+pub const MACHINE_DEPLOYMENT_UID_ANNOTATION: &str = "berth.dev/machine-deployment-uid";
 /// Namespace and name of the controller's ServiceAccount in `deploy/`.
-pub const CONTROLLER_ACCOUNT: (&str, &str) = ("berth-system", "berth-controller");
+pub const CONTROLLER_SERVICE_ACCOUNT: (&str, &str) = ("berth-system", "berth-controller");
 /// ClusterRole with the controller's permissions for Secrets of a namespace. It is bound in tenants' namespaces only.
-pub const CONTROLLER_TENANT_ROLE: &str = "berth-controller-tenant";
+pub const CONTROLLER_TENANT_CLUSTER_ROLE: &str = "berth-controller-tenant";
 /// Label of a Secret with a machine's user data: the name of the machine.
 pub const MACHINE_LABEL: &str = "berth.dev/machine";
 
@@ -66,7 +66,7 @@ pub mod label {
     /// `true` if KVM can run VMs.
     pub const KVM: &str = "host.berth.dev/kvm";
     /// `true` if guests can run VMs (nested virtualisation).
-    pub const NESTED: &str = "host.berth.dev/nested";
+    pub const NESTED_VIRTUALIZATION: &str = "host.berth.dev/nested";
     /// `true` if cores have more than one online thread.
     pub const SMT: &str = "host.berth.dev/smt";
     /// `true` if the host has huge pages of 2 MiB.

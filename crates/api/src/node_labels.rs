@@ -18,17 +18,29 @@ pub fn feature_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option
     let kubelet = capabilities.kubelet.as_ref();
     let sriov = capabilities.sriov.iter().any(|function| function.total > 0);
     BTreeMap::from([
-        (label::KVM, bool_value(capabilities.kvm.state.map(|state| state == KvmState::Ready))),
-        (label::NESTED, bool_value(capabilities.kvm.nested)),
-        (label::SMT, bool_value(capabilities.cpu.threads_per_core.map(|threads| threads > 1))),
-        (label::HUGEPAGES_2MI, bool_value(has_pages(PageSize::MIB_2))),
-        (label::HUGEPAGES_1GI, bool_value(has_pages(PageSize::GIB_1))),
-        (label::KSM, bool_value(capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running))),
-        (label::IOMMU, bool_value(capabilities.iommu.enabled)),
-        (label::SRIOV, bool_value(present(sriov, "capabilities.sriov"))),
-        (label::NVME, bool_value(present(!capabilities.nvme.is_empty(), "capabilities.nvme"))),
-        (label::VHOST_NET, bool_value(capabilities.kvm.vhost_net)),
-        (label::CPU_VENDOR, capabilities.cpu.vendor.as_deref().map(vendor)),
+        (
+            label::KVM,
+            to_bool_label_value(capabilities.kvm.state.map(|state| state == KvmState::Ready)),
+        ),
+        (label::NESTED_VIRTUALIZATION, to_bool_label_value(capabilities.kvm.nested)),
+        (
+            label::SMT,
+            to_bool_label_value(capabilities.cpu.threads_per_core.map(|threads| threads > 1)),
+        ),
+        (label::HUGEPAGES_2MI, to_bool_label_value(has_pages(PageSize::MIB_2))),
+        (label::HUGEPAGES_1GI, to_bool_label_value(has_pages(PageSize::GIB_1))),
+        (
+            label::KSM,
+            to_bool_label_value(capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running)),
+        ),
+        (label::IOMMU, to_bool_label_value(capabilities.iommu.enabled)),
+        (label::SRIOV, to_bool_label_value(present(sriov, "capabilities.sriov"))),
+        (
+            label::NVME,
+            to_bool_label_value(present(!capabilities.nvme.is_empty(), "capabilities.nvme")),
+        ),
+        (label::VHOST_NET, to_bool_label_value(capabilities.kvm.vhost_net)),
+        (label::CPU_VENDOR, capabilities.cpu.vendor.as_deref().map(cpu_vendor_label_value)),
         (
             label::NUMA_ZONES,
             Some(status.zones.len().to_string()).filter(|_| !status.zones.is_empty()),
@@ -45,7 +57,7 @@ pub fn feature_labels(status: &InfraNodeStatus) -> BTreeMap<&'static str, Option
     ])
 }
 
-fn bool_value(fact: Option<bool>) -> Option<String> {
+fn to_bool_label_value(fact: Option<bool>) -> Option<String> {
     fact.map(|fact| fact.to_string())
 }
 
@@ -57,7 +69,7 @@ fn has_hugepages(zones: &[Zone], size: PageSize) -> Option<bool> {
 
 /// Returns the label's value for a CPU vendor, such as `intel` for `GenuineIntel`. Other vendors keep their name from
 /// CPUID or the device tree.
-fn vendor(name: &str) -> String {
+fn cpu_vendor_label_value(name: &str) -> String {
     match name {
         "GenuineIntel" => "intel".to_owned(),
         "AuthenticAMD" => "amd".to_owned(),
@@ -83,15 +95,15 @@ fn to_label_value(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::infra_node::{HugepagePool, Nvme, Unknown, UnknownReason};
+    use crate::infra_node::{HugepagePool, Nvme, UnknownFact, UnknownReason};
     use proptest::prelude::*;
 
     #[test]
-    fn unknown_facts_have_no_value() {
+    fn unknown_fact_has_no_label_value() {
         let mut status = InfraNodeStatus::default();
         let all = feature_labels(&status);
         assert_eq!(all.values().filter(|value| value.is_some()).count(), 2, "{all:?}");
-        let unknown = |path: &str| Unknown {
+        let unknown = |path: &str| UnknownFact {
             path: path.to_owned(),
             reason: UnknownReason::Unreadable,
             message: None,
@@ -101,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn one_device_is_enough_for_true() {
+    fn label_is_true_if_one_device_is_known() {
         let mut status = InfraNodeStatus::default();
         status.capabilities.nvme = ["nvme0n1", "nvme1n1"]
             .map(|name| Nvme {
@@ -116,7 +128,7 @@ mod tests {
                 users: Vec::new(),
             })
             .to_vec();
-        status.unknown = vec![Unknown {
+        status.unknown = vec![UnknownFact {
             path: "capabilities.nvme[1].inUse".to_owned(),
             reason: UnknownReason::NotFound,
             message: None,

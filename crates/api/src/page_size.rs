@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_and_formats_page_sizes() {
+    fn page_size_is_parsed_and_formatted() {
         assert_eq!("2Mi".parse(), Ok(PageSize::MIB_2));
         assert_eq!("1Gi".parse(), Ok(PageSize::GIB_1));
         assert_eq!(PageSize::from_kib(2048), Some(PageSize::MIB_2));
@@ -106,7 +106,7 @@ mod tests {
         }
 
         #[test]
-        fn only_powers_of_two(kib: u64) {
+        fn page_size_is_a_power_of_two(kib: u64) {
             prop_assert!(PageSize::from_kib(kib).is_none_or(|size| size.kib() == kib));
         }
     }

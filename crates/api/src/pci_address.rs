@@ -35,11 +35,11 @@ impl FromStr for PciAddress {
     type Err = ParsePciAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse(text).ok_or_else(|| ParsePciAddressError(text.chars().take(40).collect()))
+        parse_pci_address(text).ok_or_else(|| ParsePciAddressError(text.chars().take(40).collect()))
     }
 }
 
-fn parse(text: &str) -> Option<PciAddress> {
+fn parse_pci_address(text: &str) -> Option<PciAddress> {
     let hex = |digits: &str, max_digits: usize| {
         let is_valid = (1..=max_digits).contains(&digits.len());
         let is_valid = is_valid && digits.bytes().all(|b| b.is_ascii_hexdigit());
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_short_and_long_domains() {
+    fn pci_address_accepts_short_and_long_domains() {
         for (text, printed) in [
             ("0000:3b:00.1", "0000:3b:00.1"),
             ("10000:01:1f.7", "10000:01:1f.7"),
@@ -91,7 +91,7 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(text in "[0-9a-g:.]{0,20}|.*") {
+        fn parsing_never_panics(text in "[0-9a-g:.]{0,20}|.*") {
             drop(text.parse::<PciAddress>());
         }
     }

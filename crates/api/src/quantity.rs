@@ -39,8 +39,8 @@ const DECIMAL_SUFFIXES: [(&str, i32); 9] = [
 ];
 
 /// Parts of the text of a quantity: ±`whole`.`fraction` × 2^`shift` × 10^`decimal_exponent`.
-pub(crate) struct Parts<'a> {
-    pub(crate) negative: bool,
+pub(crate) struct QuantityParts<'a> {
+    pub(crate) is_negative: bool,
     pub(crate) whole: &'a str,
     pub(crate) fraction: &'a str,
     pub(crate) shift: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Parts<'a> {
 }
 
 /// Splits a text into its parts; `None` if it is not a quantity.
-pub(crate) fn split(text: &str) -> Option<Parts<'_>> {
+pub(crate) fn split_quantity(text: &str) -> Option<QuantityParts<'_>> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
     let (number, suffix) = unsigned.split_at(end);
@@ -64,11 +64,17 @@ pub(crate) fn split(text: &str) -> Option<Parts<'_>> {
         } else {
             (0, suffix.strip_prefix(['e', 'E'])?.parse().ok()?)
         };
-    Some(Parts { negative: text.starts_with('-'), whole, fraction, shift, decimal_exponent })
+    Some(QuantityParts {
+        is_negative: text.starts_with('-'),
+        whole,
+        fraction,
+        shift,
+        decimal_exponent,
+    })
 }
 
 const NANOS_PER_UNIT: i128 = 1_000_000_000;
-const MAX: i128 = 0x7fff_ffff_ffff_ffff * NANOS_PER_UNIT;
+const MAX_NANOS: i128 = 0x7fff_ffff_ffff_ffff * NANOS_PER_UNIT;
 /// Maximum number of digits. 10^24 times 2^46, the maximum for a fraction with so many digits, fits into 128 bits.
 const MAX_DIGITS: usize = 24;
 
@@ -79,25 +85,25 @@ impl Quantity {
     /// Creates a quantity from whole units: bytes, devices, CPUs.
     #[must_use]
     pub fn from_units(units: u64) -> Self {
-        Self { nanos: i128::from(units).saturating_mul(NANOS_PER_UNIT).min(MAX) }
+        Self { nanos: i128::from(units).saturating_mul(NANOS_PER_UNIT).min(MAX_NANOS) }
     }
 
     /// Returns the whole units, rounded away from zero like `Value()`.
     #[must_use]
     pub const fn whole_units_rounded_up(self) -> i128 {
-        rounded_up(self.nanos, NANOS_PER_UNIT)
+        divide_rounding_away_from_zero(self.nanos, NANOS_PER_UNIT)
     }
 
     /// Returns the thousandths, rounded away from zero like `MilliValue()`.
     #[must_use]
-    pub const fn millis(self) -> i128 {
-        rounded_up(self.nanos, NANOS_PER_UNIT / 1000)
+    pub const fn millis_rounded_up(self) -> i128 {
+        divide_rounding_away_from_zero(self.nanos, NANOS_PER_UNIT / 1000)
     }
 
     /// Returns the thousands, rounded away from zero like `ScaledValue(resource.Kilo)`.
     #[must_use]
     pub const fn thousands_rounded_up(self) -> i128 {
-        rounded_up(self.nanos, NANOS_PER_UNIT * 1000)
+        divide_rounding_away_from_zero(self.nanos, NANOS_PER_UNIT * 1000)
     }
 
     /// Returns true if the quantity is zero.
@@ -115,23 +121,23 @@ impl Quantity {
     /// Returns the sum, limited to the range of quantities.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
-        Self { nanos: self.nanos.saturating_add(other.nanos).clamp(-MAX, MAX) }
+        Self { nanos: self.nanos.saturating_add(other.nanos).clamp(-MAX_NANOS, MAX_NANOS) }
     }
 
     /// Returns the difference, limited to the range of quantities.
     #[must_use]
     pub fn saturating_sub(self, other: Self) -> Self {
-        Self { nanos: self.nanos.saturating_sub(other.nanos).clamp(-MAX, MAX) }
+        Self { nanos: self.nanos.saturating_sub(other.nanos).clamp(-MAX_NANOS, MAX_NANOS) }
     }
 }
 
-const fn rounded_up(nanos: i128, unit: i128) -> i128 {
+const fn divide_rounding_away_from_zero(nanos: i128, unit: i128) -> i128 {
     let (whole, rest) = (nanos / unit, nanos % unit);
     whole + rest.signum()
 }
 
 /// Returns `digits` × 2^`shift` × 10^`decimal_exponent`, rounded up; `None` if the result is beyond the range of quantities.
-fn scaled(digits: u128, shift: u32, decimal_exponent: i32) -> Option<u128> {
+fn scale(digits: u128, shift: u32, decimal_exponent: i32) -> Option<u128> {
     let exponent_magnitude = decimal_exponent.unsigned_abs();
     if decimal_exponent >= 0 {
         return digits
@@ -155,7 +161,8 @@ impl FromStr for Quantity {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let truncated = || text.chars().take(40).collect::<String>();
         let out_of_range = || ParseQuantityError::OutOfRange(truncated());
-        let parts = split(text).ok_or_else(|| ParseQuantityError::Malformed(truncated()))?;
+        let parts =
+            split_quantity(text).ok_or_else(|| ParseQuantityError::Malformed(truncated()))?;
         let fraction = parts.fraction.trim_end_matches('0');
         let digits = format!("{}{fraction}", parts.whole);
         let digits = digits.trim_start_matches('0');
@@ -170,10 +177,10 @@ impl FromStr for Quantity {
         // Conversion to nanos: nine more decimal places.
         let decimal_exponent =
             parts.decimal_exponent.checked_sub(fraction_digits).and_then(|ten| ten.checked_add(9));
-        let nanos = scaled(digits, parts.shift, decimal_exponent.ok_or_else(out_of_range)?);
-        let nanos = nanos.and_then(|nanos| i128::try_from(nanos).ok()).filter(|n| *n <= MAX);
+        let nanos = scale(digits, parts.shift, decimal_exponent.ok_or_else(out_of_range)?);
+        let nanos = nanos.and_then(|nanos| i128::try_from(nanos).ok()).filter(|n| *n <= MAX_NANOS);
         let nanos = nanos.ok_or_else(out_of_range)?;
-        Ok(Self { nanos: if parts.negative { -nanos } else { nanos } })
+        Ok(Self { nanos: if parts.is_negative { -nanos } else { nanos } })
     }
 }
 
@@ -202,13 +209,13 @@ impl serde::Serialize for Quantity {
 impl<'de> serde::Deserialize<'de> for Quantity {
     /// Also accepts a number, as Kubernetes does (`x-kubernetes-int-or-string`).
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(QuantityVisitor)
     }
 }
 
-struct Visitor;
+struct QuantityVisitor;
 
-impl serde::de::Visitor<'_> for Visitor {
+impl serde::de::Visitor<'_> for QuantityVisitor {
     type Value = Quantity;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -245,7 +252,7 @@ mod tests {
 
     /// From `TestQuantityParse` of apimachinery.
     #[test]
-    fn accepts_kubernetes_quantities() {
+    fn quantity_accepts_kubernetes_quantities() {
         for (text, millis) in [
             ("0", 0),
             ("-0", 0),
@@ -267,18 +274,24 @@ mod tests {
             ("0.1Ki", 102_400),
             ("1.00000000000000000001Ei", (1 << 60) * 1000 + 12),
         ] {
-            assert_eq!(quantity(text).millis(), millis, "{text}");
+            assert_eq!(quantity(text).millis_rounded_up(), millis, "{text}");
         }
     }
 
     #[test]
-    fn rounds_away_from_zero() {
-        assert_eq!((quantity("1n").whole_units_rounded_up(), quantity("1n").millis()), (1, 1));
-        assert_eq!((quantity("-1n").whole_units_rounded_up(), quantity("-1n").millis()), (-1, -1));
+    fn quantity_is_rounded_away_from_zero() {
+        assert_eq!(
+            (quantity("1n").whole_units_rounded_up(), quantity("1n").millis_rounded_up()),
+            (1, 1)
+        );
+        assert_eq!(
+            (quantity("-1n").whole_units_rounded_up(), quantity("-1n").millis_rounded_up()),
+            (-1, -1)
+        );
         assert_eq!(quantity("0.1n"), quantity("1n"));
         assert_eq!(quantity("1e-2000000000"), quantity("1n"));
         assert_eq!(quantity("0.00000000000000000000000000000000000000000001Ei"), quantity("1n"));
-        assert_eq!(quantity("333.3333333333333m").millis(), 334);
+        assert_eq!(quantity("333.3333333333333m").millis_rounded_up(), 334);
         assert_eq!(
             (quantity("1Gi").thousands_rounded_up(), quantity("1000").thousands_rounded_up()),
             (1_073_742, 1)
@@ -286,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_invalid_quantities() {
+    fn invalid_quantity_is_rejected() {
         for text in [
             "", ".", "-", "+-1", "1.1.M", "1+1.0M", "0.1mi", "0.1am", "aoeu", "1i", "-3.01i",
             "-3.01e-", " 1", "1 ", "1e", "1ee3", "0x10", "1KI", "NaN", "infinity", "１",
@@ -301,11 +314,15 @@ mod tests {
     }
 
     #[test]
-    fn reads_numbers_of_json() {
+    fn quantity_accepts_json_numbers() {
         for (json, millis) in [("2", 2000), ("0.5", 500), ("-1", -1000), ("\"64Mi\"", 64 << 20)] {
             let read: Quantity = serde_json::from_str(json).unwrap();
             assert_eq!(
-                if json.contains("Mi") { read.whole_units_rounded_up() } else { read.millis() },
+                if json.contains("Mi") {
+                    read.whole_units_rounded_up()
+                } else {
+                    read.millis_rounded_up()
+                },
                 millis
             );
         }
@@ -316,14 +333,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn display_and_parse_round_trip(nanos in -MAX..=MAX) {
+        fn display_and_parse_round_trip(nanos in -MAX_NANOS..=MAX_NANOS) {
             let quantity = Quantity { nanos };
             let read: Result<Quantity, _> = quantity.to_string().parse();
             prop_assert!(nanos % NANOS_PER_UNIT != 0 && nanos.abs() > 10i128.pow(24) || read == Ok(quantity), "{}", quantity);
         }
 
         #[test]
-        fn agrees_with_plain_arithmetic(
+        fn quantity_agrees_with_integer_arithmetic(
             whole in 0u64..1_000_000, millionths in 0u64..1_000_000, shift in 0usize..5, negative: bool
         ) {
             let (suffix, bits) = [("", 0), ("Ki", 10), ("Mi", 20), ("Gi", 30), ("Ti", 40)][shift];
@@ -335,7 +352,7 @@ mod tests {
         }
 
         #[test]
-        fn agrees_with_bytes(text in "[0-9]{1,9}(\\.[0-9]{0,9})?([KMGT]i|[munkMGT]|[eE]-?[0-9])?") {
+        fn quantity_agrees_with_bytes(text in "[0-9]{1,9}(\\.[0-9]{0,9})?([KMGT]i|[munkMGT]|[eE]-?[0-9])?") {
             // The limit of bytes is 2^64, and that of quantities is 2^63, as in Kubernetes.
             let bytes: Option<Bytes> = text.parse().ok();
             let bytes = bytes.map(|bytes| i128::from(bytes.0)).filter(|bytes| *bytes <= i128::from(i64::MAX));
@@ -343,9 +360,9 @@ mod tests {
         }
 
         #[test]
-        fn never_panics(text in "[-+]?[0-9.]{0,50}[a-zA-Z]{0,3}[-+0-9]{0,12}") {
+        fn parsing_never_panics(text in "[-+]?[0-9.]{0,50}[a-zA-Z]{0,3}[-+0-9]{0,12}") {
             if let Ok(quantity) = text.parse::<Quantity>() {
-                prop_assert!(quantity.whole_units_rounded_up().abs() <= quantity.millis().abs());
+                prop_assert!(quantity.whole_units_rounded_up().abs() <= quantity.millis_rounded_up().abs());
                 prop_assert_eq!(quantity.saturating_sub(quantity), Quantity::ZERO);
             }
         }

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_ranges_and_single_numbers() {
+    fn vni_range_accepts_ranges_and_single_numbers() {
         let range: VniRange = " 10000 - 10002 ".parse().unwrap();
         assert_eq!(range.iter().collect::<Vec<_>>(), [10_000, 10_001, 10_002]);
         assert!(range.contains(10_001) && !range.contains(10_003));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_are_too_long_become_one_range() {
+    fn too_long_vlan_ranges_are_merged() {
         let mut few = VlanRanges::try_from("100,102".to_owned()).unwrap();
         few.merge_if_too_long();
         assert_eq!(String::from(few), "100,102");
@@ -207,13 +207,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn display_and_parse_are_inverse(first in 1..=MAX_VNI, more in 0..1000_u32) {
+        fn display_and_parse_round_trip(first in 1..=MAX_VNI, more in 0..1000_u32) {
             let range = VniRange { first, last: (first + more).min(MAX_VNI) };
             prop_assert_eq!(range.to_string().parse::<VniRange>(), Ok(range));
         }
 
         #[test]
-        fn garbage_is_an_error(text in "\\PC{0,20}") {
+        fn parsing_never_panics(text in "\\PC{0,20}") {
             drop(text.parse::<VniRange>());
             drop(VlanRanges::try_from(text));
         }

@@ -27,7 +27,8 @@ use crate::{Condition, VlanId};
     derive = "PartialEq",
     doc = "One tenant cluster. Its id is its name, and its machines are in namespace cluster-<id>.",
     validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,53}[a-z0-9])?$')")
-        .message("the name must be a DNS label of at most 55 characters, because the namespace is cluster-<name>"),
+        .message("the name must be a DNS label of at most 55 characters: \
+                  the namespace is cluster-<name>"),
     printcolumn(
         name = "VLAN",
         type_ = "integer",

@@ -42,7 +42,7 @@ use crate::{Time, VlanId};
     validation = Rule::new("has(self.vlan) != has(self.vni)")
         .message("exactly one of vlan and vni must be set"),
     validation = Rule::new("self.network == oldSelf.network && self.tenant == oldSelf.tenant && has(self.vlan) == has(oldSelf.vlan) && (!has(self.vlan) || self.vlan == oldSelf.vlan) && has(self.vni) == has(oldSelf.vni) && (!has(self.vni) || self.vni == oldSelf.vni)")
-        .message("a claim is immutable, except that tenantUID may change to the UID of a later TenantCluster of the same name")
+        .message("only tenantUID may change, to the UID of a later TenantCluster of the same name")
 )]
 pub struct VlanClaimSpec {
     /// Name of the host network.
@@ -77,13 +77,13 @@ pub struct VlanClaimStatus {
 impl VlanClaim {
     /// Returns the name of the claim of a VLAN.
     #[must_use]
-    pub fn name_of_vlan(network: &str, vlan: VlanId) -> String {
+    pub fn name_for_vlan(network: &str, vlan: VlanId) -> String {
         format!("{network}-{vlan}")
     }
 
     /// Returns the name of the claim of a VXLAN network identifier.
     #[must_use]
-    pub fn name_of_vni(network: &str, vni: u32) -> String {
+    pub fn name_for_vni(network: &str, vni: u32) -> String {
         format!("{network}-vni-{vni}")
     }
 }

@@ -91,20 +91,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn accepts_exactly_the_usable_ids(id: u16) {
+        fn vlan_id_accepts_exactly_the_usable_ids(id: u16) {
             let usable = (1..=4094).contains(&id);
             prop_assert_eq!(VlanId::try_from(id).is_ok(), usable);
             prop_assert_eq!(id.to_string().parse::<VlanId>().is_ok(), usable);
         }
 
         #[test]
-        fn never_panics(text in ".*") {
+        fn parsing_never_panics(text in ".*") {
             drop(text.parse::<VlanId>());
         }
     }
 
     #[test]
-    fn the_error_has_the_value_and_the_range() {
+    fn error_contains_value_and_range() {
         assert_eq!(
             "4095".parse::<VlanId>().unwrap_err().to_string(),
             "`4095` is not a VLAN id: it must be a number from 1 to 4094"

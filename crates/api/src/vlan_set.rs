@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::VlanId;
-use crate::bits::Bits;
+use crate::bit_set::BitSet;
 
 /// A set of VLAN ids, written as ranges: `100-119,150`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct VlanSet(Bits);
+pub struct VlanSet(BitSet);
 
 /// Error when parsing a set of VLAN ids.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,7 @@ impl VlanSet {
 
     /// Returns all ids in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = VlanId> + '_ {
-        self.0.iter().filter_map(id)
+        self.0.iter().filter_map(to_vlan_id)
     }
 
     /// Returns the ids of this set that are not in the other.
@@ -60,12 +60,12 @@ impl VlanSet {
     #[must_use]
     pub fn ranges(&self) -> Vec<(VlanId, VlanId)> {
         let ranges = self.0.ranges();
-        ranges.filter_map(|(first, last)| Some((id(first)?, id(last)?))).collect()
+        ranges.filter_map(|(first, last)| Some((to_vlan_id(first)?, to_vlan_id(last)?))).collect()
     }
 }
 
 /// Converts a number of the set to a VLAN id. It is always valid, because only ids are added to the set.
-fn id(number: u32) -> Option<VlanId> {
+fn to_vlan_id(number: u32) -> Option<VlanId> {
     u16::try_from(number).ok()?.try_into().ok()
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_ranges() {
+    fn consecutive_ids_are_merged_to_ranges() {
         let set: VlanSet = "150, 100-102,103".parse().unwrap();
         assert_eq!((set.to_string().as_str(), set.len()), ("100-103,150", 5));
         for wrong in ["0", "4095", "5-4", "1-", "a", "1-2-3"] {
@@ -138,13 +138,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn display_and_parse_are_inverse(ids in proptest::collection::btree_set(1u16..4095, 0..200)) {
+        fn display_and_parse_round_trip(ids in proptest::collection::btree_set(1u16..4095, 0..200)) {
             let set: VlanSet = ids.iter().filter_map(|id| VlanId::try_from(*id).ok()).collect();
             prop_assert_eq!(set.to_string().parse(), Ok(set));
         }
 
         #[test]
-        fn garbage_is_an_error(text in "[0-9,-]{0,12}|.{0,12}") {
+        fn parsing_never_panics(text in "[0-9,-]{0,12}|.{0,12}") {
             drop(text.parse::<VlanSet>());
         }
     }

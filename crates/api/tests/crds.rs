@@ -13,7 +13,7 @@ use kube::core::cel::validate_cel;
 use serde_json::{Value, json};
 
 #[test]
-fn deployed_crds_are_current() {
+fn deployed_crds_match_rust_types() {
     for crd in all_crds() {
         let name = format!("{}.yaml", crd.name_any());
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds").join(&name);
@@ -36,13 +36,19 @@ fn crd_yaml_round_trips() {
 /// Checks that no schema contains a keyword that a structural schema must not have, and that every field has a type
 /// and a description.
 #[test]
-fn schemas_are_structural_and_described() {
-    fn walk(path: &str, schema: &Value) {
+fn schemas_are_structural_and_have_descriptions() {
+    fn check_schema(path: &str, schema: &Value) {
         for forbidden in ["$ref", "definitions", "additionalItems", "patternProperties"] {
-            assert!(schema.get(forbidden).is_none(), "{path} has the forbidden keyword {forbidden}");
+            assert!(
+                schema.get(forbidden).is_none(),
+                "{path} has the forbidden keyword {forbidden}"
+            );
         }
         let format = schema.get("format").and_then(Value::as_str).unwrap_or("int64");
-        assert!(["int32", "int64", "date-time"].contains(&format), "{path} has the unsupported format {format}");
+        assert!(
+            ["int32", "int64", "date-time"].contains(&format),
+            "{path} has the unsupported format {format}"
+        );
         let int_or_string = schema.get("x-kubernetes-int-or-string").is_some();
         assert!(schema.get("type").is_some() || int_or_string, "{path} has no type");
         for (name, field) in
@@ -50,20 +56,20 @@ fn schemas_are_structural_and_described() {
         {
             let path = format!("{path}.{name}");
             assert!(field.get("description").is_some(), "{path} has no description");
-            walk(&path, field);
+            check_schema(&path, field);
         }
-        schema.get("items").into_iter().for_each(|items| walk(&format!("{path}[]"), items));
+        schema.get("items").into_iter().for_each(|items| check_schema(&format!("{path}[]"), items));
     }
     for crd in all_crds() {
         let crd = serde_json::to_value(&crd).unwrap();
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         for part in ["spec", "status"] {
-            walk(part, &schema["properties"][part]);
+            check_schema(part, &schema["properties"][part]);
         }
     }
 }
 
-fn node(spec: Value) -> Result<InfraNode, serde_json::Error> {
+fn parse_infra_node(spec: Value) -> Result<InfraNode, serde_json::Error> {
     serde_json::from_value(json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
         "metadata": {"name": "rack1-a"}, "spec": spec
@@ -71,7 +77,7 @@ fn node(spec: Value) -> Result<InfraNode, serde_json::Error> {
 }
 
 /// Returns the complete example of `InfraNode.spec` in the design document.
-fn example() -> Value {
+fn example_spec() -> Value {
     json!({
         "profile": "performance",
         "cpu": {"reserved": {"coresPerZone": 1}, "housekeeping": true, "kubelet": "Advise"},
@@ -94,14 +100,14 @@ fn example() -> Value {
 
 #[test]
 fn example_is_valid_and_round_trips() {
-    let node = node(example()).unwrap();
+    let node = parse_infra_node(example_spec()).unwrap();
     validate_cel(&node).unwrap();
-    assert_eq!(serde_json::to_value(&node.spec).unwrap(), example());
+    assert_eq!(serde_json::to_value(&node.spec).unwrap(), example_spec());
 }
 
 #[test]
-fn an_empty_spec_manages_nothing() {
-    let node = node(json!({})).unwrap();
+fn empty_spec_has_no_settings() {
+    let node = parse_infra_node(json!({})).unwrap();
     validate_cel(&node).unwrap();
     assert_eq!(serde_json::to_value(&node.spec).unwrap(), json!({}));
 }
@@ -121,28 +127,33 @@ fn validation_rules_reject_contradictions() {
             "exactly one of name, mac",
         ),
         ("/networks/0/uplink", json!({}), "exactly one of name, mac"),
-        ("/networks/0/uplink", Value::Null, "needs an uplink"),
+        ("/networks/0/uplink", Value::Null, "require an uplink"),
         ("/networks/1/vxlan", Value::Null, "scenario Vxlan requires the field vxlan"),
-        ("/networks/1/scenario", json!("BridgePerTenant"), "needs an uplink"),
+        ("/networks/1/scenario", json!("BridgePerTenant"), "require an uplink"),
         ("/tenantNetworks/0/vni", json!(5), "exactly one of vlan and vni"),
         ("/tenantNetworks/0/vlan", Value::Null, "exactly one of vlan and vni"),
-        ("/tenantNetworks/0/network", json!("nowhere"), "must be the name of an entry of spec.networks"),
+        (
+            "/tenantNetworks/0/network",
+            json!("nowhere"),
+            "must be the name of an entry of spec.networks",
+        ),
     ];
     for (pointer, value, words) in cases {
-        let mut spec = example();
+        let mut spec = example_spec();
         let (parent, field) = pointer.rsplit_once('/').unwrap();
         let parent = spec.pointer_mut(parent).unwrap().as_object_mut().unwrap();
         match &value {
             Value::Null => drop(parent.remove(field)),
             value => drop(parent.insert(field.to_owned(), value.clone())),
         }
-        let message = validate_cel(&node(spec).unwrap()).expect_err(pointer).to_string();
+        let message =
+            validate_cel(&parse_infra_node(spec).unwrap()).expect_err(pointer).to_string();
         assert!(message.contains(words), "{pointer} {value}: {message}");
     }
 }
 
 #[test]
-fn errors_quote_invalid_values() {
+fn error_contains_the_invalid_value() {
     let cases = [
         ("/hugepages/0/size", json!("3Mi"), "`3Mi` is not a huge page size"),
         ("/hugepages/0/count", json!(-1), "-1"),
@@ -157,9 +168,9 @@ fn errors_quote_invalid_values() {
         ("/networks/1/vxlan/localAddress", json!("10.0.0"), "invalid IP address"),
     ];
     for (pointer, value, words) in cases {
-        let mut spec = example();
+        let mut spec = example_spec();
         *spec.pointer_mut(pointer).unwrap() = value;
-        let message = node(spec).expect_err(pointer).to_string();
+        let message = parse_infra_node(spec).expect_err(pointer).to_string();
         assert!(message.contains(words), "{pointer}: {message}");
     }
 }
@@ -210,7 +221,7 @@ fn vlan_claim_requires_exactly_one_of_vlan_and_vni() {
 }
 
 #[test]
-fn infra_config_is_validated_and_round_trips() {
+fn infra_config_is_valid_and_round_trips() {
     let spec = json!({
         "replicatedNodeLabels": ["rack", "topology.kubernetes.io/*"],
         "vlanPools": [{"network": "tenant-trunk", "ranges": ["100-199", "300"]}],

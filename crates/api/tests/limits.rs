@@ -11,7 +11,7 @@ fn long_text(text: &str) -> String {
     text.repeat(40_000)
 }
 
-fn status() -> Value {
+fn oversized_status() -> Value {
     let repeated = |one: &Value| vec![one.clone(); 200];
     let unknown = json!({"path": long_text("p"), "reason": "NotFound", "message": long_text("ü")});
     let change = json!({"what": long_text("w"), "result": "Done", "message": long_text("m")});
@@ -59,7 +59,7 @@ fn status() -> Value {
 ///
 /// Adds the paths with a limit to `limited_paths`, and those that exist in the value also to `present_paths`. Strings
 /// with a `pattern` or with a `maxLength` of at most 17 are left out: they have a fixed format, and are not truncated.
-fn walk(
+fn check_limits(
     path: &str,
     schema: &Value,
     value: Option<&Value>,
@@ -77,19 +77,24 @@ fn walk(
             _ => None,
         };
         if let Some(actual_length) = actual_length {
-            assert!(actual_length as u64 <= max, "{path} has length {actual_length}, the maximum is {max}");
+            assert!(
+                actual_length as u64 <= max,
+                "{path} has length {actual_length}, the maximum is {max}"
+            );
             present_paths.insert(path.to_owned());
         }
     }
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let value = value.and_then(|value| value.get(name));
-        walk(&format!("{path}.{name}"), field, value, limited_paths, present_paths);
+        check_limits(&format!("{path}.{name}"), field, value, limited_paths, present_paths);
     }
     if let Some(items) = schema.get("items") {
         let elements = value.and_then(Value::as_array).cloned().unwrap_or_default();
         let path = format!("{path}[]");
-        walk(&path, items, None, limited_paths, present_paths);
-        elements.iter().for_each(|one| walk(&path, items, Some(one), limited_paths, present_paths));
+        check_limits(&path, items, None, limited_paths, present_paths);
+        elements
+            .iter()
+            .for_each(|one| check_limits(&path, items, Some(one), limited_paths, present_paths));
     }
 }
 
@@ -97,11 +102,11 @@ fn walk(
 fn truncated_status_fits_the_schema() {
     let crd = serde_json::to_value(InfraNode::crd()).unwrap();
     let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"];
-    let mut status: InfraNodeStatus = serde_json::from_value(status()).unwrap();
+    let mut status: InfraNodeStatus = serde_json::from_value(oversized_status()).unwrap();
     status.truncate_to_schema();
     let value = serde_json::to_value(&status).unwrap();
     let (mut limited_paths, mut present_paths) = (BTreeSet::new(), BTreeSet::new());
-    walk("status", schema, Some(&value), &mut limited_paths, &mut present_paths);
+    check_limits("status", schema, Some(&value), &mut limited_paths, &mut present_paths);
     // An incomplete list of threads would be wrong, so `truncate_to_schema` removes the whole list.
     limited_paths.remove("status.zones[].threads");
     assert_eq!(limited_paths, present_paths, "the test value lacks a field with a limit");

@@ -14,19 +14,19 @@ use berth_kubelet_admission::CpuPolicy;
 use berth_placement::engine::Request;
 use berth_placement::rules::HostId;
 
-use super::reservation::{Reservation, Stage, needs_no_zone_resources};
+use super::reservation::{Reservation, Stage, has_no_zone_resources};
 use super::reservation_table::ReservationTable;
 
 /// Time within which a kubelet admits a pod and the host's agent reports the pod. If the report takes longer, the
 /// order in which the kubelet admits the pods that were bound to its host is unknown.
 const REPORT_DELAY: Duration = Duration::from_secs(5);
 
-/// Result of [`ReservationTable::choose`].
-pub(super) struct Choice {
+/// Result of [`ReservationTable::choose_host`].
+pub(super) struct HostChoice {
     /// Host on which the engine has placed the pod; `None` if no host accepts the pod.
     pub(super) host: Option<HostId>,
     /// Hosts on which the pod fits, but not in every order of admission.
-    pub(super) unordered: HashSet<HostId>,
+    pub(super) order_dependent_hosts: HashSet<HostId>,
 }
 
 /// Reason why a pod cannot be placed before the pods that already have a reservation on the host.
@@ -34,39 +34,44 @@ pub(super) enum OrderConflict {
     /// The pod itself does not fit. `reason` is the engine's first reason.
     DoesNotFit { reason: String },
     /// Another pod's reservation would no longer fit.
-    Other,
+    DisplacesReservation,
 }
 
 impl ReservationTable {
     /// Places a pod on the best host of `candidates` on which all other reservations still fit. Tries `preferred` first.
-    pub(super) fn choose(
+    pub(super) fn choose_host(
         &mut self,
         now: Instant,
         request: &Request,
         mut candidates: Vec<HostId>,
         preferred: Option<HostId>,
-    ) -> Choice {
+    ) -> HostChoice {
         let preferred = preferred.filter(|host| candidates.contains(host));
-        let preferred = preferred.and_then(|host| self.engine.place(request, Some(&[host])));
-        let mut host = preferred.or_else(|| self.engine.place(request, Some(&candidates)));
+        let preferred = preferred.and_then(|host| self.engine.place_pod(request, Some(&[host])));
+        let mut host = preferred.or_else(|| self.engine.place_pod(request, Some(&candidates)));
         let mut unordered = HashSet::new();
         while let Some(candidate) = host {
-            if !self.fits_in_any_order(now, request, candidate) {
+            if !self.fits_in_every_order(now, request, candidate) {
                 unordered.insert(candidate);
-            } else if self.keeps_reservations(request, candidate) {
+            } else if self.preserves_reservations(request, candidate) {
                 break;
             }
             candidates.retain(|other| *other != candidate);
-            host = self.engine.place(request, Some(&candidates));
+            host = self.engine.place_pod(request, Some(&candidates));
         }
-        Choice { host, unordered }
+        HostChoice { host, order_dependent_hosts: unordered }
     }
 
     /// Returns true if the pod fits on a host in every order in which the kubelet may admit the pods that are bound
     /// to the host. While reports keep up with bindings, pods are admitted in the order of binding, so the result is
     /// true without a computation.
-    pub(super) fn fits_in_any_order(&self, now: Instant, request: &Request, host: HostId) -> bool {
-        if needs_no_zone_resources(request) {
+    pub(super) fn fits_in_every_order(
+        &self,
+        now: Instant,
+        request: &Request,
+        host: HostId,
+    ) -> bool {
+        if has_no_zone_resources(request) {
             return true;
         }
         let unreported = self.unreported_pods(now, host, request.uid());
@@ -112,22 +117,22 @@ impl ReservationTable {
 
     /// Returns true if the other reservations of a host still fit when the kubelet admits this pod first. The engine
     /// has already placed the pod after the other reservations; the pod stays placed if the result is true.
-    fn keeps_reservations(&mut self, request: &Request, host: HostId) -> bool {
-        let others = self.movable(host, request.uid());
+    fn preserves_reservations(&mut self, request: &Request, host: HostId) -> bool {
+        let others = self.movable_reservations(host, request.uid());
         let mut requests = others.iter().map(|(_, reservation)| &reservation.request);
         // The order matters only between pods that need resources of zones and that differ for the kubelet.
-        if needs_no_zone_resources(request)
+        if has_no_zone_resources(request)
             || requests
-                .all(|other| needs_no_zone_resources(other) || request.is_equal_for_kubelet(other))
+                .all(|other| has_no_zone_resources(other) || request.is_equal_for_kubelet(other))
         {
             return true;
         }
         let all_fit = self.place_ahead_of(request, host, &others).is_ok();
         if all_fit {
-            self.engine.remove(request.uid());
+            self.engine.remove_pod(request.uid());
             self.replace_reservations(host, &others);
         }
-        all_fit && self.engine.place(request, Some(&[host])).is_some()
+        all_fit && self.engine.place_pod(request, Some(&[host])).is_some()
     }
 
     /// Places a pod before all pods that have a reservation on the host and are not bound yet. If the pod or another
@@ -140,7 +145,7 @@ impl ReservationTable {
         request: &Request,
         host: HostId,
     ) -> Result<(), OrderConflict> {
-        let others = self.movable(host, request.uid());
+        let others = self.movable_reservations(host, request.uid());
         self.place_ahead_of(request, host, &others)
     }
 
@@ -150,27 +155,28 @@ impl ReservationTable {
         host: HostId,
         others: &[(Arc<str>, Reservation)],
     ) -> Result<(), OrderConflict> {
-        self.engine.remove(request.uid());
+        self.engine.remove_pod(request.uid());
         for (other, _) in others {
-            self.engine.remove(other);
+            self.engine.remove_pod(other);
         }
-        let conflict = if self.engine.place(request, Some(&[host])).is_none() {
-            OrderConflict::DoesNotFit { reason: self.reason(request, host) }
+        let conflict = if self.engine.place_pod(request, Some(&[host])).is_none() {
+            OrderConflict::DoesNotFit { reason: self.rejection_message(request, host) }
         } else {
             let mut all = others.iter();
-            if all.all(|(_, other)| self.engine.place(&other.request, Some(&[host])).is_some()) {
+            if all.all(|(_, other)| self.engine.place_pod(&other.request, Some(&[host])).is_some())
+            {
                 return Ok(());
             }
-            OrderConflict::Other
+            OrderConflict::DisplacesReservation
         };
-        self.engine.remove(request.uid());
+        self.engine.remove_pod(request.uid());
         self.replace_reservations(host, others);
         Err(conflict)
     }
 
     /// Returns the engine's first reason why a host does not accept the pod, or a general reason if
     /// the engine has none.
-    pub(super) fn reason(&self, request: &Request, host: HostId) -> String {
+    pub(super) fn rejection_message(&self, request: &Request, host: HostId) -> String {
         let reasons = self.engine.rejection_reasons(request, host);
         reasons
             .first()
@@ -180,7 +186,7 @@ impl ReservationTable {
     /// Places reservations of a host again, in the order of `others`.
     fn replace_reservations(&mut self, host: HostId, others: &[(Arc<str>, Reservation)]) {
         for (other, _) in others {
-            self.engine.remove(other);
+            self.engine.remove_pod(other);
         }
         for (_, other) in others {
             // These pods fitted before. If they no longer fit because of a report that has arrived since, `bind`
@@ -191,7 +197,11 @@ impl ReservationTable {
 
     /// Returns the reservations of a host whose pods are not bound, in the order in which they were made, except the
     /// reservation of the pod with the UID `excluded_uid`.
-    fn movable(&self, host: HostId, excluded_uid: &str) -> Vec<(Arc<str>, Reservation)> {
+    fn movable_reservations(
+        &self,
+        host: HostId,
+        excluded_uid: &str,
+    ) -> Vec<(Arc<str>, Reservation)> {
         let pods_on_host =
             self.engine.pods_on_host(host).filter(|request| request.uid() != excluded_uid);
         let movable = pods_on_host.filter_map(|request| {

@@ -22,7 +22,7 @@ impl InvalidField {
 
 /// Reason why a call of kube-scheduler cannot be answered before the watches deliver further events.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotReady {
+pub enum NotReadyReason {
     /// Pods are not listed yet, so the resources in use are unknown.
     #[error("the pods of the cluster have not been listed yet")]
     PodsNotListed,
@@ -51,7 +51,7 @@ pub enum NotReady {
 pub enum FilterError {
     /// The resources or another field of the pod cannot be read.
     #[error(transparent)]
-    Pod(#[from] launcher::Invalid),
+    InvalidPod(#[from] launcher::Invalid),
     /// An affinity, spread or toleration rule of the pod cannot be compiled.
     #[error(transparent)]
     Field(#[from] InvalidField),
@@ -93,10 +93,10 @@ pub enum BindError {
         uid: String,
     },
     /// Another host is reserved for the pod.
-    #[error("the pod has a reservation on {reserved}, not on {host}")]
-    OtherHost {
+    #[error("the pod has a reservation on {reserved_host}, not on {host}")]
+    WrongHost {
         /// Name of the reserved host.
-        reserved: String,
+        reserved_host: String,
         /// Name of the host in the `bind` call.
         host: String,
     },
@@ -110,13 +110,13 @@ pub enum BindError {
     },
     /// The resources or another field of the pod cannot be read.
     #[error(transparent)]
-    Pod(#[from] launcher::Invalid),
+    InvalidPod(#[from] launcher::Invalid),
     /// An affinity, spread or toleration rule of the pod cannot be compiled.
     #[error(transparent)]
     Field(#[from] InvalidField),
     /// Another pod now has the same name.
     #[error("{pod} has UID {actual}, but the call has UID {expected}")]
-    OtherUid {
+    UidMismatch {
         /// The pod, as `Pod namespace/name`.
         pod: String,
         /// UID of the pod that now has this name.
@@ -125,17 +125,17 @@ pub enum BindError {
         expected: String,
     },
     /// The pod does not fit in every order in which the kubelet may admit the pods of the host.
-    #[error("{}", super::availability::AWAITING_REPORT)]
-    UnknownOrder,
+    #[error("{}", super::availability::AWAITING_REPORT_REASON)]
+    UnknownAdmissionOrder,
     /// The pod no longer fits on the host.
     #[error("the pod no longer fits on the host: {reason}")]
-    NoRoom {
+    InsufficientResources {
         /// The engine's reason why the pod does not fit.
         reason: String,
     },
     /// The reservation of another pod would no longer fit.
     #[error("another reservation on the host would no longer fit")]
-    WouldDisplace,
+    DisplacesReservation,
 }
 
 /// Reason why a pod on a host is not counted, or why only its resources are counted.
@@ -152,7 +152,7 @@ pub enum PodError {
 /// Reason why a pod's request cannot be compiled.
 #[derive(Debug)]
 pub(super) enum RequestError {
-    NotReady(NotReady),
+    NotReady(NotReadyReason),
     Field(InvalidField),
 }
 
@@ -170,5 +170,5 @@ pub enum VmError {
     Field(#[from] launcher::Invalid),
     /// The object is of another kind.
     #[error("the object is not a VirtualMachineInstance of kubevirt.io")]
-    OtherKind,
+    WrongKind,
 }

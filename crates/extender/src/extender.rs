@@ -5,21 +5,21 @@ use std::time::Instant;
 
 use berth_kubevirt_render::launcher::ExistingPod;
 use berth_placement::engine::{Engine, Request, VmRequirements};
-use berth_placement::rules::{HostId, PodSpecParts};
+use berth_placement::rules::{HostId, PodFields};
 use k8s_openapi::api::core::v1;
 
 use super::availability::HostAvailability;
-use super::error::{InvalidField, NotReady, RequestError};
+use super::error::{InvalidField, NotReadyReason, RequestError};
 use super::observed_pod::ObservedPod;
 use super::pod_queue::PodQueue;
 use super::refusal_cache::RefusalCache;
 use super::reservation::{Stage, VmKey};
 use super::reservation_table::ReservationTable;
-use super::states::Availability;
+use super::state_transitions::Availability;
 use super::virtual_machines::VirtualMachines;
 
 /// Reason for a host whose agent has not reported.
-const NO_REPORT: &str = "node(s) had no agent report";
+const NO_REPORT_REASON: &str = "node(s) had no agent report";
 
 /// State of the scheduler extender. Watch events update the state, and kube-scheduler's calls are answered from it.
 #[derive(Debug, Default)]
@@ -27,8 +27,8 @@ pub struct Extender {
     pub(super) reservations: ReservationTable,
     pub(super) availability: HostAvailability,
     pub(super) queue: PodQueue,
-    pub(super) vms: VirtualMachines,
-    pub(super) refusals: RefusalCache,
+    pub(super) virtual_machines: VirtualMachines,
+    pub(super) refusal_cache: RefusalCache,
     /// True until pods are listed for the first time.
     pub(super) awaits_pod_list: bool,
 }
@@ -42,7 +42,7 @@ impl Extender {
 
     /// Creates a state without hosts and pods that answers no call before pods are listed.
     #[must_use]
-    pub fn awaiting_pod_list() -> Self {
+    pub fn new_awaiting_pod_list() -> Self {
         Self { awaits_pod_list: true, ..Self::new() }
     }
 
@@ -69,20 +69,20 @@ impl Extender {
         observed: &ObservedPod,
     ) -> Result<Request, RequestError> {
         let existing = &observed.existing;
-        let needs = match (&existing.vmi_uid, &self.vms.instances) {
+        let needs = match (&existing.vmi_uid, &self.virtual_machines.instances) {
             (Some(uid), Some(_)) => {
                 let vm = VmKey::from_pod(existing);
-                match vm.and_then(|vm| self.vms.instance(&vm)) {
-                    Some(instance) => instance.needs(&existing.pod),
+                match vm.and_then(|vm| self.virtual_machines.instance(&vm)) {
+                    Some(instance) => instance.pod_requirements(&existing.pod),
                     None => {
-                        return Err(RequestError::NotReady(NotReady::UnknownInstance {
-                            pod: observed.title(),
+                        return Err(RequestError::NotReady(NotReadyReason::UnknownInstance {
+                            pod: observed.qualified_name(),
                             instance: uid.clone(),
                         }));
                     }
                 }
             }
-            _ => needs_of_pod(existing),
+            _ => pod_requirements(existing),
         };
         Ok(self.compile(pod, observed, needs)?)
     }
@@ -93,22 +93,22 @@ impl Extender {
         &mut self,
         pod: &v1::Pod,
         observed: &ObservedPod,
-        needs: VmRequirements,
+        requirements: VmRequirements,
     ) -> Result<Request, InvalidField> {
-        let parts = PodSpecParts::from_pod(pod, &observed.existing.pod);
-        let request = self.reservations.engine.compile_request(&parts, needs);
-        request.map_err(|invalid| InvalidField::new(observed.title(), invalid))
+        let parts = PodFields::from_pod(pod, &observed.existing.pod);
+        let request = self.reservations.engine.compile_request(&parts, requirements);
+        request.map_err(|invalid| InvalidField::new(observed.qualified_name(), invalid))
     }
 
     /// Returns the host with this name, or the reason why the host does not accept the pod. A host whose free zones are
     /// unknown accepts pods without exclusive CPUs and huge pages.
-    pub(super) fn usable_host(
+    pub(super) fn find_usable_host(
         &self,
         name: &str,
-        has_exclusive: bool,
+        has_exclusive_resources: bool,
     ) -> Result<HostId, &'static str> {
-        let host = self.reservations.engine.host(name).ok_or(NO_REPORT)?;
-        match self.availability.get(host).refusal(has_exclusive) {
+        let host = self.reservations.engine.host(name).ok_or(NO_REPORT_REASON)?;
+        match self.availability.get(host).refusal_reason(has_exclusive_resources) {
             Some(reason) => Err(reason),
             None => Ok(host),
         }
@@ -129,33 +129,33 @@ impl Extender {
     /// Removes the reservation of a pod, and marks its host as changed.
     pub(super) fn release(&mut self, uid: &str) {
         if let Some(host) = self.reservations.release(uid) {
-            self.queue.refused.host_changed(host);
+            self.queue.refused_pods.mark_host_changed(host);
         }
     }
 
     /// Ends the wait of a host for the removal of a pod. Marks the host as changed if the host awaited the removal.
     pub(super) fn end_removal_wait(&mut self, host: HostId, uid: &str) {
         if self.availability.end_removal_wait(host, uid) {
-            self.queue.refused.host_changed(host);
+            self.queue.refused_pods.mark_host_changed(host);
         }
     }
 
     /// Returns true if any pod waits for free resources.
     #[must_use]
-    pub fn has_waiting_pods(&self) -> bool {
-        self.queue.refused.len() > 0
+    pub fn has_refused_pods(&self) -> bool {
+        self.queue.refused_pods.len() > 0
     }
 
     /// Returns the hosts on which refused pods now fit. The caller patches the Nodes of these hosts, so that
     /// kube-scheduler tries the pods again.
     pub fn take_hosts_to_patch(&mut self) -> Vec<String> {
-        if !self.queue.refused.may_find_host() {
+        if !self.queue.refused_pods.may_find_host() {
             return Vec::new();
         }
         let Self { queue, reservations, availability, .. } = self;
         let is_available = |host| availability.get(host) == Availability::Available;
-        let all_available = availability.is_all_available();
-        let hosts = queue.refused.take_hosts_with_room(
+        let all_available = availability.are_all_available();
+        let hosts = queue.refused_pods.take_hosts_with_resources(
             &mut reservations.engine,
             is_available,
             all_available,
@@ -166,27 +166,27 @@ impl Extender {
     }
 
     /// Releases expired reservations, and ends waits that have timed out.
-    pub fn tick(&mut self, now: Instant) {
-        for uid in self.reservations.records.expired(now) {
+    pub fn expire_timeouts(&mut self, now: Instant) {
+        for uid in self.reservations.records.expired_reservations(now) {
             let reservation = self.reservations.get(&uid);
             let host = reservation
                 .and_then(|reservation| self.reservations.engine.host(&reservation.host));
             self.release(&uid);
             host.into_iter().for_each(|host| self.end_removal_wait(host, &uid));
         }
-        for host in self.availability.expire_reports(now) {
-            self.queue.refused.host_changed(host);
+        for host in self.availability.expire_report_waits(now) {
+            self.queue.refused_pods.mark_host_changed(host);
         }
         self.queue.expire(now);
     }
 
     /// Releases the reservations in stage [`Stage::Kept`] of the VMs for which `has_ended` returns true. `has_ended` is
     /// called with the UID of the VirtualMachineInstance.
-    pub(super) fn release_kept(&mut self, has_ended: impl Fn(&str) -> bool) {
+    pub(super) fn release_kept_reservations(&mut self, has_ended: impl Fn(&str) -> bool) {
         let kept = self.reservations.records.unbound_reservations().filter(|(_, reservation)| {
             let vm = reservation.vm.as_ref();
             matches!(reservation.stage, Stage::Kept { .. })
-                && vm.is_some_and(|vm| has_ended(&vm.instance))
+                && vm.is_some_and(|vm| has_ended(&vm.instance_uid))
         });
         let kept: Vec<Arc<str>> = kept.map(|(uid, _)| Arc::clone(uid)).collect();
         for uid in kept {
@@ -197,7 +197,7 @@ impl Extender {
 
 /// Returns a pod's requirements for a host, derived from its containers. This is for a pod that belongs to no VM, and
 /// for all pods if KubeVirt is not installed.
-fn needs_of_pod(existing: &ExistingPod) -> VmRequirements {
+fn pod_requirements(existing: &ExistingPod) -> VmRequirements {
     let is_pinned = existing.pod.has_exclusive_cpus();
     let class = if is_pinned { berth_api::Class::Performance } else { berth_api::Class::default() };
     VmRequirements {
@@ -205,6 +205,6 @@ fn needs_of_pod(existing: &ExistingPod) -> VmRequirements {
         is_emulated: existing.pod.is_emulated(),
         is_pinned,
         class,
-        numa: None,
+        numa_guest_memory: None,
     }
 }

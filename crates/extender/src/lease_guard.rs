@@ -56,13 +56,13 @@ pub enum LeaseError {
 pub struct LeaseGuard {
     host: String,
     /// Last `renewTime` that was read, and the time at which this value was first read.
-    renewed: Option<(String, Instant)>,
+    last_renewal: Option<(String, Instant)>,
     /// Holder and `acquireTime` that were read last, and the time at which these values were first read.
-    acquired: Option<(String, String, Instant)>,
+    last_acquisition: Option<(String, String, Instant)>,
     /// Time at which the read with the latest result began.
     last_read: Option<Instant>,
     /// Time at which the last read began, if this pod's scheduler held the Lease and may decide.
-    held_at: Option<Instant>,
+    last_held_read: Option<Instant>,
 }
 
 impl LeaseGuard {
@@ -75,7 +75,7 @@ impl LeaseGuard {
     /// Returns true if the last read is still valid and this pod's scheduler held the Lease.
     #[must_use]
     pub fn is_held(&self, now: Instant) -> bool {
-        self.held_at.is_some_and(|at| now.saturating_duration_since(at) < READ_VALIDITY)
+        self.last_held_read.is_some_and(|at| now.saturating_duration_since(at) < READ_VALIDITY)
     }
 
     /// Updates the state with the Lease from a read that began at `read_started` and has just returned.
@@ -92,25 +92,25 @@ impl LeaseGuard {
             return Err(LeaseError::Outdated);
         }
         self.last_read = Some(read_started);
-        self.held_at = None;
+        self.last_held_read = None;
         let spec = lease.and_then(|lease| lease.spec.as_ref());
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
         let Some(spec) = spec.filter(|_| !holder.is_empty()) else {
-            self.renewed = None;
+            self.last_renewal = None;
             return Err(LeaseError::NoHolder);
         };
         if holder.rsplit_once('_').map(|(host, _)| host) != Some(self.host.as_str()) {
-            self.renewed = None;
+            self.last_renewal = None;
             let (holder, host) = (holder.to_owned(), self.host.clone());
             return Err(LeaseError::OtherHolder { holder, host });
         }
         let time = spec.renew_time.as_ref().map(|time| time.0);
         let renewed = time.map(|time| time.to_string()).unwrap_or_default();
-        let since = match &self.renewed {
+        let since = match &self.last_renewal {
             Some((known, since)) if *known == renewed => *since,
             _ => read_started,
         };
-        self.renewed = Some((renewed, since));
+        self.last_renewal = Some((renewed, since));
         let seconds = u64::try_from(spec.lease_duration_seconds.unwrap_or_default());
         let lease_duration = Duration::from_secs(seconds.unwrap_or_default());
         if read_started.saturating_duration_since(since) >= lease_duration {
@@ -122,7 +122,7 @@ impl LeaseGuard {
         let held_for = time.zip(acquired).map(|(now, then)| now.duration_since(then));
         let held_for = held_for.and_then(|held| Duration::try_from(held).ok()).unwrap_or_default();
         let acquire_time = acquired.map(|time| time.to_string()).unwrap_or_default();
-        let since = match &self.acquired {
+        let since = match &self.last_acquisition {
             Some((last_holder, last_acquire_time, since))
                 if *last_holder == *holder && *last_acquire_time == acquire_time =>
             {
@@ -130,12 +130,12 @@ impl LeaseGuard {
             }
             _ => now,
         };
-        self.acquired = Some((holder.to_owned(), acquire_time, since));
+        self.last_acquisition = Some((holder.to_owned(), acquire_time, since));
         let held_for = held_for.max(read_started.saturating_duration_since(since));
         if spec.lease_transitions.unwrap_or_default() > 0 && held_for < TAKEOVER_DELAY {
             return Err(LeaseError::JustAcquired { holder: holder.to_owned() });
         }
-        self.held_at = Some(read_started);
+        self.last_held_read = Some(read_started);
         Ok(())
     }
 }
@@ -153,21 +153,28 @@ mod tests {
         .unwrap()
     }
 
-    fn read(guard: &mut LeaseGuard, now: Instant, lease: Option<&Lease>) -> Result<(), LeaseError> {
+    fn update_guard(
+        guard: &mut LeaseGuard,
+        now: Instant,
+        lease: Option<&Lease>,
+    ) -> Result<(), LeaseError> {
         guard.update(now, now, lease)
     }
 
     #[test]
-    fn only_the_pod_whose_scheduler_holds_it_decides() {
+    fn lease_is_held_only_by_the_pod_of_the_holder() {
         let now = Instant::now();
         let mut guard = LeaseGuard::new("berth-controller-a");
         let later = "2026-01-01T00:00:09.000000Z";
         for other in ["berth-controller-b_1", "berth-controller-a", "berth-controller-a_b_1", ""] {
-            assert!(read(&mut guard, now, Some(&lease(other, later, 1))).is_err(), "{other}");
+            assert!(
+                update_guard(&mut guard, now, Some(&lease(other, later, 1))).is_err(),
+                "{other}"
+            );
             assert!(!guard.is_held(now));
         }
-        assert!(read(&mut guard, now, None).is_err());
-        read(&mut guard, now, Some(&lease("berth-controller-a_1", later, 1))).unwrap();
+        assert!(update_guard(&mut guard, now, None).is_err());
+        update_guard(&mut guard, now, Some(&lease("berth-controller-a_1", later, 1))).unwrap();
         assert!(guard.is_held(now) && !guard.is_held(now + READ_VALIDITY));
     }
 
@@ -176,22 +183,25 @@ mod tests {
         let now = Instant::now();
         let mut guard = LeaseGuard::new("a");
         let same = lease("a_1", "2026-01-01T00:00:09.000000Z", 1);
-        read(&mut guard, now, Some(&same)).unwrap();
-        read(&mut guard, now + Duration::from_secs(14), Some(&same)).unwrap();
-        assert!(read(&mut guard, now + Duration::from_secs(15), Some(&same)).is_err());
+        update_guard(&mut guard, now, Some(&same)).unwrap();
+        update_guard(&mut guard, now + Duration::from_secs(14), Some(&same)).unwrap();
+        assert!(update_guard(&mut guard, now + Duration::from_secs(15), Some(&same)).is_err());
         let new = lease("a_1", "2026-01-01T00:00:11.000000Z", 1);
-        read(&mut guard, now + Duration::from_secs(16), Some(&new)).unwrap();
+        update_guard(&mut guard, now + Duration::from_secs(16), Some(&new)).unwrap();
     }
 
     #[test]
-    fn the_guard_waits_after_another_holder() {
+    fn guard_waits_after_another_holder() {
         let now = Instant::now();
         let mut guard = LeaseGuard::new("a");
         assert!(
-            read(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:02.000000Z", 1))).is_err()
+            update_guard(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:02.000000Z", 1)))
+                .is_err()
         );
-        read(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:04.000000Z", 1))).unwrap();
-        read(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:00.000000Z", 0))).unwrap();
+        update_guard(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:04.000000Z", 1)))
+            .unwrap();
+        update_guard(&mut guard, now, Some(&lease("a_1", "2026-01-01T00:00:00.000000Z", 0)))
+            .unwrap();
     }
 
     #[test]
@@ -201,7 +211,7 @@ mod tests {
         for (second, is_ours) in [(0, false), (3, false), (4, true), (5, true)] {
             // The clock of the holder was set back: the renewals, one each second, are an hour before `acquireTime`.
             let renewed = format!("2025-12-31T23:00:0{second}.000000Z");
-            let read = read(
+            let read = update_guard(
                 &mut guard,
                 now + Duration::from_secs(second),
                 Some(&lease("a_1", &renewed, 1)),

@@ -67,7 +67,7 @@ impl KubeletRefusal {
 
     /// Returns the value of the metric's label `reason`.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub const fn metric_label(self) -> &'static str {
         match self {
             Self::TopologyAffinity => "topology_affinity",
             Self::SmtAlignment => "smt_alignment",
@@ -85,7 +85,7 @@ impl ObservedPod {
     /// Returns an error if a resource quantity is malformed.
     pub fn read(pod: &v1::Pod) -> Result<Self, Invalid> {
         let mut existing = ExistingPod::read(pod)?;
-        if !belongs_to_instance(pod, existing.vmi_uid.as_deref()) {
+        if !is_owned_by_instance(pod, existing.vmi_uid.as_deref()) {
             existing.vmi_uid = None;
             existing.migration_uid = None;
             existing.is_first_consumer = false;
@@ -132,14 +132,14 @@ impl ObservedPod {
 
     /// Returns kind, namespace and name for messages: `Pod namespace/name`.
     #[must_use]
-    pub fn title(&self) -> String {
+    pub fn qualified_name(&self) -> String {
         format!("Pod {}/{}", self.existing.namespace, self.existing.name)
     }
 }
 
 /// Returns true if the VirtualMachineInstance with this UID owns the pod. virt-controller sets the label and the
 /// owner reference (`renderLaunchManifest`), but every user who can create pods can set the label.
-fn belongs_to_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
+fn is_owned_by_instance(pod: &v1::Pod, uid: Option<&str>) -> bool {
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
     let is_instance = |owner: &OwnerReference| {
         owner.kind == "VirtualMachineInstance" && owner.api_version.starts_with("kubevirt.io/")

@@ -4,33 +4,33 @@ use std::collections::BTreeMap;
 
 use berth_kubevirt_render::launcher::Launcher;
 use berth_placement::engine::VmRequirements;
-use berth_placement::rules::PodSpecParts;
+use berth_placement::rules::PodFields;
 use k8s_openapi::api::core::v1::{Affinity, NodeAffinity, NodeSelector, Toleration};
 
 use super::extender::Extender;
-use super::pending_vm::{Claim, PendingVm, intersection};
+use super::pending_vm::{Claim, PendingVm, intersect_selectors};
 use super::reservation::{Reservation, Stage, VmKey};
 
 impl Extender {
     /// Sets the VMs that have no pod on a host, and the node selectors of the volumes of their claims. As soon as
     /// pods are listed, a host is reserved for each VM whose volumes only one host can reach.
     pub fn set_pending_vms(&mut self, vms: Vec<PendingVm>, volumes: BTreeMap<Claim, NodeSelector>) {
-        self.vms.pending = (vms, volumes);
+        self.virtual_machines.pending_vms = (vms, volumes);
     }
 
     /// For each VM without a pod whose volumes only one host can reach, reserves that host.
     pub(super) fn reserve_pending_vms(&mut self) {
-        let (mut vms, volumes) = std::mem::take(&mut self.vms.pending);
+        let (mut vms, volumes) = std::mem::take(&mut self.virtual_machines.pending_vms);
         vms.sort_by(|a, b| a.claims.cmp(&b.claims));
         for vm in vms {
-            let key = vm.key();
-            if self.reservations.records.holder(&key).is_some() {
+            let key = vm.vm_key();
+            if self.reservations.records.reservation_holder(&key).is_some() {
                 continue;
             }
             let mut selectors = vm.claims.iter().filter_map(|claim| volumes.get(claim));
             let Some(first) = selectors.next() else { continue };
             let Some(selector) =
-                selectors.try_fold(first.clone(), |all, first| intersection(&all, first))
+                selectors.try_fold(first.clone(), |all, first| intersect_selectors(&all, first))
             else {
                 continue;
             };
@@ -52,26 +52,26 @@ impl Extender {
             [Toleration { operator: Some("Exists".to_owned()), ..Toleration::default() }];
         let mut pod = pod.clone();
         pod.uid = format!("{}/launcher", vm.instance);
-        let needs = match self.vms.instance(&key) {
-            Some(instance) => instance.needs(&pod),
+        let needs = match self.virtual_machines.instance(&key) {
+            Some(instance) => instance.pod_requirements(&pod),
             None => VmRequirements::default(),
         };
-        let parts = PodSpecParts {
+        let parts = PodFields {
             namespace,
             labels: Some(labels),
             is_terminating: false,
             node_selector: None,
             affinity: Some(&affinity),
             tolerations: &tolerations,
-            spread: &[],
+            spread_constraints: &[],
             containers: &pod,
         };
         let engine = &mut self.reservations.engine;
         let Ok(request) = engine.compile_request(&parts, needs) else { return };
-        let mut hosts = engine.candidates(&request);
+        let mut hosts = engine.candidate_hosts(&request);
         // If several hosts can reach the volumes, no host is reserved, because the VM can start on another host.
         let (Some(host), None) = (hosts.next(), hosts.next()) else { return };
-        if engine.place(&request, Some(&[host])).is_none() {
+        if engine.place_pod(&request, Some(&[host])).is_none() {
             return;
         }
         let name = engine.reported_host(host).map_or("", |facts| facts.name.as_str());
@@ -82,8 +82,8 @@ impl Extender {
             vm: Some(key),
             is_first_consumer: true,
             content_hash: 0,
-            is_seen: false,
-            is_listed: false,
+            is_observed_on_host: false,
+            is_in_report: false,
             is_terminating: false,
         };
         self.reservations.records.insert(&pod.uid, reservation);

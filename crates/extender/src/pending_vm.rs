@@ -31,7 +31,7 @@ pub struct PendingVm {
 
 /// Returns the node selector of a volume that will be provisioned on this node.
 #[must_use]
-pub fn node_selector(node: &str) -> NodeSelector {
+pub fn selector_for_node(node: &str) -> NodeSelector {
     let name = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),
         operator: "In".to_owned(),
@@ -60,13 +60,13 @@ impl PendingVm {
             return Ok(None);
         }
         let volumes = object.pointer("/spec/volumes").and_then(Value::as_array);
-        let names = volumes.into_iter().flatten().filter_map(claim);
+        let names = volumes.into_iter().flatten().filter_map(claim_name);
         let claims: Vec<Claim> =
             names.map(|name| (namespace.to_owned(), name.to_owned())).collect();
         if claims.is_empty() {
             return Ok(None);
         }
-        let machine = Machine::read(object)?.ok_or(VmError::OtherKind)?;
+        let machine = Machine::read(object)?.ok_or(VmError::WrongKind)?;
         // Device plugin resources of networks are left out, because the launcher pod requests them only after its
         // creation.
         let networks = object.pointer("/spec/networks").and_then(Value::as_array);
@@ -89,22 +89,25 @@ impl PendingVm {
         self.claims.iter()
     }
 
-    pub(super) fn key(&self) -> VmKey {
+    pub(super) fn vm_key(&self) -> VmKey {
         let (namespace, instance) = (self.launcher.namespace.clone(), self.instance.clone());
-        VmKey { namespace, instance, migration: String::new() }
+        VmKey { namespace, instance_uid: instance, migration_uid: String::new() }
     }
 }
 
 /// Returns the claim of a KubeVirt volume (KubeVirt `PVCNameFromVirtVolume`). The claim of a DataVolume has the same
 /// name as the DataVolume.
-fn claim(volume: &Value) -> Option<&str> {
+fn claim_name(volume: &Value) -> Option<&str> {
     let names = ["/persistentVolumeClaim/claimName", "/dataVolume/name"];
     names.into_iter().find_map(|pointer| volume.pointer(pointer)?.as_str())
 }
 
 /// Returns a node selector that matches the nodes that both selectors match; `None` if no term remains, or if there
 /// are more than [`MAX_TERMS`] terms.
-pub(super) fn intersection(first: &NodeSelector, other: &NodeSelector) -> Option<NodeSelector> {
+pub(super) fn intersect_selectors(
+    first: &NodeSelector,
+    other: &NodeSelector,
+) -> Option<NodeSelector> {
     let join = |a: &Option<Vec<NodeSelectorRequirement>>,
                 b: &Option<Vec<NodeSelectorRequirement>>| {
         Some(a.iter().chain(b).flatten().cloned().collect())
@@ -133,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_selectors_of_several_volumes_are_joined() {
+    fn selectors_of_several_volumes_are_intersected() {
         let selector_term = |key: &str, value: &str| NodeSelectorTerm {
             match_expressions: Some(vec![NodeSelectorRequirement {
                 key: key.to_owned(),
@@ -145,13 +148,17 @@ mod tests {
         let zone_selector = NodeSelector {
             node_selector_terms: vec![selector_term("zone", "a"), selector_term("zone", "b")],
         };
-        let joined = intersection(&zone_selector, &node_selector("host")).unwrap();
+        let joined = intersect_selectors(&zone_selector, &selector_for_node("host")).unwrap();
         assert_eq!(joined.node_selector_terms.len(), 2);
         for term in &joined.node_selector_terms {
             let count = |all: &Option<Vec<NodeSelectorRequirement>>| all.iter().flatten().count();
             assert_eq!((count(&term.match_expressions), count(&term.match_fields)), (1, 1));
         }
         let empty = NodeSelector { node_selector_terms: vec![NodeSelectorTerm::default()] };
-        assert_eq!(intersection(&zone_selector, &empty), None, "an empty term matches no node");
+        assert_eq!(
+            intersect_selectors(&zone_selector, &empty),
+            None,
+            "an empty term matches no node"
+        );
     }
 }

@@ -17,10 +17,10 @@ const DELETED_RETENTION: Duration = Duration::from_secs(60);
 /// Pods without a host, and pods that were recently deleted.
 #[derive(Debug, Default)]
 pub(super) struct PodQueue {
-    pub(super) unassigned: UnassignedPods,
-    pub(super) refused: RefusedPods,
+    pub(super) unassigned_pods: UnassignedPods,
+    pub(super) refused_pods: RefusedPods,
     pub(super) unknown_instances: UnknownInstances,
-    deleted: HashMap<String, Instant>,
+    deletion_times: HashMap<String, Instant>,
 }
 
 impl PodQueue {
@@ -29,36 +29,38 @@ impl PodQueue {
         if self.is_deleted(observed.uid()) {
             return false;
         }
-        self.unassigned.insert(pod, observed);
+        self.unassigned_pods.insert(pod, observed);
         true
     }
 
     /// Removes a pod that is now on a host.
     pub(super) fn mark_assigned(&mut self, uid: &str) {
-        self.unassigned.remove(uid);
-        self.refused.remove(uid);
+        self.unassigned_pods.remove(uid);
+        self.refused_pods.remove(uid);
     }
 
     /// Removes a pod that has a reservation from the refused pods. The pod remains among the unassigned pods until it
     /// is bound.
     pub(super) fn mark_reserved(&mut self, uid: &str) {
-        self.refused.remove(uid);
+        self.refused_pods.remove(uid);
         self.unknown_instances.remove(uid);
     }
 
     /// Removes a pod that was deleted or has ended, and remembers its UID for [`DELETED_RETENTION`].
     pub(super) fn mark_deleted(&mut self, now: Instant, uid: &str) {
         self.mark_assigned(uid);
-        self.deleted.insert(uid.to_owned(), now);
+        self.deletion_times.insert(uid.to_owned(), now);
     }
 
     pub(super) fn is_deleted(&self, uid: &str) -> bool {
-        self.deleted.contains_key(uid)
+        self.deletion_times.contains_key(uid)
     }
 
     /// Removes the entries that have expired.
     pub(super) fn expire(&mut self, now: Instant) {
-        let Self { unassigned, unknown_instances, deleted, .. } = self;
+        let Self {
+            unassigned_pods: unassigned, unknown_instances, deletion_times: deleted, ..
+        } = self;
         unknown_instances.expire(now, |uid| unassigned.get(uid).is_some());
         deleted.retain(|_, since| now.saturating_duration_since(*since) < DELETED_RETENTION);
     }

@@ -14,11 +14,11 @@ const MAX_CLASSES: usize = 64;
 
 /// Short reasons why hosts refuse pods, by request class.
 #[derive(Debug, Default)]
-pub(super) struct RefusalCache(HashMap<RequestClassKey, ClassRefusals>);
+pub(super) struct RefusalCache(HashMap<RequestClassKey, ClassRefusalReasons>);
 
 /// Reasons of hosts for one request class.
 #[derive(Debug, Default)]
-pub(super) struct ClassRefusals {
+pub(super) struct ClassRefusalReasons {
     /// Number of the last host change that is taken into account.
     last_change: u64,
     reasons: Vec<Option<Cow<'static, str>>>,
@@ -28,10 +28,14 @@ impl RefusalCache {
     /// Removes the reasons for the request class of a pod from the cache and returns them, without the reasons of
     /// hosts that have changed. For a pod whose rules depend on other pods, returns no reasons, because such a pod
     /// has no class.
-    pub(super) fn take(&mut self, engine: &Engine, request: &Request) -> ClassRefusals {
+    pub(super) fn take_reasons(
+        &mut self,
+        engine: &Engine,
+        request: &Request,
+    ) -> ClassRefusalReasons {
         let cached = engine.class_key(request).and_then(|class| self.0.remove(class));
         let mut cached = cached.unwrap_or_default();
-        match engine.changed_since(cached.last_change) {
+        match engine.hosts_changed_since(cached.last_change) {
             Some(changed) => {
                 for host in changed {
                     if let Some(reason) = cached.reasons.get_mut(host.index()) {
@@ -41,11 +45,16 @@ impl RefusalCache {
             }
             None => cached.reasons.clear(),
         }
-        cached.last_change = engine.last_change();
+        cached.last_change = engine.last_change_number();
         cached
     }
 
-    pub(super) fn insert(&mut self, engine: &Engine, request: &Request, refusals: ClassRefusals) {
+    pub(super) fn insert(
+        &mut self,
+        engine: &Engine,
+        request: &Request,
+        refusals: ClassRefusalReasons,
+    ) {
         let Some(class) = engine.class_key(request) else { return };
         if self.0.len() >= MAX_CLASSES {
             self.0.clear();
@@ -54,7 +63,7 @@ impl RefusalCache {
     }
 }
 
-impl ClassRefusals {
+impl ClassRefusalReasons {
     /// Returns the reason why a host refuses the pod, from the cache if the cache has it.
     pub(super) fn reason(
         &mut self,

@@ -19,7 +19,7 @@ struct RefusedPod {
     is_retry_requested: bool,
     /// Number of the round since which a full scan of the hosts is due for the pod; `None` if only changed hosts need
     /// to be checked.
-    scan_due: Option<u64>,
+    scan_due_since: Option<u64>,
     /// Host that is reserved for the pod's VM. The engine counts the reserved resources as used, although this pod
     /// may use them.
     reserved_host: Option<Arc<str>>,
@@ -30,9 +30,9 @@ struct RefusedPod {
 pub(super) struct RefusedPods {
     pods: BTreeMap<Arc<str>, RefusedPod>,
     /// Hosts that may have more free resources than before.
-    changed: BTreeSet<HostId>,
-    /// Number of the next call of [`Self::take_hosts_with_room`].
-    round: u64,
+    changed_hosts: BTreeSet<HostId>,
+    /// Number of the next call of [`Self::take_hosts_with_resources`].
+    round_number: u64,
 }
 
 /// Maximum number of changed hosts that are checked individually. For more hosts, a search by the engine is faster.
@@ -48,14 +48,14 @@ impl RefusedPods {
 
     /// Inserts a pod for which the hosts have not been scanned, so that the next round scans them.
     pub(super) fn insert_unscanned(&mut self, request: &Request) {
-        self.add(request, Some(self.round), None);
+        self.add(request, Some(self.round_number), None);
     }
 
     fn add(&mut self, request: &Request, scan_due: Option<u64>, reserved_host: Option<Arc<str>>) {
         let pod = RefusedPod {
             request: request.clone(),
             is_retry_requested: false,
-            scan_due,
+            scan_due_since: scan_due,
             reserved_host,
         };
         self.pods.insert(request.uid().into(), pod);
@@ -74,52 +74,56 @@ impl RefusedPods {
     }
 
     /// Records that a host may have more free resources than before.
-    pub(super) fn host_changed(&mut self, host: HostId) {
+    pub(super) fn mark_host_changed(&mut self, host: HostId) {
         if !self.pods.is_empty() {
-            self.changed.insert(host);
+            self.changed_hosts.insert(host);
         }
     }
 
     /// Schedules a full scan for all pods. This is needed after a change of a Node: rules that count hosts may then
     /// have another result on any host.
-    pub(super) fn scan_all(&mut self) {
+    pub(super) fn schedule_full_scan(&mut self) {
         for pod in self.pods.values_mut() {
-            pod.scan_due.get_or_insert(self.round);
+            pod.scan_due_since.get_or_insert(self.round_number);
             pod.is_retry_requested = false;
         }
     }
 
-    /// Returns true if a call of [`Self::take_hosts_with_room`] may find a host.
+    /// Returns true if a call of [`Self::take_hosts_with_resources`] may find a host.
     pub(super) fn may_find_host(&self) -> bool {
-        let is_due =
-            || self.pods.values().any(|pod| pod.scan_due.is_some() && !pod.is_retry_requested);
-        !self.changed.is_empty() || is_due()
+        let is_due = || {
+            self.pods.values().any(|pod| pod.scan_due_since.is_some() && !pod.is_retry_requested)
+        };
+        !self.changed_hosts.is_empty() || is_due()
     }
 
     /// Returns the hosts on which a waiting pod now fits, and records that a retry of these pods is requested.
-    /// `all_available` may be true only if `is_available` is true for every host; the search is then faster.
-    pub(super) fn take_hosts_with_room(
+    /// `are_all_available` may be true only if `is_available` is true for every host; the search is then faster.
+    pub(super) fn take_hosts_with_resources(
         &mut self,
         engine: &mut Engine,
         is_available: impl Fn(HostId) -> bool,
-        all_available: bool,
+        are_all_available: bool,
     ) -> BTreeSet<HostId> {
         let usable = || engine.hosts().map(|(host, _)| host).filter(|host| is_available(*host));
-        let candidates: Option<Vec<HostId>> = (!all_available).then(|| usable().collect());
-        let changed = std::mem::take(&mut self.changed);
+        let candidates: Option<Vec<HostId>> = (!are_all_available).then(|| usable().collect());
+        let changed = std::mem::take(&mut self.changed_hosts);
         let mut searched: HashSet<RequestClassKey> = HashSet::new();
         let mut classes_with_host: HashSet<RequestClassKey> = HashSet::new();
         let mut hosts = BTreeSet::new();
-        let round = self.round;
-        self.round = round.wrapping_add(1);
+        let round = self.round_number;
+        self.round_number = round.wrapping_add(1);
         let awaits_retry = |pod: &&mut RefusedPod| !pod.is_retry_requested;
-        let (mut due, others): (Vec<_>, Vec<_>) =
-            self.pods.values_mut().filter(awaits_retry).partition(|pod| pod.scan_due.is_some());
+        let (mut due, others): (Vec<_>, Vec<_>) = self
+            .pods
+            .values_mut()
+            .filter(awaits_retry)
+            .partition(|pod| pod.scan_due_since.is_some());
         // The pods whose scan has been due longest come first, so that every pod is scanned eventually.
-        due.sort_by_key(|pod| pod.scan_due);
+        due.sort_by_key(|pod| pod.scan_due_since);
         let others = others.into_iter().filter(|_| !changed.is_empty());
         for pod in due.into_iter().chain(others) {
-            let scan_due = pod.scan_due.take();
+            let scan_due = pod.scan_due_since.take();
             let reserved_host = pod.reserved_host.as_deref().and_then(|host| engine.host(host));
             if let Some(host) = reserved_host.filter(|host| changed.contains(host)) {
                 pod.is_retry_requested = true;
@@ -134,11 +138,11 @@ impl RefusedPods {
                 continue;
             }
             if searched.len() >= MAX_CLASSES_PER_ROUND {
-                pod.scan_due = scan_due.or(Some(round));
+                pod.scan_due_since = scan_due.or(Some(round));
                 continue;
             }
             let host = if scan_due.is_some() || changed.len() > MAX_INDIVIDUAL_CHECKS {
-                engine.choose(&pod.request, candidates.as_deref())
+                engine.choose_host(&pod.request, candidates.as_deref())
             } else {
                 let fits = |host: &&HostId| {
                     is_available(**host)

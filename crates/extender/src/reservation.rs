@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use berth_kubevirt_render::launcher::ExistingPod;
 use berth_placement::engine::Request;
 
-use super::states::ReservationState;
+use super::state_transitions::ReservationState;
 
 /// Timeout of the reservation of a pod in a PodGroup. kube-scheduler 1.36 calls `filter` for each pod of the group and
 /// for each placement that it simulates, and does not report to an extender which placements it drops
@@ -23,9 +23,9 @@ pub(super) const BINDING_TIMEOUT: Duration = Duration::from_secs(60);
 pub(super) const LEAVING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time until every list of pods includes a pod that was bound, and maximum time for which a host awaits a
 /// report that agrees with its pods.
-pub(super) const LISTED_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Stage of a reservation; [`super::states`] has the transitions.
+/// Stage of a reservation; [`super::state_transitions`] has the transitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// `filter` has returned the host. The reservation expires at `until`.
@@ -79,16 +79,20 @@ impl Stage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct VmKey {
     pub(super) namespace: String,
-    pub(super) instance: String,
+    pub(super) instance_uid: String,
     /// UID of the migration whose target is the pod; empty if the pod is not the target of a migration.
-    pub(super) migration: String,
+    pub(super) migration_uid: String,
 }
 
 impl VmKey {
     pub(super) fn from_pod(existing: &ExistingPod) -> Option<Self> {
         let instance = existing.vmi_uid.clone()?;
         let migration = existing.migration_uid.clone().unwrap_or_default();
-        Some(Self { namespace: existing.namespace.clone(), instance, migration })
+        Some(Self {
+            namespace: existing.namespace.clone(),
+            instance_uid: instance,
+            migration_uid: migration,
+        })
     }
 }
 
@@ -103,21 +107,21 @@ pub(super) struct Reservation {
     /// `ObservedPod::content_hash` of the pod at the time of the reservation.
     pub(super) content_hash: u64,
     /// True once the watch has shown the pod on the host.
-    pub(super) is_seen: bool,
+    pub(super) is_observed_on_host: bool,
     /// True once a report has listed the pod.
-    pub(super) is_listed: bool,
+    pub(super) is_in_report: bool,
     pub(super) is_terminating: bool,
 }
 
 /// Returns true if the kubelet allocates exclusive CPUs or huge pages to the pod.
-pub(super) fn has_exclusive(request: &Request) -> bool {
+pub(super) fn has_exclusive_resources(request: &Request) -> bool {
     request.pinned_cpus() > 0 || request.page_size().is_some()
 }
 
 /// Returns true if the kubelet allocates no CPUs, memory or devices of a zone to the pod, so that the pod's position
 /// in the order of admission does not affect other pods: the kubelet's NUMA-aware managers handle only Guaranteed
 /// pods, and KubeVirt's own devices have no zone.
-pub(super) fn needs_no_zone_resources(request: &Request) -> bool {
+pub(super) fn has_no_zone_resources(request: &Request) -> bool {
     let pod = request.pod();
     let mut containers = pod.init_containers.iter().chain(&pod.containers);
     !pod.is_guaranteed()

@@ -9,29 +9,29 @@ use berth_placement::engine::{Engine, Request};
 use berth_placement::rules::HostId;
 
 use super::observed_pod::ObservedPod;
-use super::records::Records;
-use super::reservation::{Reservation, Stage, VmKey, has_exclusive};
+use super::reservation::{Reservation, Stage, VmKey, has_exclusive_resources};
+use super::reservation_records::ReservationRecords;
 
 /// The placement engine, and a record for each pod that has a reservation or is on a host.
 #[derive(Debug, Default)]
 pub(super) struct ReservationTable {
     pub(super) engine: Engine,
-    pub(super) records: Records,
+    pub(super) records: ReservationRecords,
 }
 
 /// Result of [`ReservationTable::restore`].
-pub(super) enum Restored {
+pub(super) enum RestoreResult {
     /// There was nothing to restore.
-    Nothing,
+    NotRestored,
     /// The pod's own reservation stays removed; this host may have more free resources than before.
-    Freed(HostId),
+    ReleasedHost(HostId),
     /// The VM's reservation is restored on this host.
-    Kept(Arc<str>),
+    RestoredHost(Arc<str>),
 }
 
 impl ReservationTable {
     pub(super) fn new() -> Self {
-        Self { engine: Engine::new(), records: Records::default() }
+        Self { engine: Engine::new(), records: ReservationRecords::default() }
     }
 
     pub(super) fn get(&self, uid: &str) -> Option<&Reservation> {
@@ -39,7 +39,7 @@ impl ReservationTable {
     }
 
     /// Returns true if the last report of a host lists the pod.
-    pub(super) fn is_listed(&self, host: HostId, uid: &str) -> bool {
+    pub(super) fn is_in_report(&self, host: HostId, uid: &str) -> bool {
         self.engine.reported_host(host).is_some_and(|facts| facts.allocation(uid).is_some())
     }
 
@@ -59,8 +59,8 @@ impl ReservationTable {
             vm: VmKey::from_pod(&pod.existing),
             is_first_consumer: pod.existing.is_first_consumer,
             content_hash: pod.content_hash,
-            is_seen: false,
-            is_listed: false,
+            is_observed_on_host: false,
+            is_in_report: false,
             is_terminating: false,
         };
         self.records.insert(pod.uid(), reservation);
@@ -70,52 +70,52 @@ impl ReservationTable {
     /// if there was no reservation, or if the engine does not know the host.
     pub(super) fn release(&mut self, uid: &str) -> Option<HostId> {
         let reservation = self.records.remove(uid)?;
-        self.engine.remove(uid);
+        self.engine.remove_pod(uid);
         self.engine.host(&reservation.host)
     }
 
     /// Removes and returns the reservation of the pod or, if it has none, the reservation of its VM, so that the pod
     /// can be placed again. Leaves a reservation whose binding was sent.
-    pub(super) fn remove_for_pod(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
+    pub(super) fn take_for_pod(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
         let own = self.records.get(pod.uid()).map(|_| Arc::from(pod.uid()));
         let uid = own.or_else(|| {
-            let holder = self.records.holder(&VmKey::from_pod(&pod.existing)?)?;
+            let holder = self.records.reservation_holder(&VmKey::from_pod(&pod.existing)?)?;
             self.records.get(holder)?.stage.is_movable().then(|| Arc::clone(holder))
         })?;
         let reservation =
             self.records.get(&uid).filter(|reservation| reservation.stage.is_movable())?.clone();
-        self.engine.remove(&uid);
+        self.engine.remove_pod(&uid);
         self.records.remove(&uid);
         Some((uid, reservation))
     }
 
-    /// Restores the reservation of a VM that [`Self::remove_for_pod`] has removed, if the pod was then not placed. The
+    /// Restores the reservation of a VM that [`Self::take_for_pod`] has removed, if the pod was then not placed. The
     /// pod's own reservation is not restored, because the pod does not fit on that host.
     pub(super) fn restore(
         &mut self,
         removed: Option<(Arc<str>, Reservation)>,
         pod: &ObservedPod,
-    ) -> Restored {
-        let Some((uid, reservation)) = removed else { return Restored::Nothing };
+    ) -> RestoreResult {
+        let Some((uid, reservation)) = removed else { return RestoreResult::NotRestored };
         let (name, host) = (Arc::clone(&reservation.host), self.engine.host(&reservation.host));
         if &*uid == pod.uid() || !matches!(reservation.stage, Stage::Kept { .. }) {
-            return host.map_or(Restored::Nothing, Restored::Freed);
+            return host.map_or(RestoreResult::NotRestored, RestoreResult::ReleasedHost);
         }
         let Some(host) = host else {
             // The host is unknown, but its Node may be created again.
             self.records.insert(&uid, reservation);
             self.records.mark_without_host(&uid);
-            return Restored::Nothing;
+            return RestoreResult::NotRestored;
         };
         // The reservation is restored even if the kubelet would not admit the pod; the next `filter` call for the pod
         // checks this.
         drop(self.engine.add_bound_pod(&reservation.request, host));
         self.records.insert(&uid, reservation);
-        Restored::Kept(name)
+        RestoreResult::RestoredHost(name)
     }
 
     /// Counts a pod on a Node without a report, so that the rules of other pods apply to the pod.
-    pub(super) fn count_unreported(&mut self, request: &Request, node: &str) {
+    pub(super) fn count_pod_on_unreported_node(&mut self, request: &Request, node: &str) {
         if let Some(node) = self.engine.node(node) {
             drop(self.engine.add_bound_pod(request, node));
         }
@@ -134,7 +134,7 @@ impl ReservationTable {
         };
         let mut pods_on_host = self.engine.pods_on_host(host).filter(|request| is_on_host(request));
         let mut listed = facts.allocations.iter();
-        pods_on_host.any(|request| has_exclusive(request) && !is_listed(request))
+        pods_on_host.any(|request| has_exclusive_resources(request) && !is_listed(request))
             || listed.any(|allocation| self.records.get(&allocation.uid).is_none())
     }
 }

@@ -17,12 +17,12 @@ pub struct StageCounts {
     /// Pods that have ended and whose resources the kubelet may not have released yet.
     pub leaving: usize,
     /// Pods that no host accepted.
-    pub waiting: usize,
+    pub refused: usize,
 }
 
 /// Free resources of all hosts, and the amounts of these resources that no VM can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FreeResources {
+pub struct FreeResourceTotals {
     /// Number of CPUs that can be pinned now.
     pub free_cpus: u64,
     /// Number of free CPUs in zones that have huge pages, none of which are free.
@@ -32,7 +32,7 @@ pub struct FreeResources {
     /// Free huge pages in zones whose pinnable CPUs are all allocated, in bytes.
     pub stranded_pages: u64,
     /// For each entry of [`VM_SIZES`], the number of zones with at least that many free CPUs.
-    pub zones: [u64; VM_SIZES.len()],
+    pub zones_by_vm_size: [u64; VM_SIZES.len()],
 }
 
 /// Numbers of CPUs that VMs commonly have.
@@ -42,8 +42,8 @@ impl Extender {
     /// Returns the number of pods in each stage.
     #[must_use]
     pub fn stage_counts(&self) -> StageCounts {
-        let waiting = self.queue.refused.len();
-        let mut counts = StageCounts { waiting, ..StageCounts::default() };
+        let waiting = self.queue.refused_pods.len();
+        let mut counts = StageCounts { refused: waiting, ..StageCounts::default() };
         let mut unbound = 0;
         for (_, reservation) in self.reservations.records.unbound_reservations() {
             unbound += 1;
@@ -61,23 +61,25 @@ impl Extender {
 
     /// Returns the sums of the free resources of all hosts with a usable report.
     #[must_use]
-    pub fn free_resources(&self) -> FreeResources {
-        let mut totals = FreeResources::default();
+    pub fn free_resources(&self) -> FreeResourceTotals {
+        let mut totals = FreeResourceTotals::default();
         let engine = &self.reservations.engine;
         let usable = engine.hosts().filter(|(host, _)| !self.availability.is_unusable(*host));
         for (host, _) in usable {
-            for zone in engine.state(host).into_iter().flat_map(|state| state.free_by_zone()) {
-                let (pages, total_pages) = zone.all_pages();
+            for zone in
+                engine.kubelet_state(host).into_iter().flat_map(|state| state.free_by_zone())
+            {
+                let (pages, total_pages) = zone.free_and_total_pages_of_all_sizes();
                 let cpus = u64::from(zone.cpus);
                 totals.free_cpus += cpus;
                 totals.free_pages = totals.free_pages.saturating_add(pages);
                 if total_pages > 0 && pages == 0 {
                     totals.stranded_cpus += cpus;
                 }
-                if zone.all_cpus > 0 && zone.cpus == 0 {
+                if zone.total_cpus > 0 && zone.cpus == 0 {
                     totals.stranded_pages = totals.stranded_pages.saturating_add(pages);
                 }
-                for (count, size) in totals.zones.iter_mut().zip(VM_SIZES) {
+                for (count, size) in totals.zones_by_vm_size.iter_mut().zip(VM_SIZES) {
                     *count += u64::from(zone.cpus >= size);
                 }
             }

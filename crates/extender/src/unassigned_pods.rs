@@ -14,7 +14,7 @@ type Claim = (String, String);
 #[derive(Debug, Default)]
 pub(super) struct UnassignedPods {
     pods: BTreeMap<String, (Arc<Pod>, Vec<Claim>)>,
-    by_claim: HashMap<Claim, BTreeSet<String>>,
+    pods_by_claim: HashMap<Claim, BTreeSet<String>>,
 }
 
 impl UnassignedPods {
@@ -25,7 +25,7 @@ impl UnassignedPods {
         let claims = observed.claims.iter().map(|claim| (namespace.clone(), claim.clone()));
         let claims: Vec<Claim> = claims.collect();
         for claim in &claims {
-            self.by_claim.entry(claim.clone()).or_default().insert(observed.uid().to_owned());
+            self.pods_by_claim.entry(claim.clone()).or_default().insert(observed.uid().to_owned());
         }
         self.pods.insert(observed.uid().to_owned(), (pod, claims));
     }
@@ -34,10 +34,10 @@ impl UnassignedPods {
     pub(super) fn remove(&mut self, uid: &str) {
         let Some((_, claims)) = self.pods.remove(uid) else { return };
         for claim in claims {
-            if let Some(pods) = self.by_claim.get_mut(&claim) {
+            if let Some(pods) = self.pods_by_claim.get_mut(&claim) {
                 pods.remove(uid);
                 if pods.is_empty() {
-                    self.by_claim.remove(&claim);
+                    self.pods_by_claim.remove(&claim);
                 }
             }
         }
@@ -52,8 +52,8 @@ impl UnassignedPods {
     }
 
     /// Returns the pods that have a volume of this claim.
-    pub(super) fn with_claim(&self, claim: &Claim) -> Vec<Arc<Pod>> {
-        let uids = self.by_claim.get(claim).into_iter().flatten();
+    pub(super) fn pods_with_claim(&self, claim: &Claim) -> Vec<Arc<Pod>> {
+        let uids = self.pods_by_claim.get(claim).into_iter().flatten();
         uids.filter_map(|uid| self.get(uid).cloned()).collect()
     }
 }
@@ -62,7 +62,7 @@ impl UnassignedPods {
 mod tests {
     use super::*;
 
-    fn observed(uid: &str, claims: &[&str]) -> ObservedPod {
+    fn observed_pod(uid: &str, claims: &[&str]) -> ObservedPod {
         let mut observed = ObservedPod::default();
         observed.existing.pod.uid = uid.to_owned();
         observed.existing.namespace = "a".to_owned();
@@ -74,19 +74,19 @@ mod tests {
     fn pods_are_found_by_claim_until_they_are_removed() {
         let mut pods = UnassignedPods::default();
         let count = |pods: &UnassignedPods, claim: &str| {
-            pods.with_claim(&("a".to_owned(), claim.to_owned())).len()
+            pods.pods_with_claim(&("a".to_owned(), claim.to_owned())).len()
         };
-        pods.insert(Arc::default(), &observed("one", &["disk", "data"]));
-        pods.insert(Arc::default(), &observed("two", &["disk"]));
+        pods.insert(Arc::default(), &observed_pod("one", &["disk", "data"]));
+        pods.insert(Arc::default(), &observed_pod("two", &["disk"]));
         assert_eq!((count(&pods, "disk"), count(&pods, "data")), (2, 1));
         // The pod `two` now has a volume of another claim.
-        pods.insert(Arc::default(), &observed("two", &["data"]));
+        pods.insert(Arc::default(), &observed_pod("two", &["data"]));
         assert_eq!((count(&pods, "disk"), count(&pods, "data")), (1, 2));
         pods.remove("one");
         pods.remove("one");
         assert!(pods.get("one").is_none() && pods.get("two").is_some());
         assert_eq!((count(&pods, "disk"), count(&pods, "data")), (0, 1));
         pods.remove("two");
-        assert_eq!((pods.uids().count(), pods.by_claim.len()), (0, 0));
+        assert_eq!((pods.uids().count(), pods.pods_by_claim.len()), (0, 0));
     }
 }

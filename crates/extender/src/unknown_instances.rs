@@ -19,7 +19,7 @@ pub(super) struct UnknownInstances {
     /// For each pod by UID, the time of the first call and the UID of the instance that the pod names.
     pods: HashMap<String, (Instant, String)>,
     /// Namespaces whose pods are not held, each with the time at which their pods may be held again.
-    cooldown: HashMap<String, Instant>,
+    cooldown_ends: HashMap<String, Instant>,
 }
 
 impl UnknownInstances {
@@ -32,12 +32,12 @@ impl UnknownInstances {
         namespace: &str,
         instance: &str,
     ) -> bool {
-        let is_cooling_down = self.cooldown.get(namespace).is_some_and(|until| now < *until);
+        let is_cooling_down = self.cooldown_ends.get(namespace).is_some_and(|until| now < *until);
         if let Some((since, _)) = self.pods.get(pod) {
             let holds = now.saturating_duration_since(*since) < HOLD_DURATION;
             if !holds && !is_cooling_down {
                 let until = now.checked_add(HOLD_COOLDOWN).unwrap_or(now);
-                self.cooldown.insert(namespace.to_owned(), until);
+                self.cooldown_ends.insert(namespace.to_owned(), until);
             }
             return holds && !is_cooling_down;
         }
@@ -61,6 +61,6 @@ impl UnknownInstances {
     pub(super) fn expire(&mut self, now: Instant, is_pending: impl Fn(&str) -> bool) {
         let is_new = |since: Instant| now.saturating_duration_since(since) < HOLD_COOLDOWN;
         self.pods.retain(|pod, (since, _)| is_new(*since) || is_pending(pod));
-        self.cooldown.retain(|_, until| now < *until);
+        self.cooldown_ends.retain(|_, until| now < *until);
     }
 }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_enabled_controllers_count() {
+    fn only_enabled_controllers_are_returned() {
         let table = "#subsys_name\thierarchy\tnum_cgroups\tenabled\nmemory\t1\t2\t1\ncpuset 3 4 0\ncpu 1 1 1\n";
         assert_eq!(legacy_controllers(table), ["cpu", "memory"]);
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::CpuSet;
-use berth_api::infra_node::{CoreKind, CoreKindName, Cpu, UnknownReason};
+use berth_api::infra_node::{CoreKind, CoreType, Cpu, UnknownReason};
 
 use super::cpuinfo::CpuInfo;
 use super::isolation;
@@ -13,7 +13,7 @@ use super::topology::Topology;
 use crate::notes::Notes;
 use crate::root::Root;
 
-const CPUS: &str = "sys/devices/system/cpu";
+const CPU_FOLDER: &str = "sys/devices/system/cpu";
 
 /// Reads the CPU facts of the whole host.
 pub fn observe(
@@ -30,20 +30,21 @@ pub fn observe(
         value
     };
     let has_cpus = !topology.online.is_empty();
-    let nonzero_count = |n: usize| (topology.core_ids_known && n > 0).then(|| saturating_u32(n));
+    let nonzero_count =
+        |n: usize| (topology.are_core_ids_known && n > 0).then(|| saturating_u32(n));
     let no_topology =
         "neither /sys/devices/system/cpu/cpu*/topology nor /proc/cpuinfo contains this value";
-    let sockets = note_missing("sockets", nonzero_count(topology.sockets()), no_topology);
-    let cores = note_missing("cores", nonzero_count(topology.cores()), no_topology);
+    let sockets = note_missing("sockets", nonzero_count(topology.socket_count()), no_topology);
+    let cores = note_missing("cores", nonzero_count(topology.core_count()), no_topology);
     let threads_per_core =
-        note_missing("threadsPerCore", nonzero_count(topology.threads_per_core()), no_topology);
+        note_missing("threadsPerCore", nonzero_count(topology.max_threads_per_core()), no_topology);
     let threads = note_missing(
         "threads",
         has_cpus.then(|| saturating_u32(topology.online.len())),
         "neither /sys/devices/system/cpu nor /proc/cpuinfo lists a CPU",
     );
 
-    let core_kinds = core_kinds(root, topology);
+    let core_kinds = read_core_kinds(root, topology);
     Cpu {
         vendor: text_or_unknown(
             notes,
@@ -64,14 +65,14 @@ pub fn observe(
         online: cpus_or_unknown(notes, "online", has_cpus, &topology.online),
         offline: cpus_or_unknown(notes, "offline", has_cpus, &topology.offline),
         isolated: isolation::isolated_cpus(root, kernel, topology, notes),
-        nohz_full: isolation::nohz_full(root, kernel, topology, notes),
+        nohz_full: isolation::nohz_full_cpus(root, kernel, topology, notes),
         microcode: text_or_unknown(
             notes,
             "microcode",
-            common_value(info.microcode.clone()),
+            common_value_or_mixed(info.microcode.clone()),
             "/proc/cpuinfo has no microcode",
         ),
-        governor: governor(root, topology, notes),
+        governor: read_governor(root, topology, notes),
         hybrid: has_cpus.then_some(!core_kinds.is_empty()),
         core_kinds,
     }
@@ -98,15 +99,16 @@ fn cpus_or_unknown(notes: &mut Notes, name: &str, known: bool, value: &CpuSet) -
     known.then(|| value.clone())
 }
 
-fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<String> {
+fn read_governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<String> {
     // The cpufreq policies are read first, because one file covers many CPUs. Old kernels have the folder `cpufreq`
     // only below each CPU.
-    let policies = root.list_numbered(&format!("{CPUS}/cpufreq"), "policy");
+    let policies = root.list_numbered(&format!("{CPU_FOLDER}/cpufreq"), "policy");
     let files: Vec<String> = if policies.is_empty() {
-        let file = |id| format!("{CPUS}/cpu{id}/cpufreq/scaling_governor");
+        let file = |id| format!("{CPU_FOLDER}/cpu{id}/cpufreq/scaling_governor");
         topology.online.iter().map(file).collect()
     } else {
-        let file = |(_, name): &(u32, String)| format!("{CPUS}/cpufreq/{name}/scaling_governor");
+        let file =
+            |(_, name): &(u32, String)| format!("{CPU_FOLDER}/cpufreq/{name}/scaling_governor");
         policies.iter().map(file).collect()
     };
     let mut governors = BTreeSet::new();
@@ -118,15 +120,16 @@ fn governor(root: &Root, topology: &Topology, notes: &mut Notes) -> Option<Strin
             Err(_) => {}
         }
     }
-    let found = common_value(governors);
+    let found = common_value_or_mixed(governors);
     if found.is_none() {
-        let message = "no cpufreq driver is loaded: the firmware or the hypervisor sets the frequency";
+        let message =
+            "no cpufreq driver is loaded: the firmware or the hypervisor sets the frequency";
         notes.add_unknown("capabilities.cpu.governor", UnknownReason::NotFound, message);
     }
     found
 }
 
-fn common_value(values: BTreeSet<String>) -> Option<String> {
+fn common_value_or_mixed(values: BTreeSet<String>) -> Option<String> {
     let several = values.len() > 1;
     values.into_iter().next().map(|one| if several { "mixed".to_owned() } else { one })
 }
@@ -137,22 +140,24 @@ fn common_value(values: BTreeSet<String>) -> Option<String> {
 /// `cpu_capacity` on Arm; the size of the first-level data cache, which differs between Intel's two kinds, for old
 /// kernels and captures without PMU folders. Frequencies do not distinguish the kinds, because favoured cores have a
 /// higher maximum frequency than other cores of the same kind.
-fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
+fn read_core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
     let pmu_cpus = |name: &str| {
         let set = read_cpu_list(root, &format!("sys/devices/{name}/cpus")).ok()?;
         Some(set.intersection(&topology.online)).filter(|set| !set.is_empty())
     };
     let kinds = match (pmu_cpus("cpu_core"), pmu_cpus("cpu_atom")) {
         (Some(fast), Some(efficient)) => vec![
-            CoreKind { kind: CoreKindName::Performance, cpus: fast },
-            CoreKind { kind: CoreKindName::Efficiency, cpus: efficient },
+            CoreKind { kind: CoreType::Performance, cpus: fast },
+            CoreKind { kind: CoreType::Efficiency, cpus: efficient },
         ],
-        _ => group_by_value(root, topology, "cpu_capacity")
+        _ => core_kinds_by_value(root, topology, "cpu_capacity")
             // Hybrid processors are not sold for servers with two sockets, so the cache sizes of such servers are not
             // read.
             .or_else(|| {
-                let single_socket = topology.sockets() < 2;
-                single_socket.then(|| group_by_value(root, topology, "cache/index0/size")).flatten()
+                let single_socket = topology.socket_count() < 2;
+                single_socket
+                    .then(|| core_kinds_by_value(root, topology, "cache/index0/size"))
+                    .flatten()
             })
             .unwrap_or_default(),
     };
@@ -161,14 +166,14 @@ fn core_kinds(root: &Root, topology: &Topology) -> Vec<CoreKind> {
 
 /// Groups the CPUs by the number in a file below each CPU's folder; the CPUs with the highest number are the fast
 /// kind. Returns `None` if the first CPU has no such file, so that only one file is read on an ordinary host.
-fn group_by_value(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
+fn core_kinds_by_value(root: &Root, topology: &Topology, file: &str) -> Option<Vec<CoreKind>> {
     let read_value = |id: u32| -> Option<u64> {
-        let text = root.read(&format!("{CPUS}/cpu{id}/{file}")).ok()?;
+        let text = root.read(&format!("{CPU_FOLDER}/cpu{id}/{file}")).ok()?;
         text.trim_end_matches('K').parse().ok()
     };
     read_value(topology.online.first()?)?;
     let mut groups: BTreeMap<u64, CpuSet> = BTreeMap::new();
-    for cores in topology.cores_of(&topology.online) {
+    for cores in topology.cores_with_cpus(&topology.online) {
         if let Some(value) = cores.first().and_then(read_value) {
             let group = groups.entry(value).or_default();
             *group = group.union(cores);
@@ -176,9 +181,9 @@ fn group_by_value(root: &Root, topology: &Topology, file: &str) -> Option<Vec<Co
     }
     let (_, fast) = groups.pop_last()?;
     let efficient = groups.into_values().fold(CpuSet::new(), |all, set| all.union(&set));
-    let mut kinds = vec![CoreKind { kind: CoreKindName::Performance, cpus: fast }];
+    let mut kinds = vec![CoreKind { kind: CoreType::Performance, cpus: fast }];
     if !efficient.is_empty() {
-        kinds.push(CoreKind { kind: CoreKindName::Efficiency, cpus: efficient });
+        kinds.push(CoreKind { kind: CoreType::Efficiency, cpus: efficient });
     }
     Some(kinds)
 }

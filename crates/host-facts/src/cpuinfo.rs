@@ -43,7 +43,7 @@ const MAX_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;
 impl CpuInfo {
     /// Returns true if the first CPU has the flag.
     #[must_use]
-    pub fn has(&self, flag: &str) -> bool {
+    pub fn has_flag(&self, flag: &str) -> bool {
         self.flags.contains(flag)
     }
 
@@ -57,7 +57,7 @@ impl CpuInfo {
 
     /// Reads `/proc/cpuinfo` line by line, because the file may have many megabytes.
     pub fn observe(root: &Root, notes: &mut Notes) -> Self {
-        match root.lines("proc/cpuinfo") {
+        match root.open_lines("proc/cpuinfo") {
             Ok(mut lines) => Self::parse(&mut lines),
             Err(error) => {
                 if !error.is_not_found() {
@@ -85,13 +85,14 @@ impl CpuInfo {
         let Some(colon) = line.iter().position(|&b| b == b':') else { return };
         let (key, value) = line.split_at(colon);
         let key = key.trim_ascii();
-        let text = || String::from_utf8_lossy(&value[1..]).trim_matches(is_blank).to_owned();
+        let text =
+            || String::from_utf8_lossy(&value[1..]).trim_matches(is_white_space_or_nul).to_owned();
         match key {
-            b"processor" => self.new_processor(&text()),
+            b"processor" => self.add_processor(&text()),
             // s390 writes the whole block of a CPU in one line: `processor 3: version = FF, ...`
             _ if key.starts_with(b"processor ") => {
                 let id = String::from_utf8_lossy(&key[b"processor ".len()..]).into_owned();
-                self.new_processor(&id);
+                self.add_processor(&id);
             }
             b"vendor_id" | b"CPU implementer" => _ = self.vendor.get_or_insert_with(text),
             b"model name" | b"cpu" => {
@@ -114,7 +115,7 @@ impl CpuInfo {
         }
     }
 
-    fn new_processor(&mut self, id: &str) {
+    fn add_processor(&mut self, id: &str) {
         // Old Arm kernels write both `Processor` (a model name) and `processor`; only a number is the id of a logical
         // CPU.
         if let Ok(id) = id.trim().parse()
@@ -125,13 +126,13 @@ impl CpuInfo {
     }
 }
 
-const fn is_blank(c: char) -> bool {
+const fn is_white_space_or_nul(c: char) -> bool {
     c.is_whitespace() || c == '\0'
 }
 
 /// Replaces each run of white space by one space and trims the text: vendors pad model names with spaces.
 fn collapse_whitespace(text: &str) -> String {
-    crate::text::one_line(text).split_whitespace().collect::<Vec<_>>().join(" ")
+    crate::sanitize::sanitize_to_one_line(text).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
@@ -141,28 +142,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_the_text_fields_of_the_first_cpu_and_the_ids_of_all() {
+    fn cpuinfo_has_texts_of_first_cpu_and_ids_of_all() {
         let text = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t:   Intel(R)  Xeon(R)\n\
             microcode\t: 0x1\nphysical id\t: 1\ncore id\t\t: 5\nflags\t\t: fpu vmx\n\n\
             processor\t: 7\nvendor_id\t: Other\nmicrocode\t: 0x2\nflags\t: svm\n";
         let info = CpuInfo::parse(&mut text.as_bytes());
         assert_eq!(info.vendor.as_deref(), Some("GenuineIntel"));
         assert_eq!(info.model.as_deref(), Some("Intel(R) Xeon(R)"));
-        assert!(info.has("vmx") && !info.has("svm"));
+        assert!(info.has_flag("vmx") && !info.has_flag("svm"));
         assert_eq!(info.microcode.len(), 2);
         assert_eq!(info.processors[0], Processor { id: 0, package: Some(1), core: Some(5) });
         assert_eq!(info.processors[1], Processor { id: 7, package: None, core: None });
     }
 
     #[test]
-    fn flags_beyond_a_kilobyte_are_not_lost() {
+    fn long_line_of_flags_is_read_completely() {
         let text = format!("flags : {} svm\n", "x".repeat(2000));
-        assert!(CpuInfo::parse(&mut text.as_bytes()).has("svm"));
+        assert!(CpuInfo::parse(&mut text.as_bytes()).has_flag("svm"));
     }
 
     proptest! {
         #[test]
-        fn never_panics(bytes: Vec<u8>) {
+        fn parsing_never_panics(bytes: Vec<u8>) {
             CpuInfo::parse(&mut bytes.as_slice());
         }
     }

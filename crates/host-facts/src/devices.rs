@@ -10,7 +10,7 @@ const CONSOLE_VENDORS: [u16; 4] = [0x102b, 0x1a03, 0x1234, 0x1013];
 
 /// Returns graphics and compute accelerators, without their virtual functions.
 #[must_use]
-pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
+pub fn find_gpus(pci: &[PciDevice]) -> Vec<Gpu> {
     pci.iter()
         .filter(|device| device.is_gpu() && !device.is_virtual)
         .filter(|device| device.vendor.is_none_or(|vendor| !CONSOLE_VENDORS.contains(&vendor)))
@@ -27,7 +27,7 @@ pub fn gpus(pci: &[PciDevice]) -> Vec<Gpu> {
 
 /// Returns all PCI functions of any device class that can have virtual functions.
 #[must_use]
-pub fn physical_functions(pci: &[PciDevice]) -> Vec<PhysicalFunction> {
+pub fn find_physical_functions(pci: &[PciDevice]) -> Vec<PhysicalFunction> {
     pci.iter()
         .filter_map(|device| {
             let sriov = device.sriov?;

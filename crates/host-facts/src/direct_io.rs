@@ -41,7 +41,7 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
         .into_iter()
         .enumerate()
         .map(|(index, path)| {
-            let mount = mounts.containing(path);
+            let mount = mounts.find_containing(path);
             let size = mount.zip(disks.as_ref()).and_then(|(mount, disks)| {
                 let disk = disks
                     .iter()
@@ -49,7 +49,7 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
                 Some(Bytes(disk.total_space()))
             });
             let result = if root.is_live() {
-                test_path(root, path)
+                supports_direct_io(root, path)
             } else {
                 Err((
                     UnknownReason::CapturedTree,
@@ -72,7 +72,7 @@ pub fn observe(root: &Root, paths: &[String], mounts: &Mounts, notes: &mut Notes
 
 /// Opens an existing file in the folder with O_DIRECT for reading, and returns true if this succeeds. In a folder
 /// without files, opens an unnamed file (O_TMPFILE), which the kernel removes when it is closed.
-fn test_path(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
+fn supports_direct_io(root: &Root, path: &str) -> Result<bool, (UnknownReason, String)> {
     let folder = root.path().join(path.trim_start_matches('/'));
     let names = root.list(path).map_err(|error| (error.reason(), error.to_string()))?;
     let flags = OFlag::O_DIRECT | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;

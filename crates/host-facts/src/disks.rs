@@ -21,7 +21,7 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
         // Disks of iSCSI sessions, Fibre Channel ports and Ceph are on other machines.
         let sysfs_path = root.read_link(&format!("sys/class/block/{name}")).unwrap_or_default();
         let remote = ["/session", "/rport-", "/rbd"].iter().any(|part| sysfs_path.contains(part));
-        let remote = remote || name.starts_with("nvme") && !nvme::is_local(root, name);
+        let remote = remote || name.starts_with("nvme") && !nvme::is_local_drive(root, name);
         has_device
             && !hidden
             && !remote
@@ -36,7 +36,7 @@ pub fn observe(root: &Root) -> Option<(Vec<String>, Bytes)> {
     };
     let disks: Vec<String> =
         names.into_iter().filter(is_local_disk).filter(|name| is_first_path(name)).collect();
-    let size = |name: &String| root.parse::<u64>(&format!("sys/class/block/{name}/size")).ok();
+    let size = |name: &String| root.read_value::<u64>(&format!("sys/class/block/{name}/size")).ok();
     let sectors = disks.iter().filter_map(size).fold(0, u64::saturating_add);
     Some((disks, Bytes(sectors.saturating_mul(512))))
 }

@@ -1,14 +1,14 @@
 //! Facts about a host, as plain data.
 
 use berth_api::infra_node::{
-    Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, Unknown, Zone,
+    Cgroup, Cpu, DirectIo, Gpu, Iommu, Kvm, Machine, Memory, Nvme, UnknownFact, Zone,
 };
 
 use crate::ledger::Ledger;
 use crate::notes::Notes;
 use crate::root::ReadError;
 use crate::{
-    allocated, cpuinfo, kernel, ksm, kubelet, kvm, links, machine, pci, processes, topology,
+    cpuinfo, kernel, ksm, kubelet, kvm, links, machine, pci, pod_allocations, processes, topology,
 };
 
 /// All facts about a host that were read in one observation.
@@ -37,7 +37,7 @@ pub struct HostFacts {
     /// State of hardware virtualisation.
     pub kvm: Kvm,
     /// The evidence from which the state of KVM was determined.
-    pub kvm_evidence: kvm::Evidence,
+    pub kvm_evidence: kvm::KvmEvidence,
     /// IOMMU and its groups.
     pub iommu: Iommu,
     /// Version and controllers of the control groups.
@@ -55,13 +55,13 @@ pub struct HostFacts {
     /// The kubelet's configuration, and the allocations in its checkpoints.
     pub kubelet: kubelet::KubeletFacts,
     /// Allocations of pods from sources other than the kubelet's checkpoints.
-    pub allocated: allocated::Allocated,
+    pub pod_allocations: pod_allocations::PodAllocations,
     /// Running daemons that affect Berth, such as the kubelet and ksmtuned.
     pub processes: processes::Processes,
     /// The rollback ledger: original values of the settings that Berth has changed in this boot.
     pub ledger: Ledger,
     /// Error if the ledger exists but cannot be read.
-    pub ledger_fault: Option<ReadError>,
+    pub ledger_error: Option<ReadError>,
     /// Warnings, and facts that could not be read.
     pub notes: Notes,
 }
@@ -89,8 +89,9 @@ impl HostFacts {
     }
 
     fn copy_unknown_from(&mut self, other: &Self, paths: &[&str]) {
-        let is_below = |unknown: &&Unknown| paths.iter().any(|path| unknown.path.starts_with(path));
-        self.notes.unknown.extend(other.notes.unknown.iter().filter(is_below).cloned());
+        let is_below =
+            |unknown: &&UnknownFact| paths.iter().any(|path| unknown.path.starts_with(path));
+        self.notes.unknown_facts.extend(other.notes.unknown_facts.iter().filter(is_below).cloned());
         self.notes.sort_and_dedup();
     }
 
@@ -99,6 +100,6 @@ impl HostFacts {
     #[must_use]
     pub fn node_name(&self) -> Option<&str> {
         let name = self.kubelet.node_name.as_deref().or(self.name.as_deref());
-        name.filter(|name| machine::is_object_name(name))
+        name.filter(|name| machine::is_valid_object_name(name))
     }
 }

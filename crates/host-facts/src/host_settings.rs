@@ -6,22 +6,22 @@ use berth_api::{Bytes, CpuSet};
 
 use super::facts::HostFacts;
 use super::irqs::{self, Irq};
-use super::memory::{bracketed_word, meminfo};
+use super::memory::{bracketed_word, read_meminfo};
 use super::pods::{self, Pods};
 use super::units;
 use crate::root::Root;
 use crate::services::HostServices;
-use crate::setting::{KsmSetting, Unit, Value};
+use crate::setting::{KsmSetting, SettingValue, SystemdUnit};
 
 /// Current values of a host's settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostSettings {
     /// Bytes of memory that are free or reclaimable, by zone.
-    pub available_by_zone: BTreeMap<u32, Bytes>,
+    pub available_memory_by_zone: BTreeMap<u32, Bytes>,
     /// Bytes of available memory of the whole host (`MemAvailable`).
-    pub available: Option<Bytes>,
+    pub available_memory: Option<Bytes>,
     /// Settings of KSM; empty if the kernel has no KSM.
-    pub ksm: BTreeMap<KsmSetting, Value>,
+    pub ksm: BTreeMap<KsmSetting, SettingValue>,
     /// Mode of transparent huge pages, as the kernel names it.
     pub transparent_hugepages: Option<String>,
     /// Interrupts that a driver has requested.
@@ -31,39 +31,40 @@ pub struct HostSettings {
     /// CPUs that run unbound workqueues.
     pub workqueue_cpus: Option<CpuSet>,
     /// CPUs on which systemd lets the processes of each unit run; an empty set means all CPUs.
-    pub unit_cpus: BTreeMap<Unit, CpuSet>,
+    pub unit_cpus: BTreeMap<SystemdUnit, CpuSet>,
     /// Pods on the host.
     pub pods: Pods,
 }
 
 /// Folder with the files of KSM.
-pub const KSM: &str = "sys/kernel/mm/ksm";
+pub const KSM_FOLDER: &str = "sys/kernel/mm/ksm";
 /// File with the mode of transparent huge pages. Its content is, for example, `always [madvise] never`.
-pub const TRANSPARENT_HUGEPAGES: &str = "sys/kernel/mm/transparent_hugepage/enabled";
+pub const TRANSPARENT_HUGEPAGES_FILE: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 /// File with the default affinity of interrupts, as a CPU mask.
-pub const DEFAULT_IRQ_AFFINITY: &str = "proc/irq/default_smp_affinity";
+pub const DEFAULT_IRQ_AFFINITY_FILE: &str = "proc/irq/default_smp_affinity";
 /// File with the CPUs of unbound workqueues, as a CPU mask.
-pub const WORKQUEUES: &str = "sys/devices/virtual/workqueue/cpumask";
+pub const WORKQUEUE_CPUMASK_FILE: &str = "sys/devices/virtual/workqueue/cpumask";
 
 /// Reads the current values of the settings.
 #[must_use]
 pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> HostSettings {
-    let available = meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
+    let available =
+        read_meminfo(root, "proc/meminfo").ok().and_then(|info| info.bytes("MemAvailable"));
     HostSettings {
-        available_by_zone: facts
+        available_memory_by_zone: facts
             .zones
             .iter()
-            .filter_map(|zone| available_memory(root, zone.id, available))
+            .filter_map(|zone| zone_available_memory(root, zone.id, available))
             .collect(),
-        available,
+        available_memory: available,
         ksm: KsmSetting::ALL
             .into_iter()
             .filter_map(|setting| Some((setting, read_ksm_setting(root, setting)?)))
             .collect(),
-        transparent_hugepages: read_selected_word(root, TRANSPARENT_HUGEPAGES),
-        irqs: irqs::requested(root),
-        default_irq_affinity: read_mask(root, DEFAULT_IRQ_AFFINITY),
-        workqueue_cpus: read_mask(root, WORKQUEUES),
+        transparent_hugepages: read_bracketed_word(root, TRANSPARENT_HUGEPAGES_FILE),
+        irqs: irqs::observe_requested(root),
+        default_irq_affinity: read_cpu_mask(root, DEFAULT_IRQ_AFFINITY_FILE),
+        workqueue_cpus: read_cpu_mask(root, WORKQUEUE_CPUMASK_FILE),
         unit_cpus: units::observe(root, services),
         pods: pods::observe(root, &facts.processes, &facts.kubelet),
     }
@@ -71,8 +72,9 @@ pub fn observe(root: &Root, facts: &HostFacts, services: &dyn HostServices) -> H
 
 /// Returns the sum of free memory, page cache and reclaimable slabs of a zone. On a kernel without NUMA, zone 0 has
 /// all memory of the host.
-fn available_memory(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)> {
-    let Ok(info) = meminfo(root, &format!("sys/devices/system/node/node{zone}/meminfo")) else {
+fn zone_available_memory(root: &Root, zone: u32, available: Option<Bytes>) -> Option<(u32, Bytes)> {
+    let Ok(info) = read_meminfo(root, &format!("sys/devices/system/node/node{zone}/meminfo"))
+    else {
         return (zone == 0).then_some(available).flatten().map(|room| (zone, room));
     };
     let free = info.bytes("MemFree")?;
@@ -83,20 +85,20 @@ fn available_memory(root: &Root, zone: u32, available: Option<Bytes>) -> Option<
 }
 
 /// Reads a file of KSM; returns `None` if the kernel does not have the file or if its value is invalid.
-pub fn read_ksm_setting(root: &Root, setting: KsmSetting) -> Option<Value> {
-    let path = format!("{KSM}/{}", setting.file());
+pub fn read_ksm_setting(root: &Root, setting: KsmSetting) -> Option<SettingValue> {
+    let path = format!("{KSM_FOLDER}/{}", setting.file_name());
     match setting {
-        KsmSetting::AdvisorMode => read_selected_word(root, &path).map(Value::Word),
-        _ => root.parse(&path).ok().map(Value::Number),
+        KsmSetting::AdvisorMode => read_bracketed_word(root, &path).map(SettingValue::Keyword),
+        _ => root.read_value(&path).ok().map(SettingValue::Number),
     }
 }
 
 /// Reads the selected word (in brackets) of a file such as `always [madvise] never`.
-pub fn read_selected_word(root: &Root, path: &str) -> Option<String> {
+pub fn read_bracketed_word(root: &Root, path: &str) -> Option<String> {
     bracketed_word(&root.read(path).ok()?).map(str::to_owned)
 }
 
 /// Reads a file that contains a CPU mask.
-pub fn read_mask(root: &Root, path: &str) -> Option<CpuSet> {
+pub fn read_cpu_mask(root: &Root, path: &str) -> Option<CpuSet> {
     CpuSet::from_mask(&root.read(path).ok()?).ok()
 }

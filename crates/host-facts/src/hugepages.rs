@@ -11,21 +11,21 @@ use crate::root::Root;
 
 /// Reads the pools below a folder (`/sys/kernel/mm/hugepages`, or the folder `hugepages` of a NUMA node). The pool with
 /// the smallest page size comes first.
-pub fn pools(root: &Root, folder: &str, notes: &mut Notes) -> Vec<HugepagePool> {
+pub fn read_pools(root: &Root, folder: &str, notes: &mut Notes) -> Vec<HugepagePool> {
     let mut pools: Vec<HugepagePool> = root
         .list(folder)
         .unwrap_or_default()
         .iter()
-        .filter_map(|name| pool(root, &format!("{folder}/{name}"), name, notes))
+        .filter_map(|name| read_pool(root, &format!("{folder}/{name}"), name, notes))
         .collect();
     pools.sort_by_key(|pool| pool.size);
     pools
 }
 
-fn pool(root: &Root, folder: &str, name: &str, notes: &mut Notes) -> Option<HugepagePool> {
-    let size = page_size(name)?;
+fn read_pool(root: &Root, folder: &str, name: &str, notes: &mut Notes) -> Option<HugepagePool> {
+    let size = parse_folder_name(name)?;
     let mut number =
-        |file: &str| notes.value_or_warning(root.parse::<u64>(&format!("{folder}/{file}")));
+        |file: &str| notes.value_or_warning(root.read_value::<u64>(&format!("{folder}/{file}")));
     Some(HugepagePool {
         size,
         total: number("nr_hugepages")?,
@@ -38,7 +38,7 @@ fn pool(root: &Root, folder: &str, name: &str, notes: &mut Notes) -> Option<Huge
 
 /// Returns the page size in a folder name such as `hugepages-2048kB`; `None` if the name has no valid size.
 #[must_use]
-pub fn page_size(name: &str) -> Option<PageSize> {
+pub fn parse_folder_name(name: &str) -> Option<PageSize> {
     PageSize::from_kib(name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?)
 }
 
@@ -47,11 +47,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_names_are_sizes() {
-        assert_eq!(page_size("hugepages-2048kB"), Some(PageSize::MIB_2));
+    fn folder_name_contains_page_size() {
+        assert_eq!(parse_folder_name("hugepages-2048kB"), Some(PageSize::MIB_2));
         for name in ["hugepages-kB", "hugepages-3kB", "2048kB", "hugepages-99999999999999999999kB"]
         {
-            assert_eq!(page_size(name), None, "{name}");
+            assert_eq!(parse_folder_name(name), None, "{name}");
         }
     }
 }

@@ -14,7 +14,7 @@ pub struct Identity {
     /// Machine id of D-Bus, if D-Bus has it in a separate file.
     pub dbus_machine_id: Option<String>,
     /// Machine ids that have a journal folder on the host's root file system.
-    pub journals: BTreeSet<String>,
+    pub journal_machine_ids: BTreeSet<String>,
     /// UUID of the machine from its firmware (`product_uuid`); only root can read it.
     pub product_uuid: Option<String>,
     /// Entries of the ARP table (`/proc/net/arp`) whose hardware address is that of a link of this host.
@@ -55,7 +55,7 @@ pub fn observe(root: &Root, links: &Links) -> Identity {
     Identity {
         machine_id: root.read("etc/machine-id").ok(),
         dbus_machine_id: root.read("var/lib/dbus/machine-id").ok(),
-        journals: journals.into_iter().filter(|name| is_machine_id(name)).collect(),
+        journal_machine_ids: journals.into_iter().filter(|name| is_machine_id(name)).collect(),
         product_uuid: root.read("sys/class/dmi/id/product_uuid").ok(),
         neighbours_with_host_mac: parse_arp_table(&table)
             .filter(|n| unique_macs.contains(n.mac.as_str()) && !is_own_address(&n.address))
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_entries_are_neighbours() {
+    fn incomplete_arp_entries_are_ignored() {
         let table = "IP address HW type Flags HW address Mask Device\n\
             10.0.0.1 0x1 0x2 AC:1F:6B:8A:5F:C8 * eth0\n10.0.0.2 0x1 0x0 00:00:00:00:00:00 * eth0\nx\n";
         let found: Vec<Neighbour> = parse_arp_table(table).collect();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_ids_have_32_digits() {
+    fn machine_id_has_32_lower_case_digits() {
         assert!(is_machine_id("0123456789abcdef0123456789abcdef"));
         assert!(!is_machine_id("uninitialized"));
         assert!(!is_machine_id("0123456789ABCDEF0123456789ABCDEF"));

@@ -7,7 +7,7 @@ use crate::notes::Notes;
 use crate::root::Root;
 
 /// Names of the ACPI tables that describe an IOMMU: Intel, AMD, Arm.
-const TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
+const ACPI_TABLES: [&str; 3] = ["DMAR", "IVRS", "IORT"];
 
 /// Reads `/sys/kernel/iommu_groups` and the names of the ACPI tables.
 pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
@@ -34,6 +34,6 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Iommu {
     Iommu {
         enabled: groups.map(|groups| groups > 0),
         groups,
-        firmware_table: TABLES.iter().find(table_exists).map(|name| (*name).to_owned()),
+        firmware_table: ACPI_TABLES.iter().find(table_exists).map(|name| (*name).to_owned()),
     }
 }

@@ -16,7 +16,7 @@ pub struct Irq {
     /// CPUs that actually handle the interrupt (`effective_affinity_list`), if the kernel has the file.
     pub effective_affinity: Option<CpuSet>,
     /// Names under which drivers have requested the interrupt; empty if no driver has requested it.
-    pub drivers: String,
+    pub driver_names: String,
 }
 
 /// Reads all interrupts whose affinity can be read.
@@ -27,7 +27,7 @@ pub fn observe(root: &Root) -> Vec<Irq> {
             number,
             affinity: read_cpu_list(root, &file("smp_affinity_list")).ok()?,
             effective_affinity: read_cpu_list(root, &file("effective_affinity_list")).ok(),
-            drivers: driver_names(root, number),
+            driver_names: read_driver_names(root, number),
         })
     };
     root.list_numbered("proc/irq", "").into_iter().filter_map(irq).collect()
@@ -35,21 +35,21 @@ pub fn observe(root: &Root) -> Vec<Irq> {
 
 /// Reads the interrupts that a driver has requested, without their effective affinity. Plans are made often, so they
 /// read only the files that they need.
-pub fn requested(root: &Root) -> Vec<Irq> {
+pub fn observe_requested(root: &Root) -> Vec<Irq> {
     let irq = |(number, folder): (u32, String)| {
-        let drivers = driver_names(root, number);
+        let drivers = read_driver_names(root, number);
         if drivers.is_empty() {
             return None;
         }
         let affinity = read_cpu_list(root, &format!("proc/irq/{folder}/smp_affinity_list")).ok()?;
-        Some(Irq { number, affinity, effective_affinity: None, drivers })
+        Some(Irq { number, affinity, effective_affinity: None, driver_names: drivers })
     };
     root.list_numbered("proc/irq", "").into_iter().filter_map(irq).collect()
 }
 
 /// Returns the names of the drivers that have requested an interrupt. The names are in one file of sysfs. In captures
 /// without this file, they are the names of the folders that procfs creates for the handlers.
-pub fn driver_names(root: &Root, number: u32) -> String {
+pub fn read_driver_names(root: &Root, number: u32) -> String {
     root.read(&format!("sys/kernel/irq/{number}/actions")).unwrap_or_else(|_| {
         let folder = format!("proc/irq/{number}");
         let names = root.list(&folder).unwrap_or_default();

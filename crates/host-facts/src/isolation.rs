@@ -12,7 +12,7 @@ use super::topology::Topology;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
-const CPUS: &str = "sys/devices/system/cpu";
+const CPU_FOLDER: &str = "sys/devices/system/cpu";
 
 /// Returns the CPUs on which the scheduler does not balance load (isolated CPUs).
 pub fn isolated_cpus(
@@ -21,30 +21,30 @@ pub fn isolated_cpus(
     topology: &Topology,
     notes: &mut Notes,
 ) -> Option<CpuSet> {
-    let from_command_line = isolcpus(kernel.parameter("isolcpus"), last_cpu(topology));
-    let file = read_cpu_list(root, &format!("{CPUS}/isolated"));
-    file_or_command_line("isolated", file, from_command_line, kernel, topology, notes)
+    let from_command_line = parse_isolcpus(kernel.parameter_values("isolcpus"), last_cpu(topology));
+    let file = read_cpu_list(root, &format!("{CPU_FOLDER}/isolated"));
+    cpus_of_file_or_command_line("isolated", file, from_command_line, kernel, topology, notes)
 }
 
 /// Returns the CPUs without a periodic tick. A running kernel that was built without `CONFIG_NO_HZ_FULL` lacks the
 /// file, and has no such CPUs.
-pub fn nohz_full(
+pub fn nohz_full_cpus(
     root: &Root,
     kernel: &Kernel,
     topology: &Topology,
     notes: &mut Notes,
 ) -> Option<CpuSet> {
-    let file = read_cpu_list(root, &format!("{CPUS}/nohz_full"));
+    let file = read_cpu_list(root, &format!("{CPU_FOLDER}/nohz_full"));
     if root.is_live() && file.as_ref().is_err_and(ReadError::is_not_found) {
         return Some(CpuSet::new());
     }
-    let value = kernel.parameter("nohz_full").last();
+    let value = kernel.parameter_values("nohz_full").last();
     let from_command_line =
         value.map_or_else(|| Some(CpuSet::new()), |l| parse_boot_cpu_list(l, last_cpu(topology)));
-    file_or_command_line("nohzFull", file, from_command_line, kernel, topology, notes)
+    cpus_of_file_or_command_line("nohzFull", file, from_command_line, kernel, topology, notes)
 }
 
-fn file_or_command_line(
+fn cpus_of_file_or_command_line(
     field: &str,
     file: Result<CpuSet, ReadError>,
     from_command_line: Option<CpuSet>,
@@ -67,7 +67,7 @@ fn file_or_command_line(
 
 /// Parses values of the form `isolcpus=[flag,...]<cpu list>`. Without a flag, or with the flag `domain`, the CPUs are
 /// isolated from the scheduler. The flags `managed_irq` and `nohz` alone do not isolate them (kernel-parameters.txt).
-fn isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuSet> {
+fn parse_isolcpus<'a>(values: impl Iterator<Item = &'a str>, last: u32) -> Option<CpuSet> {
     let parse_value = |value: &str| {
         let is_flag = |part: &&str| ["domain", "managed_irq", "nohz"].contains(part);
         let flags: Vec<&str> = value.split(',').take_while(is_flag).collect();
@@ -97,8 +97,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_scheduler_isolation_counts() {
-        let set = |value: &str| isolcpus([value].into_iter(), 7).map(|set| set.to_string());
+    fn only_scheduler_isolated_cpus_are_returned() {
+        let set = |value: &str| parse_isolcpus([value].into_iter(), 7).map(|set| set.to_string());
         assert_eq!(set("1-3,5").as_deref(), Some("1-3,5"));
         assert_eq!(set("managed_irq,domain,1-3").as_deref(), Some("1-3"));
         assert_eq!(set("managed_irq,0-4,11-79").as_deref(), Some(""));
@@ -106,6 +106,6 @@ mod tests {
         assert_eq!(set("2-N").as_deref(), Some("2-7"));
         assert_eq!(set("all").as_deref(), Some("0-7"));
         assert_eq!(set("garbage"), None);
-        assert_eq!(isolcpus(std::iter::empty(), 7), Some(CpuSet::new()));
+        assert_eq!(parse_isolcpus(std::iter::empty(), 7), Some(CpuSet::new()));
     }
 }

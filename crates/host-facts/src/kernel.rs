@@ -17,7 +17,7 @@ pub struct Kernel {
 impl Kernel {
     /// Returns the values of a parameter in the order of the command line, for example `managed_irq,1-3` for
     /// `isolcpus=managed_irq,1-3`.
-    pub fn parameter<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+    pub fn parameter_values<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.cmdline.iter().filter_map(move |word| word.strip_prefix(name)?.strip_prefix('='))
     }
 }
@@ -37,9 +37,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_whole_words() {
+    fn parameter_name_must_match_completely() {
         let cmdline = "isolcpus=1 xisolcpus=2 isolcpus=3 isolcpusx=4".split(' ');
         let kernel = Kernel { cmdline: cmdline.map(str::to_owned).collect(), ..Kernel::default() };
-        assert_eq!(kernel.parameter("isolcpus").collect::<Vec<_>>(), ["1", "3"]);
+        assert_eq!(kernel.parameter_values("isolcpus").collect::<Vec<_>>(), ["1", "3"]);
     }
 }

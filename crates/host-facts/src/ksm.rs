@@ -10,7 +10,7 @@ use super::processes::Processes;
 use crate::notes::Notes;
 use crate::root::Root;
 
-const KSM: &str = "sys/kernel/mm/ksm";
+const KSM_FOLDER: &str = "sys/kernel/mm/ksm";
 
 /// Settings and counters of ksmd. The counters change continuously, so they are exported as metrics and are not
 /// fields of the InfraNode.
@@ -37,7 +37,7 @@ pub struct KsmFacts {
     /// Bytes saved, minus the bytes of KSM's own data; negative if KSM uses more memory than it saves.
     pub general_profit: Option<i64>,
     /// Programs that may manage KSM.
-    pub candidates: Vec<KsmOwner>,
+    pub owner_candidates: Vec<KsmOwner>,
 }
 
 /// Reads `/sys/kernel/mm/ksm`. The returned status is `None` if this kernel has no KSM.
@@ -46,18 +46,18 @@ pub struct KsmFacts {
 pub fn observe(
     root: &Root,
     processes: &Processes,
-    managed: bool,
+    is_managed: bool,
     notes: &mut Notes,
 ) -> (KsmFacts, Option<Ksm>) {
-    let run = match root.parse::<u32>(&format!("{KSM}/run")) {
+    let run = match root.read_value::<u32>(&format!("{KSM_FOLDER}/run")) {
         Ok(run) => run,
         Err(error) => {
             notes.value_or_unknown::<()>("capabilities.memory.ksm", Err(error));
             return (KsmFacts::default(), None);
         }
     };
-    let number = |name: &str| root.parse::<u64>(&format!("{KSM}/{name}")).ok();
-    let candidates = candidates(managed, processes);
+    let number = |name: &str| root.read_value::<u64>(&format!("{KSM_FOLDER}/{name}")).ok();
+    let candidates = owner_candidates(is_managed, processes);
     let facts = KsmFacts {
         run: Some(run),
         pages_to_scan: number("pages_to_scan"),
@@ -68,10 +68,10 @@ pub fn observe(
         pages_volatile: number("pages_volatile"),
         pages_skipped: number("pages_skipped"),
         full_scans: number("full_scans"),
-        general_profit: root.parse(&format!("{KSM}/general_profit")).ok(),
-        candidates,
+        general_profit: root.read_value(&format!("{KSM_FOLDER}/general_profit")).ok(),
+        owner_candidates: candidates,
     };
-    let owner = owner(run, &facts.candidates, processes.visible);
+    let owner = determine_owner(run, &facts.owner_candidates, processes.are_visible);
     if owner.is_none() {
         let message =
             "the host's processes are not visible, so ksmtuned or virt-handler may be running";
@@ -80,33 +80,35 @@ pub fn observe(
     let status = Ksm {
         running: Some(run == 1),
         owner,
-        advisor: advisor(root, notes),
-        smart_scan: read_bool(root, &format!("{KSM}/smart_scan")),
-        merge_across_nodes: read_bool(root, &format!("{KSM}/merge_across_nodes")),
+        advisor: read_advisor(root, notes),
+        smart_scan: read_bool(root, &format!("{KSM_FOLDER}/smart_scan")),
+        merge_across_nodes: read_bool(root, &format!("{KSM_FOLDER}/merge_across_nodes")),
     };
     (facts, Some(status))
 }
 
-fn advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
-    let text = root.read(&format!("{KSM}/advisor_mode")).ok()?;
+fn read_advisor(root: &Root, notes: &mut Notes) -> Option<KsmAdvisor> {
+    let text = root.read(&format!("{KSM_FOLDER}/advisor_mode")).ok()?;
     match bracketed_word(&text) {
         Some("none") => Some(KsmAdvisor::None),
         Some("scan-time") => Some(KsmAdvisor::ScanTime),
         _ => {
-            let message =
-                format!("/{KSM}/advisor_mode: `{}` does not select a known mode", text.escape_debug());
+            let message = format!(
+                "/{KSM_FOLDER}/advisor_mode: `{}` does not select a known mode",
+                text.escape_debug()
+            );
             notes.add_unknown("capabilities.memory.ksm.advisor", UnknownReason::Malformed, message);
             None
         }
     }
 }
 
-fn candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
+fn owner_candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
     let if_present = |owner: KsmOwner, yes: bool| yes.then_some(owner);
     [
         if_present(KsmOwner::Berth, managed),
-        if_present(KsmOwner::KubeVirt, processes.by_name("virt-handler").is_some()),
-        if_present(KsmOwner::Ksmtuned, processes.by_name("ksmtuned").is_some()),
+        if_present(KsmOwner::KubeVirt, processes.find_by_name("virt-handler").is_some()),
+        if_present(KsmOwner::Ksmtuned, processes.find_by_name("ksmtuned").is_some()),
     ]
     .into_iter()
     .flatten()
@@ -116,7 +118,7 @@ fn candidates(managed: bool, processes: &Processes) -> Vec<KsmOwner> {
 /// Returns the program that manages KSM: ksmtuned if it runs. virt-handler runs on every KubeVirt host, but changes
 /// KSM only if its configuration requires this, and otherwise leaves KSM off. Therefore virt-handler is assumed to be
 /// the owner if KSM runs and there is no other owner.
-fn owner(run: u32, candidates: &[KsmOwner], processes_visible: bool) -> Option<KsmOwner> {
+fn determine_owner(run: u32, candidates: &[KsmOwner], processes_visible: bool) -> Option<KsmOwner> {
     let is_candidate = |owner| candidates.contains(&owner);
     if is_candidate(KsmOwner::Ksmtuned) {
         Some(KsmOwner::Ksmtuned)
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_owner_is_the_program_that_would_revert_a_change() {
+    fn owner_is_the_program_that_would_revert_changes() {
         use KsmOwner::{Berth, Ksmtuned, KubeVirt, Nobody, Unknown};
         for (run, candidates, known, expected) in [
             (0, vec![], true, Some(Nobody)),
@@ -151,7 +153,7 @@ mod tests {
             (1, vec![Berth, KubeVirt], true, Some(Berth)),
             (1, vec![Berth, Ksmtuned], true, Some(Ksmtuned)),
         ] {
-            assert_eq!(owner(run, &candidates, known), expected, "{run} {candidates:?}");
+            assert_eq!(determine_owner(run, &candidates, known), expected, "{run} {candidates:?}");
         }
     }
 }

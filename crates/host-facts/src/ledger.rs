@@ -11,7 +11,7 @@ use berth_api::LinkName;
 use serde::{Deserialize, Serialize};
 
 use crate::root::{ReadError, ReadProblem, Root};
-use crate::setting::{ParseSettingError, Setting, Value};
+use crate::setting::{ParseSettingError, Setting, SettingValue};
 
 /// Path of the ledger's file.
 pub const LEDGER_FILE: &str = "var/lib/berth/found.json";
@@ -21,13 +21,13 @@ pub const KUBELET_RECORD_FILE: &str = "var/lib/berth/kubelet.json";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// Settings that Berth has changed in this boot, with their values.
-    pub entries: BTreeMap<Setting, Entry>,
+    pub entries: BTreeMap<Setting, LedgerEntry>,
     /// Paths of files that Berth has created and that remain after a reboot.
     pub files: BTreeSet<String>,
     /// Interrupts that the kernel refused to move in this boot: the driver, by interrupt number.
     pub unmovable_irqs: BTreeMap<u32, String>,
     /// Time of the last change of huge pages, in hundredths of a second after the boot.
-    pub hugepages_changed: Option<u64>,
+    pub hugepages_changed_at: Option<u64>,
     /// Uplinks that were down before Berth set them to up.
     pub uplinks_set_up: BTreeSet<LinkName>,
     /// Host networks that Berth has created in this boot, by name.
@@ -35,16 +35,16 @@ pub struct Ledger {
     /// The nf_tables table that Berth has created in this boot.
     pub filter: Option<FilterRecord>,
     /// Entries that this version of Berth does not know. They are saved unchanged, for the version that knows them.
-    unknown: BTreeMap<String, TextEntry>,
+    unknown_entries: BTreeMap<String, LedgerFileEntry>,
 }
 
 /// The values of one setting that Berth has changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct LedgerEntry {
     /// Value of the setting before Berth changed it.
-    pub original: Value,
+    pub original: SettingValue,
     /// Value that Berth has set and then read from the host. If the host later has another value, this is drift.
-    pub applied: Option<Value>,
+    pub applied: Option<SettingValue>,
 }
 
 /// State of a host network after Berth's last change. A later difference is drift.
@@ -58,14 +58,14 @@ pub struct NetworkRecord {
     pub uplink: Option<LinkName>,
     /// Links that Berth is adding to the bridge as its uplink. After a crash, such a link may already be a port of the
     /// bridge, and must not be mistaken for the port of a VM.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub joining: BTreeSet<LinkName>,
+    #[serde(default, rename = "joining", skip_serializing_if = "BTreeSet::is_empty")]
+    pub joining_uplinks: BTreeSet<LinkName>,
     /// Tenants of the network, by VLAN id or VNI.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tenants: BTreeMap<u32, String>,
     /// Settings with which the last trial failed, and the reason why the trial was rolled back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trial: Option<(String, String)>,
+    #[serde(default, rename = "trial", skip_serializing_if = "Option::is_none")]
+    pub failed_trial: Option<(String, String)>,
 }
 
 /// State of the nf_tables table that drops control frames of guests at the uplinks, after Berth's last change. A
@@ -82,18 +82,18 @@ pub struct FilterRecord {
 /// Format of the file. All values are strings, so that an operator can read the file and restore values manually.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Document {
+struct LedgerFile {
     version: u32,
     #[serde(rename = "bootID")]
     boot_id: String,
     #[serde(default)]
-    entries: BTreeMap<String, TextEntry>,
+    entries: BTreeMap<String, LedgerFileEntry>,
     #[serde(default)]
     files: BTreeSet<String>,
     #[serde(default)]
     unmovable_interrupts: BTreeMap<u32, String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    hugepages_changed: Option<u64>,
+    #[serde(default, rename = "hugepagesChanged", skip_serializing_if = "Option::is_none")]
+    hugepages_changed_at: Option<u64>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     raised_uplinks: BTreeSet<LinkName>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -103,10 +103,11 @@ struct Document {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct TextEntry {
-    found: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    set: Option<String>,
+struct LedgerFileEntry {
+    #[serde(rename = "found")]
+    original: String,
+    #[serde(default, rename = "set", skip_serializing_if = "Option::is_none")]
+    applied: Option<String>,
 }
 
 const FORMAT_VERSION: u32 = 1;
@@ -116,13 +117,15 @@ const FORMAT_VERSION: u32 = 1;
 pub enum LedgerError {
     /// The text is not a valid ledger.
     #[error("the file is not a rollback ledger: {0}")]
-    Syntax(String),
+    InvalidSyntax(String),
     /// The file has this format version, which only later versions of Berth can read.
-    #[error("the ledger was written by a later version of berth-agent (format {0}); use that version")]
+    #[error(
+        "the ledger was written by a later version of berth-agent (format {0}); use that version"
+    )]
     LaterVersion(u32),
     /// A value is invalid for its setting.
     #[error("entry `{entry}`: {problem}")]
-    Value {
+    InvalidValue {
         /// Name of the setting.
         entry: String,
         /// Problem with the value.
@@ -152,8 +155,8 @@ impl Ledger {
     /// # Errors
     /// Returns an error if the text is not a valid ledger.
     pub fn parse(text: &str, boot_id: Option<&str>) -> Result<Self, LedgerError> {
-        let document: Document =
-            serde_json::from_str(text).map_err(|error| LedgerError::Syntax(error.to_string()))?;
+        let document: LedgerFile = serde_json::from_str(text)
+            .map_err(|error| LedgerError::InvalidSyntax(error.to_string()))?;
         if document.version > FORMAT_VERSION {
             return Err(LedgerError::LaterVersion(document.version));
         }
@@ -162,22 +165,23 @@ impl Ledger {
             return Ok(ledger);
         }
         ledger.unmovable_irqs = document.unmovable_interrupts;
-        ledger.hugepages_changed = document.hugepages_changed;
+        ledger.hugepages_changed_at = document.hugepages_changed_at;
         ledger.uplinks_set_up = document.raised_uplinks;
         ledger.networks = document.networks;
         ledger.filter = document.filter;
         for (name, entry) in document.entries {
             let Ok(setting) = name.parse::<Setting>() else {
-                ledger.unknown.insert(name, entry);
+                ledger.unknown_entries.insert(name, entry);
                 continue;
             };
             let value = |text: &String| {
-                let invalid_value = |problem| LedgerError::Value { entry: name.clone(), problem };
+                let invalid_value =
+                    |problem| LedgerError::InvalidValue { entry: name.clone(), problem };
                 setting.parse_value(text).map_err(invalid_value)
             };
-            let original = value(&entry.found)?;
-            let applied = entry.set.as_ref().map(value).transpose()?;
-            ledger.entries.insert(setting, Entry { original, applied });
+            let original = value(&entry.original)?;
+            let applied = entry.applied.as_ref().map(value).transpose()?;
+            ledger.entries.insert(setting, LedgerEntry { original, applied });
         }
         Ok(ledger)
     }
@@ -185,19 +189,22 @@ impl Ledger {
     /// Returns the content of the ledger's file.
     #[must_use]
     pub fn render(&self, boot_id: &str) -> String {
-        let text = |(setting, entry): (&Setting, &Entry)| {
-            let set = entry.applied.as_ref().map(Value::to_string);
-            (setting.to_string(), TextEntry { found: entry.original.to_string(), set })
+        let text = |(setting, entry): (&Setting, &LedgerEntry)| {
+            let set = entry.applied.as_ref().map(SettingValue::to_string);
+            (
+                setting.to_string(),
+                LedgerFileEntry { original: entry.original.to_string(), applied: set },
+            )
         };
-        let mut entries = self.unknown.clone();
+        let mut entries = self.unknown_entries.clone();
         entries.extend(self.entries.iter().map(text));
-        let document = Document {
+        let document = LedgerFile {
             version: FORMAT_VERSION,
             boot_id: boot_id.to_owned(),
             entries,
             files: self.files.clone(),
             unmovable_interrupts: self.unmovable_irqs.clone(),
-            hugepages_changed: self.hugepages_changed,
+            hugepages_changed_at: self.hugepages_changed_at,
             raised_uplinks: self.uplinks_set_up.clone(),
             networks: self.networks.clone(),
             filter: self.filter.clone(),
@@ -206,8 +213,8 @@ impl Ledger {
     }
 
     /// Records the original value of a setting, unless the ledger already has one.
-    pub fn record_original_value(&mut self, setting: Setting, value: Value) {
-        self.entries.entry(setting).or_insert(Entry { original: value, applied: None });
+    pub fn record_original_value(&mut self, setting: Setting, value: SettingValue) {
+        self.entries.entry(setting).or_insert(LedgerEntry { original: value, applied: None });
     }
 
     /// Returns true if Berth has changed a setting for which `predicate` returns true.
@@ -224,39 +231,39 @@ mod tests {
     use super::*;
     use crate::setting::KsmSetting;
 
-    const RUN: Setting = Setting::Ksm(KsmSetting::Run);
+    const KSM_RUN: Setting = Setting::Ksm(KsmSetting::Run);
 
-    fn ledger() -> Ledger {
+    fn example_ledger() -> Ledger {
         let mut ledger = Ledger::default();
-        ledger.record_original_value(RUN, Value::Number(0));
+        ledger.record_original_value(KSM_RUN, SettingValue::Number(0));
         ledger.files.insert("/etc/x.conf".to_owned());
         ledger.unmovable_irqs.insert(24, "nvme0q1".to_owned());
-        ledger.hugepages_changed = Some(7);
+        ledger.hugepages_changed_at = Some(7);
         let uplinks = ["eth1".parse().unwrap()].into();
         ledger.filter = Some(FilterRecord { version: 1, uplinks });
         ledger
     }
 
     #[test]
-    fn a_written_ledger_is_read_in_the_same_boot() {
-        let text = ledger().render("boot-1");
-        assert_eq!(Ledger::parse(&text, Some("boot-1")), Ok(ledger()));
+    fn ledger_is_read_back_in_the_same_boot() {
+        let text = example_ledger().render("boot-1");
+        assert_eq!(Ledger::parse(&text, Some("boot-1")), Ok(example_ledger()));
     }
 
     #[test]
     fn a_reboot_invalidates_all_entries_except_files() {
-        let text = ledger().render("boot-1");
+        let text = example_ledger().render("boot-1");
         for boot in [Some("boot-2"), None] {
             let read = Ledger::parse(&text, boot).unwrap();
-            assert_eq!(read, Ledger { files: ledger().files, ..Ledger::default() });
+            assert_eq!(read, Ledger { files: example_ledger().files, ..Ledger::default() });
         }
     }
 
     #[test]
     fn the_first_original_value_is_kept() {
-        let mut ledger = ledger();
-        ledger.record_original_value(RUN, Value::Number(1));
-        assert_eq!(ledger.entries[&RUN].original, Value::Number(0));
+        let mut ledger = example_ledger();
+        ledger.record_original_value(KSM_RUN, SettingValue::Number(1));
+        assert_eq!(ledger.entries[&KSM_RUN].original, SettingValue::Number(0));
     }
 
     #[test]
@@ -268,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_named() {
+    fn invalid_ledger_is_reported() {
         for (text, expected) in [
             ("", "the file is not a rollback ledger"),
             ("{\"version\":9,\"bootID\":\"b\"}", "later version"),
@@ -284,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in ".{0,200}") {
+        fn parsing_never_panics(text in ".{0,200}") {
             drop(Ledger::parse(&text, Some("b")));
         }
     }

@@ -7,7 +7,6 @@
 //!
 //! This crate does not write files of the host and sends no netlink changes; the functions that do are in the agent.
 
-pub mod allocated;
 pub mod cgroup;
 pub mod cpu;
 pub mod cpuinfo;
@@ -37,14 +36,15 @@ pub mod notes;
 pub mod nvme;
 pub mod observe;
 pub mod pci;
+pub mod pod_allocations;
 mod pod_cgroups;
 pub mod pod_names;
 pub mod pods;
 pub mod processes;
 pub mod root;
+pub mod sanitize;
 pub mod services;
 pub mod setting;
-pub mod text;
 pub mod topology;
 pub mod units;
 pub mod zones;

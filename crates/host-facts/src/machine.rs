@@ -5,17 +5,17 @@ use berth_api::infra_node::{Hypervisor, Machine, UnknownReason};
 use super::cpuinfo::CpuInfo;
 use crate::notes::Notes;
 use crate::root::{ReadProblem, Root};
-use crate::text::one_line;
+use crate::sanitize::sanitize_to_one_line;
 
-const DMI: &str = "sys/class/dmi/id";
+const DMI_FOLDER: &str = "sys/class/dmi/id";
 
 /// Reads DMI data, the kernel release and os-release.
 pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
     let read_dmi = |name: &str| {
-        root.read(&format!("{DMI}/{name}")).and_then(|text| {
+        root.read(&format!("{DMI_FOLDER}/{name}")).and_then(|text| {
             let problem = ReadProblem::Malformed("the file is empty".to_owned());
-            let empty = || crate::root::ReadError { path: format!("{DMI}/{name}"), problem };
-            if text.is_empty() { Err(empty()) } else { Ok(one_line(&text)) }
+            let empty = || crate::root::ReadError { path: format!("{DMI_FOLDER}/{name}"), problem };
+            if text.is_empty() { Err(empty()) } else { Ok(sanitize_to_one_line(&text)) }
         })
     };
     // Arm and Power boards have a device tree instead of DMI.
@@ -33,10 +33,10 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
             None
         }
     };
-    let hypervisor = hypervisor(root, cpuinfo, vendor.as_deref(), product.as_deref(), notes);
+    let hypervisor = detect_hypervisor(root, cpuinfo, vendor.as_deref(), product.as_deref(), notes);
     Machine {
-        kernel: kernel_release(root, notes),
-        os: os_name(root, notes),
+        kernel: read_kernel_release(root, notes),
+        os: read_os_name(root, notes),
         vendor,
         product,
         hypervisor,
@@ -45,7 +45,7 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Machine {
 
 /// Reads the host name and converts it to lower case, as the kubelet does.
 #[must_use]
-pub fn host_name(root: &Root) -> Option<String> {
+pub fn read_host_name(root: &Root) -> Option<String> {
     let names = ["proc/sys/kernel/hostname", "etc/hostname"];
     let name = names.iter().find_map(|path| root.read(path).ok().filter(|n| !n.is_empty()))?;
     Some(name.lines().next()?.trim().to_lowercase())
@@ -53,7 +53,7 @@ pub fn host_name(root: &Root) -> Option<String> {
 
 /// Returns true if the text is a valid name of a Kubernetes object: a DNS subdomain (RFC 1123).
 #[must_use]
-pub fn is_object_name(name: &str) -> bool {
+pub fn is_valid_object_name(name: &str) -> bool {
     let is_label_byte = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     let is_label = |label: &str| {
         !label.is_empty()
@@ -64,28 +64,29 @@ pub fn is_object_name(name: &str) -> bool {
     (1..=253).contains(&name.len()) && name.split('.').all(is_label)
 }
 
-fn kernel_release(root: &Root, notes: &mut Notes) -> Option<String> {
+fn read_kernel_release(root: &Root, notes: &mut Notes) -> Option<String> {
     let release = root.read("proc/sys/kernel/osrelease").ok().filter(|r| !r.is_empty());
     // The release is the third word of `Linux version 6.1.0-13-amd64 (debian-kernel@...) ...`.
     let from_version = || {
         let version = root.read("proc/version").ok()?;
         version.strip_prefix("Linux version ")?.split(' ').next().map(str::to_owned)
     };
-    let release = release.or_else(from_version).map(|release| one_line(&release));
+    let release = release.or_else(from_version).map(|release| sanitize_to_one_line(&release));
     if release.is_none() {
-        let message = "neither /proc/sys/kernel/osrelease nor /proc/version contains the kernel release";
+        let message =
+            "neither /proc/sys/kernel/osrelease nor /proc/version contains the kernel release";
         notes.add_unknown("capabilities.machine.kernel", UnknownReason::NotFound, message);
     }
     release
 }
 
-fn os_name(root: &Root, notes: &mut Notes) -> Option<String> {
+fn read_os_name(root: &Root, notes: &mut Notes) -> Option<String> {
     let files = ["etc/os-release", "usr/lib/os-release"];
     let name = files
         .iter()
         .find_map(|path| root.read(path).ok())
         .and_then(|text| os_release_field(&text, "PRETTY_NAME"))
-        .map(|name| one_line(&name));
+        .map(|name| sanitize_to_one_line(&name));
     if name.is_none() {
         let message = "neither /etc/os-release nor /usr/lib/os-release contains PRETTY_NAME";
         notes.add_unknown("capabilities.machine.os", UnknownReason::NotFound, message);
@@ -106,14 +107,14 @@ pub fn os_release_field(text: &str, name: &str) -> Option<String> {
 /// whether it is a VM; DMI, and CPUID on a running machine, contain the name of the hypervisor. On other
 /// architectures, the evidence is a hypervisor's name in DMI, or the firmware's flag for VMs; without both, the
 /// hypervisor is unknown.
-fn hypervisor(
+fn detect_hypervisor(
     root: &Root,
     cpuinfo: &CpuInfo,
     vendor: Option<&str>,
     product: Option<&str>,
     notes: &mut Notes,
 ) -> Option<Hypervisor> {
-    let by_cpuid = root.is_live().then(super::kvm::cpuid::hypervisor).flatten();
+    let by_cpuid = root.is_live().then(super::kvm::cpuid::detect_hypervisor).flatten();
     let by_dmi = hypervisor_from_dmi(vendor.unwrap_or_default(), product.unwrap_or_default());
     let by_xen =
         root.read("sys/hypervisor/type").ok().filter(|t| t == "xen").map(|_| Hypervisor::Xen);
@@ -123,7 +124,7 @@ fn hypervisor(
         return detected;
     }
     let is_virtual_by_smbios = is_virtual_by_smbios(root);
-    if cpuinfo.has("hypervisor")
+    if cpuinfo.has_flag("hypervisor")
         || is_virtual_by_smbios == Some(true)
         || root.exists("proc/device-tree/hypervisor")
     {
@@ -131,7 +132,8 @@ fn hypervisor(
     } else if has_x86_flags || is_virtual_by_smbios == Some(false) {
         Some(Hypervisor::None)
     } else {
-        let message = "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree names a hypervisor";
+        let message =
+            "/proc/cpuinfo has no x86 flags, and neither DMI nor a device tree names a hypervisor";
         notes.add_unknown("capabilities.machine.hypervisor", UnknownReason::NotFound, message);
         None
     }
@@ -199,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_what_the_api_server_takes() {
+    fn object_names_are_dns_subdomains() {
         for name in ["rack1-a", "worker1.internal", "0"] {
-            assert!(is_object_name(name), "{name}");
+            assert!(is_valid_object_name(name), "{name}");
         }
         for name in ["", "-a", "a-", "a..b", "Rack", "a_b", "(none)", &"x".repeat(254)] {
-            assert!(!is_object_name(name), "{name}");
+            assert!(!is_valid_object_name(name), "{name}");
         }
     }
 }

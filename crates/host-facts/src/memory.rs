@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::{Memory, TransparentHugepages, UnknownReason};
 use berth_api::{Bytes, PageSize};
 
-use super::hugepages;
 use super::kernel_files::read_bool;
+use super::{host_settings, hugepages};
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
@@ -35,13 +35,14 @@ impl MemInfo {
 }
 
 /// Reads a `meminfo` file.
-pub fn meminfo(root: &Root, path: &str) -> Result<MemInfo, ReadError> {
+pub fn read_meminfo(root: &Root, path: &str) -> Result<MemInfo, ReadError> {
     root.read(path).map(|text| MemInfo::parse(&text))
 }
 
 /// Reads the memory of the whole host, except KSM, which the module `ksm` adds.
 pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
-    let info = notes.value_or_unknown("capabilities.memory.total", meminfo(root, "proc/meminfo"));
+    let info =
+        notes.value_or_unknown("capabilities.memory.total", read_meminfo(root, "proc/meminfo"));
     let total = info.as_ref().and_then(|info| info.bytes("MemTotal"));
     if info.is_some() && total.is_none() {
         let message = "/proc/meminfo has no valid MemTotal line";
@@ -61,11 +62,11 @@ pub fn observe(root: &Root, notes: &mut Notes) -> Memory {
             .value_or_unknown("capabilities.memory.zram", root.read("proc/swaps"))
             .map(|table| has_zram(&table)),
         zswap: read_bool(root, "sys/module/zswap/parameters/enabled"),
-        transparent_hugepages: transparent_hugepages(root, notes),
+        transparent_hugepages: read_transparent_hugepages(root, notes),
         default_hugepage_size: info
             .bytes("Hugepagesize")
             .and_then(|size| PageSize::from_kib(size.0 / 1024)),
-        hugepages: hugepages::pools(root, "sys/kernel/mm/hugepages", notes),
+        hugepages: hugepages::read_pools(root, "sys/kernel/mm/hugepages", notes),
         ksm: None,
     }
 }
@@ -79,20 +80,18 @@ fn has_zram(table: &str) -> bool {
     })
 }
 
-fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHugepages> {
+fn read_transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHugepages> {
     let path = "capabilities.memory.transparentHugepages";
-    let file = "sys/kernel/mm/transparent_hugepage/enabled";
+    let file = host_settings::TRANSPARENT_HUGEPAGES_FILE;
     let text = notes.value_or_unknown(path, root.read(file))?;
-    match bracketed_word(&text) {
-        Some("always") => Some(TransparentHugepages::Always),
-        Some("madvise") => Some(TransparentHugepages::Madvise),
-        Some("never") => Some(TransparentHugepages::Never),
-        _ => {
-            let message = format!("/{file}: `{}` does not select a known mode", text.escape_debug());
-            notes.add_unknown(path, UnknownReason::Malformed, message);
-            None
-        }
+    let selected = bracketed_word(&text);
+    let mode =
+        TransparentHugepages::ALL.into_iter().find(|mode| selected == Some(mode.kernel_name()));
+    if mode.is_none() {
+        let message = format!("/{file}: `{}` does not select a known mode", text.escape_debug());
+        notes.add_unknown(path, UnknownReason::Malformed, message);
     }
+    mode
 }
 
 /// Returns the word in brackets in a string such as `always [madvise] never`.
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zram_is_a_device_and_no_file_of_that_name() {
+    fn zram_is_recognized_by_device_and_not_by_file_name() {
         let head = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n";
         assert!(has_zram(&format!(
             "{head}/dev/sda2  partition\t8\t0\t-2\n/dev/zram0  partition\t8\t0\t100\n"
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_host_and_node_lines_and_skips_garbage() {
+    fn meminfo_parses_lines_of_host_and_node() {
         let text = "MemTotal:  16 kB\nNode 3 MemFree:\t8 kB\nrubbish\nBad: x kB\nHuge: 99999999999999999999 kB\n";
         let info = MemInfo::parse(text);
         assert_eq!(info.bytes("MemTotal"), Some(Bytes(16384)));
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_is_in_brackets() {
+    fn selected_word_is_in_brackets() {
         assert_eq!(bracketed_word("always [madvise] never"), Some("madvise"));
         assert_eq!(bracketed_word("always madvise"), None);
         assert_eq!(bracketed_word("]["), None);
@@ -139,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in ".*(\n.*){0,5}") {
+        fn parsing_never_panics(text in ".*(\n.*){0,5}") {
             drop(MemInfo::parse(&text));
             prop_assert!(bracketed_word(&text).is_none_or(|word| text.contains(word)));
         }

@@ -46,7 +46,7 @@ impl Mounts {
     /// Returns the mount that contains a path: the mount with the longest mount point above the path, and the last of
     /// them if there are several.
     #[must_use]
-    pub fn containing(&self, path: &str) -> Option<&Mount> {
+    pub fn find_containing(&self, path: &str) -> Option<&Mount> {
         let contains_path = |point: &str| {
             let rest = path.strip_prefix(point.trim_end_matches('/'));
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -107,11 +107,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_and_last_mount_wins() {
+    fn longest_and_last_mount_point_contains_path() {
         let text = "rootfs / rootfs rw 0 0\n/dev/a / ext4 rw 0 0\n/dev/b /var/lib xfs rw 0 0\n\
             tmpfs /var/li tmpfs rw 0 0\n/dev/c /with\\040space btrfs rw 0 0\n";
         let mounts = Mounts { table: Some(parse_mounts(text)) };
-        let filesystem = |path| mounts.containing(path).map(|m| m.filesystem.as_str());
+        let filesystem = |path| mounts.find_containing(path).map(|m| m.filesystem.as_str());
         assert_eq!(filesystem("/var/lib/kubelet"), Some("xfs"));
         assert_eq!(filesystem("/var/lib"), Some("xfs"));
         assert_eq!(filesystem("/var/library"), Some("ext4"));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn mountinfo_has_the_device() {
+    fn mountinfo_contains_the_device() {
         let text =
             "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n";
         let table = parse_mountinfo(text).unwrap();
@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "([0-9 :/a-z-]{0,60}\n){0,4}|.*") {
+        fn parsing_never_panics(text in "([0-9 :/a-z-]{0,60}\n){0,4}|.*") {
             drop((parse_mounts(&text), parse_mountinfo(&text)));
         }
     }

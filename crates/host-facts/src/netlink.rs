@@ -35,7 +35,7 @@ impl std::fmt::Debug for NetlinkReader {
 }
 
 /// Maximum number of links that are requested in one datagram; the kernel allocates some 4 KiB for each answer.
-const NAMES_PER_REQUEST: usize = 16;
+const MAX_NAMES_PER_REQUEST: usize = 16;
 /// Maximum time to wait for an answer. The kernel usually answers at once, but may wait long for its lock: an uplink
 /// with thousands of VLAN links takes seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
@@ -76,12 +76,12 @@ impl NetlinkReader {
     ///
     /// # Errors
     /// Returns an error if the kernel refuses the request for another reason, or does not answer for a minute.
-    pub fn get(&mut self, request: Message) -> io::Result<Option<Message>> {
+    pub fn get_object(&mut self, request: Message) -> io::Result<Option<Message>> {
         refuse_changes(&request)?;
         let sequence = self.next_sequence();
         self.socket.send(&serialize_request(request, NLM_F_REQUEST, sequence), 0)?;
         loop {
-            receive(&self.socket, &mut self.datagram, "the kernel")?;
+            receive_datagram(&self.socket, &mut self.datagram, "the kernel")?;
             for part in split_messages(&self.datagram) {
                 if read_u32(part, SEQUENCE_OFFSET) != Some(sequence) {
                     continue;
@@ -112,7 +112,7 @@ impl NetlinkReader {
         self.socket.send(&bytes, 0)?;
         let (mut answers, mut complete) = (Vec::new(), true);
         loop {
-            receive(&self.socket, &mut self.datagram, "the kernel")?;
+            receive_datagram(&self.socket, &mut self.datagram, "the kernel")?;
             for part in split_messages(&self.datagram) {
                 // netlink-packet-route cannot parse messages about some kinds of links, which Berth does not use.
                 let Ok(message) = NetlinkMessage::<Message>::deserialize(part) else { continue };
@@ -137,9 +137,9 @@ impl NetlinkReader {
     ///
     /// # Errors
     /// Returns an error if the kernel does not answer for a minute.
-    pub fn link_indexes(&mut self, names: &[&LinkName]) -> io::Result<Vec<Option<u32>>> {
+    pub fn read_link_indexes(&mut self, names: &[&LinkName]) -> io::Result<Vec<Option<u32>>> {
         let mut indexes = Vec::with_capacity(names.len());
-        for names in names.chunks(NAMES_PER_REQUEST) {
+        for names in names.chunks(MAX_NAMES_PER_REQUEST) {
             let first = self.sequence.wrapping_add(1);
             let mut requests = Vec::new();
             for name in names {
@@ -156,13 +156,13 @@ impl NetlinkReader {
             self.socket.send(&requests, 0)?;
             let mut answers: Vec<Option<Option<u32>>> = vec![None; names.len()];
             while answers.iter().any(Option::is_none) {
-                receive(&self.socket, &mut self.datagram, "the kernel")?;
+                receive_datagram(&self.socket, &mut self.datagram, "the kernel")?;
                 for part in split_messages(&self.datagram) {
                     let index = read_u32(part, SEQUENCE_OFFSET)
                         .map(|sequence| sequence.wrapping_sub(first) as usize);
                     if let Some(answer) = index.and_then(|index| answers.get_mut(index)) {
-                        let is_link = message_kind(part) == Some(RTM_NEWLINK);
-                        *answer = Some(link_index(part).filter(|_| is_link));
+                        let is_link = read_message_type(part) == Some(RTM_NEWLINK);
+                        *answer = Some(read_link_index(part).filter(|_| is_link));
                     }
                 }
             }
@@ -209,7 +209,7 @@ pub fn open_socket(protocol: isize) -> io::Result<Socket> {
 ///
 /// # Errors
 /// Returns an error if no datagram arrives for a minute, or if the datagram is larger than the buffer.
-pub fn receive(socket: &Socket, datagram: &mut Vec<u8>, sender: &str) -> io::Result<()> {
+pub fn receive_datagram(socket: &Socket, datagram: &mut Vec<u8>, sender: &str) -> io::Result<()> {
     loop {
         datagram.clear();
         match socket.recv(datagram, MsgFlags::MSG_TRUNC.bits()) {
@@ -265,7 +265,7 @@ pub fn serialize_request(message: Message, flags: u16, sequence: u32) -> Vec<u8>
 
 /// Offset of a message's type in bytes. The next two constants are the offsets of the sequence number, and of the
 /// interface index in `ifinfomsg` and `ifaddrmsg`.
-const KIND_OFFSET: usize = 4;
+const TYPE_OFFSET: usize = 4;
 const SEQUENCE_OFFSET: usize = 8;
 const INDEX_OFFSET: usize = 20;
 /// Type of a message that describes a link.
@@ -273,14 +273,14 @@ pub const RTM_NEWLINK: u16 = 16;
 
 /// Returns the type of a message.
 #[must_use]
-pub fn message_kind(message: &[u8]) -> Option<u16> {
-    let bytes = message.get(KIND_OFFSET..KIND_OFFSET + 2)?;
+pub fn read_message_type(message: &[u8]) -> Option<u16> {
+    let bytes = message.get(TYPE_OFFSET..TYPE_OFFSET + 2)?;
     Some(u16::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// Returns the interface index in a message about a link or an address.
 #[must_use]
-pub fn link_index(message: &[u8]) -> Option<u32> {
+pub fn read_link_index(message: &[u8]) -> Option<u32> {
     read_u32(message, INDEX_OFFSET)
 }
 
@@ -320,7 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interrupted_dump_is_requested_again_and_never_used() {
+    fn interrupted_dump_is_repeated_and_discarded() {
         let mut answers = vec![(vec![1, 2, 3], true), (vec![1], false), (vec![2], false)];
         assert_eq!(retry_interrupted_dump(|| Ok(answers.pop().unwrap())).unwrap(), [1, 2, 3]);
         let mut attempts = 0;
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_changes_something_is_refused() {
+    fn changing_request_is_refused() {
         assert!(refuse_changes(&Message::GetLink(LinkMessage::default())).is_ok());
         for request in [Message::NewLink, Message::SetLink, Message::DelLink] {
             assert!(refuse_changes(&request(LinkMessage::default())).is_err());
@@ -342,7 +342,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_never_panics_or_loops(datagram in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn split_messages_never_panics_or_loops(datagram in proptest::collection::vec(any::<u8>(), 0..200)) {
             prop_assert!(split_messages(&datagram).count() <= datagram.len() / 16);
             drop(extended_ack_text(&datagram));
         }

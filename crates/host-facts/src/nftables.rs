@@ -11,7 +11,9 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use nix::errno::Errno;
 
-use crate::netlink::{DATAGRAM_SIZE, message_kind, open_socket, receive, split_messages};
+use crate::netlink::{
+    DATAGRAM_SIZE, open_socket, read_message_type, receive_datagram, split_messages,
+};
 
 /// A table of the bridge family, with the properties that are compared. Rules are compared by their comments: each
 /// rule that Berth creates has a comment that describes it.
@@ -46,27 +48,27 @@ pub struct Hook {
 }
 
 /// Name of Berth's table, which identifies the table: Berth never changes another table.
-pub const TABLE: &str = "berth";
+pub const TABLE_NAME: &str = "berth";
 /// Verdict that accepts a frame.
 pub const NF_ACCEPT: u32 = 1;
 /// Multicast group of changes to tables (`enum nfnetlink_groups`).
 pub const NFNLGRP_NFTABLES: u32 = 7;
 
 /// A netlink socket for requests to nf_tables.
-pub struct Nftables {
+pub struct NftablesReader {
     socket: Socket,
     sequence: u32,
     datagram: Vec<u8>,
 }
 
-impl std::fmt::Debug for Nftables {
+impl std::fmt::Debug for NftablesReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Nftables").field("sequence", &self.sequence).finish_non_exhaustive()
     }
 }
 
 /// Types of the messages that request objects (`enum nf_tables_msg_types`).
-mod message {
+mod message_types {
     pub(super) const GET_TABLE: u8 = 1;
     pub(super) const GET_CHAIN: u8 = 4;
     pub(super) const GET_RULE: u8 = 7;
@@ -75,7 +77,7 @@ mod message {
 }
 
 /// Subsystem of nf_tables in netlink messages (`NFNL_SUBSYS_NFTABLES`).
-pub const SUBSYSTEM: u8 = 10;
+pub const NFNL_SUBSYS_NFTABLES: u8 = 10;
 const FAMILY_BRIDGE: u8 = 7;
 /// Length of `nlmsghdr` in bytes.
 const NLMSGHDR_LENGTH: usize = 16;
@@ -89,8 +91,8 @@ const NLMSG_DONE: u16 = 3;
 /// sets.
 const ATTRIBUTE_TABLE_NAME: u16 = 1;
 /// Maximum number of attempts to request a dump that other changes interrupt.
-const MAX_DUMPS: usize = 8;
-impl Nftables {
+const MAX_DUMP_ATTEMPTS: usize = 8;
+impl NftablesReader {
     /// Opens a socket. The kernel loads its module `nfnetlink` for this.
     ///
     /// # Errors
@@ -107,16 +109,16 @@ impl Nftables {
     /// Returns an error if the kernel refuses the request (`CAP_NET_ADMIN` is required), if it does not answer for a
     /// minute, or if other changes interrupt each attempt.
     pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
-        let table_attributes = Attributes::default().text(ATTRIBUTE_TABLE_NAME, name);
+        let table_attributes = Attributes::default().with_text(ATTRIBUTE_TABLE_NAME, name);
         let mut table = Table::default();
-        let answer = self.request(message::GET_TABLE, 0, &table_attributes, &mut |payload| {
+        let answer = self.request(message_types::GET_TABLE, 0, &table_attributes, &mut |payload| {
             table.flags = payload.number(2).unwrap_or_default();
         });
         match answer {
             Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => return Ok(None),
             answer => drop(answer?),
         }
-        let chains = self.dump(message::GET_CHAIN, &table_attributes, |chain| {
+        let chains = self.dump(message_types::GET_CHAIN, &table_attributes, |chain| {
             let hook = chain.nested(4).map(|hook| Hook {
                 number: hook.number(1).unwrap_or_default(),
                 priority: hook.number(2).unwrap_or_default().cast_signed(),
@@ -127,21 +129,22 @@ impl Nftables {
         for (name, hook) in chains {
             table.chains.insert(name, Chain { hook, rules: Vec::new() });
         }
-        let rules = self.dump(message::GET_RULE, &table_attributes, |rule| {
+        let rules = self.dump(message_types::GET_RULE, &table_attributes, |rule| {
             let comment = rule.get(7).and_then(parse_comment).unwrap_or_default();
             (rule.text(ATTRIBUTE_TABLE_NAME)? == name).then_some((rule.text(2)?, comment))
         })?;
         for (chain, comment) in rules {
             table.chains.entry(chain).or_default().rules.push(comment);
         }
-        let sets = self.dump(message::GET_SET, &table_attributes, |set| {
+        let sets = self.dump(message_types::GET_SET, &table_attributes, |set| {
             (set.text(ATTRIBUTE_TABLE_NAME)? == name).then(|| set.text(2)).flatten()
         })?;
         for set in sets {
             let set_attributes =
-                Attributes::default().text(ATTRIBUTE_TABLE_NAME, name).text(2, &set);
-            let keys =
-                self.dump(message::GET_ELEMENTS, &set_attributes, |list| Some(list.keys()))?;
+                Attributes::default().with_text(ATTRIBUTE_TABLE_NAME, name).with_text(2, &set);
+            let keys = self.dump(message_types::GET_ELEMENTS, &set_attributes, |list| {
+                Some(list.element_keys())
+            })?;
             table.sets.insert(set, keys.into_iter().flatten().collect());
         }
         Ok(Some(table))
@@ -151,9 +154,9 @@ impl Nftables {
         &mut self,
         kind: u8,
         attributes: &Attributes,
-        read: impl Fn(&Payload) -> Option<T>,
+        read: impl Fn(&ReceivedAttributes) -> Option<T>,
     ) -> io::Result<Vec<T>> {
-        for _ in 0..MAX_DUMPS {
+        for _ in 0..MAX_DUMP_ATTEMPTS {
             let mut found = Vec::new();
             let complete = self.request(kind, NLM_F_DUMP, attributes, &mut |payload| {
                 found.extend(read(payload))
@@ -173,7 +176,7 @@ impl Nftables {
         kind: u8,
         flags: u16,
         attributes: &Attributes,
-        read: &mut dyn FnMut(&Payload),
+        read: &mut dyn FnMut(&ReceivedAttributes),
     ) -> io::Result<bool> {
         let sequence_number = self.next_sequence();
         // The answer to a request that is not a dump has an end only if an acknowledgement is requested.
@@ -183,13 +186,13 @@ impl Nftables {
             message_type(kind),
             flags,
             sequence_number,
-            bridge_header(),
+            bridge_nfgenmsg(),
             &attributes.0,
         );
         self.socket.send(&request, 0)?;
         let mut complete = true;
         loop {
-            receive(&self.socket, &mut self.datagram, "nf_tables")?;
+            receive_datagram(&self.socket, &mut self.datagram, "nf_tables")?;
             for part in split_messages(&self.datagram)
                 .filter(|part| message_sequence(part) == sequence_number)
             {
@@ -197,7 +200,9 @@ impl Nftables {
                 match answer_errno(part) {
                     Some(0) => return Ok(complete),
                     Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
-                    None => read(&Payload(part.get(HEADERS_LENGTH..).unwrap_or_default())),
+                    None => {
+                        read(&ReceivedAttributes(part.get(HEADERS_LENGTH..).unwrap_or_default()))
+                    }
                 }
             }
         }
@@ -224,7 +229,7 @@ impl Attributes {
 
     /// Adds an attribute with these bytes as its value.
     #[must_use]
-    pub fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
+    pub fn with_bytes(mut self, kind: u16, value: &[u8]) -> Self {
         let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
         self.0.extend(length.to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -235,29 +240,29 @@ impl Attributes {
 
     /// Adds a string attribute, which is terminated by NUL.
     #[must_use]
-    pub fn text(self, kind: u16, text: &str) -> Self {
-        self.bytes(kind, &[text.as_bytes(), &[0]].concat())
+    pub fn with_text(self, kind: u16, text: &str) -> Self {
+        self.with_bytes(kind, &[text.as_bytes(), &[0]].concat())
     }
 
     /// Adds a 32-bit integer attribute. All integers of nf_tables are big-endian.
     #[must_use]
-    pub fn number(self, kind: u16, number: u32) -> Self {
-        self.bytes(kind, &number.to_be_bytes())
+    pub fn with_number(self, kind: u16, number: u32) -> Self {
+        self.with_bytes(kind, &number.to_be_bytes())
     }
 
     /// Adds an attribute that contains other attributes.
     #[must_use]
-    pub fn nested(self, kind: u16, inner: Self) -> Self {
-        self.bytes(kind | NLA_F_NESTED, &inner.0)
+    pub fn with_nested(self, kind: u16, inner: Self) -> Self {
+        self.with_bytes(kind | NLA_F_NESTED, &inner.0)
     }
 
     /// Adds an attribute with a comment in the format of `nft`'s user data, where each item has a type, a length and
     /// its bytes.
     #[must_use]
-    pub fn comment(self, kind: u16, comment: &str) -> Self {
+    pub fn with_comment(self, kind: u16, comment: &str) -> Self {
         let length = u8::try_from(comment.len() + 1).unwrap_or(u8::MAX);
         let item = [&[UDATA_COMMENT, length], comment.as_bytes(), &[0]].concat();
-        self.bytes(kind, &item)
+        self.with_bytes(kind, &item)
     }
 }
 
@@ -278,9 +283,9 @@ fn parse_comment(data: &[u8]) -> Option<String> {
 }
 
 /// Attributes of a received message.
-struct Payload<'a>(&'a [u8]);
+struct ReceivedAttributes<'a>(&'a [u8]);
 
-impl<'a> Payload<'a> {
+impl<'a> ReceivedAttributes<'a> {
     /// Returns the type and the value of each attribute. An attribute begins with its length and its type, and is
     /// padded to a multiple of four bytes.
     fn attributes(&self) -> impl Iterator<Item = (u16, &'a [u8])> + use<'a> {
@@ -299,7 +304,7 @@ impl<'a> Payload<'a> {
     }
 
     fn nested(&self, kind: u16) -> Option<Self> {
-        self.get(kind).map(Payload)
+        self.get(kind).map(ReceivedAttributes)
     }
 
     fn text(&self, kind: u16) -> Option<String> {
@@ -312,9 +317,9 @@ impl<'a> Payload<'a> {
     }
 
     /// Returns the keys of the elements in a `NFT_MSG_NEWSETELEM` message.
-    fn keys(&self) -> Vec<Vec<u8>> {
+    fn element_keys(&self) -> Vec<Vec<u8>> {
         let elements = self.nested(3).map(|list| list.attributes());
-        let key = |(_, element)| Some(Payload(element).nested(1)?.get(1)?.to_vec());
+        let key = |(_, element)| Some(ReceivedAttributes(element).nested(1)?.get(1)?.to_vec());
         elements.into_iter().flatten().filter_map(key).collect()
     }
 }
@@ -322,9 +327,10 @@ impl<'a> Payload<'a> {
 /// Returns true if an event is about a table with this name in the bridge family.
 #[must_use]
 pub fn is_about_table(event: &[u8], table: &str) -> bool {
-    let is_nf_tables = message_kind(event).is_some_and(|kind| kind.to_be_bytes()[0] == SUBSYSTEM);
+    let is_nf_tables =
+        read_message_type(event).is_some_and(|kind| kind.to_be_bytes()[0] == NFNL_SUBSYS_NFTABLES);
     let is_bridge_family = event.get(NLMSGHDR_LENGTH) == Some(&FAMILY_BRIDGE);
-    let payload = Payload(event.get(HEADERS_LENGTH..).unwrap_or_default());
+    let payload = ReceivedAttributes(event.get(HEADERS_LENGTH..).unwrap_or_default());
     is_nf_tables
         && is_bridge_family
         && payload.text(ATTRIBUTE_TABLE_NAME).is_some_and(|name| name == table)
@@ -333,12 +339,12 @@ pub fn is_about_table(event: &[u8], table: &str) -> bool {
 /// Returns the netlink message type of an nf_tables message.
 #[must_use]
 pub const fn message_type(kind: u8) -> u16 {
-    u16::from_be_bytes([SUBSYSTEM, kind])
+    u16::from_be_bytes([NFNL_SUBSYS_NFTABLES, kind])
 }
 
 /// Returns the `nfgenmsg` of messages about the bridge family: family and version.
 #[must_use]
-pub const fn bridge_header() -> [u8; 4] {
+pub const fn bridge_nfgenmsg() -> [u8; 4] {
     [FAMILY_BRIDGE, 0, 0, 0]
 }
 
@@ -378,7 +384,7 @@ pub fn message_sequence(message: &[u8]) -> u32 {
 /// Returns the error number of a message that ends an answer, which is 0 for success; `None` for other messages.
 #[must_use]
 pub fn answer_errno(message: &[u8]) -> Option<i32> {
-    if !matches!(message_kind(message)?, NLMSG_ERROR | NLMSG_DONE) {
+    if !matches!(read_message_type(message)?, NLMSG_ERROR | NLMSG_DONE) {
         return None;
     }
     let code = message.get(NLMSGHDR_LENGTH..HEADERS_LENGTH).and_then(|bytes| bytes.try_into().ok());
@@ -392,13 +398,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_read_as_they_were_written() {
+    fn attributes_round_trip() {
         let written = Attributes::default()
-            .text(1, "berth")
-            .number(2, 7)
-            .nested(4, Attributes::default().number(1, 2).number(2, (-200_i32).cast_unsigned()))
-            .comment(7, "drop");
-        let read = Payload(&written.0);
+            .with_text(1, "berth")
+            .with_number(2, 7)
+            .with_nested(
+                4,
+                Attributes::default().with_number(1, 2).with_number(2, (-200_i32).cast_unsigned()),
+            )
+            .with_comment(7, "drop");
+        let read = ReceivedAttributes(&written.0);
         assert_eq!(read.text(1).as_deref(), Some("berth"));
         assert_eq!(read.number(2), Some(7));
         let hook = read.nested(4).unwrap();
@@ -408,22 +417,28 @@ mod tests {
     }
 
     #[test]
-    fn only_events_of_the_table_count() {
+    fn events_of_other_tables_are_ignored() {
         const DELETE_TABLE: u8 = 2;
-        let named = |name| Attributes::default().text(ATTRIBUTE_TABLE_NAME, name);
+        let named = |name| Attributes::default().with_text(ATTRIBUTE_TABLE_NAME, name);
         let event = |kind, general, name| encode_message(kind, 0, 0, general, &named(name).0);
         let deleted = message_type(DELETE_TABLE);
-        assert!(is_about_table(&event(deleted, bridge_header(), "berth"), "berth"));
-        assert!(!is_about_table(&event(deleted, bridge_header(), "nat"), "berth"));
-        assert!(!is_about_table(&event(deleted, [2, 0, 0, 0], "berth"), "berth"), "the table is of the IPv4 family");
-        assert!(!is_about_table(&event(2, bridge_header(), "berth"), "berth"), "the event is from another subsystem");
+        assert!(is_about_table(&event(deleted, bridge_nfgenmsg(), "berth"), "berth"));
+        assert!(!is_about_table(&event(deleted, bridge_nfgenmsg(), "nat"), "berth"));
+        assert!(
+            !is_about_table(&event(deleted, [2, 0, 0, 0], "berth"), "berth"),
+            "the table is of the IPv4 family"
+        );
+        assert!(
+            !is_about_table(&event(2, bridge_nfgenmsg(), "berth"), "berth"),
+            "the event is from another subsystem"
+        );
     }
 
     proptest! {
         #[test]
-        fn garbage_never_panics_or_loops(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let payload = Payload(&bytes);
-            prop_assert!(payload.attributes().count() <= bytes.len() / 4 && payload.keys().len() <= bytes.len());
+        fn payload_parsing_never_panics_or_loops(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let payload = ReceivedAttributes(&bytes);
+            prop_assert!(payload.attributes().count() <= bytes.len() / 4 && payload.element_keys().len() <= bytes.len());
             prop_assert!(parse_comment(&bytes).is_none_or(|text| text.len() <= 3 * bytes.len()));
             prop_assert!(!is_about_table(&bytes, "berth") || bytes.len() > HEADERS_LENGTH);
         }

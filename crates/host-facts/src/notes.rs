@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use berth_api::infra_node::{Unknown, UnknownReason};
+use berth_api::infra_node::{UnknownFact, UnknownReason};
 
 use crate::root::ReadError;
 
@@ -13,7 +13,7 @@ pub struct Notes {
     /// Problems for an administrator to check.
     pub warnings: Vec<Warning>,
     /// Facts that could not be read.
-    pub unknown: Vec<Unknown>,
+    pub unknown_facts: Vec<UnknownFact>,
 }
 
 /// A problem of the host or of the values that it reports.
@@ -44,13 +44,17 @@ impl Notes {
         reason: UnknownReason,
         message: impl Into<String>,
     ) {
-        self.unknown.push(Unknown { path: path.into(), reason, message: Some(message.into()) });
+        self.unknown_facts.push(UnknownFact {
+            path: path.into(),
+            reason,
+            message: Some(message.into()),
+        });
     }
 
     /// Returns true if the fact at `path` in the status could not be read.
     #[must_use]
     pub fn is_unknown(&self, path: &str) -> bool {
-        self.unknown.iter().any(|unknown| unknown.path == path)
+        self.unknown_facts.iter().any(|unknown| unknown.path == path)
     }
 
     /// Returns the value that was read for the fact at `path` in the status. An error is noted as an unknown fact; it
@@ -87,7 +91,7 @@ impl Notes {
     pub fn sort_and_dedup(&mut self) {
         self.warnings.sort();
         self.warnings.dedup();
-        self.unknown.sort();
-        self.unknown.dedup();
+        self.unknown_facts.sort();
+        self.unknown_facts.dedup();
     }
 }

@@ -4,22 +4,22 @@ use berth_api::infra_node::{Nvme, UnknownReason};
 use berth_api::{Bytes, PciAddress};
 
 use super::mounts::Mounts;
-use super::pci::{PciDevice, address_in_path};
+use super::pci::{PciDevice, last_address_in_path};
 use crate::notes::Notes;
 use crate::root::Root;
-use crate::text::one_line;
+use crate::sanitize::sanitize_to_one_line;
 
-const BLOCK: &str = "sys/class/block";
+const BLOCK_FOLDER: &str = "sys/class/block";
 /// Size of the block layer's sectors in bytes. It does not depend on the sector size of the drive.
-const SECTOR: u64 = 512;
+const SECTOR_BYTES: u64 = 512;
 
 /// Reads first the drives with a block device, then the controllers without a block device, such as those bound to
 /// `vfio-pci`.
 pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Notes) -> Vec<Nvme> {
-    let devices = root.list(BLOCK).unwrap_or_default();
+    let devices = root.list(BLOCK_FOLDER).unwrap_or_default();
     let mut drives: Vec<Nvme> = devices
         .iter()
-        .filter(|name| is_namespace(name) && is_local(root, name))
+        .filter(|name| is_namespace(name) && is_local_drive(root, name))
         .map(|name| read_drive(root, name, &devices, pci, mounts))
         .collect();
     for controller in pci.iter().filter(|device| device.is_nvme()) {
@@ -29,7 +29,10 @@ pub fn observe(root: &Root, pci: &[PciDevice], mounts: &Mounts, notes: &mut Note
     }
     for (index, drive) in drives.iter().enumerate() {
         if drive.in_use.is_none() {
-            let message = format!("{}: neither the mount table nor the udev database shows whether it is in use", drive.name);
+            let message = format!(
+                "{}: neither the mount table nor the udev database shows whether it is in use",
+                drive.name
+            );
             let path = format!("capabilities.nvme[{index}].inUse");
             notes.add_unknown(path, UnknownReason::NotFound, message);
         }
@@ -48,8 +51,8 @@ pub fn is_namespace(name: &str) -> bool {
 
 /// Returns true for a local drive. A drive behind a fabric (`tcp`, `rdma`, `fc`) is a volume on another machine.
 #[must_use]
-pub fn is_local(root: &Root, name: &str) -> bool {
-    controllers(root, name).iter().all(|controller| {
+pub fn is_local_drive(root: &Root, name: &str) -> bool {
+    namespace_controllers(root, name).iter().all(|controller| {
         let transport = root.read(&format!("sys/class/nvme/{controller}/transport"));
         transport.map_or(true, |transport| transport == "pcie")
     })
@@ -57,8 +60,8 @@ pub fn is_local(root: &Root, name: &str) -> bool {
 
 /// Returns the names of a namespace's controllers: the controllers of its subsystem, or else the controller in its
 /// name.
-fn controllers(root: &Root, name: &str) -> Vec<String> {
-    let listed = root.list_numbered(&format!("{BLOCK}/{name}/device"), "nvme");
+fn namespace_controllers(root: &Root, name: &str) -> Vec<String> {
+    let listed = root.list_numbered(&format!("{BLOCK_FOLDER}/{name}/device"), "nvme");
     if listed.is_empty() {
         vec![controller_name(name).to_owned()]
     } else {
@@ -73,8 +76,8 @@ fn read_drive(
     pci: &[PciDevice],
     mounts: &Mounts,
 ) -> Nvme {
-    let file = |attribute: &str| format!("{BLOCK}/{name}/{attribute}");
-    let address = pci_address(root, name);
+    let file = |attribute: &str| format!("{BLOCK_FOLDER}/{name}/{attribute}");
+    let address = drive_pci_address(root, name);
     let function = pci.iter().find(|device| Some(device.address) == address);
     let model = root.read(&file("device/model")).or_else(|_| {
         let controller = name.split_once('n').map_or(name, |_| controller_name(name));
@@ -82,14 +85,17 @@ fn read_drive(
     });
     let users = drive_users(root, name, devices, mounts);
     // A drive without a PCI function cannot be passed through to a VM, so it does not matter whether it is in use.
-    let usage_known = mounts.table.is_some() && signature_known(root, name) && address.is_some();
+    let usage_known = mounts.table.is_some() && is_signature_known(root, name) && address.is_some();
     Nvme {
         name: name.to_owned(),
-        model: model.ok().filter(|model| !model.is_empty()).map(|model| one_line(&model)),
-        size: root
-            .parse::<u64>(&file("size"))
+        model: model
             .ok()
-            .map(|sectors| Bytes(sectors.saturating_mul(SECTOR))),
+            .filter(|model| !model.is_empty())
+            .map(|model| sanitize_to_one_line(&model)),
+        size: root
+            .read_value::<u64>(&file("size"))
+            .ok()
+            .map(|sectors| Bytes(sectors.saturating_mul(SECTOR_BYTES))),
         zone: function.and_then(|device| device.zone),
         pci_address: address,
         driver: function.and_then(|device| device.driver.clone()),
@@ -122,12 +128,13 @@ fn controller_name(name: &str) -> &str {
 
 /// Returns the PCI address in the path of the block device. The path of a multipath drive contains a virtual
 /// subsystem instead; its address is that of the subsystem's controllers.
-fn pci_address(root: &Root, name: &str) -> Option<PciAddress> {
-    let path = root.read_link(&format!("{BLOCK}/{name}")).unwrap_or_default();
-    address_in_path(&path).or_else(|| {
-        let mut controllers = controllers(root, name).into_iter();
-        controllers
-            .find_map(|controller| root.parse(&format!("sys/class/nvme/{controller}/address")).ok())
+fn drive_pci_address(root: &Root, name: &str) -> Option<PciAddress> {
+    let path = root.read_link(&format!("{BLOCK_FOLDER}/{name}")).unwrap_or_default();
+    last_address_in_path(&path).or_else(|| {
+        let mut controllers = namespace_controllers(root, name).into_iter();
+        controllers.find_map(|controller| {
+            root.read_value(&format!("sys/class/nvme/{controller}/address")).ok()
+        })
     })
 }
 
@@ -145,8 +152,8 @@ fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> 
     }
     for device in std::iter::once(name).chain(partitions) {
         let node = format!("/dev/{device}");
-        let number = root.read(&format!("{BLOCK}/{device}/dev")).ok();
-        for holder in root.list(&format!("{BLOCK}/{device}/holders")).unwrap_or_default() {
+        let number = root.read(&format!("{BLOCK_FOLDER}/{device}/dev")).ok();
+        for holder in root.list(&format!("{BLOCK_FOLDER}/{device}/holders")).unwrap_or_default() {
             users.push(format!("holder of {device}: {holder}"));
         }
         let mounted = mounts
@@ -160,7 +167,7 @@ fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> 
         }
         users.extend(
             number
-                .and_then(|number| signature(root, &number))
+                .and_then(|number| read_signature(root, &number))
                 .map(|signature| format!("{device} has signature {signature}")),
         );
     }
@@ -169,15 +176,15 @@ fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> 
 
 /// Returns the signature that blkid has found on the device, such as that of an unused LVM volume or a ZFS member. It
 /// is read from udev's database.
-fn signature(root: &Root, device_number: &str) -> Option<String> {
+fn read_signature(root: &Root, device_number: &str) -> Option<String> {
     let entry = root.read(&format!("run/udev/data/b{device_number}")).ok()?;
     let value = |key: &str| entry.lines().find_map(|line| line.strip_prefix(key));
     let found = value("E:ID_FS_TYPE=").or_else(|| value("E:ID_PART_TABLE_TYPE="));
     found.map(str::to_owned)
 }
 
-fn signature_known(root: &Root, name: &str) -> bool {
-    let number = root.read(&format!("{BLOCK}/{name}/dev"));
+fn is_signature_known(root: &Root, name: &str) -> bool {
+    let number = root.read(&format!("{BLOCK_FOLDER}/{name}/dev"));
     number.is_ok_and(|number| root.exists(&format!("run/udev/data/b{number}")))
 }
 
@@ -186,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_drives_count() {
+    fn partitions_and_paths_are_not_namespaces() {
         for name in ["nvme0n1", "nvme12n34"] {
             assert!(is_namespace(name), "{name}");
         }

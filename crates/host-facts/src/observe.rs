@@ -11,8 +11,8 @@ use crate::root::{ReadError, Root};
 use crate::services::HostServices;
 use crate::setting::Setting;
 use crate::{
-    allocated, cgroup, cpu, cpuinfo, devices, direct_io, iommu, kernel, ksm, kubelet, kvm, links,
-    machine, memory, mounts, nvme, pci, processes, topology, zones,
+    cgroup, cpu, cpuinfo, devices, direct_io, iommu, kernel, ksm, kubelet, kvm, links, machine,
+    memory, mounts, nvme, pci, pod_allocations, processes, topology, zones,
 };
 
 /// Options of an observation.
@@ -21,25 +21,30 @@ pub struct ObserveOptions {
     /// Folders in which O_DIRECT is tested.
     pub direct_io_paths: Vec<String>,
     /// True if devices are observed: KVM, PCI, IOMMU, drives, file systems. Plans do not need these facts.
-    pub devices: bool,
+    pub includes_devices: bool,
     /// PCI functions from an earlier observation, which are used instead of reading them again.
     pub pci: Option<Vec<pci::PciDevice>>,
     /// True if KVM is observed, which creates a VM as a test. If no VM runs on the host, the test interrupts every CPU.
-    pub kvm: bool,
+    pub includes_kvm: bool,
 }
 
 impl ObserveOptions {
     /// Returns the options for reading only the facts that a plan needs.
     #[must_use]
     pub const fn for_plan() -> Self {
-        Self { direct_io_paths: Vec::new(), devices: false, pci: None, kvm: false }
+        Self {
+            direct_io_paths: Vec::new(),
+            includes_devices: false,
+            pci: None,
+            includes_kvm: false,
+        }
     }
 }
 
 impl Default for ObserveOptions {
     fn default() -> Self {
         let direct_io_paths = direct_io::DEFAULT_PATHS.map(str::to_owned).to_vec();
-        Self { direct_io_paths, devices: true, pci: None, kvm: true }
+        Self { direct_io_paths, includes_devices: true, pci: None, includes_kvm: true }
     }
 }
 
@@ -62,9 +67,9 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
     let (ksm, ksm_status) = ksm::observe(root, &processes, ksm_managed, n);
 
     let mut facts = HostFacts {
-        name: machine::host_name(root),
+        name: machine::read_host_name(root),
         kubelet: kubelet::observe::observe(root, &processes, boot_id.as_deref(), n),
-        allocated: allocated::observe(root, services, n),
+        pod_allocations: pod_allocations::observe(root, services, n),
         cgroup: cgroup::observe(root, n),
         memory: Memory { ksm: ksm_status, ..memory },
         kernel,
@@ -76,10 +81,10 @@ pub fn observe(root: &Root, options: &ObserveOptions, services: &dyn HostService
         processes,
         boot_id,
         ledger,
-        ledger_fault,
+        ledger_error: ledger_fault,
         ..HostFacts::default()
     };
-    if options.devices {
+    if options.includes_devices {
         observe_devices(&mut facts, root, options, n);
     } else {
         facts.pci = options.pci.clone().unwrap_or_else(|| pci::observe(root, n));
@@ -106,7 +111,7 @@ pub fn observe_links(root: &Root, pci: &[pci::PciDevice]) -> HostFacts {
     let (ledger, ledger_fault) = read_ledger(root, boot_id.as_deref(), &mut notes);
     let mut links = links::observe::observe(root, pci, &mut notes);
     links.filter = links::filter::observe(root, &links, &ledger, &mut notes);
-    HostFacts { boot_id, ledger, ledger_fault, links, notes, ..HostFacts::default() }
+    HostFacts { boot_id, ledger, ledger_error: ledger_fault, links, notes, ..HostFacts::default() }
 }
 
 fn observe_devices(
@@ -116,14 +121,14 @@ fn observe_devices(
     notes: &mut Notes,
 ) {
     let mounts = mounts::Mounts::observe(root, notes);
-    if options.kvm {
+    if options.includes_kvm {
         (facts.kvm_evidence, facts.kvm) = kvm::observe::observe(root, &facts.cpuinfo, notes);
     }
     facts.pci = pci::observe(root, notes);
     facts.machine = machine::observe(root, &facts.cpuinfo, notes);
     facts.iommu = iommu::observe(root, notes);
     facts.nvme = nvme::observe(root, &facts.pci, &mounts, notes);
-    facts.gpus = devices::gpus(&facts.pci);
+    facts.gpus = devices::find_gpus(&facts.pci);
     facts.direct_io = direct_io::observe(root, &options.direct_io_paths, &mounts, notes);
 }
 

@@ -7,7 +7,7 @@ use super::kernel_files::saturating_u32;
 use crate::notes::Notes;
 use crate::root::Root;
 
-const DEVICES: &str = "sys/bus/pci/devices";
+const DEVICE_FOLDER: &str = "sys/bus/pci/devices";
 
 /// A PCI function.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl PciDevice {
 
 /// Reads the functions in `/sys/bus/pci/devices`, and sorts them by address.
 pub fn observe(root: &Root, notes: &mut Notes) -> Vec<PciDevice> {
-    let names = notes.value_or_warning(root.list(DEVICES)).unwrap_or_default();
+    let names = notes.value_or_warning(root.list(DEVICE_FOLDER)).unwrap_or_default();
     let mut devices: Vec<PciDevice> =
         names.iter().filter_map(|name| read_device(root, name, notes)).collect();
     devices.sort_by_key(|device| device.address);
@@ -75,16 +75,16 @@ const fn is_system_device(class: u32) -> bool {
 }
 
 fn read_device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> {
-    let file = |attribute: &str| format!("{DEVICES}/{name}/{attribute}");
+    let file = |attribute: &str| format!("{DEVICE_FOLDER}/{name}/{attribute}");
     let Ok(address) = name.parse() else {
-        notes.warn(format!("/{DEVICES}/{}", name.escape_debug()), "not a PCI address");
+        notes.warn(format!("/{DEVICE_FOLDER}/{}", name.escape_debug()), "not a PCI address");
         return None;
     };
-    let class = hexadecimal(&root.read(&file("class")).ok()?)?;
+    let class = parse_hexadecimal(&root.read(&file("class")).ok()?)?;
     let total_vfs = if is_system_device(class) {
         None
     } else {
-        root.parse::<u32>(&file("sriov_totalvfs")).ok()
+        root.read_value::<u32>(&file("sriov_totalvfs")).ok()
     };
     let mut function = PciDevice {
         address,
@@ -103,25 +103,25 @@ fn read_device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> 
         return None;
     }
     let id = |attribute: &str| {
-        hexadecimal(&root.read(&file(attribute)).ok()?).and_then(|id| u16::try_from(id).ok())
+        parse_hexadecimal(&root.read(&file(attribute)).ok()?).and_then(|id| u16::try_from(id).ok())
     };
     function.vendor = id("vendor");
     function.device = id("device");
     function.driver = root.read_link_name(&file("driver"));
     function.iommu_group =
         root.read_link_name(&file("iommu_group")).and_then(|group| group.parse().ok());
-    function.zone = root.parse(&file("numa_node")).ok();
+    function.zone = root.read_value(&file("numa_node")).ok();
     function.is_virtual = root.read_link(&file("physfn")).is_some();
     function.sriov = total_vfs.map(|total| Sriov {
         total,
-        configured: root.parse(&file("sriov_numvfs")).unwrap_or(0),
+        configured: root.read_value(&file("sriov_numvfs")).unwrap_or(0),
         in_use: None,
     });
     if let Some(sriov) = &mut function.sriov {
         let is_network = function.class >> 16 == 0x02;
         sriov.in_use = Some(match sriov.configured {
             0 => 0,
-            _ => virtual_functions_in_use(root, name, is_network),
+            _ => count_virtual_functions_in_use(root, name, is_network),
         });
     }
     Some(function)
@@ -129,9 +129,9 @@ fn read_device(root: &Root, name: &str, notes: &mut Notes) -> Option<PciDevice> 
 
 /// Returns the number of virtual functions in use. A virtual function is in use if it is bound to a driver for VMs,
 /// or if its network link has been moved to the network namespace of a pod.
-fn virtual_functions_in_use(root: &Root, name: &str, is_network: bool) -> u32 {
+fn count_virtual_functions_in_use(root: &Root, name: &str, is_network: bool) -> u32 {
     let in_use = |(_, link): &(u32, String)| {
-        let folder = format!("{DEVICES}/{name}/{link}");
+        let folder = format!("{DEVICE_FOLDER}/{name}/{link}");
         match root.read_link_name(&format!("{folder}/driver")).as_deref() {
             Some("vfio-pci" | "mlx5_vfio_pci" | "xen-pciback") => true,
             Some(_) => {
@@ -141,7 +141,7 @@ fn virtual_functions_in_use(root: &Root, name: &str, is_network: bool) -> u32 {
         }
     };
     saturating_u32(
-        root.list_numbered(&format!("{DEVICES}/{name}"), "virtfn")
+        root.list_numbered(&format!("{DEVICE_FOLDER}/{name}"), "virtfn")
             .iter()
             .filter(|v| in_use(v))
             .count(),
@@ -150,7 +150,7 @@ fn virtual_functions_in_use(root: &Root, name: &str, is_network: bool) -> u32 {
 
 /// Parses a hexadecimal number as sysfs writes it, such as `0x010802`.
 #[must_use]
-pub fn hexadecimal(text: &str) -> Option<u32> {
+pub fn parse_hexadecimal(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("0x")?;
     u32::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))
 }
@@ -158,7 +158,7 @@ pub fn hexadecimal(text: &str) -> Option<u32> {
 /// Returns the address of the last PCI function in the path of a device
 /// (`../../devices/pci0000:00/0000:00:02.0/net/eth0`). Returns `None` for a USB device.
 #[must_use]
-pub fn address_in_path(path: &str) -> Option<PciAddress> {
+pub fn last_address_in_path(path: &str) -> Option<PciAddress> {
     let parts = || path.split('/');
     if parts().any(|part| part.starts_with("usb")) {
         return None;
@@ -173,8 +173,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_the_last_function_on_the_way() {
-        let last = |path| address_in_path(path).map(|address| address.to_string());
+    fn address_is_the_last_function_in_the_path() {
+        let last = |path| last_address_in_path(path).map(|address| address.to_string());
         let nic = "../../devices/pci0000:5d/0000:5d:02.0/0000:60:00.1/net/enp96s0f1";
         assert_eq!(last(nic).as_deref(), Some("0000:60:00.1"));
         let vmd =
@@ -186,9 +186,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in ".*") {
-            prop_assert!(hexadecimal(&text).is_none() || text.starts_with("0x"));
-            prop_assert!(address_in_path(&text).is_none() || text.contains(':'));
+        fn parsing_never_panics(text in ".*") {
+            prop_assert!(parse_hexadecimal(&text).is_none() || text.starts_with("0x"));
+            prop_assert!(last_address_in_path(&text).is_none() || text.contains(':'));
         }
     }
 }

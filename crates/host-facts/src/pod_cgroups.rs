@@ -9,13 +9,13 @@
 use std::collections::BTreeMap;
 
 use crate::root::Root;
-use crate::setting::Unit;
+use crate::setting::SystemdUnit;
 
 /// Prefixes of the names of virtual machine processes. Such a process is found by its name in any control group.
 const VM_PROCESS_PREFIXES: [&str; 2] = ["qemu-", "virt-launcher"];
 
 /// Returns the units, each with a description of one process of a pod or virtual machine in it.
-pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
+pub(super) fn observe(root: &Root) -> BTreeMap<SystemdUnit, String> {
     let mut found = BTreeMap::new();
     for (pid, folder) in root.list_numbered("proc", "") {
         // The file is missing if the process has ended in the meantime. In a container, it is also missing for kernel
@@ -36,8 +36,8 @@ pub(super) fn observe(root: &Root) -> BTreeMap<Unit, String> {
         }
     }
     // A control group without a process may belong to a pod that is being created.
-    if let Some(folder) = pod_group_in_system_slice(root) {
-        found.entry(Unit::System).or_insert(folder);
+    if let Some(folder) = find_pod_group_in_system_slice(root) {
+        found.entry(SystemdUnit::System).or_insert(folder);
     }
     found
 }
@@ -48,8 +48,8 @@ fn cgroup_v2_path(text: &str) -> Option<&str> {
 }
 
 /// Returns the path of a control group relative to the host's root control group. The returned bool is true if the
-/// first components of this path are unknown. A process in a cgroup namespace sees paths relative to its own group: `/../..`, followed by
-/// the components below the common ancestor.
+/// first components of this path are unknown. A process in a cgroup namespace sees paths relative to its own group:
+/// `/../..`, followed by the components below the common ancestor.
 fn resolve_path<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
     let mut path = group;
     while let Some(rest) = path.strip_prefix("/..") {
@@ -63,9 +63,9 @@ fn resolve_path<'a>(root: &Root, group: &'a str) -> (&'a str, bool) {
 }
 
 /// Returns the units to which a control group may belong.
-fn parent_units(path: &str, is_relative: bool) -> Vec<Unit> {
+fn parent_units(path: &str, is_relative: bool) -> Vec<SystemdUnit> {
     let top = path.split('/').nth(1).unwrap_or_default();
-    Unit::ALL.into_iter().filter(|unit| is_relative || unit.name() == top).collect()
+    SystemdUnit::ALL.into_iter().filter(|unit| is_relative || unit.unit_name() == top).collect()
 }
 
 /// Returns true if a component of the path contains the UID of a pod: `pod` and 32 hexadecimal digits, with `-` or `_`
@@ -83,7 +83,7 @@ fn contains_pod_uid(path: &str) -> bool {
 }
 
 /// Returns the path of a folder with control groups of pods directly below a service, if there is one.
-fn pod_group_in_system_slice(root: &Root) -> Option<String> {
+fn find_pod_group_in_system_slice(root: &Root) -> Option<String> {
     let top = "sys/fs/cgroup/system.slice";
     let names = root.list(top).unwrap_or_default();
     let candidates =
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pods_group_is_known_by_its_uid() {
+    fn pod_control_group_is_recognized_by_uid() {
         let uid = "6f9d2f1e-0c3a-4f0e-9a55-0d6f1a2b3c4d";
         for (path, is_pod) in [
             (

@@ -22,7 +22,7 @@ pub const POD_CGROUP_FOLDERS: [&str; 12] = [
 
 /// Returns the UID in the name of a pod's control group: `kubepods-pod<uid with _>.slice` or `pod<uid>`. For QoS
 /// classes other than Guaranteed, the name contains the class: `kubepods-burstable-pod<uid with _>.slice`.
-pub fn pod_uid(name: &str) -> Option<String> {
+pub fn pod_uid_of_cgroup(name: &str) -> Option<String> {
     let systemd_uid = name.strip_suffix(".slice").and_then(|name| {
         let rest = name.strip_prefix("kubepods-")?;
         let rest = rest
@@ -37,7 +37,7 @@ pub fn pod_uid(name: &str) -> Option<String> {
 
 /// Returns the UID, and the namespace and name of the pod, from the name of its log folder. Namespaces and names of
 /// pods cannot contain `_`.
-pub fn from_log_folder(folder: &str) -> Option<(String, (String, String))> {
+pub fn parse_log_folder_name(folder: &str) -> Option<(String, (String, String))> {
     let mut parts = folder.split('_');
     let (namespace, name, uid) = (parts.next()?, parts.next()?, parts.next()?);
     let is_complete = parts.next().is_none() && ![namespace, name, uid].contains(&"");
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_pods_have_a_uid() {
+    fn cgroup_name_contains_pod_uid() {
         for (name, uid) in [
             ("kubepods-podab12_cd.slice", Some("ab12-cd")),
             ("podab12-cd", Some("ab12-cd")),
@@ -58,19 +58,19 @@ mod tests {
             ("burstable", None),
             ("cpu.max", None),
         ] {
-            assert_eq!(pod_uid(name).as_deref(), uid, "{name}");
+            assert_eq!(pod_uid_of_cgroup(name).as_deref(), uid, "{name}");
         }
     }
 
     #[test]
-    fn log_folders_name_pods_by_uid() {
-        let (uid, name) = from_log_folder("default_virt-launcher-a_0d5c-1").unwrap();
+    fn log_folder_name_contains_pod_and_uid() {
+        let (uid, name) = parse_log_folder_name("default_virt-launcher-a_0d5c-1").unwrap();
         assert_eq!(
             (uid.as_str(), name.0.as_str(), name.1.as_str()),
             ("0d5c-1", "default", "virt-launcher-a")
         );
         for other in ["", "a_b", "a_b_c_d", "a__c", "lost+found"] {
-            assert_eq!(from_log_folder(other), None, "{other}");
+            assert_eq!(parse_log_folder_name(other), None, "{other}");
         }
     }
 }

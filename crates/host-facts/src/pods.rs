@@ -6,27 +6,29 @@ use berth_api::{Bytes, PageSize};
 
 use super::kubelet::KubeletFacts;
 use super::pod_cgroups;
-use super::pod_names::{POD_CGROUP_FOLDERS, POD_LOGS_FOLDER, from_log_folder, pod_uid};
+use super::pod_names::{
+    POD_CGROUP_FOLDERS, POD_LOGS_FOLDER, parse_log_folder_name, pod_uid_of_cgroup,
+};
 use super::processes::Processes;
 use crate::root::Root;
-use crate::setting::Unit;
+use crate::setting::SystemdUnit;
 
 /// Facts about the pods on the host that plans need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pods {
     /// UIDs of pods with the QoS class Guaranteed. The kubelet's managers allocate resources to these pods, and do so
     /// again when the kubelet starts with another policy.
-    pub guaranteed: BTreeSet<String>,
+    pub guaranteed_pods: BTreeSet<String>,
     /// Number of launcher processes of virtual machines.
-    pub virt_launchers: usize,
-    /// True if the processes of the host are visible, so that `virt_launchers` is reliable.
-    pub processes_visible: bool,
+    pub virt_launcher_count: usize,
+    /// True if the processes of the host are visible, so that `virt_launcher_count` is reliable.
+    pub are_processes_visible: bool,
     /// Number of huge pages that all pods are allowed to use (`hugetlb.<size>.max` of their control groups),
     /// by page size.
-    pub hugepages: BTreeMap<PageSize, u64>,
+    pub hugepage_limits: BTreeMap<PageSize, u64>,
     /// Units that contain pods or virtual machines, each with the evidence. `AllowedCPUs` of such a unit would also
     /// affect these pods and virtual machines.
-    pub units_with_pods: BTreeMap<Unit, String>,
+    pub units_with_pods: BTreeMap<SystemdUnit, String>,
 }
 
 impl Pods {
@@ -35,14 +37,14 @@ impl Pods {
     /// such as those of DaemonSets, may remain on a drained node.
     #[must_use]
     pub fn not_drained_reason(&self) -> Option<String> {
-        if !self.processes_visible {
+        if !self.are_processes_visible {
             return Some("the host's processes are not visible".to_owned());
         }
-        if self.virt_launchers > 0 {
+        if self.virt_launcher_count > 0 {
             return Some("virtual machines are running".to_owned());
         }
-        let first = self.guaranteed.first()?;
-        let n = self.guaranteed.len();
+        let first = self.guaranteed_pods.first()?;
+        let n = self.guaranteed_pods.len();
         Some(format!("{n} Guaranteed pods are running, such as {first}"))
     }
 }
@@ -62,32 +64,32 @@ pub fn observe(root: &Root, processes: &Processes, kubelet: &KubeletFacts) -> Po
     let listings: Vec<Vec<String>> =
         KUBEPODS_GROUPS.iter().filter_map(|top| root.list(top).ok()).collect();
     let mut guaranteed: BTreeSet<String> =
-        listings.iter().flatten().filter_map(|name| pod_uid(name)).collect();
+        listings.iter().flatten().filter_map(|name| pod_uid_of_cgroup(name)).collect();
     // The checkpoints also contain pods whose control groups do not exist yet. If no kubelet runs, a pod in a
     // checkpoint counts only if it is still on disk.
     let cpu_pods =
         kubelet.cpu_state.iter().flat_map(|state| state.exclusive_cpus_by_pod().into_keys());
     let memory_pods = kubelet.memory_state.iter().flat_map(|state| state.entries.keys());
     let checkpoint_pods = cpu_pods.chain(memory_pods.map(String::as_str));
-    let on_disk = (!kubelet.is_running).then(|| pods_on_disk(root, kubelet));
+    let on_disk = (!kubelet.is_running).then(|| read_pods_on_disk(root, kubelet));
     let is_counted = |uid: &&str| on_disk.as_ref().is_none_or(|uids| uids.contains(*uid));
     guaranteed.extend(checkpoint_pods.filter(is_counted).map(str::to_owned));
     Pods {
-        guaranteed,
-        virt_launchers: processes
-            .found
+        guaranteed_pods: guaranteed,
+        virt_launcher_count: processes
+            .entries
             .iter()
             .filter(|p| p.name.starts_with("virt-launcher"))
             .count(),
-        processes_visible: processes.visible,
-        hugepages: total_hugepages(root),
+        are_processes_visible: processes.are_visible,
+        hugepage_limits: sum_hugepage_limits(root),
         units_with_pods: pod_cgroups::observe(root),
     }
 }
 
 /// Returns the UIDs of the pods that a stopped kubelet has left on disk. The kubelet runs these pods again when it
 /// starts, even after a reboot. Its Memory Manager removes entries of deleted pods only at the next admission.
-fn pods_on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
+fn read_pods_on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
     match root.list(&format!("{}/pods", kubelet.root_dir)) {
         // In the agent's container, an empty folder that is not the host's may be mounted at this path.
         Ok(folders) if !(folders.is_empty() && root.is_from_container()) => {
@@ -97,13 +99,13 @@ fn pods_on_disk(root: &Root, kubelet: &KubeletFacts) -> BTreeSet<String> {
     }
     // The log folder of a deleted pod remains until the kubelet removes it, which it does once a minute.
     let logs = root.list(POD_LOGS_FOLDER).unwrap_or_default();
-    logs.iter().filter_map(|name| from_log_folder(name)).map(|(uid, _)| uid).collect()
+    logs.iter().filter_map(|name| parse_log_folder_name(name)).map(|(uid, _)| uid).collect()
 }
 
 /// Returns the sum of the huge page limits of all pods' control groups, by page size.
-fn total_hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
+fn sum_hugepage_limits(root: &Root) -> BTreeMap<PageSize, u64> {
     let mut total = BTreeMap::new();
-    for (size, count) in hugepages_by_pod(root).into_values().flatten() {
+    for (size, count) in hugepage_limits_by_pod(root).into_values().flatten() {
         *total.entry(size).or_default() += count;
     }
     total
@@ -112,10 +114,10 @@ fn total_hugepages(root: &Root) -> BTreeMap<PageSize, u64> {
 /// Returns the huge page limits of each pod's control group by page size, by UID of the pod. The groups of pods are
 /// directly below the kubelet's top group or one level below. A group without a limit (`max`) belongs to a pod that
 /// requests no huge pages.
-pub(super) fn hugepages_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
+pub(super) fn hugepage_limits_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<PageSize, u64>> {
     let mut pods = BTreeMap::new();
     for (name, folder) in POD_CGROUP_FOLDERS.iter().flat_map(|folder| list_groups(root, folder)) {
-        if let Some(uid) = pod_uid(&name) {
+        if let Some(uid) = pod_uid_of_cgroup(&name) {
             pods.entry(uid).or_insert_with(|| hugepage_limits(root, &folder));
         }
     }
@@ -137,7 +139,8 @@ fn list_groups(root: &Root, folder: &str) -> Vec<(String, String)> {
 fn hugepage_limits(root: &Root, folder: &str) -> BTreeMap<PageSize, u64> {
     let mut limits = BTreeMap::new();
     for (size, name) in [(PageSize::MIB_2, "2MB"), (PageSize::GIB_1, "1GB")] {
-        let limit = |file: &str| root.parse::<u64>(&format!("{folder}/hugetlb.{name}.{file}")).ok();
+        let limit =
+            |file: &str| root.read_value::<u64>(&format!("{folder}/hugetlb.{name}.{file}")).ok();
         let Some(bytes) = limit("max").or_else(|| limit("limit_in_bytes")) else { continue };
         // Version 1 writes the largest possible number of whole pages if there is no limit.
         if Bytes(bytes).0 < 1 << 60 && bytes > 0 {

@@ -1,17 +1,17 @@
 //! Finds running daemons that affect Berth, such as the kubelet and ksmtuned.
 
-use crate::pod_names::pod_uid;
+use crate::pod_names::pod_uid_of_cgroup;
 use crate::root::Root;
 
 /// The kernel's name of a kubelet process.
-pub const KUBELET: &str = "kubelet";
+pub const KUBELET_PROCESS_NAME: &str = "kubelet";
 
 /// The kernel's names of programs that contain a kubelet: k3s' server and agent, and MicroK8s.
 pub const KUBELET_EMBEDDERS: [&str; 3] = ["k3s-server", "k3s-agent", "kubelite"];
 
 /// Names of the processes to search for, as the kernel shortens them to 15 bytes.
 const SEARCHED_NAMES: [&str; 11] = [
-    KUBELET,
+    KUBELET_PROCESS_NAME,
     "k3s-server",
     "k3s-agent",
     "kubelite",
@@ -38,30 +38,30 @@ pub struct Process {
 pub struct Processes {
     /// Processes with one of the known names. Of the processes with the name `kubelet`, only those that may be the
     /// host's kubelet are included.
-    pub found: Vec<Process>,
+    pub entries: Vec<Process>,
     /// True if the processes of the host are visible. They are not in most captures, in a container with a separate
     /// PID namespace, and if `/proc` hides the processes of other users (`hidepid`).
-    pub visible: bool,
+    pub are_visible: bool,
 }
 
 impl Processes {
     /// Returns the first process with this name.
     #[must_use]
-    pub fn by_name(&self, name: &str) -> Option<&Process> {
-        self.found.iter().find(|process| process.name == name)
+    pub fn find_by_name(&self, name: &str) -> Option<&Process> {
+        self.entries.iter().find(|process| process.name == name)
     }
 
     /// Returns true if the host's kubelet runs, as a separate process or as a part of another program.
     #[must_use]
-    pub fn kubelet_runs(&self) -> bool {
-        self.by_name(KUBELET).is_some()
-            || KUBELET_EMBEDDERS.iter().any(|name| self.by_name(name).is_some())
+    pub fn is_kubelet_running(&self) -> bool {
+        self.find_by_name(KUBELET_PROCESS_NAME).is_some()
+            || KUBELET_EMBEDDERS.iter().any(|name| self.find_by_name(name).is_some())
     }
 }
 
 /// Returns the CPU time of this process in seconds and its resident memory in bytes, from its `stat` and `statm`.
 #[must_use]
-pub fn own_resource_usage(root: &Root) -> Option<(f64, f64)> {
+pub fn read_own_resource_usage(root: &Root) -> Option<(f64, f64)> {
     let stat = root.read("proc/self/stat").ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut times = after_name.split_whitespace().skip(11);
@@ -88,7 +88,8 @@ pub fn is_host_process(root: &Root, pid: u32) -> bool {
     let Ok(groups) = root.read(&format!("proc/{pid}/cgroup")) else { return false };
     // From a separate cgroup namespace, such as that of the agent's container, paths begin with `..` and need not
     // contain `kubepods`, but they contain the pod's own group.
-    let is_pod_group = |part: &str| part.starts_with("kubepods") || pod_uid(part).is_some();
+    let is_pod_group =
+        |part: &str| part.starts_with("kubepods") || pod_uid_of_cgroup(part).is_some();
     runs_as_root && in_this_pid_namespace && !groups.split(['/', '\n']).any(is_pod_group)
 }
 
@@ -98,12 +99,12 @@ pub fn observe(root: &Root) -> Processes {
     let matching_process = |(pid, folder): &(u32, String)| {
         let name = root.read(&format!("proc/{folder}/comm")).ok()?;
         let is_match = SEARCHED_NAMES.contains(&name.as_str())
-            && (name != KUBELET || is_host_process(root, *pid));
+            && (name != KUBELET_PROCESS_NAME || is_host_process(root, *pid));
         is_match.then_some(Process { pid: *pid, name })
     };
     let found: Vec<Process> = pids.iter().filter_map(matching_process).collect();
     // Process 2 of a host is always the kernel's thread daemon, which is never visible in a container's own PID
     // namespace.
     let has_kthreadd = root.read("proc/2/comm").is_ok_and(|name| name == "kthreadd");
-    Processes { visible: has_kthreadd || !found.is_empty(), found }
+    Processes { are_visible: has_kthreadd || !found.is_empty(), entries: found }
 }

@@ -24,12 +24,15 @@ use nix::sys::stat::{Mode, fstat};
 pub struct Root {
     path: PathBuf,
     folder: OwnedFd,
-    live: bool,
+    is_live: bool,
 }
 
 /// Error of opening a root.
 #[derive(Debug, thiserror::Error)]
-#[error("--root {path}: {problem}; specify the folder that contains proc/ and sys/", path = path.display())]
+#[error(
+    "--root {path}: {problem}; specify the folder that contains proc/ and sys/",
+    path = path.display()
+)]
 pub struct RootError {
     path: PathBuf,
     problem: &'static str,
@@ -56,7 +59,7 @@ pub enum ReadProblem {
     NoPermission,
     /// The path is a folder, pipe, socket or device instead of a file.
     #[error("not a regular file")]
-    NotAFile,
+    NotRegularFile,
     /// The file has more than this number of bytes, which is larger than any file that the kernel writes.
     #[error("larger than {0} bytes")]
     TooLarge(usize),
@@ -76,7 +79,7 @@ impl ReadError {
             ReadProblem::NotFound => UnknownReason::NotFound,
             ReadProblem::NoPermission => UnknownReason::NoPermission,
             ReadProblem::Malformed(_) => UnknownReason::Malformed,
-            ReadProblem::NotAFile | ReadProblem::TooLarge(_) | ReadProblem::Io(_) => {
+            ReadProblem::NotRegularFile | ReadProblem::TooLarge(_) | ReadProblem::Io(_) => {
                 UnknownReason::Unreadable
             }
         }
@@ -107,7 +110,7 @@ impl Root {
     ///
     /// # Errors
     /// Returns an error if `/` cannot be opened, which does not happen on a working system.
-    pub fn live() -> Result<Self, RootError> {
+    pub fn open_live() -> Result<Self, RootError> {
         Self::open(Path::new("/"))
     }
 
@@ -116,8 +119,8 @@ impl Root {
     ///
     /// # Errors
     /// Returns an error if the path is not a folder that can be opened.
-    pub fn live_mounted_at(path: &Path) -> Result<Self, RootError> {
-        Ok(Self { live: true, ..Self::open(path)? })
+    pub fn open_live_mounted_at(path: &Path) -> Result<Self, RootError> {
+        Ok(Self { is_live: true, ..Self::open(path)? })
     }
 
     /// Returns the root for a folder with `proc/`, `sys/`, ... of a captured tree. `/` means this running machine.
@@ -136,20 +139,20 @@ impl Root {
             },
         })?;
         let live = path.canonicalize().is_ok_and(|path| path == Path::new("/"));
-        Ok(Self { path: path.to_owned(), folder, live })
+        Ok(Self { path: path.to_owned(), folder, is_live: live })
     }
 
     /// Returns true if this is the running machine, which also has ioctls, netlink and CPUID. Returns false for a
     /// captured tree.
     #[must_use]
     pub const fn is_live(&self) -> bool {
-        self.live
+        self.is_live
     }
 
     /// Returns true if this is the running machine as seen from a container, whose `/dev` is not that of the host.
     #[must_use]
     pub fn is_from_container(&self) -> bool {
-        self.live && self.path != Path::new("/")
+        self.is_live && self.path != Path::new("/")
     }
 
     /// Returns the open folder. It was opened with `O_PATH`, so it can only be used to open files below it.
@@ -171,7 +174,7 @@ impl Root {
     /// Returns an error if the file does not exist, may not be read, is not a regular file, or is larger than the
     /// limit.
     pub fn read(&self, path: &str) -> Result<String, ReadError> {
-        self.read_up_to(path, MAX_SMALL_FILE_BYTES)
+        self.read_text_up_to(path, MAX_SMALL_FILE_BYTES)
     }
 
     /// Reads the text of a file like [`Self::read`], but with the limit for files that may have many megabytes.
@@ -179,18 +182,18 @@ impl Root {
     /// # Errors
     /// Returns the errors of [`Self::read`].
     pub fn read_large(&self, path: &str) -> Result<String, ReadError> {
-        self.read_up_to(path, MAX_LARGE_FILE_BYTES)
+        self.read_text_up_to(path, MAX_LARGE_FILE_BYTES)
     }
 
     /// Reads the text of a file and parses it as a value.
     ///
     /// # Errors
     /// Returns the errors of [`Self::read`], and an error if the text cannot be parsed.
-    pub fn parse<T: FromStr>(&self, path: &str) -> Result<T, ReadError> {
+    pub fn read_value<T: FromStr>(&self, path: &str) -> Result<T, ReadError> {
         let text = self.read(path)?;
         text.parse().map_err(|_| {
             let found: String = text.chars().take(60).collect();
-            read_error(path, ReadProblem::Malformed(format!("`{found}` is not a valid value")))
+            new_read_error(path, ReadProblem::Malformed(format!("`{found}` is not a valid value")))
         })
     }
 
@@ -198,7 +201,7 @@ impl Root {
     ///
     /// # Errors
     /// Returns the errors of [`Self::read`].
-    pub fn lines(&self, path: &str) -> Result<BufReader<impl Read + use<>>, ReadError> {
+    pub fn open_lines(&self, path: &str) -> Result<BufReader<impl Read + use<>>, ReadError> {
         Ok(BufReader::with_capacity(
             64 << 10,
             self.open_file(path)?.take(MAX_LARGE_FILE_BYTES as u64),
@@ -222,7 +225,8 @@ impl Root {
     pub fn list(&self, path: &str) -> Result<Vec<String>, ReadError> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NONBLOCK;
         let fd = self.open_fd(path, flags)?;
-        let mut folder = Dir::from_fd(fd).map_err(|errno| read_error(path, problem(errno)))?;
+        let mut folder =
+            Dir::from_fd(fd).map_err(|errno| new_read_error(path, problem_from_errno(errno)))?;
         let mut names: Vec<String> = folder
             .iter()
             .take(MAX_FOLDER_ENTRIES)
@@ -264,7 +268,7 @@ impl Root {
     pub fn change_time(&self, path: &str) -> Option<Duration> {
         let time = |flags| {
             let stat = fstat(self.open_fd(path, OFlag::O_PATH | flags).ok()?).ok()?;
-            let (seconds, nanoseconds) = if self.live {
+            let (seconds, nanoseconds) = if self.is_live {
                 (stat.st_ctime, stat.st_ctime_nsec)
             } else {
                 (stat.st_mtime, stat.st_mtime_nsec)
@@ -277,7 +281,7 @@ impl Root {
     /// Returns the target of a symbolic link, as it is stored in the link.
     #[must_use]
     pub fn read_link(&self, path: &str) -> Option<String> {
-        let target = if self.live {
+        let target = if self.is_live {
             readlinkat(&self.folder, path).ok()?
         } else {
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
@@ -293,7 +297,7 @@ impl Root {
         target.rsplit('/').find(|part| !part.is_empty()).map(str::to_owned)
     }
 
-    fn read_up_to(&self, path: &str, limit: usize) -> Result<String, ReadError> {
+    fn read_text_up_to(&self, path: &str, limit: usize) -> Result<String, ReadError> {
         let mut bytes = Vec::new();
         self.read_into(path, limit, &mut bytes)?;
         let text = String::from_utf8(bytes)
@@ -304,7 +308,9 @@ impl Root {
 
     fn read_into(&self, path: &str, limit: usize, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
         let mut file = self.open_file(path)?;
-        let io_error = |io| read_error(path, problem(Errno::try_from(io).unwrap_or(Errno::EIO)));
+        let io_error = |io| {
+            new_read_error(path, problem_from_errno(Errno::try_from(io).unwrap_or(Errno::EIO)))
+        };
         let mut page = [0; PAGE_SIZE];
         let first = file.read(&mut page).map_err(io_error)?;
         bytes.extend_from_slice(page.get(..first).unwrap_or_default());
@@ -317,7 +323,7 @@ impl Root {
                 .map_err(io_error)?;
         }
         if bytes.len() > limit {
-            return Err(read_error(path, ReadProblem::TooLarge(limit)));
+            return Err(new_read_error(path, ReadProblem::TooLarge(limit)));
         }
         Ok(())
     }
@@ -328,18 +334,19 @@ impl Root {
         let file = File::from(fd);
         match file.metadata() {
             Ok(metadata) if metadata.is_file() => Ok(file),
-            _ => Err(read_error(path, ReadProblem::NotAFile)),
+            _ => Err(new_read_error(path, ReadProblem::NotRegularFile)),
         }
     }
 
     fn open_fd(&self, path: &str, flags: OFlag) -> Result<OwnedFd, ReadError> {
-        self.open_any(path, flags).map_err(|errno| read_error(path, problem(errno)))
+        self.open_in_root(path, flags)
+            .map_err(|errno| new_read_error(path, problem_from_errno(errno)))
     }
 
-    fn open_any(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
+    fn open_in_root(&self, path: &str, flags: OFlag) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlag::O_CLOEXEC;
         let relative = path.trim_start_matches('/');
-        if self.live {
+        if self.is_live {
             openat(&self.folder, relative, flags, Mode::empty())
         } else {
             // Symbolic links, even absolute links, are resolved as if the tree were "/".
@@ -376,11 +383,11 @@ impl Root {
     }
 }
 
-fn read_error(path: &str, problem: ReadProblem) -> ReadError {
+fn new_read_error(path: &str, problem: ReadProblem) -> ReadError {
     ReadError { path: path.trim_start_matches('/').to_owned(), problem }
 }
 
-const fn problem(errno: Errno) -> ReadProblem {
+const fn problem_from_errno(errno: Errno) -> ReadProblem {
     match errno {
         Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV | Errno::ENXIO => ReadProblem::NotFound,
         Errno::EACCES | Errno::EPERM => ReadProblem::NoPermission,

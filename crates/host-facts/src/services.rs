@@ -7,20 +7,23 @@ use berth_api::CpuSet;
 
 use crate::kubelet::podresources::{PodResourcesError, PodResourcesList};
 use crate::root::Root;
-use crate::setting::Unit;
+use crate::setting::SystemdUnit;
 
 /// Services on a running host that answer requests.
 pub trait HostServices {
     /// Requests the CPUs on which systemd lets a unit without a control group run (`AllowedCPUs`). An empty set means
     /// all CPUs. Returns `None` if systemd does not answer.
-    fn allowed_cpus(&self, unit: Unit) -> Option<CpuSet>;
+    fn request_allowed_cpus(&self, unit: SystemdUnit) -> Option<CpuSet>;
 
     /// Requests the pods and devices that the kubelet's PodResources API lists. Returns `None` if the host does not
     /// have the API's socket.
     ///
     /// # Errors
     /// Returns an error if the kubelet does not answer in time, or if its answer is invalid.
-    fn pod_resources(&self, root: &Root) -> Result<Option<PodResourcesList>, PodResourcesError>;
+    fn request_pod_resources(
+        &self,
+        root: &Root,
+    ) -> Result<Option<PodResourcesList>, PodResourcesError>;
 }
 
 /// The services of a captured tree. They never answer.
@@ -28,11 +31,14 @@ pub trait HostServices {
 pub struct NoServices;
 
 impl HostServices for NoServices {
-    fn allowed_cpus(&self, _: Unit) -> Option<CpuSet> {
+    fn request_allowed_cpus(&self, _: SystemdUnit) -> Option<CpuSet> {
         None
     }
 
-    fn pod_resources(&self, _: &Root) -> Result<Option<PodResourcesList>, PodResourcesError> {
+    fn request_pod_resources(
+        &self,
+        _: &Root,
+    ) -> Result<Option<PodResourcesList>, PodResourcesError> {
         Ok(None)
     }
 }

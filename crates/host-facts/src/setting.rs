@@ -27,7 +27,7 @@ pub enum Setting {
     /// CPUs that handle the interrupt with this number (`/proc/irq/<n>/smp_affinity_list`).
     IrqAffinity(u32),
     /// CPUs on which systemd lets a unit's processes run (`AllowedCPUs`), as a runtime property.
-    AllowedCpus(Unit),
+    AllowedCpus(SystemdUnit),
 }
 
 /// Files of `/sys/kernel/mm/ksm` (`Documentation/admin-guide/mm/ksm.rst`).
@@ -47,7 +47,7 @@ pub enum KsmSetting {
 
 /// The systemd units that together contain all processes other than those of virtual machines and pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unit {
+pub enum SystemdUnit {
     /// `init.scope`, which contains the process of systemd.
     Init,
     /// `system.slice`, which contains services, including the kubelet and the container runtime.
@@ -58,13 +58,13 @@ pub enum Unit {
 
 /// Actual or desired value of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Value {
+pub enum SettingValue {
     /// A count, a time in milliseconds, or the value of a numeric setting such as `run`.
     Number(u64),
     /// A set of CPUs. For `AllowedCPUs`, an empty set means all CPUs.
     Cpus(CpuSet),
     /// A keyword of the kernel, such as `madvise`.
-    Word(String),
+    Keyword(String),
 }
 
 /// Error of parsing a setting or its value in the ledger.
@@ -84,7 +84,7 @@ impl KsmSetting {
 
     /// Returns the name of the file.
     #[must_use]
-    pub const fn file(self) -> &'static str {
+    pub const fn file_name(self) -> &'static str {
         match self {
             Self::AdvisorMode => "advisor_mode",
             Self::MergeAcrossNodes => "merge_across_nodes",
@@ -95,13 +95,13 @@ impl KsmSetting {
     }
 }
 
-impl Unit {
+impl SystemdUnit {
     /// All units.
     pub const ALL: [Self; 3] = [Self::Init, Self::System, Self::User];
 
     /// Returns the name of the unit, which is also the name of its control group.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub const fn unit_name(self) -> &'static str {
         match self {
             Self::Init => "init.scope",
             Self::System => "system.slice",
@@ -111,17 +111,17 @@ impl Unit {
 }
 
 impl Setting {
-    /// Parses a value of this setting. The text has the format of [`Value`]'s `Display`.
+    /// Parses a value of this setting. The text has the format of [`SettingValue`]'s `Display`.
     ///
     /// # Errors
     /// Returns an error if the text is not a value of this setting.
-    pub fn parse_value(&self, text: &str) -> Result<Value, ParseSettingError> {
-        let number = || text.parse().ok().map(Value::Number);
-        let cpus = || text.parse().ok().map(Value::Cpus);
+    pub fn parse_value(&self, text: &str) -> Result<SettingValue, ParseSettingError> {
+        let number = || text.parse().ok().map(SettingValue::Number);
+        let cpus = || text.parse().ok().map(SettingValue::Cpus);
         let word = || {
             let is_word_byte = |b: u8| b.is_ascii_lowercase() || b == b'-';
             (!text.is_empty() && text.bytes().all(is_word_byte))
-                .then(|| Value::Word(text.to_owned()))
+                .then(|| SettingValue::Keyword(text.to_owned()))
         };
         let (value, expected) = match self {
             Self::Hugepages { .. } => (number(), "a number of pages"),
@@ -143,11 +143,11 @@ impl fmt::Display for Setting {
         match self {
             Self::Hugepages { zone, size } => write!(f, "hugepages {size} zone {zone}"),
             Self::TransparentHugepages => f.write_str("transparent hugepages"),
-            Self::Ksm(setting) => write!(f, "ksm {}", setting.file()),
+            Self::Ksm(setting) => write!(f, "ksm {}", setting.file_name()),
             Self::WorkqueueCpus => f.write_str("unbound workqueues"),
             Self::DefaultIrqAffinity => f.write_str("new interrupts"),
             Self::IrqAffinity(number) => write!(f, "interrupt {number}"),
-            Self::AllowedCpus(unit) => write!(f, "{} AllowedCPUs", unit.name()),
+            Self::AllowedCpus(unit) => write!(f, "{} AllowedCPUs", unit.unit_name()),
         }
     }
 }
@@ -164,40 +164,45 @@ impl FromStr for Setting {
                 .zip(zone.parse().ok())
                 .map(|(size, zone)| Self::Hugepages { zone, size }),
             ["transparent", "hugepages"] => Some(Self::TransparentHugepages),
-            ["ksm", file] => {
-                KsmSetting::ALL.into_iter().find(|setting| setting.file() == *file).map(Self::Ksm)
-            }
+            ["ksm", file] => KsmSetting::ALL
+                .into_iter()
+                .find(|setting| setting.file_name() == *file)
+                .map(Self::Ksm),
             ["unbound", "workqueues"] => Some(Self::WorkqueueCpus),
             ["new", "interrupts"] => Some(Self::DefaultIrqAffinity),
             ["interrupt", number] => number.parse().ok().map(Self::IrqAffinity),
-            [unit, "AllowedCPUs"] => {
-                Unit::ALL.into_iter().find(|known| known.name() == *unit).map(Self::AllowedCpus)
-            }
+            [unit, "AllowedCPUs"] => SystemdUnit::ALL
+                .into_iter()
+                .find(|known| known.unit_name() == *unit)
+                .map(Self::AllowedCpus),
             _ => None,
         };
         found.ok_or_else(|| {
-            ParseSettingError(text.chars().take(60).collect(), "a setting that this version of Berth supports")
+            ParseSettingError(
+                text.chars().take(60).collect(),
+                "a setting that this version of Berth supports",
+            )
         })
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for SettingValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => write!(f, "{number}"),
             Self::Cpus(cpus) => write!(f, "{cpus}"),
-            Self::Word(word) => f.write_str(word),
+            Self::Keyword(word) => f.write_str(word),
         }
     }
 }
 
-impl Value {
+impl SettingValue {
     /// Formats the value for messages: an empty set of CPUs is shown as `all CPUs`.
     #[must_use]
     pub fn to_display_text(&self) -> String {
         match self {
             Self::Cpus(cpus) if cpus.is_empty() => "all CPUs".to_owned(),
-            Self::Cpus(cpus) => format!("CPUs {}", cpus.compact()),
+            Self::Cpus(cpus) => format!("CPUs {}", cpus.to_compact_string()),
             other => other.to_string(),
         }
     }
@@ -209,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    fn one_of_each_kind() -> Vec<Setting> {
+    fn one_setting_of_each_kind() -> Vec<Setting> {
         let mut all: Vec<Setting> = vec![
             Setting::Hugepages { zone: 12, size: PageSize::GIB_1 },
             Setting::TransparentHugepages,
@@ -218,13 +223,13 @@ mod tests {
             Setting::IrqAffinity(24),
         ];
         all.extend(KsmSetting::ALL.map(Setting::Ksm));
-        all.extend(Unit::ALL.map(Setting::AllowedCpus));
+        all.extend(SystemdUnit::ALL.map(Setting::AllowedCpus));
         all
     }
 
     #[test]
-    fn names_are_read_back() {
-        for setting in one_of_each_kind() {
+    fn setting_names_round_trip() {
+        for setting in one_setting_of_each_kind() {
             assert_eq!(setting.to_string().parse(), Ok(setting));
         }
         for wrong in ["", "ksm", "ksm x", "hugepages 2Mi", "hugepages 3Mi zone 0", "interrupt -1"] {
@@ -233,10 +238,10 @@ mod tests {
     }
 
     #[test]
-    fn values_are_of_the_settings_kind() {
+    fn value_type_depends_on_setting() {
         assert_eq!(
             Setting::IrqAffinity(1).parse_value("0-1"),
-            Ok(Value::Cpus("0-1".parse().unwrap()))
+            Ok(SettingValue::Cpus("0-1".parse().unwrap()))
         );
         assert!(Setting::IrqAffinity(1).parse_value("x").is_err());
         assert!(Setting::Ksm(KsmSetting::Run).parse_value("").is_err());
@@ -245,9 +250,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_is_an_error(text in ".{0,40}") {
+        fn parsing_never_panics(text in ".{0,40}") {
             drop(text.parse::<Setting>());
-            for setting in one_of_each_kind() {
+            for setting in one_setting_of_each_kind() {
                 if let Ok(value) = setting.parse_value(&text) {
                     prop_assert_eq!(setting.parse_value(&value.to_string()), Ok(value));
                 }

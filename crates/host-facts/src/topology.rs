@@ -14,7 +14,7 @@ use super::kernel_files::read_cpu_list;
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
-const CPUS: &str = "sys/devices/system/cpu";
+const CPU_FOLDER: &str = "sys/devices/system/cpu";
 
 /// The logical CPUs of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct Topology {
     /// The distinct third-level caches that have been found while CPUs are read, each as a set of CPUs.
     caches: Vec<Arc<CpuSet>>,
     /// True if core ids were found in sysfs or cpuinfo.
-    pub core_ids_known: bool,
+    pub are_core_ids_known: bool,
 }
 
 /// Package, core, cache and zone of a logical CPU.
@@ -43,11 +43,11 @@ pub struct LogicalCpu {
     /// Number of the core, which is unique only within the die.
     pub core: Option<u32>,
     /// All online CPUs of the same physical core, including this CPU.
-    pub siblings: Arc<CpuSet>,
+    pub thread_siblings: Arc<CpuSet>,
     /// All online CPUs of the same package; empty if unknown.
-    pub package: Arc<CpuSet>,
+    pub package_cpus: Arc<CpuSet>,
     /// All online CPUs that share the third-level cache; empty if this cache is unknown or missing.
-    pub cache: Arc<CpuSet>,
+    pub l3_cache_cpus: Arc<CpuSet>,
     /// NUMA zone of the CPU. It is set after the zones have been read.
     pub zone: Option<u32>,
 }
@@ -56,12 +56,12 @@ impl Topology {
     /// Reads the topology from `/sys/devices/system/cpu`, or from `/proc/cpuinfo` if the tree does not have that
     /// folder.
     pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> Self {
-        let folders = root.list_numbered(CPUS, "cpu");
+        let folders = root.list_numbered(CPU_FOLDER, "cpu");
         let is_valid_id = |id: &u32| *id <= CpuSet::MAX_CPU;
         let in_sysfs: CpuSet = folders.iter().map(|(id, _)| *id).filter(is_valid_id).collect();
         let in_proc: CpuSet = cpuinfo.processors.iter().map(|p| p.id).collect();
         let read_list = |name: &str, notes: &mut Notes| {
-            let read = read_cpu_list(root, &format!("{CPUS}/{name}"));
+            let read = read_cpu_list(root, &format!("{CPU_FOLDER}/{name}"));
             notes.value_or_warning(read).filter(|set| !set.is_empty())
         };
 
@@ -89,28 +89,31 @@ impl Topology {
             if topology.cpus.contains_key(&id) {
                 continue;
             }
-            let (cpu, has_siblings) = logical_cpu(root, id, &topology);
+            let (cpu, has_siblings) = read_logical_cpu(root, id, &topology);
             if !has_siblings {
                 without_topology.insert(id);
             }
-            if cpu.package.contains(id) && !topology.packages.contains(&cpu.package) {
-                topology.packages.push(Arc::clone(&cpu.package));
+            if cpu.package_cpus.contains(id) && !topology.packages.contains(&cpu.package_cpus) {
+                topology.packages.push(Arc::clone(&cpu.package_cpus));
             }
-            if cpu.cache.contains(id) && !topology.caches.contains(&cpu.cache) {
-                topology.caches.push(Arc::clone(&cpu.cache));
+            if cpu.l3_cache_cpus.contains(id) && !topology.caches.contains(&cpu.l3_cache_cpus) {
+                topology.caches.push(Arc::clone(&cpu.l3_cache_cpus));
             }
             // All threads of a core have the same ids and siblings, so only one thread of each core is read.
-            for sibling in cpu.siblings.iter() {
+            for sibling in cpu.thread_siblings.iter() {
                 topology.cpus.entry(sibling).or_insert_with(|| cpu.clone());
             }
         }
-        topology.core_ids_known = without_topology != topology.online;
-        if !topology.core_ids_known {
+        topology.are_core_ids_known = without_topology != topology.online;
+        if !topology.are_core_ids_known {
             topology.read_ids_from_cpuinfo(cpuinfo);
         } else if !without_topology.is_empty() {
             notes.warn(
-                format!("/{CPUS}"),
-                format!("online CPUs {without_topology} have no folder topology/; each is counted as a separate core"),
+                format!("/{CPU_FOLDER}"),
+                format!(
+                    "online CPUs {without_topology} have no folder topology/; \
+                     each is counted as a separate core"
+                ),
             );
         }
         topology
@@ -118,28 +121,32 @@ impl Topology {
 
     /// Returns the distinct cores that contain at least one of these CPUs, each as a set of siblings.
     #[must_use]
-    pub fn cores_of(&self, cpus: &CpuSet) -> BTreeSet<&CpuSet> {
-        cpus.iter().filter_map(|id| self.cpus.get(&id)).map(|cpu| &*cpu.siblings).collect()
+    pub fn cores_with_cpus(&self, cpus: &CpuSet) -> BTreeSet<&CpuSet> {
+        cpus.iter().filter_map(|id| self.cpus.get(&id)).map(|cpu| &*cpu.thread_siblings).collect()
     }
 
     /// Returns the number of online physical cores.
     #[must_use]
-    pub fn cores(&self) -> usize {
-        self.cores_of(&self.online).len()
+    pub fn core_count(&self) -> usize {
+        self.cores_with_cpus(&self.online).len()
     }
 
     /// Returns the number of online packages.
     #[must_use]
-    pub fn sockets(&self) -> usize {
-        let packages: BTreeSet<&CpuSet> =
-            self.cpus.values().map(|cpu| &*cpu.package).filter(|set| !set.is_empty()).collect();
+    pub fn socket_count(&self) -> usize {
+        let packages: BTreeSet<&CpuSet> = self
+            .cpus
+            .values()
+            .map(|cpu| &*cpu.package_cpus)
+            .filter(|set| !set.is_empty())
+            .collect();
         packages.len()
     }
 
     /// Returns the largest number of threads that a core has.
     #[must_use]
-    pub fn threads_per_core(&self) -> usize {
-        self.cpus.values().map(|cpu| cpu.siblings.len()).max().unwrap_or(0)
+    pub fn max_threads_per_core(&self) -> usize {
+        self.cpus.values().map(|cpu| cpu.thread_siblings.len()).max().unwrap_or(0)
     }
 
     /// Determines packages and cores from the ids in cpuinfo, for kernels without topology in sysfs.
@@ -156,9 +163,10 @@ impl Topology {
             if let Some(cpu) = self.cpus.get_mut(&processor.id) {
                 cpu.socket = Some(package);
                 cpu.core = Some(core);
-                cpu.package = Arc::new(packages.get(&package).cloned().unwrap_or_default());
-                cpu.siblings = Arc::new(cores.get(&(package, core)).cloned().unwrap_or_default());
-                self.core_ids_known = true;
+                cpu.package_cpus = Arc::new(packages.get(&package).cloned().unwrap_or_default());
+                cpu.thread_siblings =
+                    Arc::new(cores.get(&(package, core)).cloned().unwrap_or_default());
+                self.are_core_ids_known = true;
             }
         }
     }
@@ -167,31 +175,30 @@ impl Topology {
 /// Returns true if a CPU is online. A CPU without a file `online` cannot be taken offline, such as CPU 0 on most
 /// machines.
 fn is_online(root: &Root, id: u32) -> bool {
-    root.read(&format!("{CPUS}/cpu{id}/online")).map_or(true, |value| value != "0")
+    root.read(&format!("{CPU_FOLDER}/cpu{id}/online")).map_or(true, |value| value != "0")
 }
 
 /// Reads the properties of a CPU. The returned bool is false if its folder does not list the CPUs that share its
 /// core.
-fn logical_cpu(root: &Root, id: u32, topology: &Topology) -> (LogicalCpu, bool) {
-    let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
+fn read_logical_cpu(root: &Root, id: u32, topology: &Topology) -> (LogicalCpu, bool) {
+    let file = |name: &str| format!("{CPU_FOLDER}/cpu{id}/topology/{name}");
     // -1 means that the value is unknown on this architecture. It does not parse as u32.
-    let number = |name: &str| root.parse::<u32>(&file(name)).ok();
-    let siblings =
-        first_readable_list(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
-            .or_else(|| first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
-            .map(|set| set.intersection(&topology.online))
-            .filter(|set| set.contains(id));
+    let number = |name: &str| root.read_value::<u32>(&file(name)).ok();
+    let siblings = read_first_list(root, &[&file("thread_siblings_list"), &file("core_cpus_list")])
+        .or_else(|| read_first_mask(root, &[&file("thread_siblings"), &file("core_cpus")]))
+        .map(|set| set.intersection(&topology.online))
+        .filter(|set| set.contains(id));
     let has_siblings = siblings.is_some();
-    let package = package(root, id, topology);
+    let package = read_package(root, id, topology);
     let package_cpu = package.first().and_then(|first| topology.cpus.get(&first));
     let socket = package_cpu.and_then(|cpu| cpu.socket).or_else(|| number("physical_package_id"));
     let cpu = LogicalCpu {
         socket,
         die: number("die_id"),
         core: number("core_id"),
-        siblings: Arc::new(siblings.unwrap_or_else(|| CpuSet::from_iter([id]))),
-        package,
-        cache: cache(root, id, topology),
+        thread_siblings: Arc::new(siblings.unwrap_or_else(|| CpuSet::from_iter([id]))),
+        package_cpus: package,
+        l3_cache_cpus: read_l3_cache(root, id, topology),
         zone: None,
     };
     (cpu, has_siblings)
@@ -199,42 +206,42 @@ fn logical_cpu(root: &Root, id: u32, topology: &Topology) -> (LogicalCpu, bool) 
 
 /// Returns the CPUs of a CPU's package: a set that was found for an earlier CPU, or else the set in the CPU's own
 /// folder.
-fn package(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
+fn read_package(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
     if let Some(known) = topology.packages.iter().find(|package| package.contains(id)) {
         return Arc::clone(known);
     }
-    let file = |name: &str| format!("{CPUS}/cpu{id}/topology/{name}");
-    let set = first_readable_list(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
-        .or_else(|| first_mask(root, &[&file("core_siblings"), &file("package_cpus")]));
+    let file = |name: &str| format!("{CPU_FOLDER}/cpu{id}/topology/{name}");
+    let set = read_first_list(root, &[&file("core_siblings_list"), &file("package_cpus_list")])
+        .or_else(|| read_first_mask(root, &[&file("core_siblings"), &file("package_cpus")]));
     Arc::new(set.unwrap_or_default().intersection(&topology.online))
 }
 
 /// Returns the CPUs that share the third-level cache, which the kubelet calls an uncore cache. The kernel numbers
 /// caches from the first level up, and the first level has separate data and instruction caches, so the third level
 /// is `index3`.
-fn cache(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
+fn read_l3_cache(root: &Root, id: u32, topology: &Topology) -> Arc<CpuSet> {
     if let Some(known) = topology.caches.iter().find(|cache| cache.contains(id)) {
         return Arc::clone(known);
     }
-    let file = |name: &str| format!("{CPUS}/cpu{id}/cache/index3/{name}");
-    let is_l3 = root.parse::<u32>(&file("level")).is_ok_and(|level| level == 3);
-    let shared = is_l3.then(|| first_readable_list(root, &[&file("shared_cpu_list")])).flatten();
+    let file = |name: &str| format!("{CPU_FOLDER}/cpu{id}/cache/index3/{name}");
+    let is_l3 = root.read_value::<u32>(&file("level")).is_ok_and(|level| level == 3);
+    let shared = is_l3.then(|| read_first_list(root, &[&file("shared_cpu_list")])).flatten();
     Arc::new(shared.unwrap_or_default().intersection(&topology.online))
 }
 
-fn first_readable_list(root: &Root, paths: &[&str]) -> Option<CpuSet> {
+fn read_first_list(root: &Root, paths: &[&str]) -> Option<CpuSet> {
     paths.iter().find_map(|path| read_cpu_list(root, path).ok())
 }
 
-fn first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
+fn read_first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
     paths.iter().find_map(|path| CpuSet::from_mask(&root.read(path).ok()?).ok())
 }
 
 /// Reads a CPU list. If the kernel does not have this file (kernels before 2.6.2x), reads the CPU mask in another
 /// file.
-pub fn list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
+pub fn read_list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
     match read_cpu_list(root, list) {
-        Err(error) if error.is_not_found() => first_mask(root, &[mask]).ok_or(error),
+        Err(error) if error.is_not_found() => read_first_mask(root, &[mask]).ok_or(error),
         read => read,
     }
 }

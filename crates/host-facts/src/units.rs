@@ -10,18 +10,22 @@ use berth_api::CpuSet;
 use super::kernel_files::read_cpu_list;
 use crate::root::Root;
 use crate::services::HostServices;
-use crate::setting::Unit;
+use crate::setting::SystemdUnit;
 
 /// Reads the CPUs of all units for which they are known. An empty set means all CPUs.
-pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<Unit, CpuSet> {
-    let allowed = |unit: Unit| Some((unit, read_allowed_cpus(root, unit, services)?));
-    Unit::ALL.into_iter().filter_map(allowed).collect()
+pub fn observe(root: &Root, services: &dyn HostServices) -> BTreeMap<SystemdUnit, CpuSet> {
+    let allowed = |unit: SystemdUnit| Some((unit, read_allowed_cpus(root, unit, services)?));
+    SystemdUnit::ALL.into_iter().filter_map(allowed).collect()
 }
 
 /// Reads the CPUs of one unit. An empty set means all CPUs. A set of all online CPUs is also returned as an empty set:
 /// if a unit was restricted before, its set cannot become empty again, because the kernel refuses this.
-pub fn read_allowed_cpus(root: &Root, unit: Unit, services: &dyn HostServices) -> Option<CpuSet> {
-    let folder = format!("sys/fs/cgroup/{}", unit.name());
+pub fn read_allowed_cpus(
+    root: &Root,
+    unit: SystemdUnit,
+    services: &dyn HostServices,
+) -> Option<CpuSet> {
+    let folder = format!("sys/fs/cgroup/{}", unit.unit_name());
     let cpus = if root.exists(&folder) {
         match read_cpu_list(root, &format!("{folder}/cpuset.cpus")) {
             // Without the cpuset controller, the file does not exist, and the CPUs are not restricted.
@@ -29,7 +33,7 @@ pub fn read_allowed_cpus(root: &Root, unit: Unit, services: &dyn HostServices) -
             read => read.ok()?,
         }
     } else if root.is_live() {
-        services.allowed_cpus(unit)?
+        services.request_allowed_cpus(unit)?
     } else {
         return None;
     };

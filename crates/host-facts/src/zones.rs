@@ -4,12 +4,12 @@ use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};
 
 use super::hugepages;
 use super::kernel_files::saturating_u32;
-use super::memory::meminfo;
-use super::topology::{Topology, list_or_mask};
+use super::memory::read_meminfo;
+use super::topology::{Topology, read_list_or_mask};
 use crate::notes::Notes;
 use crate::root::Root;
 
-const NODES: &str = "sys/devices/system/node";
+const NODE_FOLDER: &str = "sys/devices/system/node";
 
 /// Reads the zones, and sets the zone of each CPU in the topology.
 ///
@@ -21,11 +21,11 @@ pub fn observe(
     memory: &Memory,
     notes: &mut Notes,
 ) -> Vec<Zone> {
-    let nodes = root.list_numbered(NODES, "node");
+    let nodes = root.list_numbered(NODE_FOLDER, "node");
     let mut zones: Vec<Zone> =
         nodes.iter().map(|(id, _)| read_zone(root, *id, topology, notes)).collect();
     if zones.is_empty() {
-        zones.extend(single_zone(topology, memory));
+        zones.extend(zone_without_numa(topology, memory));
     }
     if let [only] = zones.as_mut_slice() {
         only.memory = only.memory.or(memory.total);
@@ -35,10 +35,10 @@ pub fn observe(
         }
     }
     read_distances(root, &mut zones, notes);
-    assign_cpus(&zones, topology, notes);
+    assign_zones_to_cpus(&zones, topology, notes);
     for (index, zone) in zones.iter().enumerate() {
         let path = |field: &str| format!("zones[{index}].{field}");
-        let file = format!("/{NODES}/node{}", zone.id);
+        let file = format!("/{NODE_FOLDER}/node{}", zone.id);
         if zone.cpus.is_none() {
             let message = format!("{file} contains neither cpulist nor cpumap");
             notes.add_unknown(path("cpus"), UnknownReason::NotFound, message);
@@ -52,29 +52,29 @@ pub fn observe(
 }
 
 fn read_zone(root: &Root, id: u32, topology: &Topology, notes: &mut Notes) -> Zone {
-    let file = |name: &str| format!("{NODES}/node{id}/{name}");
+    let file = |name: &str| format!("{NODE_FOLDER}/node{id}/{name}");
     let cpus = notes
-        .value_or_warning(list_or_mask(root, &file("cpulist"), &file("cpumap")))
+        .value_or_warning(read_list_or_mask(root, &file("cpulist"), &file("cpumap")))
         .map(|cpus| cpus.intersection(&topology.online));
     Zone {
         id,
         cores: cpus
             .as_ref()
-            .filter(|_| topology.core_ids_known)
-            .map(|cpus| saturating_u32(topology.cores_of(cpus).len())),
+            .filter(|_| topology.are_core_ids_known)
+            .map(|cpus| saturating_u32(topology.cores_with_cpus(cpus).len())),
         cpus,
-        memory: meminfo(root, &file("meminfo")).ok().and_then(|info| info.bytes("MemTotal")),
-        hugepages: hugepages::pools(root, &file("hugepages"), notes),
+        memory: read_meminfo(root, &file("meminfo")).ok().and_then(|info| info.bytes("MemTotal")),
+        hugepages: hugepages::read_pools(root, &file("hugepages"), notes),
         ..Zone::default()
     }
 }
 
-fn single_zone(topology: &Topology, memory: &Memory) -> Option<Zone> {
+fn zone_without_numa(topology: &Topology, memory: &Memory) -> Option<Zone> {
     let empty = topology.online.is_empty() && memory.total.is_none();
     (!empty).then(|| Zone {
         id: 0,
         cpus: Some(topology.online.clone()).filter(|cpus| !cpus.is_empty()),
-        cores: topology.core_ids_known.then(|| saturating_u32(topology.cores())),
+        cores: topology.are_core_ids_known.then(|| saturating_u32(topology.core_count())),
         ..Zone::default()
     })
 }
@@ -84,7 +84,7 @@ fn single_zone(topology: &Topology, memory: &Memory) -> Option<Zone> {
 fn read_distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
     let ids: Vec<u32> = zones.iter().map(|zone| zone.id).collect();
     for zone in zones {
-        let file = format!("{NODES}/node{}/distance", zone.id);
+        let file = format!("{NODE_FOLDER}/node{}/distance", zone.id);
         let Ok(text) = root.read(&file) else { continue };
         let numbers: Vec<Option<u32>> =
             text.split_whitespace().map(|number| number.parse().ok()).collect();
@@ -109,7 +109,7 @@ fn read_distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
 
 /// Sets the zone of each CPU. If two zones contain the same CPU, the firmware is wrong: the CPU is assigned to the
 /// first zone, and a warning is noted.
-fn assign_cpus(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
+fn assign_zones_to_cpus(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
     let mut overlaps: Vec<(u32, u32)> = Vec::new();
     for zone in zones {
         for id in zone.cpus.iter().flat_map(berth_api::CpuSet::iter) {
@@ -127,7 +127,7 @@ fn assign_cpus(zones: &[Zone], topology: &mut Topology, notes: &mut Notes) {
     for (first, second) in overlaps {
         let (a, b) = (cpus_of(first).unwrap_or_default(), cpus_of(second).unwrap_or_default());
         notes.warn(
-            format!("/{NODES}/node{second}/cpulist"),
+            format!("/{NODE_FOLDER}/node{second}/cpulist"),
             format!(
                 "zones {first} and {second} overlap: both contain CPUs {}; the firmware's NUMA \
                  tables are wrong: update the firmware before you use exclusive CPUs",

@@ -1,29 +1,29 @@
 //! The static policy of the CPU Manager: cpumanager/policy_static.go.
 
-use super::bits::CpuBits;
+use super::cpu_bits::CpuBits;
 use super::hints::Hints;
 use super::host::KubeletHost;
 use super::refusal::Reason;
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first};
-use super::{distribute, take, take_legacy};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first_zones};
+use super::{distribute, take_legacy, take_packed};
 
 /// CPUs that the kubelet allocates to a container.
 pub(super) struct CpuAllocation {
     pub(super) cpus: CpuBits,
     pub(super) is_deterministic: bool,
     /// True if some of the CPUs were not free (see `take_sockets` and `take_cores`).
-    pub(super) in_use: bool,
+    pub(super) includes_used_cpus: bool,
 }
 
 /// Returns the hints of the CPU Manager (`generateCPUTopologyHints`). As in the kubelet, the preferred number of
 /// zones is computed from zone sizes that include reserved CPUs.
-pub(super) fn hints(
+pub(super) fn generate_hints(
     host: &KubeletHost,
     shared: &CpuBits,
     reusable: &CpuBits,
-    wanted: u64,
+    requested: u64,
 ) -> Hints {
-    let available = shared.without(&host.reserved);
+    let available = shared.difference(&host.reserved_cpus);
     let mut totals = [0u64; MAX_HINT_ZONES];
     let mut free = [0u64; MAX_HINT_ZONES];
     let mut required_zones = 0;
@@ -39,17 +39,17 @@ pub(super) fn hints(
     }
     let mut min_zones = host.cpu_zones.count_ones();
     let mut possible = MaskSet::default();
-    for mask in 1..=mask_of_first(host.zones.len().min(MAX_HINT_ZONES)) {
+    for mask in 1..=mask_of_first_zones(host.zones.len().min(MAX_HINT_ZONES)) {
         if mask & !host.cpu_zones != 0 {
             continue;
         }
         let sum = |counts: &[u64; MAX_HINT_ZONES]| {
             bit_indexes(mask).map(|index| counts[index]).sum::<u64>()
         };
-        if mask.count_ones() < min_zones && sum(&totals) >= wanted {
+        if mask.count_ones() < min_zones && sum(&totals) >= requested {
             min_zones = mask.count_ones();
         }
-        if required_zones & !mask == 0 && sum(&free) >= wanted {
+        if required_zones & !mask == 0 && sum(&free) >= requested {
             possible.insert(mask);
         }
     }
@@ -76,13 +76,16 @@ pub(super) fn allocate(
     shared: &CpuBits,
     affinity: Option<ZoneMask>,
     reusable: &CpuBits,
-    wanted: u64,
+    requested: u64,
 ) -> Result<CpuAllocation, Reason> {
-    check_whole_cores(host, shared, wanted)?;
-    let allocatable = shared.without(&host.reserved).or(reusable);
-    let wanted = i64::try_from(wanted).unwrap_or(i64::MAX);
-    let mut taken =
-        CpuAllocation { cpus: CpuBits::default(), is_deterministic: true, in_use: false };
+    check_whole_cores(host, shared, requested)?;
+    let allocatable = shared.difference(&host.reserved_cpus).union(reusable);
+    let wanted = i64::try_from(requested).unwrap_or(i64::MAX);
+    let mut taken = CpuAllocation {
+        cpus: CpuBits::default(),
+        is_deterministic: true,
+        includes_used_cpus: false,
+    };
     if let Some(zones) = affinity {
         let aligned_cpus = aligned_cpus(host, zones, &allocatable);
         let aligned_wanted = wanted.min(i64::from(aligned_cpus.count()));
@@ -90,11 +93,11 @@ pub(super) fn allocate(
     }
     let missing = wanted - i64::from(taken.cpus.count());
     if missing > 0 {
-        let rest = take_by_topology(host, &allocatable.without(&taken.cpus), missing)?;
-        taken.cpus = taken.cpus.or(&rest.cpus);
+        let rest = take_by_topology(host, &allocatable.difference(&taken.cpus), missing)?;
+        taken.cpus = taken.cpus.union(&rest.cpus);
         taken.is_deterministic &= rest.is_deterministic;
     }
-    taken.in_use = !taken.cpus.without(&allocatable).is_empty();
+    taken.includes_used_cpus = !taken.cpus.difference(&allocatable).is_empty();
     Ok(taken)
 }
 
@@ -106,11 +109,11 @@ fn check_whole_cores(host: &KubeletHost, shared: &CpuBits, wanted: u64) -> Resul
     }
     let per_core = host.cpus_per_core;
     if !wanted.is_multiple_of(u64::from(per_core)) {
-        return Err(Reason::SmtMultiple { wanted, per_core });
+        return Err(Reason::NotMultipleOfCore { wanted, per_core });
     }
-    let free = shared.without(&host.reserved_physical).count();
+    let free = shared.difference(&host.reserved_core_cpus).count();
     if wanted > u64::from(free) {
-        return Err(Reason::SmtFree { wanted, per_core, free });
+        return Err(Reason::InsufficientFreeCores { wanted, per_core, free });
     }
     Ok(())
 }
@@ -121,32 +124,32 @@ fn aligned_cpus(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> C
     let mut cpus = CpuBits::default();
     if host.kubelet.cpu_options.align_by_socket {
         for socket in host.sockets.iter().filter(|socket| socket.zones & zones != 0) {
-            cpus = cpus.or(&socket.cpus);
+            cpus = cpus.union(&socket.cpus);
         }
     } else {
         for zone in bit_indexes(zones).filter_map(|index| host.zones.get(index)) {
-            cpus = cpus.or(&CpuBits::from_range(zone.cpus.0, zone.cpus.1));
+            cpus = cpus.union(&CpuBits::from_range(zone.cpus.0, zone.cpus.1));
         }
     }
-    cpus.and(allocatable)
+    cpus.intersection(allocatable)
 }
 
 /// Takes `wanted` of the available CPUs, with the algorithm of the kubelet's version and options (`takeByTopology`).
 fn take_by_topology(
     host: &KubeletHost,
     available: &CpuBits,
-    wanted: i64,
+    requested: i64,
 ) -> Result<CpuAllocation, Reason> {
-    if !host.features.zone_aware_order {
-        let (cpus, is_deterministic) = take_legacy::take_by_topology(host, available, wanted)?;
-        return Ok(CpuAllocation { cpus, is_deterministic, in_use: false });
+    if !host.features.has_zone_aware_order {
+        let (cpus, is_deterministic) = take_legacy::take_by_topology(host, available, requested)?;
+        return Ok(CpuAllocation { cpus, is_deterministic, includes_used_cpus: false });
     }
     let options = host.kubelet.cpu_options;
     let cpus = if options.distribute_across_numa {
         let group = if options.full_pcpus_only { i64::from(host.cpus_per_core) } else { 1 };
-        distribute::distribute(host, available, wanted, group)?
+        distribute::distribute_cpus(host, available, requested, group)?
     } else {
-        take::take_packed(host, available, wanted, options.prefer_uncore_cache)?
+        take_packed::take_packed(host, available, requested, options.prefer_uncore_cache)?
     };
-    Ok(CpuAllocation { cpus, is_deterministic: true, in_use: false })
+    Ok(CpuAllocation { cpus, is_deterministic: true, includes_used_cpus: false })
 }

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use super::hints::Hints;
-use super::host::{KubeletHost, Pool};
+use super::host::{HostDevicePool, KubeletHost};
 use super::refusal::Reason;
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first};
+use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first_zones};
 
 /// Numbers of devices, pool by pool: for each zone, the number of devices in the zone, then the number of devices
 /// without a zone.
-pub(super) type Counts = Vec<u32>;
+pub(super) type DeviceCounts = Vec<u32>;
 
 /// The devices that a container has of one pool in one zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub(super) struct DeviceGrant {
     pub(super) reused: u32,
 }
 
-pub(super) fn empty_counts(host: &KubeletHost) -> Counts {
-    vec![0; host.pools.len() * (host.zones.len() + 1)]
+pub(super) fn empty_counts(host: &KubeletHost) -> DeviceCounts {
+    vec![0; host.device_pools.len() * (host.zones.len() + 1)]
 }
 
 /// Returns a function that maps the index of a zone to the number of devices of this pool in `counts`.
@@ -41,47 +41,48 @@ fn pool_counts(host: &KubeletHost, counts: &[u32], pool: usize) -> impl Fn(usize
 pub(super) fn requested_pools<'h>(
     host: &'h KubeletHost,
     limits: &BTreeMap<String, u64>,
-) -> impl Iterator<Item = (usize, &'h Pool, u64)> {
+) -> impl Iterator<Item = (usize, &'h HostDevicePool, u64)> {
     limits.iter().filter(|&(_, &count)| count > 0).filter_map(|(name, &count)| {
-        let index = host.pools.binary_search_by(|pool| pool.name.as_str().cmp(name)).ok()?;
-        host.pools.get(index).map(|pool| (index, pool, count))
+        let index = host.device_pools.binary_search_by(|pool| pool.name.as_str().cmp(name)).ok()?;
+        host.device_pools.get(index).map(|pool| (index, pool, count))
     })
 }
 
 /// Returns the hints of the Device Manager for one resource (`generateDeviceTopologyHints`). Only zones with devices
 /// of the resource are considered.
-pub(super) fn hints(
+pub(super) fn generate_hints(
     host: &KubeletHost,
-    used: &[u32],
+    used_counts: &[u32],
     reusable: &[u32],
     pool_index: usize,
-    pool: &Pool,
-    wanted: u64,
+    pool: &HostDevicePool,
+    requested: u64,
 ) -> Hints {
     if pool.zones == 0 {
         return Hints::AnyZone;
     }
     let zones = host.zones.len();
-    let used = pool_counts(host, used, pool_index);
+    let used = pool_counts(host, used_counts, pool_index);
     let reusable = pool_counts(host, reusable, pool_index);
     let total = |zone: usize| u64::from(pool.counts.get(zone).copied().unwrap_or(0));
     let free = |zone: usize| total(zone).saturating_sub(used(zone));
-    if (0..=zones).map(|zone| free(zone).saturating_add(reusable(zone))).sum::<u64>() < wanted {
+    if (0..=zones).map(|zone| free(zone).saturating_add(reusable(zone))).sum::<u64>() < requested {
         return Hints::NoZone;
     }
     let required_zones =
         (0..zones).filter(|&zone| reusable(zone) > 0).fold(0, |mask, zone| mask | 1 << zone);
     let mut min_zones = pool.zones.count_ones();
     let mut possible = MaskSet::default();
-    for mask in 1..=mask_of_first(zones.min(MAX_HINT_ZONES)) {
+    for mask in 1..=mask_of_first_zones(zones.min(MAX_HINT_ZONES)) {
         if mask & !pool.zones != 0 {
             continue;
         }
-        if mask.count_ones() < min_zones && bit_indexes(mask).map(total).sum::<u64>() >= wanted {
+        if mask.count_ones() < min_zones && bit_indexes(mask).map(total).sum::<u64>() >= requested {
             min_zones = mask.count_ones();
         }
         let available = |zone: usize| free(zone).saturating_add(reusable(zone));
-        if required_zones & !mask == 0 && bit_indexes(mask).map(available).sum::<u64>() >= wanted {
+        if required_zones & !mask == 0 && bit_indexes(mask).map(available).sum::<u64>() >= requested
+        {
             possible.insert(mask);
         }
     }
@@ -96,10 +97,10 @@ pub(super) fn allocate(
     used: &mut [u32],
     reusable: &[u32],
     affinity: Option<ZoneMask>,
-    (pool_index, pool, wanted): (usize, &Pool, u64),
+    (pool_index, pool, wanted): (usize, &HostDevicePool, u64),
 ) -> Result<(Vec<DeviceGrant>, bool), Reason> {
     if pool.total == 0 {
-        return Err(Reason::NoDevices(pool.name.clone()));
+        return Err(Reason::NoHealthyDevices(pool.name.clone()));
     }
     let zones = host.zones.len();
     let mut grants: Vec<DeviceGrant> = Vec::new();
@@ -139,7 +140,7 @@ pub(super) fn allocate(
     let available: u64 = (0..=zones).map(|zone| free(used, zone)).sum();
     if available < needed {
         let name = pool.name.clone();
-        return Err(Reason::Devices { name, wanted: needed, free: available });
+        return Err(Reason::InsufficientDevices { name, wanted: needed, free: available });
     }
     // The kubelet aligns only resources that have at least one device with a zone (`filterByAffinity`).
     let affinity_mask = affinity.filter(|_| pool.zones != 0).unwrap_or(0);
@@ -161,7 +162,7 @@ pub(super) fn allocate(
 /// container's grant.
 pub(super) fn release(host: &KubeletHost, used: &mut [u32], grants: &[DeviceGrant]) {
     for grant in grants {
-        if let Some(count) = used.get_mut(index(host, grant)) {
+        if let Some(count) = used.get_mut(count_index(host, grant)) {
             *count = count.saturating_sub(grant.count.saturating_sub(grant.reused));
         }
     }
@@ -171,7 +172,7 @@ pub(super) fn release(host: &KubeletHost, used: &mut [u32], grants: &[DeviceGran
 /// the devices that another container has reused.
 pub(super) fn update_reusable(
     host: &KubeletHost,
-    reusable: &mut Counts,
+    reusable: &mut DeviceCounts,
     is_init: bool,
     grants: &[DeviceGrant],
 ) {
@@ -179,7 +180,7 @@ pub(super) fn update_reusable(
         *reusable = empty_counts(host);
     }
     for grant in grants {
-        if let Some(count) = reusable.get_mut(index(host, grant)) {
+        if let Some(count) = reusable.get_mut(count_index(host, grant)) {
             *count = match is_init {
                 true => count.saturating_add(grant.count.saturating_sub(grant.reused)),
                 false => count.saturating_sub(grant.reused),
@@ -188,13 +189,13 @@ pub(super) fn update_reusable(
     }
 }
 
-fn index(host: &KubeletHost, grant: &DeviceGrant) -> usize {
+fn count_index(host: &KubeletHost, grant: &DeviceGrant) -> usize {
     usize::from(grant.pool) * (host.zones.len() + 1) + usize::from(grant.zone)
 }
 
 /// Counts the devices of a grant as used.
 pub(super) fn add_used(host: &KubeletHost, used: &mut [u32], grant: &DeviceGrant) {
-    if let Some(count) = used.get_mut(index(host, grant)) {
+    if let Some(count) = used.get_mut(count_index(host, grant)) {
         *count = count.saturating_add(grant.count);
     }
 }

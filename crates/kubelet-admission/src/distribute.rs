@@ -4,36 +4,36 @@
 //! If no single zone has enough free CPUs, the CPUs are split evenly over as few zones as possible. The remainder
 //! comes from those zones for which the numbers of free CPUs are most balanced afterwards.
 
-use super::bits::CpuBits;
+use super::cpu_bits::CpuBits;
 use super::host::KubeletHost;
 use super::refusal::Reason;
-use super::take::{CpuAccumulator, take_packed};
+use super::take_packed::{CpuAccumulator, take_packed};
 
 /// Takes `wanted` CPUs, distributed over zones in groups of `group` CPUs.
-pub(super) fn distribute(
+pub(super) fn distribute_cpus(
     host: &KubeletHost,
     available: &CpuBits,
-    wanted: i64,
-    group: i64,
+    requested: i64,
+    group_size: i64,
 ) -> Result<CpuBits, Reason> {
-    if group < 1 || wanted % group != 0 {
-        return take_packed(host, available, wanted, false);
+    if group_size < 1 || requested % group_size != 0 {
+        return take_packed(host, available, requested, false);
     }
-    let accumulator = CpuAccumulator::new(host, available, wanted);
+    let accumulator = CpuAccumulator::new(host, available, requested);
     if accumulator.is_done() {
-        return Ok(accumulator.taken);
+        return Ok(accumulator.taken_cpus);
     }
-    accumulator.check_enough()?;
+    accumulator.check_enough_cpus()?;
     let zones = accumulator.zones_in_order();
     let free: Vec<i64> =
         (0..host.zones.len()).map(|zone| i64::from(accumulator.free_in_zone(zone))).collect();
-    let (min_zones, max_zones) = zones_needed(host, wanted, group, &free);
+    let (min_zones, max_zones) = zones_needed(host, requested, group_size, &free);
     for count in min_zones..=max_zones {
-        if let Some(best) = best_split(&zones, &free, count, wanted, group)? {
-            return best.take(accumulator, wanted, group);
+        if let Some(best) = find_best_split(&zones, &free, count, requested, group_size)? {
+            return best.take_cpus(accumulator, requested, group_size);
         }
     }
-    take_packed(host, available, wanted, false)
+    take_packed(host, available, requested, false)
 }
 
 /// Returns the minimum and maximum number of zones over which the CPUs may be split
@@ -51,18 +51,18 @@ fn zones_needed(host: &KubeletHost, wanted: i64, group: i64, free: &[i64]) -> (u
 }
 
 /// The zones over which the CPUs are split, and the zones that provide the remainder.
-struct Split {
+struct ZoneSplit {
     zones: Vec<usize>,
     remainder_zones: Vec<usize>,
 }
 
-fn best_split(
+fn find_best_split(
     zones: &[usize],
     free: &[i64],
     count: usize,
-    wanted: i64,
-    group: i64,
-) -> Result<Option<Split>, Reason> {
+    requested: i64,
+    group_size: i64,
+) -> Result<Option<ZoneSplit>, Reason> {
     let mut best_balance = f64::MAX;
     let mut best: Option<(GoSlice, Option<Vec<usize>>)> = None;
     let mut loops_forever = false;
@@ -71,13 +71,14 @@ fn best_split(
         if best_balance == 0.0 {
             return false;
         }
-        let combo = lists.get(chosen);
+        let combo = lists.elements(chosen);
         let free_in = |zone: usize| free.get(zone).copied().unwrap_or(0);
         let total: i64 = combo.iter().map(|&zone| free_in(zone)).sum();
-        let groups: i64 = combo.iter().map(|&zone| free_in(zone) / group).sum();
-        let cpus_per_zone = wanted / i64::try_from(combo.len()).unwrap_or(i64::MAX) / group * group;
-        if total < wanted
-            || groups * group < wanted
+        let groups: i64 = combo.iter().map(|&zone| free_in(zone) / group_size).sum();
+        let cpus_per_zone =
+            requested / i64::try_from(combo.len()).unwrap_or(i64::MAX) / group_size * group_size;
+        if total < requested
+            || groups * group_size < requested
             || combo.iter().any(|&zone| free_in(zone) < cpus_per_zone)
         {
             return true;
@@ -89,14 +90,14 @@ fn best_split(
             }
         }
         for &zone in &combo {
-            add(&mut free_after, zone, -cpus_per_zone);
+            add_free_cpus(&mut free_after, zone, -cpus_per_zone);
         }
-        let remainder = wanted - cpus_per_zone * i64::try_from(combo.len()).unwrap_or(i64::MAX);
+        let remainder = requested - cpus_per_zone * i64::try_from(combo.len()).unwrap_or(i64::MAX);
         let (balance, subset) = if remainder == 0 {
             (standard_deviation(&free_after), None)
         } else {
             let Some((balance, subset)) =
-                best_remainder_zones(&combo, &free_after, remainder, group)
+                best_remainder_zones(&combo, &free_after, remainder, group_size)
             else {
                 loops_forever = true;
                 return false;
@@ -110,10 +111,12 @@ fn best_split(
         true
     });
     if loops_forever {
-        return Err(Reason::Crash("the algorithm of distribute-cpus-across-numa never ends"));
+        return Err(Reason::KubeletCrash(
+            "the algorithm of distribute-cpus-across-numa never ends",
+        ));
     }
-    Ok(best.map(|(zones, remainder_zones)| Split {
-        zones: combinations.get(zones),
+    Ok(best.map(|(zones, remainder_zones)| ZoneSplit {
+        zones: combinations.elements(zones),
         remainder_zones: remainder_zones.unwrap_or_default(),
     }))
 }
@@ -125,13 +128,13 @@ fn best_remainder_zones(
     combo: &[usize],
     free_after: &[(usize, i64)],
     remainder: i64,
-    group: i64,
+    group_size: i64,
 ) -> Option<(f64, Vec<usize>)> {
     let free_in = |after: &[(usize, i64)], zone: usize| {
         after.iter().find(|&&(known, _)| known == zone).map_or(0, |&(_, free)| free)
     };
     let candidates: Vec<usize> =
-        combo.iter().copied().filter(|&zone| free_in(free_after, zone) >= group).collect();
+        combo.iter().copied().filter(|&zone| free_in(free_after, zone) >= group_size).collect();
     let mut best_balance = f64::MAX;
     let mut best: Vec<usize> = Vec::new();
     let mut loops_forever = false;
@@ -139,7 +142,7 @@ fn best_remainder_zones(
         let mut combinations = Combinations::default();
         let mut best_chosen = None;
         combinations.for_each(&candidates, count, &mut |lists, chosen| {
-            let subset = lists.get(chosen);
+            let subset = lists.elements(chosen);
             let total: i64 = subset.iter().map(|&zone| free_in(free_after, zone)).sum();
             if total < remainder {
                 return true;
@@ -152,9 +155,9 @@ fn best_remainder_zones(
                     if remainder == 0 {
                         break;
                     }
-                    if free_in(&free_after, zone) >= group {
-                        add(&mut free_after, zone, -group);
-                        remainder -= group;
+                    if free_in(&free_after, zone) >= group_size {
+                        add_free_cpus(&mut free_after, zone, -group_size);
+                        remainder -= group_size;
                     }
                 }
                 if remainder == before {
@@ -173,34 +176,34 @@ fn best_remainder_zones(
             return None;
         }
         if let Some(chosen) = best_chosen {
-            best = combinations.get(chosen);
+            best = combinations.elements(chosen);
         }
     }
     Some((best_balance, best))
 }
 
-impl Split {
-    fn take(
+impl ZoneSplit {
+    fn take_cpus(
         self,
         mut accumulator: CpuAccumulator<'_>,
-        wanted: i64,
-        group: i64,
+        requested: i64,
+        group_size: i64,
     ) -> Result<CpuBits, Reason> {
         let host = accumulator.host;
         let count = i64::try_from(self.zones.len()).unwrap_or(i64::MAX).max(1);
-        let cpus_per_zone = wanted / count / group * group;
+        let cpus_per_zone = requested / count / group_size * group_size;
         let in_zone = |accumulator: &CpuAccumulator<'_>, zone: usize| {
             let run = host.zones.get(zone).map_or((0, 0), |zone| zone.cpus);
-            accumulator.free.and(&CpuBits::from_range(run.0, run.1))
+            accumulator.free_cpus.intersection(&CpuBits::from_range(run.0, run.1))
         };
         for &zone in &self.zones {
             // As in the kubelet, an error is ignored here; missing CPUs are detected at the end.
             if let Ok(cpus) = take_packed(host, &in_zone(&accumulator, zone), cpus_per_zone, false)
             {
-                accumulator.take(&cpus);
+                accumulator.take_cpus(&cpus);
             }
         }
-        let mut remainder = wanted - cpus_per_zone * count;
+        let mut remainder = requested - cpus_per_zone * count;
         while remainder > 0 {
             let before = remainder;
             for &zone in &self.remainder_zones {
@@ -208,32 +211,34 @@ impl Split {
                     break;
                 }
                 let free = in_zone(&accumulator, zone);
-                if i64::from(free.count()) < group {
+                if i64::from(free.count()) < group_size {
                     continue;
                 }
-                if let Ok(cpus) = take_packed(host, &free, group, false) {
-                    accumulator.take(&cpus);
+                if let Ok(cpus) = take_packed(host, &free, group_size, false) {
+                    accumulator.take_cpus(&cpus);
                 }
-                remainder -= group;
+                remainder -= group_size;
             }
             if remainder == before {
-                return Err(Reason::Crash("the algorithm of distribute-cpus-across-numa never ends"));
+                return Err(Reason::KubeletCrash(
+                    "the algorithm of distribute-cpus-across-numa never ends",
+                ));
             }
         }
-        if accumulator.needed == 0 {
-            return Ok(accumulator.taken);
+        if accumulator.needed_cpus == 0 {
+            return Ok(accumulator.taken_cpus);
         }
-        let (problem, needed) = if accumulator.needed > 0 {
-            ("not enough", accumulator.needed)
+        let (problem, needed) = if accumulator.needed_cpus > 0 {
+            ("not enough", accumulator.needed_cpus)
         } else {
-            ("too many", accumulator.needed)
+            ("too many", accumulator.needed_cpus)
         };
         let error = format!("accounting error, {problem} CPUs allocated, remaining: {needed}");
         Err(Reason::CpuError(error))
     }
 }
 
-fn add(free_by_zone: &mut [(usize, i64)], zone: usize, cpus: i64) {
+fn add_free_cpus(free_by_zone: &mut [(usize, i64)], zone: usize, cpus: i64) {
     if let Some((_, free)) = free_by_zone.iter_mut().find(|(known, _)| *known == zone) {
         *free += cpus;
     }
@@ -268,7 +273,7 @@ struct GoSlice {
 }
 
 impl Combinations {
-    fn get(&self, chosen: GoSlice) -> Vec<usize> {
+    fn elements(&self, chosen: GoSlice) -> Vec<usize> {
         let array = self.arrays.get(chosen.array);
         array
             .map(|(array, _)| array.iter().copied().take(chosen.length).collect())
@@ -322,7 +327,7 @@ impl Combinations {
         let capacity = self.arrays.get(slice.array).map_or(0, |&(_, capacity)| capacity);
         let mut array = slice.array;
         if length > capacity {
-            let copy = self.get(slice);
+            let copy = self.elements(slice);
             array = self.arrays.len();
             self.arrays.push((copy, (capacity * 2).max(1)));
         }
@@ -343,24 +348,24 @@ mod tests {
     /// The expected values are the output of the same loop in Go. The test stores the first combination of four out
     /// of five elements; its last element is later overwritten by the last element that is written to the array.
     #[test]
-    fn kept_combinations_are_overwritten_as_in_go() {
+    fn stored_combination_is_overwritten_as_in_go() {
         let mut combinations = Combinations::default();
         let mut first = None;
         let mut seen = Vec::new();
         combinations.for_each(&[0, 1, 2, 3, 4], 4, &mut |lists, chosen| {
             first.get_or_insert(chosen);
-            seen.push(lists.get(chosen));
+            seen.push(lists.elements(chosen));
             true
         });
         assert_eq!(seen.len(), 5);
         assert_eq!(seen[0], [0, 1, 2, 3]);
-        assert_eq!(combinations.get(first.expect("four of five elements")), [0, 1, 2, 4]);
+        assert_eq!(combinations.elements(first.expect("four of five elements")), [0, 1, 2, 4]);
         let mut three = Combinations::default();
         let mut first = None;
         three.for_each(&[0, 1, 2, 3, 4], 3, &mut |_, chosen| {
             first.get_or_insert(chosen);
             true
         });
-        assert_eq!(three.get(first.expect("elements to combine")), [0, 1, 2]);
+        assert_eq!(three.elements(first.expect("elements to combine")), [0, 1, 2]);
     }
 }

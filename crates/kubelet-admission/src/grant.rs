@@ -1,15 +1,15 @@
 //! Resources that the kubelet's managers have allocated to a container.
 
-use super::bits::CompactCpuBits;
+use super::cpu_bits::CompactCpuBits;
 use super::devices::DeviceGrant;
 use super::hints::Affinity;
 use super::memory::Block;
-use super::request::Role;
+use super::request::ContainerRole;
 
 /// Resources allocated to a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Grant {
-    pub(super) role: Role,
+    pub(super) role: ContainerRole,
     pub(super) affinity: Affinity,
     pub(super) cpus: CompactCpuBits,
     pub(super) blocks: Vec<Block>,
@@ -18,10 +18,10 @@ pub(super) struct Grant {
 
 /// Subtracts the memory that a container reuses from the grants of the pod's init containers `before`
 /// (`updateInitContainersMemoryBlocks`).
-pub(super) fn transfer_blocks(before: &mut [Grant], blocks: &[Block]) {
+pub(super) fn subtract_reused_memory(before: &mut [Grant], blocks: &[Block]) {
     for block in blocks {
         let mut size = block.size;
-        let inits = before.iter_mut().filter(|grant| grant.role == Role::Init);
+        let inits = before.iter_mut().filter(|grant| grant.role == ContainerRole::Init);
         for init in inits.flat_map(|grant| &mut grant.blocks) {
             if init.kind == block.kind && init.zones == block.zones {
                 let part = size.min(init.size);

@@ -8,7 +8,7 @@
 use super::host::KubeletHost;
 use super::kubelet::TopologyPolicy;
 use super::refusal::Reason;
-use super::zones::{MaskSet, ZoneMask, bit_indexes, narrowness};
+use super::zones::{MaskSet, ZoneMask, bit_indexes, narrowness_key};
 
 /// Hints of a manager for one resource: the sets of zones that can provide the resource.
 #[derive(Clone, Copy, Debug)]
@@ -36,34 +36,36 @@ impl Hints {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Affinity {
     pub(super) zones: Option<ZoneMask>,
-    pub(super) preferred: bool,
+    pub(super) is_preferred: bool,
 }
 
 /// Merges the hints of all resources and applies the Topology Manager's policy (`Merge` and `canAdmitPodResult`).
-pub(super) fn merge(host: &KubeletHost, hints: &[Hints]) -> Result<Affinity, Reason> {
+pub(super) fn merge_hints(host: &KubeletHost, hints: &[Hints]) -> Result<Affinity, Reason> {
     let policy = host.kubelet.topology_policy;
     let default = host.all_zones();
     let is_single = policy == TopologyPolicy::SingleNumaNode;
-    if let Some(zones) = best_preferred(host, hints, is_single)? {
+    if let Some(zones) = best_preferred_mask(host, hints, is_single)? {
         // On a host with one zone, an affinity to all zones also means no affinity (policy_single_numa_node.go).
         let zones = Some(zones).filter(|&zones| !is_single || zones != default);
-        return Ok(Affinity { zones, preferred: true });
+        return Ok(Affinity { zones, is_preferred: true });
     }
     match policy {
         TopologyPolicy::None => Ok(Affinity::default()),
-        TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode => Err(Reason::Topology),
+        TopologyPolicy::Restricted | TopologyPolicy::SingleNumaNode => {
+            Err(Reason::TopologyAffinity)
+        }
         TopologyPolicy::BestEffort => {
-            let zones = best_non_preferred(host, hints)?.unwrap_or(default);
-            Ok(Affinity { zones: Some(zones), preferred: false })
+            let zones = best_non_preferred_mask(host, hints)?.unwrap_or(default);
+            Ok(Affinity { zones: Some(zones), is_preferred: false })
         }
     }
 }
 
 /// Returns the best merged mask of the combinations that consist only of preferred hints; `None` if there is none.
-fn best_preferred(
+fn best_preferred_mask(
     host: &KubeletHost,
     hints: &[Hints],
-    is_single: bool,
+    is_single_numa_node: bool,
 ) -> Result<Option<ZoneMask>, Reason> {
     let mut merged: Option<MaskSet> = None;
     for hint in hints {
@@ -72,12 +74,14 @@ fn best_preferred(
             Hints::NoZone => return Ok(None),
             Hints::Masks(_, preferred) => {
                 let mut preferred = *preferred;
-                if is_single {
+                if is_single_numa_node {
                     preferred = preferred.filter(|mask| mask.count_ones() == 1);
                 }
                 merged = Some(match merged {
                     None => preferred,
-                    Some(others) if host.features.fixed_hint_merge => others.and(&preferred),
+                    Some(others) if host.features.has_fixed_hint_merge => {
+                        others.intersection(&preferred)
+                    }
                     Some(others) => others.pairwise_intersections(&preferred),
                 });
             }
@@ -90,7 +94,10 @@ fn best_preferred(
 }
 
 /// Returns the best merged mask if no combination consists only of preferred hints (`HintMerger.compare`).
-fn best_non_preferred(host: &KubeletHost, hints: &[Hints]) -> Result<Option<ZoneMask>, Reason> {
+fn best_non_preferred_mask(
+    host: &KubeletHost,
+    hints: &[Hints],
+) -> Result<Option<ZoneMask>, Reason> {
     let mut merged = MaskSet::default();
     merged.insert(host.all_zones());
     // The maximum over all resources of the minimum number of zones that the resource needs
@@ -103,7 +110,7 @@ fn best_non_preferred(host: &KubeletHost, hints: &[Hints]) -> Result<Option<Zone
         }
     }
     let merged = merged.filter(|mask| mask != 0);
-    if !host.features.fixed_hint_merge {
+    if !host.features.has_fixed_hint_merge {
         return Ok(merged.narrowest());
     }
     // Masks with exactly `max_min_zones` zones are best. Masks with fewer zones come next, the largest number of zones
@@ -122,7 +129,7 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     let narrowest = masks.narrowest();
     let is_single = host.kubelet.topology_policy == TopologyPolicy::SingleNumaNode;
     let Some(first) =
-        narrowest.filter(|_| host.kubelet.topology_options.prefer_closest && !is_single)
+        narrowest.filter(|_| host.kubelet.topology_options.prefers_closest_zones && !is_single)
     else {
         return Ok(narrowest);
     };
@@ -132,8 +139,9 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     }
     let mut best: Option<(f64, ZoneMask)> = None;
     for mask in candidates.iter() {
-        let distance = average_distance(host, mask).ok_or(Reason::Crash(
-            "prefer-closest-numa-nodes uses a zone number as index of the distance table: index out of range",
+        let distance = average_distance(host, mask).ok_or(Reason::KubeletCrash(
+            "prefer-closest-numa-nodes uses a zone number as index into the row of distances: \
+             index out of range",
         ))?;
         // Masks are visited in ascending order, so the lowest of the masks with equal distances is selected.
         if best.is_none_or(|(min_distance, _)| distance < min_distance) {
@@ -143,9 +151,8 @@ fn best_narrowest_mask(host: &KubeletHost, masks: &MaskSet) -> Result<Option<Zon
     Ok(best.map(|(_, mask)| mask))
 }
 
-/// Returns the average distance between the zones (`CalculateAverageFor`). The kubelet indexes a row of
-/// distances by the zone's number, even if the numbers have gaps. Returns `None` if the row is too short for this
-/// index.
+/// Returns the average distance between the zones (`CalculateAverageFor`). The kubelet indexes a row of distances by
+/// the zone's number, even if the numbers have gaps. Returns `None` if the row is too short for this index.
 #[expect(clippy::cast_precision_loss, reason = "distances are below 256")]
 fn average_distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
     let mut sum = 0.0;
@@ -156,6 +163,6 @@ fn average_distance(host: &KubeletHost, mask: ZoneMask) -> Option<f64> {
             sum += *row.get(column)? as f64;
         }
     }
-    let count = f64::from(narrowness(mask).0);
+    let count = f64::from(narrowness_key(mask).0);
     Some(sum / (count * count))
 }

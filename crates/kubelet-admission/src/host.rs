@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{CpuSet, PageSize};
 
-use super::bits::{CpuBits, MAX_CPUS};
-use super::kubelet::{CpuPolicy, Features, Kubelet, MemoryPolicy, TopologyPolicy};
+use super::cpu_bits::{CpuBits, MAX_CPUS};
+use super::kubelet::{CpuPolicy, Kubelet, MemoryPolicy, TopologyPolicy, VersionFeatures};
 use super::zones::{MAX_HINT_ZONES, ZoneMask};
 use crate::pod::Resources;
 
 /// Number of memory kinds that are counted for each zone: memory without huge pages, and up to four sizes of huge
 /// pages (arm64 has four).
-pub(super) const KINDS: usize = 5;
+pub(super) const MEMORY_KIND_COUNT: usize = 5;
 
 /// Bytes by memory kind. Memory without huge pages comes first; huge pages follow in the order of
-/// [`KubeletHost::pages`].
-pub(super) type Amounts = [u64; KINDS];
+/// [`KubeletHost::page_sizes`].
+pub(super) type MemoryAmounts = [u64; MEMORY_KIND_COUNT];
 
 /// Description of a host before validation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct HostSpec {
     /// `status.allocatable` of the Node.
     pub allocatable: Resources,
     /// Field `status.allocatable["pods"]`.
-    pub pods: u64,
+    pub max_pods: u64,
 }
 
 /// A NUMA zone.
@@ -64,7 +64,7 @@ pub struct DevicePool {
     /// Number of healthy devices by zone number.
     pub zones: BTreeMap<u32, u32>,
     /// Number of healthy devices without a zone.
-    pub without_zone: u32,
+    pub count_without_zone: u32,
 }
 
 /// Reason why a kubelet cannot run with a host and a configuration, or why this predictor does not support them.
@@ -75,10 +75,11 @@ pub enum HostError {
     DuplicateZone(u32),
     /// The zone number is too large for a bit mask of the kubelet (bitmask.go).
     #[error("zone {0}: the kubelet supports only zone numbers up to 63")]
-    ZoneNumber(u32),
+    ZoneNumberTooLarge(u32),
     /// The host has more zones than the kubelet's limit or this predictor's limit for topology hints.
     #[error(
-        "{zones} zones: the kubelet aligns resources on at most {limit} zones, Berth on at most {MAX_HINT_ZONES}"
+        "{zones} zones: the kubelet aligns resources on up to {limit} zones, Berth supports up to \
+         {MAX_HINT_ZONES}"
     )]
     TooManyZones {
         /// Number of the host's zones.
@@ -91,7 +92,7 @@ pub enum HostError {
     DuplicateCpu(u32),
     /// A core has no CPUs, or too many CPUs.
     #[error("zone {zone}: a core has {cpus} CPUs; from 1 to 64 are supported")]
-    Core {
+    InvalidCoreSize {
         /// Number of the core's zone.
         zone: u32,
         /// Number of the core's CPUs.
@@ -99,20 +100,20 @@ pub enum HostError {
     },
     /// The host has this number of CPUs: none, or more than are supported.
     #[error("{0} CPUs: from 1 to {MAX_CPUS} are supported")]
-    Cpus(usize),
+    InvalidCpuCount(usize),
     /// The host has this number of huge page sizes, which is more than any hardware supports.
-    #[error("{0} sizes of huge pages: at most {most} are supported", most = KINDS - 1)]
-    PageSizes(usize),
+    #[error("{0} sizes of huge pages: at most {most} are supported", most = MEMORY_KIND_COUNT - 1)]
+    TooManyPageSizes(usize),
     /// The reserved CPU with this number is in no zone. A kubelet does not start with this configuration.
     #[error("reservedSystemCPUs: CPU {0} is in no zone")]
-    ReservedCpu(u32),
+    UnknownReservedCpu(u32),
     /// The CPU Manager has the policy `static`, and no CPUs are reserved. A kubelet does not start with this
     /// configuration.
     #[error("reservedSystemCPUs: the policy static requires at least one reserved CPU")]
     NoReservedCpus,
     /// More memory is reserved in a zone than the zone has.
     #[error("reservedMemory: zone {zone} has less {kind} than is reserved")]
-    ReservedMemory {
+    ReservedMemoryTooLarge {
         /// Number of the zone.
         zone: u32,
         /// The kind of memory: `memory`, or a size of huge pages.
@@ -121,10 +122,10 @@ pub enum HostError {
     /// Memory is reserved in the zone with this number, which does not exist. A kubelet does not start with this
     /// configuration.
     #[error("reservedMemory: zone {0} does not exist")]
-    ReservedZone(u32),
+    UnknownReservedZone(u32),
     /// Devices are in a zone that does not exist.
     #[error("{name}: some devices are in zone {zone}, which does not exist")]
-    DeviceZone {
+    UnknownDeviceZone {
         /// Name of the devices' resource.
         name: String,
         /// Number of the zone.
@@ -135,7 +136,7 @@ pub enum HostError {
     DuplicatePool(String),
     /// This version of the kubelet does not support a setting, or refuses it in combination with another setting.
     #[error("{setting}: {message}")]
-    Setting {
+    UnsupportedSetting {
         /// Name of the setting.
         setting: &'static str,
         /// Description of the problem.
@@ -147,27 +148,27 @@ pub enum HostError {
 #[derive(Debug, PartialEq, Eq)]
 pub struct KubeletHost {
     pub(super) kubelet: Kubelet,
-    pub(super) features: Features,
+    pub(super) features: VersionFeatures,
     /// Zones, sorted by number. All other fields identify a zone by its index in this vector.
-    pub(super) zones: Vec<Zone>,
+    pub(super) zones: Vec<HostZone>,
     /// Numbers of the CPUs, ordered by zone, then by core, then by number. The indexes in every [`CpuBits`] refer to
     /// this order.
     pub(super) cpus: Vec<u32>,
-    pub(super) cores: Vec<Core>,
-    pub(super) sockets: Vec<Group>,
+    pub(super) cores: Vec<HostCore>,
+    pub(super) sockets: Vec<CpuGroup>,
     /// Uncore caches with their CPUs; empty unless the kubelet aligns CPUs to caches.
-    pub(super) caches: Vec<Group>,
+    pub(super) caches: Vec<CpuGroup>,
     pub(super) all_cpus: CpuBits,
-    pub(super) reserved: CpuBits,
+    pub(super) reserved_cpus: CpuBits,
     /// Reserved CPUs, and all CPUs of the cores that contain reserved CPUs.
-    pub(super) reserved_physical: CpuBits,
+    pub(super) reserved_core_cpus: CpuBits,
     /// Zones that have CPUs.
     pub(super) cpu_zones: ZoneMask,
     /// Sizes of the huge pages that the host has, in ascending order.
-    pub(super) pages: Vec<PageSize>,
-    pub(super) pools: Vec<Pool>,
+    pub(super) page_sizes: Vec<PageSize>,
+    pub(super) device_pools: Vec<HostDevicePool>,
     pub(super) allocatable: Resources,
-    pub(super) pods: u64,
+    pub(super) max_pods: u64,
     /// Average numbers of CPUs, computed as in topology.go. On hosts with unequal cores or sockets, the averages may
     /// match no core or socket.
     pub(super) cpus_per_core: u32,
@@ -177,7 +178,7 @@ pub struct KubeletHost {
 
 /// A NUMA zone.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Zone {
+pub(super) struct HostZone {
     pub(super) id: u32,
     /// Range of the indexes of the zone's CPUs.
     pub(super) cpus: (u16, u16),
@@ -186,13 +187,13 @@ pub(super) struct Zone {
     /// Indexes of the sockets that contain the zone's cores.
     pub(super) sockets: Vec<u16>,
     /// Bytes of each memory kind that the Memory Manager may allocate.
-    pub(super) allocatable: Amounts,
+    pub(super) allocatable: MemoryAmounts,
     pub(super) distances: Vec<u64>,
 }
 
 /// A physical core with its CPUs, which have contiguous indexes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Core {
+pub(super) struct HostCore {
     pub(super) cpus: (u16, u16),
     /// The kubelet's number of the core: the number of the core's lowest CPU (`getUniqueCoreID`).
     pub(super) id: u32,
@@ -203,7 +204,7 @@ pub(super) struct Core {
 
 /// A socket or a cache, with its CPUs. The indexes of the CPUs need not be contiguous.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Group {
+pub(super) struct CpuGroup {
     pub(super) id: u32,
     pub(super) cpus: CpuBits,
     pub(super) size: u32,
@@ -214,7 +215,7 @@ pub(super) struct Group {
 
 /// The devices of one resource of a device plugin.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Pool {
+pub(super) struct HostDevicePool {
     pub(super) name: String,
     /// Number of devices in each zone; the last element is the number of devices without a zone.
     pub(super) counts: Vec<u32>,
@@ -231,13 +232,13 @@ impl KubeletHost {
     /// Returns an error if no kubelet would start with the host and the configuration, or if this predictor does not
     /// support them.
     pub fn new(spec: &HostSpec, kubelet: &Kubelet) -> Result<Self, HostError> {
-        let features = Features::for_version(kubelet.version);
+        let features = VersionFeatures::for_version(kubelet.version);
         check_settings(kubelet, features)?;
-        let order = zone_order(spec, kubelet)?;
+        let order = sorted_zones(spec, kubelet)?;
         let pages: BTreeSet<PageSize> =
             order.iter().flat_map(|zone| zone.hugepages.keys().copied()).collect();
-        if pages.len() >= KINDS {
-            return Err(HostError::PageSizes(pages.len()));
+        if pages.len() >= MEMORY_KIND_COUNT {
+            return Err(HostError::TooManyPageSizes(pages.len()));
         }
         let mut host = Self {
             kubelet: kubelet.clone(),
@@ -248,13 +249,13 @@ impl KubeletHost {
             sockets: Vec::new(),
             caches: Vec::new(),
             all_cpus: CpuBits::default(),
-            reserved: CpuBits::default(),
-            reserved_physical: CpuBits::default(),
+            reserved_cpus: CpuBits::default(),
+            reserved_core_cpus: CpuBits::default(),
             cpu_zones: 0,
-            pages: pages.into_iter().collect(),
-            pools: Vec::new(),
+            page_sizes: pages.into_iter().collect(),
+            device_pools: Vec::new(),
             allocatable: spec.allocatable.clone(),
-            pods: spec.pods,
+            max_pods: spec.max_pods,
             cpus_per_core: 0,
             cpus_per_socket: 0,
             cpus_per_cache: 0,
@@ -283,7 +284,7 @@ impl KubeletHost {
     }
 
     pub(super) fn all_zones(&self) -> ZoneMask {
-        super::zones::mask_of_first(self.zones.len())
+        super::zones::mask_of_first_zones(self.zones.len())
     }
 
     /// Returns the kernel's numbers of the CPUs at these indexes.
@@ -306,7 +307,7 @@ impl KubeletHost {
         let mut seen = BTreeSet::new();
         let total: usize = order.iter().flat_map(|zone| &zone.cores).map(|c| c.cpus.len()).sum();
         if total == 0 || total > MAX_CPUS {
-            return Err(HostError::Cpus(total));
+            return Err(HostError::InvalidCpuCount(total));
         }
         let socket_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(|core| core.socket).collect();
@@ -314,7 +315,7 @@ impl KubeletHost {
         let cache_of = |core: &CoreSpec| core.cache.unwrap_or(core.socket);
         let cache_ids: BTreeSet<u32> =
             order.iter().flat_map(|zone| &zone.cores).map(cache_of).collect();
-        let group = |&id: &u32| Group {
+        let group = |&id: &u32| CpuGroup {
             id,
             cpus: CpuBits::default(),
             size: 0,
@@ -332,7 +333,7 @@ impl KubeletHost {
                 let mut cpus = core.cpus.clone();
                 cpus.sort_unstable();
                 if cpus.is_empty() || cpus.len() > 64 {
-                    return Err(HostError::Core { zone: zone.id, cpus: cpus.len() });
+                    return Err(HostError::InvalidCoreSize { zone: zone.id, cpus: cpus.len() });
                 }
                 if let Some(&duplicate) = cpus.iter().find(|&&cpu| !seen.insert(cpu)) {
                     return Err(HostError::DuplicateCpu(duplicate));
@@ -349,7 +350,7 @@ impl KubeletHost {
                 let bits = CpuBits::from_range(range.0, range.1);
                 let groups = [self.sockets.get_mut(socket), self.caches.get_mut(cache)];
                 for group in groups.into_iter().flatten() {
-                    group.cpus = group.cpus.or(&bits);
+                    group.cpus = group.cpus.union(&bits);
                     group.size += u32::from(range.1 - range.0);
                     group.cores.push(to_u16(self.cores.len()));
                     group.zones |= 1 << index;
@@ -358,18 +359,18 @@ impl KubeletHost {
                 self.cpus.extend(cpus);
                 let zone = u8::try_from(index).unwrap_or(u8::MAX);
                 let (socket, cache) = (to_u16(socket), to_u16(cache));
-                self.cores.push(Core { cpus: range, id, zone, socket, cache });
+                self.cores.push(HostCore { cpus: range, id, zone, socket, cache });
             }
             let end = (to_u16(self.cpus.len()), to_u16(self.cores.len()));
             if end.0 > start.0 {
                 self.cpu_zones |= 1 << index;
             }
-            self.zones.push(Zone {
+            self.zones.push(HostZone {
                 id: zone.id,
                 cpus: (start.0, end.0),
                 cores: (start.1, end.1),
                 sockets: sockets.into_iter().collect(),
-                allocatable: Amounts::default(),
+                allocatable: MemoryAmounts::default(),
                 distances: zone.distances.clone(),
             });
         }
@@ -387,7 +388,7 @@ impl KubeletHost {
 
     fn reserve_cpus(&mut self) -> Result<(), HostError> {
         let reserved = &self.kubelet.reserved_cpus;
-        self.reserved = self.cpu_bits(reserved);
+        self.reserved_cpus = self.cpu_bits(reserved);
         if self.kubelet.cpu_policy == CpuPolicy::None {
             return Ok(());
         }
@@ -396,12 +397,12 @@ impl KubeletHost {
         }
         let known: BTreeSet<u32> = self.cpus.iter().copied().collect();
         if let Some(absent) = reserved.iter().find(|cpu| !known.contains(cpu)) {
-            return Err(HostError::ReservedCpu(absent));
+            return Err(HostError::UnknownReservedCpu(absent));
         }
         for core in &self.cores {
-            if self.reserved.count_range(core.cpus.0, core.cpus.1) > 0 {
-                self.reserved_physical =
-                    self.reserved_physical.or(&CpuBits::from_range(core.cpus.0, core.cpus.1));
+            if self.reserved_cpus.count_range(core.cpus.0, core.cpus.1) > 0 {
+                self.reserved_core_cpus =
+                    self.reserved_core_cpus.union(&CpuBits::from_range(core.cpus.0, core.cpus.1));
             }
         }
         Ok(())
@@ -412,17 +413,23 @@ impl KubeletHost {
             let mut counts = vec![0; self.zones.len() + 1];
             for (&zone, &count) in &pool.zones {
                 let index = self.zones.iter().position(|known| known.id == zone);
-                let unknown_zone = || HostError::DeviceZone { name: pool.name.clone(), zone };
+                let unknown_zone =
+                    || HostError::UnknownDeviceZone { name: pool.name.clone(), zone };
                 counts[index.ok_or_else(unknown_zone)?] = count;
             }
             let zones = (0..self.zones.len()).filter(|&zone| counts[zone] > 0);
             let zones = zones.fold(0, |mask, zone| mask | 1 << zone);
-            counts[self.zones.len()] = pool.without_zone;
+            counts[self.zones.len()] = pool.count_without_zone;
             let total = counts.iter().map(|&count| u64::from(count)).sum();
-            self.pools.push(Pool { name: pool.name.clone(), counts, total, zones });
+            self.device_pools.push(HostDevicePool {
+                name: pool.name.clone(),
+                counts,
+                total,
+                zones,
+            });
         }
-        self.pools.sort_by(|a, b| a.name.cmp(&b.name));
-        match self.pools.windows(2).find(|pair| pair[0].name == pair[1].name) {
+        self.device_pools.sort_by(|a, b| a.name.cmp(&b.name));
+        match self.device_pools.windows(2).find(|pair| pair[0].name == pair[1].name) {
             Some(pair) => Err(HostError::DuplicatePool(pair[0].name.clone())),
             None => Ok(()),
         }
@@ -434,17 +441,17 @@ fn to_u16(number: usize) -> u16 {
     u16::try_from(number).unwrap_or(u16::MAX)
 }
 
-fn zone_order<'a>(spec: &'a HostSpec, kubelet: &Kubelet) -> Result<Vec<&'a ZoneSpec>, HostError> {
+fn sorted_zones<'a>(spec: &'a HostSpec, kubelet: &Kubelet) -> Result<Vec<&'a ZoneSpec>, HostError> {
     let mut order: Vec<&ZoneSpec> = spec.zones.iter().collect();
     order.sort_by_key(|zone| zone.id);
     if let Some(pair) = order.windows(2).find(|pair| pair[0].id == pair[1].id) {
         return Err(HostError::DuplicateZone(pair[0].id));
     }
     if let Some(zone) = order.iter().find(|zone| zone.id > 63) {
-        return Err(HostError::ZoneNumber(zone.id));
+        return Err(HostError::ZoneNumberTooLarge(zone.id));
     }
     let aligns = kubelet.topology_policy != TopologyPolicy::None;
-    let limit = kubelet.topology_options.max_zones;
+    let limit = kubelet.topology_options.max_allowable_zones;
     let allowed = usize::try_from(limit).unwrap_or(usize::MAX).min(MAX_HINT_ZONES);
     if order.len() > allowed && (aligns || kubelet.memory_policy == MemoryPolicy::Static) {
         return Err(HostError::TooManyZones { zones: order.len(), limit });
@@ -452,25 +459,25 @@ fn zone_order<'a>(spec: &'a HostSpec, kubelet: &Kubelet) -> Result<Vec<&'a ZoneS
     Ok(order)
 }
 
-fn check_settings(kubelet: &Kubelet, features: Features) -> Result<(), HostError> {
+fn check_settings(kubelet: &Kubelet, features: VersionFeatures) -> Result<(), HostError> {
     let options = kubelet.cpu_options;
     let unknown = |setting| {
         let message = format!("kubelet {} does not support this setting", kubelet.version);
-        Err(HostError::Setting { setting, message })
+        Err(HostError::UnsupportedSetting { setting, message })
     };
     let conflict = |setting, other: &str| {
-        Err(HostError::Setting {
+        Err(HostError::UnsupportedSetting {
             setting,
             message: format!("the kubelet refuses this setting in combination with {other}"),
         })
     };
-    if kubelet.memory_policy == MemoryPolicy::Static && !features.memory_manager {
+    if kubelet.memory_policy == MemoryPolicy::Static && !features.has_memory_manager {
         return unknown("memoryManagerPolicy");
     }
-    if options.is_any_set() && !features.cpu_options {
+    if options.is_any_set() && !features.has_cpu_options {
         return unknown("cpuManagerPolicyOptions");
     }
-    if kubelet.topology_options.prefer_closest && !features.topology_options {
+    if kubelet.topology_options.prefers_closest_zones && !features.has_topology_options {
         return unknown("topologyManagerPolicyOptions");
     }
     if options.prefer_uncore_cache && options.distribute_across_numa {

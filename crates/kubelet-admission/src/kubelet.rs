@@ -10,7 +10,7 @@ use berth_api::{CpuSet, PageSize};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kubelet {
     /// `status.nodeInfo.kubeletVersion` of the Node.
-    pub version: Version,
+    pub version: KubeletVersion,
     /// Setting `cpuManagerPolicy`.
     pub cpu_policy: CpuPolicy,
     /// Setting `cpuManagerPolicyOptions`.
@@ -43,7 +43,7 @@ pub struct ReservedMemory {
 
 /// Major and minor version of a kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
+pub struct KubeletVersion {
     /// Major version: 1.
     pub major: u16,
     /// Minor version; the behaviour of 20 to 36 is implemented, and later versions are treated as 36.
@@ -65,7 +65,7 @@ impl ParseKubeletError {
     }
 }
 
-impl FromStr for Version {
+impl FromStr for KubeletVersion {
     type Err = ParseKubeletError;
 
     /// Parses `v1.36.2`, and versions with a distribution's suffix (`v1.30.4+k3s1`, `v1.29.1-eks-508b6b3`).
@@ -78,14 +78,14 @@ impl FromStr for Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for KubeletVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)
     }
 }
 
 /// Defines an enum with the values of a kubelet setting.
-macro_rules! words {
+macro_rules! define_setting_values {
     ($(#[$doc:meta])* $name:ident, $place:literal, $expected:literal,
      { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -113,7 +113,7 @@ macro_rules! words {
     };
 }
 
-words!(
+define_setting_values!(
     /// Setting `cpuManagerPolicy`.
     CpuPolicy, "cpuManagerPolicy", "none or static", {
         /// All containers share all CPUs.
@@ -124,7 +124,7 @@ words!(
     }
 );
 
-words!(
+define_setting_values!(
     /// `memoryManagerPolicy`; `BestEffort` is for Windows only.
     MemoryPolicy, "memoryManagerPolicy", "None or Static", {
         /// Containers use memory of any zone.
@@ -136,7 +136,7 @@ words!(
     }
 );
 
-words!(
+define_setting_values!(
     /// Setting `topologyManagerPolicy`.
     TopologyPolicy, "topologyManagerPolicy", "none, best-effort, restricted or single-numa-node", {
         /// The managers allocate resources without regard to each other's zones.
@@ -151,7 +151,7 @@ words!(
     }
 );
 
-words!(
+define_setting_values!(
     /// Setting `topologyManagerScope`.
     TopologyScope, "topologyManagerScope", "container or pod", {
         /// Each container is aligned independently.
@@ -217,15 +217,15 @@ impl CpuOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopologyOptions {
     /// Option `prefer-closest-numa-nodes`.
-    pub prefer_closest: bool,
+    pub prefers_closest_zones: bool,
     /// Option `max-allowable-numa-nodes`.
-    pub max_zones: u32,
+    pub max_allowable_zones: u32,
 }
 
 impl Default for TopologyOptions {
     /// Returns the kubelet's defaults: `defaultMaxAllowableNUMANodes` of topologymanager/topology_manager.go.
     fn default() -> Self {
-        Self { prefer_closest: false, max_zones: 8 }
+        Self { prefers_closest_zones: false, max_allowable_zones: 8 }
     }
 }
 
@@ -241,18 +241,17 @@ impl TopologyOptions {
         let mut parsed = Self::default();
         for (name, value) in options {
             match name.as_str() {
-                "prefer-closest-numa-nodes" => parsed.prefer_closest = parse_bool(setting, value)?,
+                "prefer-closest-numa-nodes" => {
+                    parsed.prefers_closest_zones = parse_bool(setting, value)?
+                }
                 "max-allowable-numa-nodes" => {
                     let number = value.parse().ok().filter(|&zones: &u32| zones >= 8);
-                    let parse_error = || ParseKubeletError::new(setting, value, "a number of at least 8");
-                    parsed.max_zones = number.ok_or_else(parse_error)?;
+                    let parse_error =
+                        || ParseKubeletError::new(setting, value, "a number of at least 8");
+                    parsed.max_allowable_zones = number.ok_or_else(parse_error)?;
                 }
                 _ => {
-                    return Err(ParseKubeletError::new(
-                        setting,
-                        name,
-                        "an option of the kubelet",
-                    ));
+                    return Err(ParseKubeletError::new(setting, name, "an option of the kubelet"));
                 }
             }
         }
@@ -275,36 +274,36 @@ fn parse_bool(setting: &'static str, value: &str) -> Result<bool, ParseKubeletEr
 /// the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "they were introduced by different releases")]
-pub(super) struct Features {
+pub(super) struct VersionFeatures {
     /// The kubelet has the Memory Manager: alpha in 1.21, on by default from 1.22 (KEP-1769).
-    pub(super) memory_manager: bool,
+    pub(super) has_memory_manager: bool,
     /// The kubelet supports `cpuManagerPolicyOptions`: on by default from 1.23 (KEP-2625).
-    pub(super) cpu_options: bool,
+    pub(super) has_cpu_options: bool,
     /// The kubelet supports `topologyManagerPolicyOptions`: from 1.26 (KEP-3545).
-    pub(super) topology_options: bool,
+    pub(super) has_topology_options: bool,
     /// A merged hint is preferred only if all hints of the combination have the same zones (1.24, kubernetes#108052),
     /// and the narrowest remaining hint is not selected unconditionally (1.24, kubernetes#108154).
-    pub(super) fixed_hint_merge: bool,
+    pub(super) has_fixed_hint_merge: bool,
     /// The kubelet takes CPUs by zones and sockets, in a total order (1.23, KEP-2902). Before 1.23, the order of
     /// unequal sockets was random.
-    pub(super) zone_aware_order: bool,
+    pub(super) has_zone_aware_order: bool,
     /// The kubelet supports restartable init containers: on by default from 1.29 (KEP-753).
-    pub(super) sidecars: bool,
+    pub(super) supports_sidecars: bool,
     /// The CPU Manager's refusal message contains the number of CPUs.
-    pub(super) counts_in_message: bool,
+    pub(super) has_counts_in_message: bool,
 }
 
-impl Features {
-    pub(super) fn for_version(version: Version) -> Self {
-        let since = |minor| version >= Version { major: 1, minor };
+impl VersionFeatures {
+    pub(super) fn for_version(version: KubeletVersion) -> Self {
+        let since = |minor| version >= KubeletVersion { major: 1, minor };
         Self {
-            memory_manager: since(22),
-            cpu_options: since(23),
-            topology_options: since(26),
-            fixed_hint_merge: since(24),
-            zone_aware_order: since(23),
-            sidecars: since(29),
-            counts_in_message: since(29),
+            has_memory_manager: since(22),
+            has_cpu_options: since(23),
+            has_topology_options: since(26),
+            has_fixed_hint_merge: since(24),
+            has_zone_aware_order: since(23),
+            supports_sidecars: since(29),
+            has_counts_in_message: since(29),
         }
     }
 }

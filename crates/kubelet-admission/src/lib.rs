@@ -15,40 +15,40 @@
 //! Not included: pod-level resources (alpha for the managers), dynamic resource allocation, ephemeral storage, taints
 //! and preemption by critical pods.
 
-mod bits;
 mod cpu;
+mod cpu_bits;
 mod devices;
 mod distribute;
-mod free;
+mod free_zones;
 mod grant;
 mod hints;
 mod host;
 mod kubelet;
 mod memory;
 mod passthrough;
+mod placement_view;
 pub mod pod;
 mod refusal;
 mod request;
 mod restart;
 mod state;
-mod take;
 mod take_legacy;
+mod take_packed;
 mod totals;
 mod trial;
 mod uid_map;
-mod view;
 mod zone_memory;
 mod zones;
 
-pub use free::FreeZone;
+pub use free_zones::FreeZone;
 pub use host::{CoreSpec, DevicePool, HostError, HostSpec, KubeletHost, ZoneSpec};
 pub use kubelet::{
-    CpuOptions, CpuPolicy, Kubelet, MemoryPolicy, ParseKubeletError, ReservedMemory,
-    TopologyOptions, TopologyPolicy, TopologyScope, Version,
+    CpuOptions, CpuPolicy, Kubelet, KubeletVersion, MemoryPolicy, ParseKubeletError,
+    ReservedMemory, TopologyOptions, TopologyPolicy, TopologyScope,
 };
 pub use memory::MemoryKind;
-pub use refusal::{Refusal, RefusedBy};
-pub use restart::Restart;
-pub use state::{Admission, Restored, RestoredContainer, RestoredDevices, State};
-pub use view::{MemoryBlock, MemoryView, Placement};
+pub use placement_view::{MemoryBlock, Placement, ZoneMemoryView};
+pub use refusal::{Refusal, RefusingComponent};
+pub use restart::RestartPrediction;
+pub use state::{Admission, HostState, ReportedContainer, ReportedDevices, ReportedPod};
 pub use zones::ZoneMask;

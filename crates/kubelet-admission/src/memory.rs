@@ -9,9 +9,11 @@ use std::fmt;
 use berth_api::PageSize;
 
 use super::hints::{Affinity, Hints};
-use super::host::{Amounts, KINDS, KubeletHost};
+use super::host::{KubeletHost, MEMORY_KIND_COUNT, MemoryAmounts};
 use super::refusal::{MemoryReason, Reason};
-use super::zones::{MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first, narrowness};
+use super::zones::{
+    MAX_HINT_ZONES, MaskSet, ZoneMask, bit_indexes, mask_of_first_zones, narrowness_key,
+};
 
 /// A kind of memory that the Memory Manager accounts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,13 +39,13 @@ pub(super) struct ZoneMemory {
     /// Number of memory blocks that are allocated on the zone.
     pub(super) assignments: u32,
     /// Zones of the group to which the zone belongs, including the zone itself.
-    pub(super) cells: ZoneMask,
-    pub(super) free: Amounts,
-    pub(super) reserved: Amounts,
+    pub(super) group: ZoneMask,
+    pub(super) free: MemoryAmounts,
+    pub(super) reserved: MemoryAmounts,
 }
 
 /// The Memory Manager's data about all zones. The Memory Manager works with at most [`MAX_HINT_ZONES`] zones.
-pub(super) type Zones = [ZoneMemory; MAX_HINT_ZONES];
+pub(super) type ZoneMemories = [ZoneMemory; MAX_HINT_ZONES];
 
 /// Memory of one kind that a container has on a set of zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +57,12 @@ pub(super) struct Block {
 
 /// Memory of finished init containers that later containers of the pod reuse if they get memory from the same zones.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ReusableMemory(Vec<(ZoneMask, Amounts)>);
+pub(super) struct ReusableMemory(Vec<(ZoneMask, MemoryAmounts)>);
 
 impl ReusableMemory {
-    fn amounts_on(&self, zones: ZoneMask) -> Amounts {
+    fn amounts_on(&self, zones: ZoneMask) -> MemoryAmounts {
         let found = self.0.iter().find(|(known, _)| *known == zones);
-        found.map_or_else(Amounts::default, |&(_, amounts)| amounts)
+        found.map_or_else(MemoryAmounts::default, |&(_, amounts)| amounts)
     }
 
     /// Updates the reusable memory after an allocation (`updatePodReusableMemory`): takes the maximum over the init
@@ -71,7 +73,7 @@ impl ReusableMemory {
             let index = match known {
                 Some(index) => index,
                 None if is_init => {
-                    self.0.push((block.zones, Amounts::default()));
+                    self.0.push((block.zones, MemoryAmounts::default()));
                     self.0.len() - 1
                 }
                 None => continue,
@@ -92,10 +94,10 @@ impl ReusableMemory {
 }
 
 /// Returns the data about the zones of a host without pods (`getDefaultMachineState`).
-pub(super) fn empty_zones(host: &KubeletHost) -> Zones {
-    let mut zones = Zones::default();
+pub(super) fn empty_zones(host: &KubeletHost) -> ZoneMemories {
+    let mut zones = ZoneMemories::default();
     for (index, (zone, known)) in zones.iter_mut().zip(&host.zones).enumerate() {
-        zone.cells = 1 << index;
+        zone.group = 1 << index;
         zone.free = known.allocatable;
     }
     zones
@@ -104,13 +106,13 @@ pub(super) fn empty_zones(host: &KubeletHost) -> Zones {
 /// Returns the hints of the Memory Manager (`GetTopologyHints`), which are the same for every requested memory kind.
 /// If no mask is possible, the kubelet returns an empty map, which the Topology Manager treats as no preference; the
 /// allocation of memory fails afterwards.
-pub(super) fn hints(
+pub(super) fn generate_hints(
     host: &KubeletHost,
-    zones: &Zones,
-    wanted: &Amounts,
+    zones: &ZoneMemories,
+    requested: &MemoryAmounts,
     reusable: &ReusableMemory,
 ) -> Hints {
-    let (possible, min_zones) = calculate_hints(host, zones, wanted, reusable);
+    let (possible, min_zones) = calculate_hints(host, zones, requested, reusable);
     match Hints::from_masks(possible, |mask| mask.count_ones() == min_zones) {
         Hints::NoZone => Hints::AnyZone,
         hints => hints,
@@ -120,34 +122,35 @@ pub(super) fn hints(
 /// Returns the masks that can provide the memory, and the preferred number of zones (`calculateHints`).
 fn calculate_hints(
     host: &KubeletHost,
-    zones: &Zones,
-    wanted: &Amounts,
+    zones: &ZoneMemories,
+    requested: &MemoryAmounts,
     reusable: &ReusableMemory,
 ) -> (MaskSet, u32) {
     let count = host.zones.len().min(MAX_HINT_ZONES);
     let mut min_zones = u32::try_from(count).unwrap_or(u32::MAX);
     let mut possible = MaskSet::default();
-    if wanted.iter().all(|&wanted| wanted == 0) {
+    if requested.iter().all(|&wanted| wanted == 0) {
         return (possible, min_zones);
     }
-    for mask in 1..=mask_of_first(count) {
-        let has_enough = |amounts: &dyn Fn(usize) -> Amounts, extra: &Amounts| {
-            (0..KINDS).all(|kind| {
-                wanted[kind] == 0
+    for mask in 1..=mask_of_first_zones(count) {
+        let has_enough = |amounts: &dyn Fn(usize) -> MemoryAmounts, extra: &MemoryAmounts| {
+            (0..MEMORY_KIND_COUNT).all(|kind| {
+                requested[kind] == 0
                     || bit_indexes(mask)
                         .map(|index| amounts(index)[kind])
                         .fold(extra[kind], u64::saturating_add)
-                        >= wanted[kind]
+                        >= requested[kind]
             })
         };
-        let allocatable =
-            |index: usize| host.zones.get(index).map_or([0; KINDS], |zone| zone.allocatable);
-        if !has_enough(&allocatable, &[0; KINDS]) {
+        let allocatable = |index: usize| {
+            host.zones.get(index).map_or([0; MEMORY_KIND_COUNT], |zone| zone.allocatable)
+        };
+        if !has_enough(&allocatable, &[0; MEMORY_KIND_COUNT]) {
             continue;
         }
         min_zones = min_zones.min(mask.count_ones());
         let is_allocatable = match mask.count_ones() {
-            1 => bit_indexes(mask).all(|index| zones[index].cells.count_ones() <= 1),
+            1 => bit_indexes(mask).all(|index| zones[index].group.count_ones() <= 1),
             _ => is_usable_group(zones, mask),
         };
         if is_allocatable && has_enough(&|index| zones[index].free, &reusable.amounts_on(mask)) {
@@ -159,66 +162,67 @@ fn calculate_hints(
 
 /// Returns true if the zones of the mask can form a group: no zone of the mask provides an allocation alone or
 /// belongs to another group.
-fn is_usable_group(zones: &Zones, mask: ZoneMask) -> bool {
+fn is_usable_group(zones: &ZoneMemories, mask: ZoneMask) -> bool {
     bit_indexes(mask).all(|index| {
         let zone = &zones[index];
-        zone.assignments == 0 || (zone.cells.count_ones() > 1 && zone.cells == mask)
+        zone.assignments == 0 || (zone.group.count_ones() > 1 && zone.group == mask)
     })
 }
 
 /// Returns the best hint (`findBestHint`): preferred hints come before other hints, and hints with fewer zones before
 /// hints with more zones.
 fn best_hint(possible: &MaskSet, min_zones: u32) -> Option<Affinity> {
-    let mask =
-        possible.iter().min_by_key(|&mask| (mask.count_ones() != min_zones, narrowness(mask)))?;
-    Some(Affinity { zones: Some(mask), preferred: mask.count_ones() == min_zones })
+    let mask = possible
+        .iter()
+        .min_by_key(|&mask| (mask.count_ones() != min_zones, narrowness_key(mask)))?;
+    Some(Affinity { zones: Some(mask), is_preferred: mask.count_ones() == min_zones })
 }
 
 /// Selects the zones of a container's memory and takes the memory from them (`Allocate`). Memory that is reused from
 /// init containers is not taken again.
 pub(super) fn allocate(
     host: &KubeletHost,
-    zones: &mut Zones,
+    zones: &mut ZoneMemories,
     affinity: Affinity,
-    wanted: &Amounts,
+    requested: &MemoryAmounts,
     reusable: &ReusableMemory,
 ) -> Result<Vec<Block>, Reason> {
     let fail = |reason| Err(Reason::Memory(reason));
     let mut chosen = affinity;
     if chosen.zones.is_none() {
-        let (possible, min_zones) = calculate_hints(host, zones, wanted, reusable);
+        let (possible, min_zones) = calculate_hints(host, zones, requested, reusable);
         let Some(default) = best_hint(&possible, min_zones) else {
-            return fail(MemoryReason::NoDefault);
+            return fail(MemoryReason::NoDefaultHint);
         };
-        if !default.preferred && affinity.preferred {
-            return fail(MemoryReason::DefaultNotPreferred);
+        if !default.is_preferred && affinity.is_preferred {
+            return fail(MemoryReason::DefaultHintNotPreferred);
         }
         chosen = default;
     }
     let mut mask = chosen.zones.unwrap_or(0);
-    let enough = (0..KINDS).all(|kind| {
+    let enough = (0..MEMORY_KIND_COUNT).all(|kind| {
         bit_indexes(mask).map(|index| zones[index].free[kind]).fold(0, u64::saturating_add)
-            >= wanted[kind]
+            >= requested[kind]
     });
     if !enough {
-        let (possible, min_zones) = calculate_hints(host, zones, wanted, reusable);
+        let (possible, min_zones) = calculate_hints(host, zones, requested, reusable);
         let wider = possible.filter(|wider| wider & mask == mask);
         let Some(extended) = best_hint(&wider, min_zones) else {
-            return fail(MemoryReason::NoExtension);
+            return fail(MemoryReason::NoExtendedHint);
         };
-        if !extended.preferred && chosen.preferred {
-            return fail(MemoryReason::ExtensionNotPreferred);
+        if !extended.is_preferred && chosen.is_preferred {
+            return fail(MemoryReason::ExtendedHintNotPreferred);
         }
         mask = extended.zones.unwrap_or(0);
     }
     // The kubelet accepts a single zone even if the zone belongs to a group (`isAffinityViolatingNUMAAllocations`).
     // With the policy best-effort, the group is then broken up, and memory is later released on the wrong zone.
     if mask.count_ones() != 1 && !is_usable_group(zones, mask) {
-        return fail(MemoryReason::Violation);
+        return fail(MemoryReason::AllocationViolation);
     }
     let mut blocks = Vec::with_capacity(2);
     let reused = reusable.amounts_on(mask);
-    for (kind, &size) in (0u8..).zip(wanted).filter(|&(_, &size)| size > 0) {
+    for (kind, &size) in (0u8..).zip(requested).filter(|&(_, &size)| size > 0) {
         blocks.push(Block { kind, zones: mask, size });
         allocate_in_zones(zones, mask, kind, size.saturating_sub(reused[usize::from(kind)]));
     }
@@ -227,12 +231,12 @@ pub(super) fn allocate(
 
 /// Takes as much memory as possible from the lowest zone of the mask, then from the next zones
 /// (`updateMachineState`).
-pub(super) fn allocate_in_zones(zones: &mut Zones, mask: ZoneMask, kind: u8, mut size: u64) {
+pub(super) fn allocate_in_zones(zones: &mut ZoneMemories, mask: ZoneMask, kind: u8, mut size: u64) {
     let kind = usize::from(kind);
     for index in bit_indexes(mask) {
         let zone = &mut zones[index];
         zone.assignments = zone.assignments.saturating_add(1);
-        zone.cells = mask;
+        zone.group = mask;
         let part = size.min(zone.free[kind]);
         zone.reserved[kind] = zone.reserved[kind].saturating_add(part);
         zone.free[kind] -= part;
@@ -242,7 +246,7 @@ pub(super) fn allocate_in_zones(zones: &mut Zones, mask: ZoneMask, kind: u8, mut
 
 /// Releases as much memory as is allocated on the lowest zone of each block, then on the next zones
 /// (`releaseMemory`), even if the memory was taken from another zone.
-pub(super) fn release(zones: &mut Zones, blocks: &[Block]) {
+pub(super) fn release(zones: &mut ZoneMemories, blocks: &[Block]) {
     for block in blocks {
         let kind = usize::from(block.kind);
         let mut size = block.size;
@@ -250,7 +254,7 @@ pub(super) fn release(zones: &mut Zones, blocks: &[Block]) {
             let zone = &mut zones[index];
             zone.assignments = zone.assignments.saturating_sub(1);
             if zone.assignments == 0 {
-                zone.cells = 1 << index;
+                zone.group = 1 << index;
             }
             let part = size.min(zone.reserved[kind]);
             zone.free[kind] = zone.free[kind].saturating_add(part);

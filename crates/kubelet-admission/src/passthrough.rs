@@ -14,22 +14,22 @@ impl Admission {
     /// whole pages, or by bytes if `page` is `None`, and the first zones get the remainder. The result is empty if
     /// the container has no exclusive CPUs.
     #[must_use]
-    pub fn guest_memory(
+    pub fn guest_memory_by_zone(
         &self,
         host: &KubeletHost,
         container: usize,
         bytes: u64,
-        page: Option<PageSize>,
+        page_size: Option<PageSize>,
     ) -> Vec<(u32, u64)> {
         let Some(grant) = self.grants.get(container) else { return Vec::new() };
-        let cpus = grant.cpus.bits();
+        let cpus = grant.cpus.to_cpu_bits();
         let zones: Vec<u32> = host
             .zones
             .iter()
             .filter(|zone| cpus.count_range(zone.cpus.0, zone.cpus.1) > 0)
             .map(|zone| zone.id)
             .collect();
-        let unit = page.map_or(1, PageSize::bytes);
+        let unit = page_size.map_or(1, PageSize::bytes);
         let Ok(count) = u64::try_from(zones.len()) else { return Vec::new() };
         let Some(each) = (bytes / unit).checked_div(count) else { return Vec::new() };
         let remainder = bytes / unit - each * count;

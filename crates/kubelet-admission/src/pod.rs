@@ -47,7 +47,7 @@ pub struct Resources {
 }
 
 /// Name of the resource that KubeVirt requests for a VM without emulation.
-const KVM: &str = "devices.kubevirt.io/kvm";
+const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
 
 /// Properties of a VM's guest that are not visible in the VM's pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Pod {
     /// `useEmulation`).
     #[must_use]
     pub fn is_emulated(&self) -> bool {
-        !self.containers.iter().any(|one| one.requests.extended.contains_key(KVM))
+        !self.containers.iter().any(|one| one.requests.extended.contains_key(KVM_RESOURCE))
     }
 
     /// Returns true if at least one container gets exclusive CPUs under the static policy, because the pod is

@@ -7,7 +7,7 @@ use std::fmt;
 #[error("{reason}: {message}")]
 pub struct Refusal {
     /// The part of the kubelet that rejects the pod.
-    pub refused_by: RefusedBy,
+    pub refused_by: RefusingComponent,
     /// `status.reason` of the pod.
     pub reason: String,
     /// `status.message` of the pod, without the prefix that some versions of the kubelet add.
@@ -19,7 +19,7 @@ pub struct Refusal {
 
 /// The part of the kubelet that rejects a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RefusedBy {
+pub enum RefusingComponent {
     /// Topology, CPU, Memory and Device Managers (`GetAllocateResourcesPodAdmitHandler`).
     TopologyManager,
     /// The check of the node's total resources (lifecycle/predicate.go).
@@ -28,7 +28,7 @@ pub enum RefusedBy {
     Crash,
 }
 
-impl fmt::Display for RefusedBy {
+impl fmt::Display for RefusingComponent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::TopologyManager => "topologyManager",
@@ -42,35 +42,35 @@ impl fmt::Display for RefusedBy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// No combination of hints satisfies the Topology Manager's policy.
-    Topology,
+    TopologyAffinity,
     /// Fewer CPUs are free than requested.
-    Cpus { wanted: u64, free: u32, counted: bool },
+    InsufficientCpus { wanted: u64, free: u32, counted: bool },
     /// With `full-pcpus-only`, the number of requested CPUs must be a multiple of the CPUs of a core.
-    SmtMultiple { wanted: u64, per_core: u32 },
+    NotMultipleOfCore { wanted: u64, per_core: u32 },
     /// With `full-pcpus-only`, too few CPUs are free on cores without reserved CPUs.
-    SmtFree { wanted: u64, per_core: u32, free: u32 },
+    InsufficientFreeCores { wanted: u64, per_core: u32, free: u32 },
     /// The CPU Manager's algorithm fails with this error.
     CpuError(String),
     /// The Memory Manager fails with this error.
     Memory(MemoryReason),
     /// Fewer devices are free than requested.
-    Devices { name: String, wanted: u64, free: u64 },
+    InsufficientDevices { name: String, wanted: u64, free: u64 },
     /// The device plugin of this resource has no devices.
-    NoDevices(String),
+    NoHealthyDevices(String),
     /// The kubelet would crash or loop forever, for this reason.
-    Crash(&'static str),
+    KubeletCrash(&'static str),
     /// The node's total resources are insufficient.
-    Total { name: String, wanted: u64, used: u64, capacity: u64 },
+    InsufficientTotal { name: String, wanted: u64, used: u64, capacity: u64 },
 }
 
 /// The errors that `Allocate` in memorymanager/policy_static.go returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryReason {
-    NoDefault,
-    DefaultNotPreferred,
-    NoExtension,
-    ExtensionNotPreferred,
-    Violation,
+    NoDefaultHint,
+    DefaultHintNotPreferred,
+    NoExtendedHint,
+    ExtendedHintNotPreferred,
+    AllocationViolation,
 }
 
 impl Refusal {
@@ -82,33 +82,33 @@ impl Refusal {
 }
 
 impl Reason {
-    pub(super) fn refusal(&self) -> Refusal {
+    pub(super) fn to_refusal(&self) -> Refusal {
         let unexpected = "UnexpectedAdmissionError";
         let (refused_by, reason, message, plain) = match self {
-            Self::Topology => (
-                RefusedBy::TopologyManager,
+            Self::TopologyAffinity => (
+                RefusingComponent::TopologyManager,
                 "TopologyAffinityError",
                 "Resources cannot be allocated with Topology locality".to_owned(),
                 "no zones have all requested resources and satisfy the topology policy".to_owned(),
             ),
-            Self::SmtMultiple { wanted, per_core } => (
-                RefusedBy::TopologyManager,
+            Self::NotMultipleOfCore { wanted, per_core } => (
+                RefusingComponent::TopologyManager,
                 "SMTAlignmentError",
                 format!(
                     "SMT Alignment Error: requested {wanted} cpus not multiple cpus per core = {per_core}"
                 ),
                 format!("{wanted} CPUs are not a multiple of the {per_core} CPUs of a core"),
             ),
-            Self::SmtFree { wanted, per_core, free } => (
-                RefusedBy::TopologyManager,
+            Self::InsufficientFreeCores { wanted, per_core, free } => (
+                RefusingComponent::TopologyManager,
                 "SMTAlignmentError",
                 format!(
                     "SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {free}, requested CPUs = {wanted}, CPUs per core = {per_core}"
                 ),
                 format!("{wanted} CPUs on whole free cores requested, {free} free"),
             ),
-            Self::Total { name, wanted, used, capacity } => (
-                RefusedBy::NodeResourcesFit,
+            Self::InsufficientTotal { name, wanted, used, capacity } => (
+                RefusingComponent::NodeResourcesFit,
                 "OutOf",
                 format!(
                     "Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {capacity}"
@@ -118,17 +118,17 @@ impl Reason {
                     capacity.saturating_sub(*used)
                 ),
             ),
-            Self::Crash(why) => {
-                (RefusedBy::Crash, "KubeletCrash", (*why).to_owned(), (*why).to_owned())
+            Self::KubeletCrash(why) => {
+                (RefusingComponent::Crash, "KubeletCrash", (*why).to_owned(), (*why).to_owned())
             }
             _ => {
-                let (error, plain) = self.error();
+                let (error, plain) = self.error_and_explanation();
                 let message = format!("Allocate failed due to {error}, which is unexpected");
-                (RefusedBy::TopologyManager, unexpected, message, plain)
+                (RefusingComponent::TopologyManager, unexpected, message, plain)
             }
         };
         let mut reason = reason.to_owned();
-        if let Self::Total { name, .. } = self {
+        if let Self::InsufficientTotal { name, .. } = self {
             reason.push_str(name);
         }
         Refusal { refused_by, reason, message, explanation: plain, summary: self.summary() }
@@ -136,20 +136,20 @@ impl Reason {
 
     const fn summary(&self) -> &'static str {
         match self {
-            Self::Topology => "node(s) had no NUMA zones with all requested resources",
-            Self::SmtMultiple { .. } | Self::SmtFree { .. } => {
+            Self::TopologyAffinity => "node(s) had no NUMA zones with all requested resources",
+            Self::NotMultipleOfCore { .. } | Self::InsufficientFreeCores { .. } => {
                 "node(s) had too few whole free cores"
             }
-            Self::Total { .. } => "node(s) had insufficient free resources",
-            Self::Crash(_) => "node(s) had a kubelet that would crash on the pod",
+            Self::InsufficientTotal { .. } => "node(s) had insufficient free resources",
+            Self::KubeletCrash(_) => "node(s) had a kubelet that would crash on the pod",
             _ => "node(s) had insufficient free resources in their NUMA zones",
         }
     }
 
     /// Returns the message of an error that has no type in the kubelet, and its explanation in plain words.
-    fn error(&self) -> (String, String) {
+    fn error_and_explanation(&self) -> (String, String) {
         match self {
-            Self::Cpus { wanted, free, counted } => {
+            Self::InsufficientCpus { wanted, free, counted } => {
                 let counts = format!(": requested={wanted}, available={free}");
                 let counts = if *counted { counts.as_str() } else { "" };
                 (
@@ -157,37 +157,38 @@ impl Reason {
                     format!("{wanted} exclusive CPUs requested, {free} free"),
                 )
             }
-            Self::Devices { name, wanted, free } => (
+            Self::InsufficientDevices { name, wanted, free } => (
                 format!(
                     "requested number of devices unavailable for {name}. Requested: {wanted}, Available: {free}"
                 ),
                 format!("{name}: {wanted} devices requested, {free} free"),
             ),
-            Self::NoDevices(name) => (
+            Self::NoHealthyDevices(name) => (
                 format!("no healthy devices present; cannot allocate unhealthy devices {name}"),
                 format!("{name}: no device is healthy"),
             ),
             Self::Memory(reason) => {
                 let (error, plain) = match reason {
-                    MemoryReason::NoDefault => (
+                    MemoryReason::NoDefaultHint => (
                         "failed to get the default NUMA affinity, no NUMA nodes with enough memory is available",
                         "no combination of zones that can be allocated together has enough memory and huge pages",
                     ),
-                    MemoryReason::DefaultNotPreferred => (
+                    MemoryReason::DefaultHintNotPreferred => (
                         "failed to find the default preferred hint",
                         "memory and huge pages are only available on more zones than necessary",
                     ),
-                    MemoryReason::NoExtension => (
+                    MemoryReason::NoExtendedHint => (
                         "failed to find NUMA nodes to extend the current topology hint",
-                        "the selected zones lack memory or huge pages, and no other zones can be added to them",
+                        "the selected zones lack memory or huge pages, and no zones can be added",
                     ),
-                    MemoryReason::ExtensionNotPreferred => (
+                    MemoryReason::ExtendedHintNotPreferred => (
                         "failed to find the extended preferred hint",
-                        "the selected zones lack memory or huge pages, and more zones than necessary would be used",
+                        "the selected zones lack memory or huge pages, and adding zones would \
+                         exceed the minimum number of zones",
                     ),
-                    MemoryReason::Violation => (
+                    MemoryReason::AllocationViolation => (
                         "preferred hint violates NUMA node allocation",
-                        "the selected zones are in use by pods on a single zone or on another group of zones",
+                        "pods on a single zone or on another group of zones use the selected zones",
                     ),
                 };
                 (format!("[memorymanager] {error}"), plain.to_owned())

@@ -1,6 +1,6 @@
 //! The amounts that a pod requests from the kubelet's managers and from the node's total resources.
 
-use super::host::{Amounts, KubeletHost};
+use super::host::{KubeletHost, MemoryAmounts};
 use super::refusal::Reason;
 use crate::pod::{Container, Pod, Resources};
 
@@ -15,7 +15,7 @@ pub(super) struct Request<'p> {
 
 /// Role of a container in its pod, which determines how long the container runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum ContainerRole {
     /// An init container that ends before the next container starts.
     Init,
     /// An init container that keeps running while later containers run.
@@ -26,15 +26,20 @@ pub(super) enum Role {
 
 impl<'p> Request<'p> {
     pub(super) fn new(host: &KubeletHost, pod: &'p Pod) -> Self {
-        Self { pod, is_guaranteed: pod.is_guaranteed(), supports_sidecars: host.features.sidecars }
+        Self {
+            pod,
+            is_guaranteed: pod.is_guaranteed(),
+            supports_sidecars: host.features.supports_sidecars,
+        }
     }
 
     /// Returns the containers with their roles, in the order in which the kubelet allocates their resources.
-    pub(super) fn containers(self) -> impl Iterator<Item = (&'p Container, Role)> {
+    pub(super) fn containers(self) -> impl Iterator<Item = (&'p Container, ContainerRole)> {
         let init = self.pod.init_containers.iter();
-        let init =
-            init.map(move |c| (c, if self.is_sidecar(c) { Role::Sidecar } else { Role::Init }));
-        init.chain(self.pod.containers.iter().map(|c| (c, Role::App)))
+        let init = init.map(move |c| {
+            (c, if self.is_sidecar(c) { ContainerRole::Sidecar } else { ContainerRole::Init })
+        });
+        init.chain(self.pod.containers.iter().map(|c| (c, ContainerRole::App)))
     }
 
     const fn is_sidecar(self, container: &Container) -> bool {
@@ -43,14 +48,14 @@ impl<'p> Request<'p> {
 
     /// Returns the number of exclusive CPUs of a container (`guaranteedCPUs`): the requested CPUs if the pod is
     /// Guaranteed and the number is an integer, otherwise 0.
-    pub(super) const fn cpus(self, container: &Container) -> u64 {
+    pub(super) const fn exclusive_cpus(self, container: &Container) -> u64 {
         let millis = container.requests.cpu_millis;
         if self.is_guaranteed && millis.is_multiple_of(1000) { millis / 1000 } else { 0 }
     }
 
     /// Returns the maximum over time of the sum of `amount` over the containers that run at the same time. A sidecar
     /// runs at the same time as later init containers and as the containers (KEP-753).
-    pub(super) fn maximum_amount(self, amount: impl Fn(&Container) -> u64) -> u64 {
+    pub(super) fn max_concurrent_amount(self, amount: impl Fn(&Container) -> u64) -> u64 {
         let (mut init, mut sidecars) = (0u64, 0u64);
         for container in &self.pod.init_containers {
             if self.is_sidecar(container) {
@@ -64,32 +69,32 @@ impl<'p> Request<'p> {
     }
 
     /// Returns the bytes that a container requests, by memory kind.
-    pub(super) fn memory(
+    pub(super) fn requested_memory(
         self,
         host: &KubeletHost,
         container: &Container,
-    ) -> Result<Amounts, Reason> {
-        memory(host, &container.requests)
+    ) -> Result<MemoryAmounts, Reason> {
+        memory_by_kind(host, &container.requests)
     }
 
     /// Returns the bytes that the whole pod needs at the same time, by memory kind. As in the kubelet
     /// (`getPodRequestedResources`), the amount is 0 for a kind that only init containers request.
-    pub(super) fn pod_memory(self, host: &KubeletHost) -> Result<Amounts, Reason> {
-        let mut wanted = Amounts::default();
+    pub(super) fn pod_memory(self, host: &KubeletHost) -> Result<MemoryAmounts, Reason> {
+        let mut wanted = MemoryAmounts::default();
         for container in &self.pod.containers {
-            let own = memory(host, &container.requests)?;
+            let own = memory_by_kind(host, &container.requests)?;
             wanted.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.saturating_add(own));
         }
         for (kind, wanted) in wanted.iter_mut().enumerate().filter(|(_, wanted)| **wanted > 0) {
             let amount = |container: &Container| match kind.checked_sub(1) {
                 None => container.requests.memory,
                 Some(page) => {
-                    let page = host.pages.get(page);
+                    let page = host.page_sizes.get(page);
                     let pages = page.and_then(|page| container.requests.hugepages.get(page));
                     pages.copied().unwrap_or(0)
                 }
             };
-            *wanted = self.maximum_amount(amount);
+            *wanted = self.max_concurrent_amount(amount);
         }
         Ok(wanted)
     }
@@ -97,12 +102,12 @@ impl<'p> Request<'p> {
 
 /// Returns the requested bytes by memory kind. An unknown page size is a crash: the Memory Manager accesses the data
 /// of the page size without a check that the host has it.
-fn memory(host: &KubeletHost, requests: &Resources) -> Result<Amounts, Reason> {
-    let mut wanted = Amounts::default();
+fn memory_by_kind(host: &KubeletHost, requests: &Resources) -> Result<MemoryAmounts, Reason> {
+    let mut wanted = MemoryAmounts::default();
     wanted[0] = requests.memory;
     for (size, &bytes) in requests.hugepages.iter().filter(|&(_, &bytes)| bytes > 0) {
-        let kind = host.pages.iter().position(|page| page == size);
-        let kind = kind.ok_or(Reason::Crash(
+        let kind = host.page_sizes.iter().position(|page| page == size);
+        let kind = kind.ok_or(Reason::KubeletCrash(
             "the Memory Manager accesses a huge page size that the host does not have: nil pointer",
         ))?;
         wanted[kind + 1] = bytes;

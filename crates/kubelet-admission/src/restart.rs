@@ -3,12 +3,12 @@
 
 use super::kubelet::MemoryPolicy;
 use super::memory::{allocate_in_zones, empty_zones};
-use super::state::State;
+use super::state::HostState;
 use super::zones::bit_indexes;
 
 /// Predicted result of a restart of the kubelet with the current state of the Memory Manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Restart {
+pub enum RestartPrediction {
     /// The kubelet would start.
     Accepted,
     /// The kubelet would not start, with this error, until the host is drained and the state file is removed.
@@ -18,17 +18,18 @@ pub enum Restart {
 }
 
 /// The only error that a state written by the kubelet itself can cause.
-const REFUSAL: &str = "[memorymanager] the expected machine state is different from the real one";
+const REFUSAL_MESSAGE: &str =
+    "[memorymanager] the expected machine state is different from the real one";
 
-impl State {
+impl HostState {
     /// Predicts whether the Memory Manager of a restarted kubelet accepts its state. The Memory Manager refuses the
     /// state if its data about the zones differ from the sum of the pods' memory. They differ after memory on one
     /// zone of a group was allocated to a pod alone, which the policy best-effort allows.
     #[must_use]
-    pub fn check_restart(&self) -> Restart {
+    pub fn predict_restart(&self) -> RestartPrediction {
         let host = self.host();
         if host.kubelet.memory_policy == MemoryPolicy::None {
-            return Restart::Accepted;
+            return RestartPrediction::Accepted;
         }
         let actual = self.zones();
         let mut expected = empty_zones(host);
@@ -37,9 +38,9 @@ impl State {
                 let block_zones = bit_indexes(block.zones).map(|index| expected[index]);
                 if block_zones
                     .into_iter()
-                    .any(|zone| zone.assignments > 0 && zone.cells != block.zones)
+                    .any(|zone| zone.assignments > 0 && zone.group != block.zones)
                 {
-                    return Restart::Nondeterministic;
+                    return RestartPrediction::Nondeterministic;
                 }
                 allocate_in_zones(&mut expected, block.zones, block.kind, block.size);
             }
@@ -47,9 +48,9 @@ impl State {
         let is_same = (0..host.zones.len()).all(|index| {
             let (mine, theirs) = (&actual[index], &expected[index]);
             // For a group of zones, only the sums over the whole group must be equal.
-            let same_sums = (0..=host.pages.len()).all(|kind| {
-                let sums = |zones: &super::memory::Zones| {
-                    bit_indexes(mine.cells)
+            let same_sums = (0..=host.page_sizes.len()).all(|kind| {
+                let sums = |zones: &super::memory::ZoneMemories| {
+                    bit_indexes(mine.group)
                         .map(|cell| (zones[cell].free[kind], zones[cell].reserved[kind]))
                         .fold((0u64, 0u64), |sum, next| {
                             (sum.0.saturating_add(next.0), sum.1.saturating_add(next.1))
@@ -57,8 +58,12 @@ impl State {
                 };
                 sums(&actual) == sums(&expected)
             });
-            mine.assignments == theirs.assignments && mine.cells == theirs.cells && same_sums
+            mine.assignments == theirs.assignments && mine.group == theirs.group && same_sums
         });
-        if is_same { Restart::Accepted } else { Restart::Refused(REFUSAL) }
+        if is_same {
+            RestartPrediction::Accepted
+        } else {
+            RestartPrediction::Refused(REFUSAL_MESSAGE)
+        }
     }
 }

@@ -4,29 +4,29 @@ use std::sync::Arc;
 
 use berth_api::{CpuSet, PageSize};
 
-use super::bits::{CompactCpuBits, CpuBits};
+use super::cpu_bits::{CompactCpuBits, CpuBits};
 use super::devices::{self, DeviceGrant};
 use super::grant::Grant;
 use super::hints::Affinity;
 use super::host::KubeletHost;
 use super::kubelet::{CpuPolicy, MemoryPolicy};
-use super::memory::{self, Block, MemoryKind, ZoneMemory, Zones};
+use super::memory::{self, Block, MemoryKind, ZoneMemories, ZoneMemory};
 use super::refusal::{Reason, Refusal};
-use super::request::{Request, Role};
-use super::totals::{self, Totals};
+use super::request::{ContainerRole, Request};
+use super::totals::{self, RequestTotals};
 use super::trial::{self, Trial};
 use super::uid_map::UidMap;
 use crate::pod::{Pod, Resources};
 
 /// The pods of one host, and the resources allocated to them.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct HostState {
     host: Arc<KubeletHost>,
     /// CPUs of containers without exclusive CPUs: `defaultCpuSet` of the CPU Manager.
-    pub(super) shared: CpuBits,
+    pub(super) shared_cpus: CpuBits,
     memory: Box<[ZoneMemory]>,
     pub(super) devices: Box<[u32]>,
-    used: Totals,
+    used: RequestTotals,
     pods: UidMap<Admission>,
 }
 
@@ -34,12 +34,12 @@ pub struct State {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
     pub(super) grants: Vec<Grant>,
-    totals: Totals,
+    totals: RequestTotals,
     is_deterministic: bool,
-    in_use: bool,
+    includes_used_cpus: bool,
     /// Names of the pod's containers. Empty unless the pod has init containers, whose memory is released when other
     /// containers start.
-    names: Vec<String>,
+    container_names: Vec<String>,
 }
 
 impl Admission {
@@ -57,21 +57,21 @@ impl Admission {
     /// to the host.
     #[must_use]
     pub const fn takes_cpus_in_use(&self) -> bool {
-        self.in_use
+        self.includes_used_cpus
     }
 }
 
 /// The resources of a pod according to the report of its host. The pod was not admitted by this predictor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Restored {
+pub struct ReportedPod {
     /// Resources of the pod's containers. If the report has only sums, a single container has all resources of the
     /// pod.
-    pub containers: Vec<RestoredContainer>,
+    pub containers: Vec<ReportedContainer>,
     /// Requests of the pod that count in the node's totals.
     pub requests: Resources,
 }
 
-impl Restored {
+impl ReportedPod {
     /// Creates the value for a pod that runs on a host but whose allocation is unknown. The pod counts only in the
     /// node's totals.
     #[must_use]
@@ -82,18 +82,18 @@ impl Restored {
 
 /// Resources allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RestoredContainer {
+pub struct ReportedContainer {
     /// Exclusive CPUs of the container.
     pub cpus: CpuSet,
     /// Memory blocks that the Memory Manager has allocated: kind, zone numbers and bytes.
     pub memory: Vec<(MemoryKind, Vec<u32>, u64)>,
     /// Devices of the container, one entry for each resource and zone.
-    pub devices: Vec<RestoredDevices>,
+    pub devices: Vec<ReportedDevices>,
 }
 
 /// The devices of one resource in one zone that a container has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RestoredDevices {
+pub struct ReportedDevices {
     /// Name of the resource. All devices of a resource share the string.
     pub resource: Arc<str>,
     /// Number of the devices' zone; `None` for devices without a zone.
@@ -102,14 +102,14 @@ pub struct RestoredDevices {
     pub count: u32,
 }
 
-impl State {
+impl HostState {
     /// Creates the state of a host without pods.
     #[must_use]
     pub fn new(host: &Arc<KubeletHost>) -> Self {
         let mut shared = host.all_cpus;
         // Only with the option `strict-cpu-reservation` are the reserved CPUs excluded from the shared CPUs.
         if host.kubelet.cpu_options.strict_reservation {
-            shared = shared.without(&host.reserved);
+            shared = shared.difference(&host.reserved_cpus);
         }
         let memory = match host.kubelet.memory_policy {
             MemoryPolicy::None => Box::default(),
@@ -120,10 +120,10 @@ impl State {
         let devices = devices::empty_counts(host).into();
         Self {
             host: Arc::clone(host),
-            shared,
+            shared_cpus: shared,
             memory,
             devices,
-            used: Totals::default(),
+            used: RequestTotals::default(),
             pods: UidMap::default(),
         }
     }
@@ -136,7 +136,7 @@ impl State {
 
     /// Returns the number of pods.
     #[must_use]
-    pub fn pods(&self) -> usize {
+    pub fn pod_count(&self) -> usize {
         self.pods.len()
     }
 
@@ -150,13 +150,13 @@ impl State {
         self.pods.values()
     }
 
-    pub(super) fn zones(&self) -> Zones {
-        let mut zones = Zones::default();
+    pub(super) fn zones(&self) -> ZoneMemories {
+        let mut zones = ZoneMemories::default();
         zones.iter_mut().zip(&self.memory).for_each(|(to, from)| *to = *from);
         zones
     }
 
-    fn set_zones(&mut self, zones: &Zones) {
+    fn set_zones(&mut self, zones: &ZoneMemories) {
         self.memory.iter_mut().zip(zones).for_each(|(to, from)| *to = *from);
     }
 
@@ -175,29 +175,30 @@ impl State {
             return Ok(known.clone());
         }
         let mut trial = self.trial();
-        self.run_trial(&mut trial, pod).map_err(|reason| reason.refusal())
+        self.run_trial(&mut trial, pod).map_err(|reason| reason.to_refusal())
     }
 
     /// Starts a trial admission on a copy of the allocated resources.
     fn trial(&self) -> Trial<'_> {
-        Trial::new(&self.host, self.shared, self.zones(), &self.devices)
+        Trial::new(&self.host, self.shared_cpus, self.zones(), &self.devices)
     }
 
     fn run_trial(&self, trial: &mut Trial<'_>, pod: &Pod) -> Result<Admission, Reason> {
         let request = Request::new(&self.host, pod);
-        trial.run(request)?;
-        let totals = Totals::from_pod(&self.host, request);
+        trial.admit_containers(request)?;
+        let totals = RequestTotals::from_pod(&self.host, request);
         totals::check_totals(
             &self.host,
             request,
             &totals,
             &self.used,
             self.pods.len(),
-            &trial.devices,
+            &trial.updated_devices,
         )?;
         let grants = std::mem::take(&mut trial.grants);
-        let releases_memory =
-            grants.iter().any(|grant| grant.role == Role::Init && !grant.blocks.is_empty());
+        let releases_memory = grants
+            .iter()
+            .any(|grant| grant.role == ContainerRole::Init && !grant.blocks.is_empty());
         let names = match releases_memory {
             true => request.containers().map(|(container, _)| container.name.clone()).collect(),
             false => Vec::new(),
@@ -206,8 +207,8 @@ impl State {
             grants,
             totals,
             is_deterministic: trial.is_deterministic,
-            in_use: trial.in_use,
-            names,
+            includes_used_cpus: trial.includes_used_cpus,
+            container_names: names,
         })
     }
 
@@ -227,22 +228,28 @@ impl State {
         if !self.pods.contains(uid) {
             let mut trial = self.trial();
             let result = self.run_trial(&mut trial, pod);
-            let Trial { mut shared, mut memory, mut devices, grants, .. } = trial;
+            let Trial {
+                shared_cpus: mut shared,
+                mut memory,
+                updated_devices: mut devices,
+                grants,
+                ..
+            } = trial;
             match result {
                 Ok(admission) => {
                     self.used.add(&admission.totals);
                     self.pods.insert(uid, admission);
-                    self.commit(shared, &memory, &devices);
+                    self.commit_resources(shared, &memory, &devices);
                 }
                 Err(reason) => {
                     trial::release(&self.host, &grants, &mut shared, &mut memory, &mut devices);
-                    self.commit(shared, &memory, &devices);
-                    return Err(reason.refusal());
+                    self.commit_resources(shared, &memory, &devices);
+                    return Err(reason.to_refusal());
                 }
             }
         }
         self.pods.get(uid).ok_or_else(|| {
-            Reason::CpuError("the admitted pod is not in the state".to_owned()).refusal()
+            Reason::CpuError("the admitted pod is not in the state".to_owned()).to_refusal()
         })
     }
 
@@ -253,7 +260,12 @@ impl State {
     ///
     /// Returns the reason if the pod is rejected, which is possible only for pods with init containers: they are
     /// admitted by [`Self::admit`], because their containers reuse resources.
-    pub fn accept(&mut self, uid: &str, pod: &Pod, admission: Admission) -> Result<(), Refusal> {
+    pub fn commit_admission(
+        &mut self,
+        uid: &str,
+        pod: &Pod,
+        admission: Admission,
+    ) -> Result<(), Refusal> {
         if !pod.init_containers.is_empty() {
             return self.admit_as(uid, pod).map(|_| ());
         }
@@ -263,7 +275,7 @@ impl State {
         let mut zones = self.zones();
         for grant in &admission.grants {
             if !grant.cpus.is_empty() {
-                self.shared = self.shared.without(&grant.cpus.bits());
+                self.shared_cpus = self.shared_cpus.difference(&grant.cpus.to_cpu_bits());
             }
             for block in &grant.blocks {
                 memory::allocate_in_zones(&mut zones, block.zones, block.kind, block.size);
@@ -278,8 +290,8 @@ impl State {
         Ok(())
     }
 
-    fn commit(&mut self, shared: CpuBits, memory: &Zones, devices: &[u32]) {
-        self.shared = shared;
+    fn commit_resources(&mut self, shared: CpuBits, memory: &ZoneMemories, devices: &[u32]) {
+        self.shared_cpus = shared;
         self.set_zones(memory);
         if !devices.is_empty() {
             self.devices.copy_from_slice(devices);
@@ -292,8 +304,11 @@ impl State {
         let mut zones = self.zones();
         let Some(pod) = self.pods.get_mut(uid) else { return };
         for name in names {
-            let Some(index) = pod.names.iter().position(|known| known == name) else { continue };
-            for grant in pod.grants.iter_mut().take(index).filter(|grant| grant.role == Role::Init)
+            let Some(index) = pod.container_names.iter().position(|known| known == name) else {
+                continue;
+            };
+            for grant in
+                pod.grants.iter_mut().take(index).filter(|grant| grant.role == ContainerRole::Init)
             {
                 memory::release(&mut zones, &std::mem::take(&mut grant.blocks));
             }
@@ -305,7 +320,7 @@ impl State {
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(pod) = self.pods.remove(uid) else { return false };
         let mut zones = self.zones();
-        let (shared, devices) = (&mut self.shared, &mut self.devices);
+        let (shared, devices) = (&mut self.shared_cpus, &mut self.devices);
         trial::release(&self.host, &pod.grants, shared, &mut zones, devices);
         self.set_zones(&zones);
         self.used.subtract(&pod.totals);
@@ -314,7 +329,7 @@ impl State {
 
     /// Restores a pod from its host's report; replaces the pod with the same uid, if there is one. CPUs, zones, page
     /// sizes and devices that the host does not have are ignored.
-    pub fn restore(&mut self, uid: &str, restored: &Restored) {
+    pub fn restore(&mut self, uid: &str, restored: &ReportedPod) {
         self.remove(uid);
         let mut zones = self.zones();
         let host = Arc::clone(&self.host);
@@ -323,12 +338,12 @@ impl State {
             let mut grant = Grant { affinity: Affinity::default(), ..Grant::default() };
             if host.kubelet.cpu_policy == CpuPolicy::Static {
                 let cpus = host.cpu_bits(&container.cpus);
-                self.shared = self.shared.without(&cpus);
+                self.shared_cpus = self.shared_cpus.difference(&cpus);
                 grant.cpus = CompactCpuBits::from(&cpus);
             }
             if host.kubelet.memory_policy == MemoryPolicy::Static {
                 for (kind, zone_ids, size) in &container.memory {
-                    if let Some(block) = block(&host, *kind, zone_ids, *size) {
+                    if let Some(block) = to_memory_block(&host, *kind, zone_ids, *size) {
                         memory::allocate_in_zones(&mut zones, block.zones, block.kind, block.size);
                         grant.blocks.push(block);
                     }
@@ -336,14 +351,14 @@ impl State {
             }
             grant
                 .devices
-                .extend(container.devices.iter().filter_map(|one| device_grant(&host, one)));
+                .extend(container.devices.iter().filter_map(|one| to_device_grant(&host, one)));
             for device in &grant.devices {
                 devices::add_used(&host, &mut self.devices, device);
             }
             grants.push(grant);
         }
         self.set_zones(&zones);
-        let totals = Totals::from_resources(&host, &restored.requests);
+        let totals = RequestTotals::from_resources(&host, &restored.requests);
         self.used.add(&totals);
         let admission =
             Admission { grants, totals, is_deterministic: true, ..Admission::default() };
@@ -351,23 +366,28 @@ impl State {
     }
 }
 
-fn block(host: &KubeletHost, kind: MemoryKind, zone_ids: &[u32], size: u64) -> Option<Block> {
+fn to_memory_block(
+    host: &KubeletHost,
+    kind: MemoryKind,
+    zone_ids: &[u32],
+    size: u64,
+) -> Option<Block> {
     let kind = match kind {
         MemoryKind::Memory => 0,
-        MemoryKind::HugePages(size) => page_kind(host, size)?,
+        MemoryKind::HugePages(size) => memory_kind_index(host, size)?,
     };
     let known = host.zones.iter().enumerate().filter(|(_, zone)| zone_ids.contains(&zone.id));
     let zones = known.fold(0, |mask, (index, _)| mask | 1 << index);
     (zones != 0).then_some(Block { kind, zones, size })
 }
 
-fn page_kind(host: &KubeletHost, size: PageSize) -> Option<u8> {
-    let index = host.pages.iter().position(|known| *known == size)?;
+fn memory_kind_index(host: &KubeletHost, size: PageSize) -> Option<u8> {
+    let index = host.page_sizes.iter().position(|known| *known == size)?;
     u8::try_from(index + 1).ok()
 }
 
-fn device_grant(host: &KubeletHost, devices: &RestoredDevices) -> Option<DeviceGrant> {
-    let pool = host.pools.iter().position(|pool| pool.name == *devices.resource)?;
+fn to_device_grant(host: &KubeletHost, devices: &ReportedDevices) -> Option<DeviceGrant> {
+    let pool = host.device_pools.iter().position(|pool| pool.name == *devices.resource)?;
     let zone_index = match devices.zone {
         None => host.zones.len(),
         Some(id) => host.zones.iter().position(|known| known.id == id)?,

@@ -6,42 +6,42 @@
 //! the sort algorithm of the Go release. This module uses the order that the kubelet's comments document, and reports
 //! whether it was the only possible order.
 
-use super::bits::CpuBits;
-use super::host::{Core, KubeletHost};
+use super::cpu_bits::CpuBits;
+use super::host::{HostCore, KubeletHost};
 use super::refusal::Reason;
-use super::take::CpuAccumulator;
+use super::take_packed::CpuAccumulator;
 
 /// Takes `wanted` of the available CPUs. The returned bool is false if the kubelet might take other CPUs.
 pub(super) fn take_by_topology(
     host: &KubeletHost,
     available: &CpuBits,
-    wanted: i64,
+    requested: i64,
 ) -> Result<(CpuBits, bool), Reason> {
-    let mut accumulator = CpuAccumulator::new(host, available, wanted);
+    let mut accumulator = CpuAccumulator::new(host, available, requested);
     let mut is_deterministic = true;
     if accumulator.is_done() {
-        return Ok((accumulator.taken, is_deterministic));
+        return Ok((accumulator.taken_cpus, is_deterministic));
     }
-    accumulator.check_enough()?;
+    accumulator.check_enough_cpus()?;
     // Before 1.23, the kubelet treats the average size of a zone as the size of a socket (`NumSockets:
     // len(machineInfo.Topology)` in topology.go).
     let zones = host.zones.len().max(1);
     let per_socket = u32::try_from(host.cpus.len() / zones).unwrap_or(u32::MAX);
     for socket in &host.sockets {
-        let free = accumulator.free.and(&socket.cpus);
-        if accumulator.needed >= i64::from(per_socket) && free.count() == per_socket {
-            accumulator.take(&free);
+        let free = accumulator.free_cpus.intersection(&socket.cpus);
+        if accumulator.needed_cpus >= i64::from(per_socket) && free.count() == per_socket {
+            accumulator.take_cpus(&free);
         }
     }
     let per_core = i64::from(host.cpus_per_core);
-    if !accumulator.is_done() && accumulator.needed >= per_core {
+    if !accumulator.is_done() && accumulator.needed_cpus >= per_core {
         is_deterministic &= take_cores(&mut accumulator, per_core);
     }
     if !accumulator.is_done() {
         is_deterministic &= take_threads(&mut accumulator);
     }
     if accumulator.is_done() {
-        return Ok((accumulator.taken, is_deterministic));
+        return Ok((accumulator.taken_cpus, is_deterministic));
     }
     Err(Reason::CpuError("failed to allocate cpus".to_owned()))
 }
@@ -50,14 +50,14 @@ pub(super) fn take_by_topology(
 /// false if the kubelet might take other cores.
 fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
     let host = accumulator.host;
-    let is_free = |accumulator: &CpuAccumulator<'_>, core: &Core| {
-        i64::from(accumulator.free.count_range(core.cpus.0, core.cpus.1)) == per_core
+    let is_free = |accumulator: &CpuAccumulator<'_>, core: &HostCore| {
+        i64::from(accumulator.free_cpus.count_range(core.cpus.0, core.cpus.1)) == per_core
     };
     let mut sockets: Vec<(usize, usize)> = Vec::with_capacity(host.sockets.len());
     for (index, socket) in host.sockets.iter().enumerate() {
         let cores = socket.cores.iter().filter_map(|&core| host.cores.get(usize::from(core)));
         let free = cores.filter(|core| is_free(accumulator, core)).count();
-        if !accumulator.free.and(&socket.cpus).is_empty() {
+        if !accumulator.free_cpus.intersection(&socket.cpus).is_empty() {
             sockets.push((free, index));
         }
     }
@@ -72,8 +72,8 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
             if !is_free(accumulator, core) {
                 continue;
             }
-            if accumulator.needed >= per_core {
-                accumulator.take(&CpuBits::from_range(core.cpus.0, core.cpus.1));
+            if accumulator.needed_cpus >= per_core {
+                accumulator.take_cpus(&CpuBits::from_range(core.cpus.0, core.cpus.1));
             } else {
                 all_taken = false;
             }
@@ -87,19 +87,21 @@ fn take_cores(accumulator: &mut CpuAccumulator<'_>, per_core: i64) -> bool {
 /// might take other CPUs.
 fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
     let host = accumulator.host;
-    let key = |core: &Core| {
+    let key = |core: &HostCore| {
         let socket = host.sockets.get(usize::from(core.socket));
         let (taken, free) = socket.map_or((0, 0), |socket| {
             (
-                accumulator.taken.and(&socket.cpus).count(),
-                accumulator.free.and(&socket.cpus).count(),
+                accumulator.taken_cpus.intersection(&socket.cpus).count(),
+                accumulator.free_cpus.intersection(&socket.cpus).count(),
             )
         });
-        let free_in_core = accumulator.free.count_range(core.cpus.0, core.cpus.1);
+        let free_in_core = accumulator.free_cpus.count_range(core.cpus.0, core.cpus.1);
         (std::cmp::Reverse(taken), free, free_in_core, core.socket, core.id)
     };
-    let cores_with_free_cpus =
-        host.cores.iter().filter(|core| accumulator.free.count_range(core.cpus.0, core.cpus.1) > 0);
+    let cores_with_free_cpus = host
+        .cores
+        .iter()
+        .filter(|core| accumulator.free_cpus.count_range(core.cpus.0, core.cpus.1) > 0);
     let mut cores: Vec<_> = cores_with_free_cpus.map(|core| (key(core), core)).collect();
     cores.sort_unstable_by_key(|&(key, _)| key);
     // In the kubelet, an element compares as less if any of its five keys is less. Therefore the order is consistent
@@ -116,14 +118,14 @@ fn take_threads(accumulator: &mut CpuAccumulator<'_>) -> bool {
     let cpus: Vec<u16> = cores.iter().flat_map(|(_, core)| core.cpus.0..core.cpus.1).collect();
     let mut all_taken = true;
     for cpu in cpus {
-        if !accumulator.free.contains(cpu) {
+        if !accumulator.free_cpus.contains(cpu) {
             continue;
         }
         if accumulator.is_done() {
             all_taken = false;
             break;
         }
-        accumulator.take(&CpuBits::from_range(cpu, cpu + 1));
+        accumulator.take_cpus(&CpuBits::from_range(cpu, cpu + 1));
     }
     is_consistent || all_taken
 }

@@ -9,20 +9,20 @@ use crate::pod::{Container, Resources};
 /// Sum of the requests of pods: CPU and memory, then huge pages and extended resources in the order of the host's
 /// allocatable resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Totals {
+pub(super) struct RequestTotals {
     pub(super) cpu_millis: u64,
     pub(super) memory: u64,
-    others: Vec<u64>,
+    other_amounts: Vec<u64>,
 }
 
-impl Totals {
+impl RequestTotals {
     /// Returns the requests of one pod (`PodRequests`). Resources that are not in the host's allocatable resources
     /// are left out, see `check_totals`.
     pub(super) fn from_pod(host: &KubeletHost, request: Request<'_>) -> Self {
         let pod = request.pod;
         let sum = |amount: &dyn Fn(&Resources) -> u64| {
             request
-                .maximum_amount(|container: &Container| amount(&container.requests))
+                .max_concurrent_amount(|container: &Container| amount(&container.requests))
                 .saturating_add(amount(&pod.overhead))
         };
         let wants_others = |resources: &Resources| {
@@ -42,7 +42,11 @@ impl Totals {
                 others.push(sum(&|from| from.extended.get(name).copied().unwrap_or(0)));
             }
         }
-        Self { cpu_millis: sum(&|from| from.cpu_millis), memory: sum(&|from| from.memory), others }
+        Self {
+            cpu_millis: sum(&|from| from.cpu_millis),
+            memory: sum(&|from| from.memory),
+            other_amounts: others,
+        }
     }
 
     /// Returns the requests of a pod whose sum over all containers is already known.
@@ -55,7 +59,7 @@ impl Totals {
         Self {
             cpu_millis: resources.cpu_millis,
             memory: resources.memory,
-            others: pages.chain(extended).collect(),
+            other_amounts: pages.chain(extended).collect(),
         }
     }
 
@@ -70,16 +74,16 @@ impl Totals {
     fn combine(&mut self, other: &Self, operation: fn(u64, u64) -> u64) {
         self.cpu_millis = operation(self.cpu_millis, other.cpu_millis);
         self.memory = operation(self.memory, other.memory);
-        if self.others.len() < other.others.len() {
-            self.others.resize(other.others.len(), 0);
+        if self.other_amounts.len() < other.other_amounts.len() {
+            self.other_amounts.resize(other.other_amounts.len(), 0);
         }
-        for (mine, theirs) in self.others.iter_mut().zip(&other.others) {
+        for (mine, theirs) in self.other_amounts.iter_mut().zip(&other.other_amounts) {
             *mine = operation(*mine, *theirs);
         }
     }
 
-    fn other(&self, index: usize) -> u64 {
-        self.others.get(index).copied().unwrap_or(0)
+    fn other_amount(&self, index: usize) -> u64 {
+        self.other_amounts.get(index).copied().unwrap_or(0)
     }
 }
 
@@ -89,18 +93,18 @@ impl Totals {
 pub(super) fn check_totals(
     host: &KubeletHost,
     request: Request<'_>,
-    wanted: &Totals,
-    used: &Totals,
+    requested: &RequestTotals,
+    used: &RequestTotals,
     pods: usize,
     devices: &[u32],
 ) -> Result<(), Reason> {
     let pods = u64::try_from(pods).unwrap_or(u64::MAX);
-    if pods.saturating_add(1) > host.pods {
-        return insufficient_total("pods", 1, pods, host.pods);
+    if pods.saturating_add(1) > host.max_pods {
+        return insufficient_total("pods", 1, pods, host.max_pods);
     }
     let allocatable = &host.allocatable;
-    check("cpu", wanted.cpu_millis, used.cpu_millis, allocatable.cpu_millis)?;
-    check("memory", wanted.memory, used.memory, allocatable.memory)?;
+    check_total("cpu", requested.cpu_millis, used.cpu_millis, allocatable.cpu_millis)?;
+    check_total("memory", requested.memory, used.memory, allocatable.memory)?;
     // A page size that is not allocatable counts as insufficient. Other resources that are not allocatable are not
     // resources of the node, and are not checked (`removeMissingExtendedResources`).
     let containers = || request.pod.init_containers.iter().chain(&request.pod.containers);
@@ -108,7 +112,7 @@ pub(super) fn check_totals(
     for size in all.flat_map(|requests| requests.hugepages.keys()) {
         if !allocatable.hugepages.contains_key(size) {
             let amount = |from: &Resources| from.hugepages.get(size).copied().unwrap_or(0);
-            let wanted = request.maximum_amount(|container| amount(&container.requests));
+            let wanted = request.max_concurrent_amount(|container| amount(&container.requests));
             let wanted = wanted.saturating_add(amount(&request.pod.overhead));
             if wanted > 0 {
                 return insufficient_total(&size.resource_name(), wanted, 0, 0);
@@ -116,32 +120,32 @@ pub(super) fn check_totals(
         }
     }
     for (index, (size, &capacity)) in allocatable.hugepages.iter().enumerate() {
-        let (wanted, used) = (wanted.other(index), used.other(index));
+        let (wanted, used) = (requested.other_amount(index), used.other_amount(index));
         if wanted > capacity.saturating_sub(used) {
             return insufficient_total(&size.resource_name(), wanted, used, capacity);
         }
     }
     for (index, (name, &capacity)) in (allocatable.hugepages.len()..).zip(&allocatable.extended) {
-        let (wanted, used) = (wanted.other(index), used.other(index));
+        let (wanted, used) = (requested.other_amount(index), used.other_amount(index));
         if wanted > capacity.saturating_sub(used) {
             // If more devices are allocated than allocatable, the kubelet treats the allocated devices as allocatable
             // (`sanitizeNodeAllocatable`).
-            let capacity = capacity.max(allocated(host, name, devices));
-            check(name, wanted, used, capacity)?;
+            let capacity = capacity.max(allocated_devices(host, name, devices));
+            check_total(name, wanted, used, capacity)?;
         }
     }
     Ok(())
 }
 
 /// Returns the number of allocated devices of a resource, including the devices of the pod to be admitted.
-fn allocated(host: &KubeletHost, name: &str, devices: &[u32]) -> u64 {
+fn allocated_devices(host: &KubeletHost, name: &str, devices: &[u32]) -> u64 {
     let zones = host.zones.len() + 1;
-    let pool = host.pools.iter().position(|pool| pool.name == name);
+    let pool = host.device_pools.iter().position(|pool| pool.name == name);
     let start = pool.map_or(devices.len(), |pool| pool * zones);
     devices.iter().skip(start).take(zones).map(|&count| u64::from(count)).sum()
 }
 
-fn check(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason> {
+fn check_total(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason> {
     if wanted > 0 && wanted > capacity.saturating_sub(used) {
         return insufficient_total(name, wanted, used, capacity);
     }
@@ -149,5 +153,5 @@ fn check(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason
 }
 
 fn insufficient_total(name: &str, wanted: u64, used: u64, capacity: u64) -> Result<(), Reason> {
-    Err(Reason::Total { name: name.to_owned(), wanted, used, capacity })
+    Err(Reason::InsufficientTotal { name: name.to_owned(), wanted, used, capacity })
 }

@@ -4,61 +4,61 @@
 //! memory before the next container gets any. If the pod is then rejected, its resources are released before the next
 //! pod.
 
-use super::bits::{CompactCpuBits, CpuBits};
 use super::cpu;
-use super::devices::{self, Counts};
-use super::grant::{Grant, transfer_blocks};
-use super::hints::{Affinity, Hints, merge};
+use super::cpu_bits::{CompactCpuBits, CpuBits};
+use super::devices::{self, DeviceCounts};
+use super::grant::{Grant, subtract_reused_memory};
+use super::hints::{Affinity, Hints, merge_hints};
 use super::host::KubeletHost;
 use super::kubelet::{CpuPolicy, MemoryPolicy, TopologyPolicy, TopologyScope};
-use super::memory::{self, ReusableMemory, Zones};
+use super::memory::{self, ReusableMemory, ZoneMemories};
 use super::refusal::Reason;
-use super::request::{Request, Role};
+use super::request::{ContainerRole, Request};
 use crate::pod::Container;
 
 /// The copy of the allocated resources, and the resources of each container of the pod.
 pub(super) struct Trial<'h> {
     host: &'h KubeletHost,
-    pub(super) shared: CpuBits,
-    pub(super) memory: Zones,
+    pub(super) shared_cpus: CpuBits,
+    pub(super) memory: ZoneMemories,
     /// Numbers of used devices; empty until a device is allocated.
-    pub(super) devices: Counts,
+    pub(super) updated_devices: DeviceCounts,
     used_devices: &'h [u32],
     pub(super) grants: Vec<Grant>,
     /// True if the kubelet could make no other allocation of CPUs and devices.
     pub(super) is_deterministic: bool,
     /// True if the kubelet allocates CPUs that are in use.
-    pub(super) in_use: bool,
+    pub(super) includes_used_cpus: bool,
     reusable_cpus: CpuBits,
     reusable_memory: ReusableMemory,
-    reusable_devices: Counts,
+    reusable_devices: DeviceCounts,
 }
 
 impl<'h> Trial<'h> {
     pub(super) fn new(
         host: &'h KubeletHost,
         shared: CpuBits,
-        memory: Zones,
+        memory: ZoneMemories,
         used_devices: &'h [u32],
     ) -> Self {
         Self {
             host,
-            shared,
+            shared_cpus: shared,
             memory,
-            devices: Counts::new(),
+            updated_devices: DeviceCounts::new(),
             used_devices,
             grants: Vec::new(),
             is_deterministic: true,
-            in_use: false,
+            includes_used_cpus: false,
             reusable_cpus: CpuBits::default(),
             reusable_memory: ReusableMemory::default(),
-            reusable_devices: Counts::new(),
+            reusable_devices: DeviceCounts::new(),
         }
     }
 
     /// Generates hints, merges them and allocates resources, for all containers. After an error, [`Self::grants`]
     /// contains the resources that had been allocated by then.
-    pub(super) fn run(&mut self, request: Request<'_>) -> Result<(), Reason> {
+    pub(super) fn admit_containers(&mut self, request: Request<'_>) -> Result<(), Reason> {
         let count = request.pod.init_containers.len().saturating_add(request.pod.containers.len());
         self.grants.reserve_exact(count);
         let kubelet = &self.host.kubelet;
@@ -69,20 +69,20 @@ impl<'h> Trial<'h> {
         }
         match kubelet.topology_scope {
             TopologyScope::Pod => {
-                let affinity = merge(self.host, &self.pod_hints(request)?)?;
+                let affinity = merge_hints(self.host, &self.pod_hints(request)?)?;
                 request.containers().try_for_each(|(container, role)| {
                     self.allocate(request, container, role, affinity)
                 })
             }
             TopologyScope::Container => request.containers().try_for_each(|(container, role)| {
-                let affinity = merge(self.host, &self.container_hints(request, container)?)?;
+                let affinity = merge_hints(self.host, &self.container_hints(request, container)?)?;
                 self.allocate(request, container, role, affinity)
             }),
         }
     }
 
     fn used_devices(&self) -> &[u32] {
-        if self.devices.is_empty() { self.used_devices } else { &self.devices }
+        if self.updated_devices.is_empty() { self.used_devices } else { &self.updated_devices }
     }
 
     fn container_hints(
@@ -95,16 +95,22 @@ impl<'h> Trial<'h> {
             devices::requested_pools(self.host, &container.limits.extended)
         {
             let (used, reusable) = (self.used_devices(), &self.reusable_devices);
-            hints.push(devices::hints(self.host, used, reusable, pool_index, pool, wanted));
+            hints
+                .push(devices::generate_hints(self.host, used, reusable, pool_index, pool, wanted));
         }
         if self.host.kubelet.cpu_policy == CpuPolicy::Static {
-            let wanted = request.cpus(container);
+            let wanted = request.exclusive_cpus(container);
             if wanted > 0 {
-                hints.push(cpu::hints(self.host, &self.shared, &self.reusable_cpus, wanted));
+                hints.push(cpu::generate_hints(
+                    self.host,
+                    &self.shared_cpus,
+                    &self.reusable_cpus,
+                    wanted,
+                ));
             }
         }
         if self.is_memory_managed(request) {
-            let wanted = request.memory(self.host, container)?;
+            let wanted = request.requested_memory(self.host, container)?;
             self.memory_hints(&wanted, &mut hints);
         }
         Ok(hints)
@@ -114,20 +120,26 @@ impl<'h> Trial<'h> {
     /// because nothing has been allocated to the pod yet.
     fn pod_hints(&self, request: Request<'_>) -> Result<Vec<Hints>, Reason> {
         let mut hints = Vec::with_capacity(4);
-        for (pool_index, pool) in self.host.pools.iter().enumerate() {
+        for (pool_index, pool) in self.host.device_pools.iter().enumerate() {
             let amount = |container: &Container| {
                 container.limits.extended.get(&pool.name).copied().unwrap_or(0)
             };
-            let wanted = request.maximum_amount(amount);
+            let wanted = request.max_concurrent_amount(amount);
             if wanted > 0 {
                 let used = self.used_devices();
-                hints.push(devices::hints(self.host, used, &[], pool_index, pool, wanted));
+                hints.push(devices::generate_hints(self.host, used, &[], pool_index, pool, wanted));
             }
         }
         if self.host.kubelet.cpu_policy == CpuPolicy::Static {
-            let wanted = request.maximum_amount(|container| request.cpus(container));
+            let wanted =
+                request.max_concurrent_amount(|container| request.exclusive_cpus(container));
             if wanted > 0 {
-                hints.push(cpu::hints(self.host, &self.shared, &CpuBits::default(), wanted));
+                hints.push(cpu::generate_hints(
+                    self.host,
+                    &self.shared_cpus,
+                    &CpuBits::default(),
+                    wanted,
+                ));
             }
         }
         if self.is_memory_managed(request) {
@@ -144,9 +156,10 @@ impl<'h> Trial<'h> {
     /// Adds the same hints once for each requested memory kind, because a combination may contain different hints for
     /// different kinds.
     fn memory_hints(&self, wanted: &[u64], hints: &mut Vec<Hints>) {
-        let mut amounts = super::host::Amounts::default();
+        let mut amounts = super::host::MemoryAmounts::default();
         amounts.iter_mut().zip(wanted).for_each(|(amount, wanted)| *amount = *wanted);
-        let found = memory::hints(self.host, &self.memory, &amounts, &self.reusable_memory);
+        let found =
+            memory::generate_hints(self.host, &self.memory, &amounts, &self.reusable_memory);
         let kinds = wanted.iter().filter(|&&wanted| wanted > 0).count();
         hints.extend(std::iter::repeat_n(found, kinds));
     }
@@ -156,7 +169,7 @@ impl<'h> Trial<'h> {
         &mut self,
         request: Request<'_>,
         container: &Container,
-        role: Role,
+        role: ContainerRole,
         affinity: Affinity,
     ) -> Result<(), Reason> {
         self.grants.push(Grant { role, affinity, ..Grant::default() });
@@ -168,16 +181,16 @@ impl<'h> Trial<'h> {
     fn allocate_devices(
         &mut self,
         container: &Container,
-        role: Role,
+        role: ContainerRole,
         affinity: Affinity,
     ) -> Result<(), Reason> {
         let mut device_grants = Vec::new();
         let mut result = Ok(());
         for wanted in devices::requested_pools(self.host, &container.limits.extended) {
-            if self.devices.is_empty() {
-                self.devices = self.used_devices.to_vec();
+            if self.updated_devices.is_empty() {
+                self.updated_devices = self.used_devices.to_vec();
             }
-            let (used, reusable) = (&mut self.devices, &self.reusable_devices);
+            let (used, reusable) = (&mut self.updated_devices, &self.reusable_devices);
             match devices::allocate(self.host, used, reusable, affinity.zones, wanted) {
                 Ok((grants, is_deterministic)) => {
                     device_grants.extend(grants);
@@ -189,7 +202,7 @@ impl<'h> Trial<'h> {
                 }
             }
         }
-        let is_init = role == Role::Init;
+        let is_init = role == ContainerRole::Init;
         devices::update_reusable(self.host, &mut self.reusable_devices, is_init, &device_grants);
         if let Some(grant) = self.grants.last_mut() {
             grant.devices = device_grants;
@@ -201,22 +214,24 @@ impl<'h> Trial<'h> {
         &mut self,
         request: Request<'_>,
         container: &Container,
-        role: Role,
+        role: ContainerRole,
         affinity: Affinity,
     ) -> Result<(), Reason> {
-        let wanted = request.cpus(container);
+        let wanted = request.exclusive_cpus(container);
         if wanted == 0 || self.host.kubelet.cpu_policy == CpuPolicy::None {
             return Ok(());
         }
         let reusable = &self.reusable_cpus;
-        let taken = cpu::allocate(self.host, &self.shared, affinity.zones, reusable, wanted)?;
+        let taken = cpu::allocate(self.host, &self.shared_cpus, affinity.zones, reusable, wanted)?;
         self.is_deterministic &= taken.is_deterministic;
-        self.in_use |= taken.in_use;
-        self.shared = self.shared.without(&taken.cpus);
+        self.includes_used_cpus |= taken.includes_used_cpus;
+        self.shared_cpus = self.shared_cpus.difference(&taken.cpus);
         // Updates the reusable CPUs as the kubelet's `updateCPUsToReuse` does.
         self.reusable_cpus = match role {
-            Role::Init => self.reusable_cpus.or(&taken.cpus),
-            Role::Sidecar | Role::App => self.reusable_cpus.without(&taken.cpus),
+            ContainerRole::Init => self.reusable_cpus.union(&taken.cpus),
+            ContainerRole::Sidecar | ContainerRole::App => {
+                self.reusable_cpus.difference(&taken.cpus)
+            }
         };
         if let Some(grant) = self.grants.last_mut() {
             grant.cpus = CompactCpuBits::from(&taken.cpus);
@@ -228,18 +243,18 @@ impl<'h> Trial<'h> {
         &mut self,
         request: Request<'_>,
         container: &Container,
-        role: Role,
+        role: ContainerRole,
         affinity: Affinity,
     ) -> Result<(), Reason> {
         if !self.is_memory_managed(request) {
             return Ok(());
         }
-        let wanted = request.memory(self.host, container)?;
+        let wanted = request.requested_memory(self.host, container)?;
         let reusable = &self.reusable_memory;
         let blocks = memory::allocate(self.host, &mut self.memory, affinity, &wanted, reusable)?;
-        self.reusable_memory.update(role == Role::Init, &blocks);
+        self.reusable_memory.update(role == ContainerRole::Init, &blocks);
         if let Some((grant, before)) = self.grants.split_last_mut() {
-            transfer_blocks(before, &blocks);
+            subtract_reused_memory(before, &blocks);
             grant.blocks = blocks;
         }
         Ok(())
@@ -251,12 +266,12 @@ pub(super) fn release(
     host: &KubeletHost,
     grants: &[Grant],
     shared: &mut CpuBits,
-    zones: &mut Zones,
+    zones: &mut ZoneMemories,
     used_devices: &mut [u32],
 ) {
     for grant in grants {
         if !grant.cpus.is_empty() {
-            *shared = shared.or(&grant.cpus.bits());
+            *shared = shared.union(&grant.cpus.to_cpu_bits());
         }
         memory::release(zones, &grant.blocks);
         devices::release(host, used_devices, &grant.devices);

@@ -29,28 +29,28 @@ impl<T> Default for UidMap<T> {
 }
 
 impl<T> UidMap<T> {
-    fn find(&self, uid: &str) -> Result<usize, usize> {
+    fn find_index(&self, uid: &str) -> Result<usize, usize> {
         let prefix = leading_bytes(uid);
         self.entries
             .binary_search_by(|(key, _)| key.prefix.cmp(&prefix).then_with(|| (*key.uid).cmp(uid)))
     }
 
     pub(super) fn get(&self, uid: &str) -> Option<&T> {
-        self.entries.get(self.find(uid).ok()?).map(|(_, thing)| thing)
+        self.entries.get(self.find_index(uid).ok()?).map(|(_, thing)| thing)
     }
 
     pub(super) fn get_mut(&mut self, uid: &str) -> Option<&mut T> {
-        let index = self.find(uid).ok()?;
+        let index = self.find_index(uid).ok()?;
         self.entries.get_mut(index).map(|(_, thing)| thing)
     }
 
     pub(super) fn contains(&self, uid: &str) -> bool {
-        self.find(uid).is_ok()
+        self.find_index(uid).is_ok()
     }
 
     /// Inserts a value; replaces the previous value of the same uid.
     pub(super) fn insert(&mut self, uid: &str, value: T) {
-        match self.find(uid) {
+        match self.find_index(uid) {
             Ok(index) => {
                 if let Some((_, existing)) = self.entries.get_mut(index) {
                     *existing = value;
@@ -63,7 +63,7 @@ impl<T> UidMap<T> {
     }
 
     pub(super) fn remove(&mut self, uid: &str) -> Option<T> {
-        let index = self.find(uid).ok()?;
+        let index = self.find_index(uid).ok()?;
         Some(self.entries.remove(index).1)
     }
 
@@ -88,7 +88,7 @@ mod tests {
     proptest! {
         /// Tests short uids, long uids with a common prefix, and repeated uids.
         #[test]
-        fn agrees_with_a_btree_map(steps in prop::collection::vec(("(abcdefg)?[h-j\u{0}é]{0,3}", any::<bool>()), 0..60)) {
+        fn uid_map_agrees_with_btree_map(steps in prop::collection::vec(("(abcdefg)?[h-j\u{0}é]{0,3}", any::<bool>()), 0..60)) {
             let (mut plain, mut map) = (BTreeMap::new(), UidMap::default());
             for (at, (uid, comes)) in steps.iter().enumerate() {
                 if *comes {
@@ -107,7 +107,7 @@ mod tests {
         }
 
         #[test]
-        fn the_order_is_that_of_the_texts(uids in prop::collection::btree_set("(abcdefg)?[h-j]{0,3}", 0..30)) {
+        fn values_are_in_the_order_of_their_uids(uids in prop::collection::btree_set("(abcdefg)?[h-j]{0,3}", 0..30)) {
             let mut map = UidMap::default();
             uids.iter().rev().for_each(|uid| map.insert(uid, uid.clone()));
             prop_assert!(map.values().eq(uids.iter()));

@@ -14,15 +14,16 @@ impl KubeletHost {
         let reserved = &self.kubelet.reserved_memory;
         for entry in reserved {
             if !order.iter().any(|zone| zone.id == entry.zone) {
-                return Err(HostError::ReservedZone(entry.zone));
+                return Err(HostError::UnknownReservedZone(entry.zone));
             }
         }
         for (zone, spec) in self.zones.iter_mut().zip(order) {
             // A later entry for the same zone overrides an earlier entry (convertReserved).
             let entries = || reserved.iter().rev().filter(|entry| entry.zone == spec.id);
-            let exceeds = |what: String| HostError::ReservedMemory { zone: spec.id, kind: what };
+            let exceeds =
+                |what: String| HostError::ReservedMemoryTooLarge { zone: spec.id, kind: what };
             let mut unreserved = spec.memory;
-            for (kind, page) in self.pages.iter().enumerate() {
+            for (kind, page) in self.page_sizes.iter().enumerate() {
                 let pool = spec.hugepages.get(page).copied().unwrap_or(0);
                 let reserved_pages =
                     entries().find_map(|entry| entry.hugepages.get(page)).copied().unwrap_or(0);
@@ -46,7 +47,7 @@ impl KubeletHost {
     fn set_unreserved_memory(&mut self, order: &[&ZoneSpec]) {
         for (zone, spec) in self.zones.iter_mut().zip(order) {
             let mut unreserved = spec.memory;
-            for (kind, page) in self.pages.iter().enumerate() {
+            for (kind, page) in self.page_sizes.iter().enumerate() {
                 let pool = spec.hugepages.get(page).copied().unwrap_or(0);
                 zone.allocatable[kind + 1] = pool;
                 unreserved = unreserved.saturating_sub(pool);

@@ -9,7 +9,7 @@ pub type ZoneMask = u64;
 pub(super) const MAX_HINT_ZONES: usize = 8;
 
 /// Returns the mask of the zones at the first `zones` indexes.
-pub(super) const fn mask_of_first(zones: usize) -> ZoneMask {
+pub(super) const fn mask_of_first_zones(zones: usize) -> ZoneMask {
     if zones >= 64 { u64::MAX } else { (1 << zones) - 1 }
 }
 
@@ -26,7 +26,7 @@ pub(super) fn bit_indexes(mask: ZoneMask) -> impl Iterator<Item = usize> {
 }
 
 /// Returns the sort key for `IsNarrowerThan`: masks with fewer zones come first, then masks with lower values.
-pub(super) const fn narrowness(mask: ZoneMask) -> (u32, ZoneMask) {
+pub(super) const fn narrowness_key(mask: ZoneMask) -> (u32, ZoneMask) {
     (mask.count_ones(), mask)
 }
 
@@ -44,7 +44,7 @@ impl MaskSet {
         self.0 == [0; 4]
     }
 
-    pub(super) fn and(mut self, other: &Self) -> Self {
+    pub(super) fn intersection(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine &= theirs);
         self
     }
@@ -75,7 +75,7 @@ impl MaskSet {
     }
 
     pub(super) fn narrowest(&self) -> Option<ZoneMask> {
-        self.iter().min_by_key(|&mask| narrowness(mask))
+        self.iter().min_by_key(|&mask| narrowness_key(mask))
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// the same time.
 #[derive(Debug)]
 pub struct RetryBackoff {
-    next: Duration,
+    next_pause: Duration,
     max_pause: Duration,
 }
 
@@ -17,31 +17,31 @@ impl RetryBackoff {
     /// Returns a backoff whose pauses grow up to `max_pause`, before jitter.
     #[must_use]
     pub const fn with_limit(max_pause: Duration) -> Self {
-        Self { next: Self::INITIAL_PAUSE, max_pause }
+        Self { next_pause: Self::INITIAL_PAUSE, max_pause }
     }
 
     /// Resets the next pause to [`Self::INITIAL_PAUSE`].
     pub const fn reset(&mut self) {
-        self.next = Self::INITIAL_PAUSE;
+        self.next_pause = Self::INITIAL_PAUSE;
     }
 
     /// Sleeps for the next pause, but not for less than `retry_after`.
-    pub async fn wait(&mut self, retry_after: Duration) {
-        tokio::time::sleep(jittered(self.next.max(jittered_at_least(retry_after)))).await;
-        self.next = (self.next * 2).min(self.max_pause);
+    pub async fn wait_before_retry(&mut self, retry_after: Duration) {
+        tokio::time::sleep(add_jitter(self.next_pause.max(compensate_jitter(retry_after)))).await;
+        self.next_pause = (self.next_pause * 2).min(self.max_pause);
     }
 }
 
-/// Returns a time for which the result of [`jittered`] is never shorter than `time`.
+/// Returns a time for which the result of [`add_jitter`] is never shorter than `time`.
 #[must_use]
-pub fn jittered_at_least(time: Duration) -> Duration {
+pub fn compensate_jitter(time: Duration) -> Duration {
     // Each of the two divisions in `jittered` rounds down, so together they may lose two nanoseconds.
     time * 4 / 3 + Duration::from_nanos(2)
 }
 
 /// Returns a random time from 0.75 to 1.25 times `time`.
 #[must_use]
-pub fn jittered(time: Duration) -> Duration {
+pub fn add_jitter(time: Duration) -> Duration {
     // The seeds of the standard library's hash maps are random enough for jitter.
     let random =
         std::hash::BuildHasher::hash_one(&std::collections::hash_map::RandomState::new(), 0_u8);

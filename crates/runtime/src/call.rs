@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cli::text;
-use crate::retry_after::Busy;
+use crate::retry_after::RetryAfterRefusal;
 
 /// Time limit for a call to the API server. Watches have separate limits.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(20);
@@ -18,7 +18,7 @@ pub async fn with_timeout<T>(
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(CallError::NoAnswer),
+        Err(_) => Err(CallError::Timeout),
     }
 }
 
@@ -44,19 +44,19 @@ pub struct NotLeader;
 pub enum CallError {
     /// The server did not answer within [`CALL_TIMEOUT`].
     #[error("the API server did not answer within {} s", CALL_TIMEOUT.as_secs())]
-    NoAnswer,
+    Timeout,
     /// The server did not answer within the caller's limit.
     #[error("the API server did not answer in time")]
-    TimedOut,
+    CallerTimeout,
     /// The server refused the request with a `Retry-After`, or the client did not send the request again before that
     /// time.
     #[error("{0}")]
-    Busy(Busy),
+    Busy(RetryAfterRefusal),
     /// The request was not sent, because this process is not the leader.
     #[error("{0}")]
     NotSent(NotLeader),
     /// The server answered with an error, or the connection failed.
-    #[error("{}", chain(.0))]
+    #[error("{}", error_message(.0))]
     Kube(Box<kube::Error>),
 }
 
@@ -75,7 +75,7 @@ impl From<kube::Error> for CallError {
 
 /// Returns the messages of an error and of its sources. The message of `kube::Error` alone does not contain the sources
 /// of a failed connection.
-fn chain(error: &kube::Error) -> String {
+fn error_message(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         // If a watch receives an object that cannot be parsed, kube returns an error with code 0 and an empty
         // message.
@@ -96,7 +96,7 @@ impl CallError {
                 kube::Error::Api(status) => Some(status),
                 _ => None,
             },
-            Self::NoAnswer | Self::TimedOut | Self::Busy(_) | Self::NotSent(_) => None,
+            Self::Timeout | Self::CallerTimeout | Self::Busy(_) | Self::NotSent(_) => None,
         }
     }
 
@@ -104,8 +104,10 @@ impl CallError {
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         match self {
-            Self::Busy(busy) => busy.remaining(),
-            Self::NoAnswer | Self::TimedOut | Self::NotSent(_) | Self::Kube(_) => Duration::ZERO,
+            Self::Busy(busy) => busy.remaining_time(),
+            Self::Timeout | Self::CallerTimeout | Self::NotSent(_) | Self::Kube(_) => {
+                Duration::ZERO
+            }
         }
     }
 
@@ -117,7 +119,7 @@ impl CallError {
 
     /// Returns the HTTP status code of the server's answer.
     #[must_use]
-    pub fn code(&self) -> Option<u16> {
+    pub fn status_code(&self) -> Option<u16> {
         self.status().map(|status| status.code)
     }
 }
@@ -126,8 +128,8 @@ impl CallError {
 #[must_use]
 pub fn retry_after(error: &kube::Error) -> Duration {
     let busy = match error {
-        kube::Error::Service(error) => error.downcast_ref::<Busy>(),
+        kube::Error::Service(error) => error.downcast_ref::<RetryAfterRefusal>(),
         _ => None,
     };
-    busy.map_or(Duration::ZERO, Busy::remaining)
+    busy.map_or(Duration::ZERO, RetryAfterRefusal::remaining_time)
 }

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
-/// Longest time before expiry at which a certificate is reported as expiring soon: for a certificate that
-/// is valid for a year, a warning four months before its expiry would be too early.
+/// Longest time before expiry at which a certificate is reported as expiring soon: for a certificate that is valid for
+/// a year, a warning four months before its expiry would be too early.
 const MAX_EXPIRY_WARNING_TIME: Duration = Duration::from_secs(14 * 86_400);
 
 /// Validity period of a certificate.
@@ -24,9 +24,9 @@ pub struct Validity {
 
 /// Remaining validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expiry {
+pub enum ExpiryState {
     /// The certificate need not be renewed yet.
-    Far,
+    NotSoon,
     /// Less than a third of the lifetime and less than two weeks remain; kubelets renew their certificates at that
     /// time.
     Soon,
@@ -37,14 +37,14 @@ pub enum Expiry {
 impl Validity {
     /// Returns the remaining validity at a time.
     #[must_use]
-    pub fn expiry_at(&self, now: SystemTime) -> Expiry {
+    pub fn expiry_at(&self, now: SystemTime) -> ExpiryState {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
         match self.not_after.duration_since(now) {
-            Err(_) => Expiry::Expired,
+            Err(_) => ExpiryState::Expired,
             Ok(remaining) if remaining < (lifetime / 3).min(MAX_EXPIRY_WARNING_TIME) => {
-                Expiry::Soon
+                ExpiryState::Soon
             }
-            Ok(_) => Expiry::Far,
+            Ok(_) => ExpiryState::NotSoon,
         }
     }
 }
@@ -54,22 +54,22 @@ impl Validity {
 pub enum CertificateError {
     /// The text is not a valid kubeconfig.
     #[error("not a kubeconfig: invalid YAML, or a field has the wrong type")]
-    Kubeconfig,
+    InvalidKubeconfig,
     /// The file that the kubeconfig names cannot be read.
     #[error("failed to read the client certificate")]
-    File(#[source] Box<dyn std::error::Error + Send + Sync>),
+    UnreadableFile(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The data in the kubeconfig are not base64.
     #[error("client-certificate-data is not base64")]
-    Base64(#[source] base64::DecodeError),
+    InvalidBase64(#[source] base64::DecodeError),
     /// The text is not PEM.
     #[error("the client certificate is not PEM")]
-    Pem(#[source] pem::PemError),
+    InvalidPem(#[source] pem::PemError),
     /// The PEM text has no certificate, but only entries of other types.
     #[error("the PEM text contains no certificate")]
-    Missing,
+    NoCertificate,
     /// The certificate cannot be decoded.
     #[error("the client certificate is not X.509: {0}")]
-    X509(x509_cert::der::Error),
+    InvalidX509(x509_cert::der::Error),
 }
 
 /// Client certificate of a kubeconfig's user.
@@ -85,7 +85,7 @@ pub struct CertificateSource {
 /// The fields of a kubeconfig that select the client certificate.
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Kubeconfig {
+struct KubeconfigUsers {
     current_context: Option<String>,
     #[serde(default)]
     contexts: Vec<NamedContext>,
@@ -125,8 +125,8 @@ impl CertificateSource {
     /// If the text is not a kubeconfig.
     pub fn from_kubeconfig(text: &str) -> Result<Self, CertificateError> {
         // The error of the parser is not returned, because it quotes the text, which contains credentials.
-        let kubeconfig: Kubeconfig =
-            serde_saphyr::from_str(text).map_err(|_| CertificateError::Kubeconfig)?;
+        let kubeconfig: KubeconfigUsers =
+            serde_saphyr::from_str(text).map_err(|_| CertificateError::InvalidKubeconfig)?;
         let current = kubeconfig.current_context;
         let context =
             kubeconfig.contexts.into_iter().find(|one| Some(&one.name) == current.as_ref());
@@ -145,15 +145,15 @@ impl CertificateSource {
     ) -> Result<Option<Validity>, CertificateError> {
         let text = match (&self.client_certificate_data, &self.client_certificate) {
             (Some(data), _) => {
-                let bytes = STANDARD.decode(data.trim()).map_err(CertificateError::Base64)?;
+                let bytes =
+                    STANDARD.decode(data.trim()).map_err(CertificateError::InvalidBase64)?;
                 String::from_utf8_lossy(&bytes).into_owned()
             }
-            (None, Some(path)) => {
-                read(Path::new(path)).map_err(|error| CertificateError::File(error.into()))?
-            }
+            (None, Some(path)) => read(Path::new(path))
+                .map_err(|error| CertificateError::UnreadableFile(error.into()))?,
             (None, None) => return Ok(None),
         };
-        validity(&text).map(Some)
+        parse_validity(&text).map(Some)
     }
 }
 
@@ -162,11 +162,12 @@ impl CertificateSource {
 ///
 /// # Errors
 /// If the text has no certificate that can be decoded.
-pub fn validity(text: &str) -> Result<Validity, CertificateError> {
-    let all = pem::parse_many(text).map_err(CertificateError::Pem)?;
+pub fn parse_validity(text: &str) -> Result<Validity, CertificateError> {
+    let all = pem::parse_many(text).map_err(CertificateError::InvalidPem)?;
     let first = all.iter().find(|one| one.tag() == "CERTIFICATE");
-    let first = first.ok_or(CertificateError::Missing)?;
-    let certificate = Certificate::from_der(first.contents()).map_err(CertificateError::X509)?;
+    let first = first.ok_or(CertificateError::NoCertificate)?;
+    let certificate =
+        Certificate::from_der(first.contents()).map_err(CertificateError::InvalidX509)?;
     let validity = certificate.tbs_certificate.validity;
     Ok(Validity {
         not_before: UNIX_EPOCH + validity.not_before.to_unix_duration(),
@@ -181,30 +182,31 @@ mod tests {
 
     /// Certificate of the user berth:agent:rack1-a, valid from 2026-01-01 to 2026-01-31; self-signed by `openssl ca
     /// -selfsign -startdate 20260101000000Z -enddate 20260131000000Z`.
-    const PEM: &str = include_str!("../tests/agent.crt");
+    const TEST_CERTIFICATE: &str = include_str!("../tests/agent.crt");
     const DAY: Duration = Duration::from_secs(86_400);
 
     #[test]
-    fn an_expiry_is_reported_in_time() {
-        let validity = validity(&format!("Certificate of an agent\n{PEM}")).unwrap();
+    fn expiry_is_reported_before_the_end_of_validity() {
+        let validity =
+            parse_validity(&format!("Certificate of an agent\n{TEST_CERTIFICATE}")).unwrap();
         let begin = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
         assert_eq!(validity, Validity { not_before: begin, not_after: begin + DAY * 30 });
         for (day, expiry) in [
-            (0, Expiry::Far),
-            (19, Expiry::Far),
-            (21, Expiry::Soon),
-            (29, Expiry::Soon),
-            (31, Expiry::Expired),
+            (0, ExpiryState::NotSoon),
+            (19, ExpiryState::NotSoon),
+            (21, ExpiryState::Soon),
+            (29, ExpiryState::Soon),
+            (31, ExpiryState::Expired),
         ] {
             assert_eq!(validity.expiry_at(begin + DAY * day), expiry, "day {day}");
         }
         let year = Validity { not_after: begin + DAY * 365, ..validity };
-        assert_eq!(year.expiry_at(begin + DAY * 350), Expiry::Far);
-        assert_eq!(year.expiry_at(begin + DAY * 352), Expiry::Soon);
+        assert_eq!(year.expiry_at(begin + DAY * 350), ExpiryState::NotSoon);
+        assert_eq!(year.expiry_at(begin + DAY * 352), ExpiryState::Soon);
     }
 
     #[test]
-    fn the_user_of_the_current_context_counts() {
+    fn certificate_of_the_current_user_is_read() {
         let read_validity = |user: &str| {
             let text = format!(
                 "{{apiVersion: v1, kind: Config, current-context: a, clusters: [],
@@ -215,14 +217,14 @@ mod tests {
                 .and_then(|source| {
                     source.validity(|path| {
                         let exists = path == Path::new("/pki/agent.crt");
-                        exists.then(|| PEM.to_owned()).ok_or("no such file")
+                        exists.then(|| TEST_CERTIFICATE.to_owned()).ok_or("no such file")
                     })
                 })
                 .map_err(|error| error_chain(&error))
         };
-        let known = validity(PEM).unwrap();
+        let known = parse_validity(TEST_CERTIFICATE).unwrap();
         assert_eq!(read_validity("{client-certificate: /pki/agent.crt}"), Ok(Some(known)));
-        let data = STANDARD.encode(PEM);
+        let data = STANDARD.encode(TEST_CERTIFICATE);
         assert_eq!(read_validity(&format!("{{client-certificate-data: {data}}}")), Ok(Some(known)));
         assert_eq!(read_validity("{token: x}"), Ok(None));
         assert_eq!(

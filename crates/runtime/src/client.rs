@@ -37,8 +37,8 @@ impl std::fmt::Debug for Connection {
 }
 
 /// Returns a client for the cluster of `kubeconfig`. If `kubeconfig` is `None`, the ServiceAccount of the pod or
-/// `KUBECONFIG` is used. `hint` is appended to the error if no cluster is configured. `count_request` is called with the
-/// method of each request.
+/// `KUBECONFIG` is used. `hint` is appended to the error if no cluster is configured. `count_request` is called with
+/// the method of each request.
 ///
 /// # Errors
 /// Returns an error if the kubeconfig or the ServiceAccount cannot be read.
@@ -51,7 +51,8 @@ pub async fn connect(
     let mut config = match kubeconfig {
         Some(path) => {
             let name = path.display();
-            let config = Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
+            let config =
+                Kubeconfig::read_from(path).with_context(|| format!("--kubeconfig {name}"))?;
             // If the certificate cannot be read, `from_custom_kubeconfig` below returns the error.
             certificate = kubeconfig::certificate_validity(&config);
             Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
@@ -60,7 +61,7 @@ pub async fn connect(
         }
         None => Config::infer().await.with_context(|| {
             format!(
-                "no kubeconfig: outside a pod with a ServiceAccount token, specify --kubeconfig FILE{hint}"
+                "no cluster: outside a pod with a ServiceAccount, specify --kubeconfig FILE{hint}"
             )
         })?,
     };
@@ -72,7 +73,8 @@ pub async fn connect(
     let default_port = if config.cluster_url.scheme_str() == Some("http") { 80 } else { 443 };
     let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let server = (host, config.cluster_url.port_u16().unwrap_or(default_port));
-    let builder = ClientBuilder::try_from(config).context("failed to create a client for the cluster")?;
+    let builder =
+        ClientBuilder::try_from(config).context("failed to create a client for the cluster")?;
     let counting_layer = MapRequestLayer::new(move |request: Request<Body>| {
         count_request(request.method().as_str());
         request
@@ -86,7 +88,7 @@ pub async fn connect(
 
 /// Returns true if an error of [`connect`] means that the kubeconfig is invalid or missing. A retry would fail too.
 #[must_use]
-pub fn is_bad_kubeconfig(error: &anyhow::Error) -> bool {
+pub fn is_kubeconfig_error(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.is::<KubeconfigError>())
 }
 

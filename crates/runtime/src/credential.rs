@@ -16,7 +16,7 @@ use tower::BoxError;
 
 use crate::certificate::Validity;
 use crate::client::{Connection, connect};
-use crate::kubeconfig::{current_user, read_file};
+use crate::kubeconfig::{current_user, read_credential_file};
 
 /// Interval between checks of the files for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(20);
@@ -25,7 +25,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone)]
 pub struct Credential {
     path: PathBuf,
-    latest: Arc<Mutex<Connection>>,
+    latest_connection: Arc<Mutex<Connection>>,
 }
 
 impl Credential {
@@ -35,32 +35,32 @@ impl Credential {
     /// Returns an error if the kubeconfig cannot be read.
     pub async fn read(path: &Path, hint: &str) -> anyhow::Result<Self> {
         let connected = connect(Some(path), hint, |_| {}).await?;
-        Ok(Self { path: path.to_owned(), latest: Arc::new(Mutex::new(connected)) })
+        Ok(Self { path: path.to_owned(), latest_connection: Arc::new(Mutex::new(connected)) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Connection> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_connection(&self) -> MutexGuard<'_, Connection> {
+        self.latest_connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the host name or address of the API server in the latest kubeconfig, and its port.
     #[must_use]
     pub fn server(&self) -> (String, u16) {
-        self.lock().server.clone()
+        self.lock_connection().server.clone()
     }
 
     /// Returns the validity of the client certificate, if the kubeconfig has one.
     #[must_use]
     pub fn certificate(&self) -> Option<Validity> {
-        self.lock().certificate
+        self.lock_connection().certificate
     }
 
     /// Returns a client that sends requests with the latest credential.
     #[must_use]
     pub fn client(&self) -> Client {
-        let namespace = self.lock().client.default_namespace().to_owned();
+        let namespace = self.lock_connection().client.default_namespace().to_owned();
         let latest = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
-            let client = latest.lock().client.clone();
+            let client = latest.lock_connection().client.clone();
             async move { Ok::<_, BoxError>(client.send(request).await?) }
         });
         Client::new(service, namespace)
@@ -78,7 +78,7 @@ impl Credential {
             }
             match connect(Some(&self.path), "", |_| {}).await {
                 Ok(connected) => {
-                    *self.lock() = connected;
+                    *self.lock_connection() = connected;
                     (loaded_files, last_error) = (current_files, String::new());
                     tracing::info!(path, "reloaded the changed kubeconfig");
                 }
@@ -88,7 +88,7 @@ impl Credential {
                         tracing::warn!(
                             path,
                             error,
-                            "failed to read the changed kubeconfig; the previous kubeconfig stays in use"
+                            "failed to read the changed kubeconfig; the previous one stays in use"
                         );
                         last_error = error;
                     }
@@ -109,5 +109,5 @@ fn read_files(path: &Path) -> Vec<Option<String>> {
         let clusters = kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref());
         paths.extend(clusters.filter_map(|one| Some(one.certificate_authority.as_ref()?.into())));
     }
-    paths.iter().map(|path| read_file(path).ok()).collect()
+    paths.iter().map(|path| read_credential_file(path).ok()).collect()
 }

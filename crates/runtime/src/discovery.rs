@@ -10,7 +10,7 @@ use crate::call::none_if_not_found;
 ///
 /// # Errors
 /// Returns the error of the API server.
-pub async fn is_served(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
+pub async fn is_kind_served(client: &Client, resource: &ApiResource) -> kube::Result<bool> {
     let list = if resource.group.is_empty() {
         client.list_core_api_resources(&resource.version).await
     } else {

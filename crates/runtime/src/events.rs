@@ -14,7 +14,7 @@ pub const MAX_NOTE_BYTES: usize = 1024;
 ///
 /// # Errors
 /// Returns an error if the API server refuses the Event.
-pub async fn publish(
+pub async fn publish_event(
     recorder: &Recorder,
     event: &Event,
     mut reference: ObjectReference,

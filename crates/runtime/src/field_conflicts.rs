@@ -15,14 +15,14 @@ pub const FIELD_MANAGER_CONFLICT: &str = "FieldManagerConflict";
 
 /// Returns the fields that caused the conflict (409) of an apply, each with the manager that owns it.
 #[must_use]
-pub fn conflicts(status: &Status) -> BTreeMap<String, String> {
+pub fn conflicting_managers(status: &Status) -> BTreeMap<String, String> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let conflicts = causes.filter(|cause| cause.reason == FIELD_MANAGER_CONFLICT);
-    conflicts.map(|cause| (cause.field.clone(), manager(&cause.message).to_owned())).collect()
+    conflicts.map(|cause| (cause.field.clone(), parse_manager(&cause.message).to_owned())).collect()
 }
 
 /// Returns the name of the manager in a message such as `conflict with "kubectl-edit" using berth.dev/v1alpha1`.
-fn manager(message: &str) -> &str {
+fn parse_manager(message: &str) -> &str {
     message.split('"').nth(1).unwrap_or(message)
 }
 
@@ -41,7 +41,7 @@ impl FieldConflicts {
         let causes = status.details.iter().flat_map(|details| &details.causes);
         let conflicts = causes.filter(|cause| {
             cause.reason == FIELD_MANAGER_CONFLICT
-                && !may_force(&cause.field, manager(&cause.message))
+                && !may_force(&cause.field, parse_manager(&cause.message))
         });
         let mut new = Vec::new();
         for cause in conflicts {
@@ -125,7 +125,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_path_removes_one_field() {
+    fn remove_field_removes_only_the_field_of_the_path() {
         let mut object = json!({"status": {"zones": [{"id": 0, "cores": 2}, {"id": 1, "cores": 2}],
             "conditions": [{"type": "Ready", "status": "True"}]}});
         remove_field(&mut object, ".status.zones[id=1].cores");

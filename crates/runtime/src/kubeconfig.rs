@@ -16,11 +16,8 @@ pub(crate) fn current_user(kubeconfig: &Kubeconfig) -> Option<&AuthInfo> {
 }
 
 /// Reads a file that a kubeconfig names.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a credential is not a file of the observed host"
-)]
-pub(crate) fn read_file(path: &Path) -> std::io::Result<String> {
+#[expect(clippy::disallowed_methods, reason = "a credential is not a file of the observed host")]
+pub(crate) fn read_credential_file(path: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(path)
 }
 
@@ -31,5 +28,5 @@ pub(crate) fn certificate_validity(kubeconfig: &Kubeconfig) -> Option<Validity> 
         client_certificate_data: user.client_certificate_data.clone(),
         client_certificate: user.client_certificate.clone(),
     };
-    source.validity(read_file).unwrap_or_default()
+    source.validity(read_credential_file).unwrap_or_default()
 }

@@ -16,16 +16,16 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use tokio::sync::watch;
 
-use crate::backoff::jittered;
+use crate::backoff::add_jitter;
 use crate::call::CallError;
 
-/// Time until which no other candidate can acquire the Lease that this process holds; `None` if this process is not
-/// the leader.
+/// Time until which no other candidate can acquire the Lease that this process holds; `None` if this process is not the
+/// leader.
 #[derive(Debug, Clone, Default)]
 pub struct LeaderGuard(Arc<Mutex<Option<Instant>>>);
 
 impl LeaderGuard {
-    fn set(&self, valid_until: Option<Instant>) {
+    fn set_valid_until(&self, valid_until: Option<Instant>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = valid_until;
     }
 
@@ -44,11 +44,11 @@ impl LeaderGuard {
 #[derive(Debug, Clone)]
 pub struct ElectionConfig {
     /// Name of the Lease.
-    pub lease: &'static str,
+    pub lease_name: &'static str,
     /// Identity of this process among the candidates.
     pub identity: String,
     /// Time after which other candidates acquire the Lease of a leader that does not renew it.
-    pub duration: Duration,
+    pub lease_duration: Duration,
     /// Field manager of the Lease.
     pub field_manager: &'static str,
 }
@@ -57,7 +57,7 @@ pub struct ElectionConfig {
 #[derive(Debug)]
 pub struct LeaderElector {
     api: Api<Lease>,
-    election: ElectionConfig,
+    config: ElectionConfig,
     guard: LeaderGuard,
     /// The Lease as last read, and the time at which this resource version was first read.
     observed_lease: Option<(Lease, Instant)>,
@@ -68,26 +68,26 @@ impl LeaderElector {
     /// Returns a candidate that is not the leader yet. `guard` is updated while the candidate runs.
     #[must_use]
     pub const fn new(api: Api<Lease>, election: ElectionConfig, guard: LeaderGuard) -> Self {
-        Self { api, election, guard, observed_lease: None, last_error: String::new() }
+        Self { api, config: election, guard, observed_lease: None, last_error: String::new() }
     }
 
     /// Tries to acquire the Lease and renews it. Sends to `leadership` whenever this process becomes the leader (true)
     /// or is no longer the leader (false). Never ends.
     pub async fn run(&mut self, leadership: &watch::Sender<bool>) {
-        let duration = self.election.duration;
+        let duration = self.config.lease_duration;
         loop {
             let begin = Instant::now();
             let acquired = self.try_acquire_or_renew().await;
             if acquired {
                 // No other candidate may acquire the Lease before this time.
-                self.guard.set(begin.checked_add(duration * 2 / 3));
+                self.guard.set_valid_until(begin.checked_add(duration * 2 / 3));
             } else if !self.guard.is_leader() {
-                self.guard.set(None);
+                self.guard.set_valid_until(None);
             }
             let is_leader = self.guard.is_leader();
             leadership.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
             let pause = if is_leader && !acquired { duration / 15 } else { duration / 4 };
-            let pause = jittered(pause);
+            let pause = add_jitter(pause);
             // The pause ends at the latest when the leadership ends.
             let pause = self
                 .guard
@@ -100,13 +100,14 @@ impl LeaderElector {
     /// Releases the Lease, so that another candidate can acquire it at once.
     pub async fn release(mut self) {
         let was_leader = self.guard.is_leader();
-        self.guard.set(None);
+        self.guard.set_valid_until(None);
         if !was_leader {
             return;
         }
         // The last renewal may have succeeded although its answer was lost, so the Lease is read again.
-        self.read().await.unwrap_or_default();
-        let ours = self.observed_lease.take().filter(|(lease, _)| self.is_ours(lease));
+        self.read_lease().await.unwrap_or_default();
+        let ours =
+            self.observed_lease.take().filter(|(lease, _)| self.is_held_by_this_process(lease));
         let Some((lease, _)) = ours else { return };
         let transitions = lease.spec.as_ref().and_then(|spec| spec.lease_transitions);
         // As in client-go, the released Lease has an empty holder and a duration of one second.
@@ -118,8 +119,8 @@ impl LeaderElector {
             lease_transitions: transitions,
             ..LeaseSpec::default()
         };
-        if let Err(error) = self.write(Lease { spec: Some(spec), ..lease }).await {
-            let lease = self.election.lease;
+        if let Err(error) = self.replace_lease(Lease { spec: Some(spec), ..lease }).await {
+            let lease = self.config.lease_name;
             tracing::warn!(lease, %error, "failed to release the leader lease; it will expire");
         }
     }
@@ -133,13 +134,13 @@ impl LeaderElector {
             }
             Err(error) => {
                 // Another candidate wrote the Lease first.
-                if error.code() == Some(409) {
-                    self.read().await.unwrap_or_default();
+                if error.status_code() == Some(409) {
+                    self.read_lease().await.unwrap_or_default();
                     return false;
                 }
                 let error = error.to_string();
                 if error != self.last_error {
-                    let lease = self.election.lease;
+                    let lease = self.config.lease_name;
                     tracing::warn!(lease, %error, "failed to acquire or renew the leader lease");
                     self.last_error = error;
                 }
@@ -151,15 +152,19 @@ impl LeaderElector {
     async fn acquire_or_renew(&mut self) -> Result<bool, CallError> {
         // The leader renews the Lease without reading it first: if another candidate has written the Lease, the
         // renewal causes a conflict.
-        let is_ours = self.observed_lease.as_ref().is_some_and(|(lease, _)| self.is_ours(lease));
+        let is_ours = self
+            .observed_lease
+            .as_ref()
+            .is_some_and(|(lease, _)| self.is_held_by_this_process(lease));
         if !(is_ours && self.guard.is_leader()) {
-            self.read().await?;
+            self.read_lease().await?;
         }
         let Some((lease, since)) = self.observed_lease.clone() else {
-            let name = Some(self.election.lease.to_owned());
+            let name = Some(self.config.lease_name.to_owned());
             let metadata = ObjectMeta { name, ..ObjectMeta::default() };
             let lease = Lease { metadata, spec: Some(self.lease_spec(None)) };
-            let created = self.with_time_limit(self.api.create(&self.params(), &lease)).await?;
+            let created =
+                self.with_time_limit(self.api.create(&self.post_params(), &lease)).await?;
             self.observed_lease = Some((created, Instant::now()));
             return Ok(true);
         };
@@ -167,23 +172,23 @@ impl LeaderElector {
         let holder = spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
         let seconds = spec.and_then(|spec| spec.lease_duration_seconds).unwrap_or_default();
         let duration = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-        let is_held_by_other = !holder.is_empty() && holder != self.election.identity;
+        let is_held_by_other = !holder.is_empty() && holder != self.config.identity;
         if is_held_by_other && since.elapsed() < duration {
             return Ok(false);
         }
         let spec = self.lease_spec(lease.spec.as_ref());
-        self.write(Lease { spec: Some(spec), ..lease }).await?;
+        self.replace_lease(Lease { spec: Some(spec), ..lease }).await?;
         Ok(true)
     }
 
-    fn is_ours(&self, lease: &Lease) -> bool {
+    fn is_held_by_this_process(&self, lease: &Lease) -> bool {
         let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
-        holder == Some(self.election.identity.as_str())
+        holder == Some(self.config.identity.as_str())
     }
 
     /// Returns the spec of the Lease with this process as its holder.
     fn lease_spec(&self, previous: Option<&LeaseSpec>) -> LeaseSpec {
-        let ElectionConfig { identity, duration, .. } = &self.election;
+        let ElectionConfig { identity, lease_duration: duration, .. } = &self.config;
         let now = Some(MicroTime(Timestamp::now()));
         let is_ours = previous.is_some_and(|spec| spec.holder_identity.as_ref() == Some(identity));
         let acquired = previous.and_then(|spec| spec.acquire_time.clone()).filter(|_| is_ours);
@@ -200,21 +205,21 @@ impl LeaderElector {
         }
     }
 
-    fn params(&self) -> PostParams {
-        let field_manager = Some(self.election.field_manager.to_owned());
+    fn post_params(&self) -> PostParams {
+        let field_manager = Some(self.config.field_manager.to_owned());
         PostParams { field_manager, ..PostParams::default() }
     }
 
-    async fn write(&mut self, lease: Lease) -> Result<(), CallError> {
-        let params = self.params();
-        let replace = self.api.replace(self.election.lease, &params, &lease);
+    async fn replace_lease(&mut self, lease: Lease) -> Result<(), CallError> {
+        let params = self.post_params();
+        let replace = self.api.replace(self.config.lease_name, &params, &lease);
         let written = self.with_time_limit(replace).await?;
         self.observed_lease = Some((written, Instant::now()));
         Ok(())
     }
 
-    async fn read(&mut self) -> Result<(), CallError> {
-        let read = self.with_time_limit(self.api.get_opt(self.election.lease)).await?;
+    async fn read_lease(&mut self) -> Result<(), CallError> {
+        let read = self.with_time_limit(self.api.get_opt(self.config.lease_name)).await?;
         self.observed_lease = match (read, self.observed_lease.take()) {
             (None, _) => None,
             (Some(read), Some((before, since))) if before.spec == read.spec => Some((read, since)),
@@ -228,9 +233,9 @@ impl LeaderElector {
         &self,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, CallError> {
-        match tokio::time::timeout(self.election.duration / 3, call).await {
+        match tokio::time::timeout(self.config.lease_duration / 3, call).await {
             Ok(done) => done.map_err(CallError::from),
-            Err(_) => Err(CallError::NoAnswer),
+            Err(_) => Err(CallError::Timeout),
         }
     }
 }
@@ -246,11 +251,11 @@ mod tests {
 
     /// A simulated API server that has one Lease.
     #[derive(Clone, Default)]
-    struct Server {
+    struct SimulatedApiServer {
         lease: Arc<Mutex<Option<Lease>>>,
     }
 
-    impl Server {
+    impl SimulatedApiServer {
         fn client(&self) -> Client {
             let server = self.clone();
             let service = tower::service_fn(move |request: Request<Body>| {
@@ -269,7 +274,7 @@ mod tests {
                 let version =
                     stored.as_ref().and_then(|lease| lease.metadata.resource_version.clone());
                 if lease.metadata.resource_version != version {
-                    return refusal(409, "Conflict");
+                    return error_response(409, "Conflict");
                 }
                 let next = version.map_or(1, |version| version.parse::<u32>().unwrap() + 1);
                 lease.metadata.resource_version = Some(next.to_string());
@@ -277,16 +282,16 @@ mod tests {
             }
             match &*stored {
                 Some(lease) => Response::new(Body::from(serde_json::to_vec(lease).unwrap())),
-                None => refusal(404, "NotFound"),
+                None => error_response(404, "NotFound"),
             }
         }
 
         fn elector(&self, identity: &str, seconds: u64) -> (LeaderElector, LeaderGuard) {
             let guard = LeaderGuard::default();
             let election = ElectionConfig {
-                lease: "test",
+                lease_name: "test",
                 identity: identity.to_owned(),
-                duration: Duration::from_secs(seconds),
+                lease_duration: Duration::from_secs(seconds),
                 field_manager: "test",
             };
             let api = Api::namespaced(self.client(), "berth-system");
@@ -298,7 +303,7 @@ mod tests {
         }
     }
 
-    fn refusal(code: u16, reason: &str) -> Response<Body> {
+    fn error_response(code: u16, reason: &str) -> Response<Body> {
         let status = serde_json::json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
             "status": "Failure", "message": reason, "reason": reason, "code": code});
         let mut response = Response::new(Body::from(serde_json::to_vec(&status).unwrap()));
@@ -307,13 +312,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_candidate_leads_until_it_releases_the_lease() {
-        let server = Server::default();
+    async fn only_one_candidate_is_leader_until_release() {
+        let server = SimulatedApiServer::default();
         let (mut a, a_guard) = server.elector("a", 15);
         let (mut b, b_guard) = server.elector("b", 15);
         assert!(a.try_acquire_or_renew().await);
         assert!(!a_guard.is_leader(), "only run updates the guard");
-        a_guard.set(Instant::now().checked_add(Duration::from_secs(10)));
+        a_guard.set_valid_until(Instant::now().checked_add(Duration::from_secs(10)));
         assert!(!b.try_acquire_or_renew().await, "another candidate holds the Lease");
         assert!(a.try_acquire_or_renew().await, "the holder renews the Lease");
         assert_eq!(server.spec().lease_transitions, Some(0));
@@ -326,13 +331,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() {
-        let server = Server::default();
+    async fn expired_lease_is_acquired_by_another_candidate() {
+        let server = SimulatedApiServer::default();
         let (mut a, a_guard) = server.elector("a", 1);
         let (mut b, _) = server.elector("b", 1);
         assert!(a.try_acquire_or_renew().await);
-        a_guard.set(Instant::now().checked_add(Duration::from_secs(10)));
-        assert!(!b.try_acquire_or_renew().await, "the candidate reads the Lease for the first time");
+        a_guard.set_valid_until(Instant::now().checked_add(Duration::from_secs(10)));
+        assert!(
+            !b.try_acquire_or_renew().await,
+            "the candidate reads the Lease for the first time"
+        );
         tokio::time::sleep(Duration::from_millis(1100)).await;
         assert!(b.try_acquire_or_renew().await, "the Lease has not changed for its duration");
         assert!(!a.try_acquire_or_renew().await, "the renewal of an outdated Lease is a conflict");

@@ -37,7 +37,7 @@ impl FromStr for ListenAddress {
             Some(SocketAddr::new(address.parse().ok()?, port.parse().ok()?))
         };
         let address = text.parse().ok().or_else(parse_unbracketed);
-        address.map(Self::Tcp).ok_or(ListenError::Invalid)
+        address.map(Self::Tcp).ok_or(ListenError::InvalidAddress)
     }
 }
 
@@ -46,14 +46,14 @@ impl FromStr for ListenAddress {
 pub enum ListenError {
     /// The string is neither a TCP address nor a unix socket.
     #[error("must be ADDRESS:PORT or unix:/PATH")]
-    Invalid,
+    InvalidAddress,
     /// The unix socket has a relative path.
     #[error("the path of a unix socket must be absolute")]
     RelativePath,
     /// Other hosts can reach the address.
     #[error(
-        "must be a loopback address, because clients are not authenticated; for clients on other hosts, run a \
-         proxy that authenticates them"
+        "must be a loopback address, because clients are not authenticated; for clients on \
+         other hosts, run a proxy that authenticates them"
     )]
     NotLoopback,
 }
@@ -90,12 +90,12 @@ pub enum ListenSocket {
 }
 
 /// A connection to a client.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+pub trait AsyncStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> AsyncStream for T {}
 
 impl Listener for ListenSocket {
-    type Io = Box<dyn Stream>;
+    type Io = Box<dyn AsyncStream>;
     type Addr = ();
 
     /// Accepts the next connection. Retries a second later if there is no free file descriptor.

@@ -26,10 +26,10 @@ impl IntoResponse for JsonText {
 /// during a request as an error.
 pub async fn serve_json(server: ListenSocket, max_body_bytes: usize, routes: Router) {
     // `axum::serve` never returns.
-    axum::serve(server, router(max_body_bytes, routes)).await.unwrap_or_default();
+    axum::serve(server, build_router(max_body_bytes, routes)).await.unwrap_or_default();
 }
 
-fn router(max_body_bytes: usize, routes: Router) -> Router {
+fn build_router(max_body_bytes: usize, routes: Router) -> Router {
     let routes = routes.fallback(async || plain_response(StatusCode::NOT_FOUND, "not found\n"));
     routes.layer(DefaultBodyLimit::max(max_body_bytes)).layer(from_fn(refuse_unless_post))
 }
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_post_is_answered_and_a_long_body_is_an_error() {
+    async fn other_methods_and_too_long_bodies_are_refused() {
         let json = Some("application/json");
         for (method, path, length, code, kind, allow, text) in [
             ("POST", "/filter", 8, 200, json, None, "{}"),
@@ -73,7 +73,7 @@ mod tests {
             let body = Body::from("x".repeat(length));
             let request = Request::builder().method(method).uri(path).body(body).unwrap();
             let routes = Router::new().route("/filter", post(handler));
-            let (head, body) = router(8, routes).oneshot(request).await.unwrap().into_parts();
+            let (head, body) = build_router(8, routes).oneshot(request).await.unwrap().into_parts();
             let header = |name| head.headers.get(name).map(|value| value.to_str().unwrap());
             assert_eq!(head.status.as_u16(), code, "{method} {path}");
             assert_eq!((header(CONTENT_TYPE), header(ALLOW)), (kind, allow), "{method} {path}");

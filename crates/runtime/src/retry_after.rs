@@ -29,40 +29,40 @@ const MAX_BODY_BYTES: usize = 1 << 14;
 // The message does not contain the remaining time, because a message that changes would be logged and written to
 // conditions again each time.
 #[error("{message} ({code}, retry after {} s)", .retry_after.as_secs())]
-pub struct Busy {
+pub struct RetryAfterRefusal {
     code: u16,
     message: String,
     retry_after: Duration,
     retry_at: Instant,
 }
 
-impl Busy {
+impl RetryAfterRefusal {
     /// Returns the time until the request may be sent again.
     #[must_use]
-    pub fn remaining(&self) -> Duration {
+    pub fn remaining_time(&self) -> Duration {
         self.retry_at.saturating_duration_since(Instant::now())
     }
 }
 
 /// Method and path of a request. Requests that differ only in selectors or `watch` have the same key.
-type Key = (Method, String);
+type RequestKey = (Method, String);
 type ServerResponse = Response<Box<DynBody>>;
 
 /// Layer with the requests that must not be sent before their `Retry-After` is over.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RetryAfterLayer(Arc<Mutex<HashMap<Key, Busy>>>);
+pub(crate) struct RetryAfterLayer(Arc<Mutex<HashMap<RequestKey, RetryAfterRefusal>>>);
 
 impl RetryAfterLayer {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Busy>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RequestKey, RetryAfterRefusal>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn refusal_for(&self, key: &Key) -> Option<Busy> {
+    fn refusal_for(&self, key: &RequestKey) -> Option<RetryAfterRefusal> {
         let mut all = self.lock();
         if all.is_empty() {
             return None;
         }
-        all.retain(|_, busy| !busy.remaining().is_zero());
+        all.retain(|_, busy| !busy.remaining_time().is_zero());
         all.get(key).cloned()
     }
 }
@@ -103,7 +103,7 @@ where
         let (response, refusals) = (self.inner.call(request), self.refusals.clone());
         Box::pin(async move {
             let response = response.await?;
-            let Some(retry_after) = retry_after(&response) else { return Ok(response) };
+            let Some(retry_after) = parse_retry_after(&response) else { return Ok(response) };
             let busy = read_refusal(response, retry_after).await;
             refusals.lock().insert(key, busy.clone());
             Err(busy.into())
@@ -112,7 +112,7 @@ where
 }
 
 /// Returns the `Retry-After` of a refusal. HTTP also allows a date, but API servers send seconds.
-fn retry_after(response: &ServerResponse) -> Option<Duration> {
+fn parse_retry_after(response: &ServerResponse) -> Option<Duration> {
     let code = response.status();
     let text = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
     let is_refusal = code.as_u16() == 429 || code.is_server_error();
@@ -120,7 +120,7 @@ fn retry_after(response: &ServerResponse) -> Option<Duration> {
     Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
 
-async fn read_refusal(response: ServerResponse, retry_after: Duration) -> Busy {
+async fn read_refusal(response: ServerResponse, retry_after: Duration) -> RetryAfterRefusal {
     let retry_at = Instant::now() + retry_after;
     let code = response.status().as_u16();
     let (mut body, mut message) = (response.into_body(), Vec::new());
@@ -132,9 +132,9 @@ async fn read_refusal(response: ServerResponse, retry_after: Duration) -> Busy {
     }
     let message = match serde_json::from_slice::<kube::core::Status>(&message) {
         Ok(status) => status.message,
-        Err(_) => crate::cli::text::one_line(String::from_utf8_lossy(&message).trim()),
+        Err(_) => crate::cli::text::to_single_line(String::from_utf8_lossy(&message).trim()),
     };
-    Busy { code, message, retry_after, retry_at }
+    RetryAfterRefusal { code, message, retry_after, retry_at }
 }
 
 #[cfg(test)]
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     /// Returns a simulated server that answers all requests with this code and header, and counts the requests.
-    fn server(
+    fn test_service(
         code: u16,
         header: Option<&'static str>,
         count: Arc<AtomicUsize>,
@@ -175,7 +175,8 @@ mod tests {
     fn count_sent_requests(code: u16, header: Option<&'static str>) -> usize {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let count: Arc<AtomicUsize> = Arc::default();
-        let client = RetryAfterLayer::default().layer(server(code, header, Arc::clone(&count)));
+        let client =
+            RetryAfterLayer::default().layer(test_service(code, header, Arc::clone(&count)));
         runtime.block_on(async {
             for (method, path) in
                 [("GET", "/a"), ("GET", "/a?watch=true"), ("GET", "/a"), ("PATCH", "/a")]

@@ -31,7 +31,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A set of HTTP pages that a daemon serves.
-pub trait Site: Sized + Send + Sync + 'static {
+pub trait HttpSite: Sized + Send + Sync + 'static {
     /// All pages.
     const PAGES: Pages<Self>;
 }
@@ -51,32 +51,32 @@ impl Page {
     /// Returns the page of a daemon that is healthy (status 200).
     #[must_use]
     pub fn healthy_page() -> Self {
-        Self::text(200, "ok")
+        Self::text_page(200, "ok")
     }
 
     /// Returns the page of a daemon that is not ready (status 503), with the reason.
     #[must_use]
-    pub fn unavailable(reason: &str) -> Self {
-        Self::text(503, reason)
+    pub fn unavailable_page(reason: &str) -> Self {
+        Self::text_page(503, reason)
     }
 
     /// Returns a page of metrics in the format of prometheus-client; status 500 if the metrics could not be encoded.
     #[must_use]
-    pub fn metrics(rendered: Result<String, fmt::Error>) -> Self {
+    pub fn metrics_page(rendered: Result<String, fmt::Error>) -> Self {
         let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
         match rendered {
             Ok(body) => Self { code: 200, content_type, body },
-            Err(error) => Self::text(500, &error.to_string()),
+            Err(error) => Self::text_page(500, &error.to_string()),
         }
     }
 
     /// Returns a page of JSON.
     #[must_use]
-    pub const fn json(body: String) -> Self {
+    pub const fn json_page(body: String) -> Self {
         Self { code: 200, content_type: "application/json", body }
     }
 
-    fn text(code: u16, line: &str) -> Self {
+    fn text_page(code: u16, line: &str) -> Self {
         Self { code, content_type: "text/plain; charset=utf-8", body: format!("{line}\n") }
     }
 }
@@ -91,8 +91,8 @@ impl IntoResponse for Page {
 /// Serves the pages until the future is dropped. If all connections are in use, the oldest connection is closed in
 /// favour of the new one. This prevents a client from blocking a probe of `/healthz`: responses take milliseconds, so
 /// the client of the oldest connection is not reading its response.
-pub async fn serve(mut server: ListenSocket, site: Arc<impl Site>) {
-    let router = router(site);
+pub async fn serve(mut server: ListenSocket, site: Arc<impl HttpSite>) {
+    let router = build_router(site);
     let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         let (stream, ()) = server.accept().await;
@@ -131,10 +131,10 @@ async fn serve_stream(
 }
 
 /// Returns the routes of a site. The path `/`, and each path without a page (404), returns the list of pages.
-fn router<S: Site>(site: Arc<S>) -> Router {
+fn build_router<S: HttpSite>(site: Arc<S>) -> Router {
     let paths = S::PAGES.iter().map(|(path, _)| *path).collect::<Vec<_>>().join("\n");
     let list = |code| {
-        let page = Page::text(code, &paths);
+        let page = Page::text_page(code, &paths);
         move || async move { page }
     };
     let mut router = Router::new().route("/", get(list(200))).fallback(list(404));
@@ -149,7 +149,7 @@ async fn refuse_unless_get(request: Request, next: Next) -> Response {
     if request.method() == Method::GET || request.method() == Method::HEAD {
         return next.run(request).await;
     }
-    ([(ALLOW, "GET, HEAD")], Page::text(405, "only GET is allowed")).into_response()
+    ([(ALLOW, "GET, HEAD")], Page::text_page(405, "only GET is allowed")).into_response()
 }
 
 #[cfg(test)]
@@ -162,12 +162,12 @@ mod tests {
     use super::*;
 
     /// A site with a page that is larger than the kernel's socket buffer.
-    struct Large;
+    struct LargeSite;
 
-    impl Site for Large {
+    impl HttpSite for LargeSite {
         const PAGES: Pages<Self> = &[
             ("/healthz", |_| Page::healthy_page()),
-            ("/report", |_| Page::json("x".repeat(16 << 20))),
+            ("/report", |_| Page::json_page("x".repeat(16 << 20))),
         ];
     }
 
@@ -177,7 +177,7 @@ mod tests {
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            tokio::spawn(serve(ListenSocket::Tcp(listener), Arc::new(Large)));
+            tokio::spawn(serve(ListenSocket::Tcp(listener), Arc::new(LargeSite)));
             let mut idle = Vec::new();
             for _ in 0..3 * MAX_CONNECTIONS {
                 let mut client = TcpStream::connect(address).await.unwrap();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_path_that_does_not_exist_lists_the_others_and_only_get_is_answered() {
+    async fn unknown_path_lists_all_pages_and_only_get_is_allowed() {
         for (method, path, code, allow, text) in [
             ("GET", "/healthz", 200, None, "ok\n"),
             ("GET", "/", 200, None, "/healthz\n/report\n"),
@@ -210,7 +210,7 @@ mod tests {
             ("POST", "/nowhere", 405, Some("GET, HEAD"), "only GET is allowed\n"),
         ] {
             let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
-            let response = router(Arc::new(Large)).oneshot(request).await.unwrap();
+            let response = build_router(Arc::new(LargeSite)).oneshot(request).await.unwrap();
             let (head, body) = response.into_parts();
             let allowed = head.headers.get(ALLOW).map(|allow| allow.to_str().unwrap());
             assert_eq!((head.status.as_u16(), allowed), (code, allow), "{method} {path}");

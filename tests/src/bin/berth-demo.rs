@@ -34,7 +34,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let screen = Screen::default();
-    match demo(&screen, &arguments) {
+    match run_demo(&screen, &arguments) {
         Ok(code) => code,
         Err(error) => {
             screen.print(&format!("berth-demo: {error:#}\n"));
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
+fn run_demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let logs = repository().join(format!("target/demo/{now}"));
     fs::create_dir_all(&logs).with_context(|| logs.display().to_string())?;
@@ -63,7 +63,7 @@ fn demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
         let (stop_sender, stop_receiver) = std::sync::mpsc::channel::<()>();
         let (temporary, logs) = (folder.path(), logs.as_path());
         let work = scope.spawn(move || {
-            let result = show(screen, arguments, temporary, logs, &stop_receiver);
+            let result = run_steps(screen, arguments, temporary, logs, &stop_receiver);
             end.send(()).unwrap_or_default();
             result
         });
@@ -104,7 +104,7 @@ async fn wait_for_end(work: oneshot::Receiver<()>) -> bool {
     }
 }
 
-fn show(
+fn run_steps(
     screen: &Screen,
     arguments: &Arguments,
     folder: &Path,
@@ -127,7 +127,7 @@ fn show(
         screen.print_step("no problem found");
     }
     if !arguments.once {
-        let kubectl = kubectl(&demo)?;
+        let kubectl = kubectl_commands(&demo)?;
         screen.print(&format!(
             "\nThe demo runs until Ctrl-C:\n{kubectl}\n\n  kubectl get inode,tcluster,vmi -A\n\n"
         ));
@@ -138,7 +138,7 @@ fn show(
 }
 
 /// Returns shell commands that configure kubectl in another terminal.
-fn kubectl(demo: &Demo<'_>) -> Result<String> {
+fn kubectl_commands(demo: &Demo<'_>) -> Result<String> {
     let plane = demo.plane();
     let assets: PathBuf = plane.assets().canonicalize()?;
     Ok(format!(

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions of other projects, as far as tests need them.
+//! CustomResourceDefinitions of other projects that tests need.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,15 +16,15 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
-    pub fn define(&self, group: &str, version: &str, kind: &str, plural: &str) -> Result<()> {
-        self.define_in(group, version, kind, plural, "Namespaced")
+    pub fn define_kind(&self, group: &str, version: &str, kind: &str, plural: &str) -> Result<()> {
+        self.define_kind_in_scope(group, version, kind, plural, "Namespaced")
     }
 
     /// Defines a kind in the given scope whose schema accepts any content.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
-    pub fn define_in(
+    pub fn define_kind_in_scope(
         &self,
         group: &str,
         version: &str,
@@ -50,9 +50,9 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
-    pub fn define_attachments(&self) -> Result<()> {
+    pub fn define_network_attachments(&self) -> Result<()> {
         let plural = "network-attachment-definitions";
-        self.define("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", plural)
+        self.define_kind("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", plural)
     }
 
     /// Defines the MachineDeployment kind from the files of `deploy/`.

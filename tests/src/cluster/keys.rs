@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::HOST_GATEWAY;
 
 /// Token of the administrator.
-pub const ADMIN: &str = "admin-of-the-tests";
+pub const ADMIN_TOKEN: &str = "admin-of-the-tests";
 
 /// Arguments of openssl for a new key and certificate.
 const NEW_CERTIFICATE: [&str; 7] =
@@ -22,10 +22,10 @@ const NEW_CERTIFICATE: [&str; 7] =
 pub(super) struct Keys {
     pub(super) authority: PathBuf,
     pub(super) authority_key: PathBuf,
-    pub(super) certificate: PathBuf,
-    pub(super) key: PathBuf,
-    pub(super) accounts: PathBuf,
-    pub(super) accounts_public: PathBuf,
+    pub(super) server_certificate: PathBuf,
+    pub(super) server_key: PathBuf,
+    pub(super) service_account_key: PathBuf,
+    pub(super) service_account_public_key: PathBuf,
     pub(super) tokens: PathBuf,
 }
 
@@ -35,10 +35,10 @@ impl Keys {
         Self {
             authority: folder.join("ca.crt"),
             authority_key: folder.join("ca.key"),
-            certificate: folder.join("server.crt"),
-            key: folder.join("server.key"),
-            accounts: folder.join("accounts.key"),
-            accounts_public: folder.join("accounts.pub"),
+            server_certificate: folder.join("server.crt"),
+            server_key: folder.join("server.key"),
+            service_account_key: folder.join("accounts.key"),
+            service_account_public_key: folder.join("accounts.pub"),
             tokens: folder.join("tokens.csv"),
         }
     }
@@ -46,9 +46,9 @@ impl Keys {
     /// Creates the files.
     pub(super) fn create_in_folder(folder: &Path) -> Result<Self> {
         let keys = Self::in_folder(folder);
-        let authority = path(&keys.authority)?;
-        let authority_key = path(&keys.authority_key)?;
-        openssl(
+        let authority = path_str(&keys.authority)?;
+        let authority_key = path_str(&keys.authority_key)?;
+        run_openssl(
             &[
                 &["req", "-x509"],
                 &NEW_CERTIFICATE[..],
@@ -73,41 +73,49 @@ impl Keys {
             "-subj",
             "/CN=kube-apiserver",
             "-out",
-            path(&keys.certificate)?,
+            path_str(&keys.server_certificate)?,
             "-keyout",
-            path(&keys.key)?,
+            path_str(&keys.server_key)?,
         ];
-        openssl(&[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &arguments].concat())?;
-        openssl(&["genrsa", "-out", path(&keys.accounts)?, "2048"])?;
-        openssl(&[
+        run_openssl(&[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &arguments].concat())?;
+        run_openssl(&["genrsa", "-out", path_str(&keys.service_account_key)?, "2048"])?;
+        run_openssl(&[
             "rsa",
             "-in",
-            path(&keys.accounts)?,
+            path_str(&keys.service_account_key)?,
             "-pubout",
             "-out",
-            path(&keys.accounts_public)?,
+            path_str(&keys.service_account_public_key)?,
         ])?;
         let node = |number: u8| {
             format!("node-{number},system:node:rack1-{number},node-{number},\"system:nodes\"\n")
         };
         let nodes: String = (0..=99).map(node).collect();
-        fs::write(&keys.tokens, format!("{ADMIN},admin,admin,\"system:masters\"\n{nodes}"))?;
+        fs::write(&keys.tokens, format!("{ADMIN_TOKEN},admin,admin,\"system:masters\"\n{nodes}"))?;
         Ok(keys)
     }
 
     /// Creates a client certificate and its key. API servers read the user and the group from the certificate.
-    pub(super) fn client(&self, file: &Path, user: &str, group: &str) -> Result<[PathBuf; 2]> {
+    pub(super) fn create_client_certificate(
+        &self,
+        file: &Path,
+        user: &str,
+        group: &str,
+    ) -> Result<[PathBuf; 2]> {
         let [certificate, key] = ["crt", "key"].map(|ending| file.with_extension(ending));
-        let signed = ["-CA", path(&self.authority)?, "-CAkey", path(&self.authority_key)?];
+        let signed = ["-CA", path_str(&self.authority)?, "-CAkey", path_str(&self.authority_key)?];
         let subject = format!("/O={group}/CN={user}");
-        let arguments = ["-subj", &subject, "-out", path(&certificate)?, "-keyout", path(&key)?];
+        let arguments =
+            ["-subj", &subject, "-out", path_str(&certificate)?, "-keyout", path_str(&key)?];
         let client = ["-addext", "basicConstraints=critical,CA:FALSE"];
-        openssl(&[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &client, &arguments].concat())?;
+        run_openssl(
+            &[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &client, &arguments].concat(),
+        )?;
         Ok([certificate, key])
     }
 
     /// Writes a kubeconfig.
-    pub(super) fn kubeconfig(&self, file: &Path, server: &str, token: &str) -> Result<()> {
+    pub(super) fn write_kubeconfig(&self, file: &Path, server: &str, token: &str) -> Result<()> {
         use base64::Engine as _;
         let authority =
             base64::engine::general_purpose::STANDARD.encode(fs::read(&self.authority)?);
@@ -121,11 +129,11 @@ impl Keys {
     }
 }
 
-fn path(path: &Path) -> Result<&str> {
+fn path_str(path: &Path) -> Result<&str> {
     path.to_str().context("the path is not valid UTF-8")
 }
 
-fn openssl(arguments: &[&str]) -> Result<()> {
+fn run_openssl(arguments: &[&str]) -> Result<()> {
     let done =
         Command::new("openssl").args(arguments).output().context("openssl (package openssl)")?;
     ensure!(

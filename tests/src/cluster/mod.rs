@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use crate::running::Running;
 use crate::wait;
-pub use keys::ADMIN;
+pub use keys::ADMIN_TOKEN;
 use keys::Keys;
 pub use objects::{CLUSTER_DNS, condition, registered_node};
 
@@ -59,28 +59,28 @@ impl fmt::Display for Version {
 
 /// Options of a control plane.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Parts {
+pub struct ControlPlaneOptions {
     /// Starts the controller manager and a scheduler, which tests need if pods are created by controllers, objects
     /// are garbage-collected or pods get tokens.
-    pub controllers: bool,
+    pub has_controllers: bool,
     /// Writes an audit log of all requests to `audit.log` in the folder.
-    pub audit: bool,
+    pub has_audit_log: bool,
 }
 
 /// Address range of Services; the API server has the first address.
-const SERVICES: &str = "10.96.0.0/16";
+const SERVICE_CIDR: &str = "10.96.0.0/16";
 /// Address at which emulated hosts reach this machine's loopback.
 pub const HOST_GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 /// Time limit for a program to become ready.
-const READY: Duration = Duration::from_secs(120);
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
 impl ControlPlane {
     /// Starts a control plane, and waits until the control plane is ready.
     ///
     /// # Errors
     /// Fails if the programs are missing or do not start; the error message has the end of their log.
-    pub fn start(parts: Parts) -> Result<Self> {
-        let assets = assets()?;
+    pub fn start(parts: ControlPlaneOptions) -> Result<Self> {
+        let assets = find_assets()?;
         let folder = tempfile::tempdir()?;
         let path = folder.path();
         let keys = Keys::create_in_folder(path)?;
@@ -99,7 +99,7 @@ impl ControlPlane {
                 format!("--initial-cluster=default=http://127.0.0.1:{peer}"),
             ],
         )?;
-        let version = version_of(&assets)?;
+        let version = read_version(&assets)?;
         let mut plane = Self {
             scheduler: None,
             controllers: Vec::new(),
@@ -112,11 +112,15 @@ impl ControlPlane {
             folder,
             last_output: Mutex::default(),
         };
-        keys.kubeconfig(&plane.kubeconfig(), &format!("https://127.0.0.1:{port}"), ADMIN)?;
+        keys.write_kubeconfig(
+            &plane.kubeconfig(),
+            &format!("https://127.0.0.1:{port}"),
+            ADMIN_TOKEN,
+        )?;
         plane.start_server()?;
-        plane.add_dns()?;
-        if parts.controllers {
-            plane.start_controllers(&keys)?;
+        plane.create_dns_service()?;
+        if parts.has_controllers {
+            plane.start_controller_manager(&keys)?;
         }
         Ok(plane)
     }
@@ -132,14 +136,14 @@ impl ControlPlane {
             "kube-apiserver",
             &self.server_command,
         )?);
-        wait::until("kube-apiserver is ready", READY, || {
+        wait::wait_until("kube-apiserver is ready", READY_TIMEOUT, || {
             // The server reports ready only after its default roles and namespaces exist.
             let ready = self.kubectl(&["get", "--raw", "/readyz"]);
             let ready =
                 ready.and_then(|_| self.kubectl(&["get", "namespace", "default", "kube-system"]));
             ready
                 .map(drop)
-                .map_err(|error| format!("{error:#}\n{}", self.log("kube-apiserver")).into())
+                .map_err(|error| format!("{error:#}\n{}", self.log_tail("kube-apiserver")).into())
         })
     }
 
@@ -148,7 +152,7 @@ impl ControlPlane {
         self.server = None;
     }
 
-    fn start_controllers(&mut self, keys: &Keys) -> Result<()> {
+    fn start_controller_manager(&mut self, keys: &Keys) -> Result<()> {
         let kubeconfig = self.kubeconfig().display().to_string();
         let manager = [
             format!("--kubeconfig={kubeconfig}"),
@@ -156,7 +160,7 @@ impl ControlPlane {
             format!("--secure-port={}", free_ports::<1>()?[0]),
             "--bind-address=127.0.0.1".to_owned(),
             "--use-service-account-credentials".to_owned(),
-            format!("--service-account-private-key-file={}", keys.accounts.display()),
+            format!("--service-account-private-key-file={}", keys.service_account_key.display()),
             format!("--root-ca-file={}", keys.authority.display()),
             // The controller manager signs CertificateSigningRequests with this key.
             format!("--cluster-signing-cert-file={}", keys.authority.display()),
@@ -237,11 +241,11 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub fn kubeconfig_for(&self, name: &str, token: &str, from_hosts: bool) -> Result<PathBuf> {
+    pub fn write_kubeconfig(&self, name: &str, token: &str, from_hosts: bool) -> Result<PathBuf> {
         let address = if from_hosts { HOST_GATEWAY } else { Ipv4Addr::LOCALHOST };
         let file = self.folder.path().join(format!("{name}.kubeconfig"));
         let keys = Keys::in_folder(self.folder.path());
-        keys.kubeconfig(&file, &format!("https://{address}:{}", self.port), token)?;
+        keys.write_kubeconfig(&file, &format!("https://{address}:{}", self.port), token)?;
         Ok(file)
     }
 
@@ -250,8 +254,12 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails if openssl fails.
-    pub fn certificate_for(&self, name: &str, user: &str, group: &str) -> Result<[PathBuf; 2]> {
-        Keys::in_folder(self.folder.path()).client(&self.folder.path().join(name), user, group)
+    pub fn create_certificate(&self, name: &str, user: &str, group: &str) -> Result<[PathBuf; 2]> {
+        Keys::in_folder(self.folder.path()).create_client_certificate(
+            &self.folder.path().join(name),
+            user,
+            group,
+        )
     }
 
     /// Runs kubectl as administrator and returns its standard output.
@@ -315,7 +323,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`], also if the object does not exist.
-    pub fn get(&self, arguments: &[&str]) -> Result<Value> {
+    pub fn get_json(&self, arguments: &[&str]) -> Result<Value> {
         let text = self.kubectl(&[&["get", "-o", "json"], arguments].concat())?;
         Ok(serde_json::from_str(&text)?)
     }
@@ -326,11 +334,11 @@ impl ControlPlane {
     /// Fails if there is no value within the time limit. The error message has the last output of kubectl.
     pub fn wait_until<T>(
         &self,
-        what: &str,
+        description: &str,
         timeout: Duration,
         mut answer: impl FnMut(&Self) -> Option<T>,
     ) -> Result<T> {
-        wait::until(what, timeout, || {
+        wait::wait_until(description, timeout, || {
             answer(self).ok_or_else(|| {
                 self.last_output.lock().map(|last| last.clone()).unwrap_or_default().into()
             })
@@ -339,7 +347,7 @@ impl ControlPlane {
 
     /// Returns the end of a program's log.
     #[must_use]
-    pub fn log(&self, program: &str) -> String {
+    pub fn log_tail(&self, program: &str) -> String {
         let log = fs::read(self.folder.path().join(format!("{program}.log"))).unwrap_or_default();
         String::from_utf8_lossy(log.get(log.len().saturating_sub(3000)..).unwrap_or_default())
             .into_owned()
@@ -350,7 +358,7 @@ fn server_flags(
     keys: &Keys,
     folder: &Path,
     version: Version,
-    parts: Parts,
+    parts: ControlPlaneOptions,
     etcd: u16,
     port: u16,
 ) -> Result<Vec<String>> {
@@ -361,22 +369,22 @@ fn server_flags(
         // cluster has such an endpoint.
         "--advertise-address=192.0.2.1".to_owned(),
         format!("--secure-port={port}"),
-        format!("--tls-cert-file={}", keys.certificate.display()),
-        format!("--tls-private-key-file={}", keys.key.display()),
+        format!("--tls-cert-file={}", keys.server_certificate.display()),
+        format!("--tls-private-key-file={}", keys.server_key.display()),
         format!("--client-ca-file={}", keys.authority.display()),
         "--authorization-mode=Node,RBAC".to_owned(),
         format!("--token-auth-file={}", keys.tokens.display()),
         "--service-account-issuer=https://berth.test".to_owned(),
-        format!("--service-account-key-file={}", keys.accounts_public.display()),
-        format!("--service-account-signing-key-file={}", keys.accounts.display()),
-        format!("--service-cluster-ip-range={SERVICES}"),
+        format!("--service-account-key-file={}", keys.service_account_public_key.display()),
+        format!("--service-account-signing-key-file={}", keys.service_account_key.display()),
+        format!("--service-cluster-ip-range={SERVICE_CIDR}"),
         "--enable-admission-plugins=NodeRestriction".to_owned(),
     ];
     if version < Version(1, 21) {
         // Tokens of pods are bound to the pod and its node.
         flags.push("--feature-gates=BoundServiceAccountTokenVolume=true".to_owned());
     }
-    if parts.audit {
+    if parts.has_audit_log {
         let policy = folder.join("audit-policy.yaml");
         fs::write(
             &policy,
@@ -397,7 +405,7 @@ fn start_program(assets: &Path, folder: &Path, name: &str, flags: &[String]) -> 
 }
 
 /// Returns the folder of the Kubernetes programs.
-fn assets() -> Result<PathBuf> {
+fn find_assets() -> Result<PathBuf> {
     if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS") {
         let folder = PathBuf::from(folder);
         for name in ["etcd", "kube-apiserver", "kubectl"] {
@@ -419,7 +427,7 @@ fn assets() -> Result<PathBuf> {
 }
 
 /// Parses the version of kube-apiserver from text like `Kubernetes v1.20.2`.
-fn version_of(assets: &Path) -> Result<Version> {
+fn read_version(assets: &Path) -> Result<Version> {
     let output = Command::new(assets.join("kube-apiserver")).arg("--version").output()?;
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
     let version = output.lines().find_map(|line| {

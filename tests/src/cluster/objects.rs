@@ -1,5 +1,5 @@
 //! Objects in a cluster with agents: the objects of `deploy/`, Nodes as kubelets register them, and edits of
-//! InfraNodes as an operator makes them.
+//! InfraNodes as an operator edits them.
 
 use std::path::Path;
 
@@ -46,7 +46,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
-    pub fn add_dns(&self) -> Result<()> {
+    pub fn create_dns_service(&self) -> Result<()> {
         let label = "kubernetes.io/metadata.name=kube-system";
         self.kubectl(&["label", "namespace", "kube-system", label, "--overwrite"])?;
         let port = |name: &str, protocol: &str| json!({"name": name, "port": 53, "protocol": protocol, "targetPort": 53});
@@ -66,7 +66,7 @@ impl ControlPlane {
     /// # Errors
     /// Fails like [`Self::kubectl`].
     pub fn apply_file(&self, file: &Path) -> Result<()> {
-        // kubectl before 1.25 does not know validation rules in CRDs.
+        // kubectl before 1.25 does not support validation rules in CRDs.
         let file = file.display().to_string();
         self.kubectl(&["apply", "--validate=false", "-f", &file]).map(drop)
     }
@@ -75,12 +75,12 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
-    pub fn make_node(&self, name: &str) -> Result<()> {
+    pub fn create_node(&self, name: &str) -> Result<()> {
         let node = registered_node(name);
         self.kubectl_with(&self.kubeconfig(), &["create", "-f", "-"], &node.to_string())?;
         // A client that creates a Node may set its status. This update sets it again, as kubelets do repeatedly.
         let path = format!("/api/v1/nodes/{name}/status");
-        let mut current = self.get(&["node", name])?;
+        let mut current = self.get_json(&["node", name])?;
         current["status"] = node["status"].clone();
         // The controllers update the Node too, so the update is sent without a resource version.
         current["metadata"]["resourceVersion"].take();
@@ -93,7 +93,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
-    pub fn token_of(&self, account: &str) -> Result<String> {
+    pub fn create_token(&self, account: &str) -> Result<String> {
         let path = format!("/api/v1/namespaces/berth-system/serviceaccounts/{account}/token");
         let request = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
@@ -101,14 +101,16 @@ impl ControlPlane {
         let create = ["create", "--raw", &path, "-f", "-"];
         let answer = self.kubectl_with(&self.kubeconfig(), &create, &request.to_string())?;
         let answer: Value = serde_json::from_str(&answer)?;
-        let token = answer["status"]["token"].as_str().context("the response to the TokenRequest has no token")?;
+        let token = answer["status"]["token"]
+            .as_str()
+            .context("the response to the TokenRequest has no token")?;
         Ok(token.to_owned())
     }
 
     /// Returns an InfraNode, or null if the InfraNode does not exist.
     #[must_use]
     pub fn infra_node(&self, name: &str) -> Value {
-        self.get(&["infranode", name]).unwrap_or_default()
+        self.get_json(&["infranode", name]).unwrap_or_default()
     }
 
     /// Changes the spec of an InfraNode as an operator does.

@@ -10,13 +10,13 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{ControlPlane, READY, Version, free_ports, start_program};
+use super::{ControlPlane, READY_TIMEOUT, Version, free_ports, start_program};
 use crate::repository;
 use crate::running::Running;
 use crate::wait;
 
 impl ControlPlane {
-    /// Starts a kube-scheduler in a control plane without [`Parts::controllers`](super::Parts::controllers). The
+    /// Starts a kube-scheduler in a control plane without [`has_controllers`](super::ControlPlaneOptions::has_controllers). The
     /// controllers would mark Nodes without a kubelet as not ready. `configuration` replaces the default
     /// configuration, and must contain the path of the kubeconfig.
     ///
@@ -27,14 +27,17 @@ impl ControlPlane {
         let flags = self.scheduler_flags(configuration, port);
         let mut scheduler =
             start_program(&self.assets, self.folder.path(), "kube-scheduler", &flags)?;
-        let listens = wait::until("kube-scheduler listens", READY, || {
-            match TcpStream::connect(("127.0.0.1", port)) {
-                Ok(_) => Ok(true),
-                Err(_) if matches!(scheduler.process.try_wait(), Ok(Some(_))) => Ok(false),
-                Err(error) => Err(error.to_string().into()),
-            }
-        })?;
-        ensure!(listens, "kube-scheduler exited at startup\n{}", self.log("kube-scheduler"));
+        let listens =
+            wait::wait_until(
+                "kube-scheduler listens",
+                READY_TIMEOUT,
+                || match TcpStream::connect(("127.0.0.1", port)) {
+                    Ok(_) => Ok(true),
+                    Err(_) if matches!(scheduler.process.try_wait(), Ok(Some(_))) => Ok(false),
+                    Err(error) => Err(error.to_string().into()),
+                },
+            )?;
+        ensure!(listens, "kube-scheduler exited at startup\n{}", self.log_tail("kube-scheduler"));
         self.scheduler = Some(scheduler);
         Ok(())
     }

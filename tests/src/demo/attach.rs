@@ -13,11 +13,11 @@ use crate::host::Host;
 
 /// Common subnet of all VMs, also of VMs of different tenants: a failed ping between tenants is therefore not
 /// caused by a missing route.
-const SUBNET: &str = "10.20.0";
+const SUBNET_PREFIX: &str = "10.20.0";
 /// Last byte of the first VM address; lower addresses are for gateways.
 const FIRST_VM_ADDRESS: usize = 11;
 
-/// Addresses of VMs. Each VM keeps its address as long as the demo lasts, on any host.
+/// Addresses of VMs. The address of a VM stays the same until the demo ends, on any host.
 #[derive(Debug, Default)]
 pub(super) struct Addresses(BTreeMap<String, usize>);
 
@@ -26,7 +26,7 @@ impl Addresses {
     pub(super) fn address_of_vm(&mut self, namespace: &str, name: &str) -> String {
         let next = self.0.len();
         let place = self.0.entry(format!("{namespace}/{name}")).or_insert(next);
-        format!("{SUBNET}.{}", FIRST_VM_ADDRESS + *place)
+        format!("{SUBNET_PREFIX}.{}", FIRST_VM_ADDRESS + *place)
     }
 }
 
@@ -38,8 +38,10 @@ impl Addresses {
 pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<()> {
     let Vm { namespace, name, pod_uid, address, network, .. } = vm;
     let (space, definition) = network.split_once('/').context("the VM has no second network")?;
-    let object = plane.get(&["network-attachment-definitions", "-n", space, definition])?;
-    let configuration = object["spec"]["config"].as_str().context("the NetworkAttachmentDefinition has no spec.config")?;
+    let object = plane.get_json(&["network-attachment-definitions", "-n", space, definition])?;
+    let configuration = object["spec"]["config"]
+        .as_str()
+        .context("the NetworkAttachmentDefinition has no spec.config")?;
     host.run_checked(&format!(
         "set -e
          file=/run/{name}.json
@@ -47,12 +49,12 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
          sandbox=$(ctr -n k8s.io containers list -q \
            'labels.\"io.kubernetes.pod.uid\"=={pod_uid},labels.\"io.cri-containerd.kind\"==sandbox')
          pid=$(ctr -n k8s.io tasks list | awk -v of=\"$sandbox\" '$1 == of {{ print $2 }}')
-         # What a pod before this one had is gone with it.
+         # The network of the VM's former pod was deleted with that pod.
          umount /run/netns/{name} 2>/dev/null || true
          rm -f /run/netns/{name}
          ip netns attach {name} $pid
          own=$(stat -L -c %i /run/netns/{name})
-         # Multus takes it off when the pod ends.
+         # Multus removes the network when the pod ends.
          setsid sh -c \"while [ -d /proc/$pid ]; do sleep 1; done
            [ \\$(stat -L -c %i /run/netns/{name}) != $own ] || {{ umount /run/netns/{name} && rm /run/netns/{name}; }}\" \
            </dev/null >/dev/null 2>&1 &
@@ -75,7 +77,7 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
 ///
 /// # Errors
 /// Fails if a ping could not be sent, or if the output of ping cannot be parsed.
-pub(super) fn pings(
+pub(super) fn send_pings(
     host: &mut Host,
     from: &[&Vm],
     all: &[Vm],
@@ -103,5 +105,8 @@ pub(super) fn pings(
         };
         Some((answer.0, answer.1, is_answered))
     };
-    output.lines().map(|line| read(line).with_context(|| format!("unexpected result of a ping: `{line}`"))).collect()
+    output
+        .lines()
+        .map(|line| read(line).with_context(|| format!("unexpected result of a ping: `{line}`")))
+        .collect()
 }

@@ -37,7 +37,7 @@ pub(super) struct Vm {
     /// NUMA zones of the exclusive CPUs.
     pub(super) zones: Vec<u32>,
     /// Exclusive CPUs in the kubelet's own checkpoint.
-    pub(super) checkpoint: Option<CpuSet>,
+    pub(super) checkpoint_cpus: Option<CpuSet>,
     /// Allocated huge pages in bytes.
     pub(super) hugepages: u64,
     /// NetworkAttachmentDefinition of its second interface, as `namespace/name`.
@@ -60,19 +60,19 @@ pub(super) struct ClusterState {
     /// Pings: source, destination, and true if there was an answer.
     pub(super) pings: Vec<(String, String, bool)>,
     /// Pods that a kubelet has refused since the start: name and reason.
-    pub(super) refused: Vec<String>,
+    pub(super) refused_pods: Vec<String>,
     /// Holder of the Lease of `berth-scheduler`, which binds the pods.
     pub(super) scheduler: String,
 }
 
 /// Reasons with which a kubelet refuses a pod.
-const REFUSALS: [&str; 4] =
+const REFUSAL_REASONS: [&str; 4] =
     ["UnexpectedAdmissionError", "TopologyAffinityError", "OutOf", "NodeAffinity"];
 
 /// Returns true if a kubelet refused a pod for this reason.
 #[must_use]
 pub(super) fn is_refusal(reason: &str) -> bool {
-    REFUSALS.iter().any(|word| reason.starts_with(word))
+    REFUSAL_REASONS.iter().any(|word| reason.starts_with(word))
 }
 
 impl ClusterState {
@@ -83,7 +83,7 @@ impl ClusterState {
 
     /// Returns a description of each failed check; empty if all checks pass.
     #[must_use]
-    pub(super) fn problems(&self) -> Vec<String> {
+    pub(super) fn find_problems(&self) -> Vec<String> {
         let mut all = Vec::new();
         for kind in &HOSTS {
             self.check_host(kind, &mut all);
@@ -106,7 +106,7 @@ impl ClusterState {
         if self.pings.len() != pairs {
             all.push(format!("{} of {pairs} pings were sent", self.pings.len()));
         }
-        let refused = self.refused.iter();
+        let refused = self.refused_pods.iter();
         all.extend(refused.map(|pod| format!("a kubelet refused {pod}")));
         if self.scheduler.is_empty() {
             all.push("no process holds the Lease kube-system/berth-scheduler".to_owned());
@@ -188,9 +188,9 @@ impl ClusterState {
         }
         match &vm.cpus {
             None => all.push(format!("{name} has no exclusive CPUs")),
-            Some(cpus) if Some(cpus) != vm.checkpoint.as_ref() => {
+            Some(cpus) if Some(cpus) != vm.checkpoint_cpus.as_ref() => {
                 let checkpoint =
-                    vm.checkpoint.as_ref().map(ToString::to_string).unwrap_or_default();
+                    vm.checkpoint_cpus.as_ref().map(ToString::to_string).unwrap_or_default();
                 all.push(format!(
                     "{name}: the report has CPUs {cpus}, the kubelet's checkpoint has {checkpoint}"
                 ));
@@ -215,7 +215,10 @@ impl ClusterState {
         for vm in &self.vms {
             for cpu in vm.cpus.iter().flat_map(CpuSet::iter) {
                 if let Some(other) = owners.insert((&vm.host, cpu), &vm.name) {
-                    all.push(format!("CPU {cpu} of {} is allocated to {other} and {}", vm.host, vm.name));
+                    all.push(format!(
+                        "CPU {cpu} of {} is allocated to {other} and {}",
+                        vm.host, vm.name
+                    ));
                 }
             }
         }
@@ -238,7 +241,7 @@ mod tests {
     }
 
     fn has_problem(cluster_state: &ClusterState, words: &str) -> bool {
-        cluster_state.problems().iter().any(|problem| problem.contains(words))
+        cluster_state.find_problems().iter().any(|problem| problem.contains(words))
     }
 
     #[test]
@@ -263,7 +266,7 @@ mod tests {
             has_problem(&cluster_state, "db does not reach web")
                 && !has_problem(&cluster_state, "web does not reach db")
         );
-        cluster_state.refused = vec!["cluster-bank/db: TopologyAffinityError".to_owned()];
+        cluster_state.refused_pods = vec!["cluster-bank/db: TopologyAffinityError".to_owned()];
         assert!(has_problem(&cluster_state, "refused cluster-bank/db"));
     }
 
@@ -277,17 +280,17 @@ mod tests {
         assert!(has_problem(&cluster_state, "a has no exclusive CPUs"));
         for vm in &mut cluster_state.vms {
             vm.cpus = "2-3".parse().ok();
-            vm.checkpoint.clone_from(&vm.cpus);
+            vm.checkpoint_cpus.clone_from(&vm.cpus);
             vm.zones = vec![1];
         }
         assert!(
             has_problem(&cluster_state, "CPU 2 of rack1-31 is allocated to a and b"),
             "{:?}",
-            cluster_state.problems()
+            cluster_state.find_problems()
         );
         cluster_state.vms[1].host = "rack1-33".to_owned();
         assert!(!has_problem(&cluster_state, "CPU 2"));
-        cluster_state.vms[1].checkpoint = "1-2".parse().ok();
+        cluster_state.vms[1].checkpoint_cpus = "1-2".parse().ok();
         assert!(has_problem(&cluster_state, "checkpoint has 1-2"));
         cluster_state.vms[0].zones = vec![0, 1];
         assert!(has_problem(&cluster_state, "not one zone"));

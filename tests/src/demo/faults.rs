@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use super::hosts::{DemoHost, HOSTS, InstallMethod};
-use super::{Demo, EMULATION_TIMEOUT, Failures, deployed, observe, tables};
+use super::{Demo, EMULATION_TIMEOUT, FailedPods, manifests, observe, tables};
 use crate::cluster::{HOST_GATEWAY, condition};
 use crate::package;
 
@@ -52,7 +52,7 @@ impl Demo<'_> {
     /// Fails at the first fault from which the cluster does not recover.
     pub fn run_faults(&mut self) -> Result<String> {
         let mut outcomes = FaultOutcomes::new();
-        let pings = self.begin_pings()?;
+        let pings = self.start_pings()?;
         let title = format!("the API server is stopped for {} s", API_SERVER_DOWNTIME.as_secs());
         self.run_fault(&mut outcomes, &title, Self::restart_api_server)?;
         self.run_fault(&mut outcomes, "kube-scheduler is killed", Self::kill_scheduler)?;
@@ -63,38 +63,50 @@ impl Demo<'_> {
             Self::restart_controllers,
         )?;
         self.run_fault(&mut outcomes, "agents are restarted in turn", Self::restart_agents)?;
-        self.run_fault(&mut outcomes, "an agent's package is upgraded", Self::upgrade_package)?;
-        self.run_fault(&mut outcomes, "pings during these faults", |this| this.end_pings(&pings))?;
+        self.run_fault(
+            &mut outcomes,
+            "an agent's package is upgraded",
+            Self::upgrade_agent_package,
+        )?;
+        self.run_fault(&mut outcomes, "pings during these faults", |this| this.stop_pings(&pings))?;
         self.run_fault(
             &mut outcomes,
             "HostProfile density is edited and reverted",
             Self::edit_profile,
         )?;
-        self.run_fault(&mut outcomes, &format!("tenant {ADDED_TENANT} is added"), Self::add_tenant)?;
-        self.run_fault(&mut outcomes, &format!("tenant {ADDED_TENANT} is removed"), Self::remove_tenant)?;
+        self.run_fault(
+            &mut outcomes,
+            &format!("tenant {ADDED_TENANT} is added"),
+            Self::add_tenant,
+        )?;
+        self.run_fault(
+            &mut outcomes,
+            &format!("tenant {ADDED_TENANT} is removed"),
+            Self::remove_tenant,
+        )?;
         self.run_fault(&mut outcomes, &format!("{DRAINED_HOST} is drained"), Self::drain_host)?;
-        self.run_fault(&mut outcomes, &format!("{LOST_HOST} loses power"), Self::fail_host)?;
-        self.run_fault(&mut outcomes, &format!("{LOST_HOST} is powered on"), Self::recover_host)?;
+        self.run_fault(&mut outcomes, &format!("{LOST_HOST} loses power"), Self::power_off_host)?;
+        self.run_fault(&mut outcomes, &format!("{LOST_HOST} is powered on"), Self::power_on_host)?;
         let rows = outcomes.into_iter().map(Vec::from).collect();
-        Ok(tables::table("Faults and outcomes", &["FAULT", "OUTCOME"], rows))
+        Ok(tables::render_table("Faults and outcomes", &["FAULT", "OUTCOME"], rows))
     }
 
     fn run_fault(
         &mut self,
         outcomes: &mut FaultOutcomes,
         title: &str,
-        act: impl FnOnce(&mut Self) -> Result<String>,
+        inject: impl FnOnce(&mut Self) -> Result<String>,
     ) -> Result<()> {
         self.screen.print_step(title);
-        let outcome = act(self).with_context(|| title.to_owned())?;
+        let outcome = inject(self).with_context(|| title.to_owned())?;
         self.screen.print_step(&format!("  {outcome}"));
         outcomes.push([title.to_owned(), outcome]);
         Ok(())
     }
 
     /// Starts pings between one pair of VMs of each tenant.
-    fn begin_pings(&mut self) -> Result<Vec<RunningPing>> {
-        let vms = observe::vms(&self.plane, &mut self.addresses)?;
+    fn start_pings(&mut self) -> Result<Vec<RunningPing>> {
+        let vms = observe::read_vms(&self.plane, &mut self.addresses)?;
         let mut all: BTreeMap<&str, RunningPing> = BTreeMap::new();
         for vm in &vms {
             let is_far = |other: &&super::Vm| other.tenant == vm.tenant && other.host != vm.host;
@@ -112,7 +124,7 @@ impl Demo<'_> {
         Ok(all.into_values().collect())
     }
 
-    fn end_pings(&mut self, all: &[RunningPing]) -> Result<String> {
+    fn stop_pings(&mut self, all: &[RunningPing]) -> Result<String> {
         let mut results = Vec::new();
         for RunningPing { host, tenant, file } in all {
             let host = self.hosts.get_mut(*host).context("unknown host")?;
@@ -128,15 +140,17 @@ impl Demo<'_> {
             let silence = PING_INTERVAL * gap;
             ensure!(!answers.is_empty(), "{tenant}: no ping was answered");
             ensure!(silence <= MAX_PING_GAP, "{tenant}: no ping was answered for {silence:?}");
-            results
-                .push(format!("{tenant}: {lost} of {} pings lost", u32::try_from(answers.len())? + lost));
+            results.push(format!(
+                "{tenant}: {lost} of {} pings lost",
+                u32::try_from(answers.len())? + lost
+            ));
         }
         Ok(results.join(", "))
     }
 
-    fn renewals(&self) -> Result<Vec<Value>> {
+    fn read_renew_times(&self) -> Result<Vec<Value>> {
         let renew_time = |(namespace, name): &(&str, &str)| {
-            Ok(self.plane.get(&["lease", "-n", namespace, name])?["spec"]["renewTime"].clone())
+            Ok(self.plane.get_json(&["lease", "-n", namespace, name])?["spec"]["renewTime"].clone())
         };
         LEASES.iter().map(renew_time).collect()
     }
@@ -148,7 +162,7 @@ impl Demo<'_> {
             "agents, controllers and schedulers renew their Leases",
             EMULATION_TIMEOUT,
             || {
-                let now = self.renewals()?;
+                let now = self.read_renew_times()?;
                 Ok(now.iter().zip(before).all(|(now, before)| now != before).then_some(()))
             },
         )?;
@@ -156,7 +170,7 @@ impl Demo<'_> {
     }
 
     fn restart_api_server(&mut self) -> Result<String> {
-        let before = self.renewals()?;
+        let before = self.read_renew_times()?;
         self.plane.stop_server();
         self.screen.pause(API_SERVER_DOWNTIME)?;
         self.plane.start_server()?;
@@ -170,7 +184,7 @@ impl Demo<'_> {
             killed += i32::from(host.run("pkill -KILL -x kube-scheduler")?.code == 0);
         }
         ensure!(killed > 0, "no kube-scheduler ran on any host");
-        let before = self.renewals()?;
+        let before = self.read_renew_times()?;
         self.wait_for_renewals(&before)
     }
 
@@ -184,7 +198,7 @@ impl Demo<'_> {
 
     fn restart_controllers(&mut self) -> Result<String> {
         self.restart_rollout("deployment/berth-controller")?;
-        let before = self.renewals()?;
+        let before = self.read_renew_times()?;
         self.wait_for_renewals(&before)
     }
 
@@ -195,13 +209,13 @@ impl Demo<'_> {
                 host.run_checked("systemctl restart berth-agent")?;
             }
         }
-        let before = self.renewals()?;
+        let before = self.read_renew_times()?;
         self.wait_for_renewals(&before)
     }
 
     /// Installs a package with a later version and the same program.
-    fn upgrade_package(&mut self) -> Result<String> {
-        let package = package::newest()?;
+    fn upgrade_agent_package(&mut self) -> Result<String> {
+        let package = package::newest_package()?;
         for (_, host) in HOSTS
             .iter()
             .zip(&mut self.hosts)
@@ -217,7 +231,7 @@ impl Demo<'_> {
             )?;
             ensure!(result.code == 0, "{}", result.output);
         }
-        let before = self.renewals()?;
+        let before = self.read_renew_times()?;
         self.wait_for_renewals(&before)
     }
 
@@ -257,14 +271,19 @@ impl Demo<'_> {
         self.plane.kubectl_with(
             &self.plane.kubeconfig(),
             &["apply", "--validate=false", "-f", "-"],
-            &deployed::added_tenant_manifest(ADDED_TENANT)?,
+            &manifests::added_tenant_manifest(ADDED_TENANT)?,
         )?;
-        self.screen.wait_until("the machine of the new tenant exists", EMULATION_TIMEOUT, || {
-            Ok((observe::items(&self.plane, &["virtualmachines", "-A"])?.len() == 6).then_some(()))
-        })?;
-        self.wait_until_vms_run(Failures::None)?;
+        self.screen.wait_until(
+            "the machine of the new tenant exists",
+            EMULATION_TIMEOUT,
+            || {
+                Ok((observe::list_items(&self.plane, &["virtualmachines", "-A"])?.len() == 6)
+                    .then_some(()))
+            },
+        )?;
+        self.wait_until_vms_run(FailedPods::Forbidden)?;
         self.wait_until_tenants_are_ready()?;
-        let vms = observe::vms(&self.plane, &mut self.addresses)?;
+        let vms = observe::read_vms(&self.plane, &mut self.addresses)?;
         let (mut others, mut own) = (Vec::new(), Vec::new());
         for vm in vms {
             if vm.tenant == ADDED_TENANT { own.push(vm) } else { others.push(vm) }
@@ -272,10 +291,10 @@ impl Demo<'_> {
         let vm = own.first().context("the new tenant has no VM")?;
         let from: Vec<&super::Vm> = own.iter().collect();
         let host = self.hosts.get_mut(host_index(&vm.host)?).context("unknown host")?;
-        let pings = super::attach::pings(host, &from, &others)?;
+        let pings = super::attach::send_pings(host, &from, &others)?;
         let reached = pings.iter().find(|(_, _, is_answered)| *is_answered);
         ensure!(reached.is_none(), "it reaches a VM of another tenant: {reached:?}");
-        let vlan = self.plane.get(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
+        let vlan = self.plane.get_json(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
         Ok(format!(
             "its VM runs on {} with VLAN {vlan} after {} s, and reaches no VM of another tenant",
             vm.host,
@@ -285,12 +304,20 @@ impl Demo<'_> {
 
     fn remove_tenant(&mut self) -> Result<String> {
         let began = Instant::now();
-        let vlan = self.plane.get(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
+        let vlan = self.plane.get_json(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
         let timeout = format!("--timeout={}s", EMULATION_TIMEOUT.as_secs());
         self.plane.kubectl(&["delete", "tenantcluster", ADDED_TENANT, &timeout])?;
-        self.screen.wait_until("the namespace of the tenant is deleted", EMULATION_TIMEOUT, || {
-            Ok(self.plane.get(&["namespace", &format!("cluster-{ADDED_TENANT}")]).err().map(drop))
-        })?;
+        self.screen.wait_until(
+            "the namespace of the tenant is deleted",
+            EMULATION_TIMEOUT,
+            || {
+                Ok(self
+                    .plane
+                    .get_json(&["namespace", &format!("cluster-{ADDED_TENANT}")])
+                    .err()
+                    .map(drop))
+            },
+        )?;
         for kind in &HOSTS {
             let (screen, host) = (self.screen, self.host(kind.name)?);
             screen.wait_until(
@@ -317,24 +344,28 @@ impl Demo<'_> {
             "--force",
             &timeout,
         ])?;
-        self.wait_until_vms_run(Failures::Some)?;
+        self.wait_until_vms_run(FailedPods::Allowed)?;
         ensure!(self.vms_on_host(DRAINED_HOST)? == 0, "the drained host still has VMs");
         let took = began.elapsed().as_secs();
         self.plane.kubectl(&["uncordon", DRAINED_HOST])?;
         Ok(format!("its {count} VMs run on other hosts after {took} s"))
     }
 
-    /// Switches off a host; meanwhile a tenant requests one more machine.
-    fn fail_host(&mut self) -> Result<String> {
+    /// Switches off a host. While the host is off, a tenant requests one more machine.
+    fn power_off_host(&mut self) -> Result<String> {
         let began = Instant::now();
         self.host(LOST_HOST)?.power_off();
-        self.screen.wait_until("the condition Ready of its InfraNode is Unknown", EMULATION_TIMEOUT, || {
-            let infra = self.plane.infra_node(LOST_HOST);
-            Ok((condition(&infra, "Ready")["status"] == "Unknown").then_some(()))
-        })?;
+        self.screen.wait_until(
+            "the condition Ready of its InfraNode is Unknown",
+            EMULATION_TIMEOUT,
+            || {
+                let infra = self.plane.infra_node(LOST_HOST);
+                Ok((condition(&infra, "Ready")["status"] == "Unknown").then_some(()))
+            },
+        )?;
         let stale = began.elapsed().as_secs();
         let deployment =
-            observe::items(&self.plane, &["machinedeployments", "-n", "cluster-shop"])?;
+            observe::list_items(&self.plane, &["machinedeployments", "-n", "cluster-shop"])?;
         let name = deployment.first().and_then(|one| one["metadata"]["name"].as_str());
         let patch = r#"{"spec":{"replicas":4}}"#;
         self.plane.kubectl(&[
@@ -347,9 +378,9 @@ impl Demo<'_> {
             "-p",
             patch,
         ])?;
-        let Self { plane, addresses, attached, screen, .. } = self;
+        let Self { plane, addresses, attached_pods: attached, screen, .. } = self;
         let new = screen.wait_until("one more VM runs", EMULATION_TIMEOUT, || {
-            let mut vms = observe::vms(plane, addresses)?.into_iter();
+            let mut vms = observe::read_vms(plane, addresses)?.into_iter();
             Ok(vms.find(|vm| vm.phase == "Running" && !attached.contains(&vm.pod_uid)))
         })?;
         ensure!(new.host != LOST_HOST, "the new VM is on the lost host");
@@ -357,9 +388,9 @@ impl Demo<'_> {
         Ok(format!("report stale after {stale} s; one more VM runs on {} after {took} s", new.host))
     }
 
-    fn recover_host(&mut self) -> Result<String> {
+    fn power_on_host(&mut self) -> Result<String> {
         let began = Instant::now();
-        let before = self.renewals()?;
+        let before = self.read_renew_times()?;
         let index = host_index(LOST_HOST)?;
         let (kind, plane) = (HOSTS.get(index).context("unknown host")?, &self.plane);
         let host = self.hosts.get_mut(index).context("unknown host")?;
@@ -384,7 +415,7 @@ impl Demo<'_> {
         ensure!(join.code == 0, "{}", join.output);
         self.wait_until_ready(kind)?;
         self.wait_for_renewals(&before)?;
-        self.wait_until_vms_run(Failures::Some)?;
+        self.wait_until_vms_run(FailedPods::Allowed)?;
         self.wait_until_tenants_are_ready()?;
         Ok(format!("all VMs run after {} s", began.elapsed().as_secs()))
     }
@@ -395,16 +426,18 @@ impl Demo<'_> {
             &format!("Node {} is Ready", kind.name),
             EMULATION_TIMEOUT,
             || {
-                let node = self.plane.get(&["node", kind.name])?;
+                let node = self.plane.get_json(&["node", kind.name])?;
                 let infra = self.plane.infra_node(kind.name);
                 let is_ready = |object: &Value| condition(object, "Ready")["status"] == "True";
                 Ok((is_ready(&node) && is_ready(&infra)).then_some(()))
             },
         )?;
         // This call replaces virt-handler's device plugins, which register again after a restart of the kubelet.
-        self.screen.wait_until(&format!("Node {} has virt-handler's status", kind.name), EMULATION_TIMEOUT, || {
-            Ok(super::set_virt_handler_status(&self.plane, kind).ok())
-        })
+        self.screen.wait_until(
+            &format!("Node {} has virt-handler's status", kind.name),
+            EMULATION_TIMEOUT,
+            || Ok(super::set_virt_handler_status(&self.plane, kind).ok()),
+        )
     }
 
     fn host(&mut self, name: &str) -> Result<&mut crate::host::Host> {
@@ -413,7 +446,7 @@ impl Demo<'_> {
 
     /// Returns the number of VMs on a host.
     fn vms_on_host(&mut self, name: &str) -> Result<usize> {
-        let vms = observe::vms(&self.plane, &mut self.addresses)?;
+        let vms = observe::read_vms(&self.plane, &mut self.addresses)?;
         Ok(vms.iter().filter(|vm| vm.host == name).count())
     }
 }

@@ -9,7 +9,7 @@ use super::EMULATION_TIMEOUT;
 use super::hub::Hub;
 use super::screen::Screen;
 use crate::cluster::ControlPlane;
-use crate::host::{Host, Kernel, Machine, Options};
+use crate::host::{Host, HostOptions, Kernel, Machine};
 use crate::repository;
 
 /// Installation method of the agent on a host.
@@ -33,9 +33,9 @@ pub struct DemoHost {
     /// Installation method of the agent.
     pub install_method: InstallMethod,
     /// `cpuManagerPolicy`
-    pub cpu_manager: &'static str,
+    pub cpu_manager_policy: &'static str,
     /// `topologyManagerPolicy`
-    pub topology_manager: &'static str,
+    pub topology_manager_policy: &'static str,
 }
 
 /// The hosts of the demo, each of a different kind.
@@ -45,33 +45,33 @@ pub static HOSTS: [DemoHost; 3] = [
         name: "rack1-31",
         purpose: "performance",
         install_method: InstallMethod::Package,
-        cpu_manager: "static",
-        topology_manager: "single-numa-node",
+        cpu_manager_policy: "static",
+        topology_manager_policy: "single-numa-node",
     },
     DemoHost {
         number: 32,
         name: "rack1-32",
         purpose: "density",
         install_method: InstallMethod::DaemonSet,
-        cpu_manager: "none",
-        topology_manager: "none",
+        cpu_manager_policy: "none",
+        topology_manager_policy: "none",
     },
     DemoHost {
         number: 33,
         name: "rack1-33",
         purpose: "mixed",
         install_method: InstallMethod::DaemonSet,
-        cpu_manager: "static",
-        topology_manager: "restricted",
+        cpu_manager_policy: "static",
+        topology_manager_policy: "restricted",
     },
 ];
 
 /// Label of Nodes that HostProfiles select by.
 pub const PURPOSE_LABEL: &str = "example.com/purpose";
 /// Name of the second uplink in `examples/tenants`.
-const UPLINK: &str = "eth1";
+const UPLINK_NAME: &str = "eth1";
 /// Folder of images that are on the host before the kubelet starts.
-const IMAGES: &str = "/var/lib/kubelet-tests";
+const IMAGE_FOLDER: &str = "/var/lib/kubelet-tests";
 
 impl DemoHost {
     /// Boots the host.
@@ -79,19 +79,21 @@ impl DemoHost {
     /// # Errors
     /// Fails like [`Host::boot`].
     pub fn boot(&self, hub: &Hub, cable: usize, screen: &Screen) -> Result<Host> {
-        let mut host = Host::boot(&Options {
+        let mut host = Host::boot(&HostOptions {
             number: self.number,
-            machine: Machine::Small,
+            machine: Machine::IntelNoSmt,
             kernel: Kernel::Stable,
             trunk: hub.cable(cable),
-            cluster: true,
-            ..Options::default()
+            has_loopback_access: true,
+            ..HostOptions::default()
         })?;
         let name = self.name;
         host.run_checked(&format!("echo {name} >/etc/hostname && hostname {name}"))?;
         self.configure_uplink(&mut host)?;
         host.copy_file(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")?;
-        screen.print_step(&format!("{name} has booted: two sockets, systemd, an uplink on the trunk"));
+        screen.print_step(&format!(
+            "{name} has booted: two sockets, systemd, an uplink on the trunk"
+        ));
         Ok(host)
     }
 
@@ -105,8 +107,8 @@ impl DemoHost {
             "udevadm settle --timeout 100; modprobe -a 8021q bridge
              for link in /sys/class/net/*; do
                if [ \"$(cat $link/address)\" = 52:54:00:be:27:{number:02x} ] && [ -e $link/device ]; then
-                 ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK}; fi; done
-             ip link set {UPLINK} up"
+                 ip link set ${{link##*/}} down && ip link set ${{link##*/}} name {UPLINK_NAME}; fi; done
+             ip link set {UPLINK_NAME} up"
         ))?;
         Ok(())
     }
@@ -126,15 +128,23 @@ impl DemoHost {
             self.install_method == InstallMethod::DaemonSet || !image.ends_with("berth-agent.tar")
         };
         for image in images.iter().filter(needed) {
-            let name = image.file_name().and_then(|name| name.to_str()).context("the image has no file name")?;
-            host.copy_file(image, &format!("{IMAGES}/{name}"))?;
+            let name = image
+                .file_name()
+                .and_then(|name| name.to_str())
+                .context("the image has no file name")?;
+            host.copy_file(image, &format!("{IMAGE_FOLDER}/{name}"))?;
         }
         let configuration = self.kubelet_configuration();
         host.run_checked(&format!(
             "mkdir -p /var/lib/kubelet && cat >/var/lib/kubelet/config.yaml <<'END'\n{configuration}END"
         ))?;
         plane.join(host, self.number)?;
-        let Self { name, cpu_manager, topology_manager, .. } = self;
+        let Self {
+            name,
+            cpu_manager_policy: cpu_manager,
+            topology_manager_policy: topology_manager,
+            ..
+        } = self;
         screen.print_step(&format!(
             "{name} is a Ready Node: CPU manager {cpu_manager}, topology manager {topology_manager}"
         ));
@@ -149,7 +159,7 @@ impl DemoHost {
              authorization: {{mode: AlwaysAllow}}\n\
              evictionHard: {{memory.available: 20Mi, nodefs.available: 1%, imagefs.available: 1%}}\n\
              cpuManagerPolicy: {}\ntopologyManagerPolicy: {}\nreservedSystemCPUs: \"0\"\n",
-            self.cpu_manager, self.topology_manager
+            self.cpu_manager_policy, self.topology_manager_policy
         )
     }
 
@@ -157,7 +167,7 @@ impl DemoHost {
     ///
     /// # Errors
     /// Fails if the package cannot be installed.
-    pub fn install(&self, host: &mut Host, package: &Path, kubeconfig: &Path) -> Result<()> {
+    pub fn install_agent(&self, host: &mut Host, package: &Path, kubeconfig: &Path) -> Result<()> {
         host.copy_file(package, "/root/berth-agent.deb")?;
         let install = "dpkg --install /root/berth-agent.deb 2>&1 && rm /root/berth-agent.deb";
         let result = host.run_for(install, EMULATION_TIMEOUT)?;

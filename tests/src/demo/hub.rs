@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use crate::host::Trunk;
 
 /// Buffer size, larger than any frame that QEMU sends.
-const FRAME: usize = 70_000;
+const MAX_FRAME_BYTES: usize = 70_000;
 /// Time within which a dropped hub ends.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -28,8 +28,8 @@ pub struct Hub {
 /// Sockets of the two ends of a cable.
 #[derive(Debug, Clone)]
 struct Cable {
-    host: PathBuf,
-    hub: PathBuf,
+    host_socket: PathBuf,
+    hub_socket: PathBuf,
 }
 
 impl Hub {
@@ -41,21 +41,21 @@ impl Hub {
         let socket_path = |number: usize, side: &str| folder.join(format!("{side}{number}"));
         let cables: Vec<Cable> = (0..hosts)
             .map(|number| Cable {
-                host: socket_path(number, "host"),
-                hub: socket_path(number, "hub"),
+                host_socket: socket_path(number, "host"),
+                hub_socket: socket_path(number, "hub"),
             })
             .collect();
         let mut this = Self { cables, is_stopping: Arc::default(), threads: Vec::new() };
         for (number, cable) in this.cables.iter().enumerate() {
-            let name = || cable.hub.display().to_string();
-            let from = UnixDatagram::bind(&cable.hub).with_context(name)?;
+            let name = || cable.hub_socket.display().to_string();
+            let from = UnixDatagram::bind(&cable.hub_socket).with_context(name)?;
             from.set_read_timeout(Some(POLL_INTERVAL))?;
             // The socket does not block: a host with a full queue loses a frame, as on a real cable, and does not
             // delay other hosts.
             let to = UnixDatagram::unbound()?;
             to.set_nonblocking(true)?;
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
-            let others: Vec<PathBuf> = others.map(|(_, cable)| cable.host.clone()).collect();
+            let others: Vec<PathBuf> = others.map(|(_, cable)| cable.host_socket.clone()).collect();
             let ends = Arc::clone(&this.is_stopping);
             this.threads
                 .push(std::thread::spawn(move || forward_frames(&from, &to, &others, &ends)));
@@ -67,7 +67,7 @@ impl Hub {
     #[must_use]
     pub fn cable(&self, number: usize) -> Option<Trunk<'_>> {
         let cable = self.cables.get(number)?;
-        Some(Trunk { local_socket: &cable.host, peer_socket: &cable.hub })
+        Some(Trunk { local_socket: &cable.host_socket, peer_socket: &cable.hub_socket })
     }
 }
 
@@ -81,7 +81,7 @@ impl Drop for Hub {
 }
 
 fn forward_frames(from: &UnixDatagram, to: &UnixDatagram, others: &[PathBuf], ends: &AtomicBool) {
-    let mut frame = vec![0; FRAME];
+    let mut frame = vec![0; MAX_FRAME_BYTES];
     while !ends.load(Ordering::SeqCst) {
         let Some(frame) = from.recv(&mut frame).ok().and_then(|length| frame.get(..length)) else {
             continue;

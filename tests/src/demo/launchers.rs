@@ -15,24 +15,24 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-use crate::simulated::{client, runtime};
+use crate::simulated::{create_client, create_runtime};
 
 /// Image in which a launcher pod sleeps; the image is on the hosts.
-const IMAGE: &str = "berth.test/busybox:1";
+const POD_IMAGE: &str = "berth.test/busybox:1";
 
 /// Running simulation of virt-controller; drop ends the simulation.
 #[derive(Debug)]
-pub struct Launchers(Option<Runtime>);
+pub struct LauncherSimulation(Option<Runtime>);
 
-impl Launchers {
+impl LauncherSimulation {
     /// Starts the simulation with KubeVirt's configuration.
     ///
     /// # Errors
     /// Fails if there is no thread or no kubeconfig, or if the configuration is malformed.
     pub fn start(kubeconfig: &Path, kubevirt: &Value) -> Result<Self> {
         let configuration = Configuration::from_kubevirt(kubevirt)?;
-        let runtime = runtime()?;
-        let client = runtime.block_on(client(kubeconfig))?;
+        let runtime = create_runtime()?;
+        let client = runtime.block_on(create_client(kubeconfig))?;
         runtime.spawn(async move {
             loop {
                 // A conflict, a busy server or a missing network is retried in the next round.
@@ -47,17 +47,17 @@ impl Launchers {
     }
 }
 
-impl Drop for Launchers {
+impl Drop for LauncherSimulation {
     fn drop(&mut self) {
         self.0.take().map(Runtime::shutdown_background).unwrap_or_default();
     }
 }
 
-fn kind(group: &str, version: &str, kind: &str) -> ApiResource {
+fn api_resource(group: &str, version: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
 }
 
-async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<Value>> {
+async fn list_objects(client: &Client, resource: &ApiResource) -> Result<Vec<Value>> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
     let mut all = Vec::new();
     for object in api.list(&ListParams::default()).await?.items {
@@ -70,9 +70,10 @@ async fn list(client: &Client, resource: &ApiResource) -> Result<Vec<Value>> {
 }
 
 async fn sync_launchers(client: &Client, configuration: &Configuration) -> Result<()> {
-    let instances = kind("kubevirt.io", "v1", "VirtualMachineInstance");
-    let machines = list(client, &kind("kubevirt.io", "v1", "VirtualMachine")).await?;
-    let existing = list(client, &instances).await?;
+    let instances = api_resource("kubevirt.io", "v1", "VirtualMachineInstance");
+    let machines =
+        list_objects(client, &api_resource("kubevirt.io", "v1", "VirtualMachine")).await?;
+    let existing = list_objects(client, &instances).await?;
     let pods: Api<Pod> = Api::all(client.clone());
     let pods = pods.list(&ListParams::default().labels("kubevirt.io=virt-launcher")).await?.items;
     let mut objects = None;
@@ -107,7 +108,7 @@ async fn sync_launchers(client: &Client, configuration: &Configuration) -> Resul
             }
         }
         if objects.is_none() {
-            objects = Some(cluster_objects(client).await?);
+            objects = Some(list_cluster_objects(client).await?);
         }
         let objects = objects.as_ref().context("the objects of the cluster were not listed")?;
         let mut vm = Machine::read(machine)?.context("not a VirtualMachine")?;
@@ -122,7 +123,7 @@ async fn sync_launchers(client: &Client, configuration: &Configuration) -> Resul
             }
             Some(instance) => {
                 let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-                let body = serde_json::from_value(pod(instance, &launcher))?;
+                let body = serde_json::from_value(launcher_pod(instance, &launcher))?;
                 api.create(&PostParams::default(), &body).await?;
             }
         }
@@ -141,27 +142,27 @@ fn has_ended(instance: &Value) -> bool {
     ["Failed", "Succeeded"].into_iter().any(|phase| instance["status"]["phase"] == phase)
 }
 
-async fn cluster_objects(client: &Client) -> Result<ClusterObjects> {
+async fn list_cluster_objects(client: &Client) -> Result<ClusterObjects> {
     let mut objects = ClusterObjects::default();
     let group = "instancetype.kubevirt.io";
     for resource in [
-        kind(group, "v1beta1", "VirtualMachineClusterInstancetype"),
-        kind(group, "v1beta1", "VirtualMachineClusterPreference"),
-        kind("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition"),
-        kind("", "v1", "Namespace"),
+        api_resource(group, "v1beta1", "VirtualMachineClusterInstancetype"),
+        api_resource(group, "v1beta1", "VirtualMachineClusterPreference"),
+        api_resource("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition"),
+        api_resource("", "v1", "Namespace"),
     ] {
         let plural = match resource.kind.as_str() {
             "NetworkAttachmentDefinition" => "network-attachment-definitions".to_owned(),
             _ => resource.plural.clone(),
         };
-        for object in list(client, &ApiResource { plural, ..resource }).await? {
+        for object in list_objects(client, &ApiResource { plural, ..resource }).await? {
             objects.add(&object)?;
         }
     }
     Ok(objects)
 }
 
-fn owner(object: &Value) -> Value {
+fn owner_reference(object: &Value) -> Value {
     json!([{
         "apiVersion": object["apiVersion"], "kind": object["kind"], "name": object["metadata"]["name"],
         "uid": object["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true,
@@ -196,19 +197,19 @@ fn new_instance(machine: &Value, launcher: &Launcher) -> Value {
         "metadata": {
             "name": machine["metadata"]["name"], "namespace": machine["metadata"]["namespace"],
             "labels": template["metadata"]["labels"], "annotations": annotations,
-            "ownerReferences": owner(machine),
+            "ownerReferences": owner_reference(machine),
         },
         "spec": spec,
     })
 }
 
 /// Returns the launcher pod of an instance.
-fn pod(instance: &Value, launcher: &Launcher) -> Value {
+fn launcher_pod(instance: &Value, launcher: &Launcher) -> Value {
     let name = instance["metadata"]["name"].as_str().unwrap_or_default();
     let container = |one: &Container, disk: u64| {
         json!({
-            "name": one.name, "image": IMAGE, "imagePullPolicy": "Never",
-            "resources": {"requests": amounts(&one.requests, disk), "limits": amounts(&one.limits, 0)},
+            "name": one.name, "image": POD_IMAGE, "imagePullPolicy": "Never",
+            "resources": {"requests": resource_amounts(&one.requests, disk), "limits": resource_amounts(&one.limits, 0)},
         })
     };
     let containers = launcher
@@ -227,7 +228,7 @@ fn pod(instance: &Value, launcher: &Launcher) -> Value {
         "metadata": {
             "generateName": format!("virt-launcher-{name}-"), "namespace": launcher.namespace,
             "labels": launcher.labels, "annotations": {"kubevirt.io/domain": name},
-            "ownerReferences": owner(instance),
+            "ownerReferences": owner_reference(instance),
         },
         "spec": {
             "restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
@@ -240,7 +241,7 @@ fn pod(instance: &Value, launcher: &Launcher) -> Value {
     })
 }
 
-fn amounts(requirements: &Resources, disk: u64) -> Value {
+fn resource_amounts(requirements: &Resources, disk: u64) -> Value {
     let mut all = Map::new();
     let mut add = |name: &str, amount: u64, unit: &str| {
         if amount > 0 {

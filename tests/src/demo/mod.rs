@@ -6,12 +6,12 @@
 
 mod attach;
 mod cluster_state;
-pub mod deployed;
 mod faults;
 pub mod hosts;
 pub mod hub;
 pub mod launchers;
 pub mod logs;
+pub mod manifests;
 mod observe;
 pub mod screen;
 mod tables;
@@ -23,14 +23,14 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::{ControlPlane, Parts, condition};
+use crate::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use crate::host::Host;
 use crate::package;
 use attach::Addresses;
 use cluster_state::{ClusterState, Vm};
 use hosts::{DemoHost, HOSTS, InstallMethod, PURPOSE_LABEL};
 use hub::Hub;
-use launchers::Launchers;
+use launchers::LauncherSimulation;
 use screen::Screen;
 
 /// Time limit under emulation, on a machine that also runs other programs.
@@ -40,7 +40,7 @@ const EMULATION_TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Demo<'a> {
     // The parts end in the order of the fields.
-    _launchers: Launchers,
+    _launchers: LauncherSimulation,
     hosts: Vec<Host>,
     plane: ControlPlane,
     _hub: Hub,
@@ -49,16 +49,16 @@ pub struct Demo<'a> {
     logs: &'a Path,
     addresses: Addresses,
     /// Uids of pods that are attached to their network.
-    attached: BTreeSet<String>,
+    attached_pods: BTreeSet<String>,
 }
 
 /// Expectation of failed pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Failures {
+enum FailedPods {
     /// No pod may have failed.
-    None,
+    Forbidden,
     /// Pods of hosts that were lost may have failed.
-    Some,
+    Allowed,
 }
 
 impl<'a> Demo<'a> {
@@ -78,11 +78,12 @@ impl<'a> Demo<'a> {
                     scope.spawn(move || kind.boot(hub, cable, screen))
                 })
                 .collect();
-            let plane = control_plane(screen);
+            let plane = start_control_plane(screen);
             let hosts: Result<Vec<Host>> = boots.into_iter().map(join_thread).collect();
             anyhow::Ok((plane?, hosts?))
         })?;
-        let launchers = Launchers::start(&plane.kubeconfig(), &deployed::kubevirt())?;
+        let launchers =
+            LauncherSimulation::start(&plane.kubeconfig(), &manifests::kubevirt_object())?;
         let mut this = Self {
             _launchers: launchers,
             hosts,
@@ -92,9 +93,9 @@ impl<'a> Demo<'a> {
             folder,
             logs,
             addresses: Addresses::default(),
-            attached: BTreeSet::new(),
+            attached_pods: BTreeSet::new(),
         };
-        this.join()?;
+        this.join_hosts()?;
         this.wait_until_configured()?;
         Ok(this)
     }
@@ -106,9 +107,9 @@ impl<'a> Demo<'a> {
     }
 
     /// Joins the hosts as Nodes, and starts their agents.
-    fn join(&mut self) -> Result<()> {
+    fn join_hosts(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
-        let images = deployed::images(plane)?;
+        let images = manifests::build_images(plane)?;
         std::thread::scope(|scope| {
             let joins: Vec<_> = HOSTS
                 .iter()
@@ -118,18 +119,23 @@ impl<'a> Demo<'a> {
                     scope.spawn(move || {
                         kind.join(host, plane, images, screen)?;
                         if kind.install_method == InstallMethod::Package {
-                            let kubeconfig = deployed::agent_kubeconfig(plane, kind)?;
-                            kind.install(host, &package::newest()?, &kubeconfig)?;
-                            screen.print_step(&format!("{} has the agent's Debian package and a client certificate", kind.name));
+                            let kubeconfig = manifests::create_agent_kubeconfig(plane, kind)?;
+                            kind.install_agent(host, &package::newest_package()?, &kubeconfig)?;
+                            screen.print_step(&format!(
+                                "{} has the agent's Debian package and a client certificate",
+                                kind.name
+                            ));
                         }
                         anyhow::Ok(())
                     })
                 })
                 .collect();
             for kind in &HOSTS {
-                screen.wait_until(&format!("Node {} is patched", kind.name), EMULATION_TIMEOUT, || {
-                    Ok(set_virt_handler_status(plane, kind).ok())
-                })?;
+                screen.wait_until(
+                    &format!("Node {} is patched", kind.name),
+                    EMULATION_TIMEOUT,
+                    || Ok(set_virt_handler_status(plane, kind).ok()),
+                )?;
             }
             plane.apply_file(&crate::repository().join("deploy/base/daemonset.yaml"))?;
             joins.into_iter().try_for_each(join_thread)
@@ -175,37 +181,38 @@ impl<'a> Demo<'a> {
     pub fn create_tenants(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
         let apply = ["apply", "--validate=false", "-f", "-"];
-        plane.kubectl_with(&plane.kubeconfig(), &apply, &deployed::tenants()?)?;
+        plane.kubectl_with(&plane.kubeconfig(), &apply, &manifests::tenant_manifests()?)?;
         screen.print_step("kubectl apply: two tenants, bank with 2 pinned VMs in huge pages, shop with 3 VMs on shared CPUs");
-        self.wait_until_vms_run(Failures::None)?;
+        self.wait_until_vms_run(FailedPods::Forbidden)?;
         self.screen.print_step("the CNI plugin has attached all VMs to their tenants' VLANs");
         self.wait_until_tenants_are_ready()
     }
 
     /// Waits until all requested VMs run, and attaches VMs that have a new pod.
-    fn wait_until_vms_run(&mut self, failures: Failures) -> Result<()> {
+    fn wait_until_vms_run(&mut self, failures: FailedPods) -> Result<()> {
         let Self { screen, plane, addresses, .. } = self;
         let mut bound = Vec::new();
         let vms = screen.wait_until("all VMs run", EMULATION_TIMEOUT, || {
-            let requested: u64 = observe::requested_machines(plane)?.values().sum();
-            let vms = observe::vms(plane, addresses)?;
+            let requested: u64 = observe::read_requested_machines(plane)?.values().sum();
+            let vms = observe::read_vms(plane, addresses)?;
             for vm in &vms {
                 let observed = (vm.name.clone(), vm.phase.clone(), vm.host.clone());
                 if !vm.host.is_empty() && !bound.contains(&observed) {
                     screen.print_step(&format!("{} is {} on {}", vm.name, vm.phase, vm.host));
                     bound.push(observed);
                 }
-                let has_failed = failures == Failures::None && vm.phase.starts_with("Failed");
+                let has_failed =
+                    failures == FailedPods::Forbidden && vm.phase.starts_with("Failed");
                 ensure!(!has_failed, "{}: the pod is {}", vm.name, vm.phase);
             }
             let run = vms.iter().filter(|vm| vm.phase == "Running").count() as u64;
             Ok((run == requested && vms.len() as u64 == requested).then_some(vms))
         })?;
-        self.attach(&vms)
+        self.attach_vms(&vms)
     }
 
-    fn attach(&mut self, vms: &[Vm]) -> Result<()> {
-        let Self { plane, hosts, attached, .. } = self;
+    fn attach_vms(&mut self, vms: &[Vm]) -> Result<()> {
+        let Self { plane, hosts, attached_pods: attached, .. } = self;
         let is_new = |vm: &&Vm| !attached.contains(&vm.pod_uid);
         let new: Vec<&Vm> = vms.iter().filter(is_new).collect();
         let (plane, new) = (&*plane, new.as_slice());
@@ -229,9 +236,9 @@ impl<'a> Demo<'a> {
     /// Waits for the MachineDeployments and tenants, which become ready a little later than their VMs.
     fn wait_until_tenants_are_ready(&self) -> Result<()> {
         self.screen.wait_until("all tenants and machines are Ready", EMULATION_TIMEOUT, || {
-            let all = observe::items(&self.plane, &["tenantclusters"])?;
+            let all = observe::list_items(&self.plane, &["tenantclusters"])?;
             let is_ready = |one: &Value| condition(one, "Ready")["status"] == "True";
-            let machines = observe::items(&self.plane, &["machinedeployments", "-A"])?;
+            let machines = observe::list_items(&self.plane, &["machinedeployments", "-A"])?;
             let has_all = |one: &Value| one["status"]["readyReplicas"] == one["spec"]["replicas"];
             Ok((all.iter().all(is_ready) && machines.iter().all(has_all)).then_some(()))
         })
@@ -245,11 +252,11 @@ impl<'a> Demo<'a> {
         self.screen.print_step("every VM pings every other VM");
         let mut cluster_state =
             observe::observe_state(&self.plane, &mut self.hosts, &mut self.addresses)?;
-        cluster_state.pings = self.pings(&cluster_state)?;
-        Ok((tables::render(&cluster_state), cluster_state.problems()))
+        cluster_state.pings = self.send_pings(&cluster_state)?;
+        Ok((tables::render(&cluster_state), cluster_state.find_problems()))
     }
 
-    fn pings(&mut self, cluster_state: &ClusterState) -> Result<Vec<(String, String, bool)>> {
+    fn send_pings(&mut self, cluster_state: &ClusterState) -> Result<Vec<(String, String, bool)>> {
         std::thread::scope(|scope| {
             let all: Vec<_> = HOSTS
                 .iter()
@@ -257,7 +264,7 @@ impl<'a> Demo<'a> {
                 .map(|(kind, host)| {
                     let from: Vec<_> =
                         cluster_state.vms.iter().filter(|vm| vm.host == kind.name).collect();
-                    scope.spawn(move || attach::pings(host, &from, &cluster_state.vms))
+                    scope.spawn(move || attach::send_pings(host, &from, &cluster_state.vms))
                 })
                 .collect();
             let all: Result<Vec<_>> = all.into_iter().map(join_thread).collect();
@@ -281,11 +288,12 @@ fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Resul
     }
 }
 
-fn control_plane(screen: &Screen) -> Result<ControlPlane> {
-    let plane = ControlPlane::start(Parts { controllers: true, audit: false })?;
+fn start_control_plane(screen: &Screen) -> Result<ControlPlane> {
+    let plane =
+        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })?;
     let version = plane.version();
     screen.print_step(&format!("Kubernetes {version} is running"));
-    deployed::apply(&plane)?;
+    manifests::apply_objects(&plane)?;
     screen.print_step("deploy/ is applied: CRDs, RBAC, the controller with a stock kube-scheduler in its pod; three HostProfiles");
     Ok(plane)
 }
@@ -296,7 +304,7 @@ fn set_virt_handler_status(plane: &ControlPlane, kind: &DemoHost) -> Result<()> 
         PURPOSE_LABEL: kind.purpose, "kubevirt.io/schedulable": "true",
         "machine-type.node.kubevirt.io/q35": "true",
     });
-    if kind.cpu_manager == "static" {
+    if kind.cpu_manager_policy == "static" {
         labels["cpumanager"] = "true".into();
         labels["kubevirt.io/cpumanager"] = "true".into();
     }
@@ -308,7 +316,7 @@ fn set_virt_handler_status(plane: &ControlPlane, kind: &DemoHost) -> Result<()> 
     plane.kubectl(&["patch", "node", kind.name, "--type=merge", "-p", &patch])?;
     // The kubelet keeps extended resources that other programs add to the capacity, and copies them to allocatable.
     let path = format!("/api/v1/nodes/{}/status", kind.name);
-    let mut node = plane.get(&["node", kind.name])?;
+    let mut node = plane.get_json(&["node", kind.name])?;
     for field in ["capacity", "allocatable"] {
         node["status"][field]["devices.kubevirt.io/tun"] = "1000".into();
     }
@@ -320,25 +328,29 @@ fn set_virt_handler_status(plane: &ControlPlane, kind: &DemoHost) -> Result<()> 
 fn set_allocatable_pages(
     plane: &ControlPlane,
     screen: &Screen,
-    kind: &DemoHost,
+    demo_host: &DemoHost,
     host: &mut Host,
 ) -> Result<()> {
-    let infra = plane.infra_node(kind.name);
+    let infra = plane.infra_node(demo_host.name);
     if infra["spec"]["hugepages"].as_array().is_none_or(Vec::is_empty) {
         return Ok(());
     }
     host.run_checked("systemctl restart kubelet")?;
-    screen.wait_until(&format!("Node {} has allocatable huge pages", kind.name), EMULATION_TIMEOUT, || {
-        let node = plane.get(&["node", kind.name])?;
-        let pages = node["status"]["allocatable"]["hugepages-2Mi"].as_str().unwrap_or("0");
-        let is_ready = condition(&node, "Ready")["status"] == "True";
-        Ok((pages != "0" && is_ready).then_some(()))
-    })?;
+    screen.wait_until(
+        &format!("Node {} has allocatable huge pages", demo_host.name),
+        EMULATION_TIMEOUT,
+        || {
+            let node = plane.get_json(&["node", demo_host.name])?;
+            let pages = node["status"]["allocatable"]["hugepages-2Mi"].as_str().unwrap_or("0");
+            let is_ready = condition(&node, "Ready")["status"] == "True";
+            Ok((pages != "0" && is_ready).then_some(()))
+        },
+    )?;
     // The restarted kubelet has dropped the extended resources that do not come from a device plugin. The demo sets
     // them again, because in a real cluster virt-handler's device plugins register again.
-    screen.wait_until(&format!("Node {} is patched", kind.name), EMULATION_TIMEOUT, || {
-        Ok(set_virt_handler_status(plane, kind).ok())
+    screen.wait_until(&format!("Node {} is patched", demo_host.name), EMULATION_TIMEOUT, || {
+        Ok(set_virt_handler_status(plane, demo_host).ok())
     })?;
-    screen.print_step(&format!("the kubelet of {} has counted the huge pages", kind.name));
+    screen.print_step(&format!("the kubelet of {} has counted the huge pages", demo_host.name));
     Ok(())
 }

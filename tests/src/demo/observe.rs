@@ -17,29 +17,29 @@ use crate::host::Host;
 /// Returns the objects of a kind, sorted by name.
 ///
 /// # Errors
-/// Fails like [`ControlPlane::get`].
-pub(super) fn items(plane: &ControlPlane, arguments: &[&str]) -> Result<Vec<Value>> {
-    let list = plane.get(arguments)?;
+/// Fails like [`ControlPlane::get_json`].
+pub(super) fn list_items(plane: &ControlPlane, arguments: &[&str]) -> Result<Vec<Value>> {
+    let list = plane.get_json(arguments)?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
-fn text(value: &Value) -> String {
+fn string_value(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Returns all VMs, with their pods if they have pods.
 ///
 /// # Errors
-/// Fails like [`items`], and if a pod cannot be read.
-pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec<Vm>> {
-    let pods = items(plane, &["pods", "-A", "-l", "kubevirt.io=virt-launcher"])?;
-    let machines = items(plane, &["virtualmachines", "-A"])?;
+/// Fails like [`list_items`], and if a pod cannot be read.
+pub(super) fn read_vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec<Vm>> {
+    let pods = list_items(plane, &["pods", "-A", "-l", "kubevirt.io=virt-launcher"])?;
+    let machines = list_items(plane, &["virtualmachines", "-A"])?;
     let read = machines.iter().map(|machine| {
         let meta = &machine["metadata"];
         let networks = machine["spec"]["template"]["spec"]["networks"].as_array();
         let network =
             networks.into_iter().flatten().find_map(|one| one["multus"]["networkName"].as_str());
-        let (namespace, name) = (text(&meta["namespace"]), text(&meta["name"]));
+        let (namespace, name) = (string_value(&meta["namespace"]), string_value(&meta["name"]));
         let mut vm = Vm {
             tenant: namespace.strip_prefix("cluster-").unwrap_or_default().to_owned(),
             address: addresses.address_of_vm(&namespace, &name),
@@ -54,7 +54,7 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
             meta["namespace"] == vm.namespace.as_str()
                 && meta["labels"]["vm.kubevirt.io/name"] == vm.name.as_str()
         };
-        // If there are several pods, all pods but one are being deleted.
+        // If a VM has several pods, all pods except one are being deleted.
         let is_leaving = |pod: &&Value| !pod["metadata"]["deletionTimestamp"].is_null();
         let vm_pod = pods.iter().filter(belongs_to_vm).min_by_key(is_leaving);
         if let Some(pod) = vm_pod {
@@ -71,11 +71,13 @@ pub(super) fn vms(plane: &ControlPlane, addresses: &mut Addresses) -> Result<Vec
 fn read_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
     let meta = &pod["metadata"];
     let status = &pod["status"];
-    vm.pod = text(&meta["name"]);
-    vm.pod_uid = text(&meta["uid"]);
-    vm.host = text(&pod["spec"]["nodeName"]);
-    vm.scheduler = text(&pod["spec"]["schedulerName"]);
-    vm.phase = format!("{} {}", text(&status["phase"]), text(&status["reason"])).trim().to_owned();
+    vm.pod = string_value(&meta["name"]);
+    vm.pod_uid = string_value(&meta["uid"]);
+    vm.host = string_value(&pod["spec"]["nodeName"]);
+    vm.scheduler = string_value(&pod["spec"]["schedulerName"]);
+    vm.phase = format!("{} {}", string_value(&status["phase"]), string_value(&status["reason"]))
+        .trim()
+        .to_owned();
     let typed: Pod = serde_json::from_value(pod.clone()).with_context(|| vm.pod.clone())?;
     let existing = ExistingPod::read(&typed)?.pod;
     let requests = existing.requests();
@@ -90,19 +92,19 @@ fn read_pod(vm: &mut Vm, pod: &Value) -> Result<()> {
 /// Returns the pods that a kubelet has refused, with the reason.
 ///
 /// # Errors
-/// Fails like [`items`].
-pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
+/// Fails like [`list_items`].
+pub(super) fn read_refused_pods(plane: &ControlPlane) -> Result<Vec<String>> {
     let describe = |namespace: &Value, name: &Value, reason: &Value| {
-        format!("{}/{}: {}", text(namespace), text(name), text(reason))
+        format!("{}/{}: {}", string_value(namespace), string_value(name), string_value(reason))
     };
     let mut all = Vec::new();
-    for pod in items(plane, &["pods", "-A"])? {
+    for pod in list_items(plane, &["pods", "-A"])? {
         let reason = &pod["status"]["reason"];
         if is_refusal(reason.as_str().unwrap_or_default()) {
             all.push(describe(&pod["metadata"]["namespace"], &pod["metadata"]["name"], reason));
         }
     }
-    for event in items(plane, &["events", "-A"])? {
+    for event in list_items(plane, &["events", "-A"])? {
         let (object, reason) = (&event["involvedObject"], &event["reason"]);
         if object["kind"] == "Pod" && is_refusal(reason.as_str().unwrap_or_default()) {
             all.push(describe(&object["namespace"], &object["name"], reason));
@@ -116,20 +118,20 @@ pub(super) fn refused(plane: &ControlPlane) -> Result<Vec<String>> {
 /// Returns the whole state except the pings.
 ///
 /// # Errors
-/// Fails like [`items`], and if an object does not match its kind's schema.
+/// Fails like [`list_items`], and if an object does not match its kind's schema.
 pub(super) fn observe_state(
     plane: &ControlPlane,
     hosts: &mut [Host],
     addresses: &mut Addresses,
 ) -> Result<ClusterState> {
     let mut cluster_state = ClusterState {
-        vms: vms(plane, addresses)?,
-        refused: refused(plane)?,
+        vms: read_vms(plane, addresses)?,
+        refused_pods: read_refused_pods(plane)?,
         ..ClusterState::default()
     };
     for (kind, host) in HOSTS.iter().zip(hosts) {
-        let infra: InfraNode = serde_json::from_value(plane.get(&["infranode", kind.name])?)?;
-        let node = plane.get(&["node", kind.name])?;
+        let infra: InfraNode = serde_json::from_value(plane.get_json(&["infranode", kind.name])?)?;
+        let node = plane.get_json(&["node", kind.name])?;
         let state =
             host.run_checked("cat /var/lib/kubelet/cpu_manager_state 2>/dev/null || echo '{}'")?;
         let state: Value = serde_json::from_str(&state)?;
@@ -140,28 +142,31 @@ pub(super) fn observe_state(
                 vm.zones.clone_from(&given.zones);
             }
             let checkpoint_cpus = state["entries"][&vm.pod_uid]["compute"].as_str();
-            vm.checkpoint = checkpoint_cpus.and_then(|own| own.parse().ok());
+            vm.checkpoint_cpus = checkpoint_cpus.and_then(|own| own.parse().ok());
         }
         cluster_state.hosts.insert(kind.name.to_owned(), (infra, node));
     }
-    let tenants = items(plane, &["tenantclusters"])?.into_iter();
+    let tenants = list_items(plane, &["tenantclusters"])?.into_iter();
     cluster_state.tenants =
         tenants.map(serde_json::from_value::<TenantCluster>).collect::<Result<_, _>>()?;
-    cluster_state.deployments = items(plane, &["machinedeployments", "-A"])?;
-    let lease = plane.get(&["lease", "-n", "kube-system", "berth-scheduler"])?;
-    cluster_state.scheduler = text(&lease["spec"]["holderIdentity"]);
+    cluster_state.deployments = list_items(plane, &["machinedeployments", "-A"])?;
+    let lease = plane.get_json(&["lease", "-n", "kube-system", "berth-scheduler"])?;
+    cluster_state.scheduler = string_value(&lease["spec"]["holderIdentity"]);
     Ok(cluster_state)
 }
 
 /// Returns the requested number of machines of each MachineDeployment.
 ///
 /// # Errors
-/// Fails like [`items`].
-pub(super) fn requested_machines(plane: &ControlPlane) -> Result<BTreeMap<String, u64>> {
-    let all = items(plane, &["machinedeployments", "-A"])?;
+/// Fails like [`list_items`].
+pub(super) fn read_requested_machines(plane: &ControlPlane) -> Result<BTreeMap<String, u64>> {
+    let all = list_items(plane, &["machinedeployments", "-A"])?;
     let count = |one: &Value| {
-        let name =
-            format!("{}/{}", text(&one["metadata"]["namespace"]), text(&one["metadata"]["name"]));
+        let name = format!(
+            "{}/{}",
+            string_value(&one["metadata"]["namespace"]),
+            string_value(&one["metadata"]["name"])
+        );
         (name, one["spec"]["replicas"].as_u64().unwrap_or_default())
     };
     Ok(all.iter().map(count).collect())

@@ -47,7 +47,7 @@ impl Screen {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Calls a function repeatedly until the function returns a value, or returns `Err` because there will be no value.
+    /// Calls a function repeatedly until the function returns a value or an error.
     ///
     /// # Errors
     /// Fails if there is no value within the time limit, or if the demo is to stop.

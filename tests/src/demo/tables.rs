@@ -8,27 +8,27 @@ use comfy_table::{ContentArrangement, Table};
 use super::cluster_state::{ClusterState, Vm};
 use super::hosts::{HOSTS, InstallMethod};
 
-const WIDTH: u16 = 80;
+const MAX_WIDTH: u16 = 80;
 
 /// Returns all tables.
 #[must_use]
 pub(super) fn render(cluster_state: &ClusterState) -> String {
     let mut out = String::new();
-    out.push_str(&hosts(cluster_state));
-    out.push_str(&zones(cluster_state));
-    out.push_str(&tenants(cluster_state));
-    out.push_str(&vms(cluster_state));
-    out.push_str(&pings(cluster_state));
+    out.push_str(&hosts_table(cluster_state));
+    out.push_str(&zones_table(cluster_state));
+    out.push_str(&tenants_table(cluster_state));
+    out.push_str(&vms_table(cluster_state));
+    out.push_str(&pings_table(cluster_state));
     out
 }
 
 /// Returns one table.
-pub(super) fn table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -> String {
+pub(super) fn render_table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
     table
         .load_style(comfy_table::presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_width(WIDTH)
+        .set_width(MAX_WIDTH)
         .set_header(head)
         .add_rows(rows);
     for column in table.column_iter_mut() {
@@ -41,7 +41,7 @@ pub(super) fn table(title: &str, head: &[&str], rows: Vec<Vec<String>>) -> Strin
     out
 }
 
-fn hosts(cluster_state: &ClusterState) -> String {
+fn hosts_table(cluster_state: &ClusterState) -> String {
     let rows = HOSTS.iter().filter_map(|kind| {
         let (infra, _) = cluster_state.hosts.get(kind.name)?;
         let status = infra.status.clone().unwrap_or_default();
@@ -55,16 +55,16 @@ fn hosts(cluster_state: &ClusterState) -> String {
             kind.name.to_owned(),
             infra.spec.profile.clone().unwrap_or_default(),
             install_method.to_owned(),
-            format!("{}, {}", kind.cpu_manager, kind.topology_manager),
+            format!("{}, {}", kind.cpu_manager_policy, kind.topology_manager_policy),
             (if ksm == Some(true) { "merges" } else { "off" }).to_owned(),
             ready.map_or("?", |one| one.status.as_str()).to_owned(),
         ])
     });
     let head = ["HOST", "PROFILE", "AGENT", "CPU, TOPOLOGY MANAGER", "KSM", "READY"];
-    table("Hosts", &head, rows.collect())
+    render_table("Hosts", &head, rows.collect())
 }
 
-fn zones(cluster_state: &ClusterState) -> String {
+fn zones_table(cluster_state: &ClusterState) -> String {
     let mut rows = Vec::new();
     for (name, (infra, _)) in &cluster_state.hosts {
         let status = infra.status.clone().unwrap_or_default();
@@ -86,16 +86,16 @@ fn zones(cluster_state: &ClusterState) -> String {
                 } else {
                     format!("{free_cpus} of {pinnable}")
                 },
-                zone.memory.map(|memory| memory.human()).unwrap_or_default(),
+                zone.memory.map(|memory| memory.to_human_readable()).unwrap_or_default(),
                 if total == 0 { "-".to_owned() } else { format!("{free_pages} of {total}") },
             ]);
         }
     }
     let head = ["HOST", "ZONE", "CPUS", "CPUS LEFT TO PIN", "MEMORY", "2Mi PAGES LEFT"];
-    table("Zones", &head, rows)
+    render_table("Zones", &head, rows)
 }
 
-fn tenants(cluster_state: &ClusterState) -> String {
+fn tenants_table(cluster_state: &ClusterState) -> String {
     let rows = cluster_state.tenants.iter().map(|tenant| {
         let status = tenant.status.clone().unwrap_or_default();
         let hosts = status.hosts.map(|hosts| format!("{} of {}", hosts.ready, hosts.selected));
@@ -110,10 +110,10 @@ fn tenants(cluster_state: &ClusterState) -> String {
         ]
     });
     let head = ["TENANT", "VLAN", "NETWORK DEFINITION", "HOSTS READY", "VMS RUNNING"];
-    table("Tenants", &head, rows.collect())
+    render_table("Tenants", &head, rows.collect())
 }
 
-fn vms(cluster_state: &ClusterState) -> String {
+fn vms_table(cluster_state: &ClusterState) -> String {
     let rows = cluster_state.vms.iter().map(|vm| {
         let zones: Vec<String> = vm.zones.iter().map(ToString::to_string).collect();
         let shared = || format!("shared, {}m", vm.cpu_millis);
@@ -127,13 +127,13 @@ fn vms(cluster_state: &ClusterState) -> String {
         ]
     });
     let head = ["VM", "HOST", "ZONE", "CPUS", "PAGES", "ADDRESS"];
-    let mut out = table("VMs", &head, rows.collect());
+    let mut out = render_table("VMs", &head, rows.collect());
     let scheduler = cluster_state.scheduler.split('_').next().unwrap_or_default();
     writeln!(out, "placed by berth-scheduler in pod {scheduler}").unwrap_or_default();
     out
 }
 
-fn pings(cluster_state: &ClusterState) -> String {
+fn pings_table(cluster_state: &ClusterState) -> String {
     let ping_result = |from: &Vm, to: &Vm| {
         let found = cluster_state
             .pings
@@ -158,7 +158,7 @@ fn pings(cluster_state: &ClusterState) -> String {
         [name(from), from.address.clone()].into_iter().chain(answers).collect()
     });
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
-    table("Pings between VMs", &head, rows.collect())
+    render_table("Pings between VMs", &head, rows.collect())
 }
 
 #[cfg(test)]
@@ -181,12 +181,14 @@ mod tests {
             ],
             ..ClusterState::default()
         };
-        let text = pings(&cluster_state);
+        let text = pings_table(&cluster_state);
         let row = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
         assert!(row("bank/db-1").ends_with("yes") && row("shop/web-1").ends_with('-'), "{text}");
         assert!(row("PING FROM").contains(".11  .12"), "{text}");
         assert!(
-            render(&cluster_state).lines().all(|line| line.chars().count() <= usize::from(WIDTH))
+            render(&cluster_state)
+                .lines()
+                .all(|line| line.chars().count() <= usize::from(MAX_WIDTH))
         );
     }
 }

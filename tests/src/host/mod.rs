@@ -21,14 +21,14 @@ use shell::Shell;
 
 use crate::wait;
 
-/// Time limit for a boot, which takes 30 s on two idle cores and far longer on busy cores.
+/// Time limit for a boot, which takes 30 s on two idle cores and several times longer on busy cores.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a command of [`Host::run`].
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Options of a host.
 #[derive(Debug, Clone, Copy)]
-pub struct Options<'a> {
+pub struct HostOptions<'a> {
     /// Program to install as `/usr/local/bin/berth-agent`; `None` for a host without the agent.
     pub agent: Option<&'a Path>,
     /// Number that distinguishes hosts that run at the same time.
@@ -42,7 +42,7 @@ pub struct Options<'a> {
     /// Cable to another host that carries every VLAN.
     pub trunk: Option<Trunk<'a>>,
     /// True if the host can reach this machine's loopback, at 10.0.2.2, which joining a control plane requires.
-    pub cluster: bool,
+    pub has_loopback_access: bool,
 }
 
 /// Cable between two hosts. Each host has a separate network card for the cable. The last byte of the card's MAC
@@ -64,7 +64,7 @@ pub(crate) fn control_socket(trunk: &Path) -> std::path::PathBuf {
     name.into()
 }
 
-impl Default for Options<'_> {
+impl Default for HostOptions<'_> {
     fn default() -> Self {
         Self {
             agent: None,
@@ -73,7 +73,7 @@ impl Default for Options<'_> {
             kernel: Kernel::default(),
             memory_mib: None,
             trunk: None,
-            cluster: false,
+            has_loopback_access: false,
         }
     }
 }
@@ -89,10 +89,10 @@ pub enum Machine {
     #[default]
     AmdV,
     /// Intel without VT-x, so without `/dev/kvm`, and otherwise like [`Self::AmdV`].
-    Small,
+    IntelNoSmt,
     /// Intel without VT-x, so without `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7, 3
     /// GiB.
-    Smt,
+    IntelSmt,
 }
 
 /// Kernel of a host.
@@ -111,7 +111,7 @@ pub struct Host {
     number: u8,
     qemu: Qemu,
     shell: Option<Shell>,
-    started: u32,
+    started_commands: u32,
     created_at: Instant,
 }
 
@@ -137,12 +137,12 @@ impl Host {
     /// # Errors
     /// Fails if the image cannot be built, QEMU does not start, or the host does not boot; the error message has
     /// the end of the host's console.
-    pub fn boot(options: &Options<'_>) -> Result<Self> {
+    pub fn boot(options: &HostOptions<'_>) -> Result<Self> {
         let mut host = Self {
             number: options.number,
             qemu: Qemu::new(options)?,
             shell: None,
-            started: 0,
+            started_commands: 0,
             created_at: Instant::now(),
         };
         host.power_on()?;
@@ -169,9 +169,9 @@ impl Host {
     /// Runs a shell command as root with a time limit in whole seconds.
     ///
     /// # Errors
-    /// Fails if the command exceeds the limit, and the command is then ended. Also fails if the host goes down
-    /// meanwhile; [`Self::wait_for_reboot`] or [`Self::power_cycle`] then restarts the host. The error message has the
-    /// end of the host's console.
+    /// Fails if the command exceeds the limit, and the command is then ended. Also fails if the host shuts down
+    /// before the end; [`Self::wait_for_reboot`] or [`Self::power_cycle`] then restarts the host. The error message has
+    /// the end of the host's console.
     pub fn run_for(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
         self.log_progress(command.lines().next().unwrap_or_default());
         self.run_with_timeout(command, timeout)
@@ -193,7 +193,7 @@ impl Host {
     /// and of `explain`. Also fails like [`Self::run`].
     pub fn wait_until(&mut self, condition: &str, limit: Duration, explain: &str) -> Result<()> {
         let mut run_error = None;
-        let result = wait::until(condition, limit, || match self.run(condition) {
+        let result = wait::wait_until(condition, limit, || match self.run(condition) {
             Ok(said) if said.code == 0 => Ok(()),
             Ok(said) => Err(said.output.into()),
             Err(error) => {
@@ -213,9 +213,9 @@ impl Host {
     /// # Errors
     /// Fails like [`Self::run_checked`].
     pub fn start_command(&mut self, command: &str) -> Result<String> {
-        self.started += 1;
+        self.started_commands += 1;
         self.log_progress(&format!("start {command}"));
-        let output = format!("/run/started-{}", self.started);
+        let output = format!("/run/started-{}", self.started_commands);
         let script = BASE64.encode(command);
         self.run_unlogged(&format!(
             "base64 -d <<<{script} >{output}.sh && {{ setsid bash {output}.sh </dev/null >{output} 2>&1 & }}"
@@ -284,7 +284,7 @@ impl Host {
     /// breakpoint that another CPU has already removed), or the kernel reported CPUs as stuck because they did not
     /// run for too long. The result of a test that failed for this reason is meaningless.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "a file of this machine's")]
+    #[expect(clippy::disallowed_methods, reason = "reads a file of this machine")]
     pub fn failed_by_emulation(&self) -> bool {
         let log = std::fs::read(self.qemu.console_log()).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -321,7 +321,7 @@ impl Host {
         let shell = self.shell.as_mut().context("the host is powered off")?;
         let result = shell.run(command, timeout);
         result.with_context(|| {
-            format!("`{command}` on host {}\n{}", self.number, self.qemu.console())
+            format!("`{command}` on host {}\n{}", self.number, self.qemu.console_tail())
         })
     }
 
@@ -330,7 +330,7 @@ impl Host {
     }
 
     fn boot_error<T>(&self, error: &anyhow::Error) -> Result<T> {
-        let (saved_console, console) = (self.save_console(), self.qemu.console());
+        let (saved_console, console) = (self.save_console(), self.qemu.console_tail());
         bail!("host {} did not boot: {error:#}\n{console}\n{saved_console}", self.number)
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Kernel, Machine, Options, control_socket};
+use super::{HostOptions, Kernel, Machine, control_socket};
 use crate::running::Running;
 
 /// Time limit for operations of QEMU itself, not of the guest.
@@ -32,43 +32,43 @@ pub(super) struct Qemu {
     disks: Disks,
     running: Option<Running>,
     /// Length of the part of the console that belongs to earlier boots.
-    console_before: usize,
+    earlier_console_length: usize,
 }
 
 /// Disk files. The files have no name, so the kernel deletes them when this program ends, for any reason.
 #[derive(Debug)]
 struct Disks {
     system: File,
-    inbox: File,
+    transfer: File,
     nvme: [File; 2],
 }
 
 impl Qemu {
     /// Creates a machine with new disks, switched off.
-    pub(super) fn new(options: &Options<'_>) -> Result<Self> {
-        let image = image()?;
+    pub(super) fn new(options: &HostOptions<'_>) -> Result<Self> {
+        let image = build_image()?;
         let folder = tempfile::tempdir()?;
         let disks = Disks {
-            system: disk(0)?,
-            inbox: disk(TRANSFER_DISK_SIZE)?,
-            nvme: [disk(1 << 30)?, disk(1 << 30)?],
+            system: create_disk(0)?,
+            transfer: create_disk(TRANSFER_DISK_SIZE)?,
+            nvme: [create_disk(1 << 30)?, create_disk(1 << 30)?],
         };
         let copied = Command::new("cp")
             .args(["--sparse=always", "--reflink=auto"])
-            .args([image.join("disk.img"), path(&disks.system)])
+            .args([image.join("disk.img"), proc_path(&disks.system)])
             .status()?;
         ensure!(copied.success(), "not enough space for a copy of {} in /var/tmp", image.display());
-        let mut arguments = processors_and_memory(options);
-        arguments.extend(devices(&disks, folder.path(), options.cluster));
+        let mut arguments = processor_arguments(options);
+        arguments.extend(device_arguments(&disks, folder.path(), options.has_loopback_access));
         if let Some(trunk) = &options.trunk {
-            arguments.extend(words(&format!(
+            arguments.extend(split_words(&format!(
                 "-netdev dgram,id=trunk,local.type=unix,local.path={},remote.type=unix,remote.path={} \
                  -device virtio-net-pci,netdev=trunk,mac=52:54:00:be:27:{:02x}",
                 trunk.local_socket.display(),
                 trunk.peer_socket.display(),
                 options.number
             )));
-            arguments.extend(words(&format!(
+            arguments.extend(split_words(&format!(
                 "-netdev dgram,id=control,local.type=unix,local.path={},remote.type=unix,remote.path={} \
                  -device virtio-net-pci,netdev=control,mac=52:54:00:be:28:{:02x}",
                 control_socket(trunk.local_socket).display(),
@@ -76,24 +76,24 @@ impl Qemu {
                 options.number
             )));
         }
-        arguments.extend(kernel(options, &image)?);
-        Ok(Self { arguments, folder, disks, running: None, console_before: 0 })
+        arguments.extend(kernel_arguments(options, &image)?);
+        Ok(Self { arguments, folder, disks, running: None, earlier_console_length: 0 })
     }
 
     /// Switches the machine on, and returns the port to the guest's shell.
     pub(super) fn power_on(&mut self) -> Result<UnixStream> {
-        self.console_before = self.read("console").len();
+        self.earlier_console_length = self.read_file("console").len();
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(self.file("errors"))?);
+            .stderr(File::create(self.file_path("errors"))?);
         let mut running = Running::spawn(command)?;
         let begin = Instant::now();
         loop {
-            match UnixStream::connect(self.file("port")) {
+            match UnixStream::connect(self.file_path("port")) {
                 Ok(port) => {
                     self.running = Some(running);
                     return Ok(port);
@@ -105,7 +105,7 @@ impl Qemu {
                 }
                 Err(_) => {
                     running.stop();
-                    let errors = String::from_utf8_lossy(&self.read("errors")).into_owned();
+                    let errors = String::from_utf8_lossy(&self.read_file("errors")).into_owned();
                     return Err(anyhow::anyhow!(errors))
                         .context("QEMU (package qemu-system-x86) does not start");
                 }
@@ -127,11 +127,15 @@ impl Qemu {
             if running.process.try_wait()?.is_some() {
                 self.running = None;
             }
-            ensure!(begin.elapsed() < timeout, "the host is still running after {} s", timeout.as_secs());
+            ensure!(
+                begin.elapsed() < timeout,
+                "the host is still running after {} s",
+                timeout.as_secs()
+            );
             std::thread::sleep(Duration::from_millis(100));
         }
-        let console = self.read("console");
-        let console = console.get(self.console_before..).unwrap_or_default();
+        let console = self.read_file("console");
+        let console = console.get(self.earlier_console_length..).unwrap_or_default();
         let panicked = String::from_utf8_lossy(console).contains("Kernel panic");
         ensure!(!panicked, "the kernel of the host panicked");
         Ok(())
@@ -144,31 +148,31 @@ impl Qemu {
             length <= TRANSFER_DISK_SIZE,
             "the file is larger than the limit of {TRANSFER_DISK_SIZE} bytes"
         );
-        self.disks.inbox.rewind()?;
-        let copied = std::io::copy(&mut file, &mut self.disks.inbox)?;
+        self.disks.transfer.rewind()?;
+        let copied = std::io::copy(&mut file, &mut self.disks.transfer)?;
         ensure!(copied == length, "the file changed while it was copied");
         Ok(length)
     }
 
     /// Returns the file that has the guest's console.
     pub(super) fn console_log(&self) -> PathBuf {
-        self.file("console")
+        self.file_path("console")
     }
 
     /// Returns the end of the console, and the error output of QEMU itself.
-    pub(super) fn console(&self) -> String {
-        let log = self.read("console");
+    pub(super) fn console_tail(&self) -> String {
+        let log = self.read_file("console");
         let tail = log.get(log.len().saturating_sub(4000)..).unwrap_or_default();
-        let (end, errors) = (String::from_utf8_lossy(tail), self.read("errors"));
+        let (end, errors) = (String::from_utf8_lossy(tail), self.read_file("errors"));
         format!("--- end of the console log ---\n{end}\n{}", String::from_utf8_lossy(&errors))
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    fn file_path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn read(&self, name: &str) -> Vec<u8> {
-        std::fs::read(self.file(name)).unwrap_or_default()
+    fn read_file(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.file_path(name)).unwrap_or_default()
     }
 }
 
@@ -179,36 +183,36 @@ impl Drop for Qemu {
 }
 
 /// Creates a disk file outside /tmp, because /tmp may be in memory.
-fn disk(size: u64) -> Result<File> {
+fn create_disk(size: u64) -> Result<File> {
     let file = tempfile::tempfile_in("/var/tmp").context("/var/tmp")?;
     file.set_len(size)?;
     Ok(file)
 }
 
 /// Returns the path under which other programs open a file without a name.
-fn path(file: &File) -> PathBuf {
+fn proc_path(file: &File) -> PathBuf {
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()
 }
 
-fn processors_and_memory(options: &Options<'_>) -> Vec<String> {
+fn processor_arguments(options: &HostOptions<'_>) -> Vec<String> {
     // The guest has no more CPUs than needed: with eight emulated CPUs on two real CPUs, CPUs may miss their
     // timers, and the guest's kernel locks up when all CPUs are interrupted at once, as KVM does.
     // The guest has no cmpxchg16b: QEMU before version 8 computes wrong flags after this instruction, and an
     // interrupt at that moment causes a double fault. Kernels do not need the instruction.
     let (cpu, smp, zones, memory_mib) = match options.machine {
         Machine::AmdV => ("", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048),
-        Machine::Small => {
+        Machine::IntelNoSmt => {
             (",vendor=GenuineIntel", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048)
         }
-        Machine::Smt => {
+        Machine::IntelSmt => {
             (",vendor=GenuineIntel", "8,sockets=2,cores=2,threads=2", ["0-3", "4-7"], 3072)
         }
     };
     let zone_mib = options.memory_mib.unwrap_or(memory_mib) / 2;
-    let mut arguments = words("-machine q35,kernel-irqchip=split -accel tcg,thread=multi");
-    arguments.extend(words(&format!("-cpu max,-cx16{cpu} -smp {smp} -m {}", zone_mib * 2)));
+    let mut arguments = split_words("-machine q35,kernel-irqchip=split -accel tcg,thread=multi");
+    arguments.extend(split_words(&format!("-cpu max,-cx16{cpu} -smp {smp} -m {}", zone_mib * 2)));
     for (zone, cpus) in zones.iter().enumerate() {
-        arguments.extend(words(&format!(
+        arguments.extend(split_words(&format!(
             "-object memory-backend-ram,id=m{zone},size={zone_mib}M \
              -numa node,nodeid={zone},cpus={cpus},memdev=m{zone}"
         )));
@@ -216,23 +220,23 @@ fn processors_and_memory(options: &Options<'_>) -> Vec<String> {
     arguments
 }
 
-fn devices(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> {
+fn device_arguments(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> {
     let [nvme0, nvme1] = &disks.nvme;
-    let mut arguments = words("-display none -device intel-iommu -device virtio-serial-pci");
+    let mut arguments = split_words("-display none -device intel-iommu -device virtio-serial-pci");
     for (name, file, device) in [
         ("system", &disks.system, "virtio-blk-pci,serial=berth-system"),
-        ("inbox", &disks.inbox, "virtio-blk-pci,serial=berth-inbox"),
+        ("inbox", &disks.transfer, "virtio-blk-pci,serial=berth-inbox"),
         ("nvme0", nvme0, "nvme,serial=nv0"),
         ("nvme1", nvme1, "nvme,serial=nv1"),
     ] {
         // This cache mode loses data only if the machine that runs the tests loses power.
-        arguments.extend(words(&format!(
+        arguments.extend(split_words(&format!(
             "-drive file={},if=none,id={name},format=raw,cache=unsafe -device {device},drive={name}",
-            path(file).display()
+            proc_path(file).display()
         )));
     }
     for (card, restrict) in [("n0", if cluster { "off" } else { "on" }), ("n1", "on")] {
-        arguments.extend(words(&format!(
+        arguments.extend(split_words(&format!(
             "-netdev user,id={card},restrict={restrict} -device virtio-net-pci,netdev={card}"
         )));
     }
@@ -249,7 +253,7 @@ fn devices(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> {
 }
 
 /// Returns the arguments for the kernel. A kernel restarts after a panic, and a restart ends QEMU.
-fn kernel(options: &Options<'_>, image: &Path) -> Result<Vec<String>> {
+fn kernel_arguments(options: &HostOptions<'_>, image: &Path) -> Result<Vec<String>> {
     let name = match options.kernel {
         Kernel::Stable => "stable",
         Kernel::Backports => "backports",
@@ -274,12 +278,12 @@ fn kernel(options: &Options<'_>, image: &Path) -> Result<Vec<String>> {
     Ok(arguments.map(str::to_owned).to_vec())
 }
 
-fn words(text: &str) -> Vec<String> {
+fn split_words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Returns the image, which is built on first use.
-fn image() -> Result<PathBuf> {
+fn build_image() -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("host/image.sh");
     let output = Command::new(script).stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "tests/host/image.sh failed");

@@ -19,31 +19,32 @@ pub(super) struct Shell {
     port: BufReader<UnixStream>,
     /// Number of the last command. Answers have this number too, so a late answer is not taken for the answer of
     /// the next command.
-    number: u32,
+    last_number: u32,
 }
 
 impl Shell {
     /// Waits until the host answers at the other end.
     pub(super) fn wait_until_ready(port: UnixStream, timeout: Duration) -> Result<Self> {
         port.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
-        let mut shell = Self { port: BufReader::new(port), number: 0 };
-        let line = shell.line(timeout)?;
+        let mut shell = Self { port: BufReader::new(port), last_number: 0 };
+        let line = shell.read_line(timeout)?;
         ensure!(line == "ready", "the host sent `{line}` instead of `ready`");
         Ok(shell)
     }
 
     /// Runs a command; the guest ends the command at its time limit.
     pub(super) fn run(&mut self, command: &str, timeout: Duration) -> Result<CommandOutput> {
-        self.number += 1;
+        self.last_number += 1;
         let seconds = timeout.as_secs().max(1);
-        let line = format!("{} {seconds} {}\n", self.number, BASE64.encode(command));
+        let line = format!("{} {seconds} {}\n", self.last_number, BASE64.encode(command));
         let port = self.port.get_mut();
         port.write_all(line.as_bytes()).context("send a command to the host")?;
         let begin = Instant::now();
         loop {
-            let line = self.line((timeout + RESPONSE_TIMEOUT).saturating_sub(begin.elapsed()))?;
+            let line =
+                self.read_line((timeout + RESPONSE_TIMEOUT).saturating_sub(begin.elapsed()))?;
             let mut words = line.splitn(3, ' ');
-            if words.next() != Some(&self.number.to_string()) {
+            if words.next() != Some(&self.last_number.to_string()) {
                 continue;
             }
             let code = words.next().unwrap_or_default().parse()?;
@@ -56,7 +57,7 @@ impl Shell {
         }
     }
 
-    fn line(&mut self, timeout: Duration) -> Result<String> {
+    fn read_line(&mut self, timeout: Duration) -> Result<String> {
         // A zero timeout would mean no limit.
         let timeout = timeout.max(Duration::from_millis(1));
         self.port.get_ref().set_read_timeout(Some(timeout))?;

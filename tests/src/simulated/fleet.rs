@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::{client, runtime};
+use super::{create_client, create_runtime};
 
 /// Behaviour of the simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum FleetBehaviour {
     Agents,
     /// Simulates the agents, and the controller's writes to `InfraNode.spec`: each host has one network of this name,
     /// and carries all tenants that have a VLAN.
-    Hosts(&'static str),
+    AgentsAndSpecs(&'static str),
 }
 
 /// Simulated hosts; drop ends the simulation.
@@ -40,15 +40,15 @@ impl Fleet {
     pub fn start(
         kubeconfig: &std::path::Path,
         names: &[&str],
-        part: FleetBehaviour,
+        behaviour: FleetBehaviour,
     ) -> Result<Self> {
-        let runtime = runtime()?;
+        let runtime = create_runtime()?;
         let is_responding = Arc::new(AtomicBool::new(true));
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let client = runtime.block_on(async {
-            let client = client(kubeconfig).await?;
+            let client = create_client(kubeconfig).await?;
             for name in &names {
-                create_host(&client, name, &part).await?;
+                create_host(&client, name, &behaviour).await?;
             }
             anyhow::Ok(client)
         })?;
@@ -58,7 +58,8 @@ impl Fleet {
                 for name in &names {
                     // A conflict or a busy server is retried in the next round.
                     drop(
-                        update_host(&client, name, &part, responding.load(Ordering::SeqCst)).await,
+                        update_host(&client, name, &behaviour, responding.load(Ordering::SeqCst))
+                            .await,
                     );
                 }
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -80,7 +81,7 @@ async fn create_host(client: &Client, name: &str, part: &FleetBehaviour) -> Resu
     nodes.create(&PostParams::default(), &serde_json::from_value(node)?).await?;
     let spec = match part {
         FleetBehaviour::Agents => json!({}),
-        FleetBehaviour::Hosts(network) => json!({"networks": [
+        FleetBehaviour::AgentsAndSpecs(network) => json!({"networks": [
             {"name": network, "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000},
         ]}),
     };
@@ -93,12 +94,12 @@ async fn create_host(client: &Client, name: &str, part: &FleetBehaviour) -> Resu
 async fn update_host(
     client: &Client,
     name: &str,
-    part: &FleetBehaviour,
+    behaviour: &FleetBehaviour,
     is_responding: bool,
 ) -> Result<()> {
     let api: Api<InfraNode> = Api::all(client.clone());
     let params = PatchParams::default();
-    if let FleetBehaviour::Hosts(network) = part {
+    if let FleetBehaviour::AgentsAndSpecs(network) = behaviour {
         let desired = desired_tenants(client, network).await?;
         let current = serde_json::to_value(&api.get(name).await?.spec.tenant_networks)?;
         if current != desired {

@@ -11,7 +11,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::{client, runtime};
+use super::{create_client, create_runtime};
 
 /// Running simulation of KubeVirt; drop ends the simulation.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl KubeVirt {
     /// # Errors
     /// Fails if there is no thread or no kubeconfig.
     pub fn start(kubeconfig: &std::path::Path) -> Result<Self> {
-        let runtime = runtime()?;
-        let client = runtime.block_on(client(kubeconfig))?;
+        let runtime = create_runtime()?;
+        let client = runtime.block_on(create_client(kubeconfig))?;
         let starts_vms = Arc::new(AtomicBool::new(true));
         let starting = Arc::clone(&starts_vms);
         runtime.spawn(async move {

@@ -18,7 +18,7 @@ pub use kubevirt::KubeVirt;
 ///
 /// # Errors
 /// Fails if the file is no kubeconfig.
-pub async fn client(kubeconfig: &Path) -> Result<Client> {
+pub async fn create_client(kubeconfig: &Path) -> Result<Client> {
     let read = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
@@ -28,6 +28,6 @@ pub async fn client(kubeconfig: &Path) -> Result<Client> {
 ///
 /// # Errors
 /// Fails if the thread cannot be created.
-pub fn runtime() -> Result<Runtime> {
+pub fn create_runtime() -> Result<Runtime> {
     Ok(Builder::new_multi_thread().worker_threads(1).enable_all().build()?)
 }

@@ -8,7 +8,7 @@ use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
-use crate::testbed::{PODS, SOON, Testbed, Vm};
+use crate::testbed::{PODS_PATH, SHORT_TIMEOUT, Testbed, Vm};
 
 /// Sends a POST request, and retries until a server listens.
 pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
@@ -26,17 +26,17 @@ pub(crate) fn post(port: u16, call: &str, body: &str) -> Value {
             return serde_json::from_slice(&output.stdout).unwrap();
         }
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(begin.elapsed() < SOON, "{call}: {error}");
+        assert!(begin.elapsed() < SHORT_TIMEOUT, "{call}: {error}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-pub(crate) fn filter(bed: &Testbed, pod: &str) -> Value {
+pub(crate) fn call_filter(bed: &Testbed, pod: &str) -> Value {
     let names: Vec<&str> = bed.hosts.keys().map(String::as_str).collect();
     filter_hosts(bed, pod, &names)
 }
 
-pub(crate) fn filter_on(bed: &Testbed, pod: &str, host: &str) -> Value {
+pub(crate) fn call_filter_on(bed: &Testbed, pod: &str, host: &str) -> Value {
     filter_hosts(bed, pod, &[host])
 }
 
@@ -45,7 +45,7 @@ fn filter_hosts(bed: &Testbed, pod: &str, names: &[&str]) -> Value {
     post(bed.port, "filter", &body.to_string())
 }
 
-pub(crate) fn bind(bed: &Testbed, pod: &str, host: &str) -> String {
+pub(crate) fn call_bind(bed: &Testbed, pod: &str, host: &str) -> String {
     let uid = bed.pod(pod)["metadata"]["uid"].clone();
     let body = json!({"PodName": pod, "PodNamespace": "vms", "PodUID": uid, "Node": host});
     post(bed.port, "bind", &body.to_string())["Error"].as_str().unwrap().to_owned()
@@ -55,38 +55,42 @@ pub(crate) fn bind(bed: &Testbed, pod: &str, host: &str) -> String {
 /// pod still fits.
 pub(crate) fn extender_is_killed_between_filter_and_bind(plane: &ControlPlane, bed: &mut Testbed) {
     let vms: Vec<String> = (0..2)
-        .map(|_| bed.create_vm(Vm { cpus: 7, bypass_scheduler: true, ..Vm::default() }))
+        .map(|_| bed.create_vm(Vm { cpus: 7, bypasses_scheduler: true, ..Vm::default() }))
         .collect();
     let mut first = bed.start_extender(plane, "by-hand", "");
     // The extender has just started: it answers the call only after it has listed all objects.
-    let one = filter(bed, &vms[0]);
+    let one = call_filter(bed, &vms[0]);
     assert_eq!(one["Error"], "", "{one}");
     let host = one["NodeNames"][0].as_str().unwrap().to_owned();
     assert_eq!(one["NodeNames"].as_array().unwrap().len(), 1);
-    assert_eq!(filter(bed, &vms[0])["NodeNames"][0], host.as_str(), "a second call returns another host");
+    assert_eq!(
+        call_filter(bed, &vms[0])["NodeNames"][0],
+        host.as_str(),
+        "a second call returns another host"
+    );
     first.running.stop();
 
     let mut second = bed.start_extender(plane, "by-hand", "");
-    assert_eq!(bind(bed, &vms[0], &host), "", "{}", plane.log("by-hand"));
+    assert_eq!(call_bind(bed, &vms[0], &host), "", "{}", plane.log_tail("by-hand"));
     assert_eq!(bed.host_of(&vms[0]).as_deref(), Some(host.as_str()));
-    assert_eq!(bind(bed, &vms[0], &host), "", "a second call for a bound pod fails");
+    assert_eq!(call_bind(bed, &vms[0], &host), "", "a second call for a bound pod fails");
     // Seven of fifteen CPUs are allocated, and the other eight are in one zone.
-    assert_eq!(bind(bed, &vms[1], &host), "");
-    let third = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
-    let large = bed.create_vm(Vm { cpus: 5, bypass_scheduler: true, ..Vm::default() });
-    let error = bind(bed, &large, &host);
+    assert_eq!(call_bind(bed, &vms[1], &host), "");
+    let third = bed.create_vm(Vm { cpus: 1, bypasses_scheduler: true, ..Vm::default() });
+    let large = bed.create_vm(Vm { cpus: 5, bypasses_scheduler: true, ..Vm::default() });
+    let error = call_bind(bed, &large, &host);
     assert!(error.contains("no longer fits on the host"), "{error}");
     assert_eq!(bed.host_of(&large), None);
     // A third extender lists the pods, but not their order of admission, because no agent has reported the pods yet.
     second.running.stop();
     let third_extender = bed.start_extender(plane, "by-hand", "");
-    assert_ne!(filter(bed, &third)["NodeNames"][0], host.as_str());
+    assert_ne!(call_filter(bed, &third)["NodeNames"][0], host.as_str());
     bed.write_all_reports();
     plane
-        .wait_until("the fullest suitable host is the best host", SOON, |_| {
-            let one = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
-            let response = filter(bed, &one);
-            bed.server.delete(&format!("{PODS}/{one}"));
+        .wait_until("the fullest suitable host is the best host", SHORT_TIMEOUT, |_| {
+            let one = bed.create_vm(Vm { cpus: 1, bypasses_scheduler: true, ..Vm::default() });
+            let response = call_filter(bed, &one);
+            bed.server.delete(&format!("{PODS_PATH}/{one}"));
             (response["NodeNames"][0] == host.as_str()).then_some(())
         })
         .unwrap();
@@ -157,7 +161,7 @@ pub(crate) fn malformed_calls_are_answered(plane: &ControlPlane, bed: &Testbed) 
     let pod = json!({"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}});
     let response = post(bed.port, "filter", &json!({"Pod": pod, "NodeNames": names}).to_string());
     assert_eq!(response["FailedNodes"].as_object().unwrap().len(), 50_000);
-    assert_eq!(bed.server.get(PODS)["items"].as_array().unwrap().len(), 0);
+    assert_eq!(bed.server.get(PODS_PATH)["items"].as_array().unwrap().len(), 0);
     let errors =
         extender.metric("berth_assignment_decisions_total{call=\"filter\",result=\"error\"}");
     assert!((errors - 3.0).abs() < 0.1, "{errors}");

@@ -9,53 +9,53 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use berth_api::InfraNode;
-use berth_kubelet_admission::State;
+use berth_kubelet_admission::HostState;
 use berth_kubevirt_render::launcher::ExistingPod;
 use berth_tests::cluster::ControlPlane;
-use berth_tests::simulated::{client, runtime};
+use berth_tests::simulated::{create_client, create_runtime};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::allocation::allocation;
-use crate::host::HostForm;
+use crate::allocation::reported_allocation;
+use crate::host::HostDescription;
 use crate::replicas::Replicas;
 use crate::testbed::Testbed;
 
-const HOSTS: usize = 150;
-const VMS: usize = 10_000;
+const HOST_COUNT: usize = 150;
+const VM_COUNT: usize = 10_000;
 /// Number of VMs that wait for a host at a time.
-const WAITING: usize = 150;
+const MAX_WAITING_VMS: usize = 150;
 /// Time between two faults.
 const FAULT_INTERVAL: Duration = Duration::from_secs(30);
 /// Length of a pause, longer than the lease duration of the scheduler.
-const PAUSE: Duration = Duration::from_secs(20);
+const PAUSE_DURATION: Duration = Duration::from_secs(20);
 /// Time limit of the whole test.
 const TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// Number of concurrent requests.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 /// Pseudorandom numbers with a fixed seed. The sequence is the same in each run, but the order of events differs.
-struct Dice(u64);
+struct RandomNumbers(u64);
 
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
+impl RandomNumbers {
+    fn next_below(&mut self, limit: u64) -> u64 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 
-    fn millis(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_millis(from + self.below(to - from))
+    fn next_millis(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from + self.next_below(to - from))
     }
 }
 
 /// Simulated kubelet and its agent.
 struct Host {
-    form: HostForm,
-    state: State,
+    form: HostDescription,
+    state: HostState,
     /// Time at which the agent reports the next change.
     report_due: Option<Instant>,
 }
@@ -63,49 +63,55 @@ struct Host {
 struct Churn {
     client: Client,
     pods: Api<Pod>,
-    dice: Dice,
+    random: RandomNumbers,
     hosts: BTreeMap<String, Host>,
     /// Running VMs by uid: host, name, and end time.
     running: BTreeMap<String, (String, String, Instant)>,
-    created: usize,
-    bound: usize,
-    refused: Vec<String>,
+    created_count: usize,
+    bound_count: usize,
+    refusals: Vec<String>,
     max_running: usize,
 }
 
-pub(crate) fn schedule_ten_thousand_vms(plane: &ControlPlane, bed: &mut Testbed) {
-    for number in 0..HOSTS {
+pub(crate) fn ten_thousand_vms_are_scheduled_despite_faults(
+    plane: &ControlPlane,
+    bed: &mut Testbed,
+) {
+    for number in 0..HOST_COUNT {
         bed.add_host(&format!("churn-{number}"), "churn", &[]);
     }
     let mut pairs = Replicas::start(plane);
-    let runtime = runtime().unwrap();
-    let client = runtime.block_on(client(&plane.kubeconfig())).unwrap();
+    let runtime = create_runtime().unwrap();
+    let client = runtime.block_on(create_client(&plane.kubeconfig())).unwrap();
     let mut churn = Churn::new(client, bed);
     let begin = Instant::now();
     let (mut mishap, mut mishaps) = (begin + FAULT_INTERVAL, 0);
-    while !runtime.block_on(churn.round()) {
-        assert!(churn.refused.is_empty(), "kubelets refused pods: {:#?}", churn.refused);
+    while !runtime.block_on(churn.run_round()) {
+        assert!(churn.refusals.is_empty(), "kubelets refused pods: {:#?}", churn.refusals);
         assert!(
             begin.elapsed() < TIMEOUT,
             "{} of {} VMs were bound; {}",
-            churn.bound,
-            churn.created,
+            churn.bound_count,
+            churn.created_count,
             pairs.logs(plane)
         );
         if mishap <= Instant::now() {
             inject_fault(mishaps, plane, &mut churn, &runtime, &mut pairs);
             mishaps += 1;
             mishap = Instant::now() + FAULT_INTERVAL;
-            let Churn { bound, created: made, max_running: most, .. } = churn;
-            eprintln!("{:?}: {made} VMs created, {bound} bound, at most {most} running", begin.elapsed());
+            let Churn { bound_count: bound, created_count: made, max_running: most, .. } = churn;
+            eprintln!(
+                "{:?}: {made} VMs created, {bound} bound, at most {most} running",
+                begin.elapsed()
+            );
         }
     }
-    assert!(churn.refused.is_empty(), "kubelets refused pods: {:#?}", churn.refused);
-    assert_eq!((churn.created, churn.bound), (VMS, VMS));
+    assert!(churn.refusals.is_empty(), "kubelets refused pods: {:#?}", churn.refusals);
+    assert_eq!((churn.created_count, churn.bound_count), (VM_COUNT, VM_COUNT));
     let took = begin.elapsed().as_secs();
     let leader_count = pairs.past_leaders.len();
     eprintln!(
-        "{VMS} VMs on {HOSTS} hosts in {took} s, at most {} running, {mishaps} faults, {leader_count} of 2 schedulers were leader",
+        "{VM_COUNT} VMs on {HOST_COUNT} hosts in {took} s, at most {} running, {mishaps} faults, {leader_count} of 2 schedulers were leader",
         churn.max_running
     );
     assert!(mishaps >= FAULT_KINDS, "not every kind of fault occurred");
@@ -120,14 +126,14 @@ fn inject_fault(
     plane: &ControlPlane,
     churn: &mut Churn,
     runtime: &tokio::runtime::Runtime,
-    pairs: &mut Replicas,
+    replicas: &mut Replicas,
 ) {
-    let leader = pairs.leader(plane);
+    let leader = replicas.leader(plane);
     let host = leader.host.clone();
     let mut wait = || {
-        let end = Instant::now() + PAUSE;
+        let end = Instant::now() + PAUSE_DURATION;
         while Instant::now() < end {
-            runtime.block_on(churn.round());
+            runtime.block_on(churn.run_round());
         }
     };
     match number % FAULT_KINDS {
@@ -136,7 +142,7 @@ fn inject_fault(
             leader.kill_extender(plane);
         }
         1 => {
-            eprintln!("{host} and its extender are paused for {PAUSE:?}");
+            eprintln!("{host} and its extender are paused for {PAUSE_DURATION:?}");
             leader.pause(true);
             wait();
             leader.resume();
@@ -146,7 +152,7 @@ fn inject_fault(
             leader.kill_scheduler(plane);
         }
         3 => {
-            eprintln!("the extender of {host} is paused for {PAUSE:?}");
+            eprintln!("the extender of {host} is paused for {PAUSE_DURATION:?}");
             leader.pause(false);
             wait();
             leader.resume();
@@ -157,7 +163,7 @@ fn inject_fault(
             leader.kill_extender(plane);
         }
         _ => {
-            let name = format!("churn-{}", churn.dice.below(HOSTS as u64));
+            let name = format!("churn-{}", churn.random.next_below(HOST_COUNT as u64));
             eprintln!("{name} is drained");
             runtime.block_on(churn.drain(&name));
         }
@@ -181,26 +187,26 @@ async fn run_concurrently<F: Future<Output = ()> + Send + 'static>(all: impl Ite
 impl Churn {
     fn new(client: Client, bed: &Testbed) -> Self {
         let ours = bed.hosts.iter().filter(|(name, _)| name.starts_with("churn-"));
-        let host = |form: &HostForm| {
-            let (facts, _) = form.facts().unwrap();
-            Host { form: form.clone(), state: State::new(&facts.admission), report_due: None }
+        let host = |form: &HostDescription| {
+            let (facts, _) = form.reported_host().unwrap();
+            Host { form: form.clone(), state: HostState::new(&facts.admission), report_due: None }
         };
         Self {
             pods: Api::namespaced(client.clone(), "vms"),
             client,
-            dice: Dice(1),
+            random: RandomNumbers(1),
             hosts: ours.map(|(name, form)| (name.clone(), host(form))).collect(),
             running: BTreeMap::new(),
-            created: 0,
-            bound: 0,
-            refused: Vec::new(),
+            created_count: 0,
+            bound_count: 0,
+            refusals: Vec::new(),
             max_running: 0,
         }
     }
 
     /// Runs one round: kubelets admit new pods, agents report, and VMs end and are created. Returns true if the
     /// test is complete.
-    async fn round(&mut self) -> bool {
+    async fn run_round(&mut self) -> bool {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let all = self.pods.list(&ListParams::default()).await.unwrap().items;
         let uids: BTreeSet<&str> =
@@ -219,7 +225,7 @@ impl Churn {
             match pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) {
                 None => waiting += 1,
                 Some(_) if self.running.contains_key(uid) => {}
-                Some(host) => new.push((version(pod), host.to_owned(), pod)),
+                Some(host) => new.push((resource_version(pod), host.to_owned(), pod)),
             }
         }
         // The binding is the last write to each pod.
@@ -230,19 +236,19 @@ impl Churn {
         self.max_running = self.max_running.max(self.running.len());
         self.write_due_reports().await;
         self.delete_ended_vms().await;
-        let new_vms = WAITING.saturating_sub(waiting).min(VMS - self.created);
+        let new_vms = MAX_WAITING_VMS.saturating_sub(waiting).min(VM_COUNT - self.created_count);
         self.create_vms(new_vms).await;
-        self.created == VMS && self.running.is_empty() && waiting == 0 && new_vms == 0
+        self.created_count == VM_COUNT && self.running.is_empty() && waiting == 0 && new_vms == 0
     }
 
     fn admit(&mut self, host: &str, pod: &Pod) {
         let read = ExistingPod::read(pod).unwrap();
-        self.bound += 1;
+        self.bound_count += 1;
         if let Err(refusal) = self.hosts.get_mut(host).unwrap().state.admit(&read.pod) {
-            self.refused.push(format!("{host}, {}: {refusal}", read.name));
+            self.refusals.push(format!("{host}, {}: {refusal}", read.name));
             return;
         }
-        let ends = Instant::now() + self.dice.millis(2_000, 20_000);
+        let ends = Instant::now() + self.random.next_millis(2_000, 20_000);
         let name = pod.metadata.name.clone().unwrap_or_default();
         self.running.insert(read.pod.uid, (host.to_owned(), name, ends));
         self.schedule_report(host);
@@ -251,8 +257,8 @@ impl Churn {
     /// Schedules a report of the host's agent after a random delay.
     fn schedule_report(&mut self, host: &str) {
         // One report in twenty is very late.
-        let max_delay = if self.dice.below(20) == 0 { 15_000 } else { 2_000 };
-        let delay = self.dice.millis(100, max_delay);
+        let max_delay = if self.random.next_below(20) == 0 { 15_000 } else { 2_000 };
+        let delay = self.random.next_millis(100, max_delay);
         self.hosts.get_mut(host).unwrap().report_due.get_or_insert_with(|| Instant::now() + delay);
     }
 
@@ -266,10 +272,11 @@ impl Churn {
             }
             host.report_due = None;
             let on_host = self.running.iter().filter(|(_, (on, ..))| on == name);
-            host.form.has = on_host.filter_map(|(uid, _)| allocation(&host.state, uid)).collect();
+            host.form.allocations =
+                on_host.filter_map(|(uid, _)| reported_allocation(&host.state, uid)).collect();
             let mut status = json!(host.form.infra_node().status);
             // Serialization omits an empty list, and a merge patch keeps omitted fields.
-            status["allocations"] = json!(host.form.has);
+            status["allocations"] = json!(host.form.allocations);
             reports.push((name.clone(), json!({"status": status})));
         }
         run_concurrently(reports.into_iter().map(|(name, status)| {
@@ -308,9 +315,10 @@ impl Churn {
     async fn create_vms(&mut self, count: usize) {
         let mut pods = Vec::new();
         for _ in 0..count {
-            self.created += 1;
-            let cpus = [1, 1, 2, 2, 2, 3, 4, 5, 7][usize::try_from(self.dice.below(9)).unwrap()];
-            pods.push(pod(self.created, cpus));
+            self.created_count += 1;
+            let cpus =
+                [1, 1, 2, 2, 2, 3, 4, 5, 7][usize::try_from(self.random.next_below(9)).unwrap()];
+            pods.push(churn_pod(self.created_count, cpus));
         }
         run_concurrently(pods.into_iter().map(|pod| {
             let api = self.pods.clone();
@@ -328,22 +336,22 @@ impl Churn {
             |unschedulable: bool| Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
         nodes.patch(name, &PatchParams::default(), &cordon(true)).await.unwrap();
         let begin = Instant::now();
-        while begin.elapsed() < PAUSE {
+        while begin.elapsed() < PAUSE_DURATION {
             let on_host = self.running.values().filter(|(host, ..)| host == name);
             let names: Vec<String> = on_host.map(|(_, name, _)| name.clone()).collect();
             self.delete(names).await;
-            self.round().await;
+            self.run_round().await;
         }
         assert!(!self.running.values().any(|(host, ..)| host == name), "{name} still has VMs");
         nodes.patch(name, &PatchParams::default(), &cordon(false)).await.unwrap();
     }
 }
 
-fn version(pod: &Pod) -> u64 {
+fn resource_version(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_deref().unwrap_or_default().parse().unwrap()
 }
 
-fn pod(number: usize, cpus: u64) -> Pod {
+fn churn_pod(number: usize, cpus: u64) -> Pod {
     let amounts = json!({"cpu": cpus.to_string(), "memory": "256Mi"});
     let name = format!("churn-{number}");
     serde_json::from_value(json!({

@@ -2,10 +2,10 @@
 
 use berth_tests::cluster::ControlPlane;
 
-use crate::testbed::{PODS, Testbed, Vm};
+use crate::testbed::{PODS_PATH, Testbed, Vm};
 
-/// Tests that a migration target needs room like any VM, and that the room of a failed target or of the source
-/// after a successful migration is used again.
+/// Tests that a migration target needs resources like any VM. Also tests that the resources of a failed target, or of
+/// the source after a successful migration, are used again.
 pub(crate) fn migration_targets_allocate_and_release_resources(
     plane: &ControlPlane,
     bed: &mut Testbed,
@@ -37,13 +37,18 @@ pub(crate) fn migration_targets_allocate_and_release_resources(
     bed.end_pod(&target, "Failed");
     bed.write_all_reports();
     bed.wait_until_bound(&waiting);
-    assert_eq!(bed.host_of(&waiting).as_deref(), Some(&*target_host), "{}", plane.log("extender"));
+    assert_eq!(
+        bed.host_of(&waiting).as_deref(),
+        Some(&*target_host),
+        "{}",
+        plane.log_tail("extender")
+    );
     bed.write_all_reports();
 
     let second = bed.create_vm(Vm { migration: Some("second"), ..moving });
     let message = bed.wait_until_refused(&second);
     assert!(message.contains("anti-affinity") && message.contains("zone"), "{message}");
-    bed.server.delete(&format!("{PODS}/{waiting}"));
+    bed.server.delete(&format!("{PODS_PATH}/{waiting}"));
     bed.write_all_reports();
     bed.wait_until_bound(&second);
     assert_eq!(bed.host_of(&second).as_deref(), Some(&*target_host));
@@ -54,6 +59,10 @@ pub(crate) fn migration_targets_allocate_and_release_resources(
     bed.end_pod(&source, "Succeeded");
     bed.write_all_reports();
     bed.wait_until_bound(&last);
-    assert_eq!(bed.host_of(&last).as_deref(), Some(&*from), "the VM is not on the host of the source");
+    assert_eq!(
+        bed.host_of(&last).as_deref(),
+        Some(&*from),
+        "the VM is not on the host of the source"
+    );
     assert_eq!(bed.assert_kubelets_admit_on(&[&from, &target_host]), 4);
 }

@@ -8,7 +8,7 @@ use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use berth_tests::running::Running;
 
-use crate::testbed::SOON;
+use crate::testbed::SHORT_TIMEOUT;
 
 /// Scheduler and its extender. Both see the same host name, like two containers of a pod.
 pub(crate) struct Replica {
@@ -34,13 +34,16 @@ impl Replicas {
     pub(crate) fn leader(&mut self, plane: &ControlPlane) -> &mut Replica {
         let begin = Instant::now();
         let index = loop {
-            let lease = plane.get(&["lease", "-n", "kube-system", "berth-scheduler"]).unwrap();
+            let lease = plane.get_json(&["lease", "-n", "kube-system", "berth-scheduler"]).unwrap();
             let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
             let host = holder.rsplit_once('_').map_or("", |(host, _)| host);
             if let Some(at) = self.all.iter().position(|pair| pair.host == host) {
                 break at;
             }
-            assert!(begin.elapsed() < SOON, "the Lease is held by `{holder}`, not by a replica");
+            assert!(
+                begin.elapsed() < SHORT_TIMEOUT,
+                "the Lease is held by `{holder}`, not by a replica"
+            );
         };
         let leader = &mut self.all[index];
         self.past_leaders.insert(leader.host.clone());
@@ -48,7 +51,10 @@ impl Replicas {
     }
 
     pub(crate) fn logs(&self, plane: &ControlPlane) -> String {
-        self.all.iter().map(|pair| format!("{}: {}\n", pair.host, plane.log(&pair.host))).collect()
+        self.all
+            .iter()
+            .map(|pair| format!("{}: {}\n", pair.host, plane.log_tail(&pair.host)))
+            .collect()
     }
 }
 
@@ -58,44 +64,44 @@ impl Replica {
         Self {
             host: host.to_owned(),
             port,
-            extender: extender(plane, host, port),
-            scheduler: scheduler(plane, host, port),
+            extender: start_extender(plane, host, port),
+            scheduler: start_scheduler(plane, host, port),
         }
     }
 
     /// Kills the extender and immediately starts a new one, as the kubelet does.
     pub(crate) fn kill_extender(&mut self, plane: &ControlPlane) {
         self.extender.running.stop();
-        self.extender = extender(plane, &self.host, self.port);
+        self.extender = start_extender(plane, &self.host, self.port);
     }
 
     /// Kills the scheduler and immediately starts a new one, as the kubelet does.
     pub(crate) fn kill_scheduler(&mut self, plane: &ControlPlane) {
         self.scheduler.stop();
-        self.scheduler = scheduler(plane, &self.host, self.port);
+        self.scheduler = start_scheduler(plane, &self.host, self.port);
     }
 
     /// Pauses the extender, and also the scheduler if `both` is true.
     pub(crate) fn pause(&self, both: bool) {
         if both {
-            self.scheduler.signal("STOP").unwrap();
+            self.scheduler.send_signal("STOP").unwrap();
         }
-        self.extender.running.signal("STOP").unwrap();
+        self.extender.running.send_signal("STOP").unwrap();
     }
 
     pub(crate) fn resume(&self) {
-        self.extender.running.signal("CONT").unwrap();
-        self.scheduler.signal("CONT").unwrap();
+        self.extender.running.send_signal("CONT").unwrap();
+        self.scheduler.send_signal("CONT").unwrap();
     }
 }
 
-fn extender(plane: &ControlPlane, host: &str, port: u16) -> Controller {
+fn start_extender(plane: &ControlPlane, host: &str, port: u16) -> Controller {
     let listen = format!("--extender-listen=127.0.0.1:{port}");
     let lease = "--scheduler-lease=kube-system/berth-scheduler";
     Controller::start_on_host(plane, host, &[&listen, lease]).unwrap()
 }
 
-fn scheduler(plane: &ControlPlane, host: &str, port: u16) -> Running {
+fn start_scheduler(plane: &ControlPlane, host: &str, port: u16) -> Running {
     let file = plane.scheduler_configuration(Some(port)).unwrap();
     plane.start_scheduler_on_host(host, &file).unwrap()
 }

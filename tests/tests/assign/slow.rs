@@ -7,13 +7,13 @@ use berth_tests::cluster::proxy::{Behaviour, Proxy, RequestFilter};
 use berth_tests::controller::Controller;
 use serde_json::json;
 
-use crate::calls::{bind, filter, release_lease, set_lease};
-use crate::testbed::{PODS, SOON, Testbed, Vm};
+use crate::calls::{call_bind, call_filter, release_lease, set_lease};
+use crate::testbed::{PODS_PATH, SHORT_TIMEOUT, Testbed, Vm};
 
 /// Value of `httpTimeout` in `deploy/components/scheduler/config.yaml`.
 const SCHEDULER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay of each request; each step of a binding has a limit of two seconds.
-const DELAY: Duration = Duration::from_millis(1_800);
+const REQUEST_DELAY: Duration = Duration::from_millis(1_800);
 
 fn start_extender(
     plane: &ControlPlane,
@@ -43,17 +43,20 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
     let proxy = Proxy::start(plane).unwrap();
     let extender = start_extender(plane, &proxy, bed, "slow", "kube-system/berth-scheduler");
     let vms =
-        [0, 1].map(|_| bed.create_vm(Vm { cpus: 2, bypass_scheduler: true, ..Vm::default() }));
-    let hosts = [0, 1].map(|at| filter(bed, &vms[at])["NodeNames"][0].clone());
-    assert!(hosts[0].is_string() && hosts[0] == hosts[1], "the VMs have different hosts: {hosts:?}");
-    proxy.set_behaviour(RequestFilter::All, Behaviour::Slow(DELAY));
+        [0, 1].map(|_| bed.create_vm(Vm { cpus: 2, bypasses_scheduler: true, ..Vm::default() }));
+    let hosts = [0, 1].map(|at| call_filter(bed, &vms[at])["NodeNames"][0].clone());
+    assert!(
+        hosts[0].is_string() && hosts[0] == hosts[1],
+        "the VMs have different hosts: {hosts:?}"
+    );
+    proxy.set_behaviour(RequestFilter::All, Behaviour::Delay(REQUEST_DELAY));
     let bed = &*bed;
     let answers: Vec<(String, String, Duration)> = std::thread::scope(|scope| {
         let calls = vms.each_ref().map(|vm| {
             let host = hosts[0].as_str().unwrap();
             scope.spawn(move || {
                 let began = Instant::now();
-                let error = bind(bed, vm, host);
+                let error = call_bind(bed, vm, host);
                 (vm.clone(), error, began.elapsed())
             })
         });
@@ -61,7 +64,10 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
     });
     proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
     for (_, error, took) in &answers {
-        assert!(*took < SCHEDULER_TIMEOUT, "longer than the timeout of kube-scheduler: {took:?}, `{error}`");
+        assert!(
+            *took < SCHEDULER_TIMEOUT,
+            "longer than the timeout of kube-scheduler: {took:?}, `{error}`"
+        );
     }
     // The answers match the actual state.
     for (vm, error, _) in &answers {
@@ -69,7 +75,7 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
     }
     assert!(answers.iter().any(|(_, error, _)| error.is_empty()), "{answers:?}");
     for vm in &vms {
-        bed.server.delete(&format!("{PODS}/{vm}"));
+        bed.server.delete(&format!("{PODS_PATH}/{vm}"));
     }
     drop(extender);
     release_lease(bed);
@@ -78,10 +84,10 @@ pub(crate) fn binding_completes_within_the_scheduler_timeout(
 /// Tests that the extender is ready only when it can answer: a rolling update replaces the next replica when this
 /// replica is ready, and kube-scheduler needs answers from then on.
 pub(crate) fn extender_is_ready_only_when_it_can_answer(plane: &ControlPlane, bed: &mut Testbed) {
-    let vm = bed.create_vm(Vm { cpus: 1, bypass_scheduler: true, ..Vm::default() });
+    let vm = bed.create_vm(Vm { cpus: 1, bypasses_scheduler: true, ..Vm::default() });
     let proxy = Proxy::start(plane).unwrap();
     // This delay is longer than the time for which the extender lets a call wait.
-    proxy.set_behaviour(RequestFilter::Reads, Behaviour::Slow(SCHEDULER_TIMEOUT));
+    proxy.set_behaviour(RequestFilter::Reads, Behaviour::Delay(SCHEDULER_TIMEOUT));
     let extender = start_extender(plane, &proxy, bed, "beginning", "");
     let began = Instant::now();
     let mut waits_for = String::new();
@@ -91,13 +97,16 @@ pub(crate) fn extender_is_ready_only_when_it_can_answer(plane: &ControlPlane, be
             Some((_, message)) => waits_for = message,
             None => {}
         }
-        assert!(began.elapsed() < 5 * SOON, "{waits_for}");
+        assert!(began.elapsed() < 5 * SHORT_TIMEOUT, "{waits_for}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    let response = filter(bed, &vm);
-    assert_eq!(response["Error"], "", "the extender was ready, and waited for `{waits_for}` before");
+    let response = call_filter(bed, &vm);
+    assert_eq!(
+        response["Error"], "",
+        "the extender was ready, and waited for `{waits_for}` before"
+    );
     assert!(waits_for.contains("pods"), "{waits_for}");
     proxy.set_behaviour(RequestFilter::All, Behaviour::Forward);
-    bed.server.delete(&format!("{PODS}/{vm}"));
+    bed.server.delete(&format!("{PODS_PATH}/{vm}"));
     drop(extender);
 }

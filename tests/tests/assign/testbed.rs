@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use berth_kubelet_admission::State;
+use berth_kubelet_admission::HostState;
 use berth_kubevirt_render::launcher::ExistingPod;
 use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
-use crate::allocation::allocation;
-use crate::host::{HostForm, ZoneForm};
+use crate::allocation::reported_allocation;
+use crate::host::{HostDescription, ZoneDescription};
 use crate::server::Server;
 
-pub(crate) const PODS: &str = "/api/v1/namespaces/vms/pods";
+pub(crate) const PODS_PATH: &str = "/api/v1/namespaces/vms/pods";
 /// Time limit for operations that an operator would see as immediate, on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Testbed {
     pub(crate) server: Server,
-    pub(crate) hosts: BTreeMap<String, HostForm>,
+    pub(crate) hosts: BTreeMap<String, HostDescription>,
     pub(crate) port: u16,
-    count: usize,
+    vm_count: usize,
 }
 
 /// Options of a VM's launcher pod.
@@ -32,11 +32,11 @@ pub(crate) struct Vm<'a> {
     /// Label of an anti-affinity: no two pods with this label run on the same host.
     pub(crate) anti_affinity: Option<&'a str>,
     /// Key of a taint that the pod tolerates.
-    pub(crate) tolerates: Option<&'a str>,
+    pub(crate) tolerated_taint: Option<&'a str>,
     /// Value of the label `rack` that the pod's host must have.
     pub(crate) rack: Option<&'a str>,
     /// True if the pod names another scheduler, or no scheduler.
-    pub(crate) bypass_scheduler: bool,
+    pub(crate) bypasses_scheduler: bool,
     /// PersistentVolumeClaim of the VM's disk.
     pub(crate) claim: Option<&'a str>,
     /// Uid of the VM's instance; the default is a uid for this pod only.
@@ -63,7 +63,7 @@ impl Testbed {
         let account = json!({"metadata": {"name": "default"}});
         server.post("/api/v1/namespaces/vms/serviceaccounts", &account);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut bed = Self { server, hosts: BTreeMap::new(), port, count: 0 };
+        let mut bed = Self { server, hosts: BTreeMap::new(), port, vm_count: 0 };
         for number in 0..3 {
             bed.add_host(&format!("plain-{number}"), "plain", &[]);
         }
@@ -73,14 +73,14 @@ impl Testbed {
     /// Adds a host with two zones of 7 and 8 pinnable CPUs. Each zone has room for one VM of 5 CPUs, although 15 CPUs
     /// would be sufficient for three such VMs.
     pub(crate) fn add_host(&mut self, name: &str, rack: &str, taints: &[&str]) {
-        let zone = ZoneForm { cpus: 8, memory: 64, huge: 0, small: 0 };
-        let form = HostForm {
+        let zone = ZoneDescription { cpus: 8, memory: 64, huge_pages_gib: 0, small_pages_mib: 0 };
+        let form = HostDescription {
             name: name.to_owned(),
             zones: vec![zone; 2],
             taints: taints.iter().map(|taint| (*taint).to_owned()).collect(),
             labels: BTreeMap::from([("rack".to_owned(), rack.to_owned())]),
             version: "v1.27.3".to_owned(),
-            ..HostForm::default()
+            ..HostDescription::default()
         };
         let node = serde_json::to_value(form.node()).unwrap();
         self.server.post("/api/v1/nodes", &node);
@@ -103,7 +103,7 @@ impl Testbed {
         let pod = json!({"metadata": {"name": format!("on-{name}"), "labels": {"app": app}}, "spec": {
             "nodeName": name, "automountServiceAccountToken": false,
             "containers": [{"name": "main", "image": "none"}]}});
-        self.server.post(PODS, &pod);
+        self.server.post(PODS_PATH, &pod);
     }
 
     /// Writes the agent's current report to the InfraNode.
@@ -116,15 +116,15 @@ impl Testbed {
 
     /// Creates a VM's pod, and returns the pod's name.
     pub(crate) fn create_vm(&mut self, vm: Vm<'_>) -> String {
-        self.count += 1;
-        let name = format!("vm-{}", self.count);
+        self.vm_count += 1;
+        let name = format!("vm-{}", self.vm_count);
         let amounts = json!({"cpu": vm.cpus.to_string(), "memory": "256Mi"});
         let instance = vm.instance.map_or_else(|| format!("vmi-{name}"), str::to_owned);
         let mut labels =
             json!({"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": instance});
         let mut annotations = json!({});
         let mut spec = json!({
-            "schedulerName": if vm.bypass_scheduler { "no-scheduler" } else { "berth-scheduler" },
+            "schedulerName": if vm.bypasses_scheduler { "no-scheduler" } else { "berth-scheduler" },
             "automountServiceAccountToken": false,
             "containers": [{"name": "compute", "image": "none",
                 "resources": {"requests": amounts, "limits": amounts}}],
@@ -145,7 +145,7 @@ impl Testbed {
         if vm.is_first_consumer {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
         }
-        if let Some(key) = vm.tolerates {
+        if let Some(key) = vm.tolerated_taint {
             spec["tolerations"] = json!([{"key": key, "operator": "Exists"}]);
         }
         if let Some(rack) = vm.rack {
@@ -159,12 +159,12 @@ impl Testbed {
             "uid": instance, "controller": true});
         let metadata = json!({"name": name, "labels": labels, "annotations": annotations, "ownerReferences": [owner]});
         let pod = json!({"metadata": metadata, "spec": spec});
-        self.server.post(PODS, &pod);
+        self.server.post(PODS_PATH, &pod);
         name
     }
 
     pub(crate) fn pod(&self, name: &str) -> Value {
-        self.server.get(&format!("{PODS}/{name}"))
+        self.server.get(&format!("{PODS_PATH}/{name}"))
     }
 
     pub(crate) fn host_of(&self, name: &str) -> Option<String> {
@@ -174,20 +174,20 @@ impl Testbed {
     /// Waits until a pod has a host, and returns how long this took.
     pub(crate) fn wait_until_bound(&self, name: &str) -> Duration {
         let begin = Instant::now();
-        self.server.wait_until_bound(&format!("{PODS}/{name}"));
+        self.server.wait_until_bound(&format!("{PODS_PATH}/{name}"));
         begin.elapsed()
     }
 
     /// Waits until the scheduler reports that a pod fits on no host, and returns the message.
     pub(crate) fn wait_until_refused(&self, name: &str) -> String {
-        let pod = self.server.wait_until_scheduled(&format!("{PODS}/{name}"));
+        let pod = self.server.wait_until_scheduled(&format!("{PODS_PATH}/{name}"));
         assert!(pod["spec"]["nodeName"].is_null(), "{name} is on {}", pod["spec"]["nodeName"]);
         crate::server::condition(&pod)["message"].as_str().unwrap().to_owned()
     }
 
     /// Marks a pod as ended, as its kubelet does, and deletes the pod.
     pub(crate) fn end_pod(&self, name: &str, phase: &str) {
-        let path = format!("{PODS}/{name}");
+        let path = format!("{PODS_PATH}/{name}");
         let mut pod = self.pod(name);
         pod["status"]["phase"] = phase.into();
         self.server.put(&format!("{path}/status"), &pod);
@@ -196,9 +196,10 @@ impl Testbed {
 
     /// Deletes all VMs, and waits until the extender has released their resources.
     pub(crate) fn delete_all_vms(&mut self, extender: &Controller) {
-        let all = self.server.get(PODS);
+        let all = self.server.get(PODS_PATH);
         for pod in all["items"].as_array().unwrap() {
-            self.server.delete(&format!("{PODS}/{}", pod["metadata"]["name"].as_str().unwrap()));
+            self.server
+                .delete(&format!("{PODS_PATH}/{}", pod["metadata"]["name"].as_str().unwrap()));
         }
         self.write_all_reports();
         let stage =
@@ -207,7 +208,10 @@ impl Testbed {
         // Resources of a deleted pod that was in no report are reserved for some time after the deletion.
         while ["reserved", "binding", "bound", "leaving"].into_iter().any(|name| stage(name) > 0.0)
         {
-            assert!(begin.elapsed() < SOON, "the resources of deleted VMs are not released");
+            assert!(
+                begin.elapsed() < SHORT_TIMEOUT,
+                "the resources of deleted VMs are not released"
+            );
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -225,16 +229,16 @@ impl Testbed {
     }
 
     /// Returns the kubelets' allocations by host, and the uids of the pods that have them.
-    fn kubelet_states(&self) -> BTreeMap<String, (State, Vec<String>)> {
-        let all = self.server.get(PODS);
+    fn kubelet_states(&self) -> BTreeMap<String, (HostState, Vec<String>)> {
+        let all = self.server.get(PODS_PATH);
         let mut pods: Vec<&Value> = all["items"].as_array().unwrap().iter().collect();
         // The binding is the last write to each pod.
         pods.sort_by_key(|pod| binding_version(pod));
-        let mut states: BTreeMap<String, (State, Vec<String>)> = BTreeMap::new();
+        let mut states: BTreeMap<String, (HostState, Vec<String>)> = BTreeMap::new();
         for (name, form) in &self.hosts {
-            let (facts, _) = form.facts().unwrap();
-            let mut state = State::new(&facts.admission);
-            for one in form.has.iter().filter(|one| one.pod_uid.starts_with("gone-")) {
+            let (facts, _) = form.reported_host().unwrap();
+            let mut state = HostState::new(&facts.admission);
+            for one in form.allocations.iter().filter(|one| one.pod_uid.starts_with("gone-")) {
                 state.admit(&pod_of_allocation(one)).unwrap();
             }
             states.insert(name.clone(), (state, Vec::new()));
@@ -257,10 +261,10 @@ impl Testbed {
     pub(crate) fn write_all_reports(&mut self) {
         for (name, (state, uids)) in self.kubelet_states() {
             let form = self.hosts.get_mut(&name).unwrap();
-            let before = form.has.clone();
-            form.has.retain(|one| one.pod_uid.starts_with("gone-"));
-            form.has.extend(uids.iter().filter_map(|uid| allocation(&state, uid)));
-            if form.has != before {
+            let before = form.allocations.clone();
+            form.allocations.retain(|one| one.pod_uid.starts_with("gone-"));
+            form.allocations.extend(uids.iter().filter_map(|uid| reported_allocation(&state, uid)));
+            if form.allocations != before {
                 self.write_report(&name);
             }
         }

@@ -23,7 +23,7 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
         assert!(message.contains("zone"), "{message}");
     }
     assert_eq!(bed.assert_kubelets_admit(), 6);
-    let events = plane.get(&["events", "-n", "vms"]).unwrap();
+    let events = plane.get_json(&["events", "-n", "vms"]).unwrap();
     let failure_event = events["items"].as_array().unwrap().iter().find(|event| {
         event["reason"] == "FailedScheduling" && event["involvedObject"]["name"] == late[0].as_str()
     });
@@ -33,13 +33,16 @@ pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Test
     );
     // One of the waiting VMs is scheduled after another VM has ended and the agent has reported the free resources.
     bed.write_all_reports();
-    bed.server.delete(&format!("{}/{}", crate::testbed::PODS, vms[0]));
+    bed.server.delete(&format!("{}/{}", crate::testbed::PODS_PATH, vms[0]));
     std::thread::sleep(Duration::from_secs(5));
-    assert!(late.iter().all(|vm| bed.host_of(vm).is_none()), "bound before the agent reported the free resources");
+    assert!(
+        late.iter().all(|vm| bed.host_of(vm).is_none()),
+        "bound before the agent reported the free resources"
+    );
     bed.write_all_reports();
     let begin = std::time::Instant::now();
     while late.iter().all(|vm| bed.host_of(vm).is_none()) {
-        assert!(begin.elapsed() < crate::testbed::SOON, "{}", plane.log("extender"));
+        assert!(begin.elapsed() < crate::testbed::SHORT_TIMEOUT, "{}", plane.log_tail("extender"));
         std::thread::sleep(Duration::from_millis(50));
     }
     let took = begin.elapsed();
@@ -58,23 +61,24 @@ pub(crate) fn reported_free_resources_are_used(
 ) {
     bed.add_host("reported-0", "reported", &[]);
     let form = bed.hosts.get_mut("reported-0").unwrap();
-    let zones = form.threads();
+    let zones = form.cpus_by_zone_and_thread();
     let allocation = |uid: &str, zone: usize, skipped_cpus: usize| Allocation {
         pod_uid: uid.to_owned(),
         cpus: Some(zones[zone][0][skipped_cpus..].iter().copied().collect()),
         zones: vec![u32::try_from(zone).unwrap()],
         ..Allocation::default()
     };
-    form.has = vec![allocation("gone-0", 0, 1), allocation("gone-1", 1, 0)];
+    form.allocations = vec![allocation("gone-0", 0, 1), allocation("gone-1", 1, 0)];
     bed.write_report("reported-0");
     let condition = "the CPUs of the new host are allocated";
     plane
-        .wait_until(condition, crate::testbed::SOON, |_| {
+        .wait_until(condition, crate::testbed::SHORT_TIMEOUT, |_| {
             let pod_name = bed.create_vm(Vm::large("reported"));
-            let pod =
-                bed.server.wait_until_scheduled(&format!("{}/{pod_name}", crate::testbed::PODS));
+            let pod = bed
+                .server
+                .wait_until_scheduled(&format!("{}/{pod_name}", crate::testbed::PODS_PATH));
             let is_waiting = pod["spec"]["nodeName"].is_null();
-            bed.server.delete(&format!("{}/{pod_name}", crate::testbed::PODS));
+            bed.server.delete(&format!("{}/{pod_name}", crate::testbed::PODS_PATH));
             is_waiting.then_some(())
         })
         .unwrap();
@@ -83,12 +87,12 @@ pub(crate) fn reported_free_resources_are_used(
     // The wait is longer than the first backoff of the scheduler, so the backoff is not measured.
     std::thread::sleep(Duration::from_secs(2));
     let wakes = extender.metric("berth_assignment_wakes_total");
-    bed.hosts.get_mut("reported-0").unwrap().has.pop();
+    bed.hosts.get_mut("reported-0").unwrap().allocations.pop();
     bed.write_report("reported-0");
     let took = bed.wait_until_bound(&vm);
     eprintln!("the VM was bound {took:?} after a report with free resources");
     // On an idle machine this takes a second; without a wake-up the scheduler retries only after five minutes.
-    assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log("extender"));
+    assert!(took < Duration::from_secs(150), "{took:?}\n{}", plane.log_tail("extender"));
     assert!(extender.metric("berth_assignment_wakes_total") > wakes);
     bed.assert_kubelets_admit();
     let node = plane.kubectl(&["get", "node", "reported-0", "-o", "yaml"]).unwrap();
@@ -112,7 +116,7 @@ pub(crate) fn taints_and_affinity_are_considered(bed: &mut Testbed) {
     let third = bed.create_vm(vm);
     let message = bed.wait_until_refused(&third);
     assert!(message.contains("taint") && message.contains("anti-affinity"), "{message}");
-    let tolerating = bed.create_vm(Vm { tolerates: Some("special"), ..vm });
+    let tolerating = bed.create_vm(Vm { tolerated_taint: Some("special"), ..vm });
     bed.wait_until_bound(&tolerating);
     assert_eq!(bed.host_of(&tolerating).as_deref(), Some("apart-2"));
 }
@@ -126,11 +130,11 @@ pub(crate) fn pods_on_nodes_without_a_report_are_considered(
     bed.add_host("near-0", "near", &[]);
     bed.add_node_without_agent("bare-0", "near", "database");
     let vm = bed.create_vm(Vm { cpus: 1, affinity: Some("database"), ..Vm::default() });
-    let pod = bed.server.wait_until_scheduled(&format!("{}/{vm}", crate::testbed::PODS));
+    let pod = bed.server.wait_until_scheduled(&format!("{}/{vm}", crate::testbed::PODS_PATH));
     let message = crate::server::condition(&pod)["message"].clone();
-    assert_eq!(pod["spec"]["nodeName"], "near-0", "{message}\n{}", plane.log("extender"));
+    assert_eq!(pod["spec"]["nodeName"], "near-0", "{message}\n{}", plane.log_tail("extender"));
     // No agent reports the resources of this pod; the following tests query all hosts that have pods.
-    bed.server.delete(&format!("{}/on-bare-0", crate::testbed::PODS));
+    bed.server.delete(&format!("{}/on-bare-0", crate::testbed::PODS_PATH));
 }
 
 /// Kills the extender while a burst of pods is created: no resource is allocated twice, and all pods that fit are
@@ -143,7 +147,7 @@ pub(crate) fn extender_is_killed_during_a_burst(
     for number in 0..6 {
         bed.add_host(&format!("burst-{number}"), "burst", &[]);
     }
-    // Each host has room for four VMs: three in the second zone, and one in the first zone beside a VM of 5 CPUs.
+    // Each host has room for four VMs: three in the second zone, and one in the first zone next to a VM of 5 CPUs.
     let cpus_of_vm = |number: usize| if number.is_multiple_of(4) { 5 } else { 2 };
     let vms: Vec<String> = (0..24)
         .map(|number| {
@@ -164,7 +168,11 @@ pub(crate) fn extender_is_killed_during_a_burst(
         let timeout = Duration::from_secs(150);
         while bed.host_of(vm).is_none() {
             let conditions = bed.pod(vm)["status"]["conditions"].to_string();
-            assert!(begin.elapsed() < timeout, "{vm}: {conditions}\n{}", plane.log("extender"));
+            assert!(
+                begin.elapsed() < timeout,
+                "{vm}: {conditions}\n{}",
+                plane.log_tail("extender")
+            );
             std::thread::sleep(Duration::from_millis(300));
             // Before agents report, a restarted extender has no information about the resources of each pod of a host.
             bed.write_all_reports();

@@ -8,12 +8,12 @@ use berth_tests::cluster::ControlPlane;
 use berth_tests::controller::Controller;
 use serde_json::json;
 
-use crate::calls::filter_on;
-use crate::testbed::{SOON, Testbed, Vm};
+use crate::calls::call_filter_on;
+use crate::testbed::{SHORT_TIMEOUT, Testbed, Vm};
 
-const CLAIMS: &str = "/api/v1/namespaces/vms/persistentvolumeclaims";
-const VOLUMES: &str = "/api/v1/persistentvolumes";
-const SELECTED: &str = "volume.kubernetes.io/selected-node";
+const CLAIMS_PATH: &str = "/api/v1/namespaces/vms/persistentvolumeclaims";
+const VOLUMES_PATH: &str = "/api/v1/persistentvolumes";
+const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
 
 /// Creates a StorageClass whose claims wait for their first pod.
 fn create_storage_class(bed: &Testbed) {
@@ -25,29 +25,31 @@ fn create_storage_class(bed: &Testbed) {
 fn create_claim(bed: &Testbed, name: &str) {
     let claim = json!({"metadata": {"name": name}, "spec": {"storageClassName": "late",
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
-    bed.server.post(CLAIMS, &claim);
+    bed.server.post(CLAIMS_PATH, &claim);
 }
 
 /// Waits until the scheduler has selected a node for a claim, and waits for the volume (`PreBind`).
 fn wait_until_node_selected(bed: &Testbed, claim: &str) -> String {
     let begin = Instant::now();
     loop {
-        let claim_object = bed.server.get(&format!("{CLAIMS}/{claim}"));
-        if let Some(node) = claim_object["metadata"]["annotations"][SELECTED].as_str() {
+        let claim_object = bed.server.get(&format!("{CLAIMS_PATH}/{claim}"));
+        if let Some(node) =
+            claim_object["metadata"]["annotations"][SELECTED_NODE_ANNOTATION].as_str()
+        {
             return node.to_owned();
         }
-        assert!(begin.elapsed() < SOON, "no node is selected for {claim}");
+        assert!(begin.elapsed() < SHORT_TIMEOUT, "no node is selected for {claim}");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
 
 /// Creates a volume that only this host has and binds it to the claim, as the provisioner of the class and the
 /// volume controller do.
-fn provision(bed: &Testbed, claim: &str, host: &str) {
-    let path = format!("{CLAIMS}/{claim}");
+fn provision_volume(bed: &Testbed, claim: &str, host: &str) {
+    let path = format!("{CLAIMS_PATH}/{claim}");
     let mut claim_object = bed.server.get(&path);
     let volume = format!("of-{claim}");
-    bed.server.post(VOLUMES, &json!({"metadata": {"name": volume}, "spec": {
+    bed.server.post(VOLUMES_PATH, &json!({"metadata": {"name": volume}, "spec": {
         "storageClassName": "late", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
         "local": {"path": "/disk"},
         "claimRef": {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": "vms", "name": claim,
@@ -58,15 +60,15 @@ fn provision(bed: &Testbed, claim: &str, host: &str) {
     claim_object["spec"]["volumeName"] = volume.clone().into();
     claim_object["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = "yes".into();
     bed.server.put(&path, &claim_object);
-    for path in [path, format!("{VOLUMES}/{volume}")] {
+    for path in [path, format!("{VOLUMES_PATH}/{volume}")] {
         let mut current = bed.server.get(&path);
         current["status"]["phase"] = "Bound".into();
         bed.server.put(&format!("{path}/status"), &current);
     }
 }
 
-/// Tests that the VM's room stays reserved while its volume is created, even if the scheduler or the extender is
-/// killed meanwhile.
+/// Tests that the VM's resources stay reserved while its volume is created, even if the scheduler or the extender is
+/// killed during this time.
 pub(crate) fn reservation_survives_a_kill_in_prebind(
     plane: &mut ControlPlane,
     bed: &mut Testbed,
@@ -79,7 +81,7 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
     create_claim(bed, "disk");
     let vm = bed.create_vm(Vm { claim: Some("disk"), ..Vm::large("disks") });
     let host = wait_until_node_selected(bed, "disk");
-    // The scheduler has reserved the VM's room, and waits for the volume.
+    // The scheduler has reserved the VM's resources, and waits for the volume.
     plane.stop_scheduler();
     let others: Vec<String> = (0..4).map(|_| bed.create_vm(Vm::large("disks"))).collect();
     let file = plane.scheduler_configuration(Some(bed.port)).unwrap();
@@ -88,7 +90,8 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
     let mut waiting = Vec::new();
     for other in &others {
         // The new scheduler first waits for the Lease of the old scheduler.
-        let pod = bed.server.wait_until_scheduled(&format!("{}/{other}", crate::testbed::PODS));
+        let pod =
+            bed.server.wait_until_scheduled(&format!("{}/{other}", crate::testbed::PODS_PATH));
         match pod["spec"]["nodeName"].as_str() {
             Some(host) => *vms_by_host.entry(host.to_owned()).or_default() += 1,
             None => waiting.push(other.clone()),
@@ -98,7 +101,7 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
         (vms_by_host.values().sum(), waiting.len()),
         (3, 1),
         "{vms_by_host:?}\n{}",
-        plane.log("extender")
+        plane.log_tail("extender")
     );
     assert_eq!(vms_by_host[&host], 1, "{vms_by_host:?}: one zone of {host} must stay reserved");
     bed.write_all_reports();
@@ -107,10 +110,10 @@ pub(crate) fn reservation_survives_a_kill_in_prebind(
     let late = bed.create_vm(Vm::large("disks"));
     bed.wait_until_refused(&late);
     assert_eq!(bed.host_of(&vm), None, "bound before the volume exists");
-    provision(bed, "disk", &host);
+    provision_volume(bed, "disk", &host);
     let took = bed.wait_until_bound(&vm);
     eprintln!("the VM was bound {took:?} after its volume was created");
-    assert_eq!(bed.host_of(&vm), Some(host), "{}", plane.log("extender"));
+    assert_eq!(bed.host_of(&vm), Some(host), "{}", plane.log_tail("extender"));
     assert!(bed.host_of(&waiting[0]).is_none() && bed.host_of(&late).is_none());
     bed.assert_kubelets_admit();
     extender
@@ -127,7 +130,7 @@ pub(crate) fn reservation_is_kept_after_the_first_consumer_pod(
     let own = Vm { claim: Some("first"), instance: Some("vmi-first"), ..Vm::large("first") };
     let first_consumer = bed.create_vm(Vm { is_first_consumer: true, ..own });
     let host = wait_until_node_selected(bed, "first");
-    provision(bed, "first", &host);
+    provision_volume(bed, "first", &host);
     bed.wait_until_bound(&first_consumer);
     let neighbour = bed.create_vm(Vm::large("first"));
     bed.wait_until_bound(&neighbour);
@@ -138,7 +141,7 @@ pub(crate) fn reservation_is_kept_after_the_first_consumer_pod(
     bed.write_all_reports();
     // During this time the scheduler retries the pod `late`, and the extender refuses it again.
     std::thread::sleep(std::time::Duration::from_secs(3));
-    assert_eq!(bed.host_of(&late), None, "{}", plane.log("extender"));
+    assert_eq!(bed.host_of(&late), None, "{}", plane.log_tail("extender"));
     let vm = bed.create_vm(own);
     bed.wait_until_bound(&vm);
     assert_eq!(bed.host_of(&vm).as_deref(), Some("first-0"));
@@ -167,15 +170,17 @@ fn create_instance(bed: &Testbed, name: &str, claim: Option<&str>) -> String {
 /// host.
 pub(crate) fn reservation_exists_for_a_vm_without_pod(plane: &ControlPlane, bed: &mut Testbed) {
     create_storage_class(bed);
-    plane.define("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances").unwrap();
+    plane
+        .define_kind("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances")
+        .unwrap();
     bed.add_host("import-0", "import", &[]);
     create_claim(bed, "import");
     let imported = create_instance(bed, "imported", Some("import"));
-    provision(bed, "import", "import-0");
+    provision_volume(bed, "import", "import-0");
     let others = ["other-a", "other-b"].map(|name| create_instance(bed, name, None));
     let mut extender = bed.start_extender(plane, "import", "");
     let vm = |instance, claim| Vm {
-        bypass_scheduler: true,
+        bypasses_scheduler: true,
         instance: Some(instance),
         claim,
         ..Vm::large("import")
@@ -184,8 +189,8 @@ pub(crate) fn reservation_exists_for_a_vm_without_pod(plane: &ControlPlane, bed:
         .each_ref()
         .map(|other| {
             let name = bed.create_vm(vm(other, None));
-            let response = filter_on(bed, &name, "import-0");
-            assert_eq!(response["Error"], "", "{response}\n{}", plane.log("import"));
+            let response = call_filter_on(bed, &name, "import-0");
+            assert_eq!(response["Error"], "", "{response}\n{}", plane.log_tail("import"));
             response["NodeNames"][0] == "import-0"
         })
         .into();
@@ -193,10 +198,10 @@ pub(crate) fn reservation_exists_for_a_vm_without_pod(plane: &ControlPlane, bed:
         placed,
         [true, false],
         "one zone must stay reserved for the imported VM\n{}",
-        plane.log("import")
+        plane.log_tail("import")
     );
     let own = bed.create_vm(vm(&imported, Some("import")));
-    let response = filter_on(bed, &own, "import-0");
-    assert_eq!(response["NodeNames"][0], "import-0", "{response}\n{}", plane.log("import"));
+    let response = call_filter_on(bed, &own, "import-0");
+    assert_eq!(response["NodeNames"][0], "import-0", "{response}\n{}", plane.log_tail("import"));
     extender.running.stop();
 }

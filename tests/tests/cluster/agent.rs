@@ -39,14 +39,14 @@ impl Agent {
             "--interval=2".to_owned(),
         ]
         .to_vec();
-        Self { running: run(&command, &log), command, log }
+        Self { running: spawn_agent(&command, &log), command, log }
     }
 
     /// Kills the agent like a crash, and restarts it with additional flags, which later restarts keep.
     pub(crate) fn restart(&mut self, extra_flags: &[&str]) {
         self.command.extend(extra_flags.iter().map(|flag| (*flag).to_owned()));
         self.running.stop();
-        self.running = run(&self.command, &self.log);
+        self.running = spawn_agent(&self.command, &self.log);
     }
 }
 
@@ -59,7 +59,7 @@ impl Drop for Agent {
     }
 }
 
-fn run(command: &[String], log: &PathBuf) -> Running {
+fn spawn_agent(command: &[String], log: &PathBuf) -> Running {
     let log = File::options().create(true).append(true).open(log).unwrap();
     let mut setpriv = Command::new("setpriv");
     setpriv.args(["--pdeathsig", "KILL"]).args(command);

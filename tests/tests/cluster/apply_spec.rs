@@ -6,17 +6,17 @@ use berth_tests::cluster::ControlPlane;
 use serde_json::json;
 
 use crate::tree::Tree;
-use crate::{condition, infra_node, read_file, set_spec};
+use crate::{condition, read_file, read_infra_node, set_spec};
 
-const SOON: Duration = Duration::from_secs(20);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Path of a file of the simulated host.
-pub(crate) const SLEEP: &str = "sys/kernel/mm/ksm/sleep_millisecs";
+pub(crate) const SLEEP_FILE: &str = "sys/kernel/mm/ksm/sleep_millisecs";
 
 /// Waits until the condition Ready has this status for the current generation of the spec.
 pub(crate) fn wait_until_ready(plane: &ControlPlane, status: &str) -> serde_json::Value {
     plane
-        .wait_until(&format!("Ready {status} for the latest generation"), SOON, |plane| {
-            let node = infra_node(plane);
+        .wait_until(&format!("Ready {status} for the latest generation"), SHORT_TIMEOUT, |plane| {
+            let node = read_infra_node(plane);
             let latest = node["status"]["observedGeneration"] == node["metadata"]["generation"];
             (latest && condition(&node, "Ready")["status"] == status).then_some(node)
         })
@@ -26,24 +26,24 @@ pub(crate) fn wait_until_ready(plane: &ControlPlane, status: &str) -> serde_json
 pub(crate) fn spec_is_applied_and_drift_corrected(plane: &ControlPlane, tree: &Tree) {
     set_spec(plane, &json!({"ksm": {"mode": "On", "sleepMillis": 77}}));
     let node = wait_until_ready(plane, "True");
-    assert_eq!(read_file(tree, SLEEP), "77");
+    assert_eq!(read_file(tree, SLEEP_FILE), "77");
     assert_eq!(condition(&node, "Ready")["observedGeneration"], node["metadata"]["generation"]);
     let changes = node["status"]["changes"].to_string();
     assert!(changes.contains("77") && changes.contains("Done"), "{changes}");
     let event_list = plane
-        .wait_until("an Event Applied exists", SOON, |plane| {
-            let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
+        .wait_until("an Event Applied exists", SHORT_TIMEOUT, |plane| {
+            let events = plane.get_json(&["events", "-n", "default"]).ok()?.to_string();
             (events.contains("\"Applied\"") && events.contains("77")).then_some(events)
         })
         .unwrap();
     assert!(event_list.contains("berth-agent"), "{event_list}");
 
     // Another program changes the value.
-    tree.file(SLEEP, "1\n");
+    tree.write_file(SLEEP_FILE, "1\n");
     plane
-        .wait_until("the drift is corrected and reported", SOON, |plane| {
-            let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
-            (read_file(tree, SLEEP) == "77" && events.contains("DriftCorrected")).then_some(())
+        .wait_until("the drift is corrected and reported", SHORT_TIMEOUT, |plane| {
+            let events = plane.get_json(&["events", "-n", "default"]).ok()?.to_string();
+            (read_file(tree, SLEEP_FILE) == "77" && events.contains("DriftCorrected")).then_some(())
         })
         .unwrap();
 }
@@ -58,7 +58,7 @@ pub(crate) fn invalid_spec_is_reported(plane: &ControlPlane, tree: &Tree) {
     let message = condition(&node, "HostTuned")["message"].as_str().unwrap();
     assert!(message.contains("spec.hugepages[0].zone") && message.contains('7'), "{message}");
     // The valid part of the spec stays applied.
-    assert_eq!(read_file(tree, SLEEP), "78");
+    assert_eq!(read_file(tree, SLEEP_FILE), "78");
     // The server refuses a spec that violates the schema.
     let wrong = plane.kubectl(&[
         "patch",
@@ -78,7 +78,7 @@ pub(crate) fn invalid_spec_is_reported(plane: &ControlPlane, tree: &Tree) {
 pub(crate) fn missing_rollback_ledger_is_reported(plane: &ControlPlane, tree: &Tree) {
     const LEDGER: &str = "var/lib/berth/found.json";
     let ledger = read_file(tree, LEDGER);
-    tree.file(LEDGER, "garbled");
+    tree.write_file(LEDGER, "garbled");
     set_spec(plane, &json!({"ksm": {"sleepMillis": 79}}));
     let node = wait_until_ready(plane, "False");
     for name in ["HostTuned", "Ready"] {
@@ -86,12 +86,12 @@ pub(crate) fn missing_rollback_ledger_is_reported(plane: &ControlPlane, tree: &T
         assert_eq!(condition["reason"], "RollbackLedgerUnavailable", "{condition:#}");
         assert!(condition["message"].as_str().unwrap().contains("found.json"), "{condition:#}");
     }
-    assert_eq!(read_file(tree, SLEEP), "78");
+    assert_eq!(read_file(tree, SLEEP_FILE), "78");
     // The facts of the host are still reported.
     assert!(!node["status"]["zones"].as_array().unwrap().is_empty());
-    tree.file(LEDGER, &ledger);
+    tree.write_file(LEDGER, &ledger);
     wait_until_ready(plane, "True");
-    assert_eq!(read_file(tree, SLEEP), "79");
+    assert_eq!(read_file(tree, SLEEP_FILE), "79");
     set_spec(plane, &json!({"ksm": {"sleepMillis": 78}}));
     wait_until_ready(plane, "True");
 }

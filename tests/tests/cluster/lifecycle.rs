@@ -8,11 +8,11 @@ use berth_tests::cluster::{ControlPlane, Version};
 use serde_json::json;
 
 use crate::agent::Agent;
-use crate::apply_spec::{SLEEP, wait_until_ready};
+use crate::apply_spec::{SLEEP_FILE, wait_until_ready};
 use crate::tree::Tree;
-use crate::{condition, infra_node, read_file, set_spec};
+use crate::{condition, read_file, read_infra_node, set_spec};
 
-const SOON: Duration = Duration::from_secs(30);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn agent_continues_without_the_server(
     plane: &mut ControlPlane,
@@ -23,10 +23,10 @@ pub(crate) fn agent_continues_without_the_server(
     wait_until_ready(plane, "True");
     plane.stop_server();
     let assert_drift_is_corrected = |plane: &ControlPlane| {
-        tree.file(SLEEP, "1\n");
+        tree.write_file(SLEEP_FILE, "1\n");
         plane
-            .wait_until("the drift is corrected without the server", SOON, |_| {
-                (read_file(tree, SLEEP) == "55").then_some(())
+            .wait_until("the drift is corrected without the server", SHORT_TIMEOUT, |_| {
+                (read_file(tree, SLEEP_FILE) == "55").then_some(())
             })
             .unwrap();
     };
@@ -39,7 +39,7 @@ pub(crate) fn agent_continues_without_the_server(
     // The limit is a minute because of the backoff of the requests that waited for the server.
     plane
         .wait_until("the agent applies the new spec", Duration::from_secs(60), |_| {
-            (read_file(tree, SLEEP) == "56").then_some(())
+            (read_file(tree, SLEEP_FILE) == "56").then_some(())
         })
         .unwrap();
     wait_until_ready(plane, "True");
@@ -59,7 +59,7 @@ pub(crate) fn expired_credential_is_replaced(
     };
     let soon = Duration::from_secs(60);
     let credential_condition =
-        |plane: &ControlPlane| condition(&infra_node(plane), "CredentialValid").clone();
+        |plane: &ControlPlane| condition(&read_infra_node(plane), "CredentialValid").clone();
     let expiry_metric = || {
         let address = format!("http://127.0.0.1:{port}/metrics");
         let text = Command::new("curl").args(["-sS", &address]).output().unwrap().stdout;
@@ -77,19 +77,20 @@ pub(crate) fn expired_credential_is_replaced(
     agent.restart(&[]);
     set_spec(plane, &json!({"ksm": {"sleepMillis": 54}}));
     let refused = plane.wait_until("the credential is refused", soon, |plane| {
-        plane.log("agent").contains("Unauthorized").then_some(())
+        plane.log_tail("agent").contains("Unauthorized").then_some(())
     });
     assert!(refused.is_ok(), "{refused:?}");
-    assert_ne!(read_file(tree, SLEEP), "54");
+    assert_ne!(read_file(tree, SLEEP_FILE), "54");
 
-    let [certificate, key] =
-        plane.certificate_for("agent-of-systemd", "berth:agent:rack1-a", "berth:agents").unwrap();
+    let [certificate, key] = plane
+        .create_certificate("agent-of-systemd", "berth:agent:rack1-a", "berth:agents")
+        .unwrap();
     let (certificate, key) = (certificate.display(), key.display());
     let user = format!("client-certificate: \"{certificate}\", client-key: \"{key}\"");
     write_kubeconfig(&format!("{before}{user}{rest}"));
     plane
         .wait_until("the host has the desired state", soon, |_| {
-            (read_file(tree, SLEEP) == "54").then_some(())
+            (read_file(tree, SLEEP_FILE) == "54").then_some(())
         })
         .unwrap();
     let credential = plane.wait_until("the condition reports the certificate", soon, |plane| {
@@ -118,20 +119,20 @@ pub(crate) fn deleted_objects_are_recreated(plane: &ControlPlane, tree: &Tree) {
     plane.kubectl(&["delete", "infranode", "rack1-a"]).unwrap();
     let wait_until_recreated = |plane: &ControlPlane, owner: &serde_json::Value| {
         plane
-            .wait_until("a new InfraNode exists", SOON, |plane| {
-                let node = infra_node(plane);
+            .wait_until("a new InfraNode exists", SHORT_TIMEOUT, |plane| {
+                let node = read_infra_node(plane);
                 let ready = node["status"]["conditions"].is_array();
                 (ready && node["metadata"]["ownerReferences"][0]["uid"] == *owner).then_some(())
             })
             .unwrap();
     };
-    let uid = crate::node(plane)["metadata"]["uid"].clone();
+    let uid = crate::read_node(plane)["metadata"]["uid"].clone();
     wait_until_recreated(plane, &uid);
     // The host keeps the last valid spec, because the InfraNode that the agent creates has an empty spec.
     std::thread::sleep(Duration::from_secs(5));
-    assert_eq!(read_file(tree, SLEEP), "56");
+    assert_eq!(read_file(tree, SLEEP_FILE), "56");
     // The last applied generation belongs to the deleted object, so it must not appear in the new object.
-    let status = infra_node(plane)["status"].take();
+    let status = read_infra_node(plane)["status"].take();
     assert!(status["observedGeneration"].is_null(), "{:#}", status["observedGeneration"]);
     let conditions = status["conditions"].as_array().unwrap();
     assert!(conditions.iter().all(|one| one["observedGeneration"].is_null()), "{conditions:#?}");
@@ -142,14 +143,14 @@ pub(crate) fn deleted_objects_are_recreated(plane: &ControlPlane, tree: &Tree) {
         // The garbage collector refreshes its list of kinds every 30 s, and waits longer after an outage of the
         // server.
         .wait_until("the InfraNode is garbage-collected", Duration::from_secs(180), |plane| {
-            infra_node(plane).is_null().then_some(())
+            read_infra_node(plane).is_null().then_some(())
         })
         .unwrap();
-    plane.make_node("rack1-a").unwrap();
-    let new = crate::node(plane)["metadata"]["uid"].clone();
+    plane.create_node("rack1-a").unwrap();
+    let new = crate::read_node(plane)["metadata"]["uid"].clone();
     assert_ne!(new, uid);
     wait_until_recreated(plane, &new);
-    assert_eq!(read_file(tree, SLEEP), "56");
+    assert_eq!(read_file(tree, SLEEP_FILE), "56");
 }
 
 /// Runs the script of deploy/README.md literally: it removes the agent's fields and nothing else.
@@ -158,7 +159,7 @@ pub(crate) fn uninstall_restores_the_node(plane: &ControlPlane, agent: Agent) {
         return;
     }
     drop(agent);
-    let before = crate::node(plane);
+    let before = crate::read_node(plane);
     assert!(condition(&before, "berth.dev/HostTuned").is_object());
     let readme = std::fs::read_to_string(crate::repository().join("deploy/README.md")).unwrap();
     let script = readme
@@ -174,7 +175,7 @@ pub(crate) fn uninstall_restores_the_node(plane: &ControlPlane, agent: Agent) {
         .output()
         .unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    let after = crate::node(plane);
+    let after = crate::read_node(plane);
     let labels = after["metadata"]["labels"].as_object().unwrap();
     assert!(!labels.keys().any(|key| key.starts_with("host.berth.dev/")), "{labels:#?}");
     assert!(after["status"]["capacity"]["berth.dev/pinnable-cpus"].is_null());

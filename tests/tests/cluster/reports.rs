@@ -5,23 +5,23 @@ use std::time::Duration;
 use berth_tests::cluster::ControlPlane;
 use serde_json::Value;
 
-use crate::{condition, node};
+use crate::{condition, read_node};
 
-const SOON: Duration = Duration::from_secs(20);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn host_is_reported(plane: &ControlPlane) {
     let infra_node = crate::apply_spec::wait_until_ready(plane, "True");
     let owner = &infra_node["metadata"]["ownerReferences"][0];
     assert_eq!(
         (owner["kind"].as_str(), &owner["uid"]),
-        (Some("Node"), &node(plane)["metadata"]["uid"])
+        (Some("Node"), &read_node(plane)["metadata"]["uid"])
     );
     assert_eq!(infra_node["status"]["capabilities"]["cpu"]["cores"], 48);
     assert!(!infra_node["status"]["allocations"].as_array().unwrap().is_empty());
 
     let node = plane
-        .wait_until("the Node has labels", SOON, |plane| {
-            Some(node(plane))
+        .wait_until("the Node has labels", SHORT_TIMEOUT, |plane| {
+            Some(read_node(plane))
                 .filter(|node| node["metadata"]["labels"]["host.berth.dev/smt"] == "true")
         })
         .unwrap();
@@ -42,7 +42,7 @@ pub(crate) fn host_is_reported(plane: &ControlPlane) {
     );
     // The server publishes the fields of a new kind a moment later.
     plane
-        .wait_until("kubectl explain shows the fields", SOON, |plane| {
+        .wait_until("kubectl explain shows the fields", SHORT_TIMEOUT, |plane| {
             let explained = plane.kubectl(&["explain", "infranodes.status.zones"]).ok()?;
             (explained.contains("NUMA") && explained.contains("pinnableCPUs")).then_some(())
         })
@@ -64,7 +64,7 @@ pub(crate) fn idle_host_causes_no_writes(plane: &ControlPlane) {
     // The agent restarts a watch that the server has ended after its timeout; a watch writes nothing.
     let writes: Vec<&Value> = others.iter().filter(|line| line["verb"] != "watch").collect();
     assert!(writes.is_empty(), "{writes:#?}");
-    let lease = plane.get(&["lease", "-n", "berth-system", "rack1-a"]).unwrap();
+    let lease = plane.get_json(&["lease", "-n", "berth-system", "rack1-a"]).unwrap();
     assert_eq!(lease["spec"]["holderIdentity"], "rack1-a");
     assert_eq!(lease["metadata"]["ownerReferences"][0]["kind"], "Node");
     let Some(results) = soak else { return };
@@ -98,8 +98,8 @@ pub(crate) fn removed_fields_are_restored(plane: &ControlPlane) {
     patch_status(plane, "", "json-patch", patch);
     plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
     plane
-        .wait_until("label and resource are restored", SOON, |plane| {
-            let node = node(plane);
+        .wait_until("label and resource are restored", SHORT_TIMEOUT, |plane| {
+            let node = read_node(plane);
             let is_restored = node["status"]["capacity"]["berth.dev/pinnable-cpus"] == "92"
                 && node["metadata"]["labels"]["host.berth.dev/smt"] == "true";
             is_restored.then_some(())
@@ -116,19 +116,19 @@ pub(crate) fn fields_zeroed_by_a_kubelet_are_restored(plane: &ControlPlane) {
     // The test checks the response of the patch, because the agent may restore the field before a later read.
     let zeroed = patch_status(plane, "?fieldManager=kubelet", "strategic-merge-patch", &patch);
     assert_eq!(zeroed["status"]["capacity"]["berth.dev/pinnable-cpus"], "0");
-    let restored = plane.wait_until("the resource is restored", SOON, |plane| {
-        let status = node(plane)["status"].take();
+    let restored = plane.wait_until("the resource is restored", SHORT_TIMEOUT, |plane| {
+        let status = read_node(plane)["status"].take();
         let is_back = |part: &str| status[part]["berth.dev/pinnable-cpus"] == "92";
         (is_back("capacity") && is_back("allocatable")).then_some(())
     });
-    assert!(restored.is_ok(), "{restored:?}: {:#}", node(plane)["status"]["capacity"]);
+    assert!(restored.is_ok(), "{restored:?}: {:#}", read_node(plane)["status"]["capacity"]);
 }
 
 /// Patches the status of the Node, and returns the Node from the response.
 fn patch_status(plane: &ControlPlane, query: &str, kind: &str, patch: &str) -> Value {
     use std::process::Command;
     // kubectl supports `--subresource` only since 1.24.
-    let token = berth_tests::cluster::ADMIN;
+    let token = berth_tests::cluster::ADMIN_TOKEN;
     let address = format!("https://127.0.0.1:{}/api/v1/nodes/rack1-a/status{query}", plane.port());
     let curl = Command::new("curl")
         .args(["-sSf", "-X", "PATCH", "--cacert"])
@@ -151,7 +151,7 @@ pub(crate) fn fields_of_other_managers_are_kept(plane: &ControlPlane) {
         .kubectl(&["label", "--overwrite", "node", "rack1-a", "host.berth.dev/cpu-vendor=mine"])
         .unwrap();
     plane
-        .wait_until("the agent logs the conflict", SOON, |plane| {
+        .wait_until("the agent logs the conflict", SHORT_TIMEOUT, |plane| {
             let log = std::fs::read_to_string(plane.folder().join("agent.log")).ok()?;
             let refused = |line: &str| {
                 line.contains("other managers own these fields")
@@ -163,9 +163,9 @@ pub(crate) fn fields_of_other_managers_are_kept(plane: &ControlPlane) {
     // The agent still applies the other fields.
     plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
     plane
-        .wait_until("the label is restored", SOON, |plane| {
-            (node(plane)["metadata"]["labels"]["host.berth.dev/smt"] == "true").then_some(())
+        .wait_until("the label is restored", SHORT_TIMEOUT, |plane| {
+            (read_node(plane)["metadata"]["labels"]["host.berth.dev/smt"] == "true").then_some(())
         })
         .unwrap();
-    assert_eq!(node(plane)["metadata"]["labels"]["host.berth.dev/cpu-vendor"], "mine");
+    assert_eq!(read_node(plane)["metadata"]["labels"]["host.berth.dev/cpu-vendor"], "mine");
 }

@@ -7,18 +7,19 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::tree::Tree;
-use crate::{apply_spec, node, read_file, reports, repository, set_spec};
+use crate::{apply_spec, read_file, read_node, reports, repository, set_spec};
 
-const SOON: Duration = Duration::from_secs(20);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for a write after a refusal: the agent retries after up to half a minute.
-const LATER: Duration = Duration::from_secs(60);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Path for `kubectl get --raw`, which returns the unmodified response with the managed fields.
-const PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/rack1-a";
+const OBJECT_PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/rack1-a";
 /// Unused huge pages of the simulated host, in zone 1.
-const FREE: &str = "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
+const FREE_PAGES_FILE: &str =
+    "sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
 
 pub(crate) fn topology_is_written_if_enabled(plane: &ControlPlane, tree: &Tree, agent: &mut Agent) {
-    assert_eq!(requests(plane), 0, "requests without the option");
+    assert_eq!(count_requests(plane), 0, "requests without the option");
     agent_works_without_the_crd(plane, tree, agent);
     let deploy = repository().join("tests/cluster/noderesourcetopologies.yaml");
     plane.kubectl(&["apply", "-f", deploy.to_str().unwrap()]).unwrap();
@@ -39,17 +40,21 @@ fn agent_works_without_the_crd(plane: &ControlPlane, tree: &Tree, agent: &mut Ag
     for sleep in [61, 62] {
         set_spec(plane, &json!({"ksm": {"sleepMillis": sleep}}));
         apply_spec::wait_until_ready(plane, "True");
-        assert_eq!(read_file(tree, apply_spec::SLEEP), sleep.to_string());
+        assert_eq!(read_file(tree, apply_spec::SLEEP_FILE), sleep.to_string());
     }
     // The agent has retried several times by now.
-    plane.wait_until("the agent retries", SOON, |plane| (requests(plane) > 2).then_some(())).unwrap();
-    assert_eq!(log(plane).matches(expected).count(), 1, "{}", log(plane));
+    plane
+        .wait_until("the agent retries", SHORT_TIMEOUT, |plane| {
+            (count_requests(plane) > 2).then_some(())
+        })
+        .unwrap();
+    assert_eq!(read_log(plane).matches(expected).count(), 1, "{}", read_log(plane));
 }
 
 fn zones_are_reported(plane: &ControlPlane) {
-    let object = plane.wait_until("the object exists", LATER, object).unwrap();
+    let object = plane.wait_until("the object exists", RETRY_TIMEOUT, read_object).unwrap();
     let owner = &object["metadata"]["ownerReferences"];
-    let expected = json!([{"apiVersion": "v1", "kind": "Node", "name": "rack1-a", "uid": node(plane)["metadata"]["uid"]}]);
+    let expected = json!([{"apiVersion": "v1", "kind": "Node", "name": "rack1-a", "uid": read_node(plane)["metadata"]["uid"]}]);
     assert_eq!(*owner, expected);
     assert_eq!(
         object["attributes"],
@@ -69,15 +74,17 @@ fn zones_are_reported(plane: &ControlPlane) {
     };
     assert_eq!(object["zones"], json!([zone(0, "38", "6Gi"), zone(1, "46", "8Gi")]), "{object:#}");
     // Afterwards the agent sends no requests, although its cycles continue.
-    let before = requests(plane);
+    let before = count_requests(plane);
     std::thread::sleep(Duration::from_secs(5));
-    assert_eq!(requests(plane), before);
+    assert_eq!(count_requests(plane), before);
 }
 
 fn object_follows_the_host(plane: &ControlPlane, tree: &Tree) {
-    tree.file(FREE, "3072\n");
+    tree.write_file(FREE_PAGES_FILE, "3072\n");
     plane
-        .wait_until("the available pages decrease", SOON, |plane| (pages(&object(plane)?) == "6Gi").then_some(()))
+        .wait_until("the available pages decrease", SHORT_TIMEOUT, |plane| {
+            (available_pages(&read_object(plane)?) == "6Gi").then_some(())
+        })
         .unwrap();
 }
 
@@ -90,64 +97,67 @@ fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
     let apply =
         ["apply", "--server-side", "--force-conflicts", "--field-manager=exporter", "-f", "-"];
     plane.kubectl_with(&plane.kubeconfig(), &apply, &theirs.to_string()).unwrap();
-    let before = plane.kubectl(&["get", "--raw", PATH]).unwrap();
-    tree.file(FREE, "2048\n");
+    let before = plane.kubectl(&["get", "--raw", OBJECT_PATH]).unwrap();
+    tree.write_file(FREE_PAGES_FILE, "2048\n");
     let expected = "other managers own its fields: exporter";
     wait_until_logged(plane, expected);
     plane
-        .wait_until("an Event exists", SOON, |plane| {
-            let events = plane.get(&["events", "-n", "default"]).ok()?.to_string();
+        .wait_until("an Event exists", SHORT_TIMEOUT, |plane| {
+            let events = plane.get_json(&["events", "-n", "default"]).ok()?.to_string();
             (events.contains("ManagedElsewhere") && events.contains("exporter")).then_some(())
         })
         .unwrap();
-    let requests_before = requests(plane);
-    tree.file(FREE, "1024\n");
+    let requests_before = count_requests(plane);
+    tree.write_file(FREE_PAGES_FILE, "1024\n");
     // When the InfraNode has the new value, the agent would also have written the value to the NodeResourceTopology.
     plane
-        .wait_until("the InfraNode has the new value", SOON, |plane| {
-            let pools = &crate::infra_node(plane)["status"]["zones"][1]["hugepages"];
+        .wait_until("the InfraNode has the new value", SHORT_TIMEOUT, |plane| {
+            let pools = &crate::read_infra_node(plane)["status"]["zones"][1]["hugepages"];
             pools.as_array()?.iter().any(|pool| pool["free"] == 1024).then_some(())
         })
         .unwrap();
     std::thread::sleep(Duration::from_secs(5));
-    assert_eq!(plane.kubectl(&["get", "--raw", PATH]).unwrap(), before);
-    assert_eq!(requests(plane), requests_before, "the agent retries only much later");
-    assert_eq!(log(plane).matches(expected).count(), 1);
+    assert_eq!(plane.kubectl(&["get", "--raw", OBJECT_PATH]).unwrap(), before);
+    assert_eq!(count_requests(plane), requests_before, "the agent retries only much later");
+    assert_eq!(read_log(plane).matches(expected).count(), 1);
 }
 
 /// Tests that a missing object is created again, and that the current Node owns it.
 pub(crate) fn missing_object_is_recreated(plane: &ControlPlane) {
     plane
-        .wait_until("a new object exists", LATER, |plane| {
-            let object = object(plane)?;
+        .wait_until("a new object exists", RETRY_TIMEOUT, |plane| {
+            let object = read_object(plane)?;
             let owner = &object["metadata"]["ownerReferences"][0]["uid"];
-            (pages(&object) == "2Gi" && *owner == node(plane)["metadata"]["uid"]).then_some(())
+            (available_pages(&object) == "2Gi" && *owner == read_node(plane)["metadata"]["uid"])
+                .then_some(())
         })
         .unwrap();
 }
 
-fn object(plane: &ControlPlane) -> Option<Value> {
-    serde_json::from_str(&plane.kubectl(&["get", "--raw", PATH]).ok()?).ok()
+fn read_object(plane: &ControlPlane) -> Option<Value> {
+    serde_json::from_str(&plane.kubectl(&["get", "--raw", OBJECT_PATH]).ok()?).ok()
 }
 
 /// Returns the available huge pages of zone 1.
-fn pages(object: &Value) -> String {
+fn available_pages(object: &Value) -> String {
     let resources = object["zones"][1]["resources"].as_array();
     let pool = resources.and_then(|all| all.iter().find(|one| one["name"] == "hugepages-2Mi"));
     pool.and_then(|pool| pool["available"].as_str()).unwrap_or_default().to_owned()
 }
 
 /// Returns the number of the agent's requests for these objects.
-fn requests(plane: &ControlPlane) -> usize {
+fn count_requests(plane: &ControlPlane) -> usize {
     let is_topology_request =
         |line: &&Value| line["objectRef"]["resource"] == "noderesourcetopologies";
     reports::agent_requests(plane).iter().filter(is_topology_request).count()
 }
 
-fn log(plane: &ControlPlane) -> String {
+fn read_log(plane: &ControlPlane) -> String {
     std::fs::read_to_string(plane.folder().join("agent.log")).unwrap_or_default()
 }
 
 fn wait_until_logged(plane: &ControlPlane, text: &str) {
-    plane.wait_until(text, SOON, |plane| log(plane).contains(text).then_some(())).unwrap();
+    plane
+        .wait_until(text, SHORT_TIMEOUT, |plane| read_log(plane).contains(text).then_some(()))
+        .unwrap();
 }

@@ -3,14 +3,14 @@
 use berth_tests::cluster::{ControlPlane, Version, condition, registered_node};
 use serde_json::{Value, json};
 
-use crate::{SOON, apply_profile, spec, wait_until_condition, wait_until_field};
+use crate::{SHORT_TIMEOUT, apply_profile, read_spec, wait_until_condition, wait_until_field};
 
 /// Creates a host: its Node as a kubelet registers it, and its InfraNode as an agent creates it.
 pub(crate) fn create_host(plane: &ControlPlane, name: &str, number: usize) {
-    plane.make_node(name).unwrap();
+    plane.create_node(name).unwrap();
     let rack = if name.starts_with("rack1") { "1" } else { "2" };
     plane.kubectl(&["label", "node", name, &format!("rack={rack}")]).unwrap();
-    let mut node = plane.get(&["node", name]).unwrap();
+    let mut node = plane.get_json(&["node", name]).unwrap();
     node["status"] = registered_node(name)["status"].clone();
     node["status"]["addresses"] =
         json!([{"type": "InternalIP", "address": format!("10.0.0.{}", number + 1)}]);
@@ -43,7 +43,7 @@ fn replace_status(plane: &ControlPlane, path: &str, object: &Value) {
 const RACK1_A: [&str; 2] = ["infranode", "rack1-a"];
 const RACK1_B: [&str; 2] = ["infranode", "rack1-b"];
 
-pub(crate) fn a_profile_becomes_the_spec(plane: &ControlPlane) {
+pub(crate) fn profile_is_written_to_the_spec(plane: &ControlPlane) {
     let trunk =
         json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "bond0"}});
     let profile_spec = json!({"nodeSelector": {"rack": "1"}, "class": "Performance", "ksm": {"mode": "Off"},
@@ -67,11 +67,11 @@ pub(crate) fn a_profile_becomes_the_spec(plane: &ControlPlane) {
     );
     wait_until_field(plane, &["hostprofile", "rack1"], "/status/hosts", &json!(2));
     assert_eq!(
-        condition(&plane.get(&["hostprofile", "rack1"]).unwrap(), "Ready")["status"],
+        condition(&plane.get_json(&["hostprofile", "rack1"]).unwrap(), "Ready")["status"],
         "True"
     );
     assert_eq!(
-        spec(plane, "rack2-a"),
+        read_spec(plane, "rack2-a"),
         json!({}),
         "a host that no profile selects stays unchanged"
     );
@@ -106,7 +106,7 @@ pub(crate) fn highest_priority_wins_and_ties_are_reported(plane: &ControlPlane) 
     );
     wait_until_condition(plane, &["hostprofile", "zz-all"], "Ready", Some("rack1-a, rack1-b"));
     wait_until_condition(plane, &RACK1_A, "ProfileConflict", Some("rack1, zz-all"));
-    assert_eq!(spec(plane, "rack1-a")["ksm"]["mode"], "Off");
+    assert_eq!(read_spec(plane, "rack1-a")["ksm"]["mode"], "Off");
     wait_until_field(plane, &["infranode", "rack2-a"], "/spec/ksm/mode", &json!("On"));
     wait_until_field(plane, &["hostprofile", "zz-all"], "/status/hosts", &json!(1));
     wait_until_event(plane, "Conflict");
@@ -119,15 +119,15 @@ pub(crate) fn highest_priority_wins_and_ties_are_reported(plane: &ControlPlane) 
         "/status/conditions/0/status",
         &json!("True"),
     );
-    assert_eq!(spec(plane, "rack2-a")["ksm"]["mode"], "On");
+    assert_eq!(read_spec(plane, "rack2-a")["ksm"]["mode"], "On");
 }
 
 /// Waits until there is an Event with this reason.
 fn wait_until_event(plane: &ControlPlane, reason: &str) {
     let field = format!("reason={reason}");
     plane
-        .wait_until("the Event exists", SOON, |plane| {
-            let events = plane.get(&["events", "-A", "--field-selector", &field]).ok()?;
+        .wait_until("the Event exists", SHORT_TIMEOUT, |plane| {
+            let events = plane.get_json(&["events", "-A", "--field-selector", &field]).ok()?;
             events["items"].as_array().filter(|all| !all.is_empty()).map(drop)
         })
         .unwrap();
@@ -138,7 +138,7 @@ pub(crate) fn user_override_is_kept_until_removed(plane: &ControlPlane) {
         .set_infra_node_spec("rack1-a", &json!({"ksm": {"mode": "On", "pagesToScan": 50}}))
         .unwrap();
     wait_until_condition(plane, &RACK1_A, "ProfileOverridden", Some("spec.ksm.mode (kubectl"));
-    assert_eq!(spec(plane, "rack1-a")["ksm"], json!({"mode": "On", "pagesToScan": 50}));
+    assert_eq!(read_spec(plane, "rack1-a")["ksm"], json!({"mode": "On", "pagesToScan": 50}));
     wait_until_event(plane, "FieldsOwnedByOthers");
     // The other fields of the profile are still applied.
     plane
@@ -153,7 +153,7 @@ pub(crate) fn user_override_is_kept_until_removed(plane: &ControlPlane) {
         .unwrap();
     wait_until_field(plane, &RACK1_A, "/spec/hugepages/0/count", &json!(32));
     wait_until_field(plane, &RACK1_B, "/spec/ksm/mode", &json!("Auto"));
-    assert_eq!(spec(plane, "rack1-a")["ksm"]["mode"], "On");
+    assert_eq!(read_spec(plane, "rack1-a")["ksm"]["mode"], "On");
     plane.set_infra_node_spec("rack1-a", &json!({"ksm": null})).unwrap();
     wait_until_field(plane, &RACK1_A, "/spec/ksm", &json!({"mode": "Auto"}));
     wait_until_condition(plane, &RACK1_A, "ProfileOverridden", None);
@@ -168,7 +168,7 @@ pub(crate) fn mutually_exclusive_fields_are_overridden_together(plane: &ControlP
         )
         .unwrap();
     wait_until_condition(plane, &RACK1_A, "ProfileOverridden", Some("spec.cpu.reserved"));
-    assert_eq!(spec(plane, "rack1-a")["cpu"]["reserved"], json!({"cpus": "0-1"}));
+    assert_eq!(read_spec(plane, "rack1-a")["cpu"]["reserved"], json!({"cpus": "0-1"}));
     plane.set_infra_node_spec("rack1-a", &json!({"cpu": {"reserved": null}})).unwrap();
     wait_until_field(plane, &RACK1_A, "/spec/cpu/reserved", &json!({"coresPerZone": 1}));
     wait_until_condition(plane, &RACK1_A, "ProfileOverridden", None);
@@ -199,7 +199,7 @@ pub(crate) fn tenants_are_added_and_removed(plane: &ControlPlane) {
     plane.kubectl(&["label", "--overwrite", "node", "rack1-b", "rack=3"]).unwrap();
     plane.kubectl(&["delete", "tenantcluster", "xyz", "--wait=false"]).unwrap();
     wait_until_field(plane, &RACK1_B, "/spec/tenantNetworks", &Value::Null);
-    assert_eq!(spec(plane, "rack1-b")["profile"], "rack1");
+    assert_eq!(read_spec(plane, "rack1-b")["profile"], "rack1");
     plane.kubectl(&["label", "--overwrite", "node", "rack1-b", "rack=1"]).unwrap();
 }
 
@@ -274,7 +274,8 @@ pub(crate) fn configuration_is_validated(plane: &ControlPlane) {
             "spec": {"network": network, "vlan": 140, "tenant": tenant, "tenantUID": tenant}});
         plane.apply(&claim.to_string()).unwrap();
     }
-    let shared = "VLAN 140 belongs to tenant one on trunk and to tenant two on yard; both tenants keep it";
+    let shared =
+        "VLAN 140 belongs to tenant one on trunk and to tenant two on yard; both tenants keep it";
     wait_until_condition(plane, &["infraconfig", "default"], "Ready", Some(shared));
     plane.kubectl(&["delete", "vlanclaims", "trunk-140", "yard-140"]).unwrap();
     config(&json!(["100-199"]));
@@ -316,19 +317,23 @@ pub(crate) fn malformed_object_is_reported(plane: &ControlPlane) {
     // The server needs some time to load the changed schema.
     let invalid_pools = json!({"spec": {"vlanPools": "all"}}).to_string();
     let patch = ["patch", "infraconfig", "default", "--type=merge", "-p", &invalid_pools];
-    plane.wait_until("the server accepts the object", SOON, |plane| plane.kubectl(&patch).ok()).unwrap();
+    plane
+        .wait_until("the server accepts the object", SHORT_TIMEOUT, |plane| {
+            plane.kubectl(&patch).ok()
+        })
+        .unwrap();
     wait_until_condition(
         plane,
         &["infraconfig", "default"],
         "Ready",
         Some("spec.vlanPools: invalid type"),
     );
-    let config = plane.get(&["infraconfig", "default"]).unwrap();
+    let config = plane.get_json(&["infraconfig", "default"]).unwrap();
     assert_eq!(condition(&config, "Ready")["reason"], "Malformed", "{config:#}");
     plane
-        .wait_until("an Event reports the object", SOON, |plane| {
+        .wait_until("an Event reports the object", SHORT_TIMEOUT, |plane| {
             let selector = "--field-selector=reason=Malformed,involvedObject.kind=InfraConfig";
-            let events = plane.get(&["events", "-A", selector]).ok()?;
+            let events = plane.get_json(&["events", "-A", selector]).ok()?;
             let note = events["items"][0]["message"].as_str()?.to_owned();
             note.contains("spec.vlanPools").then_some(())
         })

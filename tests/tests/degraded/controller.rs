@@ -6,13 +6,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use berth_tests::cluster::proxy::{Behaviour, Proxy, Request, RequestFilter};
-use berth_tests::cluster::{ControlPlane, Parts};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
 use crate::bed::group_by_path;
 
-const SOON: Duration = Duration::from_secs(60);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which the server refuses requests.
 const FAULT_DURATION: Duration = Duration::from_secs(16);
 /// Value of `Retry-After`, in seconds.
@@ -23,7 +23,7 @@ const CONCURRENT_INTERVAL: Duration = Duration::from_secs(1);
 const OVERLOAD_MESSAGE: &str = "Too many requests, please try again later.\n";
 
 /// Reconcilers, and for each the path of an object that it writes after `change_all_specs`.
-const WRITES: [(&str, &str); 6] = [
+const WRITTEN_OBJECTS: [(&str, &str); 6] = [
     ("hosts", "/apis/berth.dev/v1alpha1/infranodes/rack1-a"),
     ("profiles", "/apis/berth.dev/v1alpha1/hostprofiles/all/status"),
     ("config", "/apis/berth.dev/v1alpha1/infraconfigs/default/status"),
@@ -54,16 +54,16 @@ pub(crate) fn refused_requests_are_tolerated() {
 
 impl Testbed {
     fn start() -> Self {
-        let plane = ControlPlane::start(Parts::default()).unwrap();
+        let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
         plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
         for (kind, plural) in [
             ("VirtualMachine", "virtualmachines"),
             ("VirtualMachineInstance", "virtualmachineinstances"),
         ] {
-            plane.define("kubevirt.io", "v1", kind, plural).unwrap();
+            plane.define_kind("kubevirt.io", "v1", kind, plural).unwrap();
         }
         plane.define_machine_deployments().unwrap();
-        plane.make_node("rack1-a").unwrap();
+        plane.create_node("rack1-a").unwrap();
         let host = json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": "rack1-a"}, "spec": {}});
         let create = ["create", "--validate=false", "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &create, &host.to_string()).unwrap();
@@ -75,7 +75,9 @@ impl Testbed {
         let bed = Self { plane, proxy, _controller: controller };
         bed.change_all_specs(0);
         bed.plane
-            .wait_until("the namespace exists", SOON, |plane| plane.get(&["ns", "cluster-abc"]).ok())
+            .wait_until("the namespace exists", SHORT_TIMEOUT, |plane| {
+                plane.get_json(&["ns", "cluster-abc"]).ok()
+            })
             .unwrap();
         bed.apply_deployment(0);
         bed.wait_until_reconciled(0);
@@ -115,7 +117,7 @@ impl Testbed {
     /// Waits until every reconciler has applied the specs.
     fn wait_until_reconciled(&self, number: u32) {
         let is_observed = |resource: &[&str]| {
-            let object = self.plane.get(resource).unwrap_or_default();
+            let object = self.plane.get_json(resource).unwrap_or_default();
             let generation = &object["metadata"]["generation"];
             generation.is_number() && object["status"]["observedGeneration"] == *generation
         };
@@ -126,24 +128,25 @@ impl Testbed {
             &["machinedeployment", "web", "-n", "cluster-abc"],
         ];
         for resource in all {
-            let result = self
-                .plane
-                .wait_until(&resource.join(" "), SOON, |_| is_observed(resource).then_some(()));
+            let result = self.plane.wait_until(&resource.join(" "), SHORT_TIMEOUT, |_| {
+                is_observed(resource).then_some(())
+            });
             assert!(
                 result.is_ok(),
                 "{result:?}: {:#}\n{}",
-                self.plane.get(resource).unwrap_or_default(),
-                self.plane.log("controller")
+                self.plane.get_json(resource).unwrap_or_default(),
+                self.plane.log_tail("controller")
             );
         }
-        let host_updated = self.plane.wait_until("the host has the new spec", SOON, |plane| {
-            (plane.infra_node("rack1-a")["spec"]["ksm"]["sleepMillis"] == 100 + number)
-                .then_some(())
-        });
+        let host_updated =
+            self.plane.wait_until("the host has the new spec", SHORT_TIMEOUT, |plane| {
+                (plane.infra_node("rack1-a")["spec"]["ksm"]["sleepMillis"] == 100 + number)
+                    .then_some(())
+            });
         assert!(host_updated.is_ok(), "{host_updated:?}: {:#}", self.plane.infra_node("rack1-a"));
         // A reconcile may fail after it wrote the observed generation, and its backoff would then delay the first
         // attempts of the next refusals.
-        let recovered = self.plane.wait_until("no object is in backoff", SOON, |_| {
+        let recovered = self.plane.wait_until("no object is in backoff", SHORT_TIMEOUT, |_| {
             self.failing_objects().is_empty().then_some(())
         });
         assert!(recovered.is_ok(), "{recovered:?}: {:?}", self.failing_objects());
@@ -169,7 +172,7 @@ impl Testbed {
     fn writes_with_retry_after_are_retried(&self, code: u16, number: u32) {
         self.proxy.set_behaviour(
             RequestFilter::Writes,
-            Behaviour::Answer(code, Some(RETRY_AFTER), OVERLOAD_MESSAGE.to_owned()),
+            Behaviour::Respond(code, Some(RETRY_AFTER), OVERLOAD_MESSAGE.to_owned()),
         );
         let all_requests = self.requests_while_refused(number);
         assert_every_reconciler_retried(&all_requests, 2);
@@ -181,7 +184,7 @@ impl Testbed {
     fn writes_without_retry_after_are_retried(&self, number: u32) {
         self.proxy.set_behaviour(
             RequestFilter::Writes,
-            Behaviour::Answer(500, None, OVERLOAD_MESSAGE.to_owned()),
+            Behaviour::Respond(500, None, OVERLOAD_MESSAGE.to_owned()),
         );
         let all_requests = self.requests_while_refused(number);
         assert_every_reconciler_retried(&all_requests, 3);
@@ -190,8 +193,8 @@ impl Testbed {
         // time than these delays.
         for (kind, requests) in group_by_path(&all_requests) {
             let first_and_last = requests.first().zip(requests.last());
-            let duration =
-                first_and_last.map_or(Duration::ZERO, |(first, last)| last.at - first.at);
+            let duration = first_and_last
+                .map_or(Duration::ZERO, |(first, last)| last.arrived_at - first.arrived_at);
             let max_requests =
                 8 + usize::try_from(duration.saturating_sub(FAULT_DURATION).as_secs() / 5).unwrap();
             assert!(requests.len() <= max_requests, "{kind:?}: {requests:#?}");
@@ -205,12 +208,12 @@ impl Testbed {
     fn all_requests_with_retry_after_are_retried(&self, number: u32) {
         self.proxy.set_behaviour(
             RequestFilter::All,
-            Behaviour::Answer(429, Some(RETRY_AFTER), OVERLOAD_MESSAGE.to_owned()),
+            Behaviour::Respond(429, Some(RETRY_AFTER), OVERLOAD_MESSAGE.to_owned()),
         );
-        let mark = self.proxy.mark();
-        self.proxy.reset();
+        let mark = self.proxy.request_count();
+        self.proxy.reset_connections();
         sleep(FAULT_DURATION);
-        let all_requests = self.proxy.since(mark);
+        let all_requests = self.proxy.requests_since(mark);
         let kinds = group_by_path(&all_requests);
         for plural in [
             "nodes",
@@ -232,7 +235,7 @@ impl Testbed {
     }
 
     fn requests_while_refused(&self, number: u32) -> Vec<Request> {
-        let mark = self.proxy.mark();
+        let mark = self.proxy.request_count();
         if number > 0 {
             // The controller applies a deleted policy of the tenant again.
             let policy = ["delete", "networkpolicy", "cluster-isolation", "-n", "cluster-abc"];
@@ -240,13 +243,13 @@ impl Testbed {
         }
         self.change_all_specs(number);
         sleep(FAULT_DURATION);
-        self.proxy.since(mark)
+        self.proxy.requests_since(mark)
     }
 }
 
 fn assert_every_reconciler_retried(all_requests: &[Request], times: usize) {
     let kinds = group_by_path(all_requests);
-    for (reconciler, path) in WRITES {
+    for (reconciler, path) in WRITTEN_OBJECTS {
         let tries = kinds
             .iter()
             .filter(|((verb, request_path), _)| verb == "PATCH" && request_path == path);
@@ -259,7 +262,7 @@ fn assert_every_reconciler_retried(all_requests: &[Request], times: usize) {
 fn assert_no_early_retry(all_requests: &[Request]) {
     for ((verb, path), requests) in group_by_path(all_requests) {
         for pair in requests.windows(2) {
-            let pause = pair[1].at - pair[0].at;
+            let pause = pair[1].arrived_at - pair[0].arrived_at;
             // These requests were sent concurrently, before the first refusal.
             if pause < CONCURRENT_INTERVAL {
                 continue;

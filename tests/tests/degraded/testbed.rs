@@ -13,9 +13,9 @@ use crate::agent::{self, Agent, read_file};
 use crate::tree::Tree;
 
 /// Time limit for actions of the agent in its next one or two cycles.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
-const SLEEP: &str = "sys/kernel/mm/ksm/sleep_millisecs";
-const DISTANCES: &str = "sys/devices/system/node/node0/distance";
+pub(crate) const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
+const SLEEP_FILE: &str = "sys/kernel/mm/ksm/sleep_millisecs";
+const DISTANCES_FILE: &str = "sys/devices/system/node/node0/distance";
 
 pub(crate) struct Testbed<'a> {
     pub(crate) plane: &'a ControlPlane,
@@ -30,18 +30,19 @@ pub(crate) struct Testbed<'a> {
 impl<'a> Testbed<'a> {
     /// Starts an agent, and waits until it has applied its first spec and updated the status.
     pub(crate) fn start(plane: &'a ControlPlane, name: &'static str) -> Self {
-        plane.make_node(name).unwrap();
+        plane.create_node(name).unwrap();
         let proxy = Proxy::start(plane).unwrap();
-        let kubeconfig =
-            proxy.kubeconfig(plane, name, &plane.token_of("berth-agent").unwrap()).unwrap();
+        let kubeconfig = proxy
+            .write_kubeconfig(plane, name, &plane.create_token("berth-agent").unwrap())
+            .unwrap();
         let (tree, port) = (crate::host::rack1_a(), agent::free_port());
         let log = plane.folder().join(format!("{name}.log"));
         let agent = Agent::start(&tree, name, &kubeconfig, port, log.clone());
         let bed = Self { plane, name, proxy, agent, tree, port, log };
-        bed.wait_until("an InfraNode exists", SOON, || plane.infra_node(name).is_object());
+        bed.wait_until("an InfraNode exists", SHORT_TIMEOUT, || plane.infra_node(name).is_object());
         bed.set_sleep(50);
-        bed.wait_until_applied(50, SOON);
-        bed.wait_until_observed("True", SOON);
+        bed.wait_until_applied(50, SHORT_TIMEOUT);
+        bed.wait_until_observed("True", SHORT_TIMEOUT);
         bed
     }
 
@@ -65,7 +66,7 @@ impl<'a> Testbed<'a> {
     pub(crate) fn wait_until_applied(&self, sleep: u32, timeout: Duration) {
         let wanted = sleep.to_string();
         self.wait_until(&format!("the host has the value {sleep}"), timeout, || {
-            read_file(&self.tree, SLEEP) == wanted
+            read_file(&self.tree, SLEEP_FILE) == wanted
         });
     }
 
@@ -80,9 +81,9 @@ impl<'a> Testbed<'a> {
     }
 
     /// Asserts that the agent still corrects drift of the host. The state of the API server must not matter.
-    pub(crate) fn assert_alive(&self, sleep: u32) {
-        self.tree.file(SLEEP, "1\n");
-        self.wait_until_applied(sleep, SOON);
+    pub(crate) fn assert_drift_is_corrected(&self, sleep: u32) {
+        self.tree.write_file(SLEEP_FILE, "1\n");
+        self.wait_until_applied(sleep, SHORT_TIMEOUT);
         let address = format!("http://127.0.0.1:{}/healthz", self.port);
         let curl = Command::new("curl").args(["-sS", "-w", " %{http_code}", &address]).output();
         assert_eq!(String::from_utf8_lossy(&curl.unwrap().stdout), "ok\n 200");
@@ -90,7 +91,7 @@ impl<'a> Testbed<'a> {
 
     /// Changes a fact of the host that the agent reports in the status.
     pub(crate) fn set_distance(&self, distance: u32) {
-        self.tree.file(DISTANCES, format!("10 {distance}\n"));
+        self.tree.write_file(DISTANCES_FILE, format!("10 {distance}\n"));
     }
 
     pub(crate) fn reports_distance(&self, distance: u32) -> bool {
@@ -101,14 +102,14 @@ impl<'a> Testbed<'a> {
     }
 
     /// Returns the log so far, for comparison with a later log.
-    pub(crate) fn log_text(&self) -> String {
+    pub(crate) fn read_log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap()
     }
 
     /// Waits until the log contains `text` after its earlier content `before`.
     pub(crate) fn wait_until_logged(&self, before: &str, text: &str, timeout: Duration) {
         self.wait_until(&format!("the log contains `{text}`"), timeout, || {
-            self.log_text().strip_prefix(before).is_some_and(|new| new.contains(text))
+            self.read_log().strip_prefix(before).is_some_and(|new| new.contains(text))
         });
     }
 
@@ -120,7 +121,7 @@ impl<'a> Testbed<'a> {
     /// Returns the number of status updates that the server has accepted.
     pub(crate) fn status_writes(&self, mark: usize) -> usize {
         let path = format!("/apis/berth.dev/v1alpha1/infranodes/{}/status", self.name);
-        let requests = self.proxy.since(mark);
+        let requests = self.proxy.requests_since(mark);
         requests.iter().filter(|one| one.path == path && one.code == Some(200)).count()
     }
 }

@@ -7,17 +7,17 @@ use berth_tests::cluster::{ControlPlane, condition};
 use serde_json::{Value, json};
 
 use super::{
-    NAMESPACE, SOON, apply, deployment, grant_secret_access, machine_names, machines,
+    NAMESPACE, SHORT_TIMEOUT, apply, deployment, grant_secret_access, machine_names, machines,
     patch_tenant_status, policies_ready, wait_until_complete, wait_until_condition,
 };
 
 /// String that occurs only in Secrets.
-const CANARY: &str = "c4n4ry-7f3a";
+const SECRET_CONTENT: &str = "c4n4ry-7f3a";
 
 pub(crate) fn secrets_of_other_namespaces_are_not_read(plane: &ControlPlane) {
     for namespace in ["closed", NAMESPACE] {
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "sizes", "namespace": namespace},
-            "stringData": {"key": CANARY, "cpus": "2"}});
+            "stringData": {"key": SECRET_CONTENT, "cpus": "2"}});
         apply(plane, &secret);
     }
     let refer = |namespace: &str, key: &str| {
@@ -47,7 +47,14 @@ pub(crate) fn secrets_of_other_namespaces_are_not_read(plane: &ControlPlane) {
     );
     grant_secret_access(plane, "closed");
     plane
-        .kubectl(&["annotate", "machinedeployment", "refers", "-n", NAMESPACE, "permission=granted"])
+        .kubectl(&[
+            "annotate",
+            "machinedeployment",
+            "refers",
+            "-n",
+            NAMESPACE,
+            "permission=granted",
+        ])
         .unwrap();
     wait_until_complete(plane, "refers", 1);
     refer(NAMESPACE, "key");
@@ -81,8 +88,9 @@ fn deployment_in_office(name: &str) -> Value {
 
 fn wait_until_status_in_office(plane: &ControlPlane, deployment: &str, words: &str) {
     let mut last = Value::Null;
-    let done = plane.wait_until(words, SOON, |plane| {
-        last = plane.get(&["machinedeployment", deployment, "-n", "office"]).unwrap_or_default();
+    let done = plane.wait_until(words, SHORT_TIMEOUT, |plane| {
+        last =
+            plane.get_json(&["machinedeployment", deployment, "-n", "office"]).unwrap_or_default();
         last["status"].to_string().contains(words).then_some(())
     });
     done.unwrap_or_else(|error| panic!("{error}: {:#}", last["status"]));
@@ -118,7 +126,7 @@ pub(crate) fn edited_tenant_annotation_orphans_no_machines(plane: &ControlPlane)
     wait_until_status_in_office(plane, "away", "\"machineNamespace\":\"cluster-abc\"");
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(machine_names(plane, "away"), before);
-    assert_eq!(plane.get(&["virtualmachines", "-n", "office"]).unwrap()["items"], json!([]));
+    assert_eq!(plane.get_json(&["virtualmachines", "-n", "office"]).unwrap()["items"], json!([]));
     annotate("berth.dev/tenant=abc");
     wait_until_status_in_office(plane, "away", "the template is valid");
     assert_eq!(machine_names(plane, "away"), before);
@@ -148,18 +156,19 @@ pub(crate) fn machines_wait_for_their_network_definition(plane: &ControlPlane) {
     on_vf["metadata"]["namespace"] = "cluster-vf".into();
     apply(plane, &on_vf);
     let machines_in_vf =
-        || plane.get(&["virtualmachines", "-n", "cluster-vf"]).unwrap()["items"].clone();
+        || plane.get_json(&["virtualmachines", "-n", "cluster-vf"]).unwrap()["items"].clone();
     plane
-        .wait_until("the condition gives the reason", SOON, |plane| {
-            let on_vf = plane.get(&["machinedeployment", "on-vf", "-n", "cluster-vf"]).ok()?;
+        .wait_until("the condition gives the reason", SHORT_TIMEOUT, |plane| {
+            let on_vf = plane.get_json(&["machinedeployment", "on-vf", "-n", "cluster-vf"]).ok()?;
             (condition(&on_vf, "Progressing")["reason"] == "WaitingForTenant").then_some(())
         })
         .unwrap();
     assert_eq!(machines_in_vf(), json!([]));
     let definition = "cluster-vf/tenant-vf-sriov";
     patch_tenant_status(plane, "vf", &json!({"networkAttachmentDefinition": definition}));
-    let machine =
-        plane.wait_until("a machine exists", SOON, |_| machines_in_vf().get(0).cloned()).unwrap();
+    let machine = plane
+        .wait_until("a machine exists", SHORT_TIMEOUT, |_| machines_in_vf().get(0).cloned())
+        .unwrap();
     let interfaces = &machine["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"];
     assert_eq!(interfaces[1], json!({"name": "tenant", "sriov": {}}), "{machine:#}");
 }
@@ -167,10 +176,10 @@ pub(crate) fn machines_wait_for_their_network_definition(plane: &ControlPlane) {
 /// Asserts that no condition, event or log contains the content of a Secret.
 pub(crate) fn secret_content_is_not_exposed(plane: &ControlPlane) {
     for kind in ["machinedeployments", "events", "tenantclusters"] {
-        let all = plane.get(&[kind, "-A"]).unwrap().to_string();
-        assert!(!all.contains(CANARY), "{kind}: {all}");
+        let all = plane.get_json(&[kind, "-A"]).unwrap().to_string();
+        assert!(!all.contains(SECRET_CONTENT), "{kind}: {all}");
     }
-    let all = plane.get(&["machinedeployments", "-A"]).unwrap().to_string();
+    let all = plane.get_json(&["machinedeployments", "-A"]).unwrap().to_string();
     assert!(all.contains("(from a Secret)"), "{all}");
 }
 

@@ -3,7 +3,7 @@
 
 use berth_tests::host::Host;
 
-use crate::{MANIFEST, assert_same, links, manifest, write_manifest};
+use crate::{MANIFEST_PATH, assert_same, manifest, read_link_state, write_manifest};
 
 pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Host) {
     host.run_checked(
@@ -12,7 +12,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
          ip address add 172.16.9.1/24 dev spare0",
     )
     .unwrap();
-    let before = links(host);
+    let before = read_link_state(host);
     let good = "{name: good, scenario: BridgePerTenant, uplink: {name: spare0}, bridge: ok}";
     let tenant = "{name: cluster-good, network: good, vlan: 300}";
     let bridge = |rest: &str| {
@@ -46,13 +46,13 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
         let mut all = vec![tenant];
         all.extend(&tenants);
         write_manifest(host, &manifest(&[good, &network], &all));
-        let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
         // `apply` refuses a manifest with an error; the daemon applies the valid part.
         assert_eq!(result.code, 2, "{network}: {}", result.output);
         assert!(result.output.contains(says), "{says} is not in:\n{}", result.output);
     }
     host.run_checked("pkill systemd-socket-a; ip link del taken0").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
     daemon_creates_the_valid_networks(host, good, tenant);
     // A bridge of another program blocks only the network that would use the name of the bridge.
     write_manifest(
@@ -65,7 +65,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
             &[tenant, a],
         ),
     );
-    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert_eq!(result.code, 1, "{}", result.output);
     assert!(
         crate::join_lines(&result.output)
@@ -74,7 +74,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
         result.output
     );
     host.run_checked("ip link show ok300 && berth-agent revert").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
     host.run_checked("ip link del br-foreign; ip link del port0; ip link del spare0").unwrap();
 }
 
@@ -84,9 +84,9 @@ fn daemon_creates_the_valid_networks(host: &mut Host, good: &str, tenant: &str) 
         host,
         &manifest(&[good, bad], &[tenant, "{name: cluster-x, network: bad, vlan: 120}"]),
     );
-    crate::daemon::start(host);
+    crate::daemon::start_agent(host);
     host.run_checked("ip link show ok300 && ! ip link show br-bad").unwrap();
-    let status = crate::daemon::status(host);
+    let status = crate::daemon::read_report(host);
     let status_text = status.to_string();
     assert!(
         status_text.contains("spec.networks[bad].uplink.name: `eth99`: does not exist"),
@@ -101,5 +101,5 @@ fn daemon_creates_the_valid_networks(host: &mut Host, good: &str, tenant: &str) 
         (1.into(), 1.into()),
         "{status_text}"
     );
-    crate::daemon::stop(host);
+    crate::daemon::stop_agent(host);
 }

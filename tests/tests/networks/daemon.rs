@@ -4,23 +4,25 @@
 use std::time::Duration;
 
 use berth_tests::host::Host;
-use berth_tests::package::newest;
+use berth_tests::package::newest_package;
 use berth_tests::pings::unexplained_losses;
 use serde_json::Value;
 
-use crate::{MANIFEST, UPLINK, assert_same, frames, links, manifest, write_manifest};
+use crate::{
+    MANIFEST_PATH, UPLINK_NAME, assert_same, frames, manifest, read_link_state, write_manifest,
+};
 
-const SHARED: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
-const OWN: &str = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
+const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+const SEPARATE_NETWORK: &str = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
 const TENANTS: [&str; 3] = [
     "{name: cluster-a, network: tenants, vlan: 100}",
     "{name: cluster-b, network: tenants, vlan: 200}",
     "{name: cluster-c, network: own, vlan: 300}",
 ];
 
-pub(crate) fn start(host: &mut Host) {
+pub(crate) fn start_agent(host: &mut Host) {
     host.run_checked(&format!(
-        "berth-agent run --standalone {MANIFEST} </dev/null >>/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
+        "berth-agent run --standalone {MANIFEST_PATH} </dev/null >>/run/agent.log 2>&1 & echo $! >/run/agent.pid; \
          for i in $(seq 300); do curl -s -o /dev/null http://127.0.0.1:9477/report && break; sleep 0.2; done; \
          for i in $(seq 100); do curl -s http://127.0.0.1:9477/readyz | grep -q . && break; sleep 0.2; done"
     ))
@@ -28,12 +30,12 @@ pub(crate) fn start(host: &mut Host) {
     wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q TenantNetworksReady");
 }
 
-pub(crate) fn stop(host: &mut Host) {
+pub(crate) fn stop_agent(host: &mut Host) {
     host.run_checked("kill $(cat /run/agent.pid); tail --pid=$(cat /run/agent.pid) -f /dev/null")
         .unwrap();
 }
 
-pub(crate) fn status(host: &mut Host) -> Value {
+pub(crate) fn read_report(host: &mut Host) -> Value {
     serde_json::from_str(&host.run_checked("curl -s http://127.0.0.1:9477/report").unwrap())
         .unwrap()
 }
@@ -46,21 +48,21 @@ pub(crate) fn wait_until(host: &mut Host, condition: &str) {
     host.wait_until(condition, Duration::from_secs(60), explain).unwrap();
 }
 
-fn condition(report: &Value) -> (String, String) {
+fn networks_condition(report: &Value) -> (String, String) {
     let all = report["status"]["conditions"].as_array().unwrap();
     let found = all.iter().find(|condition| condition["type"] == "TenantNetworksReady").unwrap();
     (found["status"].as_str().unwrap().to_owned(), found["message"].as_str().unwrap().to_owned())
 }
 
-pub(crate) fn daemon_keeps_networks(hosts: &mut [Host; 2]) {
+pub(crate) fn daemon_maintains_networks(hosts: &mut [Host; 2]) {
     for host in hosts.iter_mut() {
         host.run_checked("ip link add own0 type dummy; ip link set own0 up").unwrap();
     }
-    let before: Vec<String> = hosts.iter_mut().map(links).collect();
+    let before: Vec<String> = hosts.iter_mut().map(read_link_state).collect();
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
-        write_manifest(host, &manifest(&[SHARED, OWN], &TENANTS));
-        start(host);
-        let (state, message) = condition(&status(host));
+        write_manifest(host, &manifest(&[SHARED_NETWORK, SEPARATE_NETWORK], &TENANTS));
+        start_agent(host);
+        let (state, message) = networks_condition(&read_report(host));
         assert_eq!(state, "True", "{message}");
         host.run_checked(&format!("tenants add a{number} br-tenant 10.1.0.{number} 100")).unwrap();
     }
@@ -84,7 +86,7 @@ pub(crate) fn daemon_keeps_networks(hosts: &mut [Host; 2]) {
     let lost = unexplained_losses(&tenant, &control);
     assert!(lost.is_empty(), "pings {lost:?} within the tenant were lost: {output}");
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
-        stop(host);
+        stop_agent(host);
         host.run_checked(&format!(
             "tenants delete a{number} br-tenant 100; nft delete table bridge nat"
         ))
@@ -92,7 +94,7 @@ pub(crate) fn daemon_keeps_networks(hosts: &mut [Host; 2]) {
         host.run_checked("berth-agent revert").unwrap();
     }
     for (host, before) in hosts.iter_mut().zip(&before) {
-        assert_same(before, &links(host));
+        assert_same(before, &read_link_state(host));
         host.run_checked("ip link del own0").unwrap();
     }
 }
@@ -118,7 +120,7 @@ fn drift_is_corrected(host: &mut Host) {
         ("ip address add 10.9.9.9/24 dev tn300", "! ip address show tn300 | grep -q 10.9.9.9"),
     ]
     .into_iter()
-    .chain(frames::DAMAGE)
+    .chain(frames::TABLE_CHANGES)
     {
         host.run_checked(&format!(
             "{damage}; for i in $(seq 300); do {{ {sound}; }} >/dev/null 2>&1 && exit 0; sleep 0.1; done; \
@@ -127,8 +129,8 @@ fn drift_is_corrected(host: &mut Host) {
         .unwrap();
     }
     frames::other_tables_are_kept(host);
-    let report = status(host);
-    assert_eq!(condition(&report).0, "True", "{report}");
+    let report = read_report(host);
+    assert_eq!(networks_condition(&report).0, "True", "{report}");
     // A foreign tool that repeats the change does not stop the corrections.
     host.run_checked(
         "for i in $(seq 40); do ip link del tn300 2>/dev/null; bridge vlan del vid 200 dev trunk0 2>/dev/null; sleep 0.1; done",
@@ -138,7 +140,8 @@ fn drift_is_corrected(host: &mut Host) {
 }
 
 fn drift_is_only_reported(host: &mut Host) {
-    let text = manifest(&[SHARED, OWN], &TENANTS).replace("spec:\n", "spec:\n  enforce: false\n");
+    let text = manifest(&[SHARED_NETWORK, SEPARATE_NETWORK], &TENANTS)
+        .replace("spec:\n", "spec:\n  enforce: false\n");
     write_manifest(host, &text);
     // An agent that has not read the new manifest yet restores the bridge, so the test deletes the bridge again.
     wait_until(
@@ -146,7 +149,7 @@ fn drift_is_only_reported(host: &mut Host) {
         "ip link del tn300; sleep 1; curl -s http://127.0.0.1:9477/report | grep -q 'spec.enforce is false'",
     );
     host.run_checked("sleep 1; ! ip link show tn300").unwrap();
-    write_manifest(host, &manifest(&[SHARED, OWN], &TENANTS));
+    write_manifest(host, &manifest(&[SHARED_NETWORK, SEPARATE_NETWORK], &TENANTS));
     wait_until(host, NETWORKS_EXIST);
     // A new tenant is created with `enforce: false` too, because a new tenant is not drift.
     wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
@@ -190,15 +193,15 @@ fn foreign_changes_are_reported(host: &mut Host) {
 /// `revert` removes the networks of the other tenants.
 fn vms_stay_connected(host: &mut Host) {
     host.run_checked("kill -9 $(cat /run/agent.pid); sleep 1").unwrap();
-    start(host);
-    stop(host);
-    host.copy_file(&newest().unwrap(), "/run/berth.deb").unwrap();
+    start_agent(host);
+    stop_agent(host);
+    host.copy_file(&newest_package().unwrap(), "/run/berth.deb").unwrap();
     host.run_checked("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
     wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
     // The unit's sandbox permits the necessary changes: a tenant is removed and added.
-    write_manifest(host, &manifest(&[SHARED, OWN], &TENANTS[..1]));
+    write_manifest(host, &manifest(&[SHARED_NETWORK, SEPARATE_NETWORK], &TENANTS[..1]));
     wait_until(host, "! ip link show tn300 && ! bridge vlan show dev trunk0 | grep -q 200");
-    write_manifest(host, &manifest(&[SHARED, OWN], &TENANTS));
+    write_manifest(host, &manifest(&[SHARED_NETWORK, SEPARATE_NETWORK], &TENANTS));
     wait_until(host, NETWORKS_EXIST);
     host.run_checked("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
     wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
@@ -211,6 +214,6 @@ fn vms_stay_connected(host: &mut Host) {
         result.output
     );
     host.run_checked("tenants ping a1 10.1.0.2").unwrap();
-    host.run_checked(&format!("ip link show {UPLINK} | grep -q 'master br-tenant'")).unwrap();
-    start(host);
+    host.run_checked(&format!("ip link show {UPLINK_NAME} | grep -q 'master br-tenant'")).unwrap();
+    start_agent(host);
 }

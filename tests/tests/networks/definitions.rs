@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use berth_tests::host::Host;
 
-use crate::asked::{BANK, DesiredNetworks, ExampleOverrides};
-use crate::{MANIFEST, apply, assert_same, links, write_manifest};
+use crate::asked::{BANK_NETWORK, DesiredNetworks, ExampleOverrides};
+use crate::{MANIFEST_PATH, apply, assert_same, read_link_state, write_manifest};
 
 /// Network namespace in the role of a VM's pod.
 struct Vm {
@@ -39,30 +39,30 @@ static VMS: [Vm; 6] = [
 ];
 
 /// Hardware address that no VM has.
-const SPOOFED: &str = "02:00:00:00:03:09";
+const SPOOFED_MAC: &str = "02:00:00:00:03:09";
 
 /// One shared bridge, with the frame size that the profile requests.
-const SHARED: ExampleOverrides = ExampleOverrides {
+const SHARED_BRIDGE: ExampleOverrides = ExampleOverrides {
     network: "{name: tenant-trunk, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1450}",
-    bank: BANK,
+    bank_network: BANK_NETWORK,
 };
 /// A bridge for each tenant, with the frame size of the uplinks; the VMs of one tenant may send from any address.
-const OWN: ExampleOverrides = ExampleOverrides {
+const SEPARATE_BRIDGES: ExampleOverrides = ExampleOverrides {
     network: "{name: tenant-trunk, scenario: BridgePerTenant, uplink: {name: trunk0}}",
-    bank: "{name: tenant-trunk, vlan: 120, macSpoofCheck: false, cidr: 10.20.0.0/24}",
+    bank_network: "{name: tenant-trunk, vlan: 120, macSpoofCheck: false, cidr: 10.20.0.0/24}",
 };
 
 pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
-    let shared = DesiredNetworks::from_hosts(hosts, &SHARED);
+    let shared = DesiredNetworks::from_hosts(hosts, &SHARED_BRIDGE);
     bridge_of_the_plugin_does_not_isolate_tenants(&mut hosts[0], &shared);
     for (desired, shared, mtu) in
-        [(shared, true, 1450), (DesiredNetworks::from_hosts(hosts, &OWN), false, 2000)]
+        [(shared, true, 1450), (DesiredNetworks::from_hosts(hosts, &SEPARATE_BRIDGES), false, 2000)]
     {
-        let links_before: Vec<String> = hosts.iter_mut().map(links).collect();
+        let links_before: Vec<String> = hosts.iter_mut().map(read_link_state).collect();
         for (number, host) in hosts.iter_mut().enumerate() {
             apply(host, &desired.manifest(number, &[]));
         }
-        let empty: Vec<String> = hosts.iter_mut().map(links).collect();
+        let empty: Vec<String> = hosts.iter_mut().map(read_link_state).collect();
         for vm in &VMS {
             attach(&mut hosts[vm.host], vm, &desired);
         }
@@ -81,10 +81,10 @@ pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
             assert!(!rules.contains("veth") && !rules.contains("02:00:00"), "{rules}");
         }
         // On the second host, the test only created and deleted pods, so the links are the same as before the pods.
-        assert_same(&empty[1], &links(&mut hosts[1]));
+        assert_same(&empty[1], &read_link_state(&mut hosts[1]));
         for (host, found) in hosts.iter_mut().zip(&links_before) {
             host.run_checked("berth-agent revert").unwrap();
-            assert_same(found, &links(host));
+            assert_same(found, &read_link_state(host));
         }
     }
 }
@@ -135,7 +135,7 @@ fn receivers_of(
 }
 
 /// Tests a bridge that the plugin has created because a VM started before Berth's bridge existed. The plugin's
-/// version does not support `preserveDefaultVlan`, so the port stays in VLAN 1 beside its own VLAN. This test also
+/// version does not support `preserveDefaultVlan`, so the port stays in VLAN 1 and in its own VLAN. This test also
 /// proves that the listener can detect the frames whose absence the other tests assert.
 fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &DesiredNetworks) {
     let (shop, bank) = (&VMS[0], &VMS[3]);
@@ -144,13 +144,21 @@ fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &Desi
     }
     host.run_checked(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
     host.run_checked("tenants shout bank1").unwrap();
-    assert_eq!(host.run_checked("tenants heard shop1").unwrap(), "", "VLANs do not isolate the VMs");
+    assert_eq!(
+        host.run_checked("tenants heard shop1").unwrap(),
+        "",
+        "VLANs do not isolate the VMs"
+    );
     host.run_checked(&format!("tenants listen 'ether src {}' shop1", bank.mac)).unwrap();
     host.run_checked("tenants shout bank1 1").unwrap();
-    assert_eq!(host.run_checked("tenants heard shop1").unwrap(), "shop1\n", "the VM receives no frames");
+    assert_eq!(
+        host.run_checked("tenants heard shop1").unwrap(),
+        "shop1\n",
+        "the VM receives no frames"
+    );
     // Berth did not create this bridge, so Berth does not use or change the bridge, and reports an error.
     write_manifest(host, &desired.manifest(0, &[]));
-    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert_eq!(result.code, 1, "{}", result.output);
     let expected = "link br-tenant exists and was not created by Berth";
     assert!(crate::join_lines(&result.output).contains(expected), "{}", result.output);
@@ -165,7 +173,8 @@ fn bridge_of_the_plugin_does_not_isolate_tenants(host: &mut Host, desired: &Desi
 /// of a tenant with its own bridge is on that bridge.
 fn assert_ports_are_in_their_vlan(hosts: &mut [Host; 2], desired: &DesiredNetworks, shared: bool) {
     for (number, host) in hosts.iter_mut().enumerate() {
-        let bridge = |tenant| desired.field(tenant, "bridge").as_str().unwrap().to_owned();
+        let bridge =
+            |tenant| desired.configuration_field(tenant, "bridge").as_str().unwrap().to_owned();
         let ports = |host: &mut Host, bridge: &str| {
             let all = host.run_checked(&format!("ls /sys/class/net/{bridge}/brif")).unwrap();
             all.lines().filter(|name| name.starts_with("veth")).map(str::to_owned).collect()
@@ -209,7 +218,7 @@ fn assert_tenant_reaches_itself(hosts: &mut [Host; 2], desired: &DesiredNetworks
     }
     hosts[1].run_checked("tenants ping bank3 10.20.0.11").unwrap();
     for tenant in ["shop", "bank"] {
-        assert_eq!(desired.field(tenant, "mtu"), mtu);
+        assert_eq!(desired.configuration_field(tenant, "mtu"), mtu);
         let payload = mtu - 28;
         hosts[0]
             .run_checked(&format!(
@@ -251,10 +260,10 @@ fn assert_tenants_are_isolated(
 fn assert_spoofed_frames_are_dropped(hosts: &mut [Host; 2], desired: &DesiredNetworks) {
     for tenant in ["shop", "bank"] {
         let (Vm { name, mac, .. }, others) = vms_of_tenant(tenant);
-        let checked = desired.field(tenant, "macspoofchk").as_bool().unwrap();
-        let all = receivers_of(hosts, SPOOFED, |host| {
+        let checked = desired.configuration_field(tenant, "macspoofchk").as_bool().unwrap();
+        let all = receivers_of(hosts, SPOOFED_MAC, |host| {
             host.run_checked(&format!(
-                "ip -n {name} link set net1 address {SPOOFED} && tenants shout {name} && \
+                "ip -n {name} link set net1 address {SPOOFED_MAC} && tenants shout {name} && \
                  ip -n {name} link set net1 address {mac}"
             ))
             .unwrap();
@@ -280,7 +289,7 @@ fn tenant_is_removed_with_its_last_port(host: &mut Host, desired: &DesiredNetwor
         if let Some(vm) = detached {
             detach(host, vm);
         }
-        let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
         assert_eq!(result.code, 1, "{}", result.output);
         assert!(
             crate::join_lines(&result.output).contains("still in use by veth"),
@@ -291,7 +300,7 @@ fn tenant_is_removed_with_its_last_port(host: &mut Host, desired: &DesiredNetwor
             .unwrap();
     }
     detach(host, last);
-    host.run_checked(&format!("berth-agent apply -f {MANIFEST} && ! {{ {network_exists}; }}"))
+    host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH} && ! {{ {network_exists}; }}"))
         .unwrap();
     host.run_checked("tenants ping shop1 10.20.0.3").unwrap();
 }

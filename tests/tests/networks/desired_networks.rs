@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, VlanId};
-use berth_controller::fleet::{Fleet, items};
+use berth_controller::fleet::{Fleet, parse_items};
 use berth_controller::profiles;
 use berth_controller::tenants::hosts::HostState as Reported;
-use berth_controller::tenants::ids::NetworkId;
 use berth_controller::tenants::network::resolve_host_network;
-use berth_controller::tenants::objects::attachment::{TenantCount, attachment};
+use berth_controller::tenants::network_id::NetworkId;
+use berth_controller::tenants::objects::attachment::{TenantCount, network_attachment_definition};
 use berth_tests::host::Host;
 use berth_tests::repository;
 use k8s_openapi::api::core::v1::Node;
@@ -21,14 +21,14 @@ pub(crate) struct ExampleOverrides {
     /// Network of the HostProfile.
     pub(crate) network: &'static str,
     /// Network of the tenant bank.
-    pub(crate) bank: &'static str,
+    pub(crate) bank_network: &'static str,
 }
 
 /// Network of the HostProfile in the examples.
 const NETWORK: &str =
     "{name: tenant-trunk, scenario: VlanAwareBridge, uplink: {name: eth1}, bridge: br-tenant}";
 /// Network of the tenant bank in the examples.
-pub(crate) const BANK: &str = "{name: tenant-trunk, vlan: 120, cidr: 10.20.0.0/24}";
+pub(crate) const BANK_NETWORK: &str = "{name: tenant-trunk, vlan: 120, cidr: 10.20.0.0/24}";
 
 /// Hosts with their specs, and the tenants that they must carry.
 pub(crate) struct DesiredNetworks {
@@ -53,8 +53,11 @@ impl DesiredNetworks {
     }
 
     fn from_reports(reports: [InfraNode; 2], overrides: &ExampleOverrides) -> Self {
-        let mut text: String = ["config.yaml", "bank.yaml", "shop.yaml"].map(read).join("---\n");
-        for (original, replacement) in [(NETWORK, overrides.network), (BANK, overrides.bank)] {
+        let mut text: String =
+            ["config.yaml", "bank.yaml", "shop.yaml"].map(read_example).join("---\n");
+        for (original, replacement) in
+            [(NETWORK, overrides.network), (BANK_NETWORK, overrides.bank_network)]
+        {
             assert_eq!(
                 text.matches(original).count(),
                 1,
@@ -63,10 +66,10 @@ impl DesiredNetworks {
             text = text.replace(original, replacement);
         }
         let mut problems = Vec::new();
-        let mut all = items("examples/tenants", &text, &mut problems);
+        let mut all = parse_items("examples/tenants", &text, &mut problems);
         for report in &reports {
             let text = serde_json::to_string(report).unwrap();
-            all.extend(items("report", &text, &mut problems));
+            all.extend(parse_items("report", &text, &mut problems));
         }
         let fleet = Fleet::from_items(all, problems);
         assert_eq!(fleet.tenants.len(), 2, "{:?}", fleet.problems);
@@ -136,19 +139,25 @@ impl DesiredNetworks {
         let network = resolve_host_network(object, &hosts).unwrap().unwrap();
         let requested = object.spec.network.as_ref().unwrap();
         let id = NetworkId::Vlan(self.vlan(tenant));
-        let wanted =
-            attachment(tenant, requested, &network, id, TenantCount(self.tenants.len())).unwrap();
+        let wanted = network_attachment_definition(
+            tenant,
+            requested,
+            &network,
+            id,
+            TenantCount(self.tenants.len()),
+        )
+        .unwrap();
         wanted.body["spec"]["config"].as_str().unwrap().to_owned()
     }
 
     /// Returns a field of the tenant's configuration.
-    pub(crate) fn field(&self, tenant: &str, field: &str) -> Value {
+    pub(crate) fn configuration_field(&self, tenant: &str, field: &str) -> Value {
         let all: Value = serde_json::from_str(&self.configuration(tenant)).unwrap();
         all[field].clone()
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the repository's own files")]
-fn read(example: &str) -> String {
+fn read_example(example: &str) -> String {
     std::fs::read_to_string(repository().join("examples/tenants").join(example)).unwrap()
 }

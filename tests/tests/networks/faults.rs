@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use berth_tests::host::Host;
 
-use crate::daemon::{start, status, stop, wait_until};
-use crate::{MANIFEST, assert_same, links, manifest, name_uplink, write_manifest};
+use crate::daemon::{read_report, start_agent, stop_agent, wait_until};
+use crate::{MANIFEST_PATH, assert_same, manifest, name_uplink, read_link_state, write_manifest};
 
-const SHARED: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 
 /// Returns a manifest with twenty tenants on a shared bridge and twenty tenants with their own bridges.
-fn forty_tenants() -> String {
+fn manifest_with_forty_tenants() -> String {
     let own = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
     let tenants: Vec<String> = (0..20)
         .flat_map(|n| {
@@ -21,29 +21,29 @@ fn forty_tenants() -> String {
         })
         .collect();
     let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
-    manifest(&[SHARED, own], &tenants)
+    manifest(&[SHARED_NETWORK, own], &tenants)
 }
 
 /// Kills apply or revert at any moment, and asserts that the next apply or revert reaches the same state.
 pub(crate) fn killed_commands_are_completed(host: &mut Host, count: u32) {
-    host.run_checked(OWN0).unwrap();
-    let before = links(host);
-    write_manifest(host, &forty_tenants());
-    host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    host.run_checked(CREATE_LINK_COMMAND).unwrap();
+    let before = read_link_state(host);
+    write_manifest(host, &manifest_with_forty_tenants());
+    host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     let whole = links_by_name(host);
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
     for round in 0..count {
         // The delays are spread over the duration of the command, which is a second or two here.
         let delay = f64::from(round % 25) * 0.08 + 0.02;
-        run_and_kill(host, delay, &format!("berth-agent apply -f {MANIFEST}"));
+        run_and_kill(host, delay, &format!("berth-agent apply -f {MANIFEST_PATH}"));
         if round % 2 == 0 {
-            host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+            host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
             assert_same(&whole, &links_by_name(host));
         }
         run_and_kill(host, delay, "berth-agent revert");
         host.run_checked("berth-agent revert").unwrap();
-        assert_same(&before, &links(host));
+        assert_same(&before, &read_link_state(host));
         host.run_checked("test ! -e /var/lib/berth/found.json").unwrap();
     }
     host.run_checked("ip link del own0").unwrap();
@@ -65,44 +65,44 @@ fn links_by_name(host: &mut Host) -> String {
 
 /// Shell command that creates a link, and sets the link up and down once. A link that was never up has a different
 /// queue discipline and addresses, which the kernel does not restore.
-const OWN0: &str = "modprobe -a 8021q bridge; ip link add own0 type dummy; ip link set own0 up; ip link set own0 down";
+const CREATE_LINK_COMMAND: &str = "modprobe -a 8021q bridge; ip link add own0 type dummy; ip link set own0 up; ip link set own0 down";
 
 /// Prints link names, the number of ports, and VLANs. Addresses and routes are left out, because they appear with a
 /// delay after a boot.
-const NAMES: &str = "ip -br link | cut -d' ' -f1; ip link | grep -c master; bridge vlan show; ip link show group 48679";
+const LIST_LINKS_COMMAND: &str = "ip -br link | cut -d' ' -f1; ip link | grep -c master; bridge vlan show; ip link show group 48679";
 
-pub(crate) fn power_cuts(host: &mut Host, count: u32) {
-    write_manifest(host, &forty_tenants());
+pub(crate) fn networks_are_restored_after_power_cuts(host: &mut Host, count: u32) {
+    write_manifest(host, &manifest_with_forty_tenants());
     host.run_checked("sync").unwrap();
     // The host is in the state after a boot, without changes of earlier tests.
     host.power_cycle().unwrap();
     host.run_checked("udevadm settle --timeout 100").unwrap();
     name_uplink(host);
     for round in 0..count {
-        host.run_checked(OWN0).unwrap();
-        let before = host.run_checked(NAMES).unwrap();
-        host.start_command(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+        host.run_checked(CREATE_LINK_COMMAND).unwrap();
+        let before = host.run_checked(LIST_LINKS_COMMAND).unwrap();
+        host.start_command(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
         std::thread::sleep(Duration::from_millis(u64::from(round) * 100));
         host.power_cycle().unwrap();
         host.run_checked("udevadm settle --timeout 100").unwrap();
         name_uplink(host);
-        host.run_checked(OWN0).unwrap();
+        host.run_checked(CREATE_LINK_COMMAND).unwrap();
         // The ledger entries of an earlier boot are ignored: there is nothing to restore, and all networks can be
         // created.
         let output = host.run_checked("berth-agent revert").unwrap();
         assert!(output.contains("the host has its original state"), "{output}");
-        host.run_checked(&format!("berth-agent apply -f {MANIFEST} && berth-agent revert"))
+        host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH} && berth-agent revert"))
             .unwrap();
-        assert_eq!(host.run_checked(NAMES).unwrap(), before, "round {round}");
+        assert_eq!(host.run_checked(LIST_LINKS_COMMAND).unwrap(), before, "round {round}");
         host.run_checked("ip link del own0").unwrap();
     }
 }
 
 /// Tests that the agent misses no relevant change when there are more events than a socket buffer holds.
-pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
+pub(crate) fn no_event_of_four_thousand_links_is_missed(host: &mut Host) {
     host.run_checked("ip link add own0 type dummy; ip link set own0 up").unwrap();
-    write_manifest(host, &forty_tenants());
-    start(host);
+    write_manifest(host, &manifest_with_forty_tenants());
+    start_agent(host);
     host.run_checked(
         "for i in $(seq 4000); do echo link add name flood$i group 77 type dummy; done >/run/flood; \
          (sleep 5; ip link del tn305; bridge vlan del vid 105 dev trunk0) & ip -batch /run/flood; wait",
@@ -111,22 +111,22 @@ pub(crate) fn four_thousand_links_at_once(host: &mut Host) {
     wait_until(host, "ip link show tn305-v && bridge vlan show dev trunk0 | grep -q 105");
     // One command deletes the whole group: separate deletions would each wait for a grace period of the kernel.
     host.run_for("ip link del group 77", Duration::from_secs(600)).unwrap();
-    stop(host);
+    stop_agent(host);
     host.run_checked("berth-agent revert; ip link del own0").unwrap();
     host.run_checked("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
         .unwrap();
 }
 
-pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
+pub(crate) fn thousand_tenants_survive_a_flapping_uplink(host: &mut Host) {
     let tenants: Vec<String> =
         (0..1000).map(|n| format!("{{name: own-{n}, network: own, vlan: {}}}", 2 + n)).collect();
     let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
     let own = "{name: own, scenario: BridgePerTenant, uplink: {name: own0}}";
     host.run_checked("ip link add own0 type dummy; ip link set own0 up; ip link set own0 down")
         .unwrap();
-    let before = links(host);
+    let before = read_link_state(host);
     write_manifest(host, &manifest(&[own], &tenants));
-    host.run_checked(&format!("berth-agent run --standalone {MANIFEST} </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")).unwrap();
+    host.run_checked(&format!("berth-agent run --standalone {MANIFEST_PATH} </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")).unwrap();
     wait_until(
         host,
         "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'",
@@ -147,28 +147,28 @@ pub(crate) fn thousand_tenants_and_a_flapping_uplink(host: &mut Host) {
         host,
         "curl -s http://127.0.0.1:9477/report | grep -q '1000 tenant networks are ready'",
     );
-    assert_eq!(status(host)["status"]["networks"][0]["ready"], 1000);
-    // The agent limits the rate of removals, so another program can create links meanwhile.
+    assert_eq!(read_report(host)["status"]["networks"][0]["ready"], 1000);
+    // The agent limits the rate of removals, so another program can create links between two removals.
     write_manifest(host, &manifest(&[own], &tenants[100..]));
     host.run_checked("sleep 3; for i in 1 2 3 4 5; do timeout 5 ip link add probe$i type dummy && ip link del probe$i; done").unwrap();
     let removed =
         "! ip -br link show group 48679 | grep -qE '^tn([2-9]|[1-9][0-9]|10[01])(-v@own0)? '";
     host.wait_until(removed, Duration::from_secs(90), "ip -br link show group 48679 | head")
         .unwrap();
-    stop(host);
+    stop_agent(host);
     // One command deletes the whole group: separate deletions take long on the emulated host.
     host.run_for("ip link del group 48679", Duration::from_secs(600)).unwrap();
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
     host.run_checked("ip link del own0").unwrap();
 }
 
 /// Tests hosts with tenants on which NetworkManager and systemd-networkd start and restart: tenants stay, and the
 /// agent reports which program manages their links.
-pub(crate) fn other_managers(host: &mut Host) {
+pub(crate) fn tenants_survive_other_network_managers(host: &mut Host) {
     host.run_checked("ip link add own0 type dummy; ip link set own0 up").unwrap();
-    write_manifest(host, &forty_tenants());
-    start(host);
+    write_manifest(host, &manifest_with_forty_tenants());
+    start_agent(host);
     for (unit, before) in [
         (
             "systemd-networkd",
@@ -197,7 +197,7 @@ pub(crate) fn other_managers(host: &mut Host) {
     }
     host.run_checked("systemctl mask NetworkManager; rm /etc/systemd/network/10-trunk.network")
         .unwrap();
-    stop(host);
+    stop_agent(host);
     host.run_checked("berth-agent revert; ip link del own0").unwrap();
     host.run_checked("! ip link show group 48679 | grep . && ! ip link show trunk0 | grep master")
         .unwrap();

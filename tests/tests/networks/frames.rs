@@ -6,13 +6,13 @@ use std::collections::BTreeSet;
 use berth_tests::host::Host;
 
 use crate::daemon::wait_until;
-use crate::{MANIFEST, UPLINK, join_lines, manifest, write_manifest};
+use crate::{MANIFEST_PATH, UPLINK_NAME, join_lines, manifest, write_manifest};
 
 /// Returns the frames that arrive at the other end of the cable: sender, kind of frame, and tags.
 fn received_frames(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
     hosts[1]
         .run_checked(&format!(
-            "rm -f /run/frames.heard; setsid frames listen {UPLINK} /run/frames.heard >/run/frames.log 2>&1 & \
+            "rm -f /run/frames.heard; setsid frames listen {UPLINK_NAME} /run/frames.heard >/run/frames.log 2>&1 & \
              echo $! >/run/frames.pid; for i in $(seq 300); do grep -q listening /run/frames.heard && exit 0; sleep 0.1; \
              done; cat /run/frames.log; exit 1"
         ))
@@ -40,18 +40,27 @@ pub(crate) fn switch_frames_are_dropped(hosts: &mut [Host; 2], vlan: &str) {
             &format!(
                 "sysctl -q net.bridge.bridge-nf-call-iptables={calls_iptables}; \
                  ip netns exec a1 frames send net1 guest {vlan} {vlan},200 {vlan},1 200 && \
-                 frames send {UPLINK} host && frames send {UPLINK} end"
+                 frames send {UPLINK_NAME} host && frames send {UPLINK_NAME} end"
             ),
         );
         for name in reserved {
             let guests = received.iter().find(|frame| frame.starts_with(&format!("guest:{name}:")));
-            assert_eq!(guests, None, "a frame left the host with bridge-nf-call-iptables={calls_iptables}");
+            assert_eq!(
+                guests, None,
+                "a frame left the host with bridge-nf-call-iptables={calls_iptables}"
+            );
         }
         for name in ordinary {
-            assert!(received.contains(&format!("guest:{name}:untagged")), "{name} is missing in {received:?}");
+            assert!(
+                received.contains(&format!("guest:{name}:untagged")),
+                "{name} is missing in {received:?}"
+            );
         }
         for name in reserved.iter().chain(ordinary) {
-            assert!(received.contains(&format!("host:{name}:untagged")), "{name} is missing in {received:?}");
+            assert!(
+                received.contains(&format!("host:{name}:untagged")),
+                "{name} is missing in {received:?}"
+            );
         }
     }
     hosts[0].run_checked("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
@@ -59,7 +68,7 @@ pub(crate) fn switch_frames_are_dropped(hosts: &mut [Host; 2], vlan: &str) {
 
 /// Shell commands that change Berth's table as another program might, each with a shell condition that holds after the
 /// agent has restored the table.
-pub(crate) const DAMAGE: [(&str, &str); 5] = [
+pub(crate) const TABLE_CHANGES: [(&str, &str); 5] = [
     // `systemctl reload nftables` has the same effect: the rules of the CNI plugin are deleted too, and restored
     // from the file.
     (
@@ -110,16 +119,16 @@ pub(crate) fn networks_are_not_created_without_nftables(host: &mut Host) {
         host,
         &manifest(&[network], &["{name: cluster-a, network: tenants, vlan: 100}"]),
     );
-    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert_eq!(result.code, 3, "{}", result.output);
     let output = join_lines(&result.output);
     assert!(output.contains("this kernel has no nf_tables for bridges"), "{}", result.output);
     host.run_checked(&format!(
-        "! ip link show br-tenant && ! ip link show {UPLINK} | grep -q master"
+        "! ip link show br-tenant && ! ip link show {UPLINK_NAME} | grep -q master"
     ))
     .unwrap();
     host.run_checked("rm /run/modprobe.d/berth-test.conf").unwrap();
-    host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     // `nft` lists the rules with their intended meaning.
     let listed = host.run_checked("nft -s list table bridge berth").unwrap();
     for line in [

@@ -3,13 +3,14 @@
 
 use berth_tests::host::Host;
 
-use crate::daemon::{start, stop, wait_until};
+use crate::daemon::{start_agent, stop_agent, wait_until};
 use crate::{
-    MANIFEST, add_management_link, assert_same, join_lines, links, manifest, write_manifest,
+    MANIFEST_PATH, add_management_link, assert_same, join_lines, manifest, read_link_state,
+    write_manifest,
 };
 
 /// Returns a network on the uplink of the host's own traffic.
-fn network(allow: bool) -> String {
+fn network_manifest(allow: bool) -> String {
     let allow = if allow { ", allowManagement: true" } else { "" };
     format!(
         "{{name: tenants, scenario: VlanAwareBridge, uplink: {{name: trunk0{allow}}}, bridge: br-tenant, mtu: 1500}}"
@@ -31,40 +32,40 @@ pub(crate) fn management_traffic_is_kept(hosts: &mut [Host; 2], thorough: bool) 
         .unwrap();
     host.run_checked("ip address add 10.99.0.2/24 dev mgmt0; ip route add default via 10.99.0.1")
         .unwrap();
-    let before = links(host);
+    let before = read_link_state(host);
 
     // The network is refused, and nothing is changed.
-    write_manifest(host, &manifest(&[&network(false)], &[TENANT]));
-    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    write_manifest(host, &manifest(&[&network_manifest(false)], &[TENANT]));
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert_eq!(result.code, 1, "{}", result.output);
     assert!(
         join_lines(&result.output).contains("the host's default route leaves through it"),
         "{}",
         result.output
     );
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
 
     uplink_is_found_by_routes_alone(host);
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
 
     // A tenant's bridge on a VLAN of the uplink needs no permission, because the uplink itself is not changed.
     let own = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
     write_manifest(host, &manifest(&[own], &[TENANT]));
     host.run_checked(&format!(
-        "berth-agent apply -f {MANIFEST} && ping -c 1 -W 5 10.99.0.1 && berth-agent revert"
+        "berth-agent apply -f {MANIFEST_PATH} && ping -c 1 -W 5 10.99.0.1 && berth-agent revert"
     ))
     .unwrap();
 
     // The network is allowed, and the gateway always answers, because the VLAN link still gets its frames.
-    write_manifest(host, &manifest(&[&network(true)], &[TENANT]));
-    let output = host.run_checked(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    write_manifest(host, &manifest(&[&network_manifest(true)], &[TENANT]));
+    let output = host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert!(
         join_lines(&output).contains("the gateway answers (guarded by berth-trial-guard-"),
         "{output}"
     );
     host.run_checked("ping -c 1 -W 5 10.99.0.1 && ip link show trunk0 | grep -q 'master br-tenant' && test ! -e /var/lib/berth/trial.json").unwrap();
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
 
     move_address_to_the_uplink(host);
     change_is_rolled_back_when_the_gateway_is_lost(host);
@@ -88,7 +89,7 @@ fn uplink_is_found_by_routes_alone(host: &mut Host) {
          ip route add 10.99.0.1 dev mgmt0 src 10.99.0.2; ip route add 10.96.0.0/12 via 10.99.0.1",
     )
     .unwrap();
-    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert_eq!(result.code, 1, "{}", result.output);
     assert!(
         join_lines(&result.output).contains("the host's route to 10.9")
@@ -121,8 +122,8 @@ fn move_address_to_the_vlan(host: &mut Host) {
 }
 
 fn change_is_rolled_back_when_the_gateway_is_lost(host: &mut Host) {
-    let before = links(host);
-    let result = host.run(&format!("berth-agent apply -f {MANIFEST}")).unwrap();
+    let before = read_link_state(host);
+    let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert_eq!(result.code, 3, "{}", result.output);
     assert!(
         join_lines(&result.output).contains("gateway 10.98.0.1 has not answered"),
@@ -132,13 +133,13 @@ fn change_is_rolled_back_when_the_gateway_is_lost(host: &mut Host) {
     assert!(join_lines(&result.output).contains("rolled back"), "{}", result.output);
     host.run_checked("ping -c 1 -W 5 10.98.0.1 && test ! -e /var/lib/berth/trial.json").unwrap();
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
 }
 
 /// Starts apply, and kills it as soon as the uplink is a bridge port.
-fn kill_during_the_trial(host: &mut Host) {
+fn kill_apply_during_the_trial(host: &mut Host) {
     host.run_checked(&format!(
-        "setsid berth-agent apply -f {MANIFEST} </dev/null >/run/apply.log 2>&1 & pid=$!; \
+        "setsid berth-agent apply -f {MANIFEST_PATH} </dev/null >/run/apply.log 2>&1 & pid=$!; \
          until ip link show trunk0 | grep -q 'master br-tenant'; do sleep 0.1; done; kill -9 $pid; wait $pid; \
          ip link show trunk0 | grep -q 'master br-tenant'"
     ))
@@ -146,8 +147,8 @@ fn kill_during_the_trial(host: &mut Host) {
 }
 
 fn change_is_rolled_back_at_the_next_start(host: &mut Host) {
-    let before = links(host);
-    kill_during_the_trial(host);
+    let before = read_link_state(host);
+    kill_apply_during_the_trial(host);
     let result = host.run("berth-agent revert").unwrap();
     assert!(
         join_lines(&result.output)
@@ -157,16 +158,16 @@ fn change_is_rolled_back_at_the_next_start(host: &mut Host) {
     );
     host.run_checked("ping -c 1 -W 5 10.98.0.1").unwrap();
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
 }
 
 /// Tests the end of all processes of the agent's control group without a restart, as after `systemctl stop`, an
 /// out-of-memory kill of the group, or the end of a container. The trial guard runs in a separate systemd unit and
 /// survives.
 fn change_is_rolled_back_when_the_control_group_is_killed(host: &mut Host) {
-    let before = links(host);
+    let before = read_link_state(host);
     host.run_checked(&format!(
-        "systemd-run --unit=berth-try --collect --property=KillMode=control-group berth-agent apply -f {MANIFEST}; \
+        "systemd-run --unit=berth-try --collect --property=KillMode=control-group berth-agent apply -f {MANIFEST_PATH}; \
          until ip link show trunk0 | grep -q 'master br-tenant'; do sleep 0.1; done; \
          systemctl kill --kill-whom=all --signal=KILL berth-try.service; \
          while systemctl is-active --quiet berth-try.service; do sleep 0.1; done; ! pgrep -f 'berth-agent apply'"
@@ -189,22 +190,22 @@ fn change_is_rolled_back_when_the_control_group_is_killed(host: &mut Host) {
     host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
     // The guard's unit ends by itself, and systemd unloads the unit.
     wait_until(host, "! systemctl list-units --all --plain --no-legend | grep berth-trial-guard");
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
 }
 
 /// Tests that the guard reverts the change if the agent is not restarted.
 fn change_is_rolled_back_by_the_guard(host: &mut Host) {
-    let before = links(host);
-    kill_during_the_trial(host);
+    let before = read_link_state(host);
+    kill_apply_during_the_trial(host);
     wait_until(host, "ping -c 1 -W 2 10.98.0.1");
     host.run("berth-agent revert").unwrap();
     host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
 }
 
 fn daemon_rolls_back_and_does_not_retry(host: &mut Host) {
-    let before = links(host);
-    start(host);
+    let before = read_link_state(host);
+    start_agent(host);
     wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'rolled back'");
     host.run_checked("ping -c 1 -W 5 10.98.0.1").unwrap();
     // The change stays reverted after the next cycle.
@@ -212,7 +213,7 @@ fn daemon_rolls_back_and_does_not_retry(host: &mut Host) {
         "kill -HUP $(cat /run/agent.pid); sleep 3; ! ip link show trunk0 | grep -q master",
     )
     .unwrap();
-    stop(host);
+    stop_agent(host);
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &links(host));
+    assert_same(&before, &read_link_state(host));
 }

@@ -2,7 +2,7 @@
 
 use berth_tests::host::Host;
 
-use crate::{apply, assert_same, frames, join_lines, links, manifest};
+use crate::{apply, assert_same, frames, join_lines, manifest, read_link_state};
 
 /// Isolation method of a network, and the ports of the tenants' VMs.
 struct Scenario {
@@ -69,7 +69,7 @@ pub(crate) fn tenants_are_isolated_in_each_scenario(hosts: &mut [Host; 2]) {
         for host in hosts.iter_mut() {
             host.run_checked("modprobe -a 8021q bridge vxlan br_netfilter && sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
         }
-        let before: Vec<String> = hosts.iter_mut().map(links).collect();
+        let before: Vec<String> = hosts.iter_mut().map(read_link_state).collect();
         for (host, network) in hosts.iter_mut().zip(&scenario.networks) {
             apply(host, &manifest(&[network], &scenario.tenants));
             let again = host.run_checked("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
@@ -84,7 +84,7 @@ pub(crate) fn tenants_are_isolated_in_each_scenario(hosts: &mut [Host; 2]) {
         detach(hosts, &scenario);
         for (host, before) in hosts.iter_mut().zip(&before) {
             host.run_checked("berth-agent revert").unwrap();
-            assert_same(before, &links(host));
+            assert_same(before, &read_link_state(host));
             host.run_checked("test ! -e /var/lib/berth/found.json").unwrap();
         }
         if vxlan {

@@ -8,24 +8,26 @@ use berth_agent::report;
 use berth_api::infra_node::{HugepagePool, Zone, ZoneDistance};
 use berth_api::{Bytes, CpuSet, InfraNode, PageSize};
 use berth_host_facts::HostFacts;
-use berth_host_facts::allocated::Allocated;
 use berth_host_facts::kubelet::KubeletConfig;
 use berth_host_facts::kubelet::podresources::{
     self, ContainerDevices, ContainerResources, NumaNode, PodResources, PodResourcesList,
     TopologyInfo,
 };
+use berth_host_facts::pod_allocations::PodAllocations;
 use berth_host_facts::topology::{LogicalCpu, Topology};
 use serde_json::{Value, json};
 
-use super::case::{Amounts, Case, Container, ContainerAllocation, Count, Pod, State};
+use super::case::{
+    Case, Container, ContainerAllocation, KubeletState, Pod, ResourceAmounts, ZoneCount,
+};
 
 /// Resources of a running pod, as the kubelet stores them.
-pub(crate) struct Running {
+pub(crate) struct RunningPod {
     pub(crate) pod: Pod,
     pub(crate) allocations: Vec<ContainerAllocation>,
 }
 
-impl Running {
+impl RunningPod {
     /// Returns true if these resources were allocated to a plain init container.
     pub(crate) fn is_plain_init(&self, given: &ContainerAllocation) -> bool {
         let mut inits = self.pod.init_containers.iter().filter(|one| one.is_plain_init());
@@ -34,7 +36,7 @@ impl Running {
 
     /// Returns true if a plain init container has devices that no later container has taken over. The kubelet keeps
     /// these devices for the pod, and does not list them.
-    pub(crate) fn hides_devices(&self) -> bool {
+    pub(crate) fn has_hidden_devices(&self) -> bool {
         let sums = |selected: &dyn Fn(&ContainerAllocation) -> bool| {
             let mut sums: BTreeMap<(&str, Option<u32>), u32> = BTreeMap::new();
             for one in self
@@ -59,9 +61,9 @@ impl Running {
 }
 
 /// Returns the facts of the host without pods.
-pub(crate) fn facts(case: &Case) -> HostFacts {
+pub(crate) fn host_facts(case: &Case) -> HostFacts {
     let mut topology = Topology::default();
-    topology.core_ids_known = true;
+    topology.are_core_ids_known = true;
     for zone in &case.host.numa_nodes {
         for core in &zone.cores {
             let siblings: Arc<CpuSet> = Arc::new(core.iter().copied().collect());
@@ -69,7 +71,7 @@ pub(crate) fn facts(case: &Case) -> HostFacts {
                 topology.online.insert(*cpu);
                 let known = LogicalCpu {
                     socket: Some(zone.socket_id),
-                    siblings: Arc::clone(&siblings),
+                    thread_siblings: Arc::clone(&siblings),
                     zone: Some(zone.numa_node_id),
                     ..LogicalCpu::default()
                 };
@@ -78,7 +80,7 @@ pub(crate) fn facts(case: &Case) -> HostFacts {
         }
     }
     let from = &case.kubelet_configuration;
-    let to_reserved = |amounts: &Amounts| {
+    let to_reserved = |amounts: &ResourceAmounts| {
         let all = [
             ("memory", amounts.memory_bytes),
             ("hugepages-2Mi", amounts.hugepages_2mi),
@@ -89,7 +91,7 @@ pub(crate) fn facts(case: &Case) -> HostFacts {
     };
     let mut facts = HostFacts {
         name: Some("rack1-a".to_owned()),
-        zones: case.host.numa_nodes.iter().map(|zone| self::zone(case, zone)).collect(),
+        zones: case.host.numa_nodes.iter().map(|zone| self::zone_facts(case, zone)).collect(),
         topology,
         ..HostFacts::default()
     };
@@ -100,7 +102,7 @@ pub(crate) fn facts(case: &Case) -> HostFacts {
         topology_manager_scope: from.topology_manager_scope.clone(),
         topology_manager_policy_options: from.topology_manager_policy_options.clone(),
         memory_manager_policy: from.memory_manager_policy.clone(),
-        reserved_system_cpus: Some(cpus(&from.reserved_system_cpus)),
+        reserved_system_cpus: Some(parse_cpus(&from.reserved_system_cpus)),
         reserved_memory: from
             .reserved_memory
             .iter()
@@ -111,7 +113,7 @@ pub(crate) fn facts(case: &Case) -> HostFacts {
     facts
 }
 
-fn zone(case: &Case, zone: &super::case::Zone) -> Zone {
+fn zone_facts(case: &Case, zone: &super::case::Zone) -> Zone {
     let pool = |size: PageSize, bytes: u64| HugepagePool {
         size,
         total: bytes / size.bytes(),
@@ -140,34 +142,42 @@ fn zone(case: &Case, zone: &super::case::Zone) -> Zone {
 pub(crate) fn report(
     case: &Case,
     empty: &HostFacts,
-    running: &BTreeMap<String, Running>,
-    state: &State,
+    running: &BTreeMap<String, RunningPod>,
+    state: &KubeletState,
 ) -> InfraNode {
     let mut facts = empty.clone();
     let cpu_state = cpu_manager_state(case, running, state).to_string();
-    facts.kubelet.cpu_state = Some(serde_json::from_str(&cpu_state).expect("the checkpoint is valid"));
+    facts.kubelet.cpu_state =
+        Some(serde_json::from_str(&cpu_state).expect("the checkpoint is valid"));
     if case.kubelet_configuration.memory_manager_policy == "Static" {
         let memory_state = memory_manager_state(case, running, state).to_string();
         facts.kubelet.memory_state =
             Some(serde_json::from_str(&memory_state).expect("the checkpoint is valid"));
     }
-    facts.allocated = Allocated {
-        listed: Some(listed(case, running)),
+    facts.pod_allocations = PodAllocations {
+        pod_resources: Some(list_pod_resources(case, running)),
         pod_names: running
             .keys()
-            .map(|uid| (uid.clone(), ("default".to_owned(), name(uid))))
+            .map(|uid| (uid.clone(), ("default".to_owned(), pod_name(uid))))
             .collect(),
-        hugepages: running.iter().map(|(uid, one)| (uid.clone(), group_limits(&one.pod))).collect(),
+        hugepage_limits: running
+            .iter()
+            .map(|(uid, one)| (uid.clone(), group_limits(&one.pod)))
+            .collect(),
     };
     // The InfraNode is parsed as the API server returns it.
     serde_json::from_value(json!(report::report(&facts))).expect("the report is a valid InfraNode")
 }
 
-fn name(uid: &str) -> String {
+fn pod_name(uid: &str) -> String {
     format!("virt-launcher-{uid}")
 }
 
-fn cpu_manager_state(case: &Case, running: &BTreeMap<String, Running>, state: &State) -> Value {
+fn cpu_manager_state(
+    case: &Case,
+    running: &BTreeMap<String, RunningPod>,
+    state: &KubeletState,
+) -> Value {
     let policy = &case.kubelet_configuration.cpu_manager_policy;
     let mut entries: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     for (uid, one) in running {
@@ -179,7 +189,11 @@ fn cpu_manager_state(case: &Case, running: &BTreeMap<String, Running>, state: &S
     json!({"policyName": policy, "defaultCpuSet": shared, "entries": entries, "checksum": 1})
 }
 
-fn memory_manager_state(case: &Case, running: &BTreeMap<String, Running>, state: &State) -> Value {
+fn memory_manager_state(
+    case: &Case,
+    running: &BTreeMap<String, RunningPod>,
+    state: &KubeletState,
+) -> Value {
     let mut entries: BTreeMap<&str, BTreeMap<&str, Vec<Value>>> = BTreeMap::new();
     for (uid, one) in running {
         for given in one.allocations.iter().filter(|given| !given.memory_blocks.is_empty()) {
@@ -191,11 +205,13 @@ fn memory_manager_state(case: &Case, running: &BTreeMap<String, Running>, state:
     }
     let mut zones = BTreeMap::new();
     for (now, before) in state.memory.iter().zip(&case.state_initial.memory) {
-        let tables = now.free().into_iter().zip(before.free()).map(|((kind, free), (_, all))| {
-            let table = json!({"total": all, "systemReserved": 0, "allocatable": all,
+        let tables = now.free_bytes().into_iter().zip(before.free_bytes()).map(
+            |((kind, free), (_, all))| {
+                let table = json!({"total": all, "systemReserved": 0, "allocatable": all,
                 "reserved": all.saturating_sub(free), "free": free});
-            (kind, table)
-        });
+                (kind, table)
+            },
+        );
         let tables: BTreeMap<&str, Value> = tables.collect();
         zones.insert(
             now.numa_node_id,
@@ -206,8 +222,8 @@ fn memory_manager_state(case: &Case, running: &BTreeMap<String, Running>, state:
 }
 
 /// Returns the answers to `List` and `GetAllocatableResources`, with an entry for each device.
-fn listed(case: &Case, running: &BTreeMap<String, Running>) -> PodResourcesList {
-    let entries = |resource: &str, near: &[Count], without: u32| {
+fn list_pod_resources(case: &Case, running: &BTreeMap<String, RunningPod>) -> PodResourcesList {
+    let entries = |resource: &str, near: &[ZoneCount], without: u32| {
         let near = near.iter().map(|one| (Some(one.numa_node_id), one.count));
         let mut all = Vec::new();
         for (zone, count) in near.chain([(None, without)]) {
@@ -225,7 +241,7 @@ fn listed(case: &Case, running: &BTreeMap<String, Running>) -> PodResourcesList 
     });
     let container = |given: &ContainerAllocation| ContainerResources {
         name: given.name.clone(),
-        cpu_ids: cpus(&given.exclusive_cpus).iter().map(Into::into).collect(),
+        cpu_ids: parse_cpus(&given.exclusive_cpus).iter().map(Into::into).collect(),
         devices: given
             .devices
             .iter()
@@ -234,7 +250,7 @@ fn listed(case: &Case, running: &BTreeMap<String, Running>) -> PodResourcesList 
         ..ContainerResources::default()
     };
     let pods = running.iter().map(|(uid, one)| PodResources {
-        name: name(uid),
+        name: pod_name(uid),
         namespace: "default".to_owned(),
         // `List` of pkg/kubelet/apis/podresources/server_v1.go leaves plain init containers out.
         containers: one
@@ -247,7 +263,7 @@ fn listed(case: &Case, running: &BTreeMap<String, Running>) -> PodResourcesList 
     PodResourcesList {
         pods: pods.collect(),
         allocatable_cpus: None,
-        devices: Some(podresources::Devices::count(&pools.collect::<Vec<_>>())),
+        devices: Some(podresources::DeviceCounts::count_devices(&pools.collect::<Vec<_>>())),
     }
 }
 
@@ -265,6 +281,6 @@ fn group_limits(pod: &Pod) -> BTreeMap<PageSize, u64> {
     all.map(|(size, bytes)| (size, bytes / size.bytes())).collect()
 }
 
-pub(crate) fn cpus(list: &str) -> CpuSet {
+pub(crate) fn parse_cpus(list: &str) -> CpuSet {
     list.parse().expect("the CPU list is valid")
 }

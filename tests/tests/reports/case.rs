@@ -10,8 +10,8 @@ pub(crate) struct Case {
     pub(crate) case_id: String,
     pub(crate) kubernetes_version: String,
     pub(crate) host: Host,
-    pub(crate) kubelet_configuration: Configuration,
-    pub(crate) state_initial: State,
+    pub(crate) kubelet_configuration: KubeletConfiguration,
+    pub(crate) state_initial: KubeletState,
     pub(crate) events: Vec<Event>,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct Case {
 pub(crate) struct Host {
     pub(crate) numa_nodes: Vec<Zone>,
     #[serde(default)]
-    pub(crate) device_pools: Vec<Pool>,
+    pub(crate) device_pools: Vec<DevicePool>,
     pub(crate) node_allocatable: Allocatable,
 }
 
@@ -41,17 +41,17 @@ pub(crate) struct Zone {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Pool {
+pub(crate) struct DevicePool {
     pub(crate) resource_name: String,
     #[serde(default)]
-    pub(crate) devices_per_numa_node: Vec<Count>,
+    pub(crate) devices_per_numa_node: Vec<ZoneCount>,
     #[serde(default)]
     pub(crate) devices_without_numa_node: u32,
 }
 
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Count {
+pub(crate) struct ZoneCount {
     pub(crate) numa_node_id: u32,
     pub(crate) count: u32,
 }
@@ -60,12 +60,12 @@ pub(crate) struct Count {
 pub(crate) struct Allocatable {
     pub(crate) pods: u64,
     #[serde(flatten)]
-    pub(crate) amounts: Amounts,
+    pub(crate) amounts: ResourceAmounts,
 }
 
 #[derive(Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Amounts {
+pub(crate) struct ResourceAmounts {
     pub(crate) cpu_millis: u64,
     pub(crate) memory_bytes: u64,
     #[serde(rename = "hugepages2MiBytes")]
@@ -77,7 +77,7 @@ pub(crate) struct Amounts {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Configuration {
+pub(crate) struct KubeletConfiguration {
     pub(crate) cpu_manager_policy: String,
     pub(crate) cpu_manager_policy_options: BTreeMap<String, String>,
     #[serde(rename = "reservedSystemCPUs")]
@@ -94,18 +94,18 @@ pub(crate) struct Configuration {
 pub(crate) struct Reservation {
     pub(crate) numa_node: u32,
     #[serde(flatten)]
-    pub(crate) amounts: Amounts,
+    pub(crate) amounts: ResourceAmounts,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "camelCase")]
 pub(crate) enum Event {
     #[serde(rename_all = "camelCase")]
-    AdmitPod { pod: Pod, outcome: Outcome, state_after: State },
+    AdmitPod { pod: Pod, outcome: AdmissionOutcome, state_after: KubeletState },
     #[serde(rename_all = "camelCase")]
-    StartContainers { pod_uid: String, containers: Vec<String>, state_after: State },
+    StartContainers { pod_uid: String, containers: Vec<String>, state_after: KubeletState },
     #[serde(rename_all = "camelCase")]
-    RemovePod { pod_uid: String, state_after: State },
+    RemovePod { pod_uid: String, state_after: KubeletState },
 }
 
 #[derive(Clone, Deserialize)]
@@ -123,14 +123,14 @@ pub(crate) struct Container {
     pub(crate) name: String,
     pub(crate) restart_policy: Option<String>,
     #[serde(default)]
-    pub(crate) requests: Amounts,
+    pub(crate) requests: ResourceAmounts,
     #[serde(default)]
-    pub(crate) limits: Amounts,
+    pub(crate) limits: ResourceAmounts,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Outcome {
+pub(crate) struct AdmissionOutcome {
     pub(crate) admitted: bool,
     pub(crate) reason: Option<String>,
     pub(crate) message: Option<String>,
@@ -146,14 +146,14 @@ pub(crate) struct ContainerAllocation {
     #[serde(default)]
     pub(crate) exclusive_cpus: String,
     #[serde(default)]
-    pub(crate) memory_blocks: Vec<Block>,
+    pub(crate) memory_blocks: Vec<MemoryBlock>,
     #[serde(default)]
     pub(crate) devices: Vec<Devices>,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Block {
+pub(crate) struct MemoryBlock {
     #[serde(rename = "type")]
     pub(crate) kind: String,
     pub(crate) size_bytes: u64,
@@ -165,23 +165,23 @@ pub(crate) struct Block {
 pub(crate) struct Devices {
     pub(crate) resource_name: String,
     #[serde(default)]
-    pub(crate) per_numa_node: Vec<Count>,
+    pub(crate) per_numa_node: Vec<ZoneCount>,
     #[serde(default)]
     pub(crate) without_numa_node: u32,
 }
 
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct State {
+pub(crate) struct KubeletState {
     #[serde(default)]
     pub(crate) default_cpu_set: Option<String>,
     #[serde(default)]
-    pub(crate) memory: Vec<Memory>,
+    pub(crate) memory: Vec<ZoneMemory>,
 }
 
 #[derive(Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Memory {
+pub(crate) struct ZoneMemory {
     pub(crate) numa_node_id: u32,
     pub(crate) number_of_assignments: u64,
     pub(crate) cells: Vec<u32>,
@@ -199,9 +199,9 @@ impl Container {
     }
 }
 
-impl Memory {
+impl ZoneMemory {
     /// Returns the free bytes by the kubelet's name of the resource.
-    pub(crate) const fn free(&self) -> [(&'static str, u64); 3] {
+    pub(crate) const fn free_bytes(&self) -> [(&'static str, u64); 3] {
         [
             ("memory", self.free_memory_bytes),
             ("hugepages-2Mi", self.free_2mi),

@@ -8,13 +8,14 @@ use berth_api::{Class, PageSize};
 use berth_kubelet_admission::pod;
 use berth_placement::engine::{Engine, Reason, Request, VmRequirements};
 use berth_placement::inventory::ReportedHost;
-use berth_placement::rules::{HostId, PodSpecParts};
+use berth_placement::rules::{HostId, PodFields};
 use k8s_openapi::api::core::v1;
 use serde_json::json;
 
-use super::agent::{self, Running, cpus};
+use super::agent::{self, RunningPod, parse_cpus};
 use super::case::{
-    Amounts, Block, Case, Container, ContainerAllocation, Event, Outcome, Pod, State,
+    AdmissionOutcome, Case, Container, ContainerAllocation, Event, KubeletState, MemoryBlock, Pod,
+    ResourceAmounts,
 };
 
 /// Difference between the engine and the kubelet.
@@ -36,19 +37,19 @@ impl fmt::Display for Difference {
 /// Counts of the replayed events.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    cases: usize,
-    reports: usize,
-    admitted: usize,
-    refused: usize,
+    case_count: usize,
+    report_count: usize,
+    admitted_pods: usize,
+    refused_pods: usize,
     /// Admitted pods whose containers have memory blocks of different zones.
-    on_several_zones: usize,
+    pods_on_several_zones: usize,
     /// Admissions on a host that already runs a pod with memory blocks of different zones.
-    alongside_several_zones: usize,
+    admissions_beside_several_zones: usize,
     /// Pods with devices of a zone.
-    with_devices: usize,
+    pods_with_devices: usize,
     /// Pods to which the kubelet would allocate CPUs that were in use; the engine does not place such pods on the
     /// host.
-    cpus_in_use: usize,
+    refusals_for_cpus_in_use: usize,
     /// Cases that end early because policy best-effort broke up a group of NUMA zones: the kubelet then releases
     /// memory to the wrong zone, which the reported memory blocks do not show.
     broken_groups: usize,
@@ -63,15 +64,21 @@ pub(crate) struct Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cases, reports, admitted, refused, .. } = self;
+        let Self {
+            case_count: cases,
+            report_count: reports,
+            admitted_pods: admitted,
+            refused_pods: refused,
+            ..
+        } = self;
         writeln!(
             f,
             "{cases} cases, {reports} reports, {admitted} pods admitted, {refused} refused"
         )?;
         let Self {
-            on_several_zones: of_several_zones,
-            alongside_several_zones: beside_several_zones,
-            with_devices,
+            pods_on_several_zones: of_several_zones,
+            admissions_beside_several_zones: beside_several_zones,
+            pods_with_devices: with_devices,
             ..
         } = self;
         writeln!(
@@ -79,7 +86,7 @@ impl fmt::Display for Tally {
             "{of_several_zones} pods with containers on different zones, {beside_several_zones} admissions beside such a pod"
         )?;
         writeln!(f, "{with_devices} pods with devices of a zone")?;
-        let Self { cpus_in_use, broken_groups, .. } = self;
+        let Self { refusals_for_cpus_in_use: cpus_in_use, broken_groups, .. } = self;
         let Self { split_groups, hidden_devices, .. } = self;
         write!(
             f,
@@ -91,20 +98,24 @@ impl fmt::Display for Tally {
 impl Tally {
     /// Returns true if the files contain enough cases of each kind that this test covers.
     pub(crate) const fn is_representative(&self) -> bool {
-        self.admitted > 1000
-            && self.refused > 1000
-            && self.alongside_several_zones > 1000
-            && self.with_devices > 1000
-            && self.split_groups * 500 < self.cases
-            && self.hidden_devices * 10 < self.cases
+        self.admitted_pods > 1000
+            && self.refused_pods > 1000
+            && self.admissions_beside_several_zones > 1000
+            && self.pods_with_devices > 1000
+            && self.split_groups * 500 < self.case_count
+            && self.hidden_devices * 10 < self.case_count
     }
 }
 
 /// Replays a case. After a mismatch, the rest of the case is skipped.
 pub(crate) fn replay(case: &Case, tally: &mut Tally) {
-    tally.cases += 1;
-    let mut replay =
-        Replay { case, empty: agent::facts(case), engine: Engine::new(), running: BTreeMap::new() };
+    tally.case_count += 1;
+    let mut replay = Replay {
+        case,
+        empty: agent::host_facts(case),
+        engine: Engine::new(),
+        running: BTreeMap::new(),
+    };
     if let Err(difference) = replay.run(tally) {
         tally.mismatches.push(format!("{}{difference}", case.case_id));
     }
@@ -114,12 +125,12 @@ struct Replay<'c> {
     case: &'c Case,
     empty: berth_host_facts::HostFacts,
     engine: Engine,
-    running: BTreeMap<String, Running>,
+    running: BTreeMap<String, RunningPod>,
 }
 
 impl Replay<'_> {
     fn run(&mut self, tally: &mut Tally) -> Result<(), Difference> {
-        let mut host = self.report(&self.case.state_initial, tally)?;
+        let mut host = self.update_engine(&self.case.state_initial, tally)?;
         let is_best_effort =
             self.case.kubelet_configuration.topology_manager_policy == "best-effort";
         let mut has_group = false;
@@ -137,36 +148,40 @@ impl Replay<'_> {
                     state_after
                 }
                 Event::StartContainers { pod_uid, containers, state_after } => {
-                    self.start(pod_uid, containers);
+                    self.start_containers(pod_uid, containers);
                     state_after
                 }
                 Event::RemovePod { pod_uid, state_after } => {
                     self.running.remove(pod_uid);
-                    self.engine.remove(pod_uid);
+                    self.engine.remove_pod(pod_uid);
                     state_after
                 }
             };
-            if is_broken(next_state) {
+            if has_broken_group(next_state) {
                 tally.broken_groups += 1;
                 return Ok(());
             }
             self.check_blocks(next_state).map_err(at_event)?;
-            if self.running.values().any(Running::hides_devices) {
+            if self.running.values().any(RunningPod::has_hidden_devices) {
                 tally.hidden_devices += 1;
                 return Ok(());
             }
             has_group = next_state.memory.iter().any(|zone| zone.cells.len() > 1);
-            host = self.report(next_state, tally).map_err(at_event)?;
+            host = self.update_engine(next_state, tally).map_err(at_event)?;
         }
         Ok(())
     }
 
     /// Creates the agent's report, and updates the engine from the report.
-    fn report(&mut self, state: &State, tally: &mut Tally) -> Result<HostId, Difference> {
-        tally.reports += 1;
+    fn update_engine(
+        &mut self,
+        state: &KubeletState,
+        tally: &mut Tally,
+    ) -> Result<HostId, Difference> {
+        tally.report_count += 1;
         let infra = agent::report(self.case, &self.empty, &self.running, state);
         let mut problems = Vec::new();
-        let facts = ReportedHost::read(&infra, Some(&self.node()), &mut problems)
+        let facts = ReportedHost::read(&infra, Some(&self.node_object()), &mut problems)
             .map_err(|problem| problem.to_string())?;
         if let Some(problem) = problems.first() {
             return Err(problem.to_string().into());
@@ -174,7 +189,7 @@ impl Replay<'_> {
         self.engine.set_host(facts, Class::Standard).map_err(|invalid| invalid.to_string().into())
     }
 
-    fn node(&self) -> v1::Node {
+    fn node_object(&self) -> v1::Node {
         let from = &self.case.host.node_allocatable;
         let amounts = &from.amounts;
         let mut allocatable = BTreeMap::from([
@@ -200,13 +215,13 @@ impl Replay<'_> {
         &mut self,
         host: HostId,
         pod: &Pod,
-        outcome: &Outcome,
+        outcome: &AdmissionOutcome,
         tally: &mut Tally,
     ) -> Result<(), Difference> {
-        let request = self.request(pod);
+        let request = self.compile_request(pod);
         let reasons = self.engine.rejection_reasons(&request, host);
         if reasons.contains(&Reason::CpusInUse) {
-            tally.cpus_in_use += 1;
+            tally.refusals_for_cpus_in_use += 1;
         } else if reasons.is_empty() != outcome.admitted {
             let (reason, message) = (&outcome.reason, &outcome.message);
             let reasons: Vec<String> = reasons.iter().map(ToString::to_string).collect();
@@ -216,33 +231,38 @@ impl Replay<'_> {
             )
             .into());
         } else if outcome.admitted {
-            self.compare(host, pod, outcome)?;
+            self.compare_allocation(host, pod, outcome)?;
         }
         if self.running.values().any(|one| zone_sets(&one.allocations).len() > 1) {
-            tally.alongside_several_zones += 1;
+            tally.admissions_beside_several_zones += 1;
         }
         if !outcome.admitted {
-            tally.refused += 1;
+            tally.refused_pods += 1;
             return Ok(());
         }
-        tally.admitted += 1;
-        tally.on_several_zones += usize::from(zone_sets(&outcome.containers).len() > 1);
+        tally.admitted_pods += 1;
+        tally.pods_on_several_zones += usize::from(zone_sets(&outcome.containers).len() > 1);
         let mut devices = outcome.containers.iter().flat_map(|given| &given.devices);
-        tally.with_devices += usize::from(devices.any(|one| !one.per_numa_node.is_empty()));
+        tally.pods_with_devices += usize::from(devices.any(|one| !one.per_numa_node.is_empty()));
         drop(self.engine.add_bound_pod(&request, host));
-        let running = Running { pod: pod.clone(), allocations: outcome.containers.clone() };
+        let running = RunningPod { pod: pod.clone(), allocations: outcome.containers.clone() };
         self.running.insert(pod.uid.clone(), running);
         // Containers after plain init containers start later; all other containers start immediately.
         if !pod.init_containers.iter().any(Container::is_plain_init) {
             let names: Vec<String> = outcome.containers.iter().map(|g| g.name.clone()).collect();
-            self.start(&pod.uid, &names);
+            self.start_containers(&pod.uid, &names);
         }
         Ok(())
     }
 
     /// Compares the allocation that the engine expects with the allocation by the kubelet.
-    fn compare(&self, host: HostId, pod: &Pod, outcome: &Outcome) -> Result<(), Difference> {
-        let state = self.engine.state(host).expect("the host exists");
+    fn compare_allocation(
+        &self,
+        host: HostId,
+        pod: &Pod,
+        outcome: &AdmissionOutcome,
+    ) -> Result<(), Difference> {
+        let state = self.engine.kubelet_state(host).expect("the host exists");
         let expected = state
             .check(&to_pod(pod))
             .map_err(|refusal| format!("first admitted, then refused: {refusal:?}"))?;
@@ -250,10 +270,10 @@ impl Replay<'_> {
             return Ok(());
         }
         for (given, placement) in outcome.containers.iter().zip(expected.placements(state.host())) {
-            let mut predicted: Vec<Block> = placement
+            let mut predicted: Vec<MemoryBlock> = placement
                 .memory
                 .iter()
-                .map(|block| Block {
+                .map(|block| MemoryBlock {
                     kind: block.kind.to_string(),
                     size_bytes: block.bytes,
                     numa_nodes: block.zones.clone(),
@@ -266,7 +286,7 @@ impl Replay<'_> {
                 placement.devices.iter().map(|(_, zone, _)| *zone).collect();
             if predicted != recorded
                 || zones != device_zones(given)
-                || placement.cpus != cpus(&given.exclusive_cpus)
+                || placement.cpus != parse_cpus(&given.exclusive_cpus)
             {
                 let name = &given.name;
                 let devices = device_zones(given);
@@ -282,7 +302,7 @@ impl Replay<'_> {
 
     /// Reproduces `AddContainer` of the Memory Manager: before a container starts, the kubelet deletes the entries
     /// of the plain init containers before this container.
-    fn start(&mut self, uid: &str, names: &[String]) {
+    fn start_containers(&mut self, uid: &str, names: &[String]) {
         let Some(running) = self.running.get_mut(uid) else { return };
         let plain: Vec<&Container> =
             running.pod.init_containers.iter().filter(|one| one.is_plain_init()).collect();
@@ -298,11 +318,11 @@ impl Replay<'_> {
 
     /// Checks the memory blocks of the running pods: for each group of zones, their sum must match the free memory
     /// that the kubelet recorded.
-    fn check_blocks(&self, state: &State) -> Result<(), Difference> {
+    fn check_blocks(&self, state: &KubeletState) -> Result<(), Difference> {
         let mut used: BTreeMap<(BTreeSet<u32>, &str), i128> = BTreeMap::new();
         let group = |zones: &[u32]| zones.iter().copied().collect::<BTreeSet<u32>>();
         for (now, before) in state.memory.iter().zip(&self.case.state_initial.memory) {
-            for ((kind, free), (_, all)) in now.free().into_iter().zip(before.free()) {
+            for ((kind, free), (_, all)) in now.free_bytes().into_iter().zip(before.free_bytes()) {
                 *used.entry((group(&now.cells), kind)).or_default() +=
                     i128::from(all) - i128::from(free);
             }
@@ -313,23 +333,24 @@ impl Replay<'_> {
                 i128::from(block.size_bytes);
         }
         match used.into_iter().find(|(_, bytes)| *bytes != 0) {
-            Some(((zones, kind), bytes)) => {
-                Err(format!("{bytes} bytes of {kind} of zones {zones:?} are missing in the entries").into())
-            }
+            Some(((zones, kind), bytes)) => Err(format!(
+                "{bytes} bytes of {kind} of zones {zones:?} are missing in the entries"
+            )
+            .into()),
             None => Ok(()),
         }
     }
 
-    fn request(&mut self, from: &Pod) -> Request {
+    fn compile_request(&mut self, from: &Pod) -> Request {
         let pod = to_pod(from);
-        let parts = PodSpecParts {
+        let parts = PodFields {
             namespace: "default",
             labels: None,
             is_terminating: false,
             node_selector: None,
             affinity: None,
             tolerations: &[],
-            spread: &[],
+            spread_constraints: &[],
             containers: &pod,
         };
         self.engine.compile_request(&parts, VmRequirements::default()).expect("the rules are valid")
@@ -337,7 +358,7 @@ impl Replay<'_> {
 }
 
 /// Returns true if a zone is in a group whose other zones do not list this zone.
-fn is_broken(state: &State) -> bool {
+fn has_broken_group(state: &KubeletState) -> bool {
     let cells =
         |zone: u32| state.memory.iter().find(|one| one.numa_node_id == zone).map(|one| &one.cells);
     state.memory.iter().any(|one| one.cells.iter().any(|zone| cells(*zone) != Some(&one.cells)))
@@ -364,8 +385,8 @@ fn to_pod(from: &Pod) -> pod::Pod {
         let all = all.iter().map(|one| pod::Container {
             name: one.name.clone(),
             is_sidecar: one.restart_policy.as_deref() == Some("Always"),
-            requests: resources(&one.requests),
-            limits: resources(&one.limits),
+            requests: to_resources(&one.requests),
+            limits: to_resources(&one.limits),
         });
         all.collect::<Vec<_>>()
     };
@@ -377,7 +398,7 @@ fn to_pod(from: &Pod) -> pod::Pod {
     }
 }
 
-fn resources(from: &Amounts) -> pod::Resources {
+fn to_resources(from: &ResourceAmounts) -> pod::Resources {
     let pages = [(PageSize::MIB_2, from.hugepages_2mi), (PageSize::GIB_1, from.hugepages_1gi)];
     pod::Resources {
         cpu_millis: from.cpu_millis,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use berth_tests::cluster::{ADMIN, ControlPlane};
+use berth_tests::cluster::{ADMIN_TOKEN, ControlPlane};
 use serde_json::{Value, json};
 
 pub(crate) struct Server {
@@ -28,7 +28,7 @@ impl Server {
     fn send(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "-w", "\n%{http_code}", "-X", method, "--cacert"]).arg(&self.authority);
-        curl.args(["-H", &format!("Authorization: Bearer {ADMIN}")]);
+        curl.args(["-H", &format!("Authorization: Bearer {ADMIN_TOKEN}")]);
         curl.args(["-H", "Content-Type: application/json", "--data-binary", "@-"]);
         curl.arg(format!("{}{path}", self.address));
         curl.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -80,7 +80,11 @@ impl Server {
             if pod["spec"]["nodeName"].is_string() || is_refused {
                 return pod;
             }
-            assert!(begin.elapsed() < TIMEOUT, "no scheduler has decided about {path}: {:#}", pod["status"]);
+            assert!(
+                begin.elapsed() < TIMEOUT,
+                "no scheduler has decided about {path}: {:#}",
+                pod["status"]
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -98,9 +102,9 @@ impl Server {
         }
     }
 
-    /// Waits until the scheduler knows all Nodes: for a pod that fits on no host, the scheduler reports the number
+    /// Waits until the scheduler counts all Nodes: for a pod that fits on no host, the scheduler reports the number
     /// of Nodes.
-    pub(crate) fn wait_for_nodes(&self, number: u64) {
+    pub(crate) fn wait_until_nodes_are_counted(&self, number: u64) {
         let (begin, pods) = (Instant::now(), "/api/v1/namespaces/red/pods");
         loop {
             let pod = json!({"metadata": {"name": "probe"}, "spec": {
@@ -114,7 +118,10 @@ impl Server {
                 std::thread::sleep(WATCH_DELAY * 10);
                 return;
             }
-            assert!(begin.elapsed() < TIMEOUT, "the scheduler does not count {number} Nodes: {message}");
+            assert!(
+                begin.elapsed() < TIMEOUT,
+                "the scheduler does not count {number} Nodes: {message}"
+            );
         }
     }
 }

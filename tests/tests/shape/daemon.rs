@@ -5,11 +5,11 @@ use std::time::Duration;
 use berth_tests::host::Host;
 use serde_json::Value;
 
-use super::whole::revert;
-use super::{MANIFEST, state, write_manifest};
+use super::whole::assert_revert_restores;
+use super::{MANIFEST_PATH, read_state, write_manifest};
 
-const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-const POOL: &str = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
+const TRANSPARENT_HUGEPAGE_FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+const POOL_FILE: &str = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
 
 fn http_get(host: &mut Host, path: &str) -> (String, String) {
     let response = host
@@ -19,7 +19,7 @@ fn http_get(host: &mut Host, path: &str) -> (String, String) {
     (code.trim().to_owned(), body.to_owned())
 }
 
-fn report(host: &mut Host) -> Value {
+fn read_report(host: &mut Host) -> Value {
     serde_json::from_str(&http_get(host, "/report").1).unwrap()
 }
 
@@ -36,14 +36,16 @@ fn wait_until(host: &mut Host, condition: &str) {
     host.wait_until(condition, Duration::from_secs(60), explain).unwrap();
 }
 
-pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
-    let before = state(host);
-    host.run_checked(&format!("rm -f {MANIFEST}")).unwrap();
-    start(host);
+pub(super) fn daemon_maintains_the_desired_state(host: &mut Host) {
+    let before = read_state(host);
+    host.run_checked(&format!("rm -f {MANIFEST_PATH}")).unwrap();
+    start_agent(host);
     assert_eq!(http_get(host, "/healthz").0, "200");
     let (code, message) = http_get(host, "/readyz");
     assert!(
-        code == "503" && message.contains("infranode.yaml: no such file or directory: the host is not changed"),
+        code == "503"
+            && message
+                .contains("infranode.yaml: no such file or directory: the host is not changed"),
         "{message}"
     );
 
@@ -51,9 +53,12 @@ pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
         host,
         "  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 1, count: 32}]",
     );
-    wait_until(host, &format!("grep -q '\\[never\\]' {THP} && grep -qx 32 {POOL}"));
+    wait_until(
+        host,
+        &format!("grep -q '\\[never\\]' {TRANSPARENT_HUGEPAGE_FILE} && grep -qx 32 {POOL_FILE}"),
+    );
     wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
-    let status_report = report(host);
+    let status_report = read_report(host);
     assert_eq!(condition(&status_report, "HostTuned"), ("True".into(), "Applied".into()));
     assert_eq!(status_report["status"]["zones"][1]["hugepages"][0]["total"], 32);
     let changes: Vec<&str> = status_report["status"]["changes"]
@@ -66,7 +71,7 @@ pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
 
     // A second agent refuses to start, and names the first agent.
     let second = host
-        .run(&format!("berth-agent run --standalone {MANIFEST} --listen 127.0.0.1:9478"))
+        .run(&format!("berth-agent run --standalone {MANIFEST_PATH} --listen 127.0.0.1:9478"))
         .unwrap();
     assert!(
         second.code == 3 && second.output.contains("another berth-agent (process"),
@@ -76,10 +81,13 @@ pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
 
     // The next cycle corrects drift; SIGHUP starts a cycle.
     host.run_checked(&format!(
-        "echo 5 > {POOL}; echo always > {THP}; kill -HUP $(cat /run/agent.pid)"
+        "echo 5 > {POOL_FILE}; echo always > {TRANSPARENT_HUGEPAGE_FILE}; kill -HUP $(cat /run/agent.pid)"
     ))
     .unwrap();
-    wait_until(host, &format!("grep -q '\\[never\\]' {THP} && grep -qx 32 {POOL}"));
+    wait_until(
+        host,
+        &format!("grep -q '\\[never\\]' {TRANSPARENT_HUGEPAGE_FILE} && grep -qx 32 {POOL_FILE}"),
+    );
     assert!(
         http_get(host, "/metrics").1.contains("berth_agent_drift_total 2"),
         "{}",
@@ -92,9 +100,9 @@ pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
         host,
         "  transparentHugepages: Always\n  hugepages: [{size: 2Mi, zone: one, count: 32}]",
     );
-    wait_until(host, &format!("grep -q '\\[always\\]' {THP}"));
-    host.run_checked(&format!("grep -qx 32 {POOL}")).unwrap();
-    let seen = report(host);
+    wait_until(host, &format!("grep -q '\\[always\\]' {TRANSPARENT_HUGEPAGE_FILE}"));
+    host.run_checked(&format!("grep -qx 32 {POOL_FILE}")).unwrap();
+    let seen = read_report(host);
     assert_eq!(condition(&seen, "HostTuned").1, "InvalidSpec");
     assert!(http_get(host, "/metrics").1.contains("berth_agent_manifest_faults 1"));
 
@@ -103,37 +111,40 @@ pub(super) fn daemon_keeps_the_desired_state(host: &mut Host) {
         host,
         "  enforce: false\n  transparentHugepages: Never\n  hugepages: [{size: 2Mi, zone: 1, count: 32}]",
     );
-    wait_until(host, &format!("grep -q '\\[never\\]' {THP}"));
-    host.run_checked(&format!("echo madvise > {THP}; kill -HUP $(cat /run/agent.pid)")).unwrap();
+    wait_until(host, &format!("grep -q '\\[never\\]' {TRANSPARENT_HUGEPAGE_FILE}"));
+    host.run_checked(&format!(
+        "echo madvise > {TRANSPARENT_HUGEPAGE_FILE}; kill -HUP $(cat /run/agent.pid)"
+    ))
+    .unwrap();
     wait_until(
         host,
         "curl -s http://127.0.0.1:9477/report | grep -q '\"reason\": \"DriftDetected\"'",
     );
-    host.run_checked(&format!("grep -q '\\[madvise\\]' {THP}")).unwrap();
+    host.run_checked(&format!("grep -q '\\[madvise\\]' {TRANSPARENT_HUGEPAGE_FILE}")).unwrap();
 
-    hotplug(host);
+    cpu_hotplug_updates_the_plan(host);
 
     // Without a manifest the host keeps its configuration. It also keeps the configuration when the agent ends.
-    host.run_checked(&format!("rm {MANIFEST}")).unwrap();
+    host.run_checked(&format!("rm {MANIFEST_PATH}")).unwrap();
     wait_until(
         host,
         "test \"$(curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:9477/readyz)\" = 503",
     );
-    host.run_checked(&format!("grep -qx 32 {POOL}")).unwrap();
+    host.run_checked(&format!("grep -qx 32 {POOL_FILE}")).unwrap();
     host.run_checked(
         "kill $(cat /run/agent.pid); while [ -e /proc/$(cat /run/agent.pid) ]; do sleep 0.1; done",
     )
     .unwrap();
     host.run_checked(&format!(
-        "grep -qx 32 {POOL}; grep -q 'the host is not changed' /run/agent.log"
+        "grep -qx 32 {POOL_FILE}; grep -q 'the host is not changed' /run/agent.log"
     ))
     .unwrap();
-    revert(host, &before);
+    assert_revert_restores(host, &before);
 }
 
 /// Tests that the agent computes the plan again after the kernel's event about an offline CPU: the CPU's core is no
 /// longer complete.
-fn hotplug(host: &mut Host) {
+fn cpu_hotplug_updates_the_plan(host: &mut Host) {
     write_manifest(host, "  cpu: {reserved: {coresPerZone: 1}}");
     wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4-5\"'");
     host.run_checked("echo 0 > /sys/devices/system/cpu/cpu5/online").unwrap();
@@ -141,13 +152,18 @@ fn hotplug(host: &mut Host) {
     host.run_checked("echo 1 > /sys/devices/system/cpu/cpu5/online").unwrap();
     wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q '\"reservedCPUs\": \"4-5\"'");
     write_manifest(host, "  enforce: false\n  hugepages: [{size: 2Mi, zone: 1, count: 32}]");
-    wait_until(host, &format!("! grep -q '\\[madvise\\]' {THP} || grep -qx 32 {POOL}"));
+    wait_until(
+        host,
+        &format!(
+            "! grep -q '\\[madvise\\]' {TRANSPARENT_HUGEPAGE_FILE} || grep -qx 32 {POOL_FILE}"
+        ),
+    );
 }
 
-fn start(host: &mut Host) {
-    // The timer has a long interval on purpose, so that no change here comes from the timer.
+fn start_agent(host: &mut Host) {
+    // The timer has a long interval, so that the timer causes no change in this test.
     host.run_checked(&format!(
-        "setsid berth-agent run --standalone {MANIFEST} --interval 3600 </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid"
+        "setsid berth-agent run --standalone {MANIFEST_PATH} --interval 3600 </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid"
     ))
     .unwrap();
     wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q capabilities");

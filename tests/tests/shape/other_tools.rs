@@ -8,7 +8,7 @@ pub(super) fn report_matches_other_tools(host: &mut Host) {
     let report = host.run_checked("berth-agent report -o json 2>/dev/null").unwrap();
     let report: Value = serde_json::from_str(&report).unwrap();
     let cpu = &report["status"]["capabilities"]["cpu"];
-    let counts = lscpu::counts(host).unwrap();
+    let counts = lscpu::read_counts(host).unwrap();
     assert_eq!(cpu["threads"], counts.threads);
     assert_eq!((&cpu["cores"], &cpu["sockets"]), (&counts.cores.into(), &counts.sockets.into()));
     assert_eq!(cpu["threadsPerCore"], 2);

@@ -2,12 +2,12 @@
 //! purge without remains.
 
 use berth_tests::host::Host;
-use berth_tests::package::newest;
+use berth_tests::package::newest_package;
 
-use super::{assert_same, state, write_sample_manifest};
+use super::{assert_same, read_state, write_sample_manifest};
 
 /// Maximum exposure level by `systemd-analyze security`.
-const EXPOSURE: f64 = 3.0;
+const MAX_EXPOSURE: f64 = 3.0;
 
 fn wait_until_ready(host: &mut Host) {
     let waited = host.run("for i in $(seq 200); do curl -sf http://127.0.0.1:9477/readyz && exit 0; sleep 0.5; done; exit 1");
@@ -24,8 +24,8 @@ fn wait_until_ready(host: &mut Host) {
 pub(super) fn package_is_installed_and_purged(host: &mut Host) {
     host.run_checked("rm -rf /usr/local/bin/berth-agent /var/lib/berth").unwrap();
     write_sample_manifest(host);
-    host.copy_file(&newest().unwrap(), "/root/berth-agent.deb").unwrap();
-    let before = state(host);
+    host.copy_file(&newest_package().unwrap(), "/root/berth-agent.deb").unwrap();
+    let before = read_state(host);
     host.run_checked("apt-get install -y --no-install-recommends /root/berth-agent.deb 2>&1")
         .unwrap();
     wait_until_ready(host);
@@ -39,17 +39,17 @@ pub(super) fn package_is_installed_and_purged(host: &mut Host) {
         .unwrap();
     // Example of the line: `→ Overall exposure level for berth-agent.service: 1.5 OK :-)`
     let exposure = analysed.split(": ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-    assert!(exposure.parse::<f64>().unwrap() <= EXPOSURE, "{analysed}");
+    assert!(exposure.parse::<f64>().unwrap() <= MAX_EXPOSURE, "{analysed}");
     host.run_checked("systemd-analyze verify --man=no berth-agent.service berth-hugepages.service")
         .unwrap();
 
     // An upgrade restarts the daemon and changes nothing of the host.
     let pid = host.run_checked("systemctl show -p MainPID --value berth-agent").unwrap();
-    let configured = state(host);
+    let configured = read_state(host);
     host.run_checked("dpkg -i /root/berth-agent.deb 2>&1").unwrap();
     wait_until_ready(host);
     assert_ne!(host.run_checked("systemctl show -p MainPID --value berth-agent").unwrap(), pid);
-    assert_same(&configured, &state(host));
+    assert_same(&configured, &read_state(host));
 
     // After a reboot, first the early unit and then the daemon configure the host again.
     host.run_checked("systemctl enable berth-hugepages.service 2>&1").unwrap();
@@ -63,7 +63,7 @@ pub(super) fn package_is_installed_and_purged(host: &mut Host) {
     // With `BERTH_REVERT=yes` the package restores the host before its removal.
     let purged = host.run_checked("BERTH_REVERT=yes apt-get purge -y berth-agent 2>&1").unwrap();
     assert!(purged.contains("the host has its original state"), "{purged}");
-    let after = state(host);
+    let after = read_state(host);
     // Interrupts get other numbers and CPUs at each boot, and some sysctls depend on the available memory.
     let moved =
         |line: &&str| ["/proc/irq/", " /etc/", " = "].iter().all(|part| !line.contains(part));

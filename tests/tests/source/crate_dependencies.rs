@@ -6,10 +6,10 @@ use std::process::Command;
 use berth_tests::repository;
 
 /// Crates that compute results from their input only.
-const PURE: [&str; 4] =
+const PURE_CRATES: [&str; 4] =
     ["berth-extender", "berth-kubelet-admission", "berth-kubevirt-render", "berth-placement"];
 /// Dependencies that access a cluster, a network or files, or contain an asynchronous runtime.
-const REFUSED: [&str; 11] = [
+const IO_DEPENDENCIES: [&str; 11] = [
     "kube-client",
     "kube-runtime",
     "tokio",
@@ -23,7 +23,8 @@ const REFUSED: [&str; 11] = [
     "berth-runtime",
 ];
 /// Dependencies of a client of the API server, and the types that it generates.
-const CLUSTER: [&str; 5] = ["kube", "kube-core", "k8s-openapi", "axum", "prometheus-client"];
+const CLUSTER_DEPENDENCIES: [&str; 5] =
+    ["kube", "kube-core", "k8s-openapi", "axum", "prometheus-client"];
 
 /// Returns all dependencies of a crate, as cargo resolves them.
 fn dependencies(krate: &str, options: &[&str]) -> BTreeSet<String> {
@@ -49,17 +50,17 @@ fn assert_no_dependency(krate: &str, options: &[&str], refused: &[&str]) {
 
 #[test]
 fn pure_crates_have_no_io_dependencies() {
-    for krate in PURE {
-        assert_no_dependency(krate, &[], &REFUSED);
+    for krate in PURE_CRATES {
+        assert_no_dependency(krate, &[], &IO_DEPENDENCIES);
     }
 }
 
 #[test]
 fn host_facts_have_no_cluster_client() {
-    let refused = [&CLUSTER[..], &["tokio", "hyper", "berth-runtime"]].concat();
+    let refused = [&CLUSTER_DEPENDENCIES[..], &["tokio", "hyper", "berth-runtime"]].concat();
     assert_no_dependency("berth-host-facts", &[], &refused);
-    assert_no_dependency("berth-kubelet-admission", &[], &CLUSTER);
-    assert_no_dependency("berth-agent", &["--no-default-features"], &CLUSTER);
+    assert_no_dependency("berth-kubelet-admission", &[], &CLUSTER_DEPENDENCIES);
+    assert_no_dependency("berth-agent", &["--no-default-features"], &CLUSTER_DEPENDENCIES);
 }
 
 #[test]

@@ -31,7 +31,7 @@ impl<'ast> Visit<'ast> for StringErrors {
 }
 
 #[test]
-fn errors_are_types() {
+fn error_types_are_not_strings() {
     let mut found = Vec::new();
     for file in rust_files() {
         let mut count = StringErrors::default();

@@ -2,27 +2,27 @@
 
 use proc_macro2::TokenTree;
 
-use crate::tree::{RustSource as _, rust_files, walk};
+use crate::tree::{RustSource as _, rust_files, visit_tokens};
 
-const LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
+const LOG_LEVELS: [&str; 5] = ["trace", "debug", "info", "warn", "error"];
 
 /// Returns the level if a macro call of `tracing` begins at this token.
-fn level(tokens: &[TokenTree], index: usize) -> Option<String> {
+fn log_level(tokens: &[TokenTree], index: usize) -> Option<String> {
     let TokenTree::Ident(name) = tokens.get(index)? else { return None };
     let name = name.to_string();
     let is_call = matches!(tokens.get(index + 1), Some(TokenTree::Punct(mark)) if mark.as_char() == '!')
         && matches!(tokens.get(index + 2), Some(TokenTree::Group(_)));
     let is_path =
         index >= 3 && matches!(&tokens[index - 3], TokenTree::Ident(krate) if *krate == "tracing");
-    (LEVELS.contains(&name.as_str()) && is_call && is_path).then_some(name)
+    (LOG_LEVELS.contains(&name.as_str()) && is_call && is_path).then_some(name)
 }
 
 #[test]
 fn log_calls_are_structured() {
     let (mut calls, mut found) = (0, Vec::new());
     for file in rust_files().into_iter().filter(|file| !file.is_test()) {
-        walk(file.tokens(), &mut |tokens, at| {
-            let Some(level) = level(tokens, at) else { return };
+        visit_tokens(file.tokens(), &mut |tokens, at| {
+            let Some(level) = log_level(tokens, at) else { return };
             let Some(TokenTree::Group(group)) = tokens.get(at + 2) else { return };
             calls += 1;
             let inside: Vec<TokenTree> = group.stream().into_iter().collect();

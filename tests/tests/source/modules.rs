@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{Item, ItemMod, ItemUse, VisRestricted};
 
-use crate::syntax::{imports, is_test};
-use crate::tree::{File, RustSource as _, files};
+use crate::syntax::{is_test, visit_imports};
+use crate::tree::{RustSource as _, SourceFile, source_files};
 
 /// Paths that a module uses, and names that it imports (`use child::Name`).
 #[derive(Default)]
@@ -17,15 +17,15 @@ struct Module {
     aliases: BTreeMap<String, Vec<String>>,
 }
 
-struct Reader<'m> {
+struct ModuleReader<'m> {
     module: &'m mut Module,
-    own: &'m [String],
+    module_path_parts: &'m [String],
 }
 
-impl Reader<'_> {
+impl ModuleReader<'_> {
     /// Makes a path absolute; `None` if it leads to another crate.
     fn absolute(&self, path: &[String]) -> Option<Vec<String>> {
-        let mut own: Vec<String> = self.own.to_vec();
+        let mut own: Vec<String> = self.module_path_parts.to_vec();
         let mut rest = path;
         match rest.first()?.as_str() {
             "crate" => own = vec!["crate".to_owned()],
@@ -47,7 +47,7 @@ impl Reader<'_> {
     fn import(&mut self, alias: String, path: &[String]) {
         let absolute = self.absolute(path).or_else(|| {
             // `use child::Name` imports from a child module.
-            let mut own = self.own.to_vec();
+            let mut own = self.module_path_parts.to_vec();
             own.extend(path.iter().cloned());
             Some(own)
         });
@@ -58,10 +58,10 @@ impl Reader<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for Reader<'_> {
+impl<'ast> Visit<'ast> for ModuleReader<'_> {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         if !is_test(&item.attrs) {
-            imports(&item.tree, &mut |alias, path| self.import(alias, path));
+            visit_imports(&item.tree, &mut |alias, path| self.import(alias, path));
         }
     }
 
@@ -83,7 +83,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
                 self.module.paths.push(absolute);
             }
         } else if names.len() > 1 {
-            let mut own = self.own.to_vec();
+            let mut own = self.module_path_parts.to_vec();
             own.extend(names);
             self.module.paths.push(own);
         }
@@ -92,7 +92,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
 }
 
 /// Returns the path of the module in a file: `crate::plan::network`.
-fn module_path(file: &File, source: &str) -> Vec<String> {
+fn module_path(file: &SourceFile, source: &str) -> Vec<String> {
     let inside = file.path.strip_prefix(source).unwrap_or_default().trim_start_matches('/');
     let mut path = vec!["crate".to_owned()];
     path.extend(inside.trim_end_matches(".rs").split('/').map(str::to_owned));
@@ -127,7 +127,7 @@ fn resolve(modules: &BTreeMap<Vec<String>, Module>, path: &[String]) -> Option<V
 }
 
 /// Returns groups of modules that import each other, directly or through other modules.
-fn cycles(edges: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>) -> Vec<Vec<String>> {
+fn find_cycles(edges: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>) -> Vec<Vec<String>> {
     let reach = |from: &Vec<String>| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from.clone()]);
         while let Some(next) = open.pop() {
@@ -165,12 +165,12 @@ fn modules_have_no_cycles() {
     let mut found = Vec::new();
     for source in &sources {
         let mut modules: BTreeMap<Vec<String>, Module> = BTreeMap::new();
-        for file in files(source, ".rs").into_iter().filter(|file| !file.is_test()) {
+        for file in source_files(source, ".rs").into_iter().filter(|file| !file.is_test()) {
             let path = module_path(&file, source);
             let parsed = syn::parse_file(&file.text)
                 .unwrap_or_else(|error| panic!("{}: {error}", file.path));
             let mut module = Module::default();
-            let mut reader = Reader { module: &mut module, own: &path };
+            let mut reader = ModuleReader { module: &mut module, module_path_parts: &path };
             for item in parsed
                 .items
                 .iter()
@@ -185,7 +185,7 @@ fn modules_have_no_cycles() {
             let targets = module.paths.iter().filter_map(|target| resolve(&modules, target));
             edges.insert(path.clone(), targets.filter(|target| target != path).collect());
         }
-        for group in cycles(&edges) {
+        for group in find_cycles(&edges) {
             found.push(format!("{source}: these modules import each other: {}", group.join(", ")));
         }
     }

@@ -3,7 +3,7 @@
 use syn::{Attribute, UseTree};
 
 /// Calls `visit` for each import of a `use` tree, with the name in this module (`*` for all names) and the path.
-pub(crate) fn imports(tree: &UseTree, visit: &mut impl FnMut(String, &[String])) {
+pub(crate) fn visit_imports(tree: &UseTree, visit: &mut impl FnMut(String, &[String])) {
     visit_use_tree(tree, &[], visit);
 }
 

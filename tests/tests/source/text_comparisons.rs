@@ -11,62 +11,62 @@ use crate::syntax::is_test;
 use crate::tree::{RustSource as _, rust_files};
 
 /// Fields that contain human-readable strings.
-const FIELDS: [&str; 3] = ["message", "reason", "what"];
+const TEXT_FIELDS: [&str; 3] = ["message", "reason", "what"];
 /// Methods that compare a string with their argument.
-const COMPARISONS: [&str; 8] =
+const COMPARISON_METHODS: [&str; 8] =
     ["contains", "ends_with", "eq", "find", "ne", "starts_with", "strip_prefix", "strip_suffix"];
 
 #[derive(Default)]
-struct Comparisons(Vec<String>);
+struct ComparisonFinder(Vec<String>);
 
 /// Returns the field of [`FIELDS`] that an expression reads, also through methods such as `as_str`.
-fn field(expr: &Expr) -> Option<String> {
+fn text_field(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Field(access) => match &access.member {
-            Member::Named(name) if FIELDS.iter().any(|field| name == field) => {
+            Member::Named(name) if TEXT_FIELDS.iter().any(|field| name == field) => {
                 Some(name.to_string())
             }
             _ => None,
         },
-        Expr::MethodCall(call) => field(&call.receiver),
-        Expr::Paren(inner) => field(&inner.expr),
-        Expr::Reference(inner) => field(&inner.expr),
-        Expr::Unary(inner) => field(&inner.expr),
+        Expr::MethodCall(call) => text_field(&call.receiver),
+        Expr::Paren(inner) => text_field(&inner.expr),
+        Expr::Reference(inner) => text_field(&inner.expr),
+        Expr::Unary(inner) => text_field(&inner.expr),
         _ => None,
     }
 }
 
 /// Returns true if an expression is a string literal, or a call with a string literal, such as `Some("...")`.
-fn is_text(expr: &Expr) -> bool {
+fn is_string(expr: &Expr) -> bool {
     match expr {
         Expr::Lit(literal) => matches!(literal.lit, Lit::Str(_)),
-        Expr::Call(call) => call.args.iter().any(is_text),
-        Expr::Paren(inner) => is_text(&inner.expr),
-        Expr::Reference(inner) => is_text(&inner.expr),
+        Expr::Call(call) => call.args.iter().any(is_string),
+        Expr::Paren(inner) => is_string(&inner.expr),
+        Expr::Reference(inner) => is_string(&inner.expr),
         _ => false,
     }
 }
 
-fn has_text(pattern: &Pat) -> bool {
+fn has_string(pattern: &Pat) -> bool {
     match pattern {
         Pat::Lit(literal) => matches!(literal.lit, Lit::Str(_)),
-        Pat::Or(or) => or.cases.iter().any(has_text),
-        Pat::Paren(inner) => has_text(&inner.pat),
-        Pat::Reference(inner) => has_text(&inner.pat),
-        Pat::TupleStruct(inner) => inner.elems.iter().any(has_text),
+        Pat::Or(or) => or.cases.iter().any(has_string),
+        Pat::Paren(inner) => has_string(&inner.pat),
+        Pat::Reference(inner) => has_string(&inner.pat),
+        Pat::TupleStruct(inner) => inner.elems.iter().any(has_string),
         _ => false,
     }
 }
 
-impl Comparisons {
-    fn found(&mut self, how: &str, expr: &Expr) {
-        if let Some(field) = field(expr) {
+impl ComparisonFinder {
+    fn record(&mut self, how: &str, expr: &Expr) {
+        if let Some(field) = text_field(expr) {
             self.0.push(format!(".{field} {how}"));
         }
     }
 }
 
-impl<'ast> Visit<'ast> for Comparisons {
+impl<'ast> Visit<'ast> for ComparisonFinder {
     fn visit_item(&mut self, item: &'ast Item) {
         let attributes = match item {
             Item::Fn(item) => &item.attrs,
@@ -80,11 +80,11 @@ impl<'ast> Visit<'ast> for Comparisons {
 
     fn visit_expr_binary(&mut self, binary: &'ast ExprBinary) {
         if matches!(binary.op, BinOp::Eq(_) | BinOp::Ne(_)) {
-            if is_text(&binary.right) {
-                self.found("is compared with a string", &binary.left);
+            if is_string(&binary.right) {
+                self.record("is compared with a string", &binary.left);
             }
-            if is_text(&binary.left) {
-                self.found("is compared with a string", &binary.right);
+            if is_string(&binary.left) {
+                self.record("is compared with a string", &binary.right);
             }
         }
         visit::visit_expr_binary(self, binary);
@@ -92,15 +92,15 @@ impl<'ast> Visit<'ast> for Comparisons {
 
     fn visit_expr_method_call(&mut self, call: &'ast ExprMethodCall) {
         let name = call.method.to_string();
-        if COMPARISONS.contains(&name.as_str()) && call.args.iter().any(is_text) {
-            self.found(&format!("is searched by `{name}`"), &call.receiver);
+        if COMPARISON_METHODS.contains(&name.as_str()) && call.args.iter().any(is_string) {
+            self.record(&format!("is searched by `{name}`"), &call.receiver);
         }
         visit::visit_expr_method_call(self, call);
     }
 
     fn visit_expr_match(&mut self, matched: &'ast ExprMatch) {
-        if matched.arms.iter().any(|arm| has_text(&arm.pat)) {
-            self.found("is matched with strings", &matched.expr);
+        if matched.arms.iter().any(|arm| has_string(&arm.pat)) {
+            self.record("is matched with strings", &matched.expr);
         }
         visit::visit_expr_match(self, matched);
     }
@@ -116,15 +116,15 @@ impl<'ast> Visit<'ast> for Comparisons {
         });
         if macro_call.path.is_ident("matches")
             && let Ok((expr, pattern)) = parsed
-            && has_text(&pattern)
+            && has_string(&pattern)
         {
-            self.found("is matched with strings", &expr);
+            self.record("is matched with strings", &expr);
         }
     }
 }
 
-fn comparisons(file: &File) -> Vec<String> {
-    let mut found = Comparisons::default();
+fn find_comparisons(file: &File) -> Vec<String> {
+    let mut found = ComparisonFinder::default();
     found.visit_file(file);
     found.0
 }
@@ -135,7 +135,9 @@ fn code_does_not_compare_messages() {
     for file in rust_files().into_iter().filter(|file| !file.is_test()) {
         let parsed = syn::parse_file(&file.text);
         let parsed = parsed.unwrap_or_else(|error| panic!("{}: {error}", file.path));
-        found.extend(comparisons(&parsed).into_iter().map(|one| format!("{}: {one}", file.path)));
+        found.extend(
+            find_comparisons(&parsed).into_iter().map(|one| format!("{}: {one}", file.path)),
+        );
     }
     assert!(found.is_empty(), "compare enums or typed fields instead:\n{}", found.join("\n"));
 }
@@ -152,8 +154,8 @@ fn comparisons_with_texts_are_found() {
         ("one.reason.parse() == Ok(ConditionReason::AgentUnresponsive)", 0),
     ] {
         let file = syn::parse_str(&format!("fn f() {{ let _ = {code}; }}")).unwrap();
-        assert_eq!(comparisons(&file).len(), count, "{code}");
+        assert_eq!(find_comparisons(&file).len(), count, "{code}");
         let file = syn::parse_str(&format!("#[cfg(test)] mod tests {{ fn f() {{ {code}; }} }}"));
-        assert_eq!(comparisons(&file.unwrap()).len(), 0, "{code}");
+        assert_eq!(find_comparisons(&file.unwrap()).len(), 0, "{code}");
     }
 }

@@ -2,15 +2,15 @@
 
 use proc_macro2::{TokenStream, TokenTree};
 
-pub(crate) use berth_tests::sources::{File, files};
+pub(crate) use berth_tests::sources::{SourceFile, source_files};
 
 /// Folders with Rust code of the workspace.
-pub(crate) const CODE: [&str; 5] = ["agent", "benches", "controller", "crates", "tests"];
+pub(crate) const CODE_FOLDERS: [&str; 5] = ["agent", "benches", "controller", "crates", "tests"];
 
 /// Returns all Rust files of the workspace except generated files.
-pub(crate) fn rust_files() -> Vec<File> {
-    let all = CODE.iter().flat_map(|folder| files(folder, ".rs"));
-    let all: Vec<File> =
+pub(crate) fn rust_files() -> Vec<SourceFile> {
+    let all = CODE_FOLDERS.iter().flat_map(|folder| source_files(folder, ".rs"));
+    let all: Vec<SourceFile> =
         all.filter(|file| !file.text.starts_with("// This file is @generated")).collect();
     assert!(all.len() > 400, "only {} files", all.len());
     all
@@ -24,7 +24,7 @@ pub(crate) trait RustSource {
     fn is_test(&self) -> bool;
 }
 
-impl RustSource for File {
+impl RustSource for SourceFile {
     fn tokens(&self) -> TokenStream {
         self.text.parse().unwrap_or_else(|error| panic!("{}: {error}", self.path))
     }
@@ -39,12 +39,12 @@ impl RustSource for File {
 
 /// Calls `visit` for every token tree, with the sequence that contains it and its index there. A group comes before its
 /// content.
-pub(crate) fn walk(tokens: TokenStream, visit: &mut impl FnMut(&[TokenTree], usize)) {
+pub(crate) fn visit_tokens(tokens: TokenStream, visit: &mut impl FnMut(&[TokenTree], usize)) {
     let level: Vec<TokenTree> = tokens.into_iter().collect();
     for at in 0..level.len() {
         visit(&level, at);
         if let Some(TokenTree::Group(group)) = level.get(at) {
-            walk(group.stream(), visit);
+            visit_tokens(group.stream(), visit);
         }
     }
 }

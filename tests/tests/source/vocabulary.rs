@@ -2,10 +2,10 @@
 
 use proc_macro2::TokenTree;
 
-use crate::tree::{File, RustSource as _, files, rust_files, walk};
+use crate::tree::{RustSource as _, SourceFile, rust_files, source_files, visit_tokens};
 
 /// Words and phrases, in lower case, each matched as whole words.
-const REFUSED: [&str; 52] = [
+const REFUSED_WORDS: [&str; 52] = [
     "anew",
     "nobody",
     "somebody",
@@ -61,7 +61,7 @@ const REFUSED: [&str; 52] = [
 ];
 
 /// Returns the refused words that a string contains.
-fn refused(text: &str) -> Vec<&'static str> {
+fn find_refused_words(text: &str) -> Vec<&'static str> {
     // `Nobody` is a value of the API (`KsmOwner`).
     let text = if text.trim_matches(['"', '`']) == "Nobody" { "" } else { text };
     let text = text.replace("owner: Nobody", "").replace("- Nobody", "");
@@ -72,18 +72,18 @@ fn refused(text: &str) -> Vec<&'static str> {
         .collect();
     let words: Vec<&str> = plain.split_whitespace().collect();
     let padded = format!(" {} ", words.join(" "));
-    REFUSED.iter().copied().filter(|word| padded.contains(&format!(" {word} "))).collect()
+    REFUSED_WORDS.iter().copied().filter(|word| padded.contains(&format!(" {word} "))).collect()
 }
 
 /// Returns the comments and strings of a Rust file, one per line.
-fn prose(file: &File) -> Vec<String> {
+fn comments_and_strings(file: &SourceFile) -> Vec<String> {
     let comments = file
         .text
         .lines()
         .filter_map(|line| line.split_once("// "))
         .map(|(_, rest)| rest.to_owned());
     let mut all: Vec<String> = comments.collect();
-    walk(file.tokens(), &mut |tokens, at| {
+    visit_tokens(file.tokens(), &mut |tokens, at| {
         if let Some(TokenTree::Literal(literal)) = tokens.get(at) {
             all.push(literal.to_string());
         }
@@ -92,26 +92,30 @@ fn prose(file: &File) -> Vec<String> {
 }
 
 #[test]
-fn refused_words_are_nowhere() {
+fn no_text_has_refused_words() {
     let mut found = Vec::new();
     for file in rust_files() {
         // This file contains the list itself.
         if file.path.ends_with("source/vocabulary.rs") {
             continue;
         }
-        for text in prose(&file) {
+        for text in comments_and_strings(&file) {
             found.extend(
-                refused(&text).iter().map(|word| format!("{}: {word}: {text:.90}", file.path)),
+                find_refused_words(&text)
+                    .iter()
+                    .map(|word| format!("{}: {word}: {text:.90}", file.path)),
             );
         }
     }
-    let mut documents = files("docs", ".md");
+    let mut documents = source_files("docs", ".md");
     documents.extend(
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"]
             .iter()
-            .flat_map(|name| files(".", name)),
+            .flat_map(|name| source_files(".", name)),
     );
-    documents.extend(["deploy", "examples", "systemd"].iter().flat_map(|folder| files(folder, "")));
+    documents.extend(
+        ["deploy", "examples", "systemd"].iter().flat_map(|folder| source_files(folder, "")),
+    );
     for file in documents {
         // The glossary lists the words, and files with measured results are not edited afterwards.
         let exempt =
@@ -122,7 +126,9 @@ fn refused_words_are_nowhere() {
         }
         for line in file.text.lines() {
             found.extend(
-                refused(line).iter().map(|word| format!("{}: {word}: {line:.90}", file.path)),
+                find_refused_words(line)
+                    .iter()
+                    .map(|word| format!("{}: {word}: {line:.90}", file.path)),
             );
         }
     }

@@ -3,33 +3,33 @@
 use serde_json::Value;
 
 use crate::request::{Credential, Request};
-use crate::world::World;
+use crate::world::TestCluster;
 use crate::{credentials, infra_nodes, nodes, reports, rest, works};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expect {
+pub(crate) enum ExpectedResult {
     /// Regular work of the agent and of other clients: the request succeeds, with and without the policy.
-    Works,
+    Succeeds,
     /// The request succeeds, but the server only changes the status.
-    Dropped,
+    ChangesStatusOnly,
     /// Only the policy denies the request, because RBAC cannot restrict a client to its own object.
-    NotOwn,
+    DeniedByPolicy,
     /// RBAC grants no permission. If another role grants the permission, the policy denies the request.
-    NoRight,
+    DeniedByRbac,
     /// RBAC grants no permission, and no policy applies, because servers do not call admission policies for this
     /// request.
-    NotAsked,
+    DeniedByRbacOnly,
 }
 
-impl Expect {
+impl ExpectedResult {
     /// Returns true if the policy denies the request of a client that has all permissions.
     pub(crate) fn is_denied_by_policy(self) -> bool {
-        matches!(self, Self::NotOwn | Self::NoRight)
+        matches!(self, Self::DeniedByPolicy | Self::DeniedByRbac)
     }
 }
 
 pub(crate) struct Attempt {
-    pub(crate) expect: Expect,
+    pub(crate) expected_result: ExpectedResult,
     pub(crate) description: String,
     pub(crate) request: Request,
     /// Credential of the request; `None` for the thief's credential.
@@ -38,9 +38,13 @@ pub(crate) struct Attempt {
     pub(crate) expected_values: Vec<(&'static str, Value)>,
 }
 
-pub(crate) fn attempt(expect: Expect, what: impl Into<String>, request: Request) -> Attempt {
+pub(crate) fn new_attempt(
+    expect: ExpectedResult,
+    what: impl Into<String>,
+    request: Request,
+) -> Attempt {
     Attempt {
-        expect,
+        expected_result: expect,
         description: what.into(),
         request,
         credential: None,
@@ -61,20 +65,20 @@ impl Attempt {
 
 /// Returns all attempts in the order of execution: attempts that need a missing InfraNode come before its creation,
 /// and attacks on objects come after the agent has created the objects.
-pub(crate) fn all_attempts(world: &World<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
+pub(crate) fn all_attempts(world: &TestCluster<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
     vec![
         ("A missing InfraNode", infra_nodes::creation_attempts(world)),
         ("Regular requests of the agent", works::agent_requests(world)),
-        ("The agent's own Node", nodes::own_node(world)),
-        ("Other Nodes", nodes::other_nodes()),
+        ("The agent's own Node", nodes::own_node_attempts(world)),
+        ("Other Nodes", nodes::other_node_attempts()),
         ("InfraNodes", infra_nodes::update_attempts()),
-        ("Leases", reports::leases(world)),
-        ("Events", reports::events(world)),
-        ("NodeResourceTopologies", reports::topologies()),
-        ("Other writes", rest::writes()),
-        ("Reads", rest::reads()),
-        ("Other credentials", credentials::other_credentials(world)),
-        ("Requests of other clients", works::other_clients(world)),
+        ("Leases", reports::lease_attempts(world)),
+        ("Events", reports::event_attempts(world)),
+        ("NodeResourceTopologies", reports::topology_attempts()),
+        ("Other writes", rest::write_attempts()),
+        ("Reads", rest::read_attempts()),
+        ("Other credentials", credentials::other_credential_attempts(world)),
+        ("Requests of other clients", works::other_client_requests(world)),
     ]
 }
 

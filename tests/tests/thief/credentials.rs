@@ -3,21 +3,21 @@
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};
 
-use crate::attempts::Expect::{self, NoRight, NotOwn, Works};
-use crate::attempts::{Attempt, attempt};
-use crate::objects::{host_tuned, node, node_status};
+use crate::attempts::ExpectedResult::{self, DeniedByPolicy, DeniedByRbac, Succeeds};
+use crate::attempts::{Attempt, new_attempt};
+use crate::objects::{host_tuned_condition, node_object, node_status_path};
 use crate::request::{Credential, apply, post};
-use crate::world::World;
-use crate::{OTHER, OWN};
+use crate::world::TestCluster;
+use crate::{OTHER_NODE, OWN_NODE};
 
-pub(crate) fn other_credentials(world: &World<'_>) -> Vec<Attempt> {
+pub(crate) fn other_credential_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
     let unbound = world.token(Value::Null);
     let config_map =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unbound"}});
     let mut all = vec![
-        label_node(NotOwn, "an unbound token", &unbound, OWN),
-        attempt(
-            NoRight,
+        label_node_attempt(DeniedByPolicy, "an unbound token", &unbound, OWN_NODE),
+        new_attempt(
+            DeniedByRbac,
             "an unbound token: create a ConfigMap",
             post("/api/v1/namespaces/default/configmaps", config_map),
         )
@@ -25,28 +25,39 @@ pub(crate) fn other_credentials(world: &World<'_>) -> Vec<Attempt> {
     ];
     if world.supports("tokens bound to a Node", Version(1, 31)) {
         let bound = world.token(
-            json!({"apiVersion": "v1", "kind": "Node", "name": OTHER, "uid": world.uid(OTHER)}),
+            json!({"apiVersion": "v1", "kind": "Node", "name": OTHER_NODE, "uid": world.uid(OTHER_NODE)}),
         );
-        all.push(label_node(Works, "a token bound to node-b", &bound, OTHER));
-        all.push(label_node(NotOwn, "a token bound to node-b", &bound, OWN));
+        all.push(label_node_attempt(Succeeds, "a token bound to node-b", &bound, OTHER_NODE));
+        all.push(label_node_attempt(DeniedByPolicy, "a token bound to node-b", &bound, OWN_NODE));
     }
-    for (user, own) in
-        [("berth:agent:node-a", Works), ("other-user", NotOwn), ("berth:agent:", NotOwn)]
-    {
+    for (user, own) in [
+        ("berth:agent:node-a", Succeeds),
+        ("other-user", DeniedByPolicy),
+        ("berth:agent:", DeniedByPolicy),
+    ] {
         let certificate = world.certificate(user);
         let description = format!("a certificate of {user}, group berth:agents");
-        all.push(label_node(own, &description, &certificate, OWN));
-        all.push(label_node(NotOwn, &description, &certificate, OTHER));
+        all.push(label_node_attempt(own, &description, &certificate, OWN_NODE));
+        all.push(label_node_attempt(DeniedByPolicy, &description, &certificate, OTHER_NODE));
     }
     all
 }
 
 /// Returns a minimal report of an agent about its Node: an unused label.
-fn label_node(expect: Expect, description: &str, credential: &Credential, name: &str) -> Attempt {
+fn label_node_attempt(
+    expect: ExpectedResult,
+    description: &str,
+    credential: &Credential,
+    name: &str,
+) -> Attempt {
     let label: String = description.chars().filter(char::is_ascii_alphanumeric).take(60).collect();
     let mut labels = json!({});
     labels[format!("host.berth.dev/{label}")] = "true".into();
-    let object = node(name, labels, json!({}), json!([host_tuned()]));
-    attempt(expect, format!("{description}: label of {name}"), apply(&node_status(name), object))
-        .with_credential(credential)
+    let object = node_object(name, labels, json!({}), json!([host_tuned_condition()]));
+    new_attempt(
+        expect,
+        format!("{description}: label of {name}"),
+        apply(&node_status_path(name), object),
+    )
+    .with_credential(credential)
 }

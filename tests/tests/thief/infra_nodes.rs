@@ -2,24 +2,28 @@
 
 use serde_json::{Value, json};
 
-use crate::attempts::Expect::{Dropped, NoRight, NotOwn};
-use crate::attempts::{Attempt, attempt};
-use crate::objects::{INFRA_NODES, TIME, infra_node, infra_node_status, owner};
-use crate::request::{apply, delete, merge, post};
-use crate::world::World;
-use crate::{OTHER, OWN};
+use crate::attempts::ExpectedResult::{ChangesStatusOnly, DeniedByPolicy, DeniedByRbac};
+use crate::attempts::{Attempt, new_attempt};
+use crate::objects::{INFRA_NODES, TIMESTAMP, infra_node, infra_node_status, owner_reference};
+use crate::request::{apply, delete, merge_patch, post};
+use crate::world::TestCluster;
+use crate::{OTHER_NODE, OWN_NODE};
 
 /// Returns attempts that need a missing InfraNode of node-a.
-pub(crate) fn creation_attempts(world: &World<'_>) -> Vec<Attempt> {
+pub(crate) fn creation_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
     let create_with = |what: &str, pointer: &str, value: Value| {
-        let mut object = infra_node(world, OWN);
+        let mut object = infra_node(world, OWN_NODE);
         let (parent, key) = pointer.rsplit_once('/').unwrap();
         object.pointer_mut(parent).unwrap()[key] = value;
         // The field manager is the agent's, so that only the content is the reason of the denial.
-        attempt(NotOwn, what, post(&format!("{INFRA_NODES}?fieldManager=berth-agent"), object))
+        new_attempt(
+            DeniedByPolicy,
+            what,
+            post(&format!("{INFRA_NODES}?fieldManager=berth-agent"), object),
+        )
     };
-    let mut unnamed = infra_node(world, OWN);
-    unnamed["metadata"]["generateName"] = OWN.into();
+    let mut unnamed = infra_node(world, OWN_NODE);
+    unnamed["metadata"]["generateName"] = OWN_NODE.into();
     unnamed["metadata"].as_object_mut().unwrap().remove("name");
     vec![
         create_with("create its own with a spec", "/spec/ksm", json!({"mode": "On"})),
@@ -29,54 +33,58 @@ pub(crate) fn creation_attempts(world: &World<'_>) -> Vec<Attempt> {
         create_with(
             "create its own with another Node as the owner",
             "/metadata/ownerReferences",
-            json!([owner(world, OTHER)]),
+            json!([owner_reference(world, OTHER_NODE)]),
         ),
         create_with(
             "create its own with a field of another manager",
             "/metadata/managedFields",
             json!([{
-                "manager": "kubectl-edit", "operation": "Update", "apiVersion": "berth.dev/v1alpha1", "time": TIME,
+                "manager": "kubectl-edit", "operation": "Update", "apiVersion": "berth.dev/v1alpha1", "time": TIMESTAMP,
                 "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:ksm": {".": {}, "f:mode": {}}}},
             }]),
         ),
         create_with("create the InfraNode of another Node", "/metadata/name", "node-c".into()),
-        attempt(NotOwn, "create one with a generated name", post(INFRA_NODES, unnamed)),
+        new_attempt(DeniedByPolicy, "create one with a generated name", post(INFRA_NODES, unnamed)),
     ]
 }
 
 /// Returns attempts that need the InfraNodes of both Nodes.
 pub(crate) fn update_attempts() -> Vec<Attempt> {
-    let own = format!("{INFRA_NODES}/{OWN}");
+    let own = format!("{INFRA_NODES}/{OWN_NODE}");
     let spec = json!({"ksm": {"mode": "On"}});
     let behind_status = json!({
         "spec": spec, "metadata": {"labels": {"a": "b"}, "finalizers": ["x.y/z"]},
         "status": {"observedGeneration": 2},
     });
     vec![
-        attempt(NoRight, "change the spec of its own", merge(&own, json!({"spec": spec}))),
-        attempt(
-            NoRight,
+        new_attempt(
+            DeniedByRbac,
+            "change the spec of its own",
+            merge_patch(&own, json!({"spec": spec})),
+        ),
+        new_attempt(
+            DeniedByRbac,
             "annotate its own",
-            merge(&own, json!({"metadata": {"annotations": {"a": "b"}}})),
+            merge_patch(&own, json!({"metadata": {"annotations": {"a": "b"}}})),
         ),
-        attempt(
-            Dropped,
+        new_attempt(
+            ChangesStatusOnly,
             "change spec, label and finalizer of its own through infranodes/status",
-            merge(&format!("{own}/status"), behind_status),
+            merge_patch(&format!("{own}/status"), behind_status),
         ),
-        attempt(
-            Dropped,
+        new_attempt(
+            ChangesStatusOnly,
             "remove the managers of its fields through infranodes/status",
-            merge(&format!("{own}/status"), json!({"metadata": {"managedFields": [{}]}})),
+            merge_patch(&format!("{own}/status"), json!({"metadata": {"managedFields": [{}]}})),
         ),
-        attempt(NoRight, "delete its own", delete(&own)),
-        attempt(NoRight, "delete all", delete(INFRA_NODES)),
-        attempt(
-            NotOwn,
+        new_attempt(DeniedByRbac, "delete its own", delete(&own)),
+        new_attempt(DeniedByRbac, "delete all", delete(INFRA_NODES)),
+        new_attempt(
+            DeniedByPolicy,
             "change the status of another InfraNode",
             apply(
-                &format!("{INFRA_NODES}/{OTHER}/status"),
-                infra_node_status(OTHER, json!({"observedGeneration": 1})),
+                &format!("{INFRA_NODES}/{OTHER_NODE}/status"),
+                infra_node_status(OTHER_NODE, json!({"observedGeneration": 1})),
             ),
         ),
     ]

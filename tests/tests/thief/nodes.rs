@@ -2,47 +2,50 @@
 
 use serde_json::{Value, json};
 
-use crate::attempts::Expect::{Dropped, NoRight, NotOwn};
-use crate::attempts::{Attempt, attempt};
-use crate::objects::{TIME, host_tuned, node, node_path, node_status, owner, resources};
-use crate::request::{apply, delete, merge, post, strategic};
-use crate::world::World;
-use crate::{OTHER, OWN};
+use crate::attempts::ExpectedResult::{ChangesStatusOnly, DeniedByPolicy, DeniedByRbac};
+use crate::attempts::{Attempt, new_attempt};
+use crate::objects::{
+    TIMESTAMP, extended_resources, host_tuned_condition, node_object, node_path, node_status_path,
+    owner_reference,
+};
+use crate::request::{apply, delete, merge_patch, post, strategic_patch};
+use crate::world::TestCluster;
+use crate::{OTHER_NODE, OWN_NODE};
 
-pub(crate) fn own_node(world: &World<'_>) -> Vec<Attempt> {
-    let mut all = own_node_status(world);
-    let here = node_path(OWN);
+pub(crate) fn own_node_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
+    let mut all = own_node_status_attempts(world);
+    let here = node_path(OWN_NODE);
     let taint = json!({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}});
     let spec =
         json!({"spec": {"unschedulable": true, "taints": [{"key": "a", "effect": "NoExecute"}]}});
     all.extend([
-        attempt(Dropped, "cordon and taint through nodes/status", merge(&node_status(OWN), spec)),
-        attempt(
-            Dropped,
+        new_attempt(ChangesStatusOnly, "cordon and taint through nodes/status", merge_patch(&node_status_path(OWN_NODE), spec)),
+        new_attempt(
+            ChangesStatusOnly,
             "remove the managers of its fields through nodes/status",
-            merge(&node_status(OWN), json!({"metadata": {"managedFields": [{}]}})),
+            merge_patch(&node_status_path(OWN_NODE), json!({"metadata": {"managedFields": [{}]}})),
         ),
-        attempt(
-            Dropped,
+        new_attempt(
+            ChangesStatusOnly,
             "add a manager of its fields through nodes/status",
-            merge(
-                &node_status(OWN),
+            merge_patch(
+                &node_status_path(OWN_NODE),
                 json!({"metadata": {"managedFields": [{
-                    "manager": "kubectl-edit", "operation": "Update", "apiVersion": "v1", "time": TIME,
+                    "manager": "kubectl-edit", "operation": "Update", "apiVersion": "v1", "time": TIMESTAMP,
                     "fieldsType": "FieldsV1", "fieldsV1": {"f:metadata": {"f:labels": {"f:host.berth.dev/kvm": {}}}},
                 }]}}),
             ),
         ),
-        attempt(NoRight, "cordon", merge(&here, json!({"spec": {"unschedulable": true}}))),
-        attempt(NoRight, "taint", strategic(&here, taint)),
-        attempt(
-            NoRight,
+        new_attempt(DeniedByRbac, "cordon", merge_patch(&here, json!({"spec": {"unschedulable": true}}))),
+        new_attempt(DeniedByRbac, "taint", strategic_patch(&here, taint)),
+        new_attempt(
+            DeniedByRbac,
             "add a label with the agent's prefix through nodes",
-            merge(&here, json!({"metadata": {"labels": {"host.berth.dev/x": "1"}}})),
+            merge_patch(&here, json!({"metadata": {"labels": {"host.berth.dev/x": "1"}}})),
         ),
-        attempt(NoRight, "delete it", delete(&here)),
-        attempt(
-            NoRight,
+        new_attempt(DeniedByRbac, "delete it", delete(&here)),
+        new_attempt(
+            DeniedByRbac,
             "create a Node",
             post(
                 "/api/v1/nodes",
@@ -54,26 +57,34 @@ pub(crate) fn own_node(world: &World<'_>) -> Vec<Attempt> {
 }
 
 /// Returns attempts through the status subresource, which accepts labels, annotations and the whole status.
-fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
-    let status = node_status(OWN);
+fn own_node_status_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
+    let status = node_status_path(OWN_NODE);
     let control_plane =
         json!({"host.berth.dev/kvm": "true", "node-role.kubernetes.io/control-plane": ""});
-    let ready = json!({"type": "Ready", "status": "False", "reason": "x", "message": "", "lastTransitionTime": TIME});
+    let ready = json!({"type": "Ready", "status": "False", "reason": "x", "message": "", "lastTransitionTime": TIMESTAMP});
     let mut all = vec![
-        attempt(
-            NotOwn,
+        new_attempt(
+            DeniedByPolicy,
             "label node-role.kubernetes.io/control-plane and a label of the agent",
-            apply(&status, node(OWN, control_plane, resources(), json!([host_tuned()]))),
+            apply(
+                &status,
+                node_object(
+                    OWN_NODE,
+                    control_plane,
+                    extended_resources(),
+                    json!([host_tuned_condition()]),
+                ),
+            ),
         ),
-        attempt(
-            NotOwn,
+        new_attempt(
+            DeniedByPolicy,
             "condition Ready",
-            strategic(&status, json!({"status": {"conditions": [ready]}})),
+            strategic_patch(&status, json!({"status": {"conditions": [ready]}})),
         ),
-        attempt(
-            NotOwn,
+        new_attempt(
+            DeniedByPolicy,
             "condition berth.devx/A",
-            strategic(
+            strategic_patch(
                 &status,
                 json!({"status": {"conditions": [{"type": "berth.devx/A", "status": "False"}]}}),
             ),
@@ -96,7 +107,7 @@ fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
         ("a finalizer", json!({"metadata": {"finalizers": ["x.y/z"]}})),
         (
             "another Node as its owner",
-            json!({"metadata": {"ownerReferences": [owner(world, OTHER)]}}),
+            json!({"metadata": {"ownerReferences": [owner_reference(world, OTHER_NODE)]}}),
         ),
         ("remove all conditions", json!({"status": {"conditions": []}})),
         ("capacity: cpu", json!({"status": {"capacity": {"cpu": "800"}}})),
@@ -124,40 +135,50 @@ fn own_node_status(world: &World<'_>) -> Vec<Attempt> {
         ),
         ("remove the status", json!({"status": null})),
     ];
-    if world.policy {
+    if world.has_policy {
         // Since 1.22, fields that a kubelet sets at registration have no owner, and the server deletes them with the
         // last field that an apply withdraws. Kubernetes 1.20 keeps such fields, so this attempt would cause no damage
         // there.
-        all.push(attempt(
-            NotOwn,
+        all.push(new_attempt(
+            DeniedByPolicy,
             "an empty apply, which makes servers delete conditions without an owner",
-            apply(&status, node(OWN, json!({}), json!({}), json!([]))),
+            apply(&status, node_object(OWN_NODE, json!({}), json!({}), json!([]))),
         ));
     }
-    all.extend(patches.map(|(what, patch)| attempt(NotOwn, what, merge(&status, patch))));
+    all.extend(
+        patches.map(|(what, patch)| new_attempt(DeniedByPolicy, what, merge_patch(&status, patch))),
+    );
     all
 }
 
-pub(crate) fn other_nodes() -> Vec<Attempt> {
-    let status = node_status(OTHER);
+pub(crate) fn other_node_attempts() -> Vec<Attempt> {
+    let status = node_status_path(OTHER_NODE);
     vec![
-        attempt(
-            NotOwn,
+        new_attempt(
+            DeniedByPolicy,
             "a label",
             apply(
                 &status,
-                node(OTHER, json!({"host.berth.dev/kvm": "true"}), json!({}), json!([])),
+                node_object(
+                    OTHER_NODE,
+                    json!({"host.berth.dev/kvm": "true"}),
+                    json!({}),
+                    json!([]),
+                ),
             ),
         ),
-        attempt(
-            NotOwn,
+        new_attempt(
+            DeniedByPolicy,
             "a condition",
-            apply(&status, node(OTHER, json!({}), json!({}), json!([host_tuned()]))),
+            apply(
+                &status,
+                node_object(OTHER_NODE, json!({}), json!({}), json!([host_tuned_condition()])),
+            ),
         ),
-        attempt(
-            NoRight,
+        new_attempt(
+            DeniedByRbac,
             "cordon",
-            merge(&node_path(OTHER), json!({"spec": {"unschedulable": true}})),
+            merge_patch(&node_path(OTHER_NODE), json!({"spec": {"unschedulable": true}})),
         ),
     ]
 }

@@ -3,55 +3,55 @@
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};
 
-use crate::world::World;
-use crate::{OTHER, OWN};
+use crate::world::TestCluster;
+use crate::{OTHER_NODE, OWN_NODE};
 
 pub(crate) const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/berth-system/leases";
 pub(crate) const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 pub(crate) const TOPOLOGIES: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies";
-pub(crate) const ACCOUNTS: &str = "/api/v1/namespaces/berth-system/serviceaccounts";
-pub(crate) const TIME: &str = "2026-01-01T00:00:00Z";
-const MICRO_TIME: &str = "2026-01-01T00:00:00.000000Z";
+pub(crate) const SERVICE_ACCOUNTS: &str = "/api/v1/namespaces/berth-system/serviceaccounts";
+pub(crate) const TIMESTAMP: &str = "2026-01-01T00:00:00Z";
+const MICRO_TIMESTAMP: &str = "2026-01-01T00:00:00.000000Z";
 
 pub(crate) fn node_path(name: &str) -> String {
     format!("/api/v1/nodes/{name}")
 }
 
-pub(crate) fn node_status(name: &str) -> String {
+pub(crate) fn node_status_path(name: &str) -> String {
     format!("/api/v1/nodes/{name}/status")
 }
 
 /// Returns a Node for an apply to its status. Like the agent, it sets withdrawn maps to empty maps instead of
 /// leaving the maps out: servers delete a map that an apply no longer has, with all its fields that have no owner
 /// in `managedFields`. Fields of a kubelet's registration have no owner.
-pub(crate) fn node(name: &str, labels: Value, resources: Value, conditions: Value) -> Value {
+pub(crate) fn node_object(name: &str, labels: Value, resources: Value, conditions: Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
         "status": {"capacity": resources, "allocatable": resources, "conditions": conditions},
     })
 }
 
-pub(crate) fn host_tuned() -> Value {
-    json!({"type": "berth.dev/HostTuned", "status": "True", "reason": "Applied", "message": "the host matches the spec", "lastTransitionTime": TIME})
+pub(crate) fn host_tuned_condition() -> Value {
+    json!({"type": "berth.dev/HostTuned", "status": "True", "reason": "Applied", "message": "the host matches the spec", "lastTransitionTime": TIMESTAMP})
 }
 
-pub(crate) fn resources() -> Value {
+pub(crate) fn extended_resources() -> Value {
     json!({"berth.dev/pinnable-cpus": "4", "bridge.network.kubevirt.io/br-tenant": "1k"})
 }
 
-pub(crate) fn owner(world: &World<'_>, name: &str) -> Value {
+pub(crate) fn owner_reference(world: &TestCluster<'_>, name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": world.uid(name)})
 }
 
 /// Returns an empty InfraNode that its Node owns, as the agent creates it.
-pub(crate) fn infra_node(world: &World<'_>, name: &str) -> Value {
+pub(crate) fn infra_node(world: &TestCluster<'_>, name: &str) -> Value {
     json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
         "metadata": {
             "name": name,
             "annotations": {"berth.dev/created-by": "berth-agent"},
-            "ownerReferences": [owner(world, name)],
+            "ownerReferences": [owner_reference(world, name)],
         },
         "spec": {},
     })
@@ -61,12 +61,12 @@ pub(crate) fn infra_node_status(name: &str, status: Value) -> Value {
     json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": name}, "status": status})
 }
 
-pub(crate) fn lease(world: &World<'_>, name: &str, namespace: &str, minute: u8) -> Value {
+pub(crate) fn lease(world: &TestCluster<'_>, name: &str, namespace: &str, minute: u8) -> Value {
     // If the name is no Node's name, any owner is sufficient.
-    let owner = if [OWN, OTHER].contains(&name) { name } else { OWN };
+    let owner = if [OWN_NODE, OTHER_NODE].contains(&name) { name } else { OWN_NODE };
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [self::owner(world, owner)]},
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [self::owner_reference(world, owner)]},
         "spec": {
             "holderIdentity": name, "leaseDurationSeconds": 120,
             "renewTime": format!("2026-01-01T00:{minute:02}:00.000000Z"),
@@ -75,16 +75,16 @@ pub(crate) fn lease(world: &World<'_>, name: &str, namespace: &str, minute: u8) 
 }
 
 /// Returns an Event about an object, which is given as `apiVersion kind name`.
-pub(crate) fn event(world: &World<'_>, metadata: Value, about: [&str; 3]) -> Value {
+pub(crate) fn event(world: &TestCluster<'_>, metadata: Value, about: [&str; 3]) -> Value {
     let [version, kind, name] = about;
     let mut event = json!({
-        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": metadata, "eventTime": MICRO_TIME,
-        "reportingController": "berth-agent", "reportingInstance": OWN, "action": "Shape", "reason": "Applied",
+        "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": metadata, "eventTime": MICRO_TIMESTAMP,
+        "reportingController": "berth-agent", "reportingInstance": OWN_NODE, "action": "Shape", "reason": "Applied",
         "type": "Normal", "note": "n",
         "regarding": {"apiVersion": version, "kind": kind, "name": name, "uid": "u"},
     });
     // Before 1.23 such an Event of an object without a namespace must be in `kube-system`, because of a bug in the
-    // server: https://github.com/kubernetes/kubernetes/pull/100125. A thief would know this namespace.
+    // server: https://github.com/kubernetes/kubernetes/pull/100125. A thief would use this namespace.
     if world.version() < Version(1, 23) {
         event["regarding"]["namespace"] = "default".into();
     }
@@ -92,7 +92,7 @@ pub(crate) fn event(world: &World<'_>, metadata: Value, about: [&str; 3]) -> Val
 }
 
 /// Returns the count of an Event and the time of its last occurrence.
-pub(crate) fn series() -> Value {
+pub(crate) fn event_series() -> Value {
     json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z"}})
 }
 

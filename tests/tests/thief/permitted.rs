@@ -3,21 +3,22 @@
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};
 
-use crate::OWN;
-use crate::attempts::Expect::Works;
-use crate::attempts::{Attempt, attempt};
+use crate::OWN_NODE;
+use crate::attempts::ExpectedResult::Succeeds;
+use crate::attempts::{Attempt, new_attempt};
 use crate::objects::{
-    EVENTS, INFRA_NODES, LEASES, TIME, event, host_tuned, infra_node, infra_node_status, lease,
-    node, node_path, node_status, resources, series,
+    EVENTS, INFRA_NODES, LEASES, TIMESTAMP, event, event_series, extended_resources,
+    host_tuned_condition, infra_node, infra_node_status, lease, node_object, node_path,
+    node_status_path,
 };
-use crate::request::{apply, force, merge, post};
-use crate::world::World;
+use crate::request::{apply, force_apply, merge_patch, post};
+use crate::world::TestCluster;
 
-pub(crate) fn agent_requests(world: &World<'_>) -> Vec<Attempt> {
+pub(crate) fn agent_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
     let mut all = own_node_requests();
     all.extend(object_requests(world));
-    all.push(attempt(
-        Works,
+    all.push(new_attempt(
+        Succeeds,
         "reviews its permissions",
         post(
             "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
@@ -25,8 +26,8 @@ pub(crate) fn agent_requests(world: &World<'_>) -> Vec<Attempt> {
         ),
     ));
     if world.supports("reviews its identity", Version(1, 28)) {
-        all.push(attempt(
-            Works,
+        all.push(new_attempt(
+            Succeeds,
             "reviews its identity",
             post(
                 "/apis/authentication.k8s.io/v1/selfsubjectreviews",
@@ -37,14 +38,14 @@ pub(crate) fn agent_requests(world: &World<'_>) -> Vec<Attempt> {
     all
 }
 
-const LABEL: &str = "/metadata/labels/host.berth.dev~1kvm";
-const PINNABLE: &str = "/status/capacity/berth.dev~1pinnable-cpus";
+const KVM_LABEL: &str = "/metadata/labels/host.berth.dev~1kvm";
+const PINNABLE_CPUS: &str = "/status/capacity/berth.dev~1pinnable-cpus";
 
 fn own_node_requests() -> Vec<Attempt> {
     let apply_status = |what: &str, labels: Value, resources: Value, conditions: Value| {
-        let object = node(OWN, labels, resources, conditions);
+        let object = node_object(OWN_NODE, labels, resources, conditions);
         // The fields of other managers stay.
-        attempt(Works, what, apply(&node_status(OWN), object))
+        new_attempt(Succeeds, what, apply(&node_status_path(OWN_NODE), object))
             .expect_value("/metadata/labels/zone", "z1")
             .expect_value("/status/capacity/cpu", "96")
             .expect_value("/status/allocatable/devices.kubevirt.io~1kvm", "1k")
@@ -52,76 +53,80 @@ fn own_node_requests() -> Vec<Attempt> {
     };
     let complete_status = |what: &str| {
         let kvm = json!({"host.berth.dev/kvm": "true"});
-        apply_status(what, kvm, resources(), json!([host_tuned()]))
-            .expect_value(LABEL, "true")
-            .expect_value(PINNABLE, "4")
+        apply_status(what, kvm, extended_resources(), json!([host_tuned_condition()]))
+            .expect_value(KVM_LABEL, "true")
+            .expect_value(PINNABLE_CPUS, "4")
             .expect_value("/status/allocatable/bridge.network.kubevirt.io~1br-tenant", "1k")
     };
     let no_kvm = json!({"host.berth.dev/kvm": "false"});
     vec![
         complete_status("labels, condition and resources of its Node"),
-        apply_status("resources withdrawn", no_kvm, json!({}), json!([host_tuned()]))
-            .expect_value(LABEL, "false")
-            .expect_value(PINNABLE, Value::Null),
-        apply_status("labels withdrawn too", json!({}), json!({}), json!([host_tuned()]))
-            .expect_value(LABEL, Value::Null),
+        apply_status("resources withdrawn", no_kvm, json!({}), json!([host_tuned_condition()]))
+            .expect_value(KVM_LABEL, "false")
+            .expect_value(PINNABLE_CPUS, Value::Null),
+        apply_status("labels withdrawn too", json!({}), json!({}), json!([host_tuned_condition()]))
+            .expect_value(KVM_LABEL, Value::Null),
         complete_status("labels, condition and resources again"),
     ]
 }
 
-fn object_requests(world: &World<'_>) -> Vec<Attempt> {
+fn object_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
     let infra_nodes = format!("{INFRA_NODES}?fieldManager=berth-agent");
     let status = json!({
         "observedGeneration": 1,
         "conditions": [
-            {"type": "Ready", "status": "True", "reason": "Applied", "message": "the host matches the spec", "lastTransitionTime": TIME},
+            {"type": "Ready", "status": "True", "reason": "Applied", "message": "the host matches the spec", "lastTransitionTime": TIMESTAMP},
         ],
     });
-    let about = ["berth.dev/v1alpha1", "InfraNode", OWN];
+    let about = ["berth.dev/v1alpha1", "InfraNode", OWN_NODE];
     let events = format!("{EVENTS}?fieldManager=berth-agent");
     vec![
-        attempt(Works, "creates its InfraNode", post(&infra_nodes, infra_node(world, OWN))),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
+            "creates its InfraNode",
+            post(&infra_nodes, infra_node(world, OWN_NODE)),
+        ),
+        new_attempt(
+            Succeeds,
             "the administrator owns a field of its InfraNode",
-            merge(
-                &format!("{INFRA_NODES}/{OWN}?fieldManager=kubectl-edit"),
+            merge_patch(
+                &format!("{INFRA_NODES}/{OWN_NODE}?fieldManager=kubectl-edit"),
                 json!({"metadata": {"labels": {"held": "1"}}}),
             ),
         )
-        .with_credential(&world.admin)
+        .with_credential(&world.admin_credential)
         .expect_value("/metadata/labels/held", "1"),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "status of its InfraNode",
-            apply(&format!("{INFRA_NODES}/{OWN}/status"), infra_node_status(OWN, status)),
+            apply(&format!("{INFRA_NODES}/{OWN_NODE}/status"), infra_node_status(OWN_NODE, status)),
         )
         .expect_value("/status/conditions/0/type", "Ready"),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "creates its Lease",
-            force(&format!("{LEASES}/{OWN}"), lease(world, OWN, "berth-system", 0)),
+            force_apply(&format!("{LEASES}/{OWN_NODE}"), lease(world, OWN_NODE, "berth-system", 0)),
         ),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "renews its Lease",
-            force(&format!("{LEASES}/{OWN}"), lease(world, OWN, "berth-system", 1)),
+            force_apply(&format!("{LEASES}/{OWN_NODE}"), lease(world, OWN_NODE, "berth-system", 1)),
         )
         .expect_value("/spec/renewTime", "2026-01-01T00:01:00.000000Z"),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "Event of its InfraNode",
             post(&events, event(world, json!({"name": "own"}), about)),
         ),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "Event of its Node, named by the server",
-            post(&events, event(world, json!({"generateName": "own-"}), ["v1", "Node", OWN])),
+            post(&events, event(world, json!({"generateName": "own-"}), ["v1", "Node", OWN_NODE])),
         ),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "updates the series of its Event",
-            merge(&format!("{EVENTS}/own?fieldManager=berth-agent"), series()),
+            merge_patch(&format!("{EVENTS}/own?fieldManager=berth-agent"), event_series()),
         )
         .expect_value("/series/count", 2),
     ]
@@ -129,43 +134,43 @@ fn object_requests(world: &World<'_>) -> Vec<Attempt> {
 
 /// Returns writes of other clients. The server evaluates the policy for every write in the cluster, and the policy
 /// must not deny writes of other clients.
-pub(crate) fn other_clients(world: &World<'_>) -> Vec<Attempt> {
-    let infra_node = format!("{INFRA_NODES}/{OWN}");
+pub(crate) fn other_client_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
+    let infra_node = format!("{INFRA_NODES}/{OWN_NODE}");
     let mut all = vec![
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "the administrator relabels and cordons",
-            merge(
-                &node_path(OWN),
+            merge_patch(
+                &node_path(OWN_NODE),
                 json!({"metadata": {"labels": {"zone": "z2"}}, "spec": {"unschedulable": true}}),
             ),
         )
         .expect_value("/spec/unschedulable", true)
         .expect_value("/metadata/labels/zone", "z2"),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "the administrator reverts this change",
-            merge(
-                &node_path(OWN),
+            merge_patch(
+                &node_path(OWN_NODE),
                 json!({"metadata": {"labels": {"zone": "z1"}}, "spec": {"unschedulable": null}}),
             ),
         )
         .expect_value("/spec/unschedulable", Value::Null),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "the administrator sets a field of a spec",
-            merge(&infra_node, json!({"spec": {"ksm": {"mode": "Off"}}})),
+            merge_patch(&infra_node, json!({"spec": {"ksm": {"mode": "Off"}}})),
         )
         .expect_value("/spec/ksm/mode", "Off"),
-        attempt(
-            Works,
+        new_attempt(
+            Succeeds,
             "the administrator removes the field of the spec",
-            merge(&infra_node, json!({"spec": {"ksm": null}})),
+            merge_patch(&infra_node, json!({"spec": {"ksm": null}})),
         )
         .expect_value("/spec", json!({})),
     ];
     for attempt in &mut all {
-        attempt.credential = Some(world.admin.clone());
+        attempt.credential = Some(world.admin_credential.clone());
     }
     all
 }

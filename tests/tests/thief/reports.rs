@@ -2,58 +2,66 @@
 
 use serde_json::json;
 
-use crate::attempts::Expect::{NoRight, NotOwn, Works};
-use crate::attempts::{Attempt, attempt};
-use crate::objects::{EVENTS, LEASES, TOPOLOGIES, event, lease, series, topology};
-use crate::request::{apply, delete, force, merge, post};
-use crate::world::World;
-use crate::{OTHER, OWN};
+use crate::attempts::ExpectedResult::{DeniedByPolicy, DeniedByRbac, Succeeds};
+use crate::attempts::{Attempt, new_attempt};
+use crate::objects::{EVENTS, LEASES, TOPOLOGIES, event, event_series, lease, topology};
+use crate::request::{apply, delete, force_apply, merge_patch, post};
+use crate::world::TestCluster;
+use crate::{OTHER_NODE, OWN_NODE};
 
-pub(crate) fn leases(world: &World<'_>) -> Vec<Attempt> {
-    let kubelets = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{OWN}");
+pub(crate) fn lease_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
+    let kubelets =
+        format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{OWN_NODE}");
     let controller = lease(world, "berth-controller", "berth-system", 0);
     vec![
-        attempt(
-            NotOwn,
+        new_attempt(
+            DeniedByPolicy,
             "the Lease of another Node",
-            force(&format!("{LEASES}/{OTHER}"), lease(world, OTHER, "berth-system", 0)),
+            force_apply(
+                &format!("{LEASES}/{OTHER_NODE}"),
+                lease(world, OTHER_NODE, "berth-system", 0),
+            ),
         ),
-        attempt(NotOwn, "create a Lease berth-controller", post(LEASES, controller)),
-        attempt(
-            NoRight,
+        new_attempt(DeniedByPolicy, "create a Lease berth-controller", post(LEASES, controller)),
+        new_attempt(
+            DeniedByRbac,
             "the Lease of its kubelet",
-            force(&kubelets, lease(world, OWN, "kube-node-lease", 0)),
+            force_apply(&kubelets, lease(world, OWN_NODE, "kube-node-lease", 0)),
         ),
-        attempt(NoRight, "delete its own", delete(&format!("{LEASES}/{OWN}"))),
+        new_attempt(DeniedByRbac, "delete its own", delete(&format!("{LEASES}/{OWN_NODE}"))),
     ]
 }
 
-pub(crate) fn events(world: &World<'_>) -> Vec<Attempt> {
+pub(crate) fn event_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {
     let about = |name: &str, about| event(world, json!({"name": name}), about);
-    let in_system = event(world, json!({"name": "e3"}), ["v1", "Node", OWN]);
+    let in_system = event(world, json!({"name": "e3"}), ["v1", "Node", OWN_NODE]);
     let core = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e4"},
-        "involvedObject": {"kind": "Node", "name": OWN}, "reason": "x", "message": "m", "type": "Normal",
+        "involvedObject": {"kind": "Node", "name": OWN_NODE}, "reason": "x", "message": "m", "type": "Normal",
     });
     vec![
-        attempt(
-            NotOwn,
+        new_attempt(
+            DeniedByPolicy,
             "an Event of another InfraNode",
-            post(EVENTS, about("e1", ["berth.dev/v1alpha1", "InfraNode", OTHER])),
+            post(EVENTS, about("e1", ["berth.dev/v1alpha1", "InfraNode", OTHER_NODE])),
         ),
-        attempt(
-            NotOwn,
+        new_attempt(
+            DeniedByPolicy,
             "an Event of a pod with the name of its Node",
-            post(EVENTS, about("e2", ["v1", "Pod", OWN])),
+            post(EVENTS, about("e2", ["v1", "Pod", OWN_NODE])),
         ),
-        attempt(NotOwn, "update the series of another agent's Event", merge(&format!("{EVENTS}/foreign"), series())),
-        attempt(
-            NoRight,
+        new_attempt(
+            DeniedByPolicy,
+            "update the series of another agent's Event",
+            merge_patch(&format!("{EVENTS}/foreign"), event_series()),
+        ),
+        new_attempt(
+            DeniedByRbac,
             "an Event of its Node in kube-system",
             post("/apis/events.k8s.io/v1/namespaces/kube-system/events", in_system),
         ),
-        attempt(
-            NoRight,
+        new_attempt(
+            DeniedByRbac,
             "an Event of its Node in the core group",
             post("/api/v1/namespaces/default/events", core),
         ),
@@ -61,12 +69,16 @@ pub(crate) fn events(world: &World<'_>) -> Vec<Attempt> {
 }
 
 /// Returns attempts that use the permission of the component `node-resource-topology`.
-pub(crate) fn topologies() -> Vec<Attempt> {
-    let own = format!("{TOPOLOGIES}/{OWN}");
+pub(crate) fn topology_attempts() -> Vec<Attempt> {
+    let own = format!("{TOPOLOGIES}/{OWN_NODE}");
     vec![
-        attempt(Works, "creates its own", apply(&own, topology(OWN))),
-        attempt(Works, "applies its own again", apply(&own, topology(OWN))),
-        attempt(NotOwn, "the object of another Node", apply(&format!("{TOPOLOGIES}/{OTHER}"), topology(OTHER))),
-        attempt(NoRight, "delete its own", delete(&own)),
+        new_attempt(Succeeds, "creates its own", apply(&own, topology(OWN_NODE))),
+        new_attempt(Succeeds, "applies its own again", apply(&own, topology(OWN_NODE))),
+        new_attempt(
+            DeniedByPolicy,
+            "the object of another Node",
+            apply(&format!("{TOPOLOGIES}/{OTHER_NODE}"), topology(OTHER_NODE)),
+        ),
+        new_attempt(DeniedByRbac, "delete its own", delete(&own)),
     ]
 }

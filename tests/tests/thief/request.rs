@@ -18,40 +18,40 @@ pub(crate) struct Request {
     method: &'static str,
     /// Path with its query.
     pub(crate) path: String,
-    content: &'static str,
+    content_type: &'static str,
     body: Value,
 }
 
 /// Returns a server-side apply with the agent's field manager.
 pub(crate) fn apply(path: &str, body: Value) -> Request {
     let path = format!("{path}?fieldManager=berth-agent");
-    Request { method: "PATCH", path, content: "application/apply-patch+yaml", body }
+    Request { method: "PATCH", path, content_type: "application/apply-patch+yaml", body }
 }
 
 /// Returns a server-side apply with force, like a renewal of a Lease.
-pub(crate) fn force(path: &str, body: Value) -> Request {
+pub(crate) fn force_apply(path: &str, body: Value) -> Request {
     let request = apply(path, body);
     Request { path: format!("{}&force=true", request.path), ..request }
 }
 
 /// Returns a dry-run apply: the server checks permissions and policies, and writes nothing.
-pub(crate) fn dry_run(path: &str, body: Value) -> Request {
+pub(crate) fn dry_run_apply(path: &str, body: Value) -> Request {
     let request = apply(path, body);
     Request { path: format!("{}&dryRun=All", request.path), ..request }
 }
 
-pub(crate) fn merge(path: &str, body: Value) -> Request {
-    Request { method: "PATCH", content: "application/merge-patch+json", ..post(path, body) }
+pub(crate) fn merge_patch(path: &str, body: Value) -> Request {
+    Request { method: "PATCH", content_type: "application/merge-patch+json", ..post(path, body) }
 }
 
 /// Returns a strategic merge patch. Only this kind of patch merges conditions and taints by their keys.
-pub(crate) fn strategic(path: &str, body: Value) -> Request {
+pub(crate) fn strategic_patch(path: &str, body: Value) -> Request {
     let content = "application/strategic-merge-patch+json";
-    Request { method: "PATCH", content, ..post(path, body) }
+    Request { method: "PATCH", content_type: content, ..post(path, body) }
 }
 
 pub(crate) fn post(path: &str, body: Value) -> Request {
-    Request { method: "POST", path: path.to_owned(), content: "application/json", body }
+    Request { method: "POST", path: path.to_owned(), content_type: "application/json", body }
 }
 
 pub(crate) fn put(path: &str, body: Value) -> Request {
@@ -66,12 +66,12 @@ pub(crate) fn delete(path: &str) -> Request {
     Request { method: "DELETE", ..post(path, Value::Null) }
 }
 
-pub(crate) struct Answer {
+pub(crate) struct Response {
     code: u16,
     pub(crate) body: Value,
 }
 
-impl Answer {
+impl Response {
     /// Returns the body of a request that must succeed.
     #[track_caller]
     pub(crate) fn into_body(self) -> Value {
@@ -87,35 +87,35 @@ impl Answer {
         let message = self.body["message"].as_str().unwrap_or_default();
         let policy = message.split_once("'berth-agent-own-node' denied request: ");
         match (self.code, policy) {
-            (code, _) if self.is_success() => Verdict::Done(code),
+            (code, _) if self.is_success() => Verdict::Succeeded(code),
             // The message begins with the user and the denied action, which the attempt already contains.
-            (403, Some((_, denial))) => Verdict::Policy(
+            (403, Some((_, denial))) => Verdict::DeniedByPolicy(
                 denial.split_once(": ").map_or(denial, |(_, reason)| reason).to_owned(),
             ),
-            (403, None) if message.contains(" cannot ") => Verdict::NoRight,
-            (code, _) => Verdict::Other(code, message.to_owned()),
+            (403, None) if message.contains(" cannot ") => Verdict::DeniedByRbac,
+            (code, _) => Verdict::Refused(code, message.to_owned()),
         }
     }
 }
 
 /// Result of an attempt.
 pub(crate) enum Verdict {
-    Done(u16),
+    Succeeded(u16),
     /// Denied by RBAC.
-    NoRight,
+    DeniedByRbac,
     /// Denied by the policy, with the reason.
-    Policy(String),
+    DeniedByPolicy(String),
     /// Refused for another reason: the attempt itself is wrong.
-    Other(u16, String),
+    Refused(u16, String),
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Done(code) => write!(f, "{code}"),
-            Self::NoRight => write!(f, "403, no permission"),
-            Self::Policy(why) => write!(f, "403, policy: {why}"),
-            Self::Other(code, message) => write!(f, "{code}: {message}"),
+            Self::Succeeded(code) => write!(f, "{code}"),
+            Self::DeniedByRbac => write!(f, "403, no permission"),
+            Self::DeniedByPolicy(why) => write!(f, "403, policy: {why}"),
+            Self::Refused(code, message) => write!(f, "{code}: {message}"),
         }
     }
 }
@@ -131,25 +131,25 @@ impl Server {
         Self { address, authority: plane.folder().join("ca.crt") }
     }
 
-    pub(crate) fn send(&self, credential: &Credential, request: &Request) -> Answer {
+    pub(crate) fn send(&self, credential: &Credential, request: &Request) -> Response {
         let mut curl = self.curl(credential);
         curl.args(["-w", "\n%{http_code}", "-X", request.method]);
-        curl.args(["-H", &format!("Content-Type: {}", request.content)]);
+        curl.args(["-H", &format!("Content-Type: {}", request.content_type)]);
         if !request.body.is_null() {
             curl.args(["--data-binary", &request.body.to_string()]);
         }
         curl.arg(format!("{}{}", self.address, request.path));
-        let output = run(curl);
+        let output = run_curl(curl);
         let (body, code) = output.rsplit_once('\n').unwrap();
         let body = serde_json::from_str(body).unwrap_or_else(|_| Value::from(body));
-        Answer { code: code.parse().unwrap(), body }
+        Response { code: code.parse().unwrap(), body }
     }
 
     /// Returns several objects with one call of curl, because the tests read them often.
     pub(crate) fn get_all(&self, credential: &Credential, paths: &[&str]) -> Vec<Value> {
         let mut curl = self.curl(credential);
         curl.arg("--fail").args(paths.iter().map(|path| format!("{}{path}", self.address)));
-        let output = run(curl);
+        let output = run_curl(curl);
         serde_json::Deserializer::from_str(&output).into_iter().map(Result::unwrap).collect()
     }
 
@@ -168,7 +168,7 @@ impl Server {
     }
 }
 
-fn run(mut curl: Command) -> String {
+fn run_curl(mut curl: Command) -> String {
     let output = curl.output().unwrap();
     assert!(output.status.success(), "curl: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

@@ -4,30 +4,31 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::attempts::{Attempt, Expect};
+use crate::attempts::{Attempt, ExpectedResult};
 use crate::request::Verdict;
-use crate::world::World;
+use crate::world::TestCluster;
 
 /// Writes `<date>-thief.md` into the folder `BERTH_RESULTS`, relative to the top of the repository. Without the
 /// variable, writes nothing.
 pub(crate) fn write_results(
-    world: &World<'_>,
+    world: &TestCluster<'_>,
     groups: &[(&str, Vec<Attempt>)],
-    deployed: &[Option<Verdict>],
+    deployed_verdicts: &[Option<Verdict>],
     all: Option<&[Option<Verdict>]>,
 ) {
     let Some(folder) = std::env::var_os("BERTH_RESULTS") else { return };
     let date = Command::new("date").args(["-u", "+%F"]).output().unwrap();
     let date = String::from_utf8(date.stdout).unwrap().trim().to_owned();
-    let text = head(world, &date, groups) + &tables(groups, deployed, all);
+    let text = result_header(world, &date, groups) + &result_tables(groups, deployed_verdicts, all);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(folder);
     std::fs::write(folder.join(format!("{date}-thief.md")), text).unwrap();
 }
 
-fn head(world: &World<'_>, date: &str, groups: &[(&str, Vec<Attempt>)]) -> String {
+fn result_header(world: &TestCluster<'_>, date: &str, groups: &[(&str, Vec<Attempt>)]) -> String {
     let all_attempts = groups.iter().flat_map(|(_, attempts)| attempts);
-    let thefts = all_attempts.filter(|attempt| attempt.expect != Expect::Works).count();
-    let policy = if world.policy {
+    let thefts =
+        all_attempts.filter(|attempt| attempt.expected_result != ExpectedResult::Succeeds).count();
+    let policy = if world.has_policy {
         "- last column: the same attempts if the agents have `cluster-admin`, so that only the policy applies; empty if the server does not call the policy"
     } else {
         "- this server has no admission policies: attempts that only a policy would deny succeed"
@@ -46,9 +47,9 @@ fn head(world: &World<'_>, date: &str, groups: &[(&str, Vec<Attempt>)]) -> Strin
     )
 }
 
-fn tables(
+fn result_tables(
     groups: &[(&str, Vec<Attempt>)],
-    deployed: &[Option<Verdict>],
+    deployed_verdicts: &[Option<Verdict>],
     all: Option<&[Option<Verdict>]>,
 ) -> String {
     let mut text = String::new();
@@ -58,9 +59,9 @@ fn tables(
         write!(text, "\n## {group}\n\n| attempt | answer |{title}\n|---|---|{line}\n").unwrap();
         for attempt in attempts {
             let cell = |verdicts: &[Option<Verdict>]| {
-                verdicts[number].as_ref().map(|one| escaped(attempt, one)).unwrap_or_default()
+                verdicts[number].as_ref().map(|one| result_cell(attempt, one)).unwrap_or_default()
             };
-            let first = cell(deployed);
+            let first = cell(deployed_verdicts);
             write!(text, "| {} | {first} |", attempt.description).unwrap();
             if let Some(all) = all {
                 let second = cell(all);
@@ -74,10 +75,10 @@ fn tables(
     text
 }
 
-fn escaped(attempt: &Attempt, verdict: &Verdict) -> String {
-    let note = match (attempt.expect, verdict) {
-        (Expect::Dropped, _) => ", only the status is changed",
-        (Expect::NotOwn, Verdict::Done(_)) => ", succeeds",
+fn result_cell(attempt: &Attempt, verdict: &Verdict) -> String {
+    let note = match (attempt.expected_result, verdict) {
+        (ExpectedResult::ChangesStatusOnly, _) => ", only the status is changed",
+        (ExpectedResult::DeniedByPolicy, Verdict::Succeeded(_)) => ", succeeds",
         _ => "",
     };
     format!("{verdict}{note}").replace('|', "\\|").replace('<', "\\<")

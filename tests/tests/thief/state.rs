@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::attempts::Attempt;
 use crate::objects::{EVENTS, INFRA_NODES, LEASES, TOPOLOGIES};
-use crate::request::{delete, get, merge, put};
-use crate::world::World;
+use crate::request::{delete, get, merge_patch, put};
+use crate::world::TestCluster;
 
 const COLLECTIONS: [&str; 7] = [
     "/api/v1/nodes",
@@ -22,23 +22,23 @@ const COLLECTIONS: [&str; 7] = [
 
 /// Objects by their paths, without fields that count writes, and the managers of their fields. The managers of the
 /// agent and of curl are left out, because the thief and the administrator write with these names.
-pub(crate) struct State {
+pub(crate) struct ClusterSnapshot {
     objects: BTreeMap<String, Value>,
     managers: BTreeMap<String, Vec<Value>>,
 }
 
-impl PartialEq for State {
+impl PartialEq for ClusterSnapshot {
     fn eq(&self, other: &Self) -> bool {
         self.objects == other.objects
     }
 }
 
 /// First version that keeps the live object's managedFields in requests for subresources, as tested on 1.36.
-const MANAGERS_SINCE: Version = Version(1, 30);
+const MANAGED_FIELDS_SINCE: Version = Version(1, 30);
 
-impl State {
-    pub(crate) fn read(world: &World<'_>) -> Self {
-        let lists = world.server.get_all(&world.admin, &COLLECTIONS);
+impl ClusterSnapshot {
+    pub(crate) fn read(world: &TestCluster<'_>) -> Self {
+        let lists = world.server.get_all(&world.admin_credential, &COLLECTIONS);
         let (mut all, mut holders) = (BTreeMap::new(), BTreeMap::new());
         for (collection, mut list) in COLLECTIONS.iter().zip(lists) {
             for mut object in list["items"].as_array_mut().unwrap().drain(..) {
@@ -52,7 +52,7 @@ impl State {
                 managers_of_object.iter_mut().for_each(|one| drop(one["time"].take()));
                 // Older servers also accept the managedFields of a request for a subresource; no policy prevents
                 // this there.
-                if world.version() >= MANAGERS_SINCE {
+                if world.version() >= MANAGED_FIELDS_SINCE {
                     holders.insert(path.clone(), managers_of_object);
                 }
                 for counted in ["managedFields", "resourceVersion", "generation"] {
@@ -116,8 +116,8 @@ impl State {
     }
 
     /// Restores the former state of the cluster as administrator.
-    pub(crate) fn restore(&self, world: &World<'_>) {
-        let send = |request| world.server.send(&world.admin, &request).into_body();
+    pub(crate) fn restore(&self, world: &TestCluster<'_>) {
+        let send = |request| world.server.send(&world.admin_credential, &request).into_body();
         for (path, object) in &Self::read(world).objects {
             match self.objects.get(path) {
                 Some(before) if before == object => {}
@@ -135,13 +135,17 @@ impl State {
                 }
                 None => {
                     if object["metadata"]["finalizers"].is_array() {
-                        send(merge(path, json!({"metadata": {"finalizers": null}})));
+                        send(merge_patch(path, json!({"metadata": {"finalizers": null}})));
                     }
                     send(delete(path));
                 }
             }
         }
         let current = Self::read(world);
-        assert!(*self == current, "the state differs from the state before the attempt:\n{}", self.difference(&current));
+        assert!(
+            *self == current,
+            "the state differs from the state before the attempt:\n{}",
+            self.difference(&current)
+        );
     }
 }

@@ -2,42 +2,48 @@
 
 use std::time::Duration;
 
-use berth_tests::cluster::{ADMIN, ControlPlane, Version};
+use berth_tests::cluster::{ADMIN_TOKEN, ControlPlane, Version};
 use serde_json::{Value, json};
 
 use crate::objects::{
-    ACCOUNTS, EVENTS, INFRA_NODES, TOPOLOGIES, event, infra_node, node, node_path, node_status,
-    token_request,
+    EVENTS, INFRA_NODES, SERVICE_ACCOUNTS, TOPOLOGIES, event, infra_node, node_object, node_path,
+    node_status_path, token_request,
 };
-use crate::request::{Answer, Credential, Request, Server, dry_run, get, post};
-use crate::{OTHER, OWN};
+use crate::request::{Credential, Request, Response, Server, dry_run_apply, get, post};
+use crate::{OTHER_NODE, OWN_NODE};
 
-const SOON: Duration = Duration::from_secs(60);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) struct World<'a> {
+pub(crate) struct TestCluster<'a> {
     plane: &'a ControlPlane,
     pub(crate) server: Server,
-    pub(crate) admin: Credential,
+    pub(crate) admin_credential: Credential,
     /// Token of node-a's pod.
-    pub(crate) thief: Credential,
+    pub(crate) thief_credential: Credential,
     /// True if the server can restrict agents to their Nodes.
-    pub(crate) policy: bool,
+    pub(crate) has_policy: bool,
 }
 
-impl<'a> World<'a> {
-    pub(crate) fn set_up(plane: &'a ControlPlane) -> Self {
-        let admin = Credential::Token(ADMIN.to_owned());
+impl<'a> TestCluster<'a> {
+    pub(crate) fn start(plane: &'a ControlPlane) -> Self {
+        let admin = Credential::Token(ADMIN_TOKEN.to_owned());
         let server = Server::new(plane);
-        let mut world = Self { plane, server, thief: admin.clone(), admin, policy: false };
+        let mut world = Self {
+            plane,
+            server,
+            thief_credential: admin.clone(),
+            admin_credential: admin,
+            has_policy: false,
+        };
         world.deploy();
-        for name in [OWN, OTHER] {
+        for name in [OWN_NODE, OTHER_NODE] {
             world.create("/api/v1/nodes?fieldManager=kubelet", registered_node(name));
         }
-        for (pod, name) in [("berth-agent-a", OWN), ("berth-agent-b", OTHER)] {
+        for (pod, name) in [("berth-agent-a", OWN_NODE), ("berth-agent-b", OTHER_NODE)] {
             world.create("/api/v1/namespaces/berth-system/pods", agent_pod(pod, name));
         }
-        world.create(INFRA_NODES, infra_node(&world, OTHER));
-        let about = ["berth.dev/v1alpha1", "InfraNode", OTHER];
+        world.create(INFRA_NODES, infra_node(&world, OTHER_NODE));
+        let about = ["berth.dev/v1alpha1", "InfraNode", OTHER_NODE];
         world.create(EVENTS, event(&world, json!({"name": "foreign"}), about));
         // The controllers would create this ServiceAccount.
         world.create(
@@ -45,7 +51,7 @@ impl<'a> World<'a> {
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}),
         );
         let pod = world.read("/api/v1/namespaces/berth-system/pods/berth-agent-a");
-        world.thief = world.token(json!({
+        world.thief_credential = world.token(json!({
             "apiVersion": "v1", "kind": "Pod", "name": "berth-agent-a", "uid": pod["metadata"]["uid"],
         }));
         world.apply_policy();
@@ -56,13 +62,13 @@ impl<'a> World<'a> {
     /// additional permission.
     fn deploy(&self) {
         self.plane.deploy(&["components/node-resource-topology/rbac.yaml"]).unwrap();
-        self.plane.apply(&topology_crd().to_string()).unwrap();
+        self.plane.apply(&minimal_topology_crd().to_string()).unwrap();
         let crd = "crd/noderesourcetopologies.topology.node.k8s.io";
         self.plane.kubectl(&["wait", "--for=condition=Established", crd, "--timeout=30s"]).unwrap();
         // A CRD with the condition Established is not necessarily served yet.
         for path in [INFRA_NODES, TOPOLOGIES] {
             self.wait_until("the new kinds are served", || {
-                self.send(&self.admin, &get(path)).is_success()
+                self.send(&self.admin_credential, &get(path)).is_success()
             });
         }
     }
@@ -70,23 +76,29 @@ impl<'a> World<'a> {
     /// Applies the policy on servers that support policies, and waits because permissions and policies take effect
     /// a moment later.
     fn apply_policy(&mut self) {
-        let label =
-            |labels: Value| dry_run(&node_status(OWN), node(OWN, labels, json!({}), json!([])));
+        let label = |labels: Value| {
+            dry_run_apply(
+                &node_status_path(OWN_NODE),
+                node_object(OWN_NODE, labels, json!({}), json!([])),
+            )
+        };
         let own = label(json!({"host.berth.dev/x": "1"}));
-        self.wait_until("agents have their permissions", || self.send(&self.thief, &own).is_success());
-        self.policy = self.supports("the admission policy", Version(1, 30));
-        if self.policy {
+        self.wait_until("agents have their permissions", || {
+            self.send(&self.thief_credential, &own).is_success()
+        });
+        self.has_policy = self.supports("the admission policy", Version(1, 30));
+        if self.has_policy {
             let policy = berth_tests::repository().join("deploy/base/admission-policy.yaml");
             self.plane.apply_file(&policy).unwrap();
             let not_own = label(json!({"berth.dev/class": "x"}));
             self.wait_until("the policy is in effect", || {
-                !self.send(&self.thief, &not_own).is_success()
+                !self.send(&self.thief_credential, &not_own).is_success()
             });
         }
     }
 
     /// Grants all permissions to the agents, as a careless administrator might.
-    pub(crate) fn give_all_rights(&self) {
+    pub(crate) fn grant_all_permissions(&self) {
         self.create(
             "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
             json!({
@@ -100,7 +112,7 @@ impl<'a> World<'a> {
             }),
         );
         self.wait_until("agents have all permissions", || {
-            self.send(&self.thief, &get("/api/v1/secrets")).is_success()
+            self.send(&self.thief_credential, &get("/api/v1/secrets")).is_success()
         });
     }
 
@@ -120,7 +132,8 @@ impl<'a> World<'a> {
     /// Returns a token of the agents' ServiceAccount, bound to an object or to none. kubectl supports `create
     /// token` only since 1.24.
     pub(crate) fn token(&self, bound: Value) -> Credential {
-        let response = self.create(&format!("{ACCOUNTS}/berth-agent/token"), token_request(bound));
+        let response =
+            self.create(&format!("{SERVICE_ACCOUNTS}/berth-agent/token"), token_request(bound));
         Credential::Token(response["status"]["token"].as_str().unwrap().to_owned())
     }
 
@@ -128,24 +141,25 @@ impl<'a> World<'a> {
     pub(crate) fn certificate(&self, user: &str) -> Credential {
         // curl parses a colon in a file name as the start of a password.
         let name = user.replace(':', "-");
-        let [certificate, key] = self.plane.certificate_for(&name, user, "berth:agents").unwrap();
+        let [certificate, key] =
+            self.plane.create_certificate(&name, user, "berth:agents").unwrap();
         Credential::Certificate { certificate, key }
     }
 
-    fn send(&self, credential: &Credential, request: &Request) -> Answer {
+    fn send(&self, credential: &Credential, request: &Request) -> Response {
         self.server.send(credential, request)
     }
 
     fn read(&self, path: &str) -> Value {
-        self.send(&self.admin, &get(path)).into_body()
+        self.send(&self.admin_credential, &get(path)).into_body()
     }
 
     fn create(&self, path: &str, object: Value) -> Value {
-        self.send(&self.admin, &post(path, object)).into_body()
+        self.send(&self.admin_credential, &post(path, object)).into_body()
     }
 
     fn wait_until(&self, description: &str, condition: impl Fn() -> bool) {
-        self.plane.wait_until(description, SOON, |_| condition().then_some(())).unwrap();
+        self.plane.wait_until(description, SHORT_TIMEOUT, |_| condition().then_some(())).unwrap();
     }
 }
 
@@ -183,7 +197,7 @@ fn agent_pod(pod: &str, node: &str) -> Value {
 }
 
 /// Returns a minimal CRD of the scheduler-plugins project.
-fn topology_crd() -> Value {
+fn minimal_topology_crd() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {

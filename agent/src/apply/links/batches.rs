@@ -33,7 +33,7 @@ pub(super) fn apply_batches(
         transactions.chunk_by_mut(can_batch).flat_map(|batch| batch.chunks_mut(BATCH_SIZE));
     let mut result = Ok(());
     for batch in batches {
-        result = run(kernel, batch);
+        result = run_batch(kernel, batch);
         context.report_progress();
         if result.is_err() {
             break;
@@ -42,11 +42,14 @@ pub(super) fn apply_batches(
     match result.and_then(|()| kernel.links().map_err(Arc::new)) {
         Ok(links) => transactions
             .iter()
-            .map(|transaction| (transaction.result(&links), transaction.trial_rolled_back()))
+            .map(|transaction| (transaction.result(&links), transaction.was_trial_rolled_back()))
             .collect(),
         Err(error) => {
             let failed = |transaction: &Transaction| {
-                (ApplyResult::Failed(format!("netlink: {error}")), transaction.trial_rolled_back())
+                (
+                    ApplyResult::Failed(format!("netlink: {error}")),
+                    transaction.was_trial_rolled_back(),
+                )
             };
             transactions.iter().map(failed).collect()
         }
@@ -54,16 +57,19 @@ pub(super) fn apply_batches(
 }
 
 /// Applies all steps of the transactions. If a step fails, also applies the rollback steps of its transaction.
-fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), Arc<io::Error>> {
+fn run_batch(
+    kernel: &mut dyn Kernel,
+    transactions: &mut [Transaction],
+) -> Result<(), Arc<io::Error>> {
     // A change on trial is the only transaction, with a probe before and after it.
     if let [transaction] = transactions
-        && transaction.work.trial
+        && transaction.work.on_trial
     {
         return transaction.run_trial(kernel).map_err(Arc::new);
     }
     let mut netlink_error = None;
     loop {
-        if let Err(error) = check(kernel, transactions) {
+        if let Err(error) = check_attached_links(kernel, transactions) {
             let error = Arc::new(error);
             stop_all(transactions, &error);
             netlink_error = Some(error);
@@ -81,7 +87,7 @@ fn run(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> Result<(), 
         match kernel.apply_steps(&steps) {
             Ok(results) => {
                 for (transaction, result) in open.iter_mut().zip(results) {
-                    transaction.record(result);
+                    transaction.record_step_result(result);
                 }
             }
             // The next rounds restore the previous links, if the kernel answers these requests.
@@ -100,16 +106,19 @@ fn stop_all(transactions: &mut [Transaction], error: &Arc<io::Error>) {
         .iter_mut()
         .filter(|transaction| !transaction.is_stopped() && transaction.next_step().is_some())
     {
-        transaction.record(Err(StepError::Netlink(Arc::clone(error))));
+        transaction.record_step_result(Err(StepError::Netlink(Arc::clone(error))));
     }
 }
 
 /// Reads the links again right before steps that may disconnect links, because a VM may have been attached since the
 /// plan was made.
-fn check(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
+fn check_attached_links(
+    kernel: &mut dyn Kernel,
+    transactions: &mut [Transaction],
+) -> io::Result<()> {
     if transactions.iter().any(Transaction::needs_check) {
         let links = kernel.links()?;
-        transactions.iter_mut().for_each(|transaction| transaction.check(&links));
+        transactions.iter_mut().for_each(|transaction| transaction.stop_if_in_use(&links));
     }
     Ok(())
 }
@@ -118,7 +127,7 @@ fn check(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Resul
 fn set_links_up(kernel: &mut dyn Kernel, transactions: &mut [Transaction]) -> io::Result<()> {
     let indexed = transactions.iter().enumerate();
     let (owners, ops): (Vec<usize>, Vec<&LinkOp>) = indexed
-        .flat_map(|(index, transaction)| transaction.created_links().map(move |op| (index, op)))
+        .flat_map(|(index, transaction)| transaction.created_link_ops().map(move |op| (index, op)))
         .unzip();
     if ops.is_empty() {
         return Ok(());

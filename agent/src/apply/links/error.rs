@@ -10,7 +10,7 @@ use nix::errno::Errno;
 
 use crate::apply::outcome::error_with_hint;
 use crate::host_write::WriteError;
-use crate::netlink::Refused;
+use crate::netlink::KernelRefusal;
 use crate::plan::network::{DesiredKind, LinkOp};
 use berth_host_facts::links::Gateway;
 
@@ -19,7 +19,7 @@ use berth_host_facts::links::Gateway;
 pub enum StepError {
     /// The link does not exist.
     #[error("link {0} does not exist")]
-    NoLink(LinkName),
+    LinkNotFound(LinkName),
     /// The kernel refused the step.
     #[error("{link}: {refused}{hint}")]
     Refused {
@@ -27,13 +27,13 @@ pub enum StepError {
         link: LinkName,
         /// The error of the kernel.
         #[source]
-        refused: Refused,
+        refused: KernelRefusal,
         /// Meaning of the error for this step, and the remedy.
         hint: &'static str,
     },
     /// The kernel refused some VLANs of a port.
     #[error("VLAN {id}: {first} ({others} other VLANs were refused too)")]
-    Vlans {
+    VlansRefused {
         /// The first VLAN that the kernel refused.
         id: VlanId,
         /// The error for this VLAN.
@@ -47,7 +47,7 @@ pub enum StepError {
     Netlink(#[source] Arc<io::Error>),
     /// The kernel did not list the attached links.
     #[error("{link}: the links attached to this link are unknown: {source}")]
-    UsersUnknown {
+    AttachedLinksUnknown {
         /// The link that the step works on.
         link: LinkName,
         /// The error of the list request.
@@ -61,17 +61,17 @@ pub enum StepError {
 impl StepError {
     /// Returns the error of a step that the kernel refused, with its meaning for the step.
     #[must_use]
-    pub fn refused(op: &LinkOp, refused: Refused) -> Self {
-        let hint = hint(op, refused.errno);
+    pub fn refused(op: &LinkOp, refused: KernelRefusal) -> Self {
+        let hint = step_hint(op, refused.errno);
         Self::Refused { link: op.link().clone(), refused, hint }
     }
 
-    pub(super) fn netlink(error: io::Error) -> Self {
+    pub(super) fn netlink_error(error: io::Error) -> Self {
         Self::Netlink(Arc::new(error))
     }
 }
 
-const fn hint(op: &LinkOp, errno: Errno) -> &'static str {
+const fn step_hint(op: &LinkOp, errno: Errno) -> &'static str {
     match (errno, op) {
         (Errno::EPERM, _) => "; requires CAP_NET_ADMIN in the host's network namespace",
         (Errno::EOPNOTSUPP, LinkOp::Create(desired)) => match desired.kind {
@@ -107,14 +107,14 @@ pub enum FilterError {
         error = .0,
         hint = filter_hint(.0.raw_os_error().map(Errno::from_raw))
     )]
-    Open(#[source] io::Error),
+    OpenSocket(#[source] io::Error),
     /// The kernel refused the transaction.
     #[error(
         "nftables table bridge berth: {refused}; {hint}",
         refused = .0,
         hint = filter_hint(Some(.0.errno))
     )]
-    Refused(#[source] Refused),
+    Refused(#[source] KernelRefusal),
     /// The kernel did not answer.
     #[error("nf_tables: {0}")]
     NoAnswer(#[source] io::Error),
@@ -122,7 +122,7 @@ pub enum FilterError {
     #[error(
         "the change was applied, but nftables table bridge berth differs; another program changes it"
     )]
-    Differs,
+    TableDiffers,
 }
 
 const fn filter_hint(errno: Option<Errno>) -> &'static str {
@@ -165,7 +165,7 @@ pub enum TrialNotStarted {
     Netlink(#[source] io::Error),
     /// No step of the change adds a port to a bridge.
     #[error("the change adds no port to a bridge, and is not applied")]
-    NoJoin,
+    NoPortAdded,
     /// No default gateway answers before the change.
     #[error(
         "no gateway answers now ({}), so a loss of connectivity could not be detected; the change is not applied",
@@ -174,7 +174,7 @@ pub enum TrialNotStarted {
     NoGateway(Vec<Gateway>),
     /// The time since boot is unknown.
     #[error("/proc/uptime cannot be read; the change is not applied")]
-    Uptime,
+    UnknownUptime,
     /// The agent could not save the note that describes the rollback.
     #[error("{0}; without the note the change could not be rolled back, and is not applied")]
     NoteNotWritten(#[source] WriteError),
@@ -191,7 +191,7 @@ pub enum RollbackResult {
         "{cause}; {port} was rolled back, {} ({guard})",
         if *.answers { "and the gateway answers again" } else { "and the gateway still does not answer" }
     )]
-    Done {
+    RolledBack {
         /// The reason for the rollback.
         #[source]
         cause: Box<TrialFailure>,
@@ -258,22 +258,22 @@ fn format_gateways(gateways: &[Gateway]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guard {
     /// A transient service, which survives the end of the agent's control group.
-    Unit(String),
+    TransientUnit(String),
     /// A child process, which survives the end of the agent's process, but not the end of its
     /// control group.
-    Child,
+    ChildProcess,
     /// The next start of the agent.
-    NextStart,
+    NextAgentStart,
 }
 
 impl fmt::Display for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unit(unit) => write!(f, "guarded by {unit}"),
-            Self::Child => f.write_str(
+            Self::TransientUnit(unit) => write!(f, "guarded by {unit}"),
+            Self::ChildProcess => f.write_str(
                 "guarded by a child process, and if the agent's control group ends too, by the agent's next start",
             ),
-            Self::NextStart => f.write_str("guarded only by the agent's next start"),
+            Self::NextAgentStart => f.write_str("guarded only by the agent's next start"),
         }
     }
 }

@@ -15,49 +15,53 @@ use crate::apply::context::ApplyContext;
 use crate::systemd::SystemdError;
 
 /// Name of the command that runs the guard.
-pub const COMMAND: &str = "trial-guard";
+pub const GUARD_COMMAND: &str = "trial-guard";
 
 /// Starts a guard process for the saved note. `deadline` makes the name of the transient unit unique.
-pub(super) fn start(context: &ApplyContext, deadline: u64) -> Guard {
+pub(super) fn start_guard(context: &ApplyContext, deadline: u64) -> Guard {
     match start_guard_unit(context, deadline) {
         Ok(unit) => {
             tracing::info!(
                 unit,
                 "started a transient unit that rolls back the trial if the agent exits"
             );
-            return Guard::Unit(unit);
+            return Guard::TransientUnit(unit);
         }
         Err(error) => {
             tracing::warn!(%error, "failed to start a transient unit as guard of the trial")
         }
     }
     match spawn_guard_process(context) {
-        Ok(()) => Guard::Child,
+        Ok(()) => Guard::ChildProcess,
         Err(error) => {
             tracing::warn!(%error, "failed to start a child process as guard of the trial");
-            Guard::NextStart
+            Guard::NextAgentStart
         }
     }
 }
 
 fn start_guard_unit(context: &ApplyContext, deadline: u64) -> Result<String, SystemdError> {
     if context.root.is_from_container() {
-        return Err(SystemdError::container());
+        return Err(SystemdError::in_container());
     }
-    let program = program().map_err(|error| SystemdError::from_error(&error))?;
+    let program = program_path().map_err(|error| SystemdError::from_error(&error))?;
     let name = format!("berth-trial-guard-{deadline}.service");
     let root = context.root.path().to_string_lossy();
-    context.systemd()?.start_transient(&name, &program.to_string_lossy(), &[COMMAND, &root])?;
+    context.systemd()?.start_transient(
+        &name,
+        &program.to_string_lossy(),
+        &[GUARD_COMMAND, &root],
+    )?;
     Ok(name)
 }
 
 fn spawn_guard_process(context: &ApplyContext) -> io::Result<()> {
     use std::os::unix::process::CommandExt as _;
     #[expect(clippy::disallowed_methods, reason = "this program itself, not another")]
-    let mut command = std::process::Command::new(program()?);
+    let mut command = std::process::Command::new(program_path()?);
     // The guard has a separate process group, so that signals to the group of a terminal or a
     // script do not end it.
-    command.arg(COMMAND).arg(context.root.path()).process_group(0);
+    command.arg(GUARD_COMMAND).arg(context.root.path()).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     // The parent process has to wait for the guard to exit, so that the guard does not stay a zombie.
@@ -67,7 +71,7 @@ fn spawn_guard_process(context: &ApplyContext) -> io::Result<()> {
 
 /// Returns the path of this program. If an upgrade replaced the file of the running program, returns the path of the
 /// new file.
-fn program() -> io::Result<PathBuf> {
+fn program_path() -> io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     let text = path.to_string_lossy();
     Ok(text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))

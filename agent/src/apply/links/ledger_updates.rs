@@ -15,7 +15,7 @@ pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
         Some(FilterWork::Delete) => ledger.filter = None,
         None => {}
     }
-    if work.interim {
+    if work.is_interim {
         return;
     }
     if let Some(settings) = &work.settings {
@@ -23,7 +23,7 @@ pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
         if record.settings != *settings {
             record.settings.clone_from(settings);
             record.tenants.clear();
-            record.trial = None;
+            record.failed_trial = None;
         }
         record.tenants.extend(work.added_tenants.clone());
     }
@@ -31,7 +31,7 @@ pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
         record.tenants.retain(|id, _| !work.removed_tenants.contains(id));
         if work.uplink.is_some() {
             record.uplink.clone_from(&work.uplink);
-            record.joining.clear();
+            record.joining_uplinks.clear();
         }
     }
     for op in &work.ops {
@@ -46,7 +46,7 @@ pub(crate) fn record_joining_uplinks(work: &LinkWork, ledger: &mut Ledger) {
     if let Some((port, _)) = work.joined_uplink() {
         let record = ledger.networks.entry(work.network.clone()).or_default();
         if record.uplink.as_ref() != Some(port) {
-            record.joining.insert(port.clone());
+            record.joining_uplinks.insert(port.clone());
         }
     }
 }

@@ -47,7 +47,7 @@ impl Kernel for LiveKernel<'_, '_> {
 
     fn set_links_up(&mut self, ops: &[&LinkOp]) -> io::Result<Vec<Result<(), StepError>>> {
         let messages = ops.iter().map(|op| messages::set_state_message(op.link(), true)).collect();
-        let answers = self.with_netlink(|_, netlink| netlink.change(messages))?;
+        let answers = self.with_netlink(|_, netlink| netlink.send_changes(messages))?;
         let answers = ops.iter().zip(answers);
         Ok(answers
             .map(|(op, answer)| answer.map_err(|refused| StepError::refused(op, refused)))
@@ -55,7 +55,7 @@ impl Kernel for LiveKernel<'_, '_> {
     }
 
     fn apply_filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
-        filter::execute(work)
+        filter::apply_filter(work)
     }
 
     fn links(&mut self) -> io::Result<Links> {
@@ -70,6 +70,6 @@ impl Kernel for LiveKernel<'_, '_> {
 
     fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
         let mut netlink = Netlink::open().map_err(TrialNotStarted::Open)?;
-        trial::run(self.context, &mut netlink, work).map(Some)
+        trial::run_trial(self.context, &mut netlink, work).map(Some)
     }
 }

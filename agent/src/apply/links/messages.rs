@@ -22,7 +22,7 @@ use crate::plan::network::{
 };
 
 /// Interface indexes of links.
-pub(super) type Indexes = BTreeMap<LinkName, u32>;
+pub(super) type LinkIndexes = BTreeMap<LinkName, u32>;
 
 /// Minimum MTU of IPv6 (RFC 8200); on a link with a smaller MTU the kernel has no IPv6 settings.
 const IPV6_MIN_MTU: u32 = 1280;
@@ -33,10 +33,10 @@ const IPV6_MIN_MTU: u32 = 1280;
 /// If a link that the new link depends on does not exist.
 pub(super) fn create_link_message(
     desired: &DesiredLink,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
 ) -> Result<LinkMessage, StepError> {
     let name = desired.name.as_str();
-    let master = desired.master.as_ref().map(|name| index(indexes, name)).transpose()?;
+    let master = desired.master.as_ref().map(|name| index_of_link(indexes, name)).transpose()?;
     Ok(match &desired.kind {
         DesiredKind::Bridge { mac, vlan_aware, stp } => {
             let builder = LinkMessageBuilder::<LinkBridge>::new(name)
@@ -55,7 +55,7 @@ pub(super) fn create_link_message(
         }
         DesiredKind::Vlan { parent, id } => {
             let builder = LinkMessageBuilder::<LinkVlan>::new(name)
-                .link(index(indexes, parent)?)
+                .link(index_of_link(indexes, parent)?)
                 .id((*id).into())
                 .mtu(desired.mtu)
                 .link_group(LINK_GROUP);
@@ -96,14 +96,14 @@ fn with_controller<T>(
 ///
 /// # Errors
 /// If a link that this link depends on does not exist.
-pub(super) fn set_properties(
+pub(super) fn set_properties_message(
     desired: &DesiredLink,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
     has_ipv6: bool,
 ) -> Result<LinkMessage, StepError> {
     let name = desired.name.to_string();
     let number = indexes.get(&desired.name).copied();
-    let master = desired.master.as_ref().map(|name| index(indexes, name)).transpose()?;
+    let master = desired.master.as_ref().map(|name| index_of_link(indexes, name)).transpose()?;
     let mut families = Vec::new();
     let mut message = if let DesiredKind::Bridge { mac, vlan_aware, stp } = &desired.kind {
         let mut conf = InetDevConf::default();
@@ -146,7 +146,7 @@ pub(super) fn set_state_message(name: &LinkName, up: bool) -> (ChangeMode, Messa
 }
 
 /// Returns the message that turns off the VLAN filtering of a bridge.
-pub(super) fn disable_vlan_filtering(name: &LinkName) -> (ChangeMode, Message) {
+pub(super) fn disable_vlan_filtering_message(name: &LinkName) -> (ChangeMode, Message) {
     let builder = LinkMessageBuilder::<LinkBridge>::new(name.as_str()).vlan_filtering(false);
     (ChangeMode::Change, Message::NewLink(builder.build()))
 }
@@ -158,11 +158,11 @@ pub(super) fn disable_vlan_filtering(name: &LinkName) -> (ChangeMode, Message) {
 pub(super) fn set_master_message(
     port: &LinkName,
     bridge: Option<&LinkName>,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
 ) -> Result<(ChangeMode, Message), StepError> {
     let builder = LinkUnspec::new_with_name(port.as_str());
     let message = match bridge {
-        Some(bridge) => builder.controller(index(indexes, bridge)?).build(),
+        Some(bridge) => builder.controller(index_of_link(indexes, bridge)?).build(),
         None => builder.nocontroller().build(),
     };
     Ok((ChangeMode::Change, Message::NewLink(message)))
@@ -172,12 +172,12 @@ pub(super) fn set_master_message(
 ///
 /// # Errors
 /// If the port does not exist.
-pub(super) fn add_vlans(
+pub(super) fn add_vlans_message(
     port: &LinkName,
     vlans: &VlanSet,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
 ) -> Result<(ChangeMode, Message), StepError> {
-    let message = vlan_ranges(port, &vlans.ranges(), indexes, false)?;
+    let message = vlan_ranges_message(port, &vlans.ranges(), indexes, false)?;
     Ok((ChangeMode::Change, Message::SetLink(message)))
 }
 
@@ -186,24 +186,24 @@ pub(super) fn add_vlans(
 ///
 /// # Errors
 /// If the port does not exist.
-pub(super) fn remove_vlans(
+pub(super) fn remove_vlans_message(
     port: &LinkName,
     vlans: &VlanSet,
     bridge_self: bool,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
 ) -> Result<(ChangeMode, Message), StepError> {
-    let message = vlan_ranges(port, &vlans.ranges(), indexes, bridge_self)?;
+    let message = vlan_ranges_message(port, &vlans.ranges(), indexes, bridge_self)?;
     Ok((ChangeMode::Change, Message::DelLink(message)))
 }
 
-fn vlan_ranges(
+fn vlan_ranges_message(
     port: &LinkName,
     ranges: &[(VlanId, VlanId)],
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
     bridge_self: bool,
 ) -> Result<LinkMessage, StepError> {
     let tagged = BridgeVlanInfoFlags::empty();
-    let mut builder = LinkBridgeVlan::new(index(indexes, port)?);
+    let mut builder = LinkBridgeVlan::new(index_of_link(indexes, port)?);
     if bridge_self {
         builder = builder.bridge_self();
     }
@@ -226,9 +226,9 @@ pub(super) fn peer_messages(
     link: &LinkName,
     add: &BTreeSet<IpAddr>,
     remove: &BTreeSet<IpAddr>,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
 ) -> Result<Vec<(ChangeMode, Message)>, StepError> {
-    let index = index(indexes, link)?;
+    let index = index_of_link(indexes, link)?;
     let removals = remove
         .iter()
         .map(|peer| (ChangeMode::Change, Message::DelNeighbour(peer_entry(index, *peer))));
@@ -258,7 +258,7 @@ pub(super) const fn neighbour_address(address: IpAddr) -> NeighbourAddress {
 }
 
 /// Returns the family of an address.
-pub(super) const fn family(address: IpAddr) -> AddressFamily {
+pub(super) const fn address_family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
@@ -266,17 +266,17 @@ pub(super) const fn family(address: IpAddr) -> AddressFamily {
 ///
 /// # Errors
 /// If the link does not exist.
-pub(super) fn remove_addresses(
+pub(super) fn remove_address_messages(
     link: &LinkName,
     addresses: &[String],
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
 ) -> Result<Vec<(ChangeMode, Message)>, StepError> {
-    let index = index(indexes, link)?;
+    let index = index_of_link(indexes, link)?;
     let one = |text: &String| {
         let (address, length) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
         let mut message = AddressMessage::default();
-        message.header.family = family(address);
+        message.header.family = address_family(address);
         message.header.prefix_len = length.parse().ok()?;
         message.header.index = index;
         message.attributes.push(AddressAttribute::Local(address));
@@ -295,6 +295,6 @@ const fn stp_state(on: bool) -> BridgeStpState {
     if on { BridgeStpState::KernelStp } else { BridgeStpState::Disabled }
 }
 
-fn index(indexes: &Indexes, name: &LinkName) -> Result<u32, StepError> {
-    indexes.get(name).copied().ok_or_else(|| StepError::NoLink(name.clone()))
+fn index_of_link(indexes: &LinkIndexes, name: &LinkName) -> Result<u32, StepError> {
+    indexes.get(name).copied().ok_or_else(|| StepError::LinkNotFound(name.clone()))
 }

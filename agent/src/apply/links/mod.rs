@@ -20,19 +20,23 @@ use super::outcome::Outcome;
 use crate::plan::Change;
 use berth_host_facts::ledger::Ledger;
 use live_kernel::LiveKernel;
-use stages::execute_on;
+use stages::apply_link_changes_on;
 pub use steps::apply_single_step;
 
 /// Applies changes of links, in the order of their stages, and returns their outcomes. If there are fewer outcomes than
 /// changes, the time limit ended before the last changes, which are removals.
-pub(super) fn execute(
+pub(super) fn apply_link_changes(
     context: &ApplyContext,
     changes: &[&Change],
     ledger: &mut Ledger,
     report: &mut dyn FnMut(&Outcome),
 ) -> Vec<Outcome> {
     match context.kernel {
-        Some(kernel) => execute_on(&mut *kernel.borrow_mut(), context, changes, ledger, report),
-        None => execute_on(&mut LiveKernel::new(context), context, changes, ledger, report),
+        Some(kernel) => {
+            apply_link_changes_on(&mut *kernel.borrow_mut(), context, changes, ledger, report)
+        }
+        None => {
+            apply_link_changes_on(&mut LiveKernel::new(context), context, changes, ledger, report)
+        }
     }
 }

@@ -18,7 +18,7 @@ use crate::plan::network::LinkOp;
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
 /// Removes as many links as the time limit allows, and passes each outcome to `on_result`.
-pub(super) fn execute(
+pub(super) fn remove_links(
     context: &ApplyContext,
     kernel: &mut dyn Kernel,
     changes: &[&Change],
@@ -49,17 +49,19 @@ fn apply_removal(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::R
                 Ok(near) => near,
                 Err(error) => {
                     let (link, source) = (target.clone(), Arc::new(error));
-                    transaction.record(Err(StepError::UsersUnknown { link, source }));
+                    transaction
+                        .record_step_result(Err(StepError::AttachedLinksUnknown { link, source }));
                     continue;
                 }
             };
-            transaction.check(&stacked_links);
+            transaction.stop_if_in_use(&stacked_links);
             if transaction.next_step() != Some(op) {
                 continue;
             }
             // The port may belong to another bridge by now.
             if let LinkOp::Leave { port, bridge } = op
-                && stacked_links.by_name(port).and_then(|port| port.master.as_ref()) != Some(bridge)
+                && stacked_links.find_by_name(port).and_then(|port| port.master.as_ref())
+                    != Some(bridge)
             {
                 transaction.skip_step();
                 continue;
@@ -67,7 +69,9 @@ fn apply_removal(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::R
         }
         let begin = Instant::now();
         let result = kernel.apply_steps(&[op]).map(|mut results| results.pop().unwrap_or(Ok(())));
-        transaction.record(result.unwrap_or_else(|error| Err(StepError::netlink(error))));
+        transaction.record_step_result(
+            result.unwrap_or_else(|error| Err(StepError::netlink_error(error))),
+        );
         std::thread::sleep(begin.elapsed().min(MAX_PAUSE));
     }
     if transaction.is_stopped() {

@@ -14,7 +14,7 @@ use crate::plan::network::Stage;
 use crate::plan::{Change, ChangeId};
 use berth_host_facts::ledger::Ledger;
 
-pub(super) fn execute_on(
+pub(super) fn apply_link_changes_on(
     kernel: &mut dyn Kernel,
     context: &ApplyContext,
     changes: &[&Change],
@@ -48,7 +48,7 @@ pub(super) fn execute_on(
             continue;
         }
         if stage_of(stage[0]) == Some(Stage::Removals) {
-            removal::execute(context, kernel, stage, &mut |change, result| {
+            removal::remove_links(context, kernel, stage, &mut |change, result| {
                 let outcome = Outcome::new(change, result);
                 if let (Some(work), ChangeResult::Done) = (change.link_work(), outcome.result) {
                     record_link_outcome(work, ledger);
@@ -80,7 +80,8 @@ pub(super) fn execute_on(
                 if rolled_back {
                     let record = ledger.networks.entry(work.network.clone()).or_default();
                     let message = outcome.message.clone().unwrap_or_default();
-                    record.trial = Some((work.settings.clone().unwrap_or_default(), message));
+                    record.failed_trial =
+                        Some((work.settings.clone().unwrap_or_default(), message));
                 }
             }
             report(&outcome);
@@ -92,7 +93,7 @@ pub(super) fn execute_on(
 }
 
 fn is_trial(change: &Change) -> bool {
-    change.link_work().is_some_and(|work| work.trial)
+    change.link_work().is_some_and(|work| work.on_trial)
 }
 
 fn stage_of(change: &Change) -> Option<Stage> {

@@ -6,18 +6,18 @@ use berth_api::{LinkName, VlanSet};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
 use super::error::StepError;
-use super::messages::{self, Indexes};
+use super::messages::{self, LinkIndexes};
 use crate::apply::context::ApplyContext;
 use crate::host_write::HostWrite as _;
 use crate::netlink::{ChangeMode, Netlink};
 use crate::plan::network::{DesiredKind, LinkOp};
 
 /// Returns the current indexes of the links that the messages of the steps identify by index.
-pub(super) fn link_indexes(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<Indexes> {
+pub(super) fn link_indexes(netlink: &mut Netlink, ops: &[&LinkOp]) -> io::Result<LinkIndexes> {
     let mut names: Vec<&LinkName> = ops.iter().flat_map(|op| referenced_links(op)).collect();
     names.sort_unstable();
     names.dedup();
-    let numbers = netlink.reader.link_indexes(&names)?;
+    let numbers = netlink.reader.read_link_indexes(&names)?;
     Ok(names.into_iter().cloned().zip(numbers).filter_map(|(name, n)| Some((name, n?))).collect())
 }
 
@@ -49,22 +49,22 @@ fn referenced_links(op: &LinkOp) -> Vec<&LinkName> {
 pub(super) fn apply_steps(
     context: &ApplyContext,
     netlink: &mut Netlink,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
     ops: &[&LinkOp],
 ) -> io::Result<Vec<Result<(), StepError>>> {
     let has_ipv6 = context.root.exists("proc/sys/net/ipv6/conf/all");
     let first: Vec<_> = ops.iter().map(|op| first_messages(op, indexes, has_ipv6)).collect();
-    let mut results = send(netlink, indexes, ops, first)?;
+    let mut results = send_messages(netlink, indexes, ops, first)?;
     // Properties are set only on links that the first messages created: if the kernel refused to create a link, the
     // link of that name may belong to another program.
     let property_messages = ops.iter().zip(&results).map(|(op, result)| match (op, result) {
         (LinkOp::Create(desired), Ok(())) => {
-            let message = messages::set_properties(desired, indexes, has_ipv6)?;
+            let message = messages::set_properties_message(desired, indexes, has_ipv6)?;
             Ok(vec![(ChangeMode::Change, RouteNetlinkMessage::NewLink(message))])
         }
         _ => Ok(Vec::new()),
     });
-    let property_results = send(netlink, indexes, ops, property_messages.collect())?;
+    let property_results = send_messages(netlink, indexes, ops, property_messages.collect())?;
     for (result, settled) in results.iter_mut().zip(property_results) {
         if result.is_ok() {
             *result = settled;
@@ -87,9 +87,13 @@ pub(super) fn apply_steps(
 
 type Messages = Vec<(ChangeMode, RouteNetlinkMessage)>;
 
-fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Messages, StepError> {
+fn first_messages(
+    op: &LinkOp,
+    indexes: &LinkIndexes,
+    has_ipv6: bool,
+) -> Result<Messages, StepError> {
     use RouteNetlinkMessage::NewLink;
-    let set_properties = |desired| messages::set_properties(desired, indexes, has_ipv6);
+    let set_properties = |desired| messages::set_properties_message(desired, indexes, has_ipv6);
     Ok(match op {
         LinkOp::Create(desired) => {
             vec![(ChangeMode::Create, NewLink(messages::create_link_message(desired, indexes)?))]
@@ -98,18 +102,20 @@ fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Mess
             vec![(ChangeMode::Change, NewLink(set_properties(desired)?))]
         }
         LinkOp::RemoveAddresses { link, addresses } => {
-            messages::remove_addresses(link, addresses, indexes)?
+            messages::remove_address_messages(link, addresses, indexes)?
         }
-        LinkOp::DisableVlanFiltering(name) => vec![messages::disable_vlan_filtering(name)],
+        LinkOp::DisableVlanFiltering(name) => vec![messages::disable_vlan_filtering_message(name)],
         LinkOp::Up(name) => vec![messages::set_state_message(name, true)],
         LinkOp::Down(name) => vec![messages::set_state_message(name, false)],
         LinkOp::Join { port, bridge } => {
             vec![messages::set_master_message(port, Some(bridge), indexes)?]
         }
         LinkOp::Leave { port, .. } => vec![messages::set_master_message(port, None, indexes)?],
-        LinkOp::AddVlans { port, vlans } => vec![messages::add_vlans(port, vlans, indexes)?],
+        LinkOp::AddVlans { port, vlans } => {
+            vec![messages::add_vlans_message(port, vlans, indexes)?]
+        }
         LinkOp::RemoveVlans { port, vlans, bridge_self: itself } => {
-            vec![messages::remove_vlans(port, vlans, *itself, indexes)?]
+            vec![messages::remove_vlans_message(port, vlans, *itself, indexes)?]
         }
         LinkOp::UpdatePeers { link, add, remove } => {
             messages::peer_messages(link, add, remove, indexes)?
@@ -119,9 +125,9 @@ fn first_messages(op: &LinkOp, indexes: &Indexes, has_ipv6: bool) -> Result<Mess
 }
 
 /// Sends the messages of many steps. The result of a step is the error of its first message that the kernel refused.
-fn send(
+fn send_messages(
     netlink: &mut Netlink,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
     ops: &[&LinkOp],
     messages: Vec<Result<Messages, StepError>>,
 ) -> io::Result<Vec<Result<(), StepError>>> {
@@ -135,7 +141,7 @@ fn send(
             all.push(message);
         }
     }
-    for (op_index, answer) in op_indexes.into_iter().zip(netlink.change(all)?) {
+    for (op_index, answer) in op_indexes.into_iter().zip(netlink.send_changes(all)?) {
         if let (Err(refused), Some(result), Some(op)) =
             (answer, results.get_mut(op_index), ops.get(op_index))
             && result.is_ok()
@@ -157,17 +163,17 @@ fn send(
 
 fn add_vlans_individually(
     netlink: &mut Netlink,
-    indexes: &Indexes,
+    indexes: &LinkIndexes,
     port: &LinkName,
     vlans: &VlanSet,
 ) -> io::Result<Result<(), StepError>> {
-    let single = |id| messages::add_vlans(port, &std::iter::once(id).collect(), indexes);
+    let single = |id| messages::add_vlans_message(port, &std::iter::once(id).collect(), indexes);
     let messages: Result<Messages, StepError> = vlans.iter().map(single).collect();
     let messages = match messages {
         Ok(messages) => messages,
         Err(error) => return Ok(Err(error)),
     };
-    let answers = netlink.change(messages)?;
+    let answers = netlink.send_changes(messages)?;
     let mut refused =
         answers.into_iter().zip(vlans.iter()).filter_map(|(answer, id)| Some((id, answer.err()?)));
     Ok(match refused.next() {
@@ -175,7 +181,7 @@ fn add_vlans_individually(
         Some((id, error)) => {
             let op = LinkOp::AddVlans { port: port.clone(), vlans: std::iter::once(id).collect() };
             let first = Box::new(StepError::refused(&op, error));
-            Err(StepError::Vlans { id, first, others: refused.count() })
+            Err(StepError::VlansRefused { id, first, others: refused.count() })
         }
     })
 }

@@ -6,7 +6,7 @@ use std::io;
 use berth_api::LinkName;
 
 use crate::apply::outcome::ApplyResult;
-use crate::plan::network::{LinkOp, LinkWork, links_losing_frames, verify_step};
+use crate::plan::network::{LinkOp, LinkWork, disconnected_links, verify_step};
 use berth_host_facts::links::Links;
 
 use super::error::{StepError, TrialError};
@@ -31,13 +31,13 @@ enum Phase {
     },
     /// The change was stopped, and no rollback follows.
     Stopped {
-        cause: Cause,
+        cause: StopCause,
         /// Number of steps that were applied.
         applied: usize,
     },
     /// The change was stopped, and rollback steps are restoring the previous links.
     RollingBack {
-        cause: Cause,
+        cause: StopCause,
         /// Number of steps that were applied.
         applied: usize,
         /// Index of the next rollback step.
@@ -45,7 +45,7 @@ enum Phase {
     },
     /// The kernel refused a rollback step, and the rollback steps after it must not be applied.
     RollbackRefused {
-        cause: Cause,
+        cause: StopCause,
         /// Number of steps that were applied.
         applied: usize,
         /// Number of rollback steps that were applied.
@@ -54,16 +54,16 @@ enum Phase {
 }
 
 /// Reason why a change was stopped.
-enum Cause {
+enum StopCause {
     /// A step or a trial failed.
-    Failed(Failure),
+    Failed(StepOrTrialError),
     /// VMs or other links were attached after the change was planned, and the next step would disconnect them.
     InUse(String),
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-enum Failure {
+enum StepOrTrialError {
     Step(#[from] StepError),
     Trial(#[from] TrialError),
 }
@@ -85,14 +85,14 @@ impl<'a> Transaction<'a> {
     }
 
     /// Records the result of the step that [`Self::next_step`] returned.
-    pub(super) fn record(&mut self, result: Result<(), StepError>) {
+    pub(super) fn record_step_result(&mut self, result: Result<(), StepError>) {
         match result {
             Ok(()) => self.skip_step(),
-            Err(error) if self.is_applying() => self.stop(Cause::Failed(error.into())),
+            Err(error) if self.is_applying() => self.stop(StopCause::Failed(error.into())),
             // The refused rollback step was to remove a link, which therefore still exists. The rollback steps that
             // follow would add the previous link, and the bridge would then have two uplinks.
             Err(_) if self.next_step().is_some_and(LinkOp::may_disconnect_links) => {
-                self.refuse_rollback()
+                self.stop_rollback()
             }
             Err(_) => self.skip_step(),
         }
@@ -106,7 +106,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns true if the next step may disconnect links, and the change must not disconnect links that are in use.
-    /// The caller then has to call [`Self::check`] before the step.
+    /// The caller then has to call [`Self::stop_if_in_use`] before the step.
     pub(super) fn needs_check(&self) -> bool {
         self.is_applying()
             && !self.work.may_disrupt
@@ -114,16 +114,16 @@ impl<'a> Transaction<'a> {
     }
 
     /// Stops the change if its next step would disconnect links that were attached after the change was planned.
-    pub(super) fn check(&mut self, links: &Links) {
+    pub(super) fn stop_if_in_use(&mut self, links: &Links) {
         let op = self.next_step().filter(|_| self.needs_check());
-        if let Some(reason) = op.and_then(|op| self.in_use(op, links)) {
-            self.stop(Cause::InUse(reason));
+        if let Some(reason) = op.and_then(|op| self.in_use_reason(op, links)) {
+            self.stop(StopCause::InUse(reason));
         }
     }
 
-    fn in_use(&self, op: &LinkOp, links: &Links) -> Option<String> {
+    fn in_use_reason(&self, op: &LinkOp, links: &Links) -> Option<String> {
         let users: Vec<String> =
-            links_losing_frames(op, links, &self.work.ops).into_iter().collect();
+            disconnected_links(op, links, &self.work.ops).into_iter().collect();
         (!users.is_empty()).then(|| {
             format!(
                 "{}: links were attached after the plan was made: {}",
@@ -139,10 +139,10 @@ impl<'a> Transaction<'a> {
 
     /// Returns true if the change was stopped.
     pub(super) const fn is_stopped(&self) -> bool {
-        self.cause().is_some()
+        self.stop_cause().is_some()
     }
 
-    const fn cause(&self) -> Option<&Cause> {
+    const fn stop_cause(&self) -> Option<&StopCause> {
         match &self.phase {
             Phase::Applying { .. } | Phase::TrialSucceeded { .. } => None,
             Phase::Stopped { cause, .. }
@@ -152,18 +152,21 @@ impl<'a> Transaction<'a> {
     }
 
     /// Returns true if the rollback began, even if the kernel refused a rollback step.
-    const fn rolls_back(&self) -> bool {
+    const fn is_rolling_back(&self) -> bool {
         matches!(self.phase, Phase::RollingBack { .. } | Phase::RollbackRefused { .. })
     }
 
     /// Returns true if a trial of the change began and failed, so that it was rolled back.
-    pub(super) const fn trial_rolled_back(&self) -> bool {
-        matches!(self.cause(), Some(Cause::Failed(Failure::Trial(TrialError::RollbackResult(_)))))
+    pub(super) const fn was_trial_rolled_back(&self) -> bool {
+        matches!(
+            self.stop_cause(),
+            Some(StopCause::Failed(StepOrTrialError::Trial(TrialError::RollbackResult(_))))
+        )
     }
 
     /// Stops the change, and begins the rollback if an applied step removed something and the change has rollback
     /// steps.
-    fn stop(&mut self, cause: Cause) {
+    fn stop(&mut self, cause: StopCause) {
         let Phase::Applying { next: applied } = self.phase else { return };
         let mut done = self.work.ops.iter().take(applied);
         self.phase = if done.any(LinkOp::may_disconnect_links) && !self.work.rollback_ops.is_empty()
@@ -174,7 +177,7 @@ impl<'a> Transaction<'a> {
         };
     }
 
-    fn refuse_rollback(&mut self) {
+    fn stop_rollback(&mut self) {
         let phase = std::mem::replace(&mut self.phase, Phase::Applying { next: 0 });
         self.phase = match phase {
             Phase::RollingBack { cause, applied, next } => {
@@ -188,15 +191,15 @@ impl<'a> Transaction<'a> {
     pub(super) fn run_trial(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
         if !self.work.may_disrupt {
             let links = kernel.links()?;
-            let reason = self.work.ops.iter().find_map(|op| self.in_use(op, &links));
+            let reason = self.work.ops.iter().find_map(|op| self.in_use_reason(op, &links));
             if let Some(reason) = reason {
-                self.phase = Phase::Stopped { cause: Cause::InUse(reason), applied: 0 };
+                self.phase = Phase::Stopped { cause: StopCause::InUse(reason), applied: 0 };
                 return Ok(());
             }
         }
         self.phase = match kernel.run_trial(self.work) {
             Ok(message) => Phase::TrialSucceeded { message },
-            Err(error) => Phase::Stopped { cause: Cause::Failed(error.into()), applied: 0 },
+            Err(error) => Phase::Stopped { cause: StopCause::Failed(error.into()), applied: 0 },
         };
         Ok(())
     }
@@ -204,7 +207,7 @@ impl<'a> Transaction<'a> {
     /// Returns the applied steps that create links or set their properties, the last first, so that ports are set up
     /// before their bridges. A bridge that is up without a port has no carrier, and the kernel stops and starts it
     /// again when a port is added.
-    pub(super) fn created_links(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
+    pub(super) fn created_link_ops(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
         let (done, restored) = match self.phase {
             Phase::Applying { next } => (next, 0),
             Phase::TrialSucceeded { .. } => (self.work.ops.len(), 0),
@@ -220,7 +223,7 @@ impl<'a> Transaction<'a> {
     /// Records that a link of the change could not be set up.
     pub(super) fn record_set_up_failure(&mut self, error: StepError) {
         if let Phase::Applying { next: applied } = self.phase {
-            self.phase = Phase::Stopped { cause: Cause::Failed(error.into()), applied };
+            self.phase = Phase::Stopped { cause: StopCause::Failed(error.into()), applied };
         }
     }
 
@@ -239,25 +242,27 @@ impl<'a> Transaction<'a> {
             ops.iter().filter(is_verified).find_map(|op| Some((op, verify_step(op, links).err()?)))
         };
         let rollback_note = || match find_mismatch(&self.work.rollback_ops) {
-            _ if !self.rolls_back() => String::new(),
+            _ if !self.is_rolling_back() => String::new(),
             None => "; the previous links were restored".to_owned(),
             Some((_, mismatch)) => {
                 format!("; and the previous links could not be restored: {mismatch}")
             }
         };
-        match (self.cause(), find_mismatch(&self.work.ops)) {
+        match (self.stop_cause(), find_mismatch(&self.work.ops)) {
             (None, None) => ApplyResult::Done(match &self.phase {
                 Phase::TrialSucceeded { message } => message.clone(),
                 _ => None,
             }),
-            (Some(Cause::InUse(reason)), _) => {
+            (Some(StopCause::InUse(reason)), _) => {
                 ApplyResult::Blocked(format!("{reason}{}", rollback_note()))
             }
-            (Some(Cause::Failed(error)), Some((LinkOp::AddVlans { port, vlans }, _)))
-                if !self.rolls_back() =>
+            (Some(StopCause::Failed(error)), Some((LinkOp::AddVlans { port, vlans }, _)))
+                if !self.is_rolling_back() =>
             {
-                let now =
-                    links.by_name(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
+                let now = links
+                    .find_by_name(port)
+                    .and_then(|link| link.vlans.clone())
+                    .unwrap_or_default();
                 let missing = vlans.difference(&now.all);
                 let carried = vlans.len() - missing.len();
                 if carried == 0 {
@@ -268,7 +273,7 @@ impl<'a> Transaction<'a> {
                     vlans.len()
                 ))
             }
-            (Some(Cause::Failed(error)), _) => {
+            (Some(StopCause::Failed(error)), _) => {
                 ApplyResult::Failed(format!("{error}{}", rollback_note()))
             }
             (None, Some((_, mismatch))) => ApplyResult::Failed(format!(

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{RollbackResult, TrialError, TrialFailure, TrialNotStarted};
 use super::guard;
-pub use super::guard::COMMAND as GUARD;
+pub use super::guard::GUARD_COMMAND as GUARD;
 use super::messages;
 use super::steps::apply_steps;
 use crate::apply::context::ApplyContext;
@@ -28,15 +28,15 @@ use crate::netlink::{ChangeMode, Netlink};
 use crate::plan::network::LinkWork;
 use crate::state_folder::save_ledger;
 use berth_host_facts::ledger::Ledger;
-use berth_host_facts::links::{Gateway, default_gateways, observe_live, read_link_indexes};
+use berth_host_facts::links::{Gateway, observe_live, read_default_gateways, read_link_indexes};
 use berth_host_facts::root::{ReadError, Root};
 
 /// Path of the note about the change that is on trial.
-pub const FILE: &str = "var/lib/berth/trial.json";
+pub const NOTE_FILE: &str = "var/lib/berth/trial.json";
 
 /// Time limit for an answer of a gateway after the change. A switch port with the spanning tree protocol forwards no
 /// frames for 30 s (15 s of listening and 15 s of learning).
-const DEADLINE: Duration = Duration::from_secs(35);
+const GATEWAY_TIMEOUT: Duration = Duration::from_secs(35);
 /// Time limit, before the change, for an answer of a gateway and for a connection to the API server.
 const PRECHECK_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time limit for a connection to the API server.
@@ -48,7 +48,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Note about a change that is on trial, with all that its rollback needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Note {
+struct TrialNote {
     #[serde(rename = "bootID")]
     boot_id: String,
     network: String,
@@ -65,15 +65,15 @@ struct Note {
 ///
 /// # Errors
 /// If the change was not applied, or its rollback began.
-pub(super) fn run(
+pub(super) fn run_trial(
     context: &ApplyContext,
     netlink: &mut Netlink,
     work: &LinkWork,
 ) -> Result<String, TrialError> {
     let Some((port, bridge)) = work.joined_uplink() else {
-        return Err(TrialNotStarted::NoJoin.into());
+        return Err(TrialNotStarted::NoPortAdded.into());
     };
-    let gateways = default_gateways(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
+    let gateways = read_default_gateways(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
     let reachable_gateways = reachable_gateways(context, netlink, &gateways, PRECHECK_TIMEOUT)
         .map_err(TrialNotStarted::Netlink)?;
     if reachable_gateways.is_empty() {
@@ -81,21 +81,22 @@ pub(super) fn run(
     }
     let servers = (context.api_servers)();
     let has_server = can_connect(context, &servers, PRECHECK_TIMEOUT);
-    let uptime = settings::uptime(context.root).ok_or(TrialNotStarted::Uptime)?;
+    let uptime = settings::uptime(context.root).ok_or(TrialNotStarted::UnknownUptime)?;
     let numbers = read_link_indexes(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
-    let note = Note {
+    let note = TrialNote {
         boot_id: context.boot_id.to_owned(),
         network: work.network.clone(),
         settings: work.settings.clone().unwrap_or_default(),
         port: port.clone(),
         bridge: bridge.clone(),
-        deadline: uptime + (DEADLINE + PRECHECK_TIMEOUT + GUARD_GRACE_PERIOD).as_secs() * 100,
+        deadline: uptime
+            + (GATEWAY_TIMEOUT + PRECHECK_TIMEOUT + GUARD_GRACE_PERIOD).as_secs() * 100,
     };
     let text = serde_json::to_string_pretty(&note).unwrap_or_default() + "\n";
-    context.root.replace(FILE, text.as_bytes()).map_err(TrialNotStarted::NoteNotWritten)?;
+    context.root.replace(NOTE_FILE, text.as_bytes()).map_err(TrialNotStarted::NoteNotWritten)?;
     // If no guard process can be started, only the note remains: the next start of the agent then rolls back the
     // change.
-    let guard = guard::start(context, note.deadline);
+    let guard = guard::start_guard(context, note.deadline);
     tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "started a trial");
     let mut result = Ok(());
     for op in &work.ops {
@@ -110,7 +111,7 @@ pub(super) fn run(
     let changed = Instant::now();
     let result = result.and_then(|()| wait_until_reachable(context, netlink, &reachable_gateways));
     let result = result.and_then(|()| {
-        let limit = DEADLINE.saturating_sub(changed.elapsed()).max(PRECHECK_TIMEOUT);
+        let limit = GATEWAY_TIMEOUT.saturating_sub(changed.elapsed()).max(PRECHECK_TIMEOUT);
         if !has_server || can_connect(context, &servers, limit) {
             return Ok(());
         }
@@ -118,17 +119,17 @@ pub(super) fn run(
     });
     if let Err(cause) = result {
         let cause = Box::new(cause);
-        if let Err(source) = undo_trial(netlink, &note) {
+        if let Err(source) = roll_back_trial(netlink, &note) {
             return Err(RollbackResult::RollbackFailed { cause, source }.into());
         }
         let answers = wait_until_reachable(context, netlink, &reachable_gateways).is_ok();
-        drop(context.root.remove(FILE));
-        return Err(RollbackResult::Done { cause, port: port.clone(), answers, guard }.into());
+        drop(context.root.remove(NOTE_FILE));
+        return Err(RollbackResult::RolledBack { cause, port: port.clone(), answers, guard }.into());
     }
     // If the note cannot be removed, a guard or the next start of the agent would roll back the change later. So it is
     // rolled back now.
-    if let Err(source) = context.root.remove(FILE) {
-        let undone = undo_trial(netlink, &note);
+    if let Err(source) = context.root.remove(NOTE_FILE) {
+        let undone = roll_back_trial(netlink, &note);
         return Err(RollbackResult::NoteNotRemoved { source, port: port.clone(), undone }.into());
     }
     Ok(format!("the gateway answers ({guard})"))
@@ -140,16 +141,17 @@ pub(super) fn run(
 /// # Errors
 /// If the note or the boot ID cannot be read, the change cannot be rolled back, or a file of the state folder cannot be
 /// written. Then the note stays, and no other change may be applied.
-pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> {
-    let text = match root.read_large(FILE) {
+pub fn roll_back_unfinished_trial(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> {
+    let text = match root.read_large(NOTE_FILE) {
         Err(error) if error.is_not_found() => return Ok(None),
         read => read?,
     };
     let malformed = |message: String| ReadError {
-        path: FILE.to_owned(),
+        path: NOTE_FILE.to_owned(),
         problem: berth_host_facts::root::ReadProblem::Malformed(message),
     };
-    let note: Note = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+    let note: TrialNote =
+        serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
     // Without both boot IDs it is unknown whether the change is still in place.
     if boot_id.is_empty() || note.boot_id.is_empty() {
         return Err(malformed(format!(
@@ -165,7 +167,7 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
     // A reboot undoes all changes of links.
     let mut message = None;
     if note.boot_id == boot_id {
-        let done = Netlink::open().and_then(|mut netlink| undo_trial(&mut netlink, &note));
+        let done = Netlink::open().and_then(|mut netlink| roll_back_trial(&mut netlink, &note));
         done.map_err(|error| {
             malformed(format!("{} is on trial and cannot be rolled back: {error}", note.port))
         })?;
@@ -173,57 +175,61 @@ pub fn recover(root: &Root, boot_id: &str) -> Result<Option<String>, ReadError> 
             format!("{} was on trial when berth-agent exited, and was rolled back", note.port);
         let mut ledger = Ledger::read(root, Some(boot_id))?;
         let record = ledger.networks.entry(note.network).or_default();
-        record.trial = Some((note.settings, reason.clone()));
+        record.failed_trial = Some((note.settings, reason.clone()));
         save_ledger(&ledger, root, boot_id).map_err(|error| malformed(error.to_string()))?;
         message = Some(reason);
     }
-    root.remove(FILE).map_err(|error| malformed(error.to_string()))?;
+    root.remove(NOTE_FILE).map_err(|error| malformed(error.to_string()))?;
     Ok(message)
 }
 
 /// Main function of the guard process: waits while the agent's process runs the trial, and rolls back the change if the
 /// note still exists at the deadline.
-pub fn guard_main(root: &Root) {
-    let Ok(text) = root.read_large(FILE) else { return };
-    let Ok(note) = serde_json::from_str::<Note>(&text) else { return };
+pub fn run_guard(root: &Root) {
+    let Ok(text) = root.read_large(NOTE_FILE) else { return };
+    let Ok(note) = serde_json::from_str::<TrialNote>(&text) else { return };
     while settings::uptime(root).is_some_and(|now| now < note.deadline) {
         std::thread::sleep(Duration::from_millis(500));
         // The trial has ended, or the file has the note of another trial.
-        if root.read_large(FILE).ok().as_deref() != Some(&text) {
+        if root.read_large(NOTE_FILE).ok().as_deref() != Some(&text) {
             return;
         }
     }
     // The note stays, so that the next start of the agent records the trial.
-    drop(Netlink::open().and_then(|mut netlink| undo_trial(&mut netlink, &note)));
+    drop(Netlink::open().and_then(|mut netlink| roll_back_trial(&mut netlink, &note)));
 }
 
-fn undo_trial(netlink: &mut Netlink, note: &Note) -> io::Result<()> {
+fn roll_back_trial(netlink: &mut Netlink, note: &TrialNote) -> io::Result<()> {
     let links = observe_live()?;
-    let still_attached =
-        links.by_name(&note.port).is_some_and(|port| port.master.as_ref() == Some(&note.bridge));
+    let still_attached = links
+        .find_by_name(&note.port)
+        .is_some_and(|port| port.master.as_ref() == Some(&note.bridge));
     if !still_attached {
         return Ok(());
     }
     let leave =
         messages::set_master_message(&note.port, None, &read_link_indexes(&mut netlink.reader)?)
             .map_err(io::Error::other)?;
-    netlink.change_one(leave.0, leave.1)?.map_err(io::Error::other)
+    netlink.send_change(leave.0, leave.1)?.map_err(io::Error::other)
 }
 
-/// Waits until all gateways answer, for [`DEADLINE`] at most. Returns an error if a gateway does not answer.
+/// Waits until all gateways answer, for [`GATEWAY_TIMEOUT`] at most. Returns an error if a gateway does not answer.
 fn wait_until_reachable(
     context: &ApplyContext,
     netlink: &mut Netlink,
     gateways: &[Gateway],
 ) -> Result<(), TrialFailure> {
-    let reachable =
-        reachable_gateways(context, netlink, gateways, DEADLINE).map_err(TrialFailure::Netlink)?;
+    let reachable = reachable_gateways(context, netlink, gateways, GATEWAY_TIMEOUT)
+        .map_err(TrialFailure::Netlink)?;
     let unreachable_gateways: Vec<Gateway> =
         gateways.iter().filter(|gateway| !reachable.contains(gateway)).cloned().collect();
     if unreachable_gateways.is_empty() {
         return Ok(());
     }
-    Err(TrialFailure::Gateways { gateways: unreachable_gateways, seconds: DEADLINE.as_secs() })
+    Err(TrialFailure::Gateways {
+        gateways: unreachable_gateways,
+        seconds: GATEWAY_TIMEOUT.as_secs(),
+    })
 }
 
 /// Returns true if the API server accepts a connection on one of its addresses within the time
@@ -265,7 +271,7 @@ fn reachable_gateways(
             .cloned()
             .collect::<Vec<_>>()
         {
-            let (state, hardware) = neighbour(netlink, &gateway)?;
+            let (state, hardware) = read_neighbour(netlink, &gateway)?;
             let already_probed = probed.contains(&gateway);
             match state {
                 Some(NeighbourState::Reachable) if already_probed => answered.push(gateway),
@@ -290,8 +296,8 @@ fn send_neighbour_request(
     hardware: Option<Vec<u8>>,
 ) -> io::Result<()> {
     let mut message = NeighbourMessage::default();
-    message.header.family = messages::family(gateway.address);
-    message.header.ifindex = gateway.link;
+    message.header.family = messages::address_family(gateway.address);
+    message.header.ifindex = gateway.link_index;
     message
         .attributes
         .push(NeighbourAttribute::Destination(messages::neighbour_address(gateway.address)));
@@ -304,20 +310,20 @@ fn send_neighbour_request(
     }
     // The kernel refuses this message if the link is down or has no neighbour discovery; the gateway does not answer
     // then either.
-    netlink.change_one(ChangeMode::Append, Message::NewNeighbour(message)).map(drop)
+    netlink.send_change(ChangeMode::Append, Message::NewNeighbour(message)).map(drop)
 }
 
-fn neighbour(
+fn read_neighbour(
     netlink: &mut Netlink,
     gateway: &Gateway,
 ) -> io::Result<(Option<NeighbourState>, Option<Vec<u8>>)> {
     let mut request = NeighbourMessage::default();
-    request.header.family = messages::family(gateway.address);
+    request.header.family = messages::address_family(gateway.address);
     let destination = NeighbourAttribute::Destination(messages::neighbour_address(gateway.address));
     let known = netlink.reader.dump(&Message::GetNeighbour(request), |answer| {
         let Message::NewNeighbour(entry) = answer else { return None };
         let is_gateway_entry =
-            entry.header.ifindex == gateway.link && entry.attributes.contains(&destination);
+            entry.header.ifindex == gateway.link_index && entry.attributes.contains(&destination);
         let hardware = entry.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::LinkLayerAddress(address) => Some(address.clone()),
             _ => None,
@@ -336,13 +342,13 @@ mod tests {
 
     #[test]
     fn one_reachable_server_address_is_sufficient() {
-        let root = Root::live().unwrap();
+        let root = Root::open_live().unwrap();
         let context = ApplyContext::new(&root, "", &|| {});
         let [here, gone] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let closed = gone.local_addr().unwrap();
         drop(gone);
         assert!(can_connect(&context, &[closed, here.local_addr().unwrap()], POLL_INTERVAL));
         assert!(!can_connect(&context, &[closed], POLL_INTERVAL * 2));
-        assert!(!can_connect(&context, &[], DEADLINE), "no server, no wait");
+        assert!(!can_connect(&context, &[], GATEWAY_TIMEOUT), "no server, no wait");
     }
 }

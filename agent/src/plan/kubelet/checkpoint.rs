@@ -9,7 +9,7 @@ use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::ChangeId;
 use crate::plan::input::Input;
 use berth_host_facts::HostFacts;
-use berth_host_facts::kubelet::checkpoints::{cpu_state_fault, memory_state_fault};
+use berth_host_facts::kubelet::checkpoints::{find_cpu_state_error, find_memory_state_error};
 use berth_host_facts::kubelet::{KubeletConfig, RunningConfig};
 
 /// Returns the checkpoints that a kubelet with this configuration would refuse, each with the
@@ -20,9 +20,9 @@ pub(super) fn refused_checkpoints(
 ) -> Vec<(&'static str, String)> {
     let kubelet = &facts.kubelet;
     let cpu = kubelet.cpu_state.as_ref();
-    let cpu = cpu.and_then(|state| cpu_state_fault(state, config, &facts.topology.online));
+    let cpu = cpu.and_then(|state| find_cpu_state_error(state, config, &facts.topology.online));
     let memory = kubelet.memory_state.as_ref();
-    let memory = memory.and_then(|state| memory_state_fault(state, config, &facts.zones));
+    let memory = memory.and_then(|state| find_memory_state_error(state, config, &facts.zones));
     let all = [("cpu_manager_state", cpu), ("memory_manager_state", memory)];
     all.into_iter().filter_map(|(name, reason)| Some((name, reason?))).collect()
 }
@@ -38,10 +38,10 @@ pub(crate) enum PoolClaim {
     Unclaimed,
     /// The kubelet has counted this number of pages, but it is stopped and its node is drained. Any number is
     /// possible after this checkpoint is removed.
-    Removable(Option<u64>, String),
+    RemovableCheckpoint(Option<u64>, String),
     /// The kubelet has counted this number of pages (`None` if it is unknown). Any other number is
     /// blocked until the steps in the text are done.
-    Fixed(Option<u64>, String),
+    FixedPageCount(Option<u64>, String),
 }
 
 /// Returns the claim of the kubelet's Memory Manager on a pool.
@@ -65,16 +65,16 @@ pub(crate) fn memory_manager_claim(input: Input, zone: u32, size: PageSize) -> P
     let table = table.and_then(|zone| zone.memory_map.get(&size.resource_name()));
     let pages = table.map(|table| table.total / size.bytes());
     let Some(precondition) = input.stop_precondition() else {
-        return PoolClaim::Removable(pages, file);
+        return PoolClaim::RemovableCheckpoint(pages, file);
     };
     let number = pages.map_or_else(|| "the".to_owned(), |pages| pages.to_string());
-    let (node, unit) = (input.facts.node_name().unwrap_or("NODE"), &kubelet.unit);
+    let (node, unit) = (input.facts.node_name().unwrap_or("NODE"), &kubelet.systemd_unit);
     let reason = format!(
         "the kubelet's Memory Manager has recorded {number} pages of this zone in {file}, and does not start if the \
          number differs; {precondition}. Steps: kubectl drain {node} --ignore-daemonsets --delete-emptydir-data; systemctl \
          stop {unit}; rm -f {file}; wait until the number of pages has changed; systemctl start {unit}; kubectl uncordon {node}"
     );
-    PoolClaim::Fixed(pages, reason)
+    PoolClaim::FixedPageCount(pages, reason)
 }
 
 /// Returns the removal of a checkpoint whose page numbers differ from the actual and the desired

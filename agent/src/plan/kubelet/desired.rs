@@ -14,12 +14,16 @@ const MAX_ZONES: usize = 8;
 
 /// Returns the configuration with the fields that the reservation needs; all other fields are
 /// unchanged.
-pub(super) fn desired(input: Input, config: &KubeletConfig, reserved: &CpuSet) -> KubeletConfig {
+pub(super) fn desired_config(
+    input: Input,
+    config: &KubeletConfig,
+    reserved: &CpuSet,
+) -> KubeletConfig {
     let facts = input.facts;
     let mut desired = config.clone();
     "static".clone_into(&mut desired.cpu_manager_policy);
     desired.reserved_system_cpus = Some(reserved.clone());
-    if facts.topology.threads_per_core() > 1 {
+    if facts.topology.max_threads_per_core() > 1 {
         // VMs get whole cores, so that two tenants never share the threads of a core.
         desired.cpu_manager_policy_options.insert("full-pcpus-only".to_owned(), "true".to_owned());
     }
@@ -72,7 +76,7 @@ fn distribute_memory(
 }
 
 /// Returns the fields that Berth manages, in YAML.
-pub(super) fn render(config: &KubeletConfig) -> String {
+pub(super) fn render_config(config: &KubeletConfig) -> String {
     let mut text = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncpuManagerPolicy: {}\n",
         config.cpu_manager_policy

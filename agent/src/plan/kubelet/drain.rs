@@ -9,7 +9,7 @@ use berth_host_facts::HostFacts;
 #[must_use]
 pub(crate) fn restart_procedure(facts: &HostFacts, files: &[String]) -> String {
     let node = facts.node_name().unwrap_or("NODE");
-    let (unit, files) = (&facts.kubelet.unit, files.join(" "));
+    let (unit, files) = (&facts.kubelet.systemd_unit, files.join(" "));
     format!(
         "kubectl drain {node} --ignore-daemonsets --delete-emptydir-data; on the host: systemctl stop {unit} && \
          rm -f {files} && systemctl start {unit}; then: kubectl uncordon {node}"
@@ -20,7 +20,7 @@ impl Input<'_> {
     /// Returns the steps that are necessary before a change that removes checkpoints; `None` if no kubelet runs
     /// and the node is drained.
     pub(super) fn stop_precondition(self) -> Option<String> {
-        let unit = &self.facts.kubelet.unit;
+        let unit = &self.facts.kubelet.systemd_unit;
         if let Some(reason) = self.settings.pods.not_drained_reason() {
             return Some(format!(
                 "waits until the node is drained and its kubelet stopped: {reason}"

@@ -12,17 +12,21 @@ use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::{ChangeId, DropInState};
 use crate::plan::input::Input;
 use berth_host_facts::kubelet::KubeletFacts;
-use berth_host_facts::kubelet::config_diff::Difference;
+use berth_host_facts::kubelet::config_diff::FieldDifference;
 use berth_host_facts::kubelet::drop_in::{ACTIVE_FILE_NAME, STAGED_FILE_NAME};
 
 /// First lines of the drop-in. A file that begins differently does not belong to Berth.
-pub const HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
+pub const DROP_IN_HEADER: &str = "# Made by berth-agent; changes are overwritten. ";
 
 /// Effect of a change that makes the drop-in active, or removes an active drop-in.
-const WITH_CHECKPOINTS: &str =
+const CHECKPOINTS_REMOVED_EFFECT: &str =
     "the kubelet's checkpoints are removed too; takes effect when you start the kubelet";
 
-pub(super) fn stage(input: Input, differences: &[Difference], configuration: &str) -> Vec<Change> {
+pub(super) fn plan_drop_in(
+    input: Input,
+    differences: &[FieldDifference],
+    configuration: &str,
+) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;
     let Some(folder) = &kubelet.config_dir else {
         if differences.is_empty() {
@@ -40,13 +44,16 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
     };
     let (active, staged) =
         (format!("{folder}/{ACTIVE_FILE_NAME}"), format!("{folder}/{STAGED_FILE_NAME}"));
-    let text = format!("{HEADER}Takes effect when the kubelet starts.\n{configuration}");
-    let is_active = kubelet.drop_in.as_ref().is_some_and(|found| *found == text);
+    let text = format!("{DROP_IN_HEADER}Takes effect when the kubelet starts.\n{configuration}");
+    let is_active = kubelet.active_drop_in.as_ref().is_some_and(|found| *found == text);
     let blocked = blocking_reason(kubelet, differences, &active, &staged);
     if is_active {
-        return deactivate_if_refused(input, active, staged).into_iter().collect();
+        return plan_refused_checkpoints(input, active, staged).into_iter().collect();
     }
-    if differences.is_empty() && kubelet.drop_in.is_none() && kubelet.staged_drop_in.is_none() {
+    if differences.is_empty()
+        && kubelet.active_drop_in.is_none()
+        && kubelet.staged_drop_in.is_none()
+    {
         return Vec::new();
     }
     let mut changes = Vec::new();
@@ -68,7 +75,7 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
     let mut activate =
         drop_in_change(DropInState::Staged, DropInState::Active, ChangeReason::Spec, action)
             .blocked_by(blocked);
-    activate.effect = WITH_CHECKPOINTS.to_owned();
+    activate.effect = CHECKPOINTS_REMOVED_EFFECT.to_owned();
     activate.disruption = Disruption::High;
     changes.push(activate);
     changes
@@ -77,14 +84,14 @@ pub(super) fn stage(input: Input, differences: &[Difference], configuration: &st
 /// Returns the reason why Berth must not write or activate its drop-in.
 fn blocking_reason(
     kubelet: &KubeletFacts,
-    differences: &[Difference],
+    differences: &[FieldDifference],
     active: &str,
     staged: &str,
 ) -> Option<String> {
-    let not_ours = [&kubelet.drop_in, &kubelet.staged_drop_in]
+    let not_ours = [&kubelet.active_drop_in, &kubelet.staged_drop_in]
         .into_iter()
         .flatten()
-        .any(|found| !found.starts_with(HEADER));
+        .any(|found| !found.starts_with(DROP_IN_HEADER));
     if not_ours {
         return Some(format!(
             "{active} or {staged} exists and was not created by Berth; remove it"
@@ -93,7 +100,7 @@ fn blocking_reason(
     let fixed: Vec<&str> = differences
         .iter()
         .map(|difference| difference.field)
-        .filter(|field| kubelet.set_by_flags.contains(field))
+        .filter(|field| kubelet.fields_set_by_flags.contains(field))
         .collect();
     (!fixed.is_empty()).then(|| {
         format!(
@@ -109,7 +116,7 @@ fn blocking_reason(
 /// Such checkpoints were written by a kubelet that had not read the drop-in: the kubelet was still running, a kubelet
 /// was started before the drop-in was active, or an operator renamed the file. Other faults of the checkpoints (a CPU
 /// that is offline, memory that differs after a reboot) would remain if the drop-in were deactivated.
-fn deactivate_if_refused(input: Input, active: String, staged: String) -> Option<Change> {
+fn plan_refused_checkpoints(input: Input, active: String, staged: String) -> Option<Change> {
     let kubelet = &input.facts.kubelet;
     let config_without_drop_in = kubelet.config_without_drop_in.as_ref()?;
     let refused_without_drop_in = refused_checkpoints(input.facts, config_without_drop_in);
@@ -142,12 +149,12 @@ fn deactivate_if_refused(input: Input, active: String, staged: String) -> Option
 
 /// Returns the removal of the drop-ins that Berth created, if the spec no longer requests them. An active drop-in is
 /// removed only from a drained node with a stopped kubelet, because the policy changes with it.
-pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
+pub(super) fn plan_drop_in_removal(input: Input) -> Vec<Change> {
     let kubelet = &input.facts.kubelet;
     let mut changes = Vec::new();
     let files = &input.facts.ledger.files;
     for file in files.iter().filter(|file| file.ends_with(STAGED_FILE_NAME)) {
-        if kubelet.staged_drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
+        if kubelet.staged_drop_in.as_ref().is_some_and(|text| text.starts_with(DROP_IN_HEADER)) {
             changes.push(drop_in_change(
                 DropInState::Staged,
                 DropInState::Absent,
@@ -157,7 +164,7 @@ pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
         }
     }
     for file in files.iter().filter(|file| file.ends_with(ACTIVE_FILE_NAME)) {
-        if kubelet.drop_in.as_ref().is_some_and(|text| text.starts_with(HEADER)) {
+        if kubelet.active_drop_in.as_ref().is_some_and(|text| text.starts_with(DROP_IN_HEADER)) {
             let mut remove = checkpoint_paths(kubelet);
             remove.push(file.clone());
             let mut change = drop_in_change(
@@ -166,7 +173,7 @@ pub(super) fn remove_drop_in(input: Input) -> Vec<Change> {
                 ChangeReason::Restore,
                 KubeletAction::Remove(remove),
             );
-            change.effect = WITH_CHECKPOINTS.to_owned();
+            change.effect = CHECKPOINTS_REMOVED_EFFECT.to_owned();
             changes.push(change.blocked_by(input.stop_precondition()));
         }
     }

@@ -26,15 +26,15 @@ use super::target::Targets;
 use crate::manifest::{Fault, Part};
 pub use action::KubeletAction;
 pub use advice::Advice;
-use advice::steps;
-pub use berth_host_facts::kubelet::config_diff::Difference;
-use berth_host_facts::kubelet::config_diff::differences;
+use advice::advice_steps;
+pub use berth_host_facts::kubelet::config_diff::FieldDifference;
+use berth_host_facts::kubelet::config_diff::find_differences;
 pub(super) use checkpoint::{PoolClaim, memory_manager_claim, remove_checkpoint};
-use desired::{desired, render};
+use desired::{desired_config, render_config};
 pub(crate) use drain::restart_procedure;
-pub use drop_in::HEADER;
-use drop_in::{remove_drop_in, stage};
-pub(crate) use next_start::restart_needed;
+pub use drop_in::DROP_IN_HEADER;
+use drop_in::{plan_drop_in, plan_drop_in_removal};
+pub(crate) use next_start::restart_reason;
 pub use next_start::{NextStartFailure, next_start_failure};
 
 pub(super) fn plan(
@@ -55,24 +55,24 @@ pub(super) fn plan(
             let message = "requires spec.cpu.reserved, the CPUs that the kubelet reserves";
             targets.faults.push(Fault::new("spec.cpu.kubelet", format!("{mode:?}"), message));
         }
-        return (remove_drop_in(input), None);
+        return (plan_drop_in_removal(input), None);
     };
     let Some(config) = &kubelet.config else {
-        let reason = kubelet.config_fault.as_ref().map_or("not found", |(_, why)| why.as_str());
+        let reason = kubelet.config_error.as_ref().map_or("not found", |(_, why)| why.as_str());
         targets.notes.push(format!(
             "no advice for the kubelet, because its configuration is unknown: {reason}"
         ));
         return (Vec::new(), None);
     };
-    let desired = desired(input, config, reserved);
-    let differences = differences(config, &desired);
-    let configuration = render(&desired);
+    let desired = desired_config(input, config, reserved);
+    let differences = find_differences(config, &desired);
+    let configuration = render_config(&desired);
     let changes = match mode {
-        KubeletMode::Stage => stage(input, &differences, &configuration),
-        _ => remove_drop_in(input),
+        KubeletMode::Stage => plan_drop_in(input, &differences, &configuration),
+        _ => plan_drop_in_removal(input),
     };
     let advice = (!differences.is_empty()).then(|| Advice {
-        steps: steps(input, mode, &desired),
+        steps: advice_steps(input, mode, &desired),
         differences,
         configuration,
     });

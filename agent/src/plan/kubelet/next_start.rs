@@ -26,7 +26,7 @@ impl fmt::Display for NextStartFailure {
 /// all of them.
 #[must_use]
 pub fn next_start_failure(facts: &HostFacts) -> Option<NextStartFailure> {
-    let config = facts.kubelet.config.as_ref().filter(|config| config.invalid.is_empty())?;
+    let config = facts.kubelet.config.as_ref().filter(|config| config.invalid_fields.is_empty())?;
     let (names, reasons): (Vec<&str>, Vec<String>) =
         refused_checkpoints(facts, config).into_iter().unzip();
     if names.is_empty() {
@@ -39,15 +39,15 @@ pub fn next_start_failure(facts: &HostFacts) -> Option<NextStartFailure> {
 
 /// Returns the reason and the steps if the kubelet must be restarted to read the huge pages or its
 /// configuration files; `None` if no restart is needed, or if the need is unknown.
-pub(crate) fn restart_needed(facts: &HostFacts) -> Option<String> {
+pub(crate) fn restart_reason(facts: &HostFacts) -> Option<String> {
     let kubelet = &facts.kubelet;
-    let started = kubelet.start.as_ref().map(|start| start.after_boot);
-    let changed = facts.ledger.hugepages_changed;
+    let started = kubelet.start_id.as_ref().map(|start| start.after_boot);
+    let changed = facts.ledger.hugepages_changed_at;
     let mut reasons = Vec::new();
     if started.zip(changed).is_some_and(|(started, changed)| started < changed) {
         reasons.push("huge pages have changed since the kubelet counted them".to_owned());
     }
-    let fields = kubelet.pending_restart();
+    let fields = kubelet.fields_pending_restart();
     if !fields.is_empty() {
         reasons.push(format!(
             "{} changed since the kubelet read its configuration",
@@ -60,7 +60,10 @@ pub(crate) fn restart_needed(facts: &HostFacts) -> Option<String> {
     let reasons = reasons.join("; ");
     Some(match next_start_failure(facts) {
         None => {
-            format!("kubelet restart needed: {reasons} (systemctl restart {})", kubelet.unit)
+            format!(
+                "kubelet restart needed: {reasons} (systemctl restart {})",
+                kubelet.systemd_unit
+            )
         }
         Some(refused) => format!("{reasons}; but {refused}"),
     })

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 use berth_api::infra_node::TenantNetworkSpec;
 
-use super::desired_network::Network;
+use super::desired_network::DesiredNetwork;
 use super::{read_network, read_tenant};
 use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
@@ -14,51 +14,52 @@ use crate::plan::input::Input;
 /// Networks of the spec.
 #[derive(Debug, Default)]
 pub(super) struct DesiredNetworks<'a> {
-    pub(super) networks: Vec<Network<'a>>,
+    pub(super) networks: Vec<DesiredNetwork<'a>>,
     pub(super) faults: Vec<Fault>,
     /// Networks that are not changed because of a fault, with the fault as text.
-    pub(super) frozen: BTreeMap<String, String>,
+    pub(super) frozen_networks: BTreeMap<String, String>,
 }
 
 /// Reads the networks and their tenants from the spec.
-pub(super) fn read<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
+pub(super) fn read_networks<'a>(input: Input<'a>) -> DesiredNetworks<'a> {
     let mut desired = DesiredNetworks::default();
     let mut names = BTreeSet::new();
     for spec in &input.spec.networks {
         let path = FieldPath::spec("networks").item(&spec.name);
         if !names.insert(&spec.name) {
-            desired.refuse(&spec.name, path.child("name").fault(&spec.name, "is not unique"));
+            desired
+                .freeze_network(&spec.name, path.child("name").fault(&spec.name, "is not unique"));
             desired.networks.retain(|network| network.name != spec.name);
             continue;
         }
-        match read_network::read(&input.facts.links, spec, &path, &desired.networks) {
+        match read_network::read_network(&input.facts.links, spec, &path, &desired.networks) {
             Ok(network) => desired.networks.push(network),
-            Err(fault) => desired.refuse(&spec.name, fault),
+            Err(fault) => desired.freeze_network(&spec.name, fault),
         }
     }
     let mut tenants = BTreeSet::new();
     for spec in &input.spec.tenant_networks {
         let is_duplicate = !tenants.insert(&spec.name);
         if let Err(fault) = desired.add_tenant(input, &names, spec, is_duplicate) {
-            desired.refuse(&spec.network, fault);
+            desired.freeze_network(&spec.network, fault);
         }
     }
-    let frozen = &desired.frozen;
+    let frozen = &desired.frozen_networks;
     desired.networks.retain(|network| !frozen.contains_key(network.name));
-    desired.refuse_shared_links();
-    desired.reject_duplicate_ids(input);
+    desired.freeze_networks_with_shared_links();
+    desired.freeze_networks_with_duplicate_ids(input);
     desired
 }
 
 impl<'a> DesiredNetworks<'a> {
     /// Returns true if a fault of the spec forbids changes of this network.
     pub(super) fn is_frozen(&self, input: Input, network: &str) -> bool {
-        self.frozen.contains_key(network) || input.unparsed.networks.contains(network)
+        self.frozen_networks.contains_key(network) || input.unparsed.networks.contains(network)
     }
 
     /// Records a fault, and freezes its network.
-    pub(super) fn refuse(&mut self, network: &str, fault: Fault) {
-        self.frozen.entry(network.to_owned()).or_insert_with(|| fault.to_string());
+    pub(super) fn freeze_network(&mut self, network: &str, fault: Fault) {
+        self.frozen_networks.entry(network.to_owned()).or_insert_with(|| fault.to_string());
         self.faults.push(fault);
     }
 
@@ -83,7 +84,9 @@ impl<'a> DesiredNetworks<'a> {
             // A misspelt network name must not remove the existing network of the tenant.
             for (network, record) in &input.facts.ledger.networks {
                 if record.tenants.values().any(|tenant| *tenant == spec.name) {
-                    self.frozen.entry(network.clone()).or_insert_with(|| fault.to_string());
+                    self.frozen_networks
+                        .entry(network.clone())
+                        .or_insert_with(|| fault.to_string());
                 }
             }
             return Err(fault);
@@ -91,13 +94,13 @@ impl<'a> DesiredNetworks<'a> {
         if is_duplicate {
             return Err(path.child("name").fault(&spec.name, "is not unique"));
         }
-        let tenant = read_tenant::read(network, spec, &path)?;
+        let tenant = read_tenant::read_tenant(network, spec, &path)?;
         network.tenants.push(tenant);
         Ok(())
     }
 
     /// Refuses two networks whose links would have the same name.
-    fn refuse_shared_links(&mut self) {
+    fn freeze_networks_with_shared_links(&mut self) {
         let mut owners: BTreeMap<LinkName, &str> = BTreeMap::new();
         let mut refused = Vec::new();
         for network in &self.networks {
@@ -116,7 +119,7 @@ impl<'a> DesiredNetworks<'a> {
         }
         for (network, fault) in refused {
             self.networks.retain(|other| other.name != network);
-            self.refuse(&network, fault);
+            self.freeze_network(&network, fault);
         }
     }
 }

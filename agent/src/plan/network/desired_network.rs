@@ -8,7 +8,7 @@ use berth_host_facts::links::Link;
 
 /// A host network without a fault on this host.
 #[derive(Debug, Clone)]
-pub(super) struct Network<'a> {
+pub(super) struct DesiredNetwork<'a> {
     pub(super) name: &'a str,
     pub(super) scenario: Scenario<'a>,
     /// The link by which frames leave the host; for Vxlan the link with the local address of the
@@ -21,13 +21,13 @@ pub(super) struct Network<'a> {
     pub(super) mtu: u32,
     /// Hardware addresses of the uplink and of the ports of a bond, from which the addresses of
     /// bridges are computed.
-    pub(super) seed: String,
-    pub(super) tenants: Vec<Tenant<'a>>,
+    pub(super) mac_seed: String,
+    pub(super) tenants: Vec<DesiredTenant<'a>>,
     /// True if links may be removed and created again while VMs are attached.
     pub(super) allow_disruption: bool,
 }
 
-impl Network<'_> {
+impl DesiredNetwork<'_> {
     /// Returns all links of the network: the shared bridge, and the links of the tenants.
     pub(super) fn links(&self) -> impl Iterator<Item = &DesiredLink> {
         let shared = self.scenario.shared_bridge().map(|bridge| &bridge.link);
@@ -37,16 +37,16 @@ impl Network<'_> {
 
 /// The layer 2 segment of a tenant on a network.
 #[derive(Debug, Clone)]
-pub(super) struct Tenant<'a> {
+pub(super) struct DesiredTenant<'a> {
     pub(super) name: &'a str,
     pub(super) segment: SegmentId,
     /// The links of this tenant only, in the order in which they are created.
     pub(super) links: Vec<DesiredLink>,
 }
 
-impl Tenant<'_> {
+impl DesiredTenant<'_> {
     /// Returns the VLAN id or the VNI.
-    pub(super) fn id(&self) -> u32 {
+    pub(super) fn segment_number(&self) -> u32 {
         self.segment.number()
     }
 }

@@ -8,7 +8,7 @@ use berth_api::{LinkName, MacAddress};
 use super::desired_link::{DesiredKind, DesiredLink};
 use super::difference::Difference;
 use super::mismatch::Mismatch;
-use super::names::{LINK_GROUP, owner};
+use super::names::{LINK_GROUP, link_owner};
 use super::op::LinkOp;
 use super::refusal::UnusableLink;
 use berth_host_facts::links::{Link, LinkKind, Links};
@@ -45,7 +45,7 @@ impl DesiredLink {
                 DesiredKind::Vxlan {
                     vni: tunnel.vni?,
                     port: tunnel.port?,
-                    local: tunnel.local?,
+                    local: tunnel.local_address?,
                     peers: Arc::new(tunnel.peers.clone()),
                 }
             }
@@ -65,7 +65,7 @@ impl DesiredLink {
 
     /// Returns true if the link differs in a property that cannot be changed, so that it must be
     /// created again.
-    pub(super) fn must_be_recreated(&self, link: &Link) -> bool {
+    pub(super) fn needs_recreation(&self, link: &Link) -> bool {
         let tunnel = || link.tunnel.clone().unwrap_or_default();
         link.kind != self.kind_of_link()
             || match &self.kind {
@@ -76,7 +76,9 @@ impl DesiredLink {
                 }
                 DesiredKind::Vxlan { vni, port, local, .. } => {
                     let now = tunnel();
-                    now.vni != Some(*vni) || now.port != Some(*port) || now.local != Some(*local)
+                    now.vni != Some(*vni)
+                        || now.port != Some(*port)
+                        || now.local_address != Some(*local)
                 }
             }
     }
@@ -86,14 +88,15 @@ impl DesiredLink {
 pub(super) fn unusable_link(link: &Link, desired: &DesiredLink) -> Option<UnusableLink> {
     let unfinished = link.group == Some(LINK_GROUP) && link.alias.is_none();
     if !link.is_created_by_berth() && !unfinished {
-        return Some(UnusableLink::Foreign(link.name.clone()));
+        return Some(UnusableLink::NotCreatedByBerth(link.name.clone()));
     }
     let is_bridge = matches!(desired.kind, DesiredKind::Bridge { .. });
-    (is_bridge && link.kind != LinkKind::Bridge).then(|| UnusableLink::NoBridge(link.name.clone()))
+    (is_bridge && link.kind != LinkKind::Bridge)
+        .then(|| UnusableLink::NotABridge(link.name.clone()))
 }
 
 /// Returns the properties of an existing link that differ from the desired properties and can be changed.
-pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference> {
+pub(super) fn find_differences(desired: &DesiredLink, link: &Link) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut compare = |property, observed: Option<String>, should_be: String| {
         // A property that the kernel does not report counts as equal.
@@ -104,7 +107,7 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
     let alias = Some(link.alias.clone().unwrap_or_default());
     compare("alias", alias, desired.alias.clone());
     compare("MTU", link.mtu.map(|mtu| mtu.to_string()), desired.mtu.to_string());
-    compare("state", link.up.map(up_or_down), up_or_down(true));
+    compare("state", link.is_up.map(up_or_down), up_or_down(true));
     compare("group", link.group.map(|group| group.to_string()), LINK_GROUP.to_string());
     let none = || "none".to_owned();
     if let Some(master) = &desired.master {
@@ -113,11 +116,11 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
     }
     compare(
         "IPv6",
-        link.ip_options.ipv6_disabled.map(|disabled| on_or_off(!disabled)),
+        link.ip_options.is_ipv6_disabled.map(|disabled| on_or_off(!disabled)),
         on_or_off(false),
     );
     // A kernel without IPv6 reports neither property.
-    if link.ip_options.ipv6_disabled != Some(true) {
+    if link.ip_options.is_ipv6_disabled != Some(true) {
         compare(
             "IPv6 addresses",
             link.ip_options.generates_ipv6_addresses.map(on_or_off),
@@ -146,8 +149,8 @@ pub(super) fn differences(desired: &DesiredLink, link: &Link) -> Vec<Difference>
             link.ip_options.rp_filter.filter(|value| *value == 0).map(|value| value.to_string());
         compare("rp_filter", filter, RP_FILTER_STRICT.to_string());
         let options = link.bridge.unwrap_or_default();
-        compare("STP", options.stp.map(on_or_off), on_or_off(*stp));
-        compare("snooping", options.mcast_snooping.map(on_or_off), on_or_off(false));
+        compare("STP", options.is_stp_enabled.map(on_or_off), on_or_off(*stp));
+        compare("snooping", options.is_mcast_snooping_enabled.map(on_or_off), on_or_off(false));
         let pvid = options.default_pvid.map(|id| id.to_string());
         compare("default VLAN", pvid, "0".to_owned());
         if *vlan_aware {
@@ -179,7 +182,7 @@ pub(super) fn create_link_ops(desired: &DesiredLink) -> Vec<LinkOp> {
 
 /// Returns the steps that set the desired properties of an existing link of Berth, or create the link again.
 pub(super) fn repair_ops(desired: &DesiredLink, link: &Link) -> Vec<LinkOp> {
-    if desired.must_be_recreated(link) {
+    if desired.needs_recreation(link) {
         let mut ops = vec![LinkOp::Remove(link.name.clone())];
         ops.extend(create_link_ops(desired));
         return ops;
@@ -230,28 +233,28 @@ pub(super) fn restore_ops(link: &Link) -> Vec<LinkOp> {
 /// If the links differ from the result of the step.
 pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
     let existing_link =
-        |name: &LinkName| links.by_name(name).ok_or_else(|| Mismatch::Absent(name.clone()));
+        |name: &LinkName| links.find_by_name(name).ok_or_else(|| Mismatch::Absent(name.clone()));
     match op {
         LinkOp::Create(desired) | LinkOp::SetProperties(desired) => {
             let link = existing_link(&desired.name)?;
-            if desired.must_be_recreated(link) {
+            if desired.needs_recreation(link) {
                 return Err(Mismatch::WrongKind(desired.name.clone()));
             }
-            let differences = differences(desired, link);
+            let differences = find_differences(desired, link);
             if differences.is_empty() {
                 Ok(())
             } else {
-                Err(Mismatch::Differs { link: desired.name.clone(), differences })
+                Err(Mismatch::PropertiesDiffer { link: desired.name.clone(), differences })
             }
         }
-        LinkOp::Up(name) if existing_link(name)?.up == Some(false) => {
+        LinkOp::Up(name) if existing_link(name)?.is_up == Some(false) => {
             Err(Mismatch::Down(name.clone()))
         }
         LinkOp::Join { port, bridge } if existing_link(port)?.master.as_ref() != Some(bridge) => {
-            Err(Mismatch::NotPort { port: port.clone(), bridge: bridge.clone() })
+            Err(Mismatch::NotAPort { port: port.clone(), bridge: bridge.clone() })
         }
         LinkOp::Leave { port, bridge } if existing_link(port)?.master.as_ref() == Some(bridge) => {
-            Err(Mismatch::StillPort { port: port.clone(), bridge: bridge.clone() })
+            Err(Mismatch::StillAPort { port: port.clone(), bridge: bridge.clone() })
         }
         LinkOp::AddVlans { port, vlans } => {
             let now = existing_link(port)?.vlans.clone().unwrap_or_default();
@@ -263,7 +266,8 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
             }
         }
         LinkOp::RemoveVlans { port, vlans, .. } => {
-            let now = links.by_name(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
+            let now =
+                links.find_by_name(port).and_then(|link| link.vlans.clone()).unwrap_or_default();
             let remaining = vlans.intersection(&now.all);
             if remaining.is_empty() {
                 Ok(())
@@ -271,7 +275,9 @@ pub fn verify_step(op: &LinkOp, links: &Links) -> Result<(), Mismatch> {
                 Err(Mismatch::RemainingVlans { port: port.clone(), vlans: remaining })
             }
         }
-        LinkOp::Remove(name) if links.by_name(name).is_some_and(|link| owner(link).is_some()) => {
+        LinkOp::Remove(name)
+            if links.find_by_name(name).is_some_and(|link| link_owner(link).is_some()) =>
+        {
             Err(Mismatch::StillExists(name.clone()))
         }
         _ => Ok(()),

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 
 use super::id::LinkChangeId;
-use super::link_change::{NOT_ENFORCED, new_link_change};
+use super::link_change::{NOT_ENFORCED_REASON, new_link_change};
 use super::work::{FilterWork, LinkWork, Stage};
 
 use crate::plan::change::{Change, ChangeReason};
@@ -25,13 +25,13 @@ use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links};
 use berth_host_facts::nftables::{Chain, Hook, NF_ACCEPT, Table};
 
 /// Name of the chain that the kernel calls for each frame that a bridge forwards.
-pub(crate) const FORWARD: &str = "forward";
+pub(crate) const FORWARD_CHAIN: &str = "forward";
 /// Name of the chain for frames to reserved addresses.
 pub(crate) const RESERVED_CHAIN: &str = "leaving";
 /// Name of the set of reserved addresses, without their last four bits.
-pub(crate) const RESERVED: &str = "reserved";
+pub(crate) const RESERVED_SET: &str = "reserved";
 /// Name of the set of uplinks that are ports of Berth's bridges.
-pub(crate) const UPLINKS: &str = "uplinks";
+pub(crate) const UPLINK_SET: &str = "uplinks";
 /// Netfilter hook for frames that a bridge forwards (`NF_BR_FORWARD`).
 pub(crate) const FORWARD_HOOK: Hook = Hook {
     number: 2,
@@ -42,19 +42,19 @@ pub(crate) const FORWARD_HOOK: Hook = Hook {
 
 /// Version of the rules, increased with each change of the rules, so that an agent detects the
 /// rules of an older agent.
-const VERSION: u32 = 1;
+const RULES_VERSION: u32 = 1;
 
 /// Returns the record of the rules of this agent, for these uplinks, as the rollback ledger stores it.
 #[must_use]
 pub(crate) const fn new_filter_record(uplinks: BTreeSet<LinkName>) -> FilterRecord {
-    FilterRecord { version: VERSION, uplinks }
+    FilterRecord { version: RULES_VERSION, uplinks }
 }
 
 /// The rules of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Jumps to the chain [`RESERVED_CHAIN`] for frames to reserved addresses.
-    Reserved,
+    JumpForReserved,
     /// Drops frames that leave by a link that Berth created.
     DropToGroup,
     /// Drops frames that leave by an uplink.
@@ -62,11 +62,12 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    pub(crate) const ALL: [Self; 3] = [Self::Reserved, Self::DropToGroup, Self::DropToUplinks];
+    pub(crate) const ALL: [Self; 3] =
+        [Self::JumpForReserved, Self::DropToGroup, Self::DropToUplinks];
 
     pub(crate) const fn chain(self) -> &'static str {
         match self {
-            Self::Reserved => FORWARD,
+            Self::JumpForReserved => FORWARD_CHAIN,
             Self::DropToGroup | Self::DropToUplinks => RESERVED_CHAIN,
         }
     }
@@ -74,11 +75,11 @@ impl Rule {
     /// Returns the comment of the rule, by which the rules of the kernel are compared with the desired rules.
     pub(crate) fn comment(self) -> String {
         let description = match self {
-            Self::Reserved => "frames that only switches may send",
+            Self::JumpForReserved => "frames that only switches may send",
             Self::DropToGroup => "no guest sends them by a link of berth-agent",
             Self::DropToUplinks => "no guest sends them by an uplink",
         };
-        format!("berth {VERSION}: {description}")
+        format!("berth {RULES_VERSION}: {description}")
     }
 }
 
@@ -124,25 +125,25 @@ pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
 #[must_use]
 pub fn table(filter: &FilterRecord) -> Table {
     let mut chains: BTreeMap<String, Chain> = BTreeMap::new();
-    chains.insert(FORWARD.to_owned(), Chain { hook: Some(FORWARD_HOOK), rules: Vec::new() });
+    chains.insert(FORWARD_CHAIN.to_owned(), Chain { hook: Some(FORWARD_HOOK), rules: Vec::new() });
     for rule in Rule::ALL {
         chains.entry(rule.chain().to_owned()).or_default().rules.push(rule.comment());
     }
     let reserved = reserved_addresses().map(Vec::from).collect();
     let uplinks = filter.uplinks.iter().map(name_key).collect();
-    let sets = [(RESERVED.to_owned(), reserved), (UPLINKS.to_owned(), uplinks)].into();
+    let sets = [(RESERVED_SET.to_owned(), reserved), (UPLINK_SET.to_owned(), uplinks)].into();
     Table { flags: 0, chains, sets }
 }
 
 /// Returns the ports of Berth's bridges by which frames leave the host.
 #[must_use]
-pub fn uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
+pub fn bridge_uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
     let known: BTreeSet<&LinkName> =
         ledger.networks.values().filter_map(|record| record.uplink.as_ref()).collect();
     let leaves_host = |port: &&Link| port.is_uplink() || known.contains(&port.name);
     let bridges =
         links.all.iter().filter(|link| link.kind == LinkKind::Bridge && link.is_created_by_berth());
-    let ports = bridges.flat_map(|bridge| links.ports(&bridge.name)).filter(leaves_host);
+    let ports = bridges.flat_map(|bridge| links.ports_of(&bridge.name)).filter(leaves_host);
     ports.map(|port| port.name.clone()).collect()
 }
 
@@ -156,7 +157,7 @@ fn desired_record(input: Input, changes: &[Change]) -> Option<FilterRecord> {
     if !links.all.iter().any(Link::is_created_by_berth) && !possible().any(LinkWork::needs_filter) {
         return None;
     }
-    let mut uplinks = uplinks(links, &input.facts.ledger);
+    let mut uplinks = bridge_uplinks(links, &input.facts.ledger);
     uplinks.extend(possible().filter_map(LinkWork::joined_uplink).map(|(port, _)| port.clone()));
     Some(new_filter_record(uplinks))
 }
@@ -164,7 +165,7 @@ fn desired_record(input: Input, changes: &[Change]) -> Option<FilterRecord> {
 /// Returns the change of the table, if the table differs. The stages of changes ensure that links are created after the
 /// table. The table is deleted only after all links of Berth are removed, and only if `allow_removal` is true, which
 /// means that the spec of no network has a fault.
-pub(super) fn plan(input: Input, changes: &[Change], allow_removal: bool) -> Option<Change> {
+pub(super) fn plan_filter(input: Input, changes: &[Change], allow_removal: bool) -> Option<Change> {
     let recorded = input.facts.ledger.filter.as_ref();
     let current = match &input.facts.links.filter {
         BridgeFilter::Unknown => return None,
@@ -187,7 +188,7 @@ pub(super) fn plan(input: Input, changes: &[Change], allow_removal: bool) -> Opt
     let difference = match current {
         None => "absent",
         Some(now) if *now == should_be => return None,
-        Some(now) if now.sets.get(UPLINKS) == should_be.sets.get(UPLINKS) => "other rules",
+        Some(now) if now.sets.get(UPLINK_SET) == should_be.sets.get(UPLINK_SET) => "other rules",
         Some(_) => "other uplinks",
     };
     let id = LinkChangeId::InstallFilter { uplinks: desired.uplinks.clone() };
@@ -196,7 +197,7 @@ pub(super) fn plan(input: Input, changes: &[Change], allow_removal: bool) -> Opt
     let mut change = new_link_change(id, difference, "in place", ChangeReason::Spec, work);
     change.drift = drift;
     if drift && input.spec.enforce == Some(false) {
-        change.blocked = Some(NOT_ENFORCED.to_owned());
+        change.blocked = Some(NOT_ENFORCED_REASON.to_owned());
     }
     Some(change)
 }

@@ -16,7 +16,7 @@ type FramePath = (String, Vec<u16>);
 impl DesiredNetworks<'_> {
     /// Refuses two networks on one wire whose tenants have the same VLAN or VNI. The tenant that the rollback ledger
     /// records keeps the id; the network of the other tenant is not changed.
-    pub(super) fn reject_duplicate_ids(&mut self, input: Input) {
+    pub(super) fn freeze_networks_with_duplicate_ids(&mut self, input: Input) {
         let mut owners: BTreeMap<(FramePath, u32), (&str, &str)> = BTreeMap::new();
         let mut faults = Vec::new();
         for in_place in [true, false] {
@@ -29,11 +29,12 @@ impl DesiredNetworks<'_> {
                 };
                 for tenant in &network.tenants {
                     let record = input.facts.ledger.networks.get(network.name);
-                    let recorded_tenant = record.and_then(|made| made.tenants.get(&tenant.id()));
+                    let recorded_tenant =
+                        record.and_then(|made| made.tenants.get(&tenant.segment_number()));
                     if recorded_tenant.is_some_and(|has| has == tenant.name) != in_place {
                         continue;
                     }
-                    let key = (wire.clone(), tenant.id());
+                    let key = (wire.clone(), tenant.segment_number());
                     let (owner, owner_network) =
                         *owners.entry(key).or_insert((tenant.name, network.name));
                     if owner_network != network.name {
@@ -44,14 +45,17 @@ impl DesiredNetworks<'_> {
                             wire.0
                         );
                         let path = FieldPath::spec("tenantNetworks").item(tenant.name).child(id);
-                        faults.push((network.name.to_owned(), path.fault(tenant.id(), message)));
+                        faults.push((
+                            network.name.to_owned(),
+                            path.fault(tenant.segment_number(), message),
+                        ));
                     }
                 }
             }
         }
         for (network, fault) in faults {
             self.networks.retain(|other| other.name != network);
-            self.refuse(&network, fault);
+            self.freeze_network(&network, fault);
         }
     }
 }
@@ -67,7 +71,7 @@ fn frame_path(links: &Links, uplink: &Link) -> FramePath {
             LinkKind::VirtualFunction => link.physical_function.as_ref(),
             _ => None,
         };
-        let Some(below) = below.and_then(|name| links.by_name(name)) else { break };
+        let Some(below) = below.and_then(|name| links.find_by_name(name)) else { break };
         if link.kind == LinkKind::Vlan {
             tags.extend(link.vlan);
         }

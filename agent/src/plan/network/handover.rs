@@ -9,7 +9,7 @@ use super::id::LinkChangeId;
 use super::op::LinkOp;
 use super::planner::Planner;
 use super::removal;
-use super::users::links_losing_frames;
+use super::users::disconnected_links;
 use super::work::Stage;
 use berth_host_facts::links::Link;
 
@@ -17,9 +17,9 @@ use berth_host_facts::links::Link;
 pub(super) struct Handover {
     pub(super) id: LinkChangeId,
     /// Names of the previous uplinks.
-    pub(super) from: String,
+    pub(super) previous_uplink_names: String,
     ops: Vec<LinkOp>,
-    undo: Vec<LinkOp>,
+    rollback_ops: Vec<LinkOp>,
     /// All VLANs that the previous uplinks carry, which the new uplink then carries.
     vlans: VlanSet,
     /// Names of the links that are disconnected during the handover.
@@ -33,7 +33,7 @@ impl Planner<'_> {
     /// no other uplink.
     pub(super) fn find_handover(&self, bridge: &LinkName) -> Option<Handover> {
         let to = &self.network.uplink.name;
-        let ports = self.links.ports(bridge).filter(|port| port.name != *to);
+        let ports = self.links.ports_of(bridge).filter(|port| port.name != *to);
         let previous_uplinks: Vec<&Link> =
             ports.filter(|port| removal::is_uplink(self.ledger_record(), port)).collect();
         if previous_uplinks.is_empty() {
@@ -64,19 +64,19 @@ impl Planner<'_> {
         ops.extend(previous_uplinks.iter().map(leave));
         let mut undo: Vec<LinkOp> = remove(to, &vlans).into_iter().collect();
         undo.extend(previous_uplinks.iter().filter_map(|port| add(&port.name, &carried(port))));
-        let users = ops.iter().flat_map(|op| links_losing_frames(op, self.links, &ops)).collect();
+        let users = ops.iter().flat_map(|op| disconnected_links(op, self.links, &ops)).collect();
         let names: Vec<&str> = previous_uplinks.iter().map(|port| port.name.as_str()).collect();
         let from = names.join(", ");
         Some(Handover {
             id: LinkChangeId::MoveUplink {
                 uplink: to.clone(),
                 bridge: bridge.clone(),
-                from: previous_uplinks.iter().map(|port| port.name.clone()).collect(),
+                previous_uplinks: previous_uplinks.iter().map(|port| port.name.clone()).collect(),
             },
             operation: format!("{to} replaces {from} as the uplink of {bridge}"),
-            from,
+            previous_uplink_names: from,
             ops,
-            undo,
+            rollback_ops: undo,
             vlans,
             users,
         })
@@ -86,18 +86,24 @@ impl Planner<'_> {
     pub(super) fn plan_handover(&mut self, handover: Handover) -> VlanSet {
         let uplink = &self.network.uplink.name;
         let ops = handover.ops;
-        self.push(Stage::Handovers, handover.id, &handover.from, uplink.as_str(), ops);
+        self.add_change(
+            Stage::Handovers,
+            handover.id,
+            &handover.previous_uplink_names,
+            uplink.as_str(),
+            ops,
+        );
         self.record_disruption(&handover.users, &handover.operation);
         // A VLAN still belongs to the tenant that the rollback ledger records, even if the spec assigns the VLAN to
         // another tenant.
         let mut owners =
             self.ledger_record().map(|record| record.tenants.clone()).unwrap_or_default();
         for tenant in &self.network.tenants {
-            owners.entry(tenant.id()).or_insert_with(|| tenant.name.to_owned());
+            owners.entry(tenant.segment_number()).or_insert_with(|| tenant.name.to_owned());
         }
         owners.retain(|id, _| handover.vlans.iter().any(|vlan| u32::from(u16::from(vlan)) == *id));
         if let Some(work) = self.last_work() {
-            work.rollback_ops = handover.undo;
+            work.rollback_ops = handover.rollback_ops;
             work.uplink = Some(uplink.clone());
             work.added_tenants = owners;
         }

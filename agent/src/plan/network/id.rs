@@ -6,7 +6,7 @@ use std::fmt;
 use berth_api::{LinkName, VlanSet};
 
 use super::difference::{Difference, DifferenceList};
-use berth_host_facts::nftables::TABLE;
+use berth_host_facts::nftables::TABLE_NAME;
 
 /// Identity of a change of links: the operation, its objects, and the properties that it changes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +53,7 @@ pub enum LinkChangeId {
         /// The bridge.
         bridge: LinkName,
         /// The previous uplinks.
-        from: Vec<LinkName>,
+        previous_uplinks: Vec<LinkName>,
     },
     /// Sets a link up.
     SetUp(LinkName),
@@ -84,11 +84,11 @@ pub enum LinkChangeId {
         /// The tenant.
         tenant: String,
         /// VLAN of the tenant with its uplink, or VNI of the tenant.
-        segment: Segment,
+        segment: SegmentDescription,
         /// Bridge of the tenant.
         bridge: Option<LinkName>,
         /// True if some links of the tenant exist already.
-        partly: bool,
+        is_incomplete: bool,
     },
     /// Changes properties of one tenant's links.
     SetTenant {
@@ -108,12 +108,12 @@ pub enum LinkChangeId {
         tenant: Option<String>,
     },
     /// Removes a link whose creation was interrupted.
-    RemoveUnfinished(LinkName),
+    RemoveIncompleteLink(LinkName),
 }
 
 /// The layer 2 segment of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Segment {
+pub enum SegmentDescription {
     /// A VLAN on an uplink.
     Vlan {
         /// The VLAN id.
@@ -155,10 +155,10 @@ impl fmt::Display for LinkChangeId {
                 };
                 write!(
                     f,
-                    "drop guests' BPDUs and discovery frames to {by} (nftables table bridge {TABLE})"
+                    "drop guests' BPDUs and discovery frames to {by} (nftables table bridge {TABLE_NAME})"
                 )
             }
-            Self::DeleteFilter => write!(f, "delete nftables table bridge {TABLE}"),
+            Self::DeleteFilter => write!(f, "delete nftables table bridge {TABLE_NAME}"),
             Self::DetachUplink { uplink, network } => {
                 write!(f, "detach {uplink} from its bridge for network {network}")
             }
@@ -169,7 +169,7 @@ impl fmt::Display for LinkChangeId {
                 write!(f, "set {link}: {}", DifferenceList(differences))
             }
             Self::JoinBridge { port, bridge } => write!(f, "make {port} a port of {bridge}"),
-            Self::MoveUplink { uplink, bridge, from } => {
+            Self::MoveUplink { uplink, bridge, previous_uplinks: from } => {
                 write!(
                     f,
                     "make {uplink} the uplink of {bridge} instead of {}",
@@ -179,12 +179,17 @@ impl fmt::Display for LinkChangeId {
             Self::SetUp(link) => write!(f, "set {link} up"),
             Self::SetDown(link) => write!(f, "set {link} down"),
             Self::AddVlans { vlans, port, bridge, tenants } => {
-                write!(f, "add {} to {port} on {bridge}{}", format_vlans(vlans), owners(tenants))
+                write!(
+                    f,
+                    "add {} to {port} on {bridge}{}",
+                    format_vlans(vlans),
+                    format_owners(tenants)
+                )
             }
             Self::RemoveVlans { vlans, port, bridge } => {
                 write!(f, "remove {} from {port} on {bridge}", format_vlans(vlans))
             }
-            Self::AddTenant { tenant, segment, bridge, partly } => {
+            Self::AddTenant { tenant, segment, bridge, is_incomplete: partly } => {
                 let bridge = bridge.as_ref().map(LinkName::as_str).unwrap_or_default();
                 write!(f, "add {segment} on bridge {bridge} for {tenant}")?;
                 f.write_str(if *partly { ", which is incomplete" } else { "" })
@@ -208,14 +213,14 @@ impl fmt::Display for LinkChangeId {
                     None => write!(f, "network {network}"),
                 }
             }
-            Self::RemoveUnfinished(link) => {
+            Self::RemoveIncompleteLink(link) => {
                 write!(f, "remove {link}, which was not created completely")
             }
         }
     }
 }
 
-impl fmt::Display for Segment {
+impl fmt::Display for SegmentDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Vlan { id, uplink } => write!(f, "VLAN {id} of {uplink}"),
@@ -234,7 +239,7 @@ fn format_vlans(vlans: &VlanSet) -> String {
 }
 
 /// Returns ` for cluster-abc`; for many tenants only their number.
-fn owners(tenants: &[String]) -> String {
+fn format_owners(tenants: &[String]) -> String {
     match tenants {
         [] => String::new(),
         [tenant] => format!(" for {tenant}"),

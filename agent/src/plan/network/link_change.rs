@@ -6,7 +6,7 @@ use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::ChangeId;
 
 /// Reason why drift is not corrected.
-pub(super) const NOT_ENFORCED: &str =
+pub(super) const NOT_ENFORCED_REASON: &str =
     "another program changed it after Berth had set it, and spec.enforce is false";
 
 pub(super) fn new_link_change(

@@ -15,7 +15,7 @@ pub enum Mismatch {
     WrongKind(LinkName),
     /// Properties of the link differ from the desired ones.
     #[error("{link}: {}", DifferenceList(.differences))]
-    Differs {
+    PropertiesDiffer {
         /// The link.
         link: LinkName,
         /// The properties.
@@ -26,7 +26,7 @@ pub enum Mismatch {
     Down(LinkName),
     /// The link is not a port of the bridge.
     #[error("{port} is not a port of {bridge}")]
-    NotPort {
+    NotAPort {
         /// The link.
         port: LinkName,
         /// The bridge.
@@ -34,7 +34,7 @@ pub enum Mismatch {
     },
     /// The link is still a port of the bridge.
     #[error("{port} is still a port of {bridge}")]
-    StillPort {
+    StillAPort {
         /// The link.
         port: LinkName,
         /// The bridge.

@@ -43,7 +43,7 @@ pub use op::LinkOp;
 use planner::Planner;
 pub use removal::StaleRecords;
 use state::NetworkState;
-pub use users::links_losing_frames;
+pub use users::disconnected_links;
 pub use work::{FilterWork, LinkWork, Stage};
 
 /// Plan of all networks.
@@ -62,12 +62,12 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
         // The desired state is unknown, so no original value is restored, and existing links stay.
         return NetworkPlan::default();
     }
-    if input.facts.links.incomplete {
+    if input.facts.links.is_incomplete {
         // Without the kernel's list of links it is unknown which links are in use and which links carry
         // the host's own traffic.
         return NetworkPlan::default();
     }
-    let desired = desired::read(input);
+    let desired = desired::read_networks(input);
     let mut plan = NetworkPlan::default();
     for network in &desired.networks {
         if input.unparsed.networks.contains(network.name) {
@@ -75,25 +75,25 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
         }
         let mut planner = Planner::new(input, network);
         planner.plan();
-        plan.states.push(state::from_planner(network, &planner));
+        plan.states.push(state::network_state(network, &planner));
         if let Some(record) = planner.record_to_adopt() {
             plan.records_to_adopt.insert(network.name.to_owned(), record);
         }
         plan.changes.extend(planner.changes);
     }
-    for (network, reason) in &desired.frozen {
+    for (network, reason) in &desired.frozen_networks {
         plan.states.push(state::frozen_state(input, network, reason));
     }
     for network in &input.unparsed.networks {
-        if !desired.frozen.contains_key(network) {
+        if !desired.frozen_networks.contains_key(network) {
             plan.states.push(state::frozen_state(input, network, "its spec has a fault"));
         }
     }
-    let (changes, stale_records) = removal::plan(input, &desired);
+    let (changes, stale_records) = removal::plan_removals(input, &desired);
     plan.changes.extend(changes);
     plan.stale_records = stale_records;
-    let allow_removal = desired.frozen.is_empty() && input.unparsed.networks.is_empty();
-    let filter = filter::plan(input, &plan.changes, allow_removal);
+    let allow_removal = desired.frozen_networks.is_empty() && input.unparsed.networks.is_empty();
+    let filter = filter::plan_filter(input, &plan.changes, allow_removal);
     plan.stale_records.filter = filter.is_none() && filter::is_recorded_but_absent(input);
     plan.changes.extend(filter);
     plan.faults = desired.faults;

@@ -24,7 +24,7 @@ pub(super) fn bridge_name(spec: &NetworkSpec, path: &FieldPath) -> Result<LinkNa
 
 /// Returns the hardware addresses of an uplink and, if the uplink is a bond, of its ports, as one string.
 pub(super) fn hardware_addresses(links: &Links, uplink: &Link) -> String {
-    let ports = links.ports(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
+    let ports = links.ports_of(&uplink.name).filter(|port| port.kind == LinkKind::Physical);
     let mut all: Vec<String> = ports.chain([uplink]).filter_map(hardware_address).collect();
     all.sort_unstable();
     all.dedup();
@@ -53,7 +53,7 @@ fn hardware_address(link: &Link) -> Option<String> {
 }
 
 /// Returns the alias that names the owner of a link: `berth:<network>` or `berth:<network>/<tenant>`.
-pub(super) fn alias(network: &str, tenant: Option<&str>) -> String {
+pub(super) fn link_alias(network: &str, tenant: Option<&str>) -> String {
     match tenant {
         None => format!("{LINK_ALIAS_PREFIX}{network}"),
         Some(tenant) => format!("{LINK_ALIAS_PREFIX}{network}/{tenant}"),
@@ -61,7 +61,7 @@ pub(super) fn alias(network: &str, tenant: Option<&str>) -> String {
 }
 
 /// Returns the network and the tenant of a link that Berth created.
-pub(super) fn owner(link: &Link) -> Option<(&str, Option<&str>)> {
+pub(super) fn link_owner(link: &Link) -> Option<(&str, Option<&str>)> {
     let rest = link.alias.as_deref()?.strip_prefix(LINK_ALIAS_PREFIX)?;
     Some(rest.split_once('/').map_or((rest, None), |(network, tenant)| (network, Some(tenant))))
 }
@@ -69,7 +69,7 @@ pub(super) fn owner(link: &Link) -> Option<(&str, Option<&str>)> {
 pub(super) const DNS_LABEL_RULE: &str =
     "must be a DNS label: 1 to 63 lower-case letters, digits and `-`";
 
-pub(super) fn is_label(name: &str) -> bool {
+pub(super) fn is_dns_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let ends = [name.bytes().next(), name.bytes().next_back()];
     let hyphen_ends = ends.contains(&Some(b'-'));

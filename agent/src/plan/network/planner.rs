@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::desired_link::DesiredLink;
-use super::desired_network::Network;
+use super::desired_network::DesiredNetwork;
 use super::difference::DifferenceList;
 use super::id::LinkChangeId;
-use super::link_change::{NOT_ENFORCED, new_link_change};
+use super::link_change::{NOT_ENFORCED_REASON, new_link_change};
 use super::op::LinkOp;
 use super::refusal::DisruptionRefused;
 use super::scenario::{Scenario, SharedBridge};
@@ -21,47 +21,47 @@ use berth_host_facts::links::{Link, Links};
 pub(super) struct Planner<'a> {
     pub(super) input: Input<'a>,
     pub(super) links: &'a Links,
-    pub(super) network: &'a Network<'a>,
+    pub(super) network: &'a DesiredNetwork<'a>,
     pub(super) changes: Vec<Change>,
     /// Reason why no tenant of the network can have a connection.
-    pub(super) down_reason: Option<String>,
+    pub(super) network_failure: Option<String>,
     /// Tenants whose links cannot be created, by id, with the reason.
-    pub(super) failed: BTreeMap<u32, String>,
+    pub(super) failed_tenants: BTreeMap<u32, String>,
     /// Tenants that are not in place yet, by id.
-    pub(super) pending: BTreeSet<u32>,
+    pub(super) pending_tenants: BTreeSet<u32>,
     /// Tenants whose changes must wait, by id, with the reason.
-    pub(super) waiting: BTreeMap<u32, String>,
+    pub(super) waiting_tenants: BTreeMap<u32, String>,
     /// VLAN links on the uplink, by VLAN id. Such a link receives the frames of its VLAN before any bridge does.
     pub(super) competing_links: BTreeMap<u16, &'a Link>,
 }
 
 impl<'a> Planner<'a> {
-    pub(super) fn new(input: Input<'a>, network: &'a Network<'a>) -> Self {
+    pub(super) fn new(input: Input<'a>, network: &'a DesiredNetwork<'a>) -> Self {
         Self {
             input,
             links: &input.facts.links,
             network,
             changes: Vec::new(),
-            down_reason: None,
-            failed: BTreeMap::new(),
-            pending: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            network_failure: None,
+            failed_tenants: BTreeMap::new(),
+            pending_tenants: BTreeSet::new(),
+            waiting_tenants: BTreeMap::new(),
             competing_links: input
                 .facts
                 .links
-                .stacked_on(&network.uplink.name)
+                .links_stacked_on(&network.uplink.name)
                 .filter_map(|link| Some((link.vlan?, link)))
                 .collect(),
         }
     }
 
     pub(super) fn plan(&mut self) {
-        if let Some(reason) = self.uplink_in_use() {
+        if let Some(reason) = self.uplink_in_use_reason() {
             let uplink = &self.network.uplink.name;
             let network = self.network.name.to_owned();
             let id = LinkChangeId::DetachUplink { uplink: uplink.clone(), network };
-            self.push(Stage::Uplinks, id, "in use", "free", Vec::new());
-            self.block(reason);
+            self.add_change(Stage::Uplinks, id, "in use", "free", Vec::new());
+            self.block_last_change(reason);
             return;
         }
         match &self.network.scenario {
@@ -73,8 +73,8 @@ impl<'a> Planner<'a> {
             Scenario::Vxlan { .. } => self.plan_tenants(),
             Scenario::SriovVf => self.set_uplink_up(),
         }
-        if self.down_reason.is_none() {
-            self.down_reason = uplink::carrier_fault(self.network.uplink);
+        if self.network_failure.is_none() {
+            self.network_failure = uplink::carrier_fault(self.network.uplink);
         }
     }
 
@@ -89,14 +89,14 @@ impl<'a> Planner<'a> {
         if let Some(handover) = &handover
             && let Some(refusal) = self.disruption_refusal(&handover.users, &handover.operation)
         {
-            self.push(
+            self.add_change(
                 Stage::Handovers,
                 handover.id.clone(),
-                &handover.from,
+                &handover.previous_uplink_names,
                 uplink.name.as_str(),
                 Vec::new(),
             );
-            self.block(refusal.to_string());
+            self.block_last_change(refusal.to_string());
             return;
         }
         let joined = uplink.master.as_ref() == Some(&bridge.name);
@@ -113,28 +113,28 @@ impl<'a> Planner<'a> {
             bridge: desired.name.clone(),
             network: self.network.name.to_owned(),
         };
-        let Some(link) = self.links.by_name(&desired.name) else {
+        let Some(link) = self.links.find_by_name(&desired.name) else {
             let ops = vec![LinkOp::Create(desired.clone())];
-            self.push(Stage::Bridges, create_id(), "absent", &desired.describe(), ops);
+            self.add_change(Stage::Bridges, create_id(), "absent", &desired.describe(), ops);
             return true;
         };
         if let Some(error) = diff::unusable_link(link, desired) {
-            self.push(
+            self.add_change(
                 Stage::Bridges,
                 create_id(),
                 "link of another program",
                 &desired.describe(),
                 Vec::new(),
             );
-            self.block(error.to_string());
+            self.block_last_change(error.to_string());
             return false;
         }
-        let differences = diff::differences(desired, link);
+        let differences = diff::find_differences(desired, link);
         if !differences.is_empty() {
             let ops = diff::repair_ops(desired, link);
             let words = DifferenceList(&differences).to_string();
             let id = LinkChangeId::SetLink { link: desired.name.clone(), differences };
-            self.push(Stage::Bridges, id, "different", &words, ops);
+            self.add_change(Stage::Bridges, id, "different", &words, ops);
         }
         true
     }
@@ -147,25 +147,25 @@ impl<'a> Planner<'a> {
         let uplink = self.network.uplink;
         let id = LinkChangeId::JoinBridge { port: uplink.name.clone(), bridge: bridge.clone() };
         let mut ops = Vec::new();
-        if uplink.up == Some(false) {
+        if uplink.is_up == Some(false) {
             ops.push(LinkOp::Up(uplink.name.clone()));
         }
         ops.push(LinkOp::Join { port: uplink.name.clone(), bridge: bridge.clone() });
         let was =
             uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
-        let host_traffic = uplink::host_traffic(self.links, uplink);
-        self.push(Stage::Uplinks, id.clone(), &was, &format!("port of {bridge}"), ops);
+        let host_traffic = uplink::describe_host_traffic(self.links, uplink);
+        self.add_change(Stage::Uplinks, id.clone(), &was, &format!("port of {bridge}"), ops);
         if let Some(work) = self.last_work() {
-            work.interim = handed_over;
+            work.is_interim = handed_over;
             work.uplink = (!handed_over).then(|| uplink.name.clone());
         }
         // The change corrects drift, and is blocked because `spec.enforce` is false.
         if let Some(reason) = self.changes.last().and_then(|change| change.blocked.clone()) {
-            self.down_reason = Some(reason);
+            self.network_failure = Some(reason);
             return false;
         }
         let Some(host_traffic) = host_traffic else { return true };
-        let trial = self.ledger_record().and_then(|record| record.trial.as_ref());
+        let trial = self.ledger_record().and_then(|record| record.failed_trial.as_ref());
         let reason = if !shared.allow_management {
             format!(
                 "{host_traffic}. As a port of a bridge {0} does not answer for its addresses. Use another uplink or \
@@ -185,14 +185,14 @@ impl<'a> Planner<'a> {
                 );
             }
             if let Some(work) = self.last_work() {
-                work.trial = true;
+                work.on_trial = true;
             }
             return true;
         };
         // Without an uplink the bridge is useless, so its changes are dropped.
         self.changes.clear();
-        self.push(Stage::Uplinks, id, &was, "port", Vec::new());
-        self.block(reason);
+        self.add_change(Stage::Uplinks, id, &was, "port", Vec::new());
+        self.block_last_change(reason);
         false
     }
 
@@ -227,25 +227,30 @@ impl<'a> Planner<'a> {
 
     /// Returns the reason why the uplink cannot be used: it is a port of another bridge, whose VMs would lose their
     /// network.
-    fn uplink_in_use(&self) -> Option<String> {
+    fn uplink_in_use_reason(&self) -> Option<String> {
         let uplink = self.network.uplink;
         let desired = self.network.scenario.shared_bridge().map(|bridge| &bridge.link.name);
         let master = uplink.master.as_ref().filter(|master| Some(*master) != desired)?;
-        let master = self.links.by_name(master)?;
+        let master = self.links.find_by_name(master)?;
         let mut users = users::attached_links(self.links, master);
         users.remove(uplink.name.as_str());
         (!users.is_empty()).then(|| {
-            format!("{} is the uplink of {}, {}", uplink.name, master.name, removal::in_use(&users))
+            format!(
+                "{} is the uplink of {}, {}",
+                uplink.name,
+                master.name,
+                removal::in_use_message(&users)
+            )
         })
     }
 
     /// Brings up an uplink that never becomes a bridge port: its VLAN links work only while it is up.
     fn set_uplink_up(&mut self) {
         let uplink = &self.network.uplink;
-        if uplink.up == Some(false) {
+        if uplink.is_up == Some(false) {
             let ops = vec![LinkOp::Up(uplink.name.clone())];
             let id = LinkChangeId::SetUp(uplink.name.clone());
-            self.push(Stage::Uplinks, id, "down", "up", ops);
+            self.add_change(Stage::Uplinks, id, "down", "up", ops);
         }
     }
 
@@ -259,7 +264,7 @@ impl<'a> Planner<'a> {
     pub(super) fn record_to_adopt(&self) -> Option<NetworkRecord> {
         let is_uncommitted =
             |change: &Change| change.link_work().is_some_and(|work| work.stage < Stage::Tenants);
-        if self.down_reason.is_some() || self.changes.iter().any(is_uncommitted) {
+        if self.network_failure.is_some() || self.changes.iter().any(is_uncommitted) {
             return None;
         }
         let mut record = self.ledger_record().cloned().unwrap_or_default();
@@ -271,31 +276,31 @@ impl<'a> Planner<'a> {
         }
         if self.network.scenario.shared_bridge().is_some() {
             record.uplink = Some(self.network.uplink.name.clone());
-            record.joining.clear();
+            record.joining_uplinks.clear();
         }
         for tenant in &self.network.tenants {
-            let not_ready = self.pending.contains(&tenant.id())
-                || self.failed.contains_key(&tenant.id())
-                || self.waiting.contains_key(&tenant.id());
+            let not_ready = self.pending_tenants.contains(&tenant.segment_number())
+                || self.failed_tenants.contains_key(&tenant.segment_number())
+                || self.waiting_tenants.contains_key(&tenant.segment_number());
             if !not_ready {
-                record.tenants.insert(tenant.id(), tenant.name.to_owned());
+                record.tenants.insert(tenant.segment_number(), tenant.name.to_owned());
             }
         }
         (self.ledger_record() != Some(&record)).then_some(record)
     }
 
     /// Returns true if the network was created from the current settings of the spec, so that any difference is drift.
-    pub(super) fn matches_spec(&self) -> bool {
+    pub(super) fn has_recorded_settings(&self) -> bool {
         self.ledger_record().is_some_and(|record| record.settings == self.network.settings)
     }
 
     /// Returns true if the rollback ledger records this tenant with this id, for the current settings of the network.
     pub(super) fn is_recorded_tenant(&self, id: u32, tenant: &str) -> bool {
         let known = self.ledger_record().and_then(|record| record.tenants.get(&id));
-        self.matches_spec() && known.is_some_and(|known| known == tenant)
+        self.has_recorded_settings() && known.is_some_and(|known| known == tenant)
     }
 
-    pub(super) fn push(
+    pub(super) fn add_change(
         &mut self,
         stage: Stage,
         id: LinkChangeId,
@@ -304,7 +309,8 @@ impl<'a> Planner<'a> {
         ops: Vec<LinkOp>,
     ) {
         // The settings contain the uplink, so a handover is never drift.
-        let drift = self.matches_spec() && stage != Stage::Tenants && stage != Stage::Handovers;
+        let drift =
+            self.has_recorded_settings() && stage != Stage::Tenants && stage != Stage::Handovers;
         let mut work = LinkWork::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
         self.changes.push(new_link_change(id, was, will_be, ChangeReason::Spec, work));
@@ -321,7 +327,7 @@ impl<'a> Planner<'a> {
         will_be: &str,
         reason: String,
     ) {
-        self.push(Stage::Tenants, id, was, will_be, Vec::new());
+        self.add_change(Stage::Tenants, id, was, will_be, Vec::new());
         if let Some(change) = self.changes.last_mut() {
             change.blocked = Some(reason);
         }
@@ -341,14 +347,14 @@ impl<'a> Planner<'a> {
         if let Some(change) = self.changes.last_mut() {
             change.drift = true;
             if enforcement_off {
-                change.blocked.get_or_insert_with(|| NOT_ENFORCED.to_owned());
+                change.blocked.get_or_insert_with(|| NOT_ENFORCED_REASON.to_owned());
             }
         }
     }
 
-    /// Blocks the last change, and records the reason in `down_reason`.
-    fn block(&mut self, reason: String) {
-        self.down_reason = Some(reason.clone());
+    /// Blocks the last change, and records the reason in `network_failure`.
+    fn block_last_change(&mut self, reason: String) {
+        self.network_failure = Some(reason.clone());
         if let Some(change) = self.changes.last_mut() {
             change.blocked = Some(reason);
         }

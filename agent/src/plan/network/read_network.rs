@@ -3,8 +3,10 @@
 use berth_api::infra_node::{NetworkScenario, NetworkSpec};
 
 use super::desired_link::{DesiredKind, DesiredLink};
-use super::desired_network::Network;
-use super::names::{DNS_LABEL_RULE, alias, bridge_mac, bridge_name, hardware_addresses, is_label};
+use super::desired_network::DesiredNetwork;
+use super::names::{
+    DNS_LABEL_RULE, bridge_mac, bridge_name, hardware_addresses, is_dns_label, link_alias,
+};
 use super::scenario::{Scenario, SharedBridge, TenantBridges};
 use super::tunnels::{self, Tunnels};
 use super::uplink;
@@ -19,17 +21,17 @@ const MIN_MTU: u32 = 576;
 ///
 /// # Errors
 /// If the spec of the network has a fault on this host.
-pub(super) fn read<'a>(
+pub(super) fn read_network<'a>(
     links: &'a Links,
     spec: &'a NetworkSpec,
     path: &FieldPath,
-    others: &[Network],
-) -> Result<Network<'a>, Fault> {
-    if !is_label(&spec.name) {
+    others: &[DesiredNetwork],
+) -> Result<DesiredNetwork<'a>, Fault> {
+    if !is_dns_label(&spec.name) {
         return Err(path.child("name").fault(&spec.name, DNS_LABEL_RULE));
     }
     let uplink = find_uplink(links, spec, path)?;
-    let mtu = mtu(links, spec, uplink, path)?;
+    let mtu = network_mtu(links, spec, uplink, path)?;
     check_uplink_is_free(spec, uplink, path, others)?;
     let stp = spec.stp == Some(true);
     let seed = hardware_addresses(links, uplink);
@@ -50,13 +52,13 @@ pub(super) fn read<'a>(
         _ => String::new(),
     };
     let prefix = bridges.prefix;
-    Ok(Network {
+    Ok(DesiredNetwork {
         name: &spec.name,
         scenario,
         uplink,
         settings: format!("{:?} {} {prefix} {mtu} {stp}{suffix}", spec.scenario, uplink.name),
         mtu,
-        seed,
+        mac_seed: seed,
         tenants: Vec::new(),
         allow_disruption: spec.allow_disruption == Some(true),
     })
@@ -71,14 +73,14 @@ fn find_uplink<'a>(
 ) -> Result<&'a Link, Fault> {
     if spec.scenario == NetworkScenario::Vxlan {
         let vxlan = tunnels::vxlan_spec(spec, path)?;
-        return tunnels::local_link(links, vxlan, &path.child("vxlan"));
+        return tunnels::find_local_link(links, vxlan, &path.child("vxlan"));
     }
     let path = path.child("uplink");
     let Some(selector) = &spec.uplink else {
         let message = "is missing; specify the link through which tenants' frames leave the host";
         return Err(path.fault("", message));
     };
-    let uplink = uplink::find(links, selector, &path)?;
+    let uplink = uplink::find_uplink(links, selector, &path)?;
     if spec.scenario == NetworkScenario::SriovVf && uplink.sriov.is_none() {
         let message =
             "has no virtual functions; enable SR-IOV in the firmware and set sriov_numvfs";
@@ -88,11 +90,16 @@ fn find_uplink<'a>(
 }
 
 /// Returns the MTU of the spec, or the largest MTU that the uplink allows.
-fn mtu(links: &Links, spec: &NetworkSpec, uplink: &Link, path: &FieldPath) -> Result<u32, Fault> {
+fn network_mtu(
+    links: &Links,
+    spec: &NetworkSpec,
+    uplink: &Link,
+    path: &FieldPath,
+) -> Result<u32, Fault> {
     let path = path.child("mtu");
-    let (max_mtu, verb) = match spec.tunnels() {
+    let (max_mtu, verb) = match spec.vxlan_settings() {
         Some(vxlan) => {
-            (tunnels::largest_mtu(links, uplink, vxlan.local_address), "allows for its tunnels")
+            (tunnels::max_tunnel_mtu(links, uplink, vxlan.local_address), "allows for its tunnels")
         }
         None => (uplink.mtu, "allows"),
     };
@@ -117,7 +124,7 @@ fn check_uplink_is_free(
     spec: &NetworkSpec,
     uplink: &Link,
     path: &FieldPath,
-    others: &[Network],
+    others: &[DesiredNetwork],
 ) -> Result<(), Fault> {
     let by_vxlan = spec.scenario == NetworkScenario::Vxlan;
     let is_shared = spec.scenario == NetworkScenario::VlanAwareBridge;
@@ -152,7 +159,7 @@ fn shared_bridge(
     let selector = spec.uplink.as_ref();
     Ok(SharedBridge {
         link: DesiredLink {
-            alias: alias(&spec.name, None),
+            alias: link_alias(&spec.name, None),
             mtu,
             master: None,
             kind: DesiredKind::Bridge { mac, vlan_aware: true, stp },

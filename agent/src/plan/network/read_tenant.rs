@@ -6,8 +6,8 @@ use berth_api::LinkName;
 use berth_api::infra_node::TenantNetworkSpec;
 
 use super::desired_link::{DesiredKind, DesiredLink};
-use super::desired_network::{Network, SegmentId, Tenant};
-use super::names::{DNS_LABEL_RULE, alias, bridge_mac, is_label};
+use super::desired_network::{DesiredNetwork, DesiredTenant, SegmentId};
+use super::names::{DNS_LABEL_RULE, bridge_mac, is_dns_label, link_alias};
 use super::scenario::{Scenario, TenantBridges};
 use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
@@ -16,26 +16,26 @@ use crate::plan::field_path::FieldPath;
 ///
 /// # Errors
 /// If the spec of the tenant has a fault.
-pub(super) fn read<'a>(
-    network: &Network,
+pub(super) fn read_tenant<'a>(
+    network: &DesiredNetwork,
     spec: &'a TenantNetworkSpec,
     path: &FieldPath,
-) -> Result<Tenant<'a>, Fault> {
-    if !is_label(&spec.name) {
+) -> Result<DesiredTenant<'a>, Fault> {
+    if !is_dns_label(&spec.name) {
         return Err(path.child("name").fault(&spec.name, DNS_LABEL_RULE));
     }
-    let segment = segment(network, spec, path)?;
+    let segment = read_segment(network, spec, path)?;
     let (path, id) = (path.child(segment.field()), segment.number());
-    if let Some(other) = network.tenants.iter().find(|tenant| tenant.id() == id) {
+    if let Some(other) = network.tenants.iter().find(|tenant| tenant.segment_number() == id) {
         let message = format!("is already used by {} on network {}", other.name, network.name);
         return Err(path.fault(id, message));
     }
-    Ok(Tenant { name: &spec.name, segment, links: links(network, spec, segment)? })
+    Ok(DesiredTenant { name: &spec.name, segment, links: tenant_links(network, spec, segment)? })
 }
 
 /// Returns the VLAN id or VNI of a tenant, depending on the scenario of its network.
-fn segment(
-    network: &Network,
+fn read_segment(
+    network: &DesiredNetwork,
     spec: &TenantNetworkSpec,
     path: &FieldPath,
 ) -> Result<SegmentId, Fault> {
@@ -66,8 +66,8 @@ fn segment(
 
 /// Returns the links of one tenant, which no other tenant uses: a bridge, and the VLAN link or the tunnel that connects
 /// the bridge to other hosts, such as `tn120` and `tn120-v`.
-fn links(
-    network: &Network,
+fn tenant_links(
+    network: &DesiredNetwork,
     tenant: &TenantNetworkSpec,
     segment: SegmentId,
 ) -> Result<Vec<DesiredLink>, Fault> {
@@ -89,7 +89,7 @@ fn links(
     };
     let name = |end: &str| link_name(network, *bridges, segment, end);
     let bridge = name("")?;
-    let alias = alias(network.name, Some(&tenant.name));
+    let alias = link_alias(network.name, Some(&tenant.name));
     let lower = DesiredLink {
         name: name(suffix)?,
         alias: alias.clone(),
@@ -97,14 +97,14 @@ fn links(
         master: Some(bridge.clone()),
         kind,
     };
-    let mac = bridge_mac(&network.seed, &bridge);
+    let mac = bridge_mac(&network.mac_seed, &bridge);
     let kind = DesiredKind::Bridge { mac, vlan_aware: false, stp: bridges.stp };
     Ok(vec![DesiredLink { name: bridge, alias, mtu: network.mtu, master: None, kind }, lower])
 }
 
 /// Returns the name of a link of a tenant.
 fn link_name(
-    network: &Network,
+    network: &DesiredNetwork,
     bridges: TenantBridges,
     segment: SegmentId,
     suffix: &str,

@@ -14,10 +14,10 @@ pub(super) enum UnusableLink {
         "link {0} exists and was not created by Berth; set another bridge name for the network, or remove that link if \
          it is not needed"
     )]
-    Foreign(LinkName),
+    NotCreatedByBerth(LinkName),
     /// The link exists, but is not a bridge.
     #[error("{0} is not a bridge; remove it (ip link delete {0})")]
-    NoBridge(LinkName),
+    NotABridge(LinkName),
 }
 
 /// A tenant whose links cannot be created.
@@ -38,7 +38,7 @@ pub(super) enum TenantError {
     #[error(transparent)]
     UnusableLink(#[from] UnusableLink),
     /// The bridge belongs to another tenant, and has ports.
-    #[error("{link} still belongs to {tenant}: {}", removal::in_use(.users))]
+    #[error("{link} still belongs to {tenant}: {}", removal::in_use_message(.users))]
     OwnedByOtherTenant {
         /// The bridge.
         link: LinkName,

@@ -8,9 +8,9 @@ use berth_api::LinkName;
 use super::desired::DesiredNetworks;
 use super::id::LinkChangeId;
 use super::link_change::new_link_change;
-use super::names::{LINK_GROUP, owner};
+use super::names::{LINK_GROUP, link_owner};
 use super::op::LinkOp;
-use super::users::links_losing_frames;
+use super::users::disconnected_links;
 use super::work::{LinkWork, Stage};
 use crate::plan::change::{Action, Change, ChangeReason};
 use crate::plan::input::Input;
@@ -18,7 +18,7 @@ use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Maximum number of links that a message lists by name. The message only counts the remaining links.
-const MAX_NAMED_USERS: usize = 4;
+const MAX_LISTED_LINKS: usize = 4;
 
 /// Records in the rollback ledger that are no longer needed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,7 +40,10 @@ impl StaleRecords {
 }
 
 /// Plans the removals.
-pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, StaleRecords) {
+pub(super) fn plan_removals(
+    input: Input,
+    desired: &DesiredNetworks,
+) -> (Vec<Change>, StaleRecords) {
     let links = &input.facts.links;
     let desired_links: BTreeSet<&LinkName> = desired
         .networks
@@ -50,7 +53,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
     let mut groups: BTreeMap<(&str, Option<&str>), Vec<&Link>> = BTreeMap::new();
     for link in links.all.iter().filter(|link| !desired_links.contains(&link.name)) {
         if let Some(owner_key) =
-            owner(link).filter(|(network, _)| !desired.is_frozen(input, network))
+            link_owner(link).filter(|(network, _)| !desired.is_frozen(input, network))
         {
             groups.entry(owner_key).or_default().push(link);
         }
@@ -60,13 +63,14 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
         .iter()
         .map(|((network, tenant), group)| {
             let desired_network = desired.networks.iter().find(|desired| desired.name == *network);
-            let mut change = removal(links, network, *tenant, group, records.get(*network));
+            let mut change = plan_removal(links, network, *tenant, group, records.get(*network));
             if let (Action::Links(work), Some(desired_network)) =
                 (&mut change.action, desired_network)
             {
                 // If the spec has another id for the tenant now, the record of the new id stays.
-                work.removed_tenants
-                    .retain(|id| desired_network.tenants.iter().all(|tenant| tenant.id() != *id));
+                work.removed_tenants.retain(|id| {
+                    desired_network.tenants.iter().all(|tenant| tenant.segment_number() != *id)
+                });
             }
             change
         })
@@ -76,8 +80,8 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
             && link.alias.is_none()
             && !desired_links.contains(&link.name)
     });
-    for link in unfinished.filter(|link| links.ports(&link.name).next().is_none()) {
-        let id = LinkChangeId::RemoveUnfinished(link.name.clone());
+    for link in unfinished.filter(|link| links.ports_of(&link.name).next().is_none()) {
+        let id = LinkChangeId::RemoveIncompleteLink(link.name.clone());
         changes.push(single_step_change(
             id,
             ["present", "absent"],
@@ -98,17 +102,22 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
             record.uplink.as_ref() == Some(name)
                 && (desired.is_frozen(input, network) || leftover.contains(network.as_str()))
         });
-        if used || referenced || !desired.frozen.is_empty() || !input.unparsed.networks.is_empty() {
+        if used
+            || referenced
+            || !desired.frozen_networks.is_empty()
+            || !input.unparsed.networks.is_empty()
+        {
             continue;
         }
         let used_by_berth = |link: &Link| {
-            links.stacked_on(&link.name).any(Link::is_created_by_berth) || link.master.is_some()
+            links.links_stacked_on(&link.name).any(Link::is_created_by_berth)
+                || link.master.is_some()
         };
-        match links.by_name(name) {
+        match links.find_by_name(name) {
             // Links of Berth that are stacked on the uplink, or the bridge that has it as a port, must be removed
             // first.
             Some(link) if used_by_berth(link) => {}
-            Some(link) if link.up == Some(true) => {
+            Some(link) if link.is_up == Some(true) => {
                 changes.push(set_down_change(links, link));
             }
             _ => stale_records.uplinks.push(name.clone()),
@@ -118,7 +127,7 @@ pub(super) fn plan(input: Input, desired: &DesiredNetworks) -> (Vec<Change>, Sta
 }
 
 /// Returns the removal of the links of one owner: first the links on its bridge, then the bridge.
-fn removal(
+fn plan_removal(
     links: &Links,
     network: &str,
     tenant: Option<&str>,
@@ -134,7 +143,7 @@ fn removal(
     };
     let (mut ops, mut undo) = (Vec::new(), Vec::new());
     for link in &ordered {
-        for port in links.ports(&link.name).filter(|port| is_uplink(record, port)) {
+        for port in links.ports_of(&link.name).filter(|port| is_uplink(record, port)) {
             let (port_name, bridge) = (port.name.clone(), link.name.clone());
             ops.push(LinkOp::Leave { port: port_name.clone(), bridge: bridge.clone() });
             undo.push(LinkOp::Join { port: port_name.clone(), bridge });
@@ -145,7 +154,7 @@ fn removal(
         ops.push(LinkOp::Remove(link.name.clone()));
     }
     let users: BTreeSet<String> =
-        ops.iter().flat_map(|op| links_losing_frames(op, links, &ops)).collect();
+        ops.iter().flat_map(|op| disconnected_links(op, links, &ops)).collect();
     let removed_tenants = record.iter().flat_map(|record| {
         record
             .tenants
@@ -158,7 +167,7 @@ fn removal(
     work.rollback_ops = undo;
     let mut change = new_link_change(id, "present", "absent", ChangeReason::Restore, work);
     if !users.is_empty() {
-        change.blocked = Some(in_use(&users));
+        change.blocked = Some(in_use_message(&users));
     }
     change
 }
@@ -168,7 +177,7 @@ fn set_down_change(links: &Links, link: &Link) -> Change {
     let id = LinkChangeId::SetDown(link.name.clone());
     let mut change = single_step_change(id, ["up", "down"], LinkOp::Down(link.name.clone()));
     let others: Vec<&str> = links
-        .stacked_on(&link.name)
+        .links_stacked_on(&link.name)
         .filter(|other| !other.is_created_by_berth())
         .map(|other| other.name.as_str())
         .chain(link.users_in_other_namespaces.iter().map(String::as_str))
@@ -190,14 +199,14 @@ fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -
 }
 
 /// Returns the reason why a link that is in use is not removed.
-pub(super) fn in_use(users: &BTreeSet<String>) -> String {
+pub(super) fn in_use_message(users: &BTreeSet<String>) -> String {
     format!("still in use by {}; it is removed when its last port is removed", format_users(users))
 }
 
 /// Returns the names of the first links, and the number of the other links.
 pub(super) fn format_users(users: &BTreeSet<String>) -> String {
-    let named: Vec<&str> = users.iter().take(MAX_NAMED_USERS).map(String::as_str).collect();
-    match users.len().saturating_sub(MAX_NAMED_USERS) {
+    let named: Vec<&str> = users.iter().take(MAX_LISTED_LINKS).map(String::as_str).collect();
+    match users.len().saturating_sub(MAX_LISTED_LINKS) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }
@@ -206,9 +215,13 @@ pub(super) fn format_users(users: &BTreeSet<String>) -> String {
 /// Returns true if a port of a bridge of Berth is an uplink. If the ledger has no uplink of the network, any link
 /// that leaves the host counts as an uplink, because it does not belong to a VM.
 pub(super) fn is_uplink(record: Option<&NetworkRecord>, port: &Link) -> bool {
-    let known = record.filter(|record| record.uplink.is_some() || !record.joining.is_empty());
+    let known =
+        record.filter(|record| record.uplink.is_some() || !record.joining_uplinks.is_empty());
     known.map_or_else(
         || port.is_uplink(),
-        |record| record.uplink.as_ref() == Some(&port.name) || record.joining.contains(&port.name),
+        |record| {
+            record.uplink.as_ref() == Some(&port.name)
+                || record.joining_uplinks.contains(&port.name)
+        },
     )
 }

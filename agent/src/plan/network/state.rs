@@ -6,7 +6,7 @@ use berth_api::VlanId;
 use berth_api::infra_node::{NetworkStatus, TenantNetworkState, TenantNetworkStatus};
 use serde::Serialize;
 
-use super::desired_network::Network;
+use super::desired_network::DesiredNetwork;
 use super::planner::Planner;
 use super::work::Stage;
 use crate::plan::input::Input;
@@ -24,16 +24,16 @@ pub struct NetworkState {
     /// Number of tenants in place.
     pub ready: u32,
     /// All other tenants, by VLAN id or VNI, with their name, state and reason.
-    pub not_ready: BTreeMap<u32, NotReady>,
+    pub not_ready: BTreeMap<u32, NotReadyTenant>,
     /// True if the ids are VNIs.
     #[serde(skip)]
-    pub by_vni: bool,
+    pub uses_vni: bool,
 }
 
 /// A tenant that is not in place.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NotReady {
+pub struct NotReadyTenant {
     /// Name of the tenant (`spec.tenantNetworks[].name`).
     pub tenant: String,
     /// Pending or Failed.
@@ -50,12 +50,12 @@ impl NetworkState {
             let matching = self.not_ready.values().filter(|tenant| tenant.state == state);
             berth_host_facts::kernel_files::saturating_u32(matching.count())
         };
-        let one = |(id, tenant): (&u32, &NotReady)| {
+        let one = |(id, tenant): (&u32, &NotReadyTenant)| {
             let vlan = u16::try_from(*id).ok().and_then(|id| VlanId::try_from(id).ok());
             TenantNetworkStatus {
                 tenant: tenant.tenant.clone(),
-                vlan: vlan.filter(|_| !self.by_vni),
-                vni: self.by_vni.then_some(*id),
+                vlan: vlan.filter(|_| !self.uses_vni),
+                vni: self.uses_vni.then_some(*id),
                 state: tenant.state,
                 message: Some(tenant.message.chars().take(1024).collect()),
             }
@@ -71,10 +71,10 @@ impl NetworkState {
 }
 
 /// Returns the state of a network that is planned.
-pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState {
+pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> NetworkState {
     let mut state = NetworkState {
         name: network.name.to_owned(),
-        by_vni: network.scenario.is_vxlan(),
+        uses_vni: network.scenario.is_vxlan(),
         ..NetworkState::default()
     };
     // The tenants depend on changes of the bridge and of the uplink.
@@ -83,15 +83,20 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
             && change.link_work().is_some_and(|work| work.stage < Stage::Tenants)
     });
     for tenant in &network.tenants {
-        let not_ready =
-            |state, message: String| NotReady { tenant: tenant.name.to_owned(), state, message };
-        let found = if let Some(reason) =
-            planner.failed.get(&tenant.id()).or(planner.down_reason.as_ref())
+        let not_ready = |state, message: String| NotReadyTenant {
+            tenant: tenant.name.to_owned(),
+            state,
+            message,
+        };
+        let found = if let Some(reason) = planner
+            .failed_tenants
+            .get(&tenant.segment_number())
+            .or(planner.network_failure.as_ref())
         {
             not_ready(TenantNetworkState::Failed, reason.clone())
-        } else if let Some(reason) = planner.waiting.get(&tenant.id()) {
+        } else if let Some(reason) = planner.waiting_tenants.get(&tenant.segment_number()) {
             not_ready(TenantNetworkState::Pending, reason.clone())
-        } else if planner.pending.contains(&tenant.id()) {
+        } else if planner.pending_tenants.contains(&tenant.segment_number()) {
             not_ready(TenantNetworkState::Pending, "is being created".to_owned())
         } else if let Some(change) = prerequisite {
             not_ready(TenantNetworkState::Pending, format!("waits for: {}", change.id))
@@ -99,7 +104,7 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
             state.ready += 1;
             continue;
         };
-        state.not_ready.insert(tenant.id(), found);
+        state.not_ready.insert(tenant.segment_number(), found);
     }
     state
 }
@@ -110,11 +115,11 @@ pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkSta
     let mut state = NetworkState { name: name.to_owned(), ..NetworkState::default() };
     for tenant in tenants {
         let vlan = tenant.vlan.map(|vlan| u32::from(u16::from(vlan)));
-        state.by_vni |= vlan.is_none();
+        state.uses_vni |= vlan.is_none();
         let Some(id) = vlan.or(tenant.vni) else { continue };
         let message = format!("this network is not changed: {reason}");
         let failed = TenantNetworkState::Failed;
-        let tenant = NotReady { tenant: tenant.name.clone(), state: failed, message };
+        let tenant = NotReadyTenant { tenant: tenant.name.clone(), state: failed, message };
         state.not_ready.insert(id, tenant);
     }
     state

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::{LinkName, VlanId, VlanSet};
 
 use super::desired_link::{DesiredKind, DesiredLink};
-use super::desired_network::{SegmentId, Tenant};
-use super::id::{LinkChangeId, Segment};
-use super::names::owner;
+use super::desired_network::{DesiredTenant, SegmentId};
+use super::id::{LinkChangeId, SegmentDescription};
+use super::names::link_owner;
 use super::op::LinkOp;
 use super::planner::Planner;
 use super::refusal::TenantError;
@@ -41,42 +41,47 @@ impl Planner<'_> {
                 // A link that Berth made for another scenario or tenant is removed when it is no longer
                 // in use.
                 if competitor.is_created_by_berth() {
-                    self.waiting
-                        .insert(tenant.id(), format!("waits until {} is removed", competitor.name));
+                    self.waiting_tenants.insert(
+                        tenant.segment_number(),
+                        format!("waits until {} is removed", competitor.name),
+                    );
                 } else {
                     let refused = TenantError::ConflictingVlanLink {
                         link: competitor.name.clone(),
-                        id: tenant.id(),
+                        id: tenant.segment_number(),
                     };
-                    self.failed.insert(tenant.id(), refused.to_string());
+                    self.failed_tenants.insert(tenant.segment_number(), refused.to_string());
                 }
                 continue;
             }
             desired.insert(id);
-            let recorded_tenant =
-                self.ledger_record().and_then(|record| record.tenants.get(&tenant.id()));
+            let recorded_tenant = self
+                .ledger_record()
+                .and_then(|record| record.tenants.get(&tenant.segment_number()));
             if let Some(other) = recorded_tenant.filter(|other| *other != tenant.name) {
                 let only = VlanSet::from_iter([id]);
                 let users = self.users_of_vlans(bridge, &only).into_iter();
                 let users: BTreeSet<String> = users.map(|(name, _)| name).collect();
                 if !users.is_empty() {
-                    let reason =
-                        format!("VLAN {id} still belongs to {other}: {}", removal::in_use(&users));
-                    self.failed.insert(tenant.id(), reason);
+                    let reason = format!(
+                        "VLAN {id} still belongs to {other}: {}",
+                        removal::in_use_message(&users)
+                    );
+                    self.failed_tenants.insert(tenant.segment_number(), reason);
                     continue;
                 }
             }
             if !is_correctly_tagged(&port_vlans, id) {
-                let list = if self.is_recorded_tenant(tenant.id(), tenant.name) {
+                let list = if self.is_recorded_tenant(tenant.segment_number(), tenant.name) {
                     &mut drifted
                 } else {
                     &mut new
                 };
                 list.push(tenant);
-                self.pending.insert(tenant.id());
+                self.pending_tenants.insert(tenant.segment_number());
             }
         }
-        let failed = self.failed.clone();
+        let failed = self.failed_tenants.clone();
         for (id, reason) in failed {
             let Some(vlan) = u16::try_from(id).ok().and_then(|id| VlanId::try_from(id).ok()) else {
                 continue;
@@ -98,7 +103,7 @@ impl Planner<'_> {
         }
     }
 
-    fn add_vlans(&mut self, bridge: &LinkName, tenants: &[&Tenant], drift: bool) {
+    fn add_vlans(&mut self, bridge: &LinkName, tenants: &[&DesiredTenant], drift: bool) {
         let vlans: VlanSet = tenants.iter().filter_map(|tenant| tenant.segment.vlan()).collect();
         if vlans.is_empty() {
             return;
@@ -111,7 +116,7 @@ impl Planner<'_> {
             tenants: tenants.iter().map(|tenant| tenant.name.to_owned()).collect(),
         };
         let ops = vec![LinkOp::AddVlans { port, vlans }];
-        self.push(Stage::Tenants, id, "absent", "carried", ops);
+        self.add_change(Stage::Tenants, id, "absent", "carried", ops);
         self.record_added_tenants(tenants);
         if drift {
             self.mark_as_drift();
@@ -121,9 +126,9 @@ impl Planner<'_> {
     /// Returns the links of the bridge, except its uplinks, that are in some of these VLANs, each
     /// with its VLANs.
     fn users_of_vlans(&self, bridge: &LinkName, vlans: &VlanSet) -> Vec<(String, VlanSet)> {
-        let Some(bridge) = self.links.by_name(bridge) else { return Vec::new() };
-        let mut users = users::links_on_vlans(self.links, bridge, vlans);
-        let ports = self.links.ports(&bridge.name);
+        let Some(bridge) = self.links.find_by_name(bridge) else { return Vec::new() };
+        let mut users = users::links_in_vlans(self.links, bridge, vlans);
+        let ports = self.links.ports_of(&bridge.name);
         let uplinks: Vec<&str> = ports
             .filter(|port| {
                 port.name == self.network.uplink.name
@@ -159,13 +164,13 @@ impl Planner<'_> {
                 vlans: unused.clone(),
                 bridge_self: false,
             }];
-            self.push(Stage::Tenants, id, "carried", "absent", ops);
+            self.add_change(Stage::Tenants, id, "carried", "absent", ops);
             let unrecorded =
                 unused.iter().all(|id| !recorded_tenants.contains_key(&u32::from(u16::from(id))));
             if let Some(work) = self.last_work() {
                 work.removed_tenants = unused.iter().map(|id| u32::from(u16::from(id))).collect();
             }
-            if unrecorded && self.matches_spec() {
+            if unrecorded && self.has_recorded_settings() {
                 self.mark_as_drift();
             }
         }
@@ -175,7 +180,7 @@ impl Planner<'_> {
                 port: uplink.clone(),
                 bridge: bridge.clone(),
             };
-            self.add_blocked_change(id, "carried", "absent", removal::in_use(&ports));
+            self.add_blocked_change(id, "carried", "absent", removal::in_use_message(&ports));
         }
     }
 
@@ -183,9 +188,9 @@ impl Planner<'_> {
     pub(super) fn plan_tenants(&mut self) {
         for tenant in &self.network.tenants {
             if let Err(error) = self.plan_tenant(tenant) {
-                let id = self.add_tenant_id(tenant, false);
+                let id = self.add_tenant_change_id(tenant, false);
                 self.add_blocked_change(id, "absent", "in place", error.to_string());
-                self.failed.insert(tenant.id(), error.to_string());
+                self.failed_tenants.insert(tenant.segment_number(), error.to_string());
             }
         }
     }
@@ -194,36 +199,37 @@ impl Planner<'_> {
     ///
     /// # Errors
     /// If the links cannot be created.
-    fn plan_tenant(&mut self, tenant: &Tenant) -> Result<(), TenantError> {
+    fn plan_tenant(&mut self, tenant: &DesiredTenant) -> Result<(), TenantError> {
         // A VLAN link or tunnel of another scenario that is still a port of the bridge is removed first, because a
         // second uplink would connect two networks.
         let bridge = tenant.links.first().map(|bridge| &bridge.name);
-        let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports(bridge));
+        let mut ports = bridge.into_iter().flat_map(|bridge| self.links.ports_of(bridge));
         let is_desired_port = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
         if let Some(port) = ports.find(|port| port.is_created_by_berth() && !is_desired_port(port))
         {
-            self.waiting.insert(tenant.id(), format!("waits until {} is removed", port.name));
+            self.waiting_tenants
+                .insert(tenant.segment_number(), format!("waits until {} is removed", port.name));
             return Ok(());
         }
         let (mut ops, mut undo) = (Vec::new(), Vec::new());
         let mut changed_links = Vec::new();
         let mut absent = 0;
         for desired in &tenant.links {
-            let link = self.links.by_name(&desired.name);
-            let needs_recreation = link.is_some_and(|link| desired.must_be_recreated(link));
+            let link = self.links.find_by_name(&desired.name);
+            let needs_recreation = link.is_some_and(|link| desired.needs_recreation(link));
             if (link.is_none() || needs_recreation)
                 && let Some(conflicting_link) = self.conflicting_link(desired)
             {
                 if conflicting_link.is_created_by_berth() {
-                    self.waiting.insert(
-                        tenant.id(),
+                    self.waiting_tenants.insert(
+                        tenant.segment_number(),
                         format!("waits until {} is removed", conflicting_link.name),
                     );
                     return Ok(());
                 }
                 return Err(TenantError::ConflictingVlanLink {
                     link: conflicting_link.name.clone(),
-                    id: tenant.id(),
+                    id: tenant.segment_number(),
                 });
             }
             let Some(link) = link else {
@@ -234,11 +240,11 @@ impl Planner<'_> {
             if let Some(error) = diff::unusable_link(link, desired) {
                 return Err(error.into());
             }
-            let differences = diff::differences(desired, link);
+            let differences = diff::find_differences(desired, link);
             if differences.is_empty() && !needs_recreation {
                 continue;
             }
-            self.check_free_for(tenant, link)?;
+            self.check_not_owned_by_other_tenant(tenant, link)?;
             ops.extend(diff::repair_ops(desired, link));
             if needs_recreation {
                 undo.extend(diff::restore_ops(link));
@@ -248,9 +254,9 @@ impl Planner<'_> {
         if ops.is_empty() {
             return Ok(());
         }
-        let was_recorded = self.is_recorded_tenant(tenant.id(), tenant.name);
+        let was_recorded = self.is_recorded_tenant(tenant.segment_number(), tenant.name);
         let users: BTreeSet<String> =
-            ops.iter().flat_map(|op| users::links_losing_frames(op, self.links, &ops)).collect();
+            ops.iter().flat_map(|op| users::disconnected_links(op, self.links, &ops)).collect();
         let recreated = ops.iter().filter_map(|op| match op {
             LinkOp::Remove(name) => Some(name.as_str()),
             _ => None,
@@ -262,20 +268,20 @@ impl Planner<'_> {
             return Err(refusal.into());
         }
         let id = if absent == tenant.links.len() {
-            self.add_tenant_id(tenant, false)
+            self.add_tenant_change_id(tenant, false)
         } else if changed_links.is_empty() {
-            self.add_tenant_id(tenant, true)
+            self.add_tenant_change_id(tenant, true)
         } else {
             LinkChangeId::SetTenant { tenant: tenant.name.to_owned(), links: changed_links }
         };
         let was = if absent > 0 { "absent" } else { "different" };
-        self.push(Stage::Tenants, id, was, "in place", ops);
+        self.add_change(Stage::Tenants, id, was, "in place", ops);
         self.record_added_tenants(&[tenant]);
         self.record_disruption(&users, &operation);
         if let Some(work) = self.last_work() {
             work.rollback_ops = undo;
         }
-        self.pending.insert(tenant.id());
+        self.pending_tenants.insert(tenant.segment_number());
         if was_recorded {
             self.mark_as_drift();
         }
@@ -300,9 +306,13 @@ impl Planner<'_> {
 
     /// Checks that the link is free for the tenant: a bridge of another tenant is not used while
     /// VMs are attached to it.
-    fn check_free_for(&self, tenant: &Tenant, link: &Link) -> Result<(), TenantError> {
+    fn check_not_owned_by_other_tenant(
+        &self,
+        tenant: &DesiredTenant,
+        link: &Link,
+    ) -> Result<(), TenantError> {
         let Some((_, Some(other))) =
-            owner(link).filter(|(_, owner_tenant)| *owner_tenant != Some(tenant.name))
+            link_owner(link).filter(|(_, owner_tenant)| *owner_tenant != Some(tenant.name))
         else {
             return Ok(());
         };
@@ -315,26 +325,29 @@ impl Planner<'_> {
         Err(TenantError::OwnedByOtherTenant { link, tenant, users })
     }
 
-    fn add_tenant_id(&self, tenant: &Tenant, partly: bool) -> LinkChangeId {
+    fn add_tenant_change_id(&self, tenant: &DesiredTenant, partly: bool) -> LinkChangeId {
         let segment = match tenant.segment {
-            SegmentId::Vni(vni) => Segment::Vni(vni),
-            SegmentId::Vlan(_) => {
-                Segment::Vlan { id: tenant.id(), uplink: self.network.uplink.name.clone() }
-            }
+            SegmentId::Vni(vni) => SegmentDescription::Vni(vni),
+            SegmentId::Vlan(_) => SegmentDescription::Vlan {
+                id: tenant.segment_number(),
+                uplink: self.network.uplink.name.clone(),
+            },
         };
         LinkChangeId::AddTenant {
             tenant: tenant.name.to_owned(),
             segment,
             bridge: tenant.links.first().map(|link| link.name.clone()),
-            partly,
+            is_incomplete: partly,
         }
     }
 
     /// Records that these tenants are in place after the last change.
-    fn record_added_tenants(&mut self, tenants: &[&Tenant]) {
+    fn record_added_tenants(&mut self, tenants: &[&DesiredTenant]) {
         if let Some(work) = self.last_work() {
-            work.added_tenants =
-                tenants.iter().map(|tenant| (tenant.id(), tenant.name.to_owned())).collect();
+            work.added_tenants = tenants
+                .iter()
+                .map(|tenant| (tenant.segment_number(), tenant.name.to_owned()))
+                .collect();
         }
     }
 }

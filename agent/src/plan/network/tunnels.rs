@@ -39,7 +39,7 @@ pub(super) fn vxlan_spec<'a>(
     spec: &'a NetworkSpec,
     path: &FieldPath,
 ) -> Result<&'a VxlanSpec, Fault> {
-    spec.tunnels().ok_or_else(|| {
+    spec.vxlan_settings().ok_or_else(|| {
         let message = "is missing; scenario Vxlan needs localAddress and peers";
         path.child("vxlan").fault("", message)
     })
@@ -49,7 +49,7 @@ pub(super) fn vxlan_spec<'a>(
 ///
 /// # Errors
 /// If no link has the address, or a peer or the UDP port has a fault on this host.
-pub(super) fn local_link<'a>(
+pub(super) fn find_local_link<'a>(
     links: &'a Links,
     vxlan: &VxlanSpec,
     path: &FieldPath,
@@ -97,7 +97,7 @@ fn check_port(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), 
         );
         return Err(path.fault(vxlan.port, message));
     }
-    let ours_is_up = tunnels.iter().any(|link| link.up == Some(true));
+    let ours_is_up = tunnels.iter().any(|link| link.is_up == Some(true));
     if !ours_is_up && links.udp_ports.contains(&vxlan.port) {
         let message = "is in use by another program (see ss -lunp); use another port";
         return Err(path.fault(vxlan.port, message));
@@ -106,19 +106,19 @@ fn check_port(links: &Links, vxlan: &VxlanSpec, path: &FieldPath) -> Result<(), 
 }
 
 /// Returns the largest MTU of frames in the tunnels; `None` if the MTU of the link below is unknown.
-pub(super) fn largest_mtu(links: &Links, endpoint: &Link, local: IpAddr) -> Option<u32> {
+pub(super) fn max_tunnel_mtu(links: &Links, endpoint: &Link, local: IpAddr) -> Option<u32> {
     let mtu = if endpoint.kind == LinkKind::Loopback {
         // If the tunnels' address is on the loopback link, routing selects the uplink, so the smallest MTU of all
         // uplinks counts.
-        let up = links.uplinks().filter(|link| link.up == Some(true));
+        let up = links.uplinks().filter(|link| link.is_up == Some(true));
         up.filter_map(|link| link.mtu).min().or(Some(1500))
     } else {
         endpoint.mtu
     };
-    mtu.map(|mtu| mtu.saturating_sub(overhead(local)))
+    mtu.map(|mtu| mtu.saturating_sub(vxlan_overhead(local)))
 }
 
 /// Returns the bytes that VXLAN adds to a frame: headers of Ethernet, VXLAN, UDP and IP.
-const fn overhead(local: IpAddr) -> u32 {
+const fn vxlan_overhead(local: IpAddr) -> u32 {
     if local.is_ipv4() { 50 } else { 70 }
 }

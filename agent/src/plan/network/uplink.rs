@@ -8,14 +8,14 @@ use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Returns the link that the spec names, if it can be an uplink. `path` is the field of the uplink.
-pub(super) fn find<'a>(
+pub(super) fn find_uplink<'a>(
     links: &'a Links,
     selector: &UplinkSelector,
     path: &FieldPath,
 ) -> Result<&'a Link, Fault> {
     let mut physical = links.all.iter().filter(|link| link.kind == LinkKind::Physical);
     let (field, value, found) = match (&selector.name, selector.mac, selector.pci_address) {
-        (Some(name), None, None) => ("name", name.to_string(), links.by_name(name)),
+        (Some(name), None, None) => ("name", name.to_string(), links.find_by_name(name)),
         (None, Some(mac), None) => {
             let text = mac.to_string();
             let found = physical
@@ -43,7 +43,7 @@ pub(super) fn find<'a>(
         let message = "is a bridge; specify its uplink".to_owned();
         return Err(fault(message));
     }
-    if let Some(master) = link.master.as_ref().and_then(|master| links.by_name(master)) {
+    if let Some(master) = link.master.as_ref().and_then(|master| links.find_by_name(master)) {
         if master.kind == LinkKind::Bond {
             return Err(fault(format!("is a port of {}; specify that link", master.name)));
         }
@@ -57,13 +57,13 @@ pub(super) fn find<'a>(
 /// Describes the host's own traffic on this link: routes, and addresses on the link and on the links stacked on
 /// it; `None` if there is none. A host without a default route has other routes, and the link of a route may have
 /// no address (unnumbered, RFC 5549).
-pub(super) fn host_traffic(links: &Links, uplink: &Link) -> Option<String> {
+pub(super) fn describe_host_traffic(links: &Links, uplink: &Link) -> Option<String> {
     let mut upper_links: Vec<&Link> = vec![uplink];
     let mut seen = 0;
     while let Some(link) = upper_links.get(seen).copied() {
         seen += 1;
-        let upper = links.stacked_on(&link.name);
-        let master = link.master.as_ref().and_then(|master| links.by_name(master));
+        let upper = links.links_stacked_on(&link.name);
+        let master = link.master.as_ref().and_then(|master| links.find_by_name(master));
         for next in upper.chain(master) {
             // Berth's links have no address, so they are skipped. The other ports of a bridge are not above this link.
             if !next.is_created_by_berth()
@@ -80,9 +80,9 @@ pub(super) fn host_traffic(links: &Links, uplink: &Link) -> Option<String> {
     let destination = upper_links
         .iter()
         .find_map(|link| Some((link.route_destination.as_ref()?, link.name.as_str())));
-    let route = if !links.routes_known {
+    let route = if !links.are_routes_known {
         Some("it is unknown whether the host's routes leave through it".to_owned())
-    } else if uplink.default_route {
+    } else if uplink.has_default_route {
         Some("the host's default route leaves through it".to_owned())
     } else {
         destination.map(|(to, link)| format!("the host's route to {to} leaves through {link}"))
@@ -94,7 +94,5 @@ pub(super) fn host_traffic(links: &Links, uplink: &Link) -> Option<String> {
 
 /// Returns the reason why frames cannot leave by this uplink now.
 pub(super) fn carrier_fault(uplink: &Link) -> Option<String> {
-    uplink
-        .has_no_carrier()
-        .then(|| format!("{} has no carrier; check cable and switch port", uplink.name))
+    uplink.is_down().then(|| format!("{} has no carrier; check cable and switch port", uplink.name))
 }

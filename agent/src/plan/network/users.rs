@@ -1,6 +1,6 @@
 //! Finds the links that a step would disconnect: ports of VMs, and links that are stacked on Berth's links.
 //!
-//! The planner calls [`links_losing_frames`] with the observed links, and `apply` with the links that are read right
+//! The planner calls [`disconnected_links`] with the observed links, and `apply` with the links that are read right
 //! before each step.
 
 use std::collections::BTreeSet;
@@ -12,10 +12,10 @@ use berth_host_facts::links::{Link, LinkKind, Links};
 
 /// Returns the names of the links that a step would disconnect, except the links that steps of the same change work on.
 #[must_use]
-pub fn links_losing_frames(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
+pub fn disconnected_links(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTreeSet<String> {
     let mut users = match op {
         LinkOp::Remove(name) | LinkOp::Down(name) => {
-            links.by_name(name).map_or_else(BTreeSet::new, |link| {
+            links.find_by_name(name).map_or_else(BTreeSet::new, |link| {
                 let mut users = attached_links(links, link);
                 // The VLAN link or tunnel of a tenant is a port of the tenant's bridge; without it all
                 // other ports are cut off.
@@ -26,16 +26,16 @@ pub fn links_losing_frames(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTr
             })
         }
         LinkOp::Leave { port, bridge } => links
-            .by_name(port)
+            .find_by_name(port)
             .filter(|port| port.master.as_ref() == Some(bridge))
-            .map_or_else(BTreeSet::new, |port| links_losing_uplink(links, port)),
+            .map_or_else(BTreeSet::new, |port| disconnected_by_uplink_removal(links, port)),
         // The kernel removes a port from its bridge before it adds the port to another bridge.
         LinkOp::Join { port, bridge } => links
-            .by_name(port)
+            .find_by_name(port)
             .filter(|port| port.master.as_ref() != Some(bridge))
-            .map_or_else(BTreeSet::new, |port| links_losing_uplink(links, port)),
+            .map_or_else(BTreeSet::new, |port| disconnected_by_uplink_removal(links, port)),
         LinkOp::RemoveVlans { port, vlans, bridge_self: false } => links
-            .by_name(port)
+            .find_by_name(port)
             .and_then(|port| Some(users_of_vlans(links, bridge_of(links, port)?, vlans)))
             .unwrap_or_default(),
         _ => BTreeSet::new(),
@@ -48,7 +48,7 @@ pub fn links_losing_frames(op: &LinkOp, links: &Links, change: &[LinkOp]) -> BTr
 
 /// Returns the links of a bridge that are in some of these VLANs, each with its VLANs. A port with unknown VLANs
 /// counts as a member of all of them.
-pub(super) fn links_on_vlans(
+pub(super) fn links_in_vlans(
     links: &Links,
     bridge: &Link,
     vlans: &VlanSet,
@@ -57,10 +57,10 @@ pub(super) fn links_on_vlans(
         Some(carried) => carried.all.intersection(vlans),
         None => vlans.clone(),
     };
-    let ports = links.ports(&bridge.name).map(|port| (port.name.to_string(), carried(port)));
+    let ports = links.ports_of(&bridge.name).map(|port| (port.name.to_string(), carried(port)));
     // Links that are stacked on the bridge use the VLANs of the bridge itself.
     let of_bridge = carried(bridge);
-    let stacked = links.stacked_on(&bridge.name).map(|link| {
+    let stacked = links.links_stacked_on(&bridge.name).map(|link| {
         let is_own_vlan = |id: &VlanId| link.vlan.is_none_or(|own| own == u16::from(*id));
         (link.name.to_string(), of_bridge.iter().filter(is_own_vlan).collect())
     });
@@ -71,11 +71,11 @@ pub(super) fn links_on_vlans(
 }
 
 fn users_of_vlans(links: &Links, bridge: &Link, vlans: &VlanSet) -> BTreeSet<String> {
-    links_on_vlans(links, bridge, vlans).into_iter().map(|(name, _)| name).collect()
+    links_in_vlans(links, bridge, vlans).into_iter().map(|(name, _)| name).collect()
 }
 
 /// Returns the links of a bridge that would be disconnected if this uplink left the bridge.
-fn links_losing_uplink(links: &Links, port: &Link) -> BTreeSet<String> {
+fn disconnected_by_uplink_removal(links: &Links, port: &Link) -> BTreeSet<String> {
     let Some(bridge) = bridge_of(links, port) else { return BTreeSet::new() };
     let mut users = match &port.vlans {
         Some(vlans) if bridge.vlan_filtering == Some(true) => {
@@ -90,7 +90,7 @@ fn links_losing_uplink(links: &Links, port: &Link) -> BTreeSet<String> {
 /// Returns the ports of a link and the links stacked on it, in this and in other network namespaces. A port that
 /// Berth created is the uplink of a bridge, and does not count.
 pub(super) fn attached_links(links: &Links, link: &Link) -> BTreeSet<String> {
-    let in_this_namespace = links.ports(&link.name).chain(links.stacked_on(&link.name));
+    let in_this_namespace = links.ports_of(&link.name).chain(links.links_stacked_on(&link.name));
     let in_this_namespace = in_this_namespace
         .filter(|user| !user.is_created_by_berth())
         .map(|user| user.name.to_string());
@@ -98,6 +98,6 @@ pub(super) fn attached_links(links: &Links, link: &Link) -> BTreeSet<String> {
 }
 
 fn bridge_of<'a>(links: &'a Links, port: &Link) -> Option<&'a Link> {
-    let master = links.by_name(port.master.as_ref()?)?;
+    let master = links.find_by_name(port.master.as_ref()?)?;
     (master.kind == LinkKind::Bridge).then_some(master)
 }

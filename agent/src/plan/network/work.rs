@@ -41,7 +41,7 @@ pub struct LinkWork {
     /// VLAN ids or VNIs of the tenants that the change removes.
     pub removed_tenants: BTreeSet<u32>,
     /// True if the change may interrupt the host's own traffic, and is therefore applied on trial.
-    pub trial: bool,
+    pub on_trial: bool,
     /// True if the change may disconnect attached links. If false, a step is blocked if it would disconnect links that
     /// are attached at the time of the step.
     pub may_disrupt: bool,
@@ -53,7 +53,7 @@ pub struct LinkWork {
     pub uplink: Option<LinkName>,
     /// True if another change completes this change, so that no tenant is in place after this
     /// change alone.
-    pub interim: bool,
+    pub is_interim: bool,
     /// Change of the rules that drop guests' control frames.
     pub filter: Option<FilterWork>,
 }
@@ -76,11 +76,11 @@ impl LinkWork {
             settings: None,
             added_tenants: BTreeMap::new(),
             removed_tenants: BTreeSet::new(),
-            trial: false,
+            on_trial: false,
             may_disrupt: false,
             rollback_ops: Vec::new(),
             uplink: None,
-            interim: false,
+            is_interim: false,
             filter: None,
         }
     }

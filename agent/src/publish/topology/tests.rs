@@ -46,12 +46,12 @@ fn status(kubelet: Kubelet, zones: Vec<infra_node::Zone>) -> InfraNodeStatus {
     InfraNodeStatus { capabilities, zones, ..InfraNodeStatus::default() }
 }
 
-fn published(status: &InfraNodeStatus, memory: Option<&MemoryManagerState>) -> Value {
-    json!(topology(status, memory).unwrap())
+fn published_json(status: &InfraNodeStatus, memory: Option<&MemoryManagerState>) -> Value {
+    json!(build_topology(status, memory).unwrap())
 }
 
 /// Returns the capacity, allocatable and available amount of a resource of a zone.
-fn amounts(object: &Value, zone: usize, name: &str) -> Option<[String; 3]> {
+fn published_amounts(object: &Value, zone: usize, name: &str) -> Option<[String; 3]> {
     let resources = object["zones"][zone]["resources"].as_array()?;
     let resource = resources.iter().find(|resource| resource["name"] == name)?;
     let text = |field: &str| resource[field].as_str().unwrap().to_owned();
@@ -59,9 +59,9 @@ fn amounts(object: &Value, zone: usize, name: &str) -> Option<[String; 3]> {
 }
 
 #[test]
-fn a_complete_host_is_published_as_the_plugin_reads_it() {
+fn complete_host_is_published_in_the_format_of_the_plugin() {
     let status = status(kubelet("None"), vec![zone(0)]);
-    let body = topology(&status, None).unwrap().apply_body("a", "uid-of-node", Some("uid"));
+    let body = build_topology(&status, None).unwrap().apply_body("a", "uid-of-node", Some("uid"));
     assert_eq!(
         body,
         json!({
@@ -81,16 +81,19 @@ fn a_complete_host_is_published_as_the_plugin_reads_it() {
             }],
         })
     );
-    let published_topology = topology(&status, None).unwrap();
-    assert!(published_topology.equals(&body));
+    let published_topology = build_topology(&status, None).unwrap();
+    assert!(published_topology.has_same_content(&body));
     let mut other = body.clone();
     other["topologyPolicies"] = json!(["None"]);
-    assert!(!published_topology.equals(&other) && !published_topology.equals(&json!({})));
+    assert!(
+        !published_topology.has_same_content(&other)
+            && !published_topology.has_same_content(&json!({}))
+    );
     assert!(published_topology.apply_body("a", "b", None)["metadata"].get("uid").is_none());
 }
 
 #[test]
-fn pages_of_a_pod_that_has_not_touched_them_are_unavailable() {
+fn allocated_but_unused_pages_are_unavailable() {
     let mut status = status(kubelet("None"), vec![zone(0), zone(1)]);
     let pod = |zones: Vec<u32>, count| Allocation {
         zones,
@@ -99,13 +102,14 @@ fn pages_of_a_pod_that_has_not_touched_them_are_unavailable() {
     };
     // The zone of the pages of the last pod is unknown.
     status.allocations = vec![pod(vec![0], 768), pod(vec![1], 256), pod(vec![0, 1], 1024)];
-    let available =
-        |zone| amounts(&published(&status, None), zone, "hugepages-2Mi").unwrap()[2].clone();
+    let available = |zone| {
+        published_amounts(&published_json(&status, None), zone, "hugepages-2Mi").unwrap()[2].clone()
+    };
     assert_eq!((available(0).as_str(), available(1).as_str()), ("512Mi", "1Gi"));
 }
 
 #[test]
-fn the_checkpoint_of_the_memory_manager_counts_if_it_exists() {
+fn memory_manager_checkpoint_takes_precedence() {
     let table = |allocatable, free| MemoryTable { allocatable, free, ..MemoryTable::default() };
     let mut state =
         MemoryManagerState { policy_name: "Static".to_owned(), ..MemoryManagerState::default() };
@@ -113,35 +117,39 @@ fn the_checkpoint_of_the_memory_manager_counts_if_it_exists() {
     let memory_map = map.map(|(name, table)| (name.to_owned(), table)).into();
     state.machine_state.insert(0, NodeState { memory_map, ..NodeState::default() });
     let status = status(kubelet("Static"), vec![zone(0), zone(1)]);
-    let all = published(&status, Some(&state));
-    assert_eq!(amounts(&all, 0, "memory").unwrap(), ["16Gi", "13Gi", "3Gi"]);
+    let all = published_json(&status, Some(&state));
+    assert_eq!(published_amounts(&all, 0, "memory").unwrap(), ["16Gi", "13Gi", "3Gi"]);
     // A program that is not a pod uses half of the pages.
-    assert_eq!(amounts(&all, 0, "hugepages-2Mi").unwrap(), ["2Gi", "2Gi", "1Gi"]);
-    assert_eq!(amounts(&all, 1, "memory"), None);
+    assert_eq!(published_amounts(&all, 0, "hugepages-2Mi").unwrap(), ["2Gi", "2Gi", "1Gi"]);
+    assert_eq!(published_amounts(&all, 1, "memory"), None);
     // A checkpoint of another policy is ignored.
     state.policy_name = "None".to_owned();
     assert!(
-        topology(&status, Some(&state)).unwrap_err() == TopologyError::UnknownResource("memory")
+        build_topology(&status, Some(&state)).unwrap_err()
+            == TopologyError::UnknownResource("memory")
     );
 }
 
 #[test]
-fn without_a_cpu_manager_pods_are_bound_to_no_zone() {
+fn pods_are_not_bound_to_a_zone_without_a_cpu_manager() {
     let mut loose = kubelet("None");
     loose.cpu_manager_policy = Some("none".to_owned());
     let status = status(loose, vec![zone(0)]);
-    assert_eq!(amounts(&published(&status, None), 0, "cpu").unwrap(), ["8", "7", "7"]);
+    assert_eq!(
+        published_amounts(&published_json(&status, None), 0, "cpu").unwrap(),
+        ["8", "7", "7"]
+    );
 }
 
 #[test]
-fn unknown_resources_are_left_out_and_never_0() {
+fn unknown_resources_are_left_out() {
     let mut unknown = zone(1);
     unknown.pinned_cpus = None;
     unknown.memory = None;
     unknown.hugepages = vec![pool(1024, None)];
-    let all = published(&status(kubelet("None"), vec![zone(0), unknown.clone()]), None);
+    let all = published_json(&status(kubelet("None"), vec![zone(0), unknown.clone()]), None);
     assert_eq!(all["zones"][1]["resources"], Value::Null);
-    assert!(amounts(&all, 0, "cpu").is_some());
+    assert!(published_amounts(&all, 0, "cpu").is_some());
 
     // The CPUs of a zone without CPUs are known: there are none.
     let memory_only = infra_node::Zone {
@@ -150,34 +158,34 @@ fn unknown_resources_are_left_out_and_never_0() {
         pinned_cpus: Some("".parse().unwrap()),
         ..zone(1)
     };
-    let all = published(&status(kubelet("None"), vec![zone(0), memory_only]), None);
-    assert_eq!(amounts(&all, 1, "cpu").unwrap(), ["0", "0", "0"]);
+    let all = published_json(&status(kubelet("None"), vec![zone(0), memory_only]), None);
+    assert_eq!(published_amounts(&all, 1, "cpu").unwrap(), ["0", "0", "0"]);
 
     // Under the policy single-numa-node the plugin would filter the host for every pod.
     unknown.id = 0;
     let mut alone = status(kubelet("None"), vec![unknown]);
-    assert!(topology(&alone, None).unwrap_err() == TopologyError::UnknownResource("cpu"));
+    assert!(build_topology(&alone, None).unwrap_err() == TopologyError::UnknownResource("cpu"));
     alone.capabilities.kubelet.as_mut().unwrap().topology_manager_policy = None;
     assert_eq!(
-        published(&alone, None)["attributes"],
+        published_json(&alone, None)["attributes"],
         json!([{"name": "topologyManagerScope", "value": "pod"}])
     );
     alone.capabilities.kubelet = None;
-    assert!(topology(&alone, None).unwrap_err() == TopologyError::NoKubelet);
+    assert!(build_topology(&alone, None).unwrap_err() == TopologyError::NoKubelet);
 }
 
 #[test]
 fn zone_ids_are_indexes_of_the_list() {
     let names = |ids: &[u32]| {
         let zones = ids.iter().map(|id| zone(*id)).collect();
-        let object = topology(&status(kubelet("None"), zones), None).map(|all| json!(all))?;
+        let object = build_topology(&status(kubelet("None"), zones), None).map(|all| json!(all))?;
         let names = object["zones"].as_array().unwrap().iter();
         Ok::<_, TopologyError>(
             names.map(|zone| zone["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>(),
         )
     };
     assert_eq!(names(&[2, 0, 2]).unwrap(), ["node-0", "node-1", "node-2"]);
-    let sparse = published(&status(kubelet("None"), vec![zone(2), zone(0)]), None);
+    let sparse = published_json(&status(kubelet("None"), vec![zone(2), zone(0)]), None);
     assert_eq!(sparse["zones"][1], json!({"name": "node-1", "type": "Node"}));
     // The largest id of the plugin is 63.
     assert_eq!(names(&[0, 64, u32::MAX]).unwrap(), ["node-0"]);
@@ -187,11 +195,11 @@ fn zone_ids_are_indexes_of_the_list() {
 }
 
 #[test]
-fn the_limit_of_zones_of_the_kubelet_is_published() {
+fn zone_limit_of_the_kubelet_is_published() {
     let mut many = kubelet("None");
     many.topology_manager_policy_options =
         vec!["max-allowable-numa-nodes=16".to_owned(), "prefer-closest-numa-nodes".to_owned()];
-    let all = published(&status(many, vec![zone(0)]), None);
+    let all = published_json(&status(many, vec![zone(0)]), None);
     assert_eq!(all["attributes"][2], json!({"name": "topologyManagerMaxNUMANodes", "value": "16"}));
     assert_eq!(all["attributes"].as_array().unwrap().len(), 3);
 }
@@ -244,7 +252,7 @@ proptest! {
         status.allocations = vec![Allocation {
             zones: vec![0], hugepages: vec![AllocatedHugepages { size: PageSize::MIB_2, count: pages }], ..Allocation::default()
         }];
-        let Ok(said) = topology(&status, Some(&state)) else { return Ok(()) };
+        let Ok(said) = build_topology(&status, Some(&state)) else { return Ok(()) };
         let mut names = std::collections::BTreeSet::new();
         for (place, zone) in said.zones.iter().enumerate() {
             prop_assert_eq!(&zone.name, &format!("node-{place}"));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_extender::wire::BindingArgs;
+use berth_extender::scheduler_api::BindingArgs;
 use berth_extender::{BindAnswer, SEND_TIMEOUT};
 use berth_runtime::call::CallError;
 use k8s_openapi::api::core::v1::{Binding, ObjectReference, Pod};
@@ -51,24 +51,24 @@ impl Binder {
         let mut object_deadline: Option<Instant> = None;
         let mut pod: Option<Pod> = None;
         loop {
-            let mut changed = service.gate.subscribe();
-            service.gate.wait_until_allowed_before(hold_deadline, call_deadline).await?;
+            let mut changed = service.readiness_gate.subscribe();
+            service.readiness_gate.wait_until_allowed_before(hold_deadline, call_deadline).await?;
             let (uid, node) = (&args.pod_uid, &args.node);
             let bind_guard =
                 tokio::time::timeout_at(call_deadline.into(), service.bind_lock.read()).await;
             let bind_guard = bind_guard.map_err(|_| BindFailure::Relisting)?;
-            let answer = service.extender().bind(Instant::now(), uid, node, pod.as_ref());
+            let answer = service.extender().answer_bind(Instant::now(), uid, node, pod.as_ref());
             match answer {
                 BindAnswer::AlreadyBound => return Ok(()),
-                BindAnswer::Send => return self.send_binding(args, call_deadline).await,
+                BindAnswer::SendBinding => return self.send_binding(args, call_deadline).await,
                 BindAnswer::Refused(error) => {
-                    service.changed.notify_one();
+                    service.state_changed.notify_one();
                     return Err(error.into());
                 }
-                BindAnswer::PodNeeded if pod.is_none() => {
+                BindAnswer::PodRequired if pod.is_none() => {
                     pod = Some(self.read_pod(args, call_deadline).await?)
                 }
-                BindAnswer::PodNeeded => return Err(BindFailure::UnknownPod),
+                BindAnswer::PodRequired => return Err(BindFailure::UnknownPod),
                 BindAnswer::NotReady(error) => {
                     drop(bind_guard);
                     let now = Instant::now();
@@ -91,12 +91,12 @@ impl Binder {
         Arc::clone(host_locks.entry(name.to_owned()).or_default())
     }
 
-    fn pods(&self, args: &BindingArgs) -> Api<Pod> {
+    fn pods_api(&self, args: &BindingArgs) -> Api<Pod> {
         Api::namespaced(self.service.client.clone(), &args.pod_namespace)
     }
 
     async fn read_pod(&self, args: &BindingArgs, deadline: Instant) -> Result<Pod, BindFailure> {
-        let pods = self.pods(args);
+        let pods = self.pods_api(args);
         let read = pods.get(&args.pod_name);
         let read = tokio::time::timeout(limit_to_deadline(READ_TIMEOUT, deadline), read).await;
         Ok(read.map_err(|_| BindFailure::ReadPodTimeout)??)
@@ -105,35 +105,35 @@ impl Binder {
     async fn send_binding(&self, args: &BindingArgs, deadline: Instant) -> Result<(), BindFailure> {
         let (service, uid) = (&self.service, &args.pod_uid);
         // The Lease is checked again, because the last read may be too old by now.
-        if let Err(error) = service.gate.check_lease_before(deadline).await {
-            service.update(|extender, now| extender.binding_failed(now, uid));
+        if let Err(error) = service.readiness_gate.check_lease_before(deadline).await {
+            service.update(|extender, now| extender.record_binding_failure(now, uid));
             return Err(error.into());
         }
-        let body = binding(args);
-        let (pods, params) = (self.pods(args), post_params());
+        let body = binding_body(args);
+        let (pods, params) = (self.pods_api(args), post_params());
         let call = pods.create_subresource::<_, Value>("binding", &args.pod_name, &params, &body);
         let error =
             match tokio::time::timeout(limit_to_deadline(SEND_TIMEOUT, deadline), call).await {
                 Ok(Ok(_)) => {
-                    service.update(|extender, now| extender.binding_succeeded(now, uid));
+                    service.update(|extender, now| extender.record_binding_success(now, uid));
                     return Ok(());
                 }
                 Ok(Err(error)) => CallError::from(error),
-                Err(_) => CallError::TimedOut,
+                Err(_) => CallError::CallerTimeout,
             };
         // If the API server refuses the binding, the pod is not bound. After any other error, the pod is read to find
         // out if it is bound.
-        let is_refused = error.code().is_some_and(|code| (400..500).contains(&code));
+        let is_refused = error.status_code().is_some_and(|code| (400..500).contains(&code));
         let pod = if is_refused { None } else { Some(self.read_pod(args, deadline).await) };
         match pod {
-            None => service.update(|extender, now| extender.binding_failed(now, uid)),
+            None => service.update(|extender, now| extender.record_binding_failure(now, uid)),
             Some(Ok(pod)) if pod.uid().as_ref() == Some(uid) => {
                 let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
                 if node == Some(args.node.as_str()) {
-                    service.update(|extender, now| extender.binding_succeeded(now, uid));
+                    service.update(|extender, now| extender.record_binding_success(now, uid));
                     return Ok(());
                 }
-                service.update(|extender, now| extender.binding_failed(now, uid));
+                service.update(|extender, now| extender.record_binding_failure(now, uid));
             }
             // The outcome is unknown until the watch shows it. Until then the reservation stays.
             Some(_) => {}
@@ -143,7 +143,7 @@ impl Binder {
 }
 
 /// Returns the body of the binding request.
-fn binding(args: &BindingArgs) -> Binding {
+fn binding_body(args: &BindingArgs) -> Binding {
     Binding {
         metadata: ObjectMeta {
             name: Some(args.pod_name.clone()),

@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use berth_runtime::watch::{Config, Event, continue_after_error, watch};
+use berth_runtime::watch::{Config, Event, continue_after_error, watch_events};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt as _};
 
-use super::list_state::Kind;
+use super::list_state::ListedKind;
 use super::service::Service;
 
 /// Annotation that the scheduler sets on a claim to select the node on which the volume is to be provisioned.
-pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub(super) const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
 
 /// Namespace and name of a PersistentVolumeClaim.
 type ClaimKey = (String, String);
@@ -27,22 +27,22 @@ pub(super) async fn watch_claims(service: Arc<Service>) {
     let mut unbound: BTreeSet<ClaimKey> = BTreeSet::new();
     let handle = |event: Event<DeserializeGuard<PersistentVolumeClaim>>| match event {
         Event::Init => {
-            service.gate.set_listed(Kind::Claims, false);
+            service.readiness_gate.set_listed(ListedKind::Claims, false);
             listed.clear();
         }
         Event::InitApply(object) => {
-            listed.extend(object.0.ok().and_then(|claim| read_unbound(&claim)));
+            listed.extend(object.0.ok().and_then(|claim| read_unbound_claim(&claim)));
         }
         Event::InitDone => {
             unbound = listed.iter().map(|(claim, _)| claim.clone()).collect();
             let all = std::mem::take(&mut listed);
-            service.update(|extender, now| extender.claims_listed(now, all));
-            service.gate.set_listed(Kind::Claims, true);
+            service.update(|extender, now| extender.replace_claims(now, all));
+            service.readiness_gate.set_listed(ListedKind::Claims, true);
         }
         Event::Apply(object) => {
             let Ok(claim) = object.0 else { return };
             let key = (claim.namespace().unwrap_or_default(), claim.name_any());
-            let node = read_unbound(&claim).map(|(_, node)| node);
+            let node = read_unbound_claim(&claim).map(|(_, node)| node);
             let is_unbound = node.is_some();
             if is_unbound || unbound.contains(&key) {
                 service.update(|extender, now| extender.update_claim(now, &key.0, &key.1, node));
@@ -60,13 +60,14 @@ pub(super) async fn watch_claims(service: Arc<Service>) {
             service.update(|extender, now| extender.update_claim(now, &key.0, &key.1, None));
         }
     };
-    watch(api, Config::default(), "persistentvolumeclaims", handle, continue_after_error).await;
+    watch_events(api, Config::default(), "persistentvolumeclaims", handle, continue_after_error)
+        .await;
 }
 
 /// Returns namespace and name of a claim and its selected node; `None` if the claim has a volume.
-fn read_unbound(claim: &PersistentVolumeClaim) -> Option<(ClaimKey, Option<String>)> {
+fn read_unbound_claim(claim: &PersistentVolumeClaim) -> Option<(ClaimKey, Option<String>)> {
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
     let key = (claim.namespace().unwrap_or_default(), claim.name_any());
-    let node = claim.annotations().get(SELECTED_NODE).cloned();
+    let node = claim.annotations().get(SELECTED_NODE_ANNOTATION).cloned();
     volume.is_none_or(str::is_empty).then_some((key, node))
 }

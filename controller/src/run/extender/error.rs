@@ -1,17 +1,17 @@
 //! Errors of kube-scheduler's calls.
 
 use axum::extract::rejection::{BytesRejection, FailedToBufferBody};
-use berth_extender::{BindError, LeaseError, NotReady};
+use berth_extender::{BindError, LeaseError, NotReadyReason};
 use berth_runtime::call::CallError;
 
 /// Maximum size of a request body in bytes: sufficient for 50,000 host names and the largest pod that an API server
 /// accepts.
-pub(super) const MAX_BODY: usize = 8 << 20;
+pub(super) const MAX_BODY_BYTES: usize = 8 << 20;
 
 /// Reason why the body of a request cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BodyError {
-    #[error("the request body is longer than {MAX_BODY} bytes")]
+    #[error("the request body is longer than {MAX_BODY_BYTES} bytes")]
     TooLong,
     #[error("failed to read the request body")]
     Incomplete(#[source] BytesRejection),
@@ -32,7 +32,7 @@ impl From<BytesRejection> for BodyError {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GateError {
     #[error("{0}")]
-    Unlisted(String),
+    KindsNotListed(String),
     #[error(transparent)]
     Lease(#[from] LeaseError),
     #[error("failed to read Lease {name}")]
@@ -59,7 +59,7 @@ pub(super) enum BindFailure {
     #[error(transparent)]
     Refused(#[from] BindError),
     #[error(transparent)]
-    NotReady(#[from] NotReady),
+    NotReady(#[from] NotReadyReason),
     #[error("the extender has no data about the pod")]
     UnknownPod,
     #[error("failed to read the pod")]

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::routing::post;
-use berth_extender::{FilterAnswer, wire};
+use berth_extender::{FilterAnswer, scheduler_api};
 use berth_runtime::cli::text::error_chain;
 use berth_runtime::local_server::JsonText;
 use tracing::Instrument as _;
@@ -25,15 +25,15 @@ struct Handlers {
 }
 
 /// Body of a response, and the value of the label `result` of the metrics.
-type Answer = (String, &'static str);
+type CallResponse = (String, &'static str);
 
 impl Handlers {
     fn new(service: &Arc<Service>) -> Self {
         Self { service: Arc::clone(service), binder: Binder::new(service) }
     }
 
-    async fn filter(&self, body: &[u8]) -> Answer {
-        match wire::parse_filter_args(body) {
+    async fn filter(&self, body: &[u8]) -> CallResponse {
+        match scheduler_api::parse_filter_args(body) {
             Ok(args) => {
                 let metadata = &args.pod.metadata;
                 let span = tracing::debug_span!(
@@ -44,13 +44,13 @@ impl Handlers {
                 );
                 self.filter_pod(&args).instrument(span).await
             }
-            Err(error) => (wire::filter_error_response(&error_chain(&error)), "error"),
+            Err(error) => (scheduler_api::filter_error_response(&error_chain(&error)), "error"),
         }
     }
 
     /// Returns the response to a `filter` call. Delays the response until the watches are up to date, as long as the
     /// time limits permit.
-    async fn filter_pod(&self, args: &wire::FilterArgs<'_>) -> Answer {
+    async fn filter_pod(&self, args: &scheduler_api::FilterArgs<'_>) -> CallResponse {
         let failed = |error: &dyn std::error::Error| {
             let error = error_chain(error);
             tracing::warn!(
@@ -59,38 +59,38 @@ impl Handlers {
                 error,
                 "failed to filter the hosts for a pod"
             );
-            (wire::filter_error_response(&error), "error")
+            (scheduler_api::filter_error_response(&error), "error")
         };
         let (service, began) = (&self.service, Instant::now());
         let after = |time| began.checked_add(time).unwrap_or(began);
         let (hold_deadline, call_deadline) = (after(HOLD_TIMEOUT), after(CALL_TIMEOUT));
         let mut object_deadline: Option<Instant> = None;
         loop {
-            let mut changed = service.gate.subscribe();
+            let mut changed = service.readiness_gate.subscribe();
             if let Err(error) =
-                service.gate.wait_until_allowed_before(hold_deadline, call_deadline).await
+                service.readiness_gate.wait_until_allowed_before(hold_deadline, call_deadline).await
             {
                 service.extender().record_unanswered(&args.pod);
-                return (wire::filter_error_response(&error_chain(&error)), "error");
+                return (scheduler_api::filter_error_response(&error_chain(&error)), "error");
             }
             let now = Instant::now();
             let answer = if args.is_pod_group_member {
-                service.extender().filter_pod_group(now, &args.pod, &args.node_names)
+                service.extender().answer_pod_group_filter(now, &args.pod, &args.node_names)
             } else {
-                service.extender().filter(now, &args.pod, &args.node_names)
+                service.extender().answer_filter(now, &args.pod, &args.node_names)
             };
             match answer {
-                FilterAnswer::Host(host) => {
+                FilterAnswer::ReservedHost(host) => {
                     tracing::debug!(host, "reserved a host");
-                    return (wire::host_response(host), "placed");
+                    return (scheduler_api::host_response(host), "placed");
                 }
                 FilterAnswer::Refused(hosts) => {
                     service.metrics.assignment.count_refusals(&hosts);
                     tracing::debug!(hosts = hosts.len(), "pod fits on no host");
                     // The waker is notified, because the state may have changed between the decision and this
                     // response.
-                    service.changed.notify_one();
-                    return (wire::refusal_response(&hosts), "refused");
+                    service.state_changed.notify_one();
+                    return (scheduler_api::refusal_response(&hosts), "refused");
                 }
                 FilterAnswer::Failed(error) => return failed(&error),
                 FilterAnswer::NotReady(error) => {
@@ -107,20 +107,20 @@ impl Handlers {
         }
     }
 
-    async fn bind(&self, body: &[u8]) -> Answer {
-        let args = match wire::parse_binding_args(body) {
+    async fn bind(&self, body: &[u8]) -> CallResponse {
+        let args = match scheduler_api::parse_binding_args(body) {
             Ok(args) => args,
-            Err(error) => return (wire::binding_response(&error_chain(&error)), "error"),
+            Err(error) => return (scheduler_api::binding_response(&error_chain(&error)), "error"),
         };
         let (namespace, name) = (args.pod_namespace.as_str(), args.pod_name.as_str());
         let host = args.node.as_str();
         let span = tracing::debug_span!("bind", namespace, name, host);
         match self.binder.bind(&args).instrument(span).await {
-            Ok(()) => (wire::binding_response(""), "bound"),
+            Ok(()) => (scheduler_api::binding_response(""), "bound"),
             Err(error) => {
                 let error = error_chain(&error);
                 tracing::warn!(namespace, name, host, error, "failed to bind a pod");
-                (wire::binding_response(&error), "error")
+                (scheduler_api::binding_response(&error), "error")
             }
         }
     }
@@ -129,7 +129,7 @@ impl Handlers {
     fn record_answer(
         &self,
         call: &'static str,
-        (text, result): Answer,
+        (text, result): CallResponse,
         began: Instant,
     ) -> JsonText {
         self.service.metrics.assignment.record_decision(call, result, began.elapsed());
@@ -150,7 +150,7 @@ async fn filter(State(calls): State<Arc<Handlers>>, body: RequestBody) -> JsonTe
     let began = Instant::now();
     let answer = match body.map_err(BodyError::from) {
         Ok(body) => calls.filter(&body).await,
-        Err(error) => (wire::filter_error_response(&error_chain(&error)), "error"),
+        Err(error) => (scheduler_api::filter_error_response(&error_chain(&error)), "error"),
     };
     calls.record_answer("filter", answer, began)
 }
@@ -159,7 +159,7 @@ async fn bind(State(calls): State<Arc<Handlers>>, body: RequestBody) -> JsonText
     let began = Instant::now();
     let answer = match body.map_err(BodyError::from) {
         Ok(body) => calls.bind(&body).await,
-        Err(error) => (wire::binding_response(&error_chain(&error)), "error"),
+        Err(error) => (scheduler_api::binding_response(&error_chain(&error)), "error"),
     };
     calls.record_answer("bind", answer, began)
 }

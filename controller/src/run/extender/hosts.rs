@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use berth_api::names::CAPACITY_GENERATION;
+use berth_api::names::CAPACITY_GENERATION_ANNOTATION;
 use berth_api::{Class, InfraNode};
 use berth_kubelet_admission::pod::Resources;
 use berth_placement::inventory::ReportedHost;
-use berth_placement::rules::HostParts;
+use berth_placement::rules::NodeFields;
 use berth_runtime::watch::Change;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
-use super::list_state::Kind;
+use super::list_state::ListedKind;
 use super::service::Service;
 use super::settings::SharedInformers;
 use crate::profiles::{Selection, select_profile};
@@ -39,26 +39,31 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: SharedInformers) 
     while infra_node_changes.try_recv().is_ok() {}
     while profile_changes.try_recv().is_ok() {}
     let (problems, unreported) = (BTreeMap::new(), BTreeSet::new());
-    let mut reader = HostReader { service, shared: &shared, problems, unreported };
-    reader.read_all().await;
-    reader.service.gate.set_listed(Kind::Hosts, true);
+    let mut reader = HostReader {
+        service,
+        shared: &shared,
+        logged_problems: problems,
+        nodes_without_report: unreported,
+    };
+    reader.read_all_hosts().await;
+    reader.service.readiness_gate.set_listed(ListedKind::Hosts, true);
     loop {
         tokio::select! {
             Some(change) = node_changes.recv() => match change {
-                Change::Relisted => reader.read_all().await,
+                Change::Relisted => reader.read_all_hosts().await,
                 Change::Object(before, after) => {
                     if relevant_node_fields(before.as_deref()) != relevant_node_fields(after.as_deref()) {
-                        reader.read_one(&name(before.as_deref(), after.as_deref()));
+                        reader.read_changed_host(&changed_object_name(before.as_deref(), after.as_deref()));
                     }
                 }
             },
             Some(change) = infra_node_changes.recv() => match change {
-                Change::Relisted => reader.read_all().await,
+                Change::Relisted => reader.read_all_hosts().await,
                 Change::Object(before, after) => {
                     if relevant_infra_node_fields(before.as_deref())
                         != relevant_infra_node_fields(after.as_deref())
                     {
-                        reader.read_one(&name(before.as_deref(), after.as_deref()));
+                        reader.read_changed_host(&changed_object_name(before.as_deref(), after.as_deref()));
                     }
                 }
             },
@@ -71,7 +76,7 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: SharedInformers) 
                     }
                 };
                 if is_relevant {
-                    reader.read_all().await;
+                    reader.read_all_hosts().await;
                 }
             }
             // The branch is never reached: the informers run as long as the program.
@@ -84,13 +89,13 @@ struct HostReader<'a> {
     service: Arc<Service>,
     shared: &'a SharedInformers,
     /// Problems of each host that were logged last.
-    problems: BTreeMap<String, String>,
+    logged_problems: BTreeMap<String, String>,
     /// Nodes without a readable report.
-    unreported: BTreeSet<String>,
+    nodes_without_report: BTreeSet<String>,
 }
 
 impl HostReader<'_> {
-    async fn read_all(&mut self) {
+    async fn read_all_hosts(&mut self) {
         let began = Instant::now();
         let nodes = self.shared.nodes.all();
         let infra_nodes = self.shared.infra_nodes.all();
@@ -98,9 +103,9 @@ impl HostReader<'_> {
         let names = names.chain(infra_nodes.iter().map(|host| host.name_any()));
         let known = self.known_hosts();
         let names: BTreeSet<String> = names.chain(known).collect();
-        self.service.extender().hosts_relisted();
+        self.service.extender().handle_host_relist();
         for (index, name) in names.iter().enumerate() {
-            self.read(name);
+            self.read_host(name);
             // The task yields, so that calls and other watches can run in between.
             if index % HOSTS_PER_YIELD == HOSTS_PER_YIELD - 1 {
                 tokio::task::yield_now().await;
@@ -115,20 +120,20 @@ impl HostReader<'_> {
     fn known_hosts(&self) -> Vec<String> {
         let extender = self.service.extender();
         let reported = extender.engine().hosts().map(|(_, facts)| facts.name.clone());
-        reported.chain(self.unreported.iter().cloned()).collect()
+        reported.chain(self.nodes_without_report.iter().cloned()).collect()
     }
 
-    fn read_one(&mut self, name: &str) {
-        self.read(name);
+    fn read_changed_host(&mut self, name: &str) {
+        self.read_host(name);
         self.service.notify();
     }
 
-    fn read(&mut self, name: &str) {
+    fn read_host(&mut self, name: &str) {
         let (node, infra_node) = (self.shared.nodes.get(name), self.shared.infra_nodes.get(name));
         let Some(node) = node else {
-            self.service.extender().node_deleted(name);
-            self.problems.remove(name);
-            self.unreported.remove(name);
+            self.service.extender().delete_node(name);
+            self.logged_problems.remove(name);
+            self.nodes_without_report.remove(name);
             return;
         };
         let mut problems = Vec::new();
@@ -138,7 +143,7 @@ impl HostReader<'_> {
             facts.map_err(|problem| problems.push(problem)).ok()
         });
         let facts = facts.map(|facts| {
-            let class = self.class(&facts);
+            let class = self.host_class(&facts);
             (facts, class)
         });
         let set = {
@@ -146,12 +151,12 @@ impl HostReader<'_> {
             let has_reported = facts.is_some();
             let set = extender.update_host(Instant::now(), name, facts, version);
             if has_reported {
-                self.unreported.remove(name);
+                self.nodes_without_report.remove(name);
                 set
             } else {
-                self.unreported.insert(name.to_owned());
+                self.nodes_without_report.insert(name.to_owned());
                 // A Node without a report accepts no pods, so its resources do not matter and are not passed.
-                let counted = extender.update_node(&HostParts::from_node(&node, &NO_RESOURCES, 0));
+                let counted = extender.update_node(&NodeFields::from_node(&node, &NO_RESOURCES, 0));
                 set.and(counted)
             }
         };
@@ -163,14 +168,14 @@ impl HostReader<'_> {
     /// Logs the problems of a host if they differ from those that were logged last.
     fn log_once(&mut self, name: &str, problems: String) {
         if problems.is_empty() {
-            self.problems.remove(name);
-        } else if self.problems.get(name) != Some(&problems) {
+            self.logged_problems.remove(name);
+        } else if self.logged_problems.get(name) != Some(&problems) {
             tracing::warn!(node = name, error = problems, "failed to read some fields of a host");
-            self.problems.insert(name.to_owned(), problems);
+            self.logged_problems.insert(name.to_owned(), problems);
         }
     }
 
-    fn class(&self, facts: &ReportedHost) -> Class {
+    fn host_class(&self, facts: &ReportedHost) -> Class {
         match select_profile(&self.shared.profiles.all(), &facts.labels) {
             Selection::One(profile) => profile.spec.class,
             Selection::None | Selection::Tie(_) => Class::default(),
@@ -178,7 +183,7 @@ impl HostReader<'_> {
     }
 }
 
-fn name<K: kube::Resource>(before: Option<&K>, after: Option<&K>) -> String {
+fn changed_object_name<K: kube::Resource>(before: Option<&K>, after: Option<&K>) -> String {
     after.or(before).and_then(|object| object.meta().name.clone()).unwrap_or_default()
 }
 
@@ -192,7 +197,7 @@ fn relevant_node_fields(node: Option<&Node>) -> impl PartialEq {
         let allocatable = status.and_then(|status| status.allocatable.clone());
         // This label is ignored, because the waker changes it to make old schedulers retry pods.
         let mut labels = node.metadata.labels.clone().unwrap_or_default();
-        labels.remove(CAPACITY_GENERATION);
+        labels.remove(CAPACITY_GENERATION_ANNOTATION);
         (node.metadata.uid.clone(), labels, node.spec.clone(), allocatable, version)
     })
 }

@@ -5,83 +5,83 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::names::CLASS_LABEL;
-use berth_extender::{Instance, PendingVm};
+use berth_extender::{PendingVm, VmInstance};
 use berth_kubevirt_render::launcher::Configuration;
 use berth_runtime::cli::text::error_chain;
-use berth_runtime::discovery::is_served;
-use berth_runtime::watch::{Config, Event, watch};
+use berth_runtime::discovery::is_kind_served;
+use berth_runtime::watch::{Config, Event, watch_events};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::list_state::Kind;
+use super::list_state::ListedKind;
 use super::service::Service;
 use super::volumes;
 
 /// Interval between checks whether the kind is installed.
-const PROBE: Duration = Duration::from_secs(15);
+const PROBE_INTERVAL: Duration = Duration::from_secs(15);
 /// Delay before a failed check is repeated.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Passes VirtualMachineInstances to the extender whenever KubeVirt is installed; never ends.
 pub(super) async fn watch_instances(service: Arc<Service>) {
     let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachineInstance");
     let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachineinstances");
     loop {
-        match is_served(&service.client, &resource).await {
+        match is_kind_served(&service.client, &resource).await {
             Ok(true) => watch_installed(&service, &resource).await,
             Ok(false) => {
                 service.update(|extender, _| extender.set_kubevirt_installed(false));
-                service.gate.set_listed(Kind::Instances, true);
+                service.readiness_gate.set_listed(ListedKind::Instances, true);
             }
             Err(error) => {
                 let kind = resource.plural.as_str();
                 tracing::warn!(kind, error = %error_chain(&error), "failed to check if a kind is served; trying again");
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 continue;
             }
         }
-        tokio::time::sleep(PROBE).await;
+        tokio::time::sleep(PROBE_INTERVAL).await;
     }
 }
 
 async fn watch_installed(service: &Service, resource: &ApiResource) {
     let api: Api<DynamicObject> = Api::all_with(service.client.clone(), resource);
     let configuration = volumes::kubevirt_configuration(&service.client).await;
-    let mut listed: HashMap<String, Instance> = HashMap::new();
+    let mut listed: HashMap<String, VmInstance> = HashMap::new();
     let mut pending = Vec::new();
     let handle = |event: Event<DynamicObject>| match event {
         Event::Init => {
-            service.gate.set_listed(Kind::Instances, false);
+            service.readiness_gate.set_listed(ListedKind::Instances, false);
             listed.clear();
             pending.clear();
         }
         Event::InitApply(object) => {
             pending.extend(read_pending(&object, &configuration));
-            listed.extend(read(object));
+            listed.extend(read_instance(object));
         }
         Event::InitDone => {
             let all = std::mem::take(&mut listed);
             *service.pending_vms() = std::mem::take(&mut pending);
-            service.update(|extender, _| extender.instances_listed(all));
-            service.gate.set_listed(Kind::Instances, true);
+            service.update(|extender, _| extender.replace_instances(all));
+            service.readiness_gate.set_listed(ListedKind::Instances, true);
         }
         Event::Apply(object) => {
-            if let Some((uid, instance)) = read(object) {
+            if let Some((uid, instance)) = read_instance(object) {
                 service.update(|extender, _| extender.update_instance(&uid, instance));
             }
         }
         Event::Delete(object) => {
             let uid = object.metadata.uid.unwrap_or_default();
-            service.update(|extender, _| extender.instance_deleted(&uid));
+            service.update(|extender, _| extender.delete_instance(&uid));
         }
     };
     let is_still_served = |_: &watcher::Error| {
         let (client, resource) = (service.client.clone(), resource.clone());
-        async move { is_served(&client, &resource).await.unwrap_or(true) }
+        async move { is_kind_served(&client, &resource).await.unwrap_or(true) }
     };
-    watch(api, Config::default(), "virtualmachineinstances", handle, is_still_served).await;
+    watch_events(api, Config::default(), "virtualmachineinstances", handle, is_still_served).await;
 }
 
 /// Reads a VM that has no host yet; `None` if the VM has a host, or is not one that the extender reserves a host for.
@@ -108,7 +108,7 @@ fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option
 }
 
 /// Reads the few fields of a VirtualMachineInstance that the extender uses.
-fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
+fn read_instance(mut object: DynamicObject) -> Option<(String, VmInstance)> {
     let mut domain = json!({});
     for field in ["cpu", "memory", "resources"] {
         let value = object.data.pointer_mut(&format!("/spec/domain/{field}")).map(Value::take);
@@ -127,7 +127,7 @@ fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
         "spec": {"domain": domain},
         "status": {"phase": phase},
     });
-    match Instance::read(&trimmed) {
+    match VmInstance::read(&trimmed) {
         Ok(read) => Some(read),
         Err(error) => {
             let (namespace, name) = (metadata.namespace.as_deref(), metadata.name.as_deref());
@@ -138,7 +138,7 @@ fn read(mut object: DynamicObject) -> Option<(String, Instance)> {
                 "failed to read a VirtualMachineInstance; its pods are placed by their own fields"
             );
             let namespace = object.metadata.namespace.unwrap_or_default();
-            Some((object.metadata.uid?, Instance::unknown(&namespace)))
+            Some((object.metadata.uid?, VmInstance::with_unknown_fields(&namespace)))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A kind of object on which all decisions of the extender depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Kind {
+pub(super) enum ListedKind {
     Hosts,
     Namespaces,
     Claims,
@@ -13,7 +13,7 @@ pub(super) enum Kind {
     Pods,
 }
 
-impl Kind {
+impl ListedKind {
     pub(super) const ALL: [Self; 5] =
         [Self::Hosts, Self::Namespaces, Self::Claims, Self::Instances, Self::Pods];
 
@@ -31,18 +31,18 @@ impl Kind {
 /// Set of the kinds that are not listed yet.
 #[derive(Debug)]
 pub(in crate::run) struct ListState {
-    unlisted: Mutex<BTreeSet<Kind>>,
+    unlisted: Mutex<BTreeSet<ListedKind>>,
 }
 
 impl ListState {
     /// Creates the set with all kinds; an empty set if the extender is disabled.
     pub(in crate::run) fn new(has_extender: bool) -> Self {
-        let kinds = if has_extender { Kind::ALL.into() } else { BTreeSet::new() };
+        let kinds = if has_extender { ListedKind::ALL.into() } else { BTreeSet::new() };
         Self { unlisted: Mutex::new(kinds) }
     }
 
     /// Returns the kinds that are not listed yet.
-    pub(super) fn unlisted_kinds(&self) -> MutexGuard<'_, BTreeSet<Kind>> {
+    pub(super) fn unlisted_kinds(&self) -> MutexGuard<'_, BTreeSet<ListedKind>> {
         self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -32,7 +32,7 @@ use kube::Client;
 use tokio::task::JoinSet;
 
 use super::metrics::Metrics;
-use error::MAX_BODY;
+use error::MAX_BODY_BYTES;
 pub(super) use list_state::ListState;
 use service::Service;
 pub use settings::Settings;
@@ -40,12 +40,12 @@ pub(super) use settings::SharedInformers;
 use waker::PodWaker;
 
 /// Interval between checks for expired reservations.
-const TICK: Duration = Duration::from_secs(1);
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of ticks between updates of the metrics of free resources. The updates are rare, because each update reads
 /// all zones.
 const FREE_RESOURCES_TICKS: u32 = 10;
 /// Age of the state after which it is rebuilt from scratch, as soon as no reservation would be lost.
-const MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+const MAX_STATE_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Additional time after which the state is rebuilt even if a reservation is lost. This is safe, because the extender
 /// may be restarted at any time, too.
 const REBUILD_GRACE: Duration = Duration::from_secs(3600);
@@ -67,17 +67,17 @@ pub(super) async fn start(
         serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
     let service = Arc::new(Service::new(settings, client, metrics, list_state));
     tracing::info!(address = %listen, "listening for calls of kube-scheduler");
-    tasks.spawn(serve_json(server, MAX_BODY, handlers::routes(&service)));
+    tasks.spawn(serve_json(server, MAX_BODY_BYTES, handlers::routes(&service)));
     tasks.spawn(PodWaker::new(&service).run());
     let gate_service = Arc::clone(&service);
-    tasks.spawn(async move { gate_service.gate.refresh_lease().await });
-    tasks.spawn(run(service, shared));
+    tasks.spawn(async move { gate_service.readiness_gate.refresh_lease().await });
+    tasks.spawn(watch_and_rebuild(service, shared));
     Ok(())
 }
 
 /// Watches all objects on which decisions depend. Once a day, when no reservation would be lost, rebuilds the state
 /// from scratch: compiled rules are cached by request class, and the number of classes only grows.
-async fn run(service: Arc<Service>, shared: SharedInformers) {
+async fn watch_and_rebuild(service: Arc<Service>, shared: SharedInformers) {
     loop {
         let mut watches = JoinSet::new();
         watches.spawn(hosts::watch_hosts(Arc::clone(&service), shared.clone()));
@@ -90,15 +90,15 @@ async fn run(service: Arc<Service>, shared: SharedInformers) {
             // No watch ends in normal operation. The program then exits.
             _ = watches.join_next() => return,
         }
-        service.gate.close();
+        service.readiness_gate.mark_all_unlisted();
         watches.shutdown().await;
         let idle = service.bind_lock.write().await;
         // A watch may have marked its kind as listed before it was stopped.
-        service.gate.close();
-        *service.extender() = Extender::awaiting_pod_list();
+        service.readiness_gate.mark_all_unlisted();
+        *service.extender() = Extender::new_awaiting_pod_list();
         drop(idle);
         tracing::info!(
-            age_seconds = MAX_AGE.as_secs(),
+            age_seconds = MAX_STATE_AGE.as_secs(),
             "started the daily rebuild of the extender's state"
         );
     }
@@ -106,15 +106,15 @@ async fn run(service: Arc<Service>, shared: SharedInformers) {
 
 /// Releases expired reservations and updates metrics, until the state is old enough to be rebuilt.
 async fn tick_until_rebuild(service: &Service) {
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(TICK_INTERVAL);
     let began = Instant::now();
     let mut count = 0_u32;
     loop {
         ticks.tick().await;
         let (stages, free) = {
             let mut extender = service.extender();
-            extender.tick(Instant::now());
-            let overdue = began.elapsed().saturating_sub(MAX_AGE);
+            extender.expire_timeouts(Instant::now());
+            let overdue = began.elapsed().saturating_sub(MAX_STATE_AGE);
             if overdue > REBUILD_GRACE || (!overdue.is_zero() && extender.can_be_rebuilt()) {
                 return;
             }
@@ -126,6 +126,6 @@ async fn tick_until_rebuild(service: &Service) {
         if let Some(free) = free {
             service.metrics.assignment.set_free(&free);
         }
-        service.changed.notify_one();
+        service.state_changed.notify_one();
     }
 }

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use berth_runtime::watch::{Config, Event, continue_after_error, watch};
+use berth_runtime::watch::{Config, Event, continue_after_error, watch_events};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _};
 
-use super::list_state::Kind;
+use super::list_state::ListedKind;
 use super::service::Service;
 
 /// Passes the labels of namespaces to the extender; never ends.
 pub(super) async fn watch_namespaces(service: Arc<Service>) {
     let api: Api<Namespace> = Api::all(service.client.clone());
     let handle = |event: Event<Namespace>| match event {
-        Event::Init => service.gate.set_listed(Kind::Namespaces, false),
-        Event::InitDone => service.gate.set_listed(Kind::Namespaces, true),
+        Event::Init => service.readiness_gate.set_listed(ListedKind::Namespaces, false),
+        Event::InitDone => service.readiness_gate.set_listed(ListedKind::Namespaces, true),
         Event::InitApply(namespace) => {
             service.extender().update_namespace(&namespace.name_any(), namespace.labels());
         }
@@ -26,5 +26,5 @@ pub(super) async fn watch_namespaces(service: Arc<Service>) {
         // A deleted namespace may stay in the state: the API server has deleted its pods before.
         Event::Delete(_) => {}
     };
-    watch(api, Config::default(), "namespaces", handle, continue_after_error).await;
+    watch_events(api, Config::default(), "namespaces", handle, continue_after_error).await;
 }

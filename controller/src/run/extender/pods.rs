@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 
 use berth_extender::{Extender, KubeletRefusal, ObservedPod};
 use berth_kubevirt_render::launcher::kubelet_uid;
-use berth_runtime::watch::{Config, Event, continue_after_error, watch};
+use berth_runtime::watch::{Config, Event, continue_after_error, watch_events};
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use kube::Api;
 
-use super::list_state::Kind;
+use super::list_state::ListedKind;
 use super::service::Service;
 use super::volumes;
 
 /// Passes pods to the extender after all other kinds have been listed; never ends.
 pub(super) async fn watch_pods(service: Arc<Service>) {
-    service.gate.wait_for_other_kinds().await;
+    service.readiness_gate.wait_for_other_kinds().await;
     volumes::read_pending_volumes(&service).await;
     // The watch does not use the wrapper `DeserializeGuard` for objects that cannot be parsed, because it would parse
     // each of many thousands of pods twice. Pods are a built-in kind, so they can always be parsed.
@@ -31,7 +31,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
     let mut count_duration = Duration::ZERO;
     let handle = |event: Event<Pod>| match event {
         Event::Init => {
-            service.gate.set_listed(Kind::Pods, false);
+            service.readiness_gate.set_listed(ListedKind::Pods, false);
             listed.clear();
             unreported.clear();
             count_duration = Duration::ZERO;
@@ -40,7 +40,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
             let began = Instant::now();
             let Some((pod, observed)) = parse_and_trim(object) else { return };
             listed.insert(observed.uid().to_owned());
-            if let Some(refusal) = refusal(&observed)
+            if let Some(refusal) = berth_pod_refusal(&observed)
                 && refused_uids.insert(observed.uid().to_owned())
                 && !is_first
             {
@@ -65,12 +65,12 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
                 for (pod, observed) in unreported.drain(..) {
                     count_pod(extender, pod, &observed);
                 }
-                extender.pods_listed(now, &listed);
+                extender.handle_pod_list(now, &listed);
             });
             refused_uids.retain(|uid| listed.contains(uid));
             is_first = false;
             let pods = std::mem::take(&mut listed).len();
-            service.gate.set_listed(Kind::Pods, true);
+            service.readiness_gate.set_listed(ListedKind::Pods, true);
             count_duration = count_duration.saturating_add(began.elapsed());
             service.metrics.assignment.record_count_time("pods", count_duration);
             tracing::info!(
@@ -81,7 +81,7 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
         }
         Event::Apply(object) => {
             let Some((pod, observed)) = parse_and_trim(object) else { return };
-            if let Some(refusal) = refusal(&observed)
+            if let Some(refusal) = berth_pod_refusal(&observed)
                 && refused_uids.insert(observed.uid().to_owned())
             {
                 count_refusal(&service, &observed, refusal);
@@ -91,20 +91,20 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
         Event::Delete(object) => {
             let uid = kubelet_uid(&object);
             refused_uids.remove(&uid);
-            service.update(|extender, now| extender.pod_deleted(now, &uid));
+            service.update(|extender, now| extender.delete_pod(now, &uid));
         }
     };
-    watch(api, Config::default(), "pods", handle, continue_after_error).await;
+    watch_events(api, Config::default(), "pods", handle, continue_after_error).await;
 }
 
 /// Returns the reason why the kubelet has refused a pod; `None` if it has not, or if the pod has another scheduler
 /// than Berth's.
-fn refusal(observed: &ObservedPod) -> Option<KubeletRefusal> {
+fn berth_pod_refusal(observed: &ObservedPod) -> Option<KubeletRefusal> {
     observed.kubelet_refusal.filter(|_| observed.uses_berth_scheduler)
 }
 
 fn count_refusal(service: &Service, observed: &ObservedPod, refusal: KubeletRefusal) {
-    let reason = refusal.name();
+    let reason = refusal.metric_label();
     service.metrics.assignment.count_kubelet_refusal(reason);
     let existing = &observed.existing;
     let (namespace, name) = (existing.namespace.as_str(), existing.name.as_str());
@@ -123,7 +123,7 @@ fn count_pod(extender: &mut Extender, pod: Pod, observed: &ObservedPod) {
 fn parse_and_trim(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
     match ObservedPod::read(&pod) {
         Ok(observed) => {
-            trim(&mut pod);
+            trim_pod(&mut pod);
             Some((pod, observed))
         }
         Err(error) => {
@@ -137,7 +137,7 @@ fn parse_and_trim(mut pod: Pod) -> Option<(Pod, ObservedPod)> {
 
 /// Removes the fields that the extender does not use after it has read the pod. A pod on a host keeps only the fields
 /// that rules use.
-fn trim(pod: &mut Pod) {
+fn trim_pod(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
     let is_pending = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_none());
     if is_pending {

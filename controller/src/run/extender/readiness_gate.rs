@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 
 use super::error::GateError;
-use super::list_state::{Kind, ListState};
+use super::list_state::{ListState, ListedKind};
 use super::settings::Settings;
 
 /// Maximum duration of a call, including all its requests to the API server. kube-scheduler waits for ten seconds
@@ -24,18 +24,18 @@ pub(super) const HOLD_TIMEOUT: Duration = Duration::from_secs(8);
 /// Maximum time for which a call is delayed until another watch delivers an object that the decision requires.
 pub(super) const OBJECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after a call during which the extender expects another call, and therefore reads the Lease in advance.
-const BUSY: Duration = Duration::from_secs(5);
+const BUSY_PERIOD: Duration = Duration::from_secs(5);
 /// Interval between reads of the Lease while this extender may not decide.
-const RETRY: Duration = Duration::from_millis(300);
+const LEASE_RETRY_DELAY: Duration = Duration::from_millis(300);
 /// Timeout of a read of the Lease.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State of the readiness gate.
 pub(super) struct ReadinessGate {
     list_state: Arc<ListState>,
-    changed: watch::Sender<()>,
+    change_sender: watch::Sender<()>,
     lease: Option<(Api<Lease>, String)>,
-    guard: Mutex<LeaseGuard>,
+    lease_guard: Mutex<LeaseGuard>,
     /// Lock held by the call that reads the Lease; other calls wait for the result.
     read_lock: tokio::sync::Mutex<()>,
     last_call: Mutex<Option<Instant>>,
@@ -49,16 +49,16 @@ impl ReadinessGate {
             .map(|(namespace, name)| (Api::namespaced(client.clone(), namespace), name.clone()));
         Self {
             list_state,
-            changed: watch::Sender::new(()),
+            change_sender: watch::Sender::new(()),
             lease,
-            guard: Mutex::new(LeaseGuard::new(&settings.hostname)),
+            lease_guard: Mutex::new(LeaseGuard::new(&settings.hostname)),
             read_lock: tokio::sync::Mutex::new(()),
             last_call: Mutex::new(None),
         }
     }
 
     /// Records that a kind has been listed, or that a new list of the kind has begun.
-    pub(super) fn set_listed(&self, kind: Kind, is_listed: bool) {
+    pub(super) fn set_listed(&self, kind: ListedKind, is_listed: bool) {
         if is_listed {
             self.list_state.unlisted_kinds().remove(&kind);
         } else {
@@ -68,19 +68,19 @@ impl ReadinessGate {
     }
 
     /// Records that no kind is listed.
-    pub(super) fn close(&self) {
-        self.list_state.unlisted_kinds().extend(Kind::ALL);
+    pub(super) fn mark_all_unlisted(&self) {
+        self.list_state.unlisted_kinds().extend(ListedKind::ALL);
     }
 
     /// Notifies the calls that wait for a change of the state.
     pub(super) fn notify(&self) {
-        self.changed.send_replace(());
+        self.change_sender.send_replace(());
     }
 
     /// Waits until all kinds except pods are listed. The other kinds are needed to count pods.
     pub(super) async fn wait_for_other_kinds(&self) {
-        let mut changed = self.changed.subscribe();
-        while self.list_state.unlisted_kinds().iter().any(|kind| *kind != Kind::Pods) {
+        let mut changed = self.change_sender.subscribe();
+        while self.list_state.unlisted_kinds().iter().any(|kind| *kind != ListedKind::Pods) {
             if changed.changed().await.is_err() {
                 return;
             }
@@ -90,7 +90,7 @@ impl ReadinessGate {
     /// Returns a receiver that is notified of changes. The caller must create it before the check that may fail, so
     /// that no change is missed.
     pub(super) fn subscribe(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
+        self.change_sender.subscribe()
     }
 
     /// Waits until this extender may decide, at most until `deadline`.
@@ -101,10 +101,10 @@ impl ReadinessGate {
         loop {
             let mut changed = self.subscribe();
             let (error, pause) = match self.list_state.not_ready_reason() {
-                Some(unlisted) => (GateError::Unlisted(unlisted), HOLD_TIMEOUT),
+                Some(unlisted) => (GateError::KindsNotListed(unlisted), HOLD_TIMEOUT),
                 None => match self.check_lease().await {
                     Ok(()) => return Ok(()),
-                    Err(error) => (error, RETRY),
+                    Err(error) => (error, LEASE_RETRY_DELAY),
                 },
             };
             let now = Instant::now();
@@ -149,7 +149,7 @@ impl ReadinessGate {
         if self.lease.is_none() {
             return Ok(());
         }
-        let is_held = || lock(&self.guard).is_held(Instant::now());
+        let is_held = || lock(&self.lease_guard).is_held(Instant::now());
         *lock(&self.last_call) = Some(Instant::now());
         if is_held() {
             return Ok(());
@@ -167,7 +167,7 @@ impl ReadinessGate {
         };
         let lease = none_if_not_found(lease)
             .map_err(|source| GateError::ReadLease { name: name.clone(), source })?;
-        lock(&self.guard).update(began, Instant::now(), lease.as_ref())?;
+        lock(&self.lease_guard).update(began, Instant::now(), lease.as_ref())?;
         Ok(())
     }
 
@@ -177,8 +177,8 @@ impl ReadinessGate {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let is_busy = lock(&self.last_call).is_some_and(|last| last.elapsed() < BUSY);
-            if is_busy && lock(&self.guard).is_held(Instant::now()) {
+            let is_busy = lock(&self.last_call).is_some_and(|last| last.elapsed() < BUSY_PERIOD);
+            if is_busy && lock(&self.lease_guard).is_held(Instant::now()) {
                 // An error is ignored, because the next call reads the Lease again and returns the error.
                 drop(self.read_lease().await);
             }

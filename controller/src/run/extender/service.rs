@@ -15,11 +15,11 @@ use crate::run::metrics::Metrics;
 /// The extender with its readiness gate, its client and its metrics.
 pub(super) struct Service {
     extender: Mutex<Extender>,
-    pub(super) gate: ReadinessGate,
+    pub(super) readiness_gate: ReadinessGate,
     /// VMs that had no host yet at the last list of VirtualMachineInstances.
     pending_vms: Mutex<Vec<PendingVm>>,
     /// Notified after a change that may make a waiting pod fit on a host.
-    pub(super) changed: Notify,
+    pub(super) state_changed: Notify,
     /// Each binding in progress holds the read lock. The daily rebuild of the state takes the write lock, because the
     /// rebuilt state would lack the outcome of a binding in progress.
     pub(super) bind_lock: RwLock<()>,
@@ -35,10 +35,10 @@ impl Service {
         list_state: &Arc<ListState>,
     ) -> Self {
         Self {
-            extender: Mutex::new(Extender::awaiting_pod_list()),
-            gate: ReadinessGate::new(client, settings, Arc::clone(list_state)),
+            extender: Mutex::new(Extender::new_awaiting_pod_list()),
+            readiness_gate: ReadinessGate::new(client, settings, Arc::clone(list_state)),
             pending_vms: Mutex::default(),
-            changed: Notify::new(),
+            state_changed: Notify::new(),
             bind_lock: RwLock::new(()),
             client: client.clone(),
             metrics: Arc::clone(metrics),
@@ -63,7 +63,7 @@ impl Service {
     /// Notifies waiting calls and the waker of a change. After several changes, such as those of a list, one
     /// notification is sufficient.
     pub(super) fn notify(&self) {
-        self.gate.notify();
-        self.changed.notify_one();
+        self.readiness_gate.notify();
+        self.state_changed.notify_one();
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_extender::node_selector;
+use berth_extender::selector_for_node;
 use berth_kubevirt_render::launcher::Configuration;
 use berth_runtime::call::{CallError, with_timeout};
 use futures::StreamExt as _;
@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolum
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 
-use super::claims::SELECTED_NODE;
+use super::claims::SELECTED_NODE_ANNOTATION;
 use super::service::Service;
 
 /// Namespace and name of a PersistentVolumeClaim.
@@ -19,7 +19,7 @@ type ClaimKey = (String, String);
 
 /// Number of concurrent requests. Many volumes may have to be read: after a failure of the whole cluster, thousands
 /// of VMs start at the same time.
-const CONCURRENCY: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 /// Reads the volumes of VMs that have no host yet, and passes these VMs to the extender, with the node selectors of
 /// their volumes.
@@ -31,7 +31,7 @@ pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
         let selector = read_node_selector(client, &claim).await;
         (claim, selector)
     });
-    let results: Vec<_> = requests.buffer_unordered(CONCURRENCY).collect().await;
+    let results: Vec<_> = requests.buffer_unordered(MAX_CONCURRENT_REQUESTS).collect().await;
     let mut volumes = BTreeMap::new();
     for ((namespace, name), selector) in results {
         match selector {
@@ -55,7 +55,10 @@ async fn read_node_selector(
     let Some(claim) = with_timeout(claims.get_opt(name)).await? else { return Ok(None) };
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
     let Some(volume) = volume.filter(|name| !name.is_empty()) else {
-        return Ok(claim.annotations().get(SELECTED_NODE).map(|node| node_selector(node)));
+        return Ok(claim
+            .annotations()
+            .get(SELECTED_NODE_ANNOTATION)
+            .map(|node| selector_for_node(node)));
     };
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
     let volume = with_timeout(volumes.get_opt(&volume)).await?;
@@ -72,7 +75,7 @@ pub(super) async fn kubevirt_configuration(client: &Client) -> Configuration {
             Some(object) => serde_json::to_value(object).map_err(anyhow::Error::from),
             None => return Configuration::default(),
         },
-        Err(error) if error.code() == Some(404) => return Configuration::default(),
+        Err(error) if error.status_code() == Some(404) => return Configuration::default(),
         Err(error) => Err(error.into()),
     };
     let read = read.and_then(|object| Ok(Configuration::from_kubevirt(&object)?));

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::CAPACITY_GENERATION;
+use berth_api::names::CAPACITY_GENERATION_ANNOTATION;
 use berth_runtime::call::with_timeout;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
@@ -19,9 +19,9 @@ use crate::run::api_requests::patch_params;
 /// Time for which changes are collected before a round of Node updates, so that many changes lead to one round.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between rounds of Node updates.
-const INTERVAL: Duration = Duration::from_millis(250);
+const ROUND_INTERVAL: Duration = Duration::from_millis(250);
 /// Retry delay after a failed request, or while the extender of another replica is the active one.
-const RETRY: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of Nodes that are changed in a round. After each change, old schedulers retry all pods, and newer
 /// schedulers retry the pods that may fit on the Node.
 const MAX_NODES_PER_ROUND: usize = 8;
@@ -46,15 +46,15 @@ impl PodWaker {
         // Nodes that are still to be changed, because a round had too many Nodes or a request failed.
         let mut pending_hosts: VecDeque<String> = VecDeque::new();
         loop {
-            service.changed.notified().await;
+            service.state_changed.notified().await;
             tokio::time::sleep(DEBOUNCE).await;
-            if !service.extender().has_waiting_pods() {
+            if !service.extender().has_refused_pods() {
                 pending_hosts.clear();
                 continue;
             }
             let now = std::time::Instant::now();
-            if service.gate.wait_until_allowed(now).await.is_err() {
-                tokio::time::sleep(RETRY).await;
+            if service.readiness_gate.wait_until_allowed(now).await.is_err() {
+                tokio::time::sleep(RETRY_DELAY).await;
                 continue;
             }
             let new = service.extender().take_hosts_to_patch();
@@ -65,16 +65,17 @@ impl PodWaker {
                 pending_hosts.drain(..pending_hosts.len().min(MAX_NODES_PER_ROUND)).collect();
             let mut failed = 0;
             for host in &round {
-                if !self.touch(host, has_annotations).await {
+                if !self.patch_node(host, has_annotations).await {
                     failed += 1;
                     pending_hosts.push_back(host.clone());
                 }
             }
             if !round.is_empty() {
-                tokio::time::sleep(if failed < round.len() { INTERVAL } else { RETRY }).await;
+                tokio::time::sleep(if failed < round.len() { ROUND_INTERVAL } else { RETRY_DELAY })
+                    .await;
             }
             if !pending_hosts.is_empty() {
-                service.changed.notify_one();
+                service.state_changed.notify_one();
             }
         }
     }
@@ -93,7 +94,7 @@ impl PodWaker {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "failed to read the API server's version; trying again");
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -101,11 +102,12 @@ impl PodWaker {
 
     /// Sets an annotation or a label of a Node to the current time. Returns false if the request failed and must be
     /// repeated.
-    async fn touch(&self, node: &str, has_annotations: bool) -> bool {
+    async fn patch_node(&self, node: &str, has_annotations: bool) -> bool {
         let nodes: Api<Node> = Api::all(self.service.client.clone());
         let field = if has_annotations { "annotations" } else { "labels" };
         let now = Timestamp::now().as_millisecond().to_string();
-        let patch = Patch::Merge(json!({"metadata": {field: {CAPACITY_GENERATION: now}}}));
+        let patch =
+            Patch::Merge(json!({"metadata": {field: {CAPACITY_GENERATION_ANNOTATION: now}}}));
         let params = patch_params();
         match with_timeout(nodes.patch_metadata(node, &params, &patch)).await {
             Ok(_) => {
@@ -113,12 +115,12 @@ impl PodWaker {
                 tracing::debug!(node, "patched a Node on which a waiting pod fits");
                 true
             }
-            Err(error) if error.code() == Some(404) => true,
+            Err(error) if error.status_code() == Some(404) => true,
             Err(error) => {
                 tracing::warn!(
                     node,
                     field,
-                    key = CAPACITY_GENERATION,
+                    key = CAPACITY_GENERATION_ANNOTATION,
                     %error,
                     "failed to patch a Node; trying again"
                 );

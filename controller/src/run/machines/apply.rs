@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use serde_json::Value;
 
-use super::errors::{Error, none_if_not_found, with_request};
+use super::errors::{RequestError, none_if_not_found, with_request};
 use super::machine::MachineTemplate;
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::patch_params;
 use berth_api::Problem;
-use berth_kubevirt_render::machines::rollout::Counts;
-use berth_kubevirt_render::machines::steps::{
-    Steps, Vm, adoption_patch, backoff_seconds, steps as fresh_steps,
+use berth_kubevirt_render::machines::reconcile_steps::{
+    ExistingVm, ReconcileSteps, adoption_patch, backoff_seconds, compute_steps as fresh_steps,
 };
+use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use berth_kubevirt_render::machines::unmet_prerequisite;
 
 /// Result of applying the steps.
 #[derive(Default)]
-pub(super) struct Applied {
+pub(super) struct ApplyResult {
     pub(super) problems: Vec<Problem>,
     /// Fields of the template that machines do not honor; `None` if no machine was rendered.
     pub(super) notes: Option<Vec<Problem>>,
@@ -26,8 +26,8 @@ pub(super) struct Applied {
     pub(super) unmet_prerequisite: Option<String>,
 }
 
-impl Applied {
-    fn accept_template(
+impl ApplyResult {
+    fn record_template(
         &mut self,
         template: Result<MachineTemplate, Vec<Problem>>,
     ) -> Option<MachineTemplate> {
@@ -45,41 +45,41 @@ impl Applied {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Applies the steps. `missing_policies` is the reason why NetworkPolicies of the tenant are not in force; then
+    /// Applies the steps. `missing_policies_reason` is the reason why NetworkPolicies of the tenant are not in force; then
     /// no machine is created or deleted.
     pub(super) async fn apply(
         &self,
-        steps: &mut Steps,
+        steps: &mut ReconcileSteps,
         now: i64,
         missing_policies: Option<String>,
-    ) -> Result<Applied, Error> {
-        self.adopt(steps).await?;
-        let applied = match missing_policies.filter(|_| steps.create > 0) {
+    ) -> Result<ApplyResult, RequestError> {
+        self.adopt_machines(steps).await?;
+        let applied = match missing_policies.filter(|_| steps.create_count > 0) {
             Some(reason) => {
                 // Machines are not deleted either, because the controller cannot create replacements.
-                steps.create = 0;
-                steps.delete.clear();
+                steps.create_count = 0;
+                steps.machines_to_delete.clear();
                 let message = format!(
                     "no machine is created until the tenant's NetworkPolicies are in force: \
                      {reason}"
                 );
                 let problem = Problem::new(self.deployment.qualified_name(), "", "", message);
-                Applied { problems: vec![problem], ..Applied::default() }
+                ApplyResult { problems: vec![problem], ..ApplyResult::default() }
             }
             None => self.create_missing(steps, now).await?,
         };
-        self.delete(steps).await?;
+        self.delete_machines(steps).await?;
         if steps.is_complete {
             self.context.with_state(self.object, |memory| {
-                memory.failures = 0;
+                memory.failure_count = 0;
                 memory.paused_until = None;
             });
         }
         Ok(applied)
     }
 
-    async fn adopt(&self, steps: &Steps) -> Result<(), Error> {
-        for name in &steps.adopt {
+    async fn adopt_machines(&self, steps: &ReconcileSteps) -> Result<(), RequestError> {
+        for name in &steps.vms_to_adopt {
             let patch = Patch::Merge(adoption_patch(&self.deployment, &self.owner));
             let adopted = self.machines().patch(name, &patch_params(), &patch).await;
             with_request(
@@ -93,23 +93,27 @@ impl ValidatedDeployment<'_> {
 
     /// Creates the missing machines. First lists the machines from the API server, because the store may lack
     /// machines that were created a moment ago.
-    async fn create_missing(&self, steps: &mut Steps, now: i64) -> Result<Applied, Error> {
+    async fn create_missing(
+        &self,
+        steps: &mut ReconcileSteps,
+        now: i64,
+    ) -> Result<ApplyResult, RequestError> {
         let mut applied =
-            Applied { problems: self.ensure_user_data().await?, ..Applied::default() };
+            ApplyResult { problems: self.ensure_user_data().await?, ..ApplyResult::default() };
         // A changed template is rendered to report its problems even if no machine is to be created.
         let is_new = self.object.data.pointer("/status/observedGeneration").and_then(Value::as_i64)
             != self.object.metadata.generation;
-        if steps.create == 0 {
+        if steps.create_count == 0 {
             if is_new {
-                applied.accept_template(self.template().await?);
+                applied.record_template(self.read_template().await?);
             }
             return Ok(applied);
         }
         applied.unmet_prerequisite = self.tenant().and_then(unmet_prerequisite);
         if applied.unmet_prerequisite.is_some() {
             // No machine is deleted, because it could not be replaced.
-            steps.create = 0;
-            steps.delete.clear();
+            steps.create_count = 0;
+            steps.machines_to_delete.clear();
             return Ok(applied);
         }
         let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
@@ -117,24 +121,24 @@ impl ValidatedDeployment<'_> {
             || format!("list VirtualMachines of {}", self.namespace),
             self.machines().list(&params).await,
         )?;
-        let vms: Vec<Vm> = list.items.iter().map(|vm| self.context.vm(vm)).collect();
+        let vms: Vec<ExistingVm> = list.items.iter().map(|vm| self.context.read_vm(vm)).collect();
         if let Ok(fresh) = fresh_steps(&self.deployment, &self.owner, &vms, now, None) {
-            let create = steps.create.min(fresh.create);
-            *steps = Steps {
-                create,
+            let create = steps.create_count.min(fresh.create_count);
+            *steps = ReconcileSteps {
+                create_count: create,
                 requeue_after: steps.requeue_after.or(fresh.requeue_after),
                 ..fresh
             };
         }
-        if steps.create == 0 || self.has_foreign_machines().await? {
-            steps.create = 0;
+        if steps.create_count == 0 || self.has_foreign_machines().await? {
+            steps.create_count = 0;
             return Ok(applied);
         }
-        let template = applied.accept_template(self.template().await?);
+        let template = applied.record_template(self.read_template().await?);
         let mut count = 0_u32;
-        for _ in 0..template.as_ref().map_or(0, |_| steps.create) {
+        for _ in 0..template.as_ref().map_or(0, |_| steps.create_count) {
             let Some(template) = &template else { break };
-            if let Some(refused) = self.create(template).await? {
+            if let Some(refused) = self.create_machine(template).await? {
                 applied.problems.push(refused);
                 break;
             }
@@ -142,15 +146,15 @@ impl ValidatedDeployment<'_> {
         }
         // The new machines are added to the counts. The watch will report the same counts in a moment, so the status
         // need not be written twice.
-        let Counts { replicas, updated, .. } = &mut steps.counts;
+        let ReplicaCounts { replicas, updated, .. } = &mut steps.counts;
         *replicas = replicas.saturating_add(count);
         *updated = updated.saturating_add(count);
         Ok(applied)
     }
 
-    async fn delete(&self, steps: &Steps) -> Result<(), Error> {
+    async fn delete_machines(&self, steps: &ReconcileSteps) -> Result<(), RequestError> {
         let known = |name: &String| self.vms.iter().find(|vm| vm.name == *name);
-        for vm in steps.delete.iter().filter_map(known) {
+        for vm in steps.machines_to_delete.iter().filter_map(known) {
             let preconditions = Preconditions { uid: Some(vm.uid.clone()), resource_version: None };
             let params =
                 DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
@@ -162,8 +166,8 @@ impl ValidatedDeployment<'_> {
             )?;
             if vm.has_failed {
                 self.context.with_state(self.object, |memory| {
-                    memory.failures = memory.failures.saturating_add(1);
-                    let pause = Duration::from_secs(backoff_seconds(memory.failures).into());
+                    memory.failure_count = memory.failure_count.saturating_add(1);
+                    let pause = Duration::from_secs(backoff_seconds(memory.failure_count).into());
                     memory.paused_until = Instant::now().checked_add(pause);
                 });
                 tracing::info!(namespace = %self.namespace, machine = %name, "deleted failed VirtualMachine");

@@ -9,17 +9,17 @@ use kube::api::DynamicObject;
 use kube::{Client, ResourceExt as _};
 
 use super::triggers::Triggers;
-use crate::run::events::Events;
-use berth_kubevirt_render::machines::rollout::Counts;
+use crate::run::events::EventEmitter;
+use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use berth_runtime::watch::{Informer, OptionalInformer};
 
 /// Delay of the next reconcile after a temporary fault.
-pub(super) const RETRY: Duration = Duration::from_secs(30);
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Stores and clients shared by all reconciles of MachineDeployments.
 pub(super) struct Context {
     pub(super) client: Client,
-    pub(super) events: Arc<Events>,
+    pub(super) events: Arc<EventEmitter>,
     pub(super) deployments: OptionalInformer,
     pub(super) machines: OptionalInformer,
     pub(super) instances: OptionalInformer,
@@ -32,7 +32,7 @@ pub(super) struct Context {
     /// MachineDeployments either.
     pub(super) webhooks: OptionalInformer,
     pub(super) triggers: Arc<Triggers>,
-    pub(super) states: Mutex<BTreeMap<String, InMemoryState>>,
+    pub(super) in_memory_states: Mutex<BTreeMap<String, InMemoryState>>,
 }
 
 /// State of one MachineDeployment that is kept in memory only.
@@ -40,14 +40,14 @@ pub(super) struct Context {
 pub(super) struct InMemoryState {
     /// Number of consecutive machines that have failed. Because of these failures, no machine is created until
     /// `paused_until`.
-    pub(super) failures: u32,
+    pub(super) failure_count: u32,
     pub(super) paused_until: Option<Instant>,
     /// Names of the machines whose Secret with user data is known to exist.
     pub(super) machines_with_secret: BTreeSet<String>,
     /// True if machine-controller reconciles the MachineDeployment.
     pub(super) is_foreign: bool,
     /// Counts after their last change, and the time of this change.
-    pub(super) progress: Option<(Counts, Instant)>,
+    pub(super) last_progress: Option<(ReplicaCounts, Instant)>,
 }
 
 impl Context {
@@ -56,12 +56,12 @@ impl Context {
         object: &DynamicObject,
         change: impl FnOnce(&mut InMemoryState) -> T,
     ) -> T {
-        let mut all = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.in_memory_states.lock().unwrap_or_else(PoisonError::into_inner);
         change(all.entry(object.uid().unwrap_or_default()).or_default())
     }
 
     pub(super) fn remove_state(&self, object: &DynamicObject) {
-        let mut all = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.in_memory_states.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&object.uid().unwrap_or_default());
     }
 }

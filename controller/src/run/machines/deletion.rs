@@ -5,14 +5,14 @@
 use std::time::Duration;
 
 use berth_api::names::FINALIZER;
-use berth_runtime::backoff::jittered;
+use berth_runtime::backoff::add_jitter;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 
-use super::context::{Context, RETRY};
-use super::errors::{Error, none_if_not_found, with_request};
+use super::context::{Context, RETRY_DELAY};
+use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::machine_resource;
-use berth_kubevirt_render::machines::steps::{Owner, Vm};
+use berth_kubevirt_render::machines::reconcile_steps::{DeploymentOwner, ExistingVm};
 
 /// Maximum length of a label value. A MachineDeployment with a longer name has no machines, because they have its
 /// name in a label.
@@ -21,7 +21,10 @@ const MAX_LABEL_LENGTH: usize = 63;
 impl Context {
     /// Deletes the machines of a MachineDeployment, then removes the finalizer. Returns the delay of the next
     /// reconcile while machines exist.
-    pub(super) async fn finalize(&self, object: &DynamicObject) -> Result<Option<Duration>, Error> {
+    pub(super) async fn finalize(
+        &self,
+        object: &DynamicObject,
+    ) -> Result<Option<Duration>, RequestError> {
         if !object.finalizers().iter().any(|one| one == FINALIZER) {
             self.remove_state(object);
             return Ok(None);
@@ -44,7 +47,7 @@ impl Context {
             self.remove_state(object);
             return Ok(None);
         }
-        Ok(Some(jittered(RETRY)))
+        Ok(Some(add_jitter(RETRY_DELAY)))
     }
 
     /// Lists the VirtualMachines of a MachineDeployment in all namespaces from the API server. They are identified by
@@ -52,12 +55,13 @@ impl Context {
     pub(super) async fn list_machines_of(
         &self,
         object: &DynamicObject,
-    ) -> Result<Vec<DynamicObject>, Error> {
+    ) -> Result<Vec<DynamicObject>, RequestError> {
         let name = object.name_any();
         if name.len() > MAX_LABEL_LENGTH {
             return Ok(Vec::new());
         }
-        let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace: false };
+        let owner =
+            DeploymentOwner { uid: object.uid().unwrap_or_default(), shares_namespace: false };
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machine_resource());
         let list = api.list(&ListParams::default().labels(&format!("md={name}"))).await;
         // If KubeVirt is not installed, there are no VirtualMachines, and the API server answers 404.
@@ -66,7 +70,7 @@ impl Context {
         let mut all = list.map(|list| list.items).unwrap_or_default();
         all.retain(|vm| {
             let vm = serde_json::to_value(vm).unwrap_or_default();
-            Vm::from_objects(&vm, None).is_owned_by(&owner)
+            ExistingVm::from_objects(&vm, None).is_owned_by(&owner)
         });
         Ok(all)
     }

@@ -9,12 +9,12 @@ pub(super) use crate::run::api_requests::none_if_not_found;
 /// A failed request: verb and object of the request, and the error that the API server returned.
 #[derive(Debug, thiserror::Error)]
 #[error("{request}: {error}")]
-pub(super) struct Error {
+pub(super) struct RequestError {
     request: String,
     error: kube::Error,
 }
 
-impl ReconcileError for Error {
+impl ReconcileError for RequestError {
     fn retry_after(&self) -> Duration {
         berth_runtime::call::retry_after(&self.error)
     }
@@ -24,8 +24,8 @@ impl ReconcileError for Error {
 pub(super) fn with_request<T>(
     request: impl FnOnce() -> String,
     result: kube::Result<T>,
-) -> Result<T, Error> {
-    result.map_err(|error| Error { request: request(), error })
+) -> Result<T, RequestError> {
+    result.map_err(|error| RequestError { request: request(), error })
 }
 
 /// Returns `None` if the API server refused a create because the object already exists (409).
@@ -38,7 +38,7 @@ pub(super) fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<Option
 }
 
 /// Returns the server's message if it refused a request in a way that a retry would not change (400, 403, 422).
-pub(super) fn refusal<T>(result: &kube::Result<T>) -> Option<String> {
+pub(super) fn refusal_message<T>(result: &kube::Result<T>) -> Option<String> {
     match result {
         Err(kube::Error::Api(status)) if [400, 403, 422].contains(&status.code) => {
             Some(status.message.clone())
@@ -76,14 +76,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hidden_refusal_has_fields_and_no_values() {
+    fn a_redacted_message_has_fields_and_no_values() {
         let status: Status = serde_json::from_value(json!({
             "status": "Failure", "code": 422, "reason": "Invalid", "message": "memory: Invalid value: \"c4n4ry\"",
             "details": {"causes": [{"field": "spec.memory", "reason": "x", "message": "Invalid value: \"c4n4ry\""}]},
         }))
         .unwrap();
         let result: kube::Result<()> = Err(redact_message(kube::Error::Api(status.into())));
-        let words = refusal(&result).unwrap();
+        let words = refusal_message(&result).unwrap();
         assert!(words.contains("Invalid (422), fields: spec.memory"), "{words}");
         let error = with_request(|| "create".to_owned(), result).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("c4n4ry"), "{error:?}");

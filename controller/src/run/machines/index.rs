@@ -8,7 +8,7 @@ use berth_api::names;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
-use berth_kubevirt_render::machines::KIND;
+use berth_kubevirt_render::machines::MACHINE_DEPLOYMENT_KIND;
 
 /// Namespace and name of an object.
 pub(super) type ObjectKey = (String, String);
@@ -39,13 +39,13 @@ impl<K: Ord> Index<K> {
     }
 
     /// Returns namespace and name of the objects with this key.
-    pub(super) fn with_key(&self, key: &K) -> Vec<ObjectKey> {
+    pub(super) fn objects_with_key(&self, key: &K) -> Vec<ObjectKey> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         all.get(key).into_iter().flatten().cloned().collect()
     }
 
     /// Returns namespace and name of the objects for whose key `matches` returns true.
-    pub(super) fn matching(&self, matches: impl Fn(&K) -> bool) -> Vec<ObjectKey> {
+    pub(super) fn objects_matching(&self, matches: impl Fn(&K) -> bool) -> Vec<ObjectKey> {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
         all.iter()
             .filter(|(key, _)| matches(key))
@@ -61,7 +61,7 @@ pub(super) fn object_key(object: &DynamicObject) -> ObjectKey {
 }
 
 /// Returns the name of a machine's MachineDeployment, from the label `md`.
-pub(super) fn deployment_of(machine: &DynamicObject) -> Option<&String> {
+pub(super) fn deployment_name(machine: &DynamicObject) -> Option<&String> {
     machine.labels().get("md")
 }
 
@@ -80,8 +80,8 @@ impl Ownership {
     pub(super) fn from_metadata(machine: &DynamicObject) -> Self {
         let controller =
             machine.owner_references().iter().find(|owner| owner.controller == Some(true));
-        match (controller, machine.annotations().get(names::MACHINE_DEPLOYMENT_UID)) {
-            (Some(owner), _) if owner.kind == KIND => {
+        match (controller, machine.annotations().get(names::MACHINE_DEPLOYMENT_UID_ANNOTATION)) {
+            (Some(owner), _) if owner.kind == MACHINE_DEPLOYMENT_KIND => {
                 Self::Deployment((machine.namespace().unwrap_or_default(), owner.name.clone()))
             }
             (_, Some(uid)) => Self::Uid(uid.clone()),
@@ -109,7 +109,8 @@ mod tests {
             Ownership::from_metadata(&owned),
             Ownership::Deployment(("cluster-a".to_owned(), "web".to_owned()))
         );
-        let noted = machine(json!({"annotations": {names::MACHINE_DEPLOYMENT_UID: "u"}}));
+        let noted =
+            machine(json!({"annotations": {names::MACHINE_DEPLOYMENT_UID_ANNOTATION: "u"}}));
         assert_eq!(Ownership::from_metadata(&noted), Ownership::Uid("u".to_owned()));
         assert_eq!(
             Ownership::from_metadata(&machine(json!({"labels": {"md": "web"}}))),
@@ -125,7 +126,7 @@ mod tests {
         index.update("web", key("web-2"), true);
         index.update("web", key("web-1"), false);
         index.update("other", key("other-1"), false);
-        assert_eq!(index.with_key(&"web"), [key("web-2")]);
-        assert!(index.matching(|key| *key != "web").is_empty());
+        assert_eq!(index.objects_with_key(&"web"), [key("web-2")]);
+        assert!(index.objects_matching(|key| *key != "web").is_empty());
     }
 }

@@ -11,13 +11,15 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::errors::{
-    Error, ignore_conflict, none_if_not_found, redact_message, refusal, with_request,
+    RequestError, ignore_conflict, none_if_not_found, redact_message, refusal_message, with_request,
 };
-use super::user_data::{UserData, secret};
+use super::user_data::{UserData, user_data_secret};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::post_params;
 use berth_api::Problem;
-use berth_kubevirt_render::machines::steps::{Vm, machine_name, new_machine};
+use berth_kubevirt_render::machines::reconcile_steps::{
+    ExistingVm, machine_name, render_new_machine,
+};
 use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
 
 /// Input that all machines of a MachineDeployment share.
@@ -31,14 +33,16 @@ pub(super) struct MachineTemplate {
 impl ValidatedDeployment<'_> {
     /// Reads the input of machines, and renders one machine to validate the template. Returns the problems if the
     /// template is invalid.
-    pub(super) async fn template(&self) -> Result<Result<MachineTemplate, Vec<Problem>>, Error> {
+    pub(super) async fn read_template(
+        &self,
+    ) -> Result<Result<MachineTemplate, Vec<Problem>>, RequestError> {
         let mut render_context = self.render_context.clone();
         self.context
             .read_references(&self.deployment, &self.namespace, &mut render_context)
             .await?;
         let (tenant, config) = (self.tenant(), &self.render_context.config);
         let data =
-            self.context.user_data(&self.deployment, tenant, &self.namespace, config).await?;
+            self.context.read_user_data(&self.deployment, tenant, &self.namespace, config).await?;
         let fatal_problem = |message: String| {
             vec![
                 Problem::new(self.deployment.qualified_name(), "", "", message)
@@ -50,14 +54,19 @@ impl ValidatedDeployment<'_> {
             Err(error) => return Ok(Err(fatal_problem(error.to_string()))),
         };
         let options = self.render_options(&machine_name(&self.deployment, 0), &data);
-        let rendered = match new_machine(&self.deployment, &self.owner, &render_context, &options) {
-            Ok(rendered) => rendered,
-            Err(problems) => return Ok(Err(problems)),
-        };
-        match user_data::add_ssh_keys(&data.user, &rendered.ssh_public_keys) {
+        let rendered =
+            match render_new_machine(&self.deployment, &self.owner, &render_context, &options) {
+                Ok(rendered) => rendered,
+                Err(problems) => return Ok(Err(problems)),
+            };
+        match user_data::add_ssh_keys(&data.user_data, &rendered.ssh_public_keys) {
             Ok(user) => {
-                let notes = rendered.notes;
-                Ok(Ok(MachineTemplate { render_context, data: UserData { user, ..data }, notes }))
+                let notes = rendered.warnings;
+                Ok(Ok(MachineTemplate {
+                    render_context,
+                    data: UserData { user_data: user, ..data },
+                    notes,
+                }))
             }
             Err(error) => Ok(Err(fatal_problem(format!("its user data {error}")))),
         }
@@ -65,28 +74,28 @@ impl ValidatedDeployment<'_> {
 
     fn render_options(&self, name: &str, data: &UserData) -> RenderOptions {
         RenderOptions {
-            machine: Some(name.to_owned()),
+            machine_name: Some(name.to_owned()),
             namespace: Some(self.namespace.clone()),
             user_data_secret: Some(format!("userdata-{name}")),
-            user_data: Some(data.user.clone()),
+            user_data: Some(data.user_data.clone()),
         }
     }
 
     /// Creates a machine. Returns a problem if the API server refuses the VirtualMachine.
-    pub(super) async fn create(
+    pub(super) async fn create_machine(
         &self,
         template: &MachineTemplate,
-    ) -> Result<Option<Problem>, Error> {
+    ) -> Result<Option<Problem>, RequestError> {
         let name =
             machine_name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
         let options = self.render_options(&name, &template.data);
         // This does not fail, because `template` has already rendered a machine from the same input.
         let Ok(mut rendered) =
-            new_machine(&self.deployment, &self.owner, &template.render_context, &options)
+            render_new_machine(&self.deployment, &self.owner, &template.render_context, &options)
         else {
             return Ok(None);
         };
-        if template.data.network.is_some() {
+        if template.data.network_data.is_some() {
             add_network_data(&mut rendered.machine, &name);
         }
         let request = || format!("create VirtualMachine {}/{name}", self.namespace);
@@ -98,7 +107,7 @@ impl ValidatedDeployment<'_> {
         // The API server quotes the object in its error message, so the message is removed if the object has values
         // from Secrets.
         let created = if rendered.has_secrets { created.map_err(redact_message) } else { created };
-        if let Some(reason) = refusal(&created) {
+        if let Some(reason) = refusal_message(&created) {
             let qualified_name = self.deployment.qualified_name();
             let message = format!(
                 "the API server refuses VirtualMachine {}/{name}: {reason}",
@@ -117,13 +126,19 @@ impl ValidatedDeployment<'_> {
     }
 
     /// Creates the Secret with the user data of a machine. `uid` is the UID of the VirtualMachine.
-    async fn create_secret(&self, machine: &str, uid: &str, data: &UserData) -> Result<(), Error> {
+    async fn create_secret(
+        &self,
+        machine: &str,
+        uid: &str,
+        data: &UserData,
+    ) -> Result<(), RequestError> {
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
         let request = || format!("create Secret {}/userdata-{machine}", self.namespace);
-        let body = match serde_json::from_value(secret(machine, &self.namespace, uid, data)) {
-            Ok(body) => body,
-            Err(error) => return with_request(request, Err(kube::Error::SerdeError(error))),
-        };
+        let body =
+            match serde_json::from_value(user_data_secret(machine, &self.namespace, uid, data)) {
+                Ok(body) => body,
+                Err(error) => return with_request(request, Err(kube::Error::SerdeError(error))),
+            };
         with_request(
             request,
             ignore_conflict(api.create(&post_params(), &body).await.map_err(redact_message)),
@@ -136,14 +151,14 @@ impl ValidatedDeployment<'_> {
 
     /// Creates the missing Secrets of machines. A Secret is missing if the controller was stopped after it had
     /// created the VirtualMachine.
-    pub(super) async fn ensure_user_data(&self) -> Result<Vec<Problem>, Error> {
+    pub(super) async fn ensure_user_data(&self) -> Result<Vec<Problem>, RequestError> {
         let machines_with_secret = self.context.with_state(self.object, |memory| {
             memory.machines_with_secret.retain(|name| self.vms.iter().any(|vm| vm.name == *name));
             memory.machines_with_secret.clone()
         });
-        let lacks_user_data = |vm: &&Vm| {
+        let lacks_user_data = |vm: &&ExistingVm| {
             vm.is_owned_by(&self.owner)
-                && vm.was_created_by(&self.deployment)
+                && vm.is_created_by(&self.deployment)
                 && !vm.is_deleting
                 && !vm.has_failed
                 && vm.ready_since.is_none()
@@ -162,7 +177,7 @@ impl ValidatedDeployment<'_> {
                 continue;
             }
             if template.is_none() {
-                match self.template().await? {
+                match self.read_template().await? {
                     Ok(valid) => template = Some(valid),
                     Err(problems) => return Ok(problems),
                 }

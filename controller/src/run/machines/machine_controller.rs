@@ -6,14 +6,14 @@ use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
 
 use super::context::Context;
-use super::errors::{Error, none_if_not_found, with_request};
+use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::{deployment_resource, foreign_machine_resource};
 use super::validated::ValidatedDeployment;
 
 impl Context {
     /// Returns true if machine-controller is present and therefore reconciles the MachineDeployment. Berth then must
     /// not reconcile it, because the two controllers together would create twice as many machines.
-    pub(super) async fn is_foreign(&self, object: &DynamicObject) -> bool {
+    pub(super) async fn is_managed_by_machine_controller(&self, object: &DynamicObject) -> bool {
         let namespace = object.namespace();
         let has_machines =
             self.foreign_machines.all().iter().any(|machine| machine.namespace() == namespace);
@@ -48,7 +48,7 @@ impl Context {
 impl ValidatedDeployment<'_> {
     /// Returns true if there are Machines of machine-controller in the namespace of the MachineDeployment. Reads from
     /// the API server, because the kind Machine may have been installed so recently that the watch has not started.
-    pub(super) async fn has_foreign_machines(&self) -> Result<bool, Error> {
+    pub(super) async fn has_foreign_machines(&self) -> Result<bool, RequestError> {
         let namespace = self.object.namespace().unwrap_or_default();
         let api: Api<DynamicObject> = Api::namespaced_with(
             self.context.client.clone(),

@@ -27,33 +27,33 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_api::{InfraConfig, TenantCluster};
-use berth_runtime::backoff::jittered;
-use berth_runtime::reconcile::{Action, Options, run as run_reconciler};
+use berth_runtime::backoff::add_jitter;
+use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use futures::stream::poll_fn;
 use kube::Client;
 use kube::api::DynamicObject;
 use tokio::sync::mpsc::unbounded_channel;
 
-use super::events::Events;
+use super::events::EventEmitter;
 use super::metrics::Metrics;
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
-use errors::Error;
+use errors::RequestError;
 use resources::{
-    deployment_resource, foreign_machine_resource, keep_metadata_only, machine_resource, resource,
-    trim_instance, trim_machine, without_managed_fields,
+    api_resource, deployment_resource, foreign_machine_resource, keep_metadata_only,
+    machine_resource, remove_managed_fields, trim_instance, trim_machine,
 };
 use triggers::Triggers;
 
-const OPTIONS: Options =
-    Options { name: "machines", concurrency: 8, debounce: Duration::from_millis(200) };
+const OPTIONS: ReconcilerOptions =
+    ReconcilerOptions { name: "machines", concurrency: 8, debounce: Duration::from_millis(200) };
 
 /// Reconciles MachineDeployments until the future is dropped, which may happen at any moment. Each MachineDeployment
 /// is reconciled again after `resync`, in case an event was lost. `tenants` must keep the part of `managedFields`
 /// that `reduce_to_conditions` leaves, because it determines how a status is written.
 pub async fn run(
     client: Client,
-    events: Arc<Events>,
+    events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
     tenants: Informer<TenantCluster>,
     configs: Informer<InfraConfig>,
@@ -69,7 +69,7 @@ pub async fn run(
     let kind = OptionalKind {
         resource: deployment_resource(),
         label_selector: None,
-        trim: without_managed_fields,
+        trim: remove_managed_fields,
     };
     let (deployments, watch_deployments) =
         OptionalInformer::start(&client, kind, handler(Triggers::handle_deployment));
@@ -81,7 +81,7 @@ pub async fn run(
     let (machines, watch_machines) =
         OptionalInformer::start(&client, kind, handler(Triggers::handle_machine));
     let instances =
-        resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
+        api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
     let kind = OptionalKind {
         resource: instances,
         label_selector: Some("md".to_owned()),
@@ -97,7 +97,7 @@ pub async fn run(
     let (foreign_machines, watch_foreign_machines) =
         OptionalInformer::start(&client, kind, handler(Triggers::handle_foreign_machine));
     let webhooks = OptionalKind {
-        resource: resource(
+        resource: api_resource(
             "admissionregistration.k8s.io",
             "v1",
             "MutatingWebhookConfiguration",
@@ -120,7 +120,7 @@ pub async fn run(
         foreign_machines,
         webhooks,
         triggers,
-        states: Mutex::default(),
+        in_memory_states: Mutex::default(),
     });
     let work = async {
         let store = context.deployments.wait_until_listed().await;
@@ -153,8 +153,8 @@ async fn reconcile(
     object: Arc<DynamicObject>,
     context: Arc<Context>,
     resync: Duration,
-) -> Result<Action, Error> {
+) -> Result<Action, RequestError> {
     let requeue_after = reconcile::reconcile(&context, &object).await?;
-    let resync = jittered(resync);
+    let resync = add_jitter(resync);
     Ok(Action::requeue(requeue_after.map_or(resync, |again| again.min(resync))))
 }

@@ -10,7 +10,7 @@ use crate::tenants::status::POLICIES_READY;
 /// A pod that starts before the policies can reach the whole pod network, and an importer that starts before the
 /// policies may be refused. An invalid kubeconfig does not delay machines, because the tenant's API server may run
 /// in these machines.
-pub(super) fn policies_not_ready(tenant: &TenantCluster) -> Option<String> {
+pub(super) fn policies_not_ready_reason(tenant: &TenantCluster) -> Option<String> {
     let name = tenant.name_any();
     let mut conditions = tenant.status.iter().flat_map(|status| &status.conditions);
     match conditions.find(|one| one.type_ == POLICIES_READY) {
@@ -54,11 +54,11 @@ mod tests {
                 condition("PoliciesReady", status, reason)
             ]))
         };
-        assert_eq!(policies_not_ready(&one("True", "Ready")), None);
-        assert_eq!(policies_not_ready(&one("False", "InvalidKubeconfig")), None);
-        let reason = policies_not_ready(&one("False", "ClusterFactsUnknown")).unwrap();
+        assert_eq!(policies_not_ready_reason(&one("True", "Ready")), None);
+        assert_eq!(policies_not_ready_reason(&one("False", "InvalidKubeconfig")), None);
+        let reason = policies_not_ready_reason(&one("False", "ClusterFactsUnknown")).unwrap();
         assert_eq!(reason, "PoliciesReady of TenantCluster abc is false: why");
-        let reason = policies_not_ready(&tenant(json!([]))).unwrap();
+        let reason = policies_not_ready_reason(&tenant(json!([]))).unwrap();
         assert_eq!(reason, "TenantCluster abc has no condition PoliciesReady yet");
     }
 }

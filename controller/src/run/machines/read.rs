@@ -7,13 +7,13 @@ use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::context::Context;
-use super::errors::{Error, none_if_not_found, with_request};
+use super::errors::{RequestError, none_if_not_found, with_request};
 use super::references::References;
-use super::resources::resource;
+use super::resources::api_resource;
 use crate::run::api_requests::catch_forbidden;
 use crate::run::context::INFRA_CONFIG;
 use berth_kubevirt_render::machines::{
-    MachineDeployment, RenderContext, Scope, referenced_tenants,
+    MachineDeployment, ReferenceScope, RenderContext, referenced_tenants,
 };
 
 impl Context {
@@ -36,23 +36,27 @@ impl Context {
         deployment: &MachineDeployment,
         namespace: &str,
         render_context: &mut RenderContext,
-    ) -> Result<(), Error> {
+    ) -> Result<(), RequestError> {
         let value = deployment.spec.template.spec.provider_spec.value.clone().unwrap_or_default();
         let mut references = References::default();
         references.collect_references(&value, namespace);
-        let scope =
-            Scope::new(&[&deployment.metadata.namespace, namespace], &render_context.config);
+        let scope = ReferenceScope::new(
+            &[&deployment.metadata.namespace, namespace],
+            &render_context.config,
+        );
         // Objects to which the MachineDeployment may not refer are not read.
-        references.entries.retain(|(_, namespace, name)| scope.permits(namespace, name));
+        references
+            .secrets_and_config_maps
+            .retain(|(_, namespace, name)| scope.is_permitted(namespace, name));
         for class in render_context
             .config
             .infra_storage_classes
             .iter()
             .filter(|class| class.is_default_class == Some(true))
         {
-            references.classes.insert(class.name.clone());
+            references.storage_classes.insert(class.name.clone());
         }
-        for (kind, namespace, name) in &references.entries {
+        for (kind, namespace, name) in &references.secrets_and_config_maps {
             let request = || format!("get {kind} {namespace}/{name}");
             let read = if *kind == "Secret" {
                 let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
@@ -66,26 +70,26 @@ impl Context {
                 map.map(|map| map.and_then(|map| serde_json::to_value(map).ok()))
             };
             match read {
-                Ok(object) => Self::add(render_context, object, kind),
+                Ok(object) => Self::add_object(render_context, object, kind),
                 Err(forbidden) => {
                     render_context
-                        .forbidden
+                        .forbidden_objects
                         .insert((kind, namespace.clone(), name.clone()), forbidden.to_string());
                 }
             }
         }
-        for class in &references.classes {
+        for class in &references.storage_classes {
             for (group, kind, plural, version) in [
                 ("storage.k8s.io", "StorageClass", "storageclasses", "v1"),
                 ("cdi.kubevirt.io", "StorageProfile", "storageprofiles", "v1beta1"),
             ] {
-                let resource = resource(group, version, kind, plural);
+                let resource = api_resource(group, version, kind, plural);
                 let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
                 let object = with_request(
                     || format!("get {kind} {class}"),
                     none_if_not_found(api.get(class).await),
                 )?;
-                Self::add(
+                Self::add_object(
                     render_context,
                     object.and_then(|object| serde_json::to_value(object).ok()),
                     kind,
@@ -95,26 +99,26 @@ impl Context {
         for name in &references.instancetypes {
             let group = "instancetype.kubevirt.io";
             let kind = "VirtualMachineInstancetype";
-            let own = resource(group, "v1beta1", kind, "virtualmachineinstancetypes");
+            let own = api_resource(group, "v1beta1", kind, "virtualmachineinstancetypes");
             let own: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), namespace, &own);
             let object = with_request(
                 || format!("get {kind} {namespace}/{name}"),
                 none_if_not_found(own.get(name).await),
             )?;
-            Self::add(
+            Self::add_object(
                 render_context,
                 object.and_then(|object| serde_json::to_value(object).ok()),
                 kind,
             );
             let kind = "VirtualMachineClusterInstancetype";
-            let all = resource(group, "v1beta1", kind, "virtualmachineclusterinstancetypes");
+            let all = api_resource(group, "v1beta1", kind, "virtualmachineclusterinstancetypes");
             let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &all);
             let object = with_request(
                 || format!("get {kind} {name}"),
                 none_if_not_found(all.get(name).await),
             )?;
-            Self::add(
+            Self::add_object(
                 render_context,
                 object.and_then(|object| serde_json::to_value(object).ok()),
                 kind,
@@ -123,7 +127,7 @@ impl Context {
         Ok(())
     }
 
-    fn add(render_context: &mut RenderContext, object: Option<Value>, kind: &str) {
+    fn add_object(render_context: &mut RenderContext, object: Option<Value>, kind: &str) {
         if let Some(mut object) = object {
             object["kind"] = kind.into();
             render_context.add(&object);

@@ -3,32 +3,34 @@
 use std::time::{Duration, Instant};
 
 use berth_api::names::{FINALIZER, TENANT_PREFIX};
-use berth_runtime::backoff::jittered;
+use berth_runtime::backoff::add_jitter;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::apply::Applied;
-use super::context::{Context, RETRY};
-use super::errors::{Error, none_if_not_found, with_request};
+use super::apply::ApplyResult;
+use super::context::{Context, RETRY_DELAY};
+use super::errors::{RequestError, none_if_not_found, with_request};
 use super::policies;
 use super::resources::deployment_resource;
-use super::update_status::Report;
+use super::update_status::StatusReport;
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::patch_params;
 use crate::run::packed_content::unpack_content;
 use berth_api::Problem;
-use berth_kubevirt_render::machines::steps::{Owner, Vm, steps};
+use berth_kubevirt_render::machines::reconcile_steps::{
+    DeploymentOwner, ExistingVm, compute_steps,
+};
 use berth_kubevirt_render::machines::{
-    KIND, MachineDeployment, MachineNamespace, machine_namespace,
+    MACHINE_DEPLOYMENT_KIND, MachineDeployment, MachineNamespace, determine_machine_namespace,
 };
 
 /// Reconciles a MachineDeployment. Returns the delay of the next reconcile; `None` for the period of the resync.
 pub(super) async fn reconcile(
     context: &Context,
     object: &DynamicObject,
-) -> Result<Option<Duration>, Error> {
+) -> Result<Option<Duration>, RequestError> {
     // 1. Finalize: Berth deletes the machines that it created, even if the object is invalid or now belongs to
     // another controller.
     if object.metadata.deletion_timestamp.is_some() {
@@ -37,7 +39,9 @@ pub(super) async fn reconcile(
     // 2. Read (from stores only). A MachineDeployment with another cloud provider belongs to another controller.
     let value = serde_json::to_value(object).unwrap_or_default();
     let provider = value.pointer("/spec/template/spec/providerSpec/value/cloudProvider");
-    if provider.is_some_and(|provider| provider != "kubevirt") || context.is_foreign(object).await {
+    if provider.is_some_and(|provider| provider != "kubevirt")
+        || context.is_managed_by_machine_controller(object).await
+    {
         return Ok(None);
     }
     // 3. Validate (needs no client).
@@ -47,31 +51,33 @@ pub(super) async fn reconcile(
     };
     let render_context = context.render_context(&deployment);
     let MachineNamespace { tenant, namespace } =
-        match machine_namespace(&deployment, &render_context) {
+        match determine_machine_namespace(&deployment, &render_context) {
             Ok(machine_namespace) => machine_namespace,
-            Err(problem) => return context.report_invalid(object, problem, Some(RETRY)).await,
+            Err(problem) => {
+                return context.report_invalid(object, problem, Some(RETRY_DELAY)).await;
+            }
         };
     let has_tenant = tenant.is_some();
     let shares_namespace = object.namespace().as_deref() == Some(namespace.as_str());
-    let owner = Owner { uid: object.uid().unwrap_or_default(), shares_namespace };
-    let vms = context.vms(&deployment, &namespace);
+    let owner = DeploymentOwner { uid: object.uid().unwrap_or_default(), shares_namespace };
+    let vms = context.read_vms(&deployment, &namespace);
     let validated =
         ValidatedDeployment { context, object, deployment, owner, namespace, render_context, vms };
     // 4. Prepare (client required): finalizer, and the record of the machines' namespace.
     let has_finalizer = object.finalizers().iter().any(|one| one == FINALIZER);
     if !has_finalizer && validated.has_foreign_machines().await? {
-        return Ok(Some(jittered(RETRY)));
+        return Ok(Some(add_jitter(RETRY_DELAY)));
     }
     validated.ensure_finalizer().await?;
     if let Some(problem) = validated.record_namespace(has_tenant).await? {
-        return context.report_invalid(object, problem, Some(RETRY)).await;
+        return context.report_invalid(object, problem, Some(RETRY_DELAY)).await;
     }
     if let Some(problem) = validated.blocking_problem() {
-        return context.report_invalid(object, problem, Some(RETRY)).await;
+        return context.report_invalid(object, problem, Some(RETRY_DELAY)).await;
     }
     // 5. Build the steps (needs no client).
     let now = Timestamp::now().as_second();
-    let decided = steps(
+    let decided = compute_steps(
         &validated.deployment,
         &validated.owner,
         &validated.vms,
@@ -87,19 +93,21 @@ pub(super) async fn reconcile(
         }
     };
     // 6. Apply (client required): adopt, create, delete.
-    let missing = context.missing_policies(&validated.namespace);
+    let missing = context.missing_policies_reason(&validated.namespace);
     let applied = validated.apply(&mut steps, now, missing).await?;
     // 7. Update the status (client required).
-    let Applied { problems, notes, unmet_prerequisite } = applied;
+    let ApplyResult { problems, notes, unmet_prerequisite } = applied;
     let report = if problems.is_empty() {
-        Report::progress(&validated, &steps, unmet_prerequisite)
+        StatusReport::progress(&validated, &steps, unmet_prerequisite)
     } else {
-        Report::invalid(&problems)
+        StatusReport::invalid(&problems)
     };
     let report = report.with_notes(notes.as_deref());
     context.update_status(object, Some(steps.counts), &report).await?;
     let requeue = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
-    Ok(requeue.or_else(|| (!problems.is_empty()).then(|| jittered(RETRY))).or(report.requeue_after))
+    Ok(requeue
+        .or_else(|| (!problems.is_empty()).then(|| add_jitter(RETRY_DELAY)))
+        .or(report.requeue_after))
 }
 
 impl Context {
@@ -110,9 +118,9 @@ impl Context {
         object: &DynamicObject,
         problem: Problem,
         retry: Option<Duration>,
-    ) -> Result<Option<Duration>, Error> {
-        self.update_status(object, None, &Report::invalid(&[problem])).await?;
-        Ok(retry.map(jittered))
+    ) -> Result<Option<Duration>, RequestError> {
+        self.update_status(object, None, &StatusReport::invalid(&[problem])).await?;
+        Ok(retry.map(add_jitter))
     }
 
     /// Writes the list of finalizers. The write fails with a conflict if another client has written the object since
@@ -121,7 +129,7 @@ impl Context {
         &self,
         object: &DynamicObject,
         all: &[String],
-    ) -> Result<(), Error> {
+    ) -> Result<(), RequestError> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &deployment_resource());
@@ -130,12 +138,13 @@ impl Context {
         }});
         let patched =
             none_if_not_found(api.patch(&name, &patch_params(), &Patch::Merge(patch)).await);
-        with_request(|| format!("patch {KIND} {namespace}/{name}"), patched).map(drop)
+        with_request(|| format!("patch {MACHINE_DEPLOYMENT_KIND} {namespace}/{name}"), patched)
+            .map(drop)
     }
 
     /// Returns the name of the tenant of a namespace if the tenant is being deleted. No machine may be created then:
     /// a MachineDeployment in another namespace would recreate the machines that the deletion removes.
-    fn deleting_tenant(&self, namespace: &str) -> Option<String> {
+    fn name_of_deleting_tenant(&self, namespace: &str) -> Option<String> {
         let name = namespace.strip_prefix(TENANT_PREFIX)?;
         let tenant = self.tenants.get(name)?;
         tenant.metadata.deletion_timestamp.is_some().then(|| name.to_owned())
@@ -143,22 +152,22 @@ impl Context {
 
     /// Returns the reason why the NetworkPolicies of a namespace's tenant are not in force; `None` if the policies
     /// are in force, or if the namespace belongs to no tenant.
-    fn missing_policies(&self, namespace: &str) -> Option<String> {
+    fn missing_policies_reason(&self, namespace: &str) -> Option<String> {
         let tenant = self.tenants.get(namespace.strip_prefix(TENANT_PREFIX)?)?;
-        policies::policies_not_ready(&tenant)
+        policies::policies_not_ready_reason(&tenant)
     }
 
-    fn vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<Vm> {
+    fn read_vms(&self, deployment: &MachineDeployment, namespace: &str) -> Vec<ExistingVm> {
         let all = self.triggers.machines_of(namespace, &deployment.metadata.name);
         let machines =
             all.iter().filter_map(|(namespace, name)| self.machines.get(namespace, name));
-        machines.map(|vm| self.vm(&vm)).collect()
+        machines.map(|vm| self.read_vm(&vm)).collect()
     }
 
-    pub(super) fn vm(&self, vm: &DynamicObject) -> Vm {
+    pub(super) fn read_vm(&self, vm: &DynamicObject) -> ExistingVm {
         let instance = self.instances.get(&vm.namespace().unwrap_or_default(), &vm.name_any());
         let instance = instance.and_then(|one| serde_json::to_value(unpack_content(&one)).ok());
-        Vm::from_objects(
+        ExistingVm::from_objects(
             &serde_json::to_value(unpack_content(vm)).unwrap_or_default(),
             instance.as_ref(),
         )
@@ -171,7 +180,7 @@ impl ValidatedDeployment<'_> {
         let message = if self.context.machines.is_not_installed() {
             "KubeVirt is not installed, so no machine can be created: install KubeVirt".to_owned()
         } else {
-            let tenant = self.context.deleting_tenant(&self.namespace)?;
+            let tenant = self.context.name_of_deleting_tenant(&self.namespace)?;
             format!("tenant {tenant} is being deleted: no machines are created")
         };
         Some(Problem::new(self.deployment.qualified_name(), "", "", message))
@@ -186,7 +195,7 @@ impl ValidatedDeployment<'_> {
     }
 
     /// Adds the finalizer to the MachineDeployment. This must precede the creation of the first machine.
-    async fn ensure_finalizer(&self) -> Result<(), Error> {
+    async fn ensure_finalizer(&self) -> Result<(), RequestError> {
         if self.object.finalizers().iter().any(|one| one == FINALIZER) {
             return Ok(());
         }

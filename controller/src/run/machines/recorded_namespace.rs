@@ -7,7 +7,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::errors::{Error, none_if_not_found, with_request};
+use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::deployment_resource;
 use super::validated::ValidatedDeployment;
 use berth_api::Problem;
@@ -21,7 +21,7 @@ impl ValidatedDeployment<'_> {
     pub(super) async fn record_namespace(
         &self,
         has_tenant: bool,
-    ) -> Result<Option<Problem>, Error> {
+    ) -> Result<Option<Problem>, RequestError> {
         let Self { context, object, namespace: machine_namespace, .. } = self;
         let status = object.data.get("status");
         let recorded = status.and_then(|status| status.get(STATUS_FIELD)).and_then(Value::as_str);

@@ -8,9 +8,9 @@ use serde_json::Value;
 #[derive(Debug, Default)]
 pub(super) struct References {
     /// Kind, namespace and name of Secrets and ConfigMaps.
-    pub(super) entries: BTreeSet<(&'static str, String, String)>,
+    pub(super) secrets_and_config_maps: BTreeSet<(&'static str, String, String)>,
     /// Names of StorageClasses.
-    pub(super) classes: BTreeSet<String>,
+    pub(super) storage_classes: BTreeSet<String>,
     pub(super) instancetypes: BTreeSet<String>,
 }
 
@@ -24,24 +24,28 @@ impl References {
                 for (key, value) in map {
                     match key.to_ascii_lowercase().as_str() {
                         "secretkeyref" => {
-                            self.entries.insert((
+                            self.secrets_and_config_maps.insert((
                                 "Secret",
                                 text(&value["namespace"]),
                                 text(&value["name"]),
                             ));
                         }
                         "configmapkeyref" => {
-                            self.entries.insert((
+                            self.secrets_and_config_maps.insert((
                                 "ConfigMap",
                                 text(&value["namespace"]),
                                 text(&value["name"]),
                             ));
                         }
                         "extraheaderssecretref" => {
-                            self.entries.insert(("Secret", namespace.to_owned(), text(value)));
+                            self.secrets_and_config_maps.insert((
+                                "Secret",
+                                namespace.to_owned(),
+                                text(value),
+                            ));
                         }
                         "storageclassname" => {
-                            self.classes.insert(text(value));
+                            self.storage_classes.insert(text(value));
                         }
                         "instancetype" | "flavor" => {
                             self.instancetypes.insert(text(&value["name"]));
@@ -52,9 +56,9 @@ impl References {
                 }
                 // References with an empty name are removed; a name that is itself a reference is resolved when that
                 // reference has been read.
-                self.entries
+                self.secrets_and_config_maps
                     .retain(|(_, namespace, name)| !namespace.is_empty() && !name.is_empty());
-                self.classes.retain(|name| !name.is_empty());
+                self.storage_classes.retain(|name| !name.is_empty());
                 self.instancetypes.retain(|name| !name.is_empty());
             }
             Value::Array(items) => {

@@ -5,26 +5,31 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
 use crate::run::packed_content::pack_content;
-use berth_kubevirt_render::machines::{GROUP, KIND};
+use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
 
-pub(super) fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+pub(super) fn api_resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
 pub(super) fn deployment_resource() -> ApiResource {
-    resource(GROUP, "v1alpha1", KIND, "machinedeployments")
+    api_resource(
+        MACHINE_DEPLOYMENT_GROUP,
+        "v1alpha1",
+        MACHINE_DEPLOYMENT_KIND,
+        "machinedeployments",
+    )
 }
 
 /// Returns the kind Machine of machine-controller.
 pub(super) fn foreign_machine_resource() -> ApiResource {
-    resource(GROUP, "v1alpha1", "Machine", "machines")
+    api_resource(MACHINE_DEPLOYMENT_GROUP, "v1alpha1", "Machine", "machines")
 }
 
 pub(super) fn machine_resource() -> ApiResource {
-    resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
+    api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }
 
-pub(super) fn without_managed_fields(object: &mut DynamicObject) {
+pub(super) fn remove_managed_fields(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
 }
 

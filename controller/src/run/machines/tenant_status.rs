@@ -7,15 +7,18 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::errors::{Error, none_if_not_found, with_request};
-use super::resources::resource;
-use super::update_status::{Report, conditions};
+use super::errors::{RequestError, none_if_not_found, with_request};
+use super::resources::api_resource;
+use super::update_status::{StatusReport, report_conditions};
 use crate::managed_fields::conditions_are_atomic;
 
 impl Context {
     /// Writes the numbers of all machines of a tenant to the tenant's status. The tenant is that of the
     /// MachineDeployment's namespace.
-    pub(super) async fn update_tenant_status(&self, object: &DynamicObject) -> Result<(), Error> {
+    pub(super) async fn update_tenant_status(
+        &self,
+        object: &DynamicObject,
+    ) -> Result<(), RequestError> {
         let namespace = object.namespace().unwrap_or_default();
         let Some(tenant) = namespace.strip_prefix("cluster-") else { return Ok(()) };
         let Some(known) = self.tenants.get(tenant) else { return Ok(()) };
@@ -53,20 +56,20 @@ impl Context {
             )
         };
         let before = serde_json::to_value(&known.status).unwrap_or_default();
-        let report = Report {
+        let report = StatusReport {
             conditions: vec![("MachinesReady", is_true, reason, message)],
             requeue_after: None,
         };
         let machines = json!({"desired": desired, "current": current, "ready": ready});
         let conditions: Vec<Value> =
-            conditions(&before, &report).as_array().cloned().unwrap_or_default();
+            report_conditions(&before, &report).as_array().cloned().unwrap_or_default();
         let is_known = |condition: &Value| {
             before["conditions"].as_array().is_some_and(|known| known.contains(condition))
         };
         if before["machines"] == machines && conditions.iter().all(is_known) {
             return Ok(());
         }
-        let tenants = resource("berth.dev", "v1alpha1", "TenantCluster", "tenantclusters");
+        let tenants = api_resource("berth.dev", "v1alpha1", "TenantCluster", "tenantclusters");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &tenants);
         let mut body = json!({
             "apiVersion": API_VERSION, "kind": "TenantCluster",

@@ -11,43 +11,43 @@ use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use super::index::{Index, ObjectKey, Ownership, deployment_of, object_key};
+use super::index::{Index, ObjectKey, Ownership, deployment_name, object_key};
 use super::policies;
 use super::resources::deployment_resource;
 use berth_runtime::watch::{Change, Informer, OptionalInformer};
 
 /// Queue of MachineDeployments that must be reconciled.
-pub(super) type Queue = UnboundedSender<ReconcileRequest<DynamicObject>>;
+pub(super) type ReconcileQueue = UnboundedSender<ReconcileRequest<DynamicObject>>;
 
 /// Indexes of objects, and the queue of reconciles.
 pub(super) struct Triggers {
-    queue: Queue,
+    queue: ReconcileQueue,
     /// Stores of MachineDeployments and VirtualMachines. The stores call these triggers, so they can be set only
     /// after the construction.
     stores: OnceLock<[OptionalInformer; 2]>,
     tenants: Informer<TenantCluster>,
-    by_name: Index<String>,
-    by_namespace: Index<String>,
+    deployments_by_name: Index<String>,
+    deployments_by_namespace: Index<String>,
     /// VirtualMachines by namespace and name of their MachineDeployment.
     machines: Index<ObjectKey>,
     /// Facts of each tenant after its last change.
-    facts: Mutex<BTreeMap<String, Facts>>,
+    tenant_facts: Mutex<BTreeMap<String, TenantFacts>>,
 }
 
 /// Facts of a tenant on which its machines depend: UID, generation, NetworkAttachmentDefinition (or the namespace if
 /// there is none), and true if its NetworkPolicies are in force.
-type Facts = (Option<String>, Option<i64>, Option<String>, bool);
+type TenantFacts = (Option<String>, Option<i64>, Option<String>, bool);
 
 impl Triggers {
-    pub(super) fn new(queue: Queue, tenants: Informer<TenantCluster>) -> Self {
+    pub(super) fn new(queue: ReconcileQueue, tenants: Informer<TenantCluster>) -> Self {
         Self {
             queue,
             stores: OnceLock::new(),
             tenants,
-            by_name: Index::default(),
-            by_namespace: Index::default(),
+            deployments_by_name: Index::default(),
+            deployments_by_namespace: Index::default(),
             machines: Index::default(),
-            facts: Mutex::default(),
+            tenant_facts: Mutex::default(),
         }
     }
 
@@ -72,14 +72,14 @@ impl Triggers {
     /// Handles a change of a MachineDeployment.
     pub(super) fn handle_deployment(&self, object: &DynamicObject, is_gone: bool) {
         let key = object_key(object);
-        self.by_name.update(key.1.clone(), key.clone(), !is_gone);
-        self.by_namespace.update(key.0.clone(), key.clone(), !is_gone);
+        self.deployments_by_name.update(key.1.clone(), key.clone(), !is_gone);
+        self.deployments_by_namespace.update(key.0.clone(), key.clone(), !is_gone);
         self.trigger(key);
     }
 
     /// Handles a change of a VirtualMachine.
     pub(super) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
-        let Some(deployment) = deployment_of(machine) else { return };
+        let Some(deployment) = deployment_name(machine) else { return };
         let key = object_key(machine);
         self.machines.update((key.0.clone(), deployment.clone()), key, !is_gone);
         self.trigger_owners(machine, deployment);
@@ -92,7 +92,7 @@ impl Triggers {
         let (namespace, name) = object_key(instance);
         let machine = machines.get(&namespace, &name);
         if let Some((machine, deployment)) =
-            machine.as_deref().and_then(|machine| Some((machine, deployment_of(machine)?)))
+            machine.as_deref().and_then(|machine| Some((machine, deployment_name(machine)?)))
         {
             self.trigger_owners(machine, deployment);
         }
@@ -103,13 +103,15 @@ impl Triggers {
             Ownership::Deployment(key) => self.trigger(key),
             Ownership::Uid(uid) => {
                 let Some([deployments, ..]) = self.stores.get() else { return };
-                let mut all = self.by_name.with_key(deployment);
+                let mut all = self.deployments_by_name.objects_with_key(deployment);
                 all.retain(|(namespace, name)| {
                     deployments.get(namespace, name).and_then(|one| one.uid()) == Some(uid.clone())
                 });
                 self.trigger_all(all);
             }
-            Ownership::Unknown => self.trigger_all(self.by_name.with_key(deployment)),
+            Ownership::Unknown => {
+                self.trigger_all(self.deployments_by_name.objects_with_key(deployment))
+            }
         }
     }
 
@@ -146,10 +148,11 @@ impl Triggers {
         let attachment = status.and_then(|status| {
             status.network_attachment_definition.clone().or_else(|| status.namespace.clone())
         });
-        let is_isolated = policies::policies_not_ready(tenant).is_none();
-        let facts: Facts = (tenant.uid(), tenant.metadata.generation, attachment, is_isolated);
+        let is_isolated = policies::policies_not_ready_reason(tenant).is_none();
+        let facts: TenantFacts =
+            (tenant.uid(), tenant.metadata.generation, attachment, is_isolated);
         let is_same = {
-            let mut known = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.tenant_facts.lock().unwrap_or_else(PoisonError::into_inner);
             if is_gone {
                 known.remove(&name);
                 false
@@ -166,17 +169,20 @@ impl Triggers {
             Some(other) => other == name || self.tenants.get(other).is_none(),
             None => true,
         };
-        self.trigger_all(self.by_namespace.matching(is_affected));
+        self.trigger_all(self.deployments_by_namespace.objects_matching(is_affected));
     }
 
     /// Handles a change of a Machine of machine-controller.
     pub(super) fn handle_foreign_machine(&self, machine: &DynamicObject, _: bool) {
-        self.trigger_all(self.by_namespace.with_key(&machine.namespace().unwrap_or_default()));
+        self.trigger_all(
+            self.deployments_by_namespace
+                .objects_with_key(&machine.namespace().unwrap_or_default()),
+        );
     }
 
     /// Returns the VirtualMachines in a namespace whose label contains the name of the MachineDeployment.
     pub(super) fn machines_of(&self, namespace: &str, deployment: &str) -> Vec<ObjectKey> {
-        self.machines.with_key(&(namespace.to_owned(), deployment.to_owned()))
+        self.machines.objects_with_key(&(namespace.to_owned(), deployment.to_owned()))
     }
 
     /// Returns the namespaces that contain VirtualMachines of a MachineDeployment, by the UID of their owner. The
@@ -184,11 +190,11 @@ impl Triggers {
     pub(super) fn namespaces_of(&self, object: &DynamicObject) -> Vec<String> {
         let Some([_, machines]) = self.stores.get() else { return Vec::new() };
         let name = object.name_any();
-        let all = self.machines.matching(|(_, deployment)| *deployment == name);
+        let all = self.machines.objects_matching(|(_, deployment)| *deployment == name);
         let owned_namespace = |(namespace, name): &ObjectKey| {
             let machine = machines.get(namespace, name)?;
             let owner = machine.owner_references().iter().find(|one| one.controller == Some(true));
-            let marked = machine.annotations().get(names::MACHINE_DEPLOYMENT_UID);
+            let marked = machine.annotations().get(names::MACHINE_DEPLOYMENT_UID_ANNOTATION);
             let uid = owner.map(|owner| &owner.uid).or(marked);
             (uid.is_some() && uid == object.metadata.uid.as_ref()).then(|| namespace.clone())
         };
@@ -197,6 +203,6 @@ impl Triggers {
 
     /// Returns the MachineDeployments in a namespace.
     pub(super) fn deployments_in(&self, namespace: &str) -> Vec<ObjectKey> {
-        self.by_namespace.with_key(&namespace.to_owned())
+        self.deployments_by_namespace.objects_with_key(&namespace.to_owned())
     }
 }

@@ -10,12 +10,12 @@ use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::errors::{Error, none_if_not_found, with_request};
+use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::deployment_resource;
 use super::validated::ValidatedDeployment;
 use berth_api::Problem;
-use berth_kubevirt_render::machines::rollout::Counts;
-use berth_kubevirt_render::machines::steps::Steps;
+use berth_kubevirt_render::machines::reconcile_steps::ReconcileSteps;
+use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 
 /// Type of the condition that is true if machines honor all fields of their template.
 const TEMPLATE_HONORED: &str = "TemplateHonored";
@@ -26,14 +26,14 @@ const DEFAULT_PROGRESS_DEADLINE_SECONDS: u64 = 600;
 
 /// Conditions of a MachineDeployment to be written.
 #[derive(Clone, Debug)]
-pub(super) struct Report {
+pub(super) struct StatusReport {
     /// Type, status (true for `True`), reason and message of each condition.
     pub(super) conditions: Vec<(&'static str, bool, ConditionReason, String)>,
     /// Delay after which the conditions may change without an event; `None` if they only change after an event.
     pub(super) requeue_after: Option<Duration>,
 }
 
-impl Report {
+impl StatusReport {
     /// Returns the report for an invalid MachineDeployment.
     pub(super) fn invalid(problems: &[Problem]) -> Self {
         let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -47,7 +47,7 @@ impl Report {
     /// Returns the report for a valid MachineDeployment, with its progress.
     pub(super) fn progress(
         validated: &ValidatedDeployment<'_>,
-        steps: &Steps,
+        steps: &ReconcileSteps,
         unmet_prerequisite: Option<String>,
     ) -> Self {
         let deadline = validated.deployment.spec.progress_deadline_seconds;
@@ -57,15 +57,15 @@ impl Report {
         let deadline = Duration::from_secs(deadline);
         let since = validated.context.with_state(validated.object, |memory| {
             let now = Instant::now();
-            match memory.progress {
+            match memory.last_progress {
                 Some((counts, since)) if counts == steps.counts => since,
                 _ => {
-                    memory.progress = Some((steps.counts, now));
+                    memory.last_progress = Some((steps.counts, now));
                     now
                 }
             }
         });
-        let Counts { replicas, updated, available, unavailable, .. } = steps.counts;
+        let ReplicaCounts { replicas, updated, available, unavailable, .. } = steps.counts;
         let numbers =
             format!("{updated} of {replicas} machines are up to date, {available} are available");
         let remaining = deadline.checked_sub(since.elapsed());
@@ -134,13 +134,13 @@ impl Context {
     pub(super) async fn update_status(
         &self,
         object: &DynamicObject,
-        counts: Option<Counts>,
-        report: &Report,
-    ) -> Result<(), Error> {
+        counts: Option<ReplicaCounts>,
+        report: &StatusReport,
+    ) -> Result<(), RequestError> {
         let before = object.data.get("status").cloned().unwrap_or_else(|| json!({}));
         let mut status = json!({"observedGeneration": object.metadata.generation});
         if let Some(counts) = counts {
-            let Counts { replicas, updated, ready, available, unavailable } = counts;
+            let ReplicaCounts { replicas, updated, ready, available, unavailable } = counts;
             status["replicas"] = replicas.into();
             status["updatedReplicas"] = updated.into();
             status["readyReplicas"] = ready.into();
@@ -148,7 +148,7 @@ impl Context {
             status["unavailableReplicas"] = unavailable.into();
             status["labelSelector"] = format!("md={}", object.name_any()).into();
         }
-        let mut conditions = conditions(&before, report);
+        let mut conditions = report_conditions(&before, report);
         if let Some(all) = conditions.as_array_mut() {
             let is_set = all.iter().any(|one| one["type"] == TEMPLATE_HONORED);
             let known = before["conditions"].as_array().into_iter().flatten();
@@ -165,7 +165,7 @@ impl Context {
             .is_some_and(|fields| fields.iter().any(|(key, value)| before.get(key) != Some(value)));
         if is_new {
             if !report.is_valid() {
-                self.warn(object, report).await;
+                self.emit_warning(object, report).await;
             }
             let namespace = object.namespace().unwrap_or_default();
             let api: Api<DynamicObject> =
@@ -184,7 +184,7 @@ impl Context {
         self.update_tenant_status(object).await
     }
 
-    async fn warn(&self, object: &DynamicObject, report: &Report) {
+    async fn emit_warning(&self, object: &DynamicObject, report: &StatusReport) {
         let Some((.., reason, message)) = report.conditions.first() else { return };
         self.events
             .warn_for(object.object_ref(&deployment_resource()), reason.as_str(), message)
@@ -193,7 +193,7 @@ impl Context {
 }
 
 /// Returns the conditions as a JSON list. A condition whose status is unchanged keeps its transition time.
-pub(super) fn conditions(before: &Value, report: &Report) -> Value {
+pub(super) fn report_conditions(before: &Value, report: &StatusReport) -> Value {
     let known = before.get("conditions").and_then(Value::as_array);
     let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
     let condition = |(name, is_true, reason, message): &(&str, bool, ConditionReason, String)| {

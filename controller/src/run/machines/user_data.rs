@@ -7,15 +7,15 @@ use kube::Api;
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::errors::{Error, none_if_not_found, with_request};
+use super::errors::{RequestError, none_if_not_found, with_request};
 use crate::run::api_requests::{Forbidden, catch_forbidden};
-use berth_kubevirt_render::machines::{MachineDeployment, Scope};
+use berth_kubevirt_render::machines::{MachineDeployment, ReferenceScope};
 
 /// User data of a deployment's machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct UserData {
-    pub(super) user: String,
-    pub(super) network: Option<String>,
+    pub(super) user_data: String,
+    pub(super) network_data: Option<String>,
 }
 
 /// Reason why the user data of a deployment's machines cannot be read.
@@ -25,13 +25,13 @@ pub(super) enum UserDataError {
         "user data are missing, and a machine cannot join its cluster without them: set a Secret \
          in annotation {}, or in the \
          TenantCluster's spec.userDataSecretRef",
-        names::USER_DATA_SECRET
+        names::USER_DATA_SECRET_ANNOTATION
     )]
     NoReference,
-    #[error("{place}: Secret {secret}{problem}")]
+    #[error("{referenced_by}: Secret {secret}{problem}")]
     Secret {
         /// Annotation or field that names the Secret.
-        place: String,
+        referenced_by: String,
         /// Namespace and name of the Secret.
         secret: String,
         problem: SecretProblem,
@@ -55,18 +55,18 @@ pub(super) enum SecretProblem {
 
 impl Context {
     /// Returns the user data of a deployment's machines, or the reason why the user data cannot be read.
-    pub(super) async fn user_data(
+    pub(super) async fn read_user_data(
         &self,
         deployment: &MachineDeployment,
         tenant: Option<&TenantCluster>,
         namespace: &str,
         config: &InfraConfigSpec,
-    ) -> Result<Result<UserData, UserDataError>, Error> {
-        let annotated = deployment.metadata.annotations.get(names::USER_DATA_SECRET);
+    ) -> Result<Result<UserData, UserDataError>, RequestError> {
+        let annotated = deployment.metadata.annotations.get(names::USER_DATA_SECRET_ANNOTATION);
         let (place, secret) =
             match (annotated, tenant.and_then(|tenant| tenant.spec.user_data_secret_ref.clone())) {
                 (Some(name), _) => (
-                    format!("metadata.annotations[{}]", names::USER_DATA_SECRET),
+                    format!("metadata.annotations[{}]", names::USER_DATA_SECRET_ANNOTATION),
                     SecretRef { name: name.clone(), ..SecretRef::default() },
                 ),
                 (None, Some(secret)) => ("its tenant's spec.userDataSecretRef".to_owned(), secret),
@@ -76,13 +76,13 @@ impl Context {
             };
         let secret_namespace = secret.namespace.clone().unwrap_or_else(|| namespace.to_owned());
         let key = secret.key.as_deref().unwrap_or("userdata");
-        let scope = Scope::new(&[namespace], config);
+        let scope = ReferenceScope::new(&[namespace], config);
         let error = |problem| UserDataError::Secret {
-            place: place.clone(),
+            referenced_by: place.clone(),
             secret: format!("{secret_namespace}/{}", secret.name),
             problem,
         };
-        if !scope.permits(&secret_namespace, &secret.name) {
+        if !scope.is_permitted(&secret_namespace, &secret.name) {
             return Ok(Err(error(SecretProblem::NotPermitted(scope.not_permitted_message()))));
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &secret_namespace);
@@ -100,7 +100,7 @@ impl Context {
         match text(key) {
             Some(Ok(user)) => {
                 let network = text("networkdata").and_then(Result::ok);
-                Ok(Ok(UserData { user, network }))
+                Ok(Ok(UserData { user_data: user, network_data: network }))
             }
             Some(Err(_)) => Ok(Err(error(SecretProblem::NotText(key.to_owned())))),
             None => Ok(Err(error(SecretProblem::NoEntry(key.to_owned())))),
@@ -109,16 +109,21 @@ impl Context {
 }
 
 /// Returns the Secret with the user data of one machine. `uid` is the UID of the VirtualMachine that owns the Secret.
-pub(super) fn secret(machine: &str, namespace: &str, uid: &str, data: &UserData) -> Value {
-    let mut entries = json!({"userdata": data.user});
-    if let Some(network) = &data.network {
+pub(super) fn user_data_secret(
+    machine: &str,
+    namespace: &str,
+    uid: &str,
+    data: &UserData,
+) -> Value {
+    let mut entries = json!({"userdata": data.user_data});
+    if let Some(network) = &data.network_data {
         entries["networkdata"] = network.as_str().into();
     }
     json!({
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
         "metadata": {
             "name": format!("userdata-{machine}"), "namespace": namespace,
-            "labels": {names::MACHINE_LABEL: machine, names::MANAGED_BY.0: names::MANAGED_BY.1},
+            "labels": {names::MACHINE_LABEL: machine, names::MANAGED_BY_LABEL.0: names::MANAGED_BY_LABEL.1},
             "ownerReferences": [{
                 "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": machine, "uid": uid,
                 "controller": true, "blockOwnerDeletion": true,

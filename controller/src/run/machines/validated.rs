@@ -7,7 +7,7 @@ use kube::api::DynamicObject;
 
 use super::context::Context;
 use super::resources::machine_resource;
-use berth_kubevirt_render::machines::steps::{Owner, Vm};
+use berth_kubevirt_render::machines::reconcile_steps::{DeploymentOwner, ExistingVm};
 use berth_kubevirt_render::machines::{MachineDeployment, RenderContext};
 
 /// A MachineDeployment that passed validation, with its machines.
@@ -15,12 +15,12 @@ pub(super) struct ValidatedDeployment<'a> {
     pub(super) context: &'a Context,
     pub(super) object: &'a DynamicObject,
     pub(super) deployment: MachineDeployment,
-    pub(super) owner: Owner,
+    pub(super) owner: DeploymentOwner,
     /// Namespace of the VirtualMachines.
     pub(super) namespace: String,
     pub(super) render_context: RenderContext,
     /// VirtualMachines whose label contains the name of the MachineDeployment.
-    pub(super) vms: Vec<Vm>,
+    pub(super) vms: Vec<ExistingVm>,
 }
 
 impl ValidatedDeployment<'_> {

@@ -5,39 +5,39 @@ use berth_api::TenantCluster;
 use berth_api::names::TENANT_LABEL;
 use kube::ResourceExt as _;
 
-use super::build::{Attachment, Desired};
+use super::build::{DesiredAttachment, DesiredObjects};
 use super::context::Context;
 use super::error::Error;
-use super::read::Observed;
+use super::read::ObservedState;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
-use crate::tenants::objects::policies::Policies;
-use crate::tenants::objects::{DesiredObject, Kind};
-use crate::tenants::status::{PartResult, Parts, ReadyPart, join_faults};
+use crate::tenants::objects::policies::RenderedPolicies;
+use crate::tenants::objects::{DesiredObject, ObjectKind};
+use crate::tenants::status::{PartResult, ReadyPart, TenantParts, join_faults};
 
 impl Context {
     /// Applies all objects of a tenant, and sets the state of each part.
-    pub(super) async fn apply(
+    pub(super) async fn apply_all(
         &self,
         tenant: &TenantCluster,
-        desired: Desired,
-        observed: Observed,
-        parts: &mut Parts,
+        desired: DesiredObjects,
+        observed: ObservedState,
+        parts: &mut TenantParts,
     ) -> Result<(), Error> {
         let name = tenant.name_any();
         // In a namespace that Berth did not create, existing objects are not adopted: the creator of the namespace
         // may have created them.
         let may_adopt = observed.namespace == NamespaceState::Owned;
         match desired.attachment {
-            Some(Attachment { object: Ok(object), message }) => {
+            Some(DesiredAttachment { object: Ok(object), message }) => {
                 let namespace = TenantCluster::namespace_of(&name);
                 parts.attachment = Some(format!("{namespace}/{}", object.name()));
                 parts.network = self.apply_attachment(&name, object, message, may_adopt).await;
             }
-            Some(Attachment { object: Err(fault), .. }) => parts.network = Err(fault),
+            Some(DesiredAttachment { object: Err(fault), .. }) => parts.network = Err(fault),
             None if tenant.spec.network.is_none() => {
-                let kind = Kind::NetworkAttachmentDefinition;
-                if let Err(fault) = self.prune(kind, &name, &[]).await {
+                let kind = ObjectKind::NetworkAttachmentDefinition;
+                if let Err(fault) = self.delete_undesired(kind, &name, &[]).await {
                     parts.network = Err(fault);
                 }
             }
@@ -59,19 +59,19 @@ impl Context {
         may_adopt: bool,
     ) -> PartResult {
         self.apply_object(object.clone(), may_adopt).await?;
-        self.prune(Kind::NetworkAttachmentDefinition, tenant, &[&object]).await?;
+        self.delete_undesired(ObjectKind::NetworkAttachmentDefinition, tenant, &[&object]).await?;
         Ok(ReadyPart::ready(message))
     }
 
     async fn apply_policies(
         &self,
         tenant: &str,
-        policies: Policies,
+        policies: RenderedPolicies,
         note: Option<String>,
         kubeconfig: Option<Fault>,
         may_adopt: bool,
     ) -> PartResult {
-        let Policies { isolation, custom, mut faults, lacks_facts } = policies;
+        let RenderedPolicies { isolation, custom, mut faults, lacks_facts } = policies;
         let desired: Vec<&DesiredObject> = isolation.iter().chain(&custom).collect();
         let namespace = TenantCluster::namespace_of(tenant);
         // A policy that is in force was built when more facts were known, so it stays until these facts are known
@@ -79,12 +79,13 @@ impl Context {
         let is_retained = |one: &DesiredObject| {
             lacks_facts
                 && isolation.contains(one)
-                && self.cached(Kind::NetworkPolicy, &namespace, one.name()).is_some()
+                && self.cached_object(ObjectKind::NetworkPolicy, &namespace, one.name()).is_some()
         };
         for one in desired.iter().filter(|one| !is_retained(one)) {
             faults.extend(self.apply_object((*one).clone(), may_adopt).await.err());
         }
-        faults.extend(self.prune(Kind::NetworkPolicy, tenant, &desired).await.err());
+        faults
+            .extend(self.delete_undesired(ObjectKind::NetworkPolicy, tenant, &desired).await.err());
         // The fault of the kubeconfig is added last, because the first fault determines the reason of the condition.
         // Machines wait for every reason except that of the kubeconfig.
         faults.extend(kubeconfig);
@@ -113,8 +114,8 @@ impl Context {
             faults.extend(self.ensure_csi_token(tenant).await.err());
         }
         let all: Vec<&DesiredObject> = desired.iter().collect();
-        for kind in [Kind::Instancetype, Kind::Preference] {
-            faults.extend(self.prune(kind, tenant, &all).await.err());
+        for kind in [ObjectKind::Instancetype, ObjectKind::Preference] {
+            faults.extend(self.delete_undesired(kind, tenant, &all).await.err());
         }
         let label = format!("{TENANT_LABEL}={tenant}");
         join_faults(

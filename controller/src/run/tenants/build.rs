@@ -6,30 +6,30 @@ use berth_api::TenantCluster;
 use kube::ResourceExt as _;
 
 use super::claims::ClaimedId;
-use super::read::Observed;
+use super::read::ObservedState;
 use crate::tenants::fault::Fault;
-use crate::tenants::kubeconfig::Server;
+use crate::tenants::kubeconfig::ApiServerHost;
 use crate::tenants::network::HostNetwork;
-use crate::tenants::objects::attachment::{TenantCount, attachment};
-use crate::tenants::objects::csi_access::csi_access;
-use crate::tenants::objects::policies::{self, Policies};
-use crate::tenants::objects::{DesiredObject, instancetypes};
+use crate::tenants::objects::attachment::{TenantCount, network_attachment_definition};
+use crate::tenants::objects::csi_access::csi_access_objects;
+use crate::tenants::objects::policies::{self, RenderedPolicies};
+use crate::tenants::objects::{DesiredObject, instancetype_objects};
 
-/// Input of [`build`].
-pub(super) struct Input<'a, T: Fn(&str) -> TenantCount> {
+/// Input of [`build_objects`].
+pub(super) struct BuildInput<'a, T: Fn(&str) -> TenantCount> {
     pub(super) tenant: &'a TenantCluster,
     pub(super) network: Option<&'a HostNetwork>,
-    pub(super) claimed: Option<&'a ClaimedId>,
+    pub(super) claimed_id: Option<&'a ClaimedId>,
     /// Function that returns the number of tenants of a host network.
-    pub(super) tenants: T,
-    pub(super) observed: &'a Observed,
+    pub(super) count_tenants: T,
+    pub(super) observed: &'a ObservedState,
 }
 
 /// Desired objects of a tenant.
-pub(super) struct Desired {
+pub(super) struct DesiredObjects {
     /// The NetworkAttachmentDefinition, if the tenant has a network and a VLAN or VNI.
-    pub(super) attachment: Option<Attachment>,
-    pub(super) policies: Policies,
+    pub(super) attachment: Option<DesiredAttachment>,
+    pub(super) policies: RenderedPolicies,
     /// Note that is appended to the message of the condition of the policies.
     pub(super) policies_note: Option<String>,
     /// ServiceAccount, roles, role bindings and instance types.
@@ -37,7 +37,7 @@ pub(super) struct Desired {
 }
 
 /// The NetworkAttachmentDefinition of a tenant.
-pub(super) struct Attachment {
+pub(super) struct DesiredAttachment {
     /// The object, or the reason why VMs cannot be attached to the network as the spec requires.
     pub(super) object: Result<DesiredObject, Fault>,
     /// Message of the condition `NetworkReady`.
@@ -45,14 +45,23 @@ pub(super) struct Attachment {
 }
 
 /// Builds the objects of a tenant.
-pub(super) fn build<T: Fn(&str) -> TenantCount>(input: Input<'_, T>) -> Desired {
-    let Input { tenant, network, claimed, tenants, observed } = input;
+pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
+    input: BuildInput<'_, T>,
+) -> DesiredObjects {
+    let BuildInput { tenant, network, claimed_id: claimed, count_tenants: tenants, observed } =
+        input;
     let name = tenant.name_any();
     let attachment = match (claimed, network, &tenant.spec.network) {
         (Some(claimed), Some(network), Some(spec)) => {
             let note = claimed.note.as_ref().map_or_else(String::new, |note| format!("; {note}"));
-            Some(Attachment {
-                object: attachment(&name, spec, network, claimed.id, tenants(&network.name)),
+            Some(DesiredAttachment {
+                object: network_attachment_definition(
+                    &name,
+                    spec,
+                    network,
+                    claimed.id,
+                    tenants(&network.name),
+                ),
                 message: format!("the tenant has {}{note}", claimed.id),
             })
         }
@@ -60,23 +69,23 @@ pub(super) fn build<T: Fn(&str) -> TenantCount>(input: Input<'_, T>) -> Desired 
     };
     let server = observed.api_server.as_ref().ok().and_then(|read| read.as_ref().ok());
     let (api_server, policies_note) = api_server_address(server.and_then(Option::as_ref));
-    let policies = policies::policies(policies::Input {
+    let policies = policies::render_policies(policies::PolicyInput {
         tenant: &name,
         requested: tenant.spec.network_policies.as_ref(),
         config: &observed.config,
         cluster: &observed.cluster,
         api_server,
     });
-    let objects = [csi_access(&name), instancetypes(&name)].concat();
-    Desired { attachment, policies, policies_note, objects }
+    let objects = [csi_access_objects(&name), instancetype_objects(&name)].concat();
+    DesiredObjects { attachment, policies, policies_note, objects }
 }
 
 /// Returns the address of a tenant's API server for its NetworkPolicies, and a note if the kubeconfig has no address.
-fn api_server_address(server: Option<&Server>) -> (Option<IpAddr>, Option<String>) {
+fn api_server_address(server: Option<&ApiServerHost>) -> (Option<IpAddr>, Option<String>) {
     match server {
         None => (None, None),
-        Some(Server::Address(address)) => (Some(*address), None),
-        Some(Server::Name(_)) => {
+        Some(ApiServerHost::Address(address)) => (Some(*address), None),
+        Some(ApiServerHost::Name(_)) => {
             // The message does not contain the host name, because the host name comes from a Secret.
             let message = "the tenant's kubeconfig has a host name for the API server, but a \
             NetworkPolicy requires an IP address: \

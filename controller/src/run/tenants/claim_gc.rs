@@ -12,35 +12,35 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
-use crate::tenants::claim_gc::{ClaimAction, LiveTenant, actions};
-use crate::tenants::ids::NetworkId;
+use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions};
+use crate::tenants::network_id::NetworkId;
 
 /// Time for which changes are collected before garbage collection runs.
 const DEBOUNCE: Duration = Duration::from_secs(1);
 /// Maximum time between two runs of garbage collection.
-const INTERVAL: Duration = Duration::from_secs(60);
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Garbage-collects VlanClaims until the future is dropped.
 pub(super) async fn run(context: &Context) {
-    context.ready().await;
+    context.wait_until_ready().await;
     loop {
         let claims = context.stores.shared_informers.claims.all();
         let tenants = context.stores.shared_informers.tenants.all();
         let live_tenants: BTreeMap<String, LiveTenant> = tenants
             .iter()
-            .filter_map(|tenant| Some((tenant.uid()?, live_tenant(tenant))))
+            .filter_map(|tenant| Some((tenant.uid()?, to_live_tenant(tenant))))
             .collect();
         let (claim_actions, next) =
-            actions(&claims, &live_tenants, &context.config(), Timestamp::now());
+            due_actions(&claims, &live_tenants, &context.config(), Timestamp::now());
         for one in claim_actions {
             match context.apply_claim_action(one).await {
                 // After a conflict with another client, the watch triggers the next run.
-                Ok(()) | Err(Error::Changed(_)) => {}
+                Ok(()) | Err(Error::ChangedConcurrently(_)) => {}
                 Err(error) => tracing::warn!(%error, "failed to garbage-collect a VlanClaim"),
             }
         }
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
-        let pause = due.map_or(INTERVAL, |due| due.clamp(DEBOUNCE, INTERVAL));
+        let pause = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
         tokio::select! {
             () = context.stores.triggers.claims_changed.notified() => tokio::time::sleep(DEBOUNCE).await,
             () = tokio::time::sleep(pause) => {}
@@ -48,7 +48,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-fn live_tenant(tenant: &TenantCluster) -> LiveTenant {
+fn to_live_tenant(tenant: &TenantCluster) -> LiveTenant {
     let network = tenant.spec.network.as_ref().map(|network| network.name.clone());
     let id = tenant.status.as_ref().and_then(NetworkId::from_status);
     LiveTenant { name: tenant.name_any(), assigned_id: network.zip(id) }
@@ -69,7 +69,7 @@ impl Context {
                 let tenant =
                     tenant.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
                 if let Some(tenant) = tenant {
-                    match live_tenant(&tenant).assigned_id {
+                    match to_live_tenant(&tenant).assigned_id {
                         Some((network, id))
                             if network != claim.spec.network
                                 || Some(id) != NetworkId::from_claim(claim) => {}

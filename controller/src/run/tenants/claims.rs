@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::{MANAGED_BY, TENANT_LABEL};
+use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
 use berth_api::{InfraConfigSpec, TenantCluster, VlanClaim, VlanClaimSpec};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, Preconditions};
@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::run::api_requests::{patch_params, post_params};
-use crate::tenants::claims::{self, Choice, Request, choose};
+use crate::tenants::claims::{self, IdChoice, IdRequest, choose_id};
 use crate::tenants::fault::Fault;
-use crate::tenants::ids::NetworkId;
-use crate::tenants::imports::{Attachment, imported_ids};
+use crate::tenants::foreign_ids::{AttachmentFields, ids_in_attachments};
 use crate::tenants::network::HostNetwork;
+use crate::tenants::network_id::NetworkId;
 use crate::tenants::shared_segment;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::OptionalInformer;
@@ -28,11 +28,11 @@ use berth_runtime::watch::OptionalInformer;
 const MAX_ATTEMPTS: usize = 32;
 /// Annotation of a verified claim: after the creation of the claim, the controller has read the claims of other
 /// networks and found no conflicting claim.
-const VERIFIED: &str = "berth.dev/verified";
+const VERIFIED_ANNOTATION: &str = "berth.dev/verified";
 /// Number of times that a tenant reads a conflicting claim of another tenant before it withdraws its own claim. Of the
 /// two tenants, only the tenant whose claim has the earlier name reads several times, with `CONFLICT_READ_DELAY`
 /// between the reads.
-const CONFLICT_READS: usize = 4;
+const MAX_CONFLICT_READS: usize = 4;
 const CONFLICT_READ_DELAY: Duration = Duration::from_millis(200);
 
 /// VLAN or VNI that a tenant has claimed, and a note for the message of its condition.
@@ -44,36 +44,36 @@ pub(super) struct ClaimedId {
 
 impl Context {
     /// Claims a VLAN or VNI for a tenant. Returns a fault if no number can be claimed.
-    pub(super) async fn claim(
+    pub(super) async fn claim_network_id(
         &self,
         tenant: &TenantCluster,
         network: &HostNetwork,
     ) -> Result<Result<ClaimedId, Fault>, Error> {
         let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
         let requested = tenant.spec.network.as_ref();
-        let request = Request {
+        let request = IdRequest {
             tenant: &name,
             uid: &uid,
             network: &network.name,
-            by_vni: network.by_vni(),
-            fixed: requested.and_then(NetworkId::requested),
-            recorded: tenant.status.as_ref().and_then(NetworkId::from_status),
+            uses_vnis: network.uses_vnis(),
+            requested_id: requested.and_then(NetworkId::from_spec),
+            recorded_id: tenant.status.as_ref().and_then(NetworkId::from_status),
         };
         let (mut all, config) = (self.stores.shared_informers.claims.all(), self.config());
         let foreign = if claims::claimed_id(request, &all).is_some() {
             BTreeMap::new()
         } else {
-            self.foreign_ids(tenant, network)
+            self.ids_of_foreign_attachments(tenant, network)
         };
         let mut refused = BTreeSet::new();
         for _ in 0..MAX_ATTEMPTS {
             let claim_state = claims::ClaimState {
                 config: &config,
                 claims: &all,
-                refused: &refused,
-                foreign: &foreign,
+                refused_names: &refused,
+                foreign_ids: &foreign,
             };
-            let choice = match choose(request, claim_state) {
+            let choice = match choose_id(request, claim_state) {
                 Ok(choice) => choice,
                 Err(fault) => return Ok(Err(fault)),
             };
@@ -81,26 +81,28 @@ impl Context {
             let new = match choice {
                 // The controller does not search for a conflict, because the number is already in the status, and a
                 // tenant keeps its number.
-                Choice::Held(id) if request.recorded == Some(id) => return claimed(id, None),
-                Choice::Held(id) => {
+                IdChoice::KeepClaim(id) if request.recorded_id == Some(id) => {
+                    return claimed(id, None);
+                }
+                IdChoice::KeepClaim(id) => {
                     let name = id.claim_name(&network.name);
                     let held = all.iter().find(|claim| claim.name_any() == name);
                     held.map(|claim| (id, claim.as_ref().clone()))
                 }
-                Choice::TakeOver(id, claim) => match self.take_over(claim, &uid).await {
+                IdChoice::TakeOver(id, claim) => match self.take_over_claim(claim, &uid).await {
                     Ok(()) => {
                         let note = format!("{id} belonged to an earlier tenant of this name");
                         return claimed(id, Some(note));
                     }
                     // The claim was taken over by another tenant, or was deleted, in the meantime.
-                    Err(Error::Changed(_)) => {
+                    Err(Error::ChangedConcurrently(_)) => {
                         refused.insert(claim.name_any());
                         None
                     }
                     Err(error) => return Err(error),
                 },
-                Choice::Create(id) => {
-                    let created = self.create(id, request).await?;
+                IdChoice::Create(id) => {
+                    let created = self.create_claim(id, request).await?;
                     if created.is_none() {
                         refused.insert(id.claim_name(&network.name));
                     }
@@ -108,14 +110,14 @@ impl Context {
                 }
             };
             let Some((id, claim)) = new else { continue };
-            if claim.annotations().contains_key(VERIFIED) {
+            if claim.annotations().contains_key(VERIFIED_ANNOTATION) {
                 return claimed(id, lost_claim_note(request, id));
             }
             let others = self.networks_sharing_segment(request, &config, &all);
             let Some(conflicting_claim) = self.conflicting_claim(id, request, &others).await?
             else {
                 if !others.is_empty() {
-                    self.verify(&claim).await?;
+                    self.mark_verified(&claim).await?;
                 }
                 return claimed(id, lost_claim_note(request, id));
             };
@@ -124,17 +126,17 @@ impl Context {
             all.retain(|one| one.name_any() != claim.name_any());
             refused.insert(claim.name_any());
         }
-        Err(Error::Changed(format!("a claim of network {}", network.name)))
+        Err(Error::ChangedConcurrently(format!("a claim of network {}", network.name)))
     }
 
-    fn claims(&self) -> Api<VlanClaim> {
+    fn claims_api(&self) -> Api<VlanClaim> {
         Api::all(self.client.clone())
     }
 
     /// Returns the names of the other networks that may share a wire with the network of the request.
     fn networks_sharing_segment(
         &self,
-        request: Request<'_>,
+        request: IdRequest<'_>,
         config: &InfraConfigSpec,
         claims: &[Arc<VlanClaim>],
     ) -> BTreeSet<String> {
@@ -163,18 +165,18 @@ impl Context {
     async fn conflicting_claim(
         &self,
         id: NetworkId,
-        request: Request<'_>,
+        request: IdRequest<'_>,
         others: &BTreeSet<String>,
     ) -> Result<Option<String>, Error> {
         for other in others {
             let name = id.claim_name(other);
-            let reads = if id.claim_name(request.network) < name { CONFLICT_READS } else { 1 };
+            let reads = if id.claim_name(request.network) < name { MAX_CONFLICT_READS } else { 1 };
             let mut has_conflict = false;
             for read in 0..reads {
                 if read > 0 {
                     tokio::time::sleep(CONFLICT_READ_DELAY).await;
                 }
-                let existing = none_if_not_found(self.claims().get(&name).await);
+                let existing = none_if_not_found(self.claims_api().get(&name).await);
                 let existing = with_request(format!("get VlanClaim {name}"), existing)?;
                 has_conflict = existing.is_some_and(|claim| {
                     claim.spec.tenant_uid != request.uid
@@ -192,15 +194,15 @@ impl Context {
     }
 
     /// Marks a claim as verified: no tenant on another network has the same VLAN or VNI.
-    async fn verify(&self, claim: &VlanClaim) -> Result<(), Error> {
+    async fn mark_verified(&self, claim: &VlanClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let mut verified = claim.clone();
-        verified.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
+        verified.annotations_mut().insert(VERIFIED_ANNOTATION.to_owned(), "true".to_owned());
         // The write contains the resource version, so it fails if another client has written the claim.
         let replaced =
-            none_if_not_found(self.claims().replace(&name, &post_params(), &verified).await);
+            none_if_not_found(self.claims_api().replace(&name, &post_params(), &verified).await);
         let replaced = with_request(format!("replace VlanClaim {name}"), replaced)?;
-        replaced.map(drop).ok_or_else(|| Error::Changed(format!("VlanClaim {name}")))
+        replaced.map(drop).ok_or_else(|| Error::ChangedConcurrently(format!("VlanClaim {name}")))
     }
 
     /// Deletes a claim that is not verified. No host has configured its VLAN or VNI yet, so no quarantine is needed.
@@ -209,26 +211,26 @@ impl Context {
         let preconditions =
             Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
         let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let deleted = none_if_not_found(self.claims().delete(&name, &params).await);
+        let deleted = none_if_not_found(self.claims_api().delete(&name, &params).await);
         with_request(format!("delete VlanClaim {name}"), deleted).map(drop)
     }
 
     /// Creates a claim for the tenant of the request. Returns `None` if another tenant already has a claim of this
     /// name.
-    async fn create(
+    async fn create_claim(
         &self,
         id: NetworkId,
-        request: Request<'_>,
+        request: IdRequest<'_>,
     ) -> Result<Option<VlanClaim>, Error> {
-        let mut claim = id.claim(request.network, request.tenant, request.uid);
+        let mut claim = id.to_claim(request.network, request.tenant, request.uid);
         claim.metadata.labels = Some(BTreeMap::from([
-            (MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned()),
+            (MANAGED_BY_LABEL.0.to_owned(), MANAGED_BY_LABEL.1.to_owned()),
             (TENANT_LABEL.to_owned(), request.tenant.to_owned()),
         ]));
         let name = claim.name_any();
         let what = format!("VlanClaim {name}");
         let params = post_params();
-        match self.claims().create(&params, &claim).await {
+        match self.claims_api().create(&params, &claim).await {
             Ok(created) => {
                 tracing::info!(tenant = %request.tenant, claim = %name, "created VlanClaim");
                 Ok(Some(created))
@@ -238,7 +240,7 @@ impl Context {
                 // before a restart.
                 let existing = with_request(
                     format!("get {what}"),
-                    none_if_not_found(self.claims().get(&name).await),
+                    none_if_not_found(self.claims_api().get(&name).await),
                 )?;
                 Ok(existing.filter(|existing| {
                     existing.spec.tenant_uid == request.uid
@@ -250,19 +252,19 @@ impl Context {
     }
 
     /// Transfers a claim in quarantine to a later tenant of the same name, which has the UID `uid`.
-    async fn take_over(&self, claim: &VlanClaim, uid: &str) -> Result<(), Error> {
+    async fn take_over_claim(&self, claim: &VlanClaim, uid: &str) -> Result<(), Error> {
         let name = claim.name_any();
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
         // The claim is verified: it has existed all the time, so tenants of other networks have seen it.
-        new.annotations_mut().insert(VERIFIED.to_owned(), "true".to_owned());
+        new.annotations_mut().insert(VERIFIED_ANNOTATION.to_owned(), "true".to_owned());
         let params = post_params();
         // The write contains the resource version, so the API server refuses it if another client has written the
         // claim since it was read.
-        let result = self.claims().replace(&name, &params, &new).await;
+        let result = self.claims_api().replace(&name, &params, &new).await;
         let new = match result {
             Err(kube::Error::Api(status)) if status.code == 404 => {
-                return Err(Error::Changed(format!("VlanClaim {name}")));
+                return Err(Error::ChangedConcurrently(format!("VlanClaim {name}")));
             }
             result => with_request(format!("replace VlanClaim {name}"), result)?,
         };
@@ -281,18 +283,18 @@ impl Context {
             "status": {"releasedAt": released_at},
         });
         let params = patch_params();
-        let result = self.claims().patch_status(&name, &params, &Patch::Merge(patch)).await;
+        let result = self.claims_api().patch_status(&name, &params, &Patch::Merge(patch)).await;
         with_request(format!("patch status of VlanClaim {name}"), result).map(drop)
     }
 
-    fn foreign_ids(
+    fn ids_of_foreign_attachments(
         &self,
         tenant: &TenantCluster,
         network: &HostNetwork,
     ) -> BTreeMap<NetworkId, String> {
-        let kind = crate::tenants::objects::Kind::NetworkAttachmentDefinition;
-        let all = self.stores.kind(kind).map(OptionalInformer::all).unwrap_or_default();
-        let attachments = all.iter().map(|object| Attachment {
+        let kind = crate::tenants::objects::ObjectKind::NetworkAttachmentDefinition;
+        let all = self.stores.store_of_kind(kind).map(OptionalInformer::all).unwrap_or_default();
+        let attachments = all.iter().map(|object| AttachmentFields {
             namespace: object.metadata.namespace.as_deref().unwrap_or_default(),
             name: object.metadata.name.as_deref().unwrap_or_default(),
             resource: object.annotations().get(RESOURCE_NAME).map(String::as_str),
@@ -300,7 +302,7 @@ impl Context {
         });
         let requested = tenant.spec.network.as_ref();
         let resource = requested.and_then(|asked| asked.sriov_resource.as_deref());
-        imported_ids(
+        ids_in_attachments(
             attachments,
             network,
             resource,
@@ -311,8 +313,8 @@ impl Context {
 
 /// Returns the note for a tenant that gets `id` because its earlier VLAN or VNI now belongs to another tenant; `None`
 /// for other tenants.
-fn lost_claim_note(request: Request<'_>, id: NetworkId) -> Option<String> {
-    let before = request.recorded.filter(|before| *before != id)?;
+fn lost_claim_note(request: IdRequest<'_>, id: NetworkId) -> Option<String> {
+    let before = request.recorded_id.filter(|before| *before != id)?;
     Some(format!(
         "its earlier {before} now belongs to another tenant: restart the machines that still use \
          {before}"

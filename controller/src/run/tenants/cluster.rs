@@ -19,41 +19,42 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use crate::tenants::cluster::{
-    ClusterFacts, DNS_LABEL, ListResult, Objects, SYSTEM, UnknownFact, addresses, pod_networks,
+    ClusterFacts, DNS_LABEL, FactSources, KUBE_SYSTEM, ListResult, UnknownFact, node_addresses,
+    pod_networks,
 };
-use berth_runtime::discovery::is_served;
+use berth_runtime::discovery;
 use berth_runtime::watch::{Change, Informer};
 
 /// Interval between checks whether the API server serves a kind that it did not serve before. An upgrade of the
 /// server may add the kind.
-const PROBE: Duration = Duration::from_secs(600);
+const PROBE_INTERVAL: Duration = Duration::from_secs(600);
 /// Namespace and name of the API server's Service.
-const API_SERVER: (&str, &str) = ("default", "kubernetes");
+const API_SERVER_SERVICE: (&str, &str) = ("default", "kubernetes");
 
 /// Kind of the objects of one watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Watched {
+enum WatchedKind {
     Dns,
-    System,
+    KubeSystem,
     ApiService,
     ApiEndpoints,
     ServiceNetworks,
 }
 
 /// Number of watches.
-const WATCHES: usize = 5;
+const WATCH_COUNT: usize = 5;
 
 /// Current facts of the infra cluster.
 #[derive(Debug)]
-pub(super) struct Cluster {
-    objects: Mutex<Objects>,
+pub(super) struct ClusterWatch {
+    objects: Mutex<FactSources>,
     facts: RwLock<Arc<ClusterFacts>>,
     nodes: Informer<Node>,
     /// Kinds for which the API server has answered the first list, with objects or with an error.
-    answered: watch::Sender<BTreeSet<Watched>>,
+    answered_kinds: watch::Sender<BTreeSet<WatchedKind>>,
 }
 
-impl Cluster {
+impl ClusterWatch {
     /// Starts the watches. `changed` is called after each change of the facts. The returned futures run the watches
     /// and do not end.
     pub(super) fn start(
@@ -64,7 +65,7 @@ impl Cluster {
         fn unknown<K>(kind: &'static str) -> ListResult<K> {
             Err(UnknownFact::NotListed(kind))
         }
-        let objects = Objects {
+        let objects = FactSources {
             dns: unknown("services"),
             kube_system: unknown("namespaces"),
             api_service: unknown("services"),
@@ -76,35 +77,41 @@ impl Cluster {
             objects: Mutex::new(objects),
             facts: RwLock::new(Arc::new(facts)),
             nodes,
-            answered: watch::Sender::default(),
+            answered_kinds: watch::Sender::default(),
         });
-        let (namespace, name) = API_SERVER;
+        let (namespace, name) = API_SERVER_SERVICE;
         let with_name = |name: &str| Config::default().fields(&format!("metadata.name={name}"));
         let label = Config::default().labels(&format!("{}={}", DNS_LABEL.0, DNS_LABEL.1));
-        let system = Api::namespaced(client.clone(), SYSTEM);
+        let system = Api::namespaced(client.clone(), KUBE_SYSTEM);
         let api_server = Api::namespaced(client.clone(), namespace);
         let all = vec![
-            this.watch(Watched::Dns, system, label, &changed, |all, list| all.dns = list),
+            this.watch(WatchedKind::Dns, system, label, &changed, |all, list| all.dns = list),
             this.watch(
-                Watched::System,
+                WatchedKind::KubeSystem,
                 Api::all(client.clone()),
-                with_name(SYSTEM),
+                with_name(KUBE_SYSTEM),
                 &changed,
                 |all, list| all.kube_system = list,
             ),
-            this.watch(Watched::ApiService, api_server, with_name(name), &changed, |all, list| {
-                all.api_service = list;
-            }),
-            this.endpoints(client, with_name(name), &changed),
-            this.service_networks(client, &changed),
+            this.watch(
+                WatchedKind::ApiService,
+                api_server,
+                with_name(name),
+                &changed,
+                |all, list| {
+                    all.api_service = list;
+                },
+            ),
+            this.watch_endpoints(client, with_name(name), &changed),
+            this.watch_service_networks(client, &changed),
             this.watch_nodes(changed),
         ];
         (this, all)
     }
 
     /// Waits until the API server has answered the first list of every kind.
-    pub(super) async fn ready(&self) {
-        drop(self.answered.subscribe().wait_for(|all| all.len() == WATCHES).await);
+    pub(super) async fn wait_until_ready(&self) {
+        drop(self.answered_kinds.subscribe().wait_for(|all| all.len() == WATCH_COUNT).await);
         self.refresh_facts();
     }
 
@@ -115,11 +122,11 @@ impl Cluster {
 
     fn watch<K>(
         self: &Arc<Self>,
-        watched: Watched,
+        watched: WatchedKind,
         api: Api<K>,
         config: Config,
         changed: &(impl Fn() + Clone + Send + Sync + 'static),
-        set_list: fn(&mut Objects, ListResult<K>),
+        set_list: fn(&mut FactSources, ListResult<K>),
     ) -> BoxFuture<'static, ()>
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
@@ -136,7 +143,7 @@ impl Cluster {
 
     /// Watches the endpoints of the API server: EndpointSlices, which are served since Kubernetes 1.21, or Endpoints
     /// of older versions, which have the same addresses.
-    fn endpoints(
+    fn watch_endpoints(
         self: &Arc<Self>,
         client: &Client,
         config: Config,
@@ -146,15 +153,16 @@ impl Cluster {
         async move {
             let on_list = move |list| {
                 this.update_objects(
-                    Watched::ApiEndpoints,
+                    WatchedKind::ApiEndpoints,
                     |all| all.api_endpoints = list,
                     &changed,
                 );
             };
             if is_kind_served::<EndpointSlice>(&client).await {
-                return watch_kind(Api::namespaced(client, API_SERVER.0), config, on_list).await;
+                return watch_kind(Api::namespaced(client, API_SERVER_SERVICE.0), config, on_list)
+                    .await;
             }
-            let api: Api<Endpoints> = Api::namespaced(client, API_SERVER.0);
+            let api: Api<Endpoints> = Api::namespaced(client, API_SERVER_SERVICE.0);
             let slices = |list: ListResult<Endpoints>| -> ListResult<EndpointSlice> {
                 Ok(list?.iter().map(|one| Arc::new(to_endpoint_slice(one))).collect())
             };
@@ -165,7 +173,7 @@ impl Cluster {
 
     /// Watches the networks of Services: ServiceCIDRs, which are served since Kubernetes 1.33. In older versions no
     /// object contains the networks.
-    fn service_networks(
+    fn watch_service_networks(
         self: &Arc<Self>,
         client: &Client,
         changed: &(impl Fn() + Clone + Send + Sync + 'static),
@@ -174,14 +182,14 @@ impl Cluster {
         async move {
             let on_list = move |list| {
                 this.update_objects(
-                    Watched::ServiceNetworks,
+                    WatchedKind::ServiceNetworks,
                     |all| all.service_networks = list,
                     &changed,
                 );
             };
             while !is_kind_served::<ServiceCIDR>(&client).await {
                 on_list(Ok(Vec::new()));
-                tokio::time::sleep(PROBE).await;
+                tokio::time::sleep(PROBE_INTERVAL).await;
             }
             watch_kind(Api::all(client), Config::default(), on_list).await;
         }
@@ -196,7 +204,7 @@ impl Cluster {
     ) -> BoxFuture<'static, ()> {
         let (this, mut changes) = (Arc::clone(self), self.nodes.subscribe());
         let relevant_fields =
-            |node: Option<&Node>| node.map(|node| (addresses(node), pod_networks(node)));
+            |node: Option<&Node>| node.map(|node| (node_addresses(node), pod_networks(node)));
         async move {
             while let Some(change) = changes.recv().await {
                 let is_new = match &change {
@@ -215,15 +223,15 @@ impl Cluster {
 
     fn update_objects(
         &self,
-        watched: Watched,
-        update: impl FnOnce(&mut Objects),
+        watched: WatchedKind,
+        update: impl FnOnce(&mut FactSources),
         changed: &impl Fn(),
     ) {
         update(&mut self.objects.lock().unwrap_or_else(PoisonError::into_inner));
         if self.refresh_facts() {
             changed();
         }
-        self.answered.send_if_modified(|all| all.insert(watched));
+        self.answered_kinds.send_if_modified(|all| all.insert(watched));
     }
 
     /// Derives the facts again. Returns true if they have changed.
@@ -279,7 +287,7 @@ where
 async fn is_kind_served<K: Resource<DynamicType = ()>>(client: &Client) -> bool {
     let resource = ApiResource::erase::<K>(&());
     loop {
-        match is_served(client, &resource).await {
+        match discovery::is_kind_served(client, &resource).await {
             Ok(is_served) => return is_served,
             Err(error) => {
                 tracing::warn!(kind = %resource.plural, error = %error, "failed to check whether a kind is served");

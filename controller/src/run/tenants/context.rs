@@ -8,58 +8,58 @@ use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
 use futures::future::BoxFuture;
 use kube::Client;
 
-use super::stores::{Queue, SharedInformers, Stores};
-use crate::run::events::Events;
+use super::stores::{ReconcileQueue, SharedInformers, Stores};
+use crate::run::events::EventEmitter;
 use crate::tenants::fault::Fault;
-use crate::tenants::kubeconfig::Server;
+use crate::tenants::kubeconfig::ApiServerHost;
 
 /// Client, stores and caches that all reconciles of tenants share.
 #[derive(Clone)]
 pub(super) struct Context {
     pub(super) client: Client,
     pub(super) stores: Arc<Stores>,
-    events: Arc<Events>,
+    events: Arc<EventEmitter>,
     pub(super) kubeconfigs: Arc<Mutex<BTreeMap<String, CachedKubeconfig>>>,
     /// UIDs of the ServiceAccounts of CSI drivers that are known to have a token.
-    pub(super) tokens: Arc<Mutex<BTreeSet<String>>>,
+    pub(super) accounts_with_token: Arc<Mutex<BTreeSet<String>>>,
     /// For each host network, true if agents report its single-tenant bridges as resources.
-    bridges_reported: Arc<Mutex<BTreeMap<String, bool>>>,
+    are_bridges_reported: Arc<Mutex<BTreeMap<String, bool>>>,
 }
 
 /// Host of the tenant's API server, from its kubeconfig. `Ok(None)` if the tenant has no kubeconfig; a fault if the
 /// kubeconfig is missing or invalid.
-pub(super) type ApiServer = Result<Option<Server>, Fault>;
+pub(super) type ApiServerResult = Result<Option<ApiServerHost>, Fault>;
 
 /// Result of a read of a kubeconfig, and the time of the read.
 #[derive(Clone, Debug)]
 pub(super) struct CachedKubeconfig {
     pub(super) secret: SecretRef,
     pub(super) read_at: Instant,
-    pub(super) result: ApiServer,
+    pub(super) result: ApiServerResult,
 }
 
 impl Context {
     /// Starts the watches. Returns the context, the queue of reconciles, and a future that runs the watches.
     pub(super) fn start(
         client: Client,
-        events: Arc<Events>,
+        events: Arc<EventEmitter>,
         shared_informers: SharedInformers,
-    ) -> (Arc<Self>, Queue, BoxFuture<'static, ()>) {
+    ) -> (Arc<Self>, ReconcileQueue, BoxFuture<'static, ()>) {
         let (stores, queue, watches) = Stores::start(&client, shared_informers);
         let context = Self {
             events,
             client,
             stores,
             kubeconfigs: Arc::default(),
-            tokens: Arc::default(),
-            bridges_reported: Arc::default(),
+            accounts_with_token: Arc::default(),
+            are_bridges_reported: Arc::default(),
         };
         (Arc::new(context), queue, watches)
     }
 
     /// Waits until all stores have their first list.
-    pub(super) async fn ready(&self) {
-        self.stores.ready().await;
+    pub(super) async fn wait_until_ready(&self) {
+        self.stores.wait_until_ready().await;
     }
 
     /// Returns the spec of the InfraConfig, or an empty spec if there is no InfraConfig.
@@ -81,7 +81,7 @@ impl Context {
         };
         let count = self.stores.shared_informers.tenants.store().state_filter(uses_network).len();
         let is_reported = count <= berth_api::names::resource::MAX_PUBLISHED_BRIDGES;
-        let mut all = self.bridges_reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.are_bridges_reported.lock().unwrap_or_else(PoisonError::into_inner);
         if all.insert(network.to_owned(), is_reported).is_some_and(|before| before != is_reported) {
             self.stores.triggers.trigger_all();
         }

@@ -15,10 +15,10 @@ use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
 use super::objects::is_owned;
 use crate::tenants::deletion::{
-    Action, DeletionState, Machine, NamespaceState, next_step, parse_lenient,
+    DeletionAction, DeletionState, MachineObject, NamespaceState, next_step, parse_lenient,
 };
-use crate::tenants::ids::NetworkId;
-use crate::tenants::objects::Kind;
+use crate::tenants::network_id::NetworkId;
+use crate::tenants::objects::ObjectKind;
 use crate::tenants::status;
 
 /// Delay of the next reconcile while the deletion waits for another controller or a host.
@@ -57,49 +57,49 @@ pub(super) async fn finalize(
             .filter_map(|claim| Some((claim.name_any(), NetworkId::from_claim(claim)?)))
             .collect();
         let objects: usize =
-            Kind::ALL.iter().map(|kind| context.owned_objects(*kind, &name).len()).sum();
+            ObjectKind::ALL.iter().map(|kind| context.owned_objects(*kind, &name).len()).sum();
         let now = Timestamp::now();
         let step = next_step(DeletionState {
             tenant: &tenant,
             namespace: namespace_state,
             machines: &machines,
             claims: &claims,
-            objects,
+            object_count: objects,
             hosts: &context.stores.hosts(),
             now,
         });
         let id = tenant.status.as_ref().and_then(NetworkId::from_status);
-        let id = id.filter(|_| step.action != Action::ClearNetworkId);
+        let id = id.filter(|_| step.action != DeletionAction::ClearNetworkId);
         let desired = status::deleting_status(&tenant, id, step.reason, &step.message, now);
         context.update_status(&tenant, &desired).await?;
         match step.action {
-            Action::Wait => return Ok(Some(RETRY)),
+            DeletionAction::Wait => return Ok(Some(RETRY)),
             // Nothing is left to do: the status update above has already removed the VLAN or VNI.
-            Action::ClearNetworkId => {}
-            Action::DeleteMachines(machines) => {
+            DeletionAction::ClearNetworkId => {}
+            DeletionAction::DeleteMachines(machines) => {
                 for machine in &machines {
                     context.delete_machine(&tenant, machine).await?;
                 }
             }
-            Action::Release(names) => {
+            DeletionAction::ReleaseClaims(names) => {
                 for claim in all.iter().filter(|claim| names.contains(&claim.name_any())) {
                     context.set_released_at(claim, json!(now)).await?;
                 }
                 return Ok(Some(Duration::from_millis(300)));
             }
-            Action::DeleteObjects => {
-                for kind in Kind::ALL {
+            DeletionAction::DeleteObjects => {
+                for kind in ObjectKind::ALL {
                     for object in context.owned_objects(kind, &name) {
-                        context.delete(kind, &object).await?;
+                        context.delete_object(kind, &object).await?;
                     }
                 }
                 return Ok(Some(RETRY));
             }
-            Action::DeleteNamespace => {
+            DeletionAction::DeleteNamespace => {
                 context.delete_namespace(&tenant).await?;
                 return Ok(Some(RETRY));
             }
-            Action::Finish => {
+            DeletionAction::RemoveFinalizer => {
                 let Some(tenant) = context.get_tenant(&name).await? else { return Ok(None) };
                 let others: Vec<String> =
                     tenant.finalizers().iter().filter(|one| *one != FINALIZER).cloned().collect();
@@ -112,7 +112,7 @@ pub(super) async fn finalize(
     Ok(Some(RETRY))
 }
 
-fn resource_of(kind: &str) -> Option<ApiResource> {
+fn machine_resource(kind: &str) -> Option<ApiResource> {
     let (group, version, kind, plural) =
         *MACHINE_KINDS.iter().find(|(_, _, known, _)| *known == kind)?;
     Some(ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural))
@@ -123,7 +123,7 @@ impl Context {
     async fn get_tenant(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
         let object = with_request(
             format!("get TenantCluster {name}"),
-            none_if_not_found(self.tenants().get(name).await),
+            none_if_not_found(self.tenants_api().get(name).await),
         )?;
         let object = object.and_then(|object| serde_json::to_value(object).ok());
         Ok(object.as_ref().and_then(parse_lenient))
@@ -134,14 +134,14 @@ impl Context {
         &self,
         tenant: &TenantCluster,
         namespace_state: NamespaceState,
-    ) -> Result<Vec<Machine>, Error> {
+    ) -> Result<Vec<MachineObject>, Error> {
         let mut all = Vec::new();
         if namespace_state == NamespaceState::Absent {
             return Ok(all);
         }
         let namespace = TenantCluster::namespace_of(&tenant.name_any());
         for (_, _, kind, _) in MACHINE_KINDS {
-            let Some(resource) = resource_of(kind) else { continue };
+            let Some(resource) = machine_resource(kind) else { continue };
             let api: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), &namespace, &resource);
             let list = none_if_not_found(api.list_metadata(&ListParams::default()).await);
@@ -149,7 +149,7 @@ impl Context {
             let Some(list) = with_request(format!("list {kind} in {namespace}"), list)? else {
                 continue;
             };
-            all.extend(list.items.iter().map(|object| Machine {
+            all.extend(list.items.iter().map(|object| MachineObject {
                 kind: kind.to_owned(),
                 name: object.name_any(),
                 is_owned: is_owned(object.labels()),
@@ -159,8 +159,12 @@ impl Context {
         Ok(all)
     }
 
-    async fn delete_machine(&self, tenant: &TenantCluster, machine: &Machine) -> Result<(), Error> {
-        let Some(resource) = resource_of(&machine.kind) else { return Ok(()) };
+    async fn delete_machine(
+        &self,
+        tenant: &TenantCluster,
+        machine: &MachineObject,
+    ) -> Result<(), Error> {
+        let Some(resource) = machine_resource(&machine.kind) else { return Ok(()) };
         let namespace = TenantCluster::namespace_of(&tenant.name_any());
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &resource);
@@ -174,7 +178,7 @@ impl Context {
 
     async fn delete_namespace(&self, tenant: &TenantCluster) -> Result<(), Error> {
         let name = TenantCluster::namespace_of(&tenant.name_any());
-        let resource = Kind::Namespace.resource();
+        let resource = ObjectKind::Namespace.resource();
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
         let request = format!("delete Namespace {name}");
         let existing =

@@ -11,7 +11,7 @@ pub(super) use crate::run::api_requests::none_if_not_found;
 pub enum Error {
     /// Another client has written the object since it was read; the next reconcile reads the new version.
     #[error("{0} was changed by another client at the same time")]
-    Changed(String),
+    ChangedConcurrently(String),
     /// The API server refused a request, or could not be reached.
     #[error("{request}: {error}")]
     Server {
@@ -25,30 +25,34 @@ pub enum Error {
     NotApplied(String),
     /// A task that should run forever has ended.
     #[error("{0} ended unexpectedly")]
-    Ended(&'static str),
+    TaskEnded(&'static str),
 }
 
-/// Adds verb and object of a request to its error. A conflict (409) becomes [`Error::Changed`], because the next
+/// Adds verb and object of a request to its error. A conflict (409) becomes [`Error::ChangedConcurrently`], because the next
 /// reconcile resolves it.
 pub(super) fn with_request<T>(
     request: impl Into<String>,
     result: kube::Result<T>,
 ) -> Result<T, Error> {
     result.map_err(|error| match &error {
-        kube::Error::Api(status) if status.code == 409 => Error::Changed(request.into()),
+        kube::Error::Api(status) if status.code == 409 => {
+            Error::ChangedConcurrently(request.into())
+        }
         _ => Error::Server { request: request.into(), error: Box::new(error) },
     })
 }
 
 impl ReconcileError for Error {
     fn is_conflict(&self) -> bool {
-        matches!(self, Self::Changed(_))
+        matches!(self, Self::ChangedConcurrently(_))
     }
 
     fn retry_after(&self) -> Duration {
         match self {
             Self::Server { error, .. } => berth_runtime::call::retry_after(error),
-            Self::Changed(_) | Self::NotApplied(_) | Self::Ended(_) => Duration::ZERO,
+            Self::ChangedConcurrently(_) | Self::NotApplied(_) | Self::TaskEnded(_) => {
+                Duration::ZERO
+            }
         }
     }
 }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::TenantCluster;
-use berth_runtime::backoff::jittered;
-use berth_runtime::reconcile::{Action, Options, run as run_reconciler};
+use berth_runtime::backoff::add_jitter;
+use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use futures::stream::poll_fn;
 use kube::Client;
 
@@ -33,35 +33,35 @@ use context::Context;
 use error::Error;
 pub use stores::SharedInformers;
 
-use super::events::Events;
+use super::events::EventEmitter;
 use super::metrics::Metrics;
 
 /// The debounce is needed because the objects of a tenant change one after the other: all changes within this time
 /// lead to one reconcile.
-const OPTIONS: Options =
-    Options { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
+const OPTIONS: ReconcilerOptions =
+    ReconcilerOptions { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
 
 /// Reconciles tenants until the future is dropped, which may happen at any moment. Each tenant is reconciled again
 /// after `resync`, in case an event was lost.
 pub async fn run(
     client: Client,
-    events: Arc<Events>,
+    events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
     shared_informers: SharedInformers,
     resync: Duration,
 ) -> Result<Infallible, Error> {
     let (context, mut queue, watches) = Context::start(client, events, shared_informers);
     let work = async {
-        context.ready().await;
+        context.wait_until_ready().await;
         let queue = poll_fn(|cx| queue.poll_recv(cx));
         let store = context.stores.shared_informers.tenants.store().clone();
         let reconcile = |tenant| reconcile(tenant, Arc::clone(&context), resync);
         run_reconciler(OPTIONS, (), store, queue, metrics, reconcile).await;
     };
     tokio::select! {
-        () = work => Err(Error::Ended("the queue of tenants")),
-        () = watches => Err(Error::Ended("the watches")),
-        () = claim_gc::run(&context) => Err(Error::Ended("the garbage collection of claims")),
+        () = work => Err(Error::TaskEnded("the queue of tenants")),
+        () = watches => Err(Error::TaskEnded("the watches")),
+        () = claim_gc::run(&context) => Err(Error::TaskEnded("the garbage collection of claims")),
     }
 }
 
@@ -75,7 +75,7 @@ async fn reconcile(
         deletion::finalize(&context, &tenant).await?
     } else {
         let delay = reconcile::reconcile(&context, tenant.as_ref().clone()).await?;
-        Some(jittered(delay.map_or(resync, |again| again.min(resync))))
+        Some(add_jitter(delay.map_or(resync, |again| again.min(resync))))
     };
     Ok(requeue_after.map_or_else(Action::await_change, Action::requeue))
 }

@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use berth_api::names::{CONTROLLER, MANAGED_BY, TENANT_LABEL};
+use berth_api::names::{CONTROLLER_FIELD_MANAGER, MANAGED_BY_LABEL, TENANT_LABEL};
 use berth_api::{ConditionReason, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
@@ -15,20 +15,20 @@ use super::error::{Error, none_if_not_found, with_request};
 use crate::run::api_requests::post_params;
 use crate::run::packed_content::{pack_content, unpack_content};
 use crate::tenants::fault::Fault;
-use crate::tenants::objects::csi_access::{NAME as CSI, csi_secret};
-use crate::tenants::objects::{DesiredObject, Kind, differs};
+use crate::tenants::objects::csi_access::{CSI_NAME as CSI, csi_token_secret};
+use crate::tenants::objects::{DesiredObject, ObjectKind, differs};
 use berth_runtime::watch::OptionalInformer;
 
 /// Time after a write within which the watch delivers the written object.
-const WATCH_DELAY: Duration = Duration::from_secs(10);
+const MAX_WATCH_DELAY: Duration = Duration::from_secs(10);
 
 /// Returns true if the labels of an object show that Berth created it.
 pub(super) fn is_owned(labels: &std::collections::BTreeMap<String, String>) -> bool {
-    labels.get(MANAGED_BY.0).is_some_and(|by| by == MANAGED_BY.1)
+    labels.get(MANAGED_BY_LABEL.0).is_some_and(|by| by == MANAGED_BY_LABEL.1)
 }
 
 impl Context {
-    fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {
+    fn api(&self, kind: ObjectKind, namespace: &str) -> Api<DynamicObject> {
         let resource = kind.resource();
         if namespace.is_empty() {
             Api::all_with(self.client.clone(), &resource)
@@ -39,8 +39,13 @@ impl Context {
 
     /// Returns the newest known version of an object: from the store, or from the response to the last write if that
     /// is newer.
-    pub(super) fn cached(&self, kind: Kind, namespace: &str, name: &str) -> Option<DynamicObject> {
-        let stored = self.stores.kind(kind).and_then(|all| all.get(namespace, name));
+    pub(super) fn cached_object(
+        &self,
+        kind: ObjectKind,
+        namespace: &str,
+        name: &str,
+    ) -> Option<DynamicObject> {
+        let stored = self.stores.store_of_kind(kind).and_then(|all| all.get(namespace, name));
         let version = |object: &DynamicObject| -> Option<u64> {
             object.metadata.resource_version.as_ref()?.parse().ok()
         };
@@ -49,7 +54,7 @@ impl Context {
         let written = recent.get(&(kind, namespace.to_owned(), name.to_owned()));
         let newer = written.filter(|(at, object)| {
             let watched = stored.as_ref().and_then(|stored| version(stored));
-            at.elapsed() < WATCH_DELAY && watched < version(object)
+            at.elapsed() < MAX_WATCH_DELAY && watched < version(object)
         });
         newer
             .map(|(_, object)| unpack_content(object))
@@ -60,10 +65,10 @@ impl Context {
     /// not create: another user may have created objects of the same names there, and these objects must not change.
     pub(super) async fn apply_object(
         &self,
-        wanted: DesiredObject,
+        desired: DesiredObject,
         may_adopt: bool,
     ) -> Result<(), Fault> {
-        let wanted = wanted.with_content_hash();
+        let wanted = desired.with_content_hash();
         let (kind, name) = (wanted.kind, wanted.name().to_owned());
         let namespace =
             wanted.body["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
@@ -74,13 +79,14 @@ impl Context {
                 format!("{what} could not be applied: {error}"),
             )
         };
-        if self.stores.kind(kind).is_none_or(OptionalInformer::is_not_installed) {
-            let crd = kind.crd().unwrap_or_default();
+        if self.stores.store_of_kind(kind).is_none_or(OptionalInformer::is_not_installed) {
+            let crd = kind.crd_name().unwrap_or_default();
             let message = format!("CustomResourceDefinition {crd} is not installed");
             return Err(Fault::new(ConditionReason::CrdMissing, message));
         }
-        let known = self.cached(kind, &namespace, &name);
-        let known = known.filter(|object| kind == Kind::Namespace || is_owned(object.labels()));
+        let known = self.cached_object(kind, &namespace, &name);
+        let known =
+            known.filter(|object| kind == ObjectKind::Namespace || is_owned(object.labels()));
         let api = self.api(kind, &namespace);
         match &known {
             Some(object) => {
@@ -100,14 +106,14 @@ impl Context {
                 if unmanaged.is_some_and(|there| !is_owned(there.labels())) {
                     let message = format!(
                         "{what} exists and was not created by Berth; delete it, or let Berth adopt it with label {}={}",
-                        MANAGED_BY.0, MANAGED_BY.1
+                        MANAGED_BY_LABEL.0, MANAGED_BY_LABEL.1
                     );
                     return Err(Fault::new(ConditionReason::NotOwned, message));
                 }
             }
             None => {}
         }
-        let mut params = PatchParams::apply(CONTROLLER);
+        let mut params = PatchParams::apply(CONTROLLER_FIELD_MANAGER);
         // The apply is forced only if the object is known, that is, owned by Berth. Thus the apply does not take over
         // fields of an object that another user has just created.
         params.force = known.is_some();
@@ -121,7 +127,7 @@ impl Context {
                     .recent_writes
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner);
-                recent.retain(|_, (at, _)| at.elapsed() < WATCH_DELAY);
+                recent.retain(|_, (at, _)| at.elapsed() < MAX_WATCH_DELAY);
                 recent.insert((kind, namespace, name), (Instant::now(), object));
                 Ok(())
             }
@@ -135,12 +141,14 @@ impl Context {
         let namespace = TenantCluster::namespace_of(tenant);
         // If the account is missing, it has just been created, and its appearance in the store triggers the next
         // reconcile.
-        let Some(account) = self.cached(Kind::ServiceAccount, &namespace, CSI) else {
+        let Some(account) = self.cached_object(ObjectKind::ServiceAccount, &namespace, CSI) else {
             return Ok(());
         };
         let uid = account.uid().unwrap_or_default();
         let is_non_empty = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
-        let is_known = || self.tokens.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid);
+        let is_known = || {
+            self.accounts_with_token.lock().unwrap_or_else(PoisonError::into_inner).contains(&uid)
+        };
         if is_non_empty(&account.data["secrets"]) || is_known() {
             return Ok(());
         }
@@ -151,15 +159,15 @@ impl Context {
         };
         if none_if_not_found(api.get_metadata(CSI).await).map_err(to_fault)?.is_none() {
             let params = post_params();
-            api.create(&params, &csi_secret(tenant)).await.map_err(to_fault)?;
+            api.create(&params, &csi_token_secret(tenant)).await.map_err(to_fault)?;
         }
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
+        self.accounts_with_token.lock().unwrap_or_else(PoisonError::into_inner).insert(uid);
         Ok(())
     }
 
     /// Returns the objects of a kind that Berth created for a tenant.
-    pub(super) fn owned_objects(&self, kind: Kind, tenant: &str) -> Vec<DynamicObject> {
-        let Some(known) = self.stores.kind(kind) else { return Vec::new() };
+    pub(super) fn owned_objects(&self, kind: ObjectKind, tenant: &str) -> Vec<DynamicObject> {
+        let Some(known) = self.stores.store_of_kind(kind) else { return Vec::new() };
         let namespace = TenantCluster::namespace_of(tenant);
         let all = known.filter(|object| {
             object.metadata.namespace.as_ref() == Some(&namespace)
@@ -170,19 +178,19 @@ impl Context {
     }
 
     /// Deletes the objects of a kind that Berth created for a tenant and that are not in `wanted`.
-    pub(super) async fn prune(
+    pub(super) async fn delete_undesired(
         &self,
-        kind: Kind,
+        kind: ObjectKind,
         tenant: &str,
-        wanted: &[&DesiredObject],
+        desired: &[&DesiredObject],
     ) -> Result<(), Fault> {
         for object in self.owned_objects(kind, tenant) {
             let name = object.name_any();
-            let is_wanted = wanted.iter().any(|one| one.kind == kind && one.name() == name);
+            let is_wanted = desired.iter().any(|one| one.kind == kind && one.name() == name);
             if is_wanted || object.metadata.deletion_timestamp.is_some() {
                 continue;
             }
-            self.delete(kind, &object).await.map_err(|error| {
+            self.delete_object(kind, &object).await.map_err(|error| {
                 let message = format!(
                     "{} {name} is no longer desired, but could not be deleted: {error}",
                     kind.name()
@@ -194,7 +202,11 @@ impl Context {
     }
 
     /// Deletes an object. Its UID is a precondition, so that a new object of the same name is not deleted.
-    pub(super) async fn delete(&self, kind: Kind, object: &DynamicObject) -> Result<(), Error> {
+    pub(super) async fn delete_object(
+        &self,
+        kind: ObjectKind,
+        object: &DynamicObject,
+    ) -> Result<(), Error> {
         let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
         let preconditions = Preconditions { uid: object.uid(), resource_version: None };
         let params =

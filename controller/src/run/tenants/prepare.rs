@@ -13,12 +13,12 @@ use super::objects::is_owned;
 use crate::run::api_requests::{patch_params, post_params};
 use crate::tenants::deletion::{NamespaceState, parse_lenient};
 use crate::tenants::objects::csi_access::controller_role_binding;
-use crate::tenants::objects::{Kind, namespace};
+use crate::tenants::objects::{ObjectKind, namespace_object};
 
 impl Context {
     /// Returns an untyped client for TenantClusters: a response that cannot be parsed must not prevent the deletion
     /// of a tenant.
-    pub(super) fn tenants(&self) -> Api<DynamicObject> {
+    pub(super) fn tenants_api(&self) -> Api<DynamicObject> {
         Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()))
     }
 
@@ -46,14 +46,14 @@ impl Context {
             "uid": tenant.uid(), "resourceVersion": tenant.resource_version(), "finalizers": all,
         }});
         let params = patch_params();
-        let result = self.tenants().patch(&name, &params, &Patch::Merge(patch)).await;
+        let result = self.tenants_api().patch(&name, &params, &Patch::Merge(patch)).await;
         let what = format!("patch TenantCluster {name}");
         // If the tenant was deleted in the meantime, there is nothing to clean up, because no object was created for
         // it yet.
         let patched = with_request(what, none_if_not_found(result))?;
         let patched = patched.and_then(|patched| serde_json::to_value(patched).ok());
         let patched = patched.as_ref().and_then(parse_lenient);
-        patched.ok_or_else(|| Error::Changed(format!("TenantCluster {name}")))
+        patched.ok_or_else(|| Error::ChangedConcurrently(format!("TenantCluster {name}")))
     }
 
     /// Ensures the tenant's namespace, and the controller's RoleBinding in the namespace. Returns the state of the
@@ -77,10 +77,10 @@ impl Context {
     async fn ensure_namespace(&self, tenant: &TenantCluster) -> Result<NamespaceState, Error> {
         let mut state = self.find_namespace(tenant).await?;
         if state == NamespaceState::Absent {
-            let desired = namespace(tenant, true);
+            let desired = namespace_object(tenant, true);
             let what = format!("create Namespace {}", desired.name());
             let api: Api<DynamicObject> =
-                Api::all_with(self.client.clone(), &Kind::Namespace.resource());
+                Api::all_with(self.client.clone(), &ObjectKind::Namespace.resource());
             let object = serde_json::from_value(desired.body).map_err(kube::Error::SerdeError);
             let object = with_request(what.clone(), object)?;
             // The namespace is created and not applied, because an apply would adopt a namespace that a user creates
@@ -89,7 +89,7 @@ impl Context {
             state = NamespaceState::Owned;
         }
         if state != NamespaceState::Terminating {
-            let desired = namespace(tenant, state == NamespaceState::Owned);
+            let desired = namespace_object(tenant, state == NamespaceState::Owned);
             if let Err(fault) = self.apply_object(desired, true).await {
                 tracing::warn!(tenant = %tenant.name_any(), error = %fault, "failed to apply Namespace");
             }
@@ -103,11 +103,11 @@ impl Context {
         tenant: &TenantCluster,
     ) -> Result<NamespaceState, Error> {
         let name = TenantCluster::namespace_of(&tenant.name_any());
-        let metadata = match self.cached(Kind::Namespace, "", &name) {
+        let metadata = match self.cached_object(ObjectKind::Namespace, "", &name) {
             Some(cached) => Some(cached.metadata),
             None => {
                 let api: Api<DynamicObject> =
-                    Api::all_with(self.client.clone(), &Kind::Namespace.resource());
+                    Api::all_with(self.client.clone(), &ObjectKind::Namespace.resource());
                 let read = none_if_not_found(api.get_metadata(&name).await);
                 with_request(format!("get Namespace {name}"), read)?.map(|object| object.metadata)
             }

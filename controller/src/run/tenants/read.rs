@@ -8,15 +8,15 @@ use berth_api::{ConditionReason, InfraConfigSpec, SecretRef, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 
-use super::context::{ApiServer, CachedKubeconfig, Context};
+use super::context::{ApiServerResult, CachedKubeconfig, Context};
 use super::error::{Error, none_if_not_found, with_request};
 use crate::run::api_requests::catch_forbidden;
 use crate::tenants::cluster::ClusterFacts;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::HostState;
-use crate::tenants::kubeconfig::server;
-use berth_kubevirt_render::machines::Scope;
+use crate::tenants::kubeconfig::parse_server;
+use berth_kubevirt_render::machines::ReferenceScope;
 
 /// Age after which a kubeconfig is read again. The first value is for a valid kubeconfig, the second for an invalid
 /// or missing one.
@@ -24,24 +24,28 @@ const KUBECONFIG_CACHE_TTL: (Duration, Duration) =
     (Duration::from_secs(600), Duration::from_secs(30));
 
 /// Input that a reconcile reads before it builds objects.
-pub(super) struct Observed {
+pub(super) struct ObservedState {
     pub(super) namespace: NamespaceState,
     pub(super) hosts: Vec<Arc<HostState>>,
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
     /// Host of the tenant's own API server, or the reason why it is unknown.
-    pub(super) api_server: Result<ApiServer, Error>,
+    pub(super) api_server: Result<ApiServerResult, Error>,
 }
 
 impl Context {
     /// Reads all input of a reconcile of a tenant.
-    pub(super) async fn read(&self, tenant: &TenantCluster, namespace: NamespaceState) -> Observed {
+    pub(super) async fn read_observed_state(
+        &self,
+        tenant: &TenantCluster,
+        namespace: NamespaceState,
+    ) -> ObservedState {
         let api_server = if namespace == NamespaceState::Terminating {
             Ok(Ok(None))
         } else {
             self.api_server(tenant).await
         };
-        Observed {
+        ObservedState {
             namespace,
             hosts: self.stores.hosts(),
             config: self.config(),
@@ -52,7 +56,7 @@ impl Context {
 
     /// Returns the host of the tenant's own API server, if the tenant has one. Secrets are read and not watched,
     /// because the permission to watch Secrets includes the permission to read all of them.
-    async fn api_server(&self, tenant: &TenantCluster) -> Result<ApiServer, Error> {
+    async fn api_server(&self, tenant: &TenantCluster) -> Result<ApiServerResult, Error> {
         let Some(secret) = tenant.spec.kubeconfig_secret_ref.clone() else { return Ok(Ok(None)) };
         let name = tenant.name_any();
         let known = {
@@ -76,15 +80,15 @@ impl Context {
         &self,
         tenant: &str,
         secret_ref: &SecretRef,
-    ) -> Result<ApiServer, Error> {
+    ) -> Result<ApiServerResult, Error> {
         let default_namespace = || TenantCluster::namespace_of(tenant);
         let namespace = secret_ref.namespace.clone().unwrap_or_else(default_namespace);
         let key = secret_ref.key.as_deref().unwrap_or("kubeconfig");
         let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", secret_ref.name);
         let fault = |message: String| Err(Fault::new(ConditionReason::InvalidKubeconfig, message));
         let (own, config) = (default_namespace(), self.config());
-        let scope = Scope::new(&[&own], &config);
-        if !scope.permits(&namespace, &secret_ref.name) {
+        let scope = ReferenceScope::new(&[&own], &config);
+        if !scope.is_permitted(&namespace, &secret_ref.name) {
             return Ok(fault(format!("{place} {}", scope.not_permitted_message())));
         }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
@@ -102,7 +106,7 @@ impl Context {
             return Ok(fault(format!("{place} has no entry {key}")));
         };
         let text = String::from_utf8_lossy(&bytes.0);
-        Ok(match server(&text) {
+        Ok(match parse_server(&text) {
             Ok(server) => Ok(Some(server)),
             Err(error) => fault(format!("{place}: entry {key} {error}")),
         })

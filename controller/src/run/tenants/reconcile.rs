@@ -5,17 +5,17 @@ use std::time::Duration;
 use berth_api::{ConditionReason, TenantCluster};
 use k8s_openapi::jiff::Timestamp;
 
-use super::build::{Input, build};
+use super::build::{BuildInput, build_objects};
 use super::claims::ClaimedId;
 use super::context::Context;
 use super::error::Error;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::readiness;
-use crate::tenants::ids::NetworkId;
 use crate::tenants::network::{HostNetwork, resolve_host_network};
+use crate::tenants::network_id::NetworkId;
 use crate::tenants::objects::attachment::TenantCount;
-use crate::tenants::status::{self, Parts};
+use crate::tenants::status::{self, TenantParts};
 
 /// Delay of the next reconcile after a fault that may disappear without an event.
 const RETRY: Duration = Duration::from_secs(15);
@@ -33,14 +33,14 @@ pub(super) async fn reconcile(
     let tenant = context.ensure_finalizer(tenant).await?;
     let namespace = context.prepare_namespace(&tenant).await?;
     // 2. Read (client required).
-    let observed = context.read(&tenant, namespace).await;
+    let observed = context.read_observed_state(&tenant, namespace).await;
     // 3. Validate (needs no client).
     let network = resolve_host_network(&tenant, &observed.hosts);
     // 4. Claim a VLAN or VNI (client required), regardless of the state of the namespace.
     let (tenant, claimed) = context.ensure_claim(tenant, &network).await?;
     let id = retained_id(&tenant, &claimed);
     let hosts = readiness(&tenant, id, &observed.hosts);
-    let mut parts = Parts::new(hosts, id);
+    let mut parts = TenantParts::new(hosts, id);
     if let Err(fault) = &claimed {
         parts.attachment = tenant
             .status
@@ -50,23 +50,23 @@ pub(super) async fn reconcile(
         parts.network = Err(fault.clone());
     }
     if namespace == NamespaceState::Terminating {
-        parts.fail_all(&namespace_terminating(&tenant));
+        parts.fail_all(&namespace_terminating_fault(&tenant));
     } else {
         // 5. Build (needs no client).
-        let desired = build(Input {
+        let desired = build_objects(BuildInput {
             tenant: &tenant,
             network: network.as_ref().ok().and_then(Option::as_ref),
-            claimed: claimed.as_ref().ok().and_then(Option::as_ref),
-            tenants: |network| TenantCount(context.count_tenants(network)),
+            claimed_id: claimed.as_ref().ok().and_then(Option::as_ref),
+            count_tenants: |network| TenantCount(context.count_tenants(network)),
             observed: &observed,
         });
         // 6. Apply (client required).
-        context.apply(&tenant, desired, observed, &mut parts).await?;
+        context.apply_all(&tenant, desired, observed, &mut parts).await?;
     }
     // 7. Update the status (client required).
     let desired = status::desired_status(&tenant, &parts, Timestamp::now());
     context.update_status(&tenant, &desired).await?;
-    requeue(&parts)
+    requeue_delay(&parts)
 }
 
 /// Returns the VLAN or VNI of a tenant: the claimed number or, if there is a fault because hosts are missing or their
@@ -90,7 +90,7 @@ fn retained_id(
     }
 }
 
-fn namespace_terminating(tenant: &TenantCluster) -> Fault {
+fn namespace_terminating_fault(tenant: &TenantCluster) -> Fault {
     let name = kube::ResourceExt::name_any(tenant);
     let message = format!("namespace {} is being deleted", TenantCluster::namespace_of(&name));
     Fault::new(ConditionReason::NamespaceTerminating, message)
@@ -98,7 +98,7 @@ fn namespace_terminating(tenant: &TenantCluster) -> Fault {
 
 /// Returns the delay of the next reconcile; `None` if there is no fault. If the API server returned an error, returns
 /// an error, so that the backoff applies.
-fn requeue(parts: &Parts) -> Result<Option<Duration>, Error> {
+fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
     let faults = [&parts.network, &parts.policies, &parts.objects];
     let faults: Vec<&Fault> = faults.into_iter().filter_map(|part| part.as_ref().err()).collect();
     if let Some(fault) = faults.iter().find(|fault| API_ERROR_REASONS.contains(&fault.reason)) {
@@ -120,7 +120,7 @@ impl Context {
             Ok(None) => return Ok((tenant, Ok(None))),
             Err(fault) => return Ok((tenant, Err(fault.clone()))),
         };
-        let claimed = match self.claim(&tenant, network).await? {
+        let claimed = match self.claim_network_id(&tenant, network).await? {
             Ok(claimed) => claimed,
             Err(fault) => return Ok((tenant, Err(fault))),
         };

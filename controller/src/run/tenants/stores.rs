@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use berth_api::names::{MANAGED_BY, TENANT_LABEL};
+use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
 use berth_api::{InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_runtime::reconcile::ReconcileRequest;
 use futures::FutureExt as _;
@@ -18,16 +18,16 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
-use super::cluster::Cluster;
+use super::cluster::ClusterWatch;
 use crate::managed_fields::reduce_to_conditions;
 use crate::run::packed_content::pack_content;
 use crate::tenants::affected_tenants::AffectedTenants;
 use crate::tenants::hosts::HostState;
-use crate::tenants::objects::Kind;
+use crate::tenants::objects::ObjectKind;
 use berth_runtime::watch::{Change, Informer};
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
-pub(super) type Queue = UnboundedReceiver<ReconcileRequest<TenantCluster>>;
+pub(super) type ReconcileQueue = UnboundedReceiver<ReconcileRequest<TenantCluster>>;
 
 /// Time for which changes of hosts are collected before tenants are reconciled. One change of a host affects many
 /// tenants.
@@ -72,9 +72,9 @@ pub(super) type RecentWrite = (Instant, DynamicObject);
 #[derive(Debug)]
 pub(super) struct Stores {
     pub(super) shared_informers: SharedInformers,
-    kinds: BTreeMap<Kind, OptionalInformer>,
+    kinds: BTreeMap<ObjectKind, OptionalInformer>,
     hosts: RwLock<BTreeMap<String, Arc<HostState>>>,
-    pub(super) cluster: Arc<Cluster>,
+    pub(super) cluster: Arc<ClusterWatch>,
     pub(super) triggers: Arc<Triggers>,
 }
 
@@ -83,12 +83,12 @@ pub(super) struct Stores {
 pub(super) struct Triggers {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
     /// Tenants that are affected by changes of hosts, but whose reconciles have not been triggered yet.
-    affected: Mutex<AffectedTenants>,
+    affected_tenants: Mutex<AffectedTenants>,
     affected_changed: Notify,
     /// Notified when a claim or a tenant changes.
     pub(super) claims_changed: Notify,
     /// Objects from the responses to writes, kept until the watch delivers them.
-    pub(super) recent_writes: Mutex<BTreeMap<(Kind, String, String), RecentWrite>>,
+    pub(super) recent_writes: Mutex<BTreeMap<(ObjectKind, String, String), RecentWrite>>,
 }
 
 impl Stores {
@@ -96,34 +96,36 @@ impl Stores {
     pub(super) fn start(
         client: &Client,
         shared_informers: SharedInformers,
-    ) -> (Arc<Self>, Queue, BoxFuture<'static, ()>) {
+    ) -> (Arc<Self>, ReconcileQueue, BoxFuture<'static, ()>) {
         let (queue, requests) = unbounded_channel();
         let triggers = Arc::new(Triggers {
             queue,
-            affected: Mutex::default(),
+            affected_tenants: Mutex::default(),
             affected_changed: Notify::new(),
             claims_changed: Notify::new(),
             recent_writes: Mutex::default(),
         });
         let mut watches: Vec<BoxFuture<'static, ()>> = Vec::new();
         let mut kinds = BTreeMap::new();
-        for kind in Kind::ALL {
+        for kind in ObjectKind::ALL {
             let on_event = Arc::clone(&triggers);
             let optional_kind = OptionalKind {
                 resource: kind.resource(),
-                label_selector: selector(kind),
-                trim: trim(kind),
+                label_selector: label_selector(kind),
+                trim: trim_function(kind),
             };
             let (informer, informer_watch) =
                 OptionalInformer::start(client, optional_kind, move |object, is_gone| {
-                    on_event.object_changed(kind, object, is_gone)
+                    on_event.handle_object_change(kind, object, is_gone)
                 });
             kinds.insert(kind, informer);
             watches.push(informer_watch.boxed());
         }
         let on_change = Arc::clone(&triggers);
         let (cluster, cluster_watches) =
-            Cluster::start(client, shared_informers.nodes.clone(), move || on_change.trigger_all());
+            ClusterWatch::start(client, shared_informers.nodes.clone(), move || {
+                on_change.trigger_all()
+            });
         watches.extend(cluster_watches);
         let stores =
             Arc::new(Self { shared_informers, kinds, hosts: RwLock::default(), cluster, triggers });
@@ -157,8 +159,8 @@ impl Stores {
                 stores.triggers.claims_changed.notify_one();
                 stores.triggers.trigger_all();
             }),
-            self.handle_changes(infra_nodes.subscribe(), Self::host_changed::<InfraNode>),
-            self.handle_changes(nodes.subscribe(), Self::host_changed::<Node>),
+            self.handle_changes(infra_nodes.subscribe(), Self::handle_host_change::<InfraNode>),
+            self.handle_changes(nodes.subscribe(), Self::handle_host_change::<Node>),
         ]
     }
 
@@ -177,7 +179,7 @@ impl Stores {
     }
 
     /// Waits until all stores have their first list.
-    pub(super) async fn ready(&self) {
+    pub(super) async fn wait_until_ready(&self) {
         let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
             &self.shared_informers;
         tenants.wait_until_ready().await;
@@ -185,18 +187,18 @@ impl Stores {
         configs.wait_until_ready().await;
         infra_nodes.wait_until_ready().await;
         nodes.wait_until_ready().await;
-        self.cluster.ready().await;
+        self.cluster.wait_until_ready().await;
         for kind in self.kinds.values() {
             kind.wait_until_ready().await;
         }
         // The states of hosts are derived again here, because a store receives its first list a moment before its
         // changes are handled.
-        self.rebuild_all();
+        self.rebuild_all_hosts();
         self.triggers.trigger_all();
     }
 
     /// Returns the store of a kind; `None` if objects of the kind are not stored here.
-    pub(super) fn kind(&self, kind: Kind) -> Option<&OptionalInformer> {
+    pub(super) fn store_of_kind(&self, kind: ObjectKind) -> Option<&OptionalInformer> {
         self.kinds.get(&kind)
     }
 
@@ -206,21 +208,21 @@ impl Stores {
     }
 
     /// Derives the state of a changed host again, and triggers the tenants that the change affects.
-    fn host_changed<K: Resource<DynamicType = ()>>(&self, change: Change<K>) {
+    fn handle_host_change<K: Resource<DynamicType = ()>>(&self, change: Change<K>) {
         match changed_object(change) {
-            Some(object) => self.rebuild(vec![object.name_any()]),
-            None => self.rebuild_all(),
+            Some(object) => self.rebuild_hosts(vec![object.name_any()]),
+            None => self.rebuild_all_hosts(),
         }
     }
 
-    fn rebuild_all(&self) {
+    fn rebuild_all_hosts(&self) {
         let infra_nodes = self.shared_informers.infra_nodes.all();
         let known = self.hosts();
         let names = infra_nodes.iter().map(|node| node.name_any());
-        self.rebuild(names.chain(known.iter().map(|host| host.name.clone())).collect());
+        self.rebuild_hosts(names.chain(known.iter().map(|host| host.name.clone())).collect());
     }
 
-    fn rebuild(&self, names: Vec<String>) {
+    fn rebuild_hosts(&self, names: Vec<String>) {
         let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
         let mut affected = AffectedTenants::default();
         for name in names {
@@ -244,7 +246,7 @@ impl Stores {
             }
         }
         if affected != AffectedTenants::default() {
-            self.triggers.trigger_some(affected);
+            self.triggers.add_affected(affected);
         }
     }
 
@@ -256,7 +258,7 @@ impl Stores {
             let tenants = self.shared_informers.tenants.store();
             let others = match self.triggers.take_affected() {
                 AffectedTenants::All => tenants.state(),
-                AffectedTenants::Some { tenants: some, deleting } => {
+                AffectedTenants::Some { tenants: some, includes_deleting: deleting } => {
                     let names = some.iter().filter_map(|name| name.strip_prefix("cluster-"));
                     names.for_each(|name| self.triggers.trigger(name));
                     if deleting { tenants.state_filter(is_deleting) } else { Vec::new() }
@@ -276,21 +278,21 @@ impl Triggers {
 
     /// Triggers reconciles of all tenants.
     pub(super) fn trigger_all(&self) {
-        self.trigger_some(AffectedTenants::All);
+        self.add_affected(AffectedTenants::All);
     }
 
-    fn trigger_some(&self, affected: AffectedTenants) {
-        self.affected.lock().unwrap_or_else(PoisonError::into_inner).merge(affected);
+    fn add_affected(&self, affected: AffectedTenants) {
+        self.affected_tenants.lock().unwrap_or_else(PoisonError::into_inner).merge(affected);
         self.affected_changed.notify_one();
     }
 
     fn take_affected(&self) -> AffectedTenants {
-        let mut affected = self.affected.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut affected = self.affected_tenants.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *affected)
     }
 
     /// Handles a change of an object that a tenant may own.
-    fn object_changed(&self, kind: Kind, object: &DynamicObject, is_gone: bool) {
+    fn handle_object_change(&self, kind: ObjectKind, object: &DynamicObject, is_gone: bool) {
         if is_gone {
             let namespace = object.namespace().unwrap_or_default();
             let mut recent = self.recent_writes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -313,10 +315,10 @@ fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
 
 /// Returns the function that removes unused fields of objects of a kind. If objects of the kind are only compared, the
 /// function also packs their content as JSON text.
-fn trim(kind: Kind) -> fn(&mut DynamicObject) {
+fn trim_function(kind: ObjectKind) -> fn(&mut DynamicObject) {
     match kind {
         // The content of definitions is not packed, because all definitions are searched for VLANs.
-        Kind::NetworkAttachmentDefinition => |object| object.metadata.managed_fields = None,
+        ObjectKind::NetworkAttachmentDefinition => |object| object.metadata.managed_fields = None,
         _ => |object| {
             object.metadata.managed_fields = None;
             pack_content(object);
@@ -324,12 +326,12 @@ fn trim(kind: Kind) -> fn(&mut DynamicObject) {
     }
 }
 
-fn selector(kind: Kind) -> Option<String> {
+fn label_selector(kind: ObjectKind) -> Option<String> {
     match kind {
         // Definitions of other users are watched too, because the VLANs in them are in use.
-        Kind::NetworkAttachmentDefinition => None,
+        ObjectKind::NetworkAttachmentDefinition => None,
         // Namespaces that Berth did not create are watched too, if they have the label of a tenant.
-        Kind::Namespace => Some(TENANT_LABEL.to_owned()),
-        _ => Some(format!("{}={}", MANAGED_BY.0, MANAGED_BY.1)),
+        ObjectKind::Namespace => Some(TENANT_LABEL.to_owned()),
+        _ => Some(format!("{}={}", MANAGED_BY_LABEL.0, MANAGED_BY_LABEL.1)),
     }
 }

@@ -7,7 +7,7 @@ use kube::api::{Api, Patch, PatchParams};
 
 use super::context::Context;
 use super::error::{Error, with_request};
-use crate::tenants::ids::NetworkId;
+use crate::tenants::network_id::NetworkId;
 use crate::tenants::status;
 
 impl Context {
@@ -21,7 +21,7 @@ impl Context {
         let mut status = tenant.status.clone().unwrap_or_default();
         status.machines = None;
         status.conditions.retain(|one| status::OWNED_CONDITIONS.contains(&one.type_.as_str()));
-        (status.vlan, status.vni) = id.split();
+        (status.vlan, status.vni) = id.to_fields();
         let name = tenant.name_any();
         let params = PatchParams::apply(TENANTS_FIELD_MANAGER).force();
         let body = Patch::Apply(status::apply_body(&tenant, &status, true));
@@ -46,7 +46,7 @@ impl Context {
         // The write contains the resource version: a status that was built from an old object must not overwrite the
         // VLAN in a newer version.
         let body = Patch::Apply(status::apply_body(tenant, desired, true));
-        let result = self.tenants().patch_status(&name, &params, &body).await;
+        let result = self.tenants_api().patch_status(&name, &params, &body).await;
         with_request(format!("patch status of TenantCluster {name}"), result)?;
         for one in desired.conditions.iter().filter(|one| one.status == "False") {
             // The controller emits no Events for these conditions, because they change all the time while a tenant

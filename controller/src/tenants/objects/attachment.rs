@@ -10,10 +10,10 @@ use berth_api::{ConditionReason, NetworkBinding, TenantNetwork};
 use serde_json::{Value, json};
 
 use super::desired_object::DesiredObject;
-use super::kind::Kind;
+use super::kind::ObjectKind;
 use crate::tenants::fault::Fault;
-use crate::tenants::ids::NetworkId;
 use crate::tenants::network::HostNetwork;
+use crate::tenants::network_id::NetworkId;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 
 /// Number of tenants of a host network. Up to a limit, agents report single-tenant bridges as resources of the Node.
@@ -24,7 +24,7 @@ pub struct TenantCount(pub usize);
 ///
 /// # Errors
 /// Returns a fault if the network does not support the requested binding.
-pub fn attachment(
+pub fn network_attachment_definition(
     tenant: &str,
     requested: &TenantNetwork,
     network: &HostNetwork,
@@ -35,12 +35,12 @@ pub fn attachment(
     let default = if sriov { NetworkBinding::Sriov } else { NetworkBinding::Bridge };
     let binding = requested.binding.unwrap_or(default);
     let (name, resource, config) = match binding {
-        NetworkBinding::Bridge => bridge(tenant, requested, network, id, tenants)?,
-        NetworkBinding::Sriov => virtual_function(tenant, requested, network, id)?,
-        NetworkBinding::Macvtap => macvtap(tenant, network, id),
+        NetworkBinding::Bridge => bridge_parts(tenant, requested, network, id, tenants)?,
+        NetworkBinding::Sriov => sriov_parts(tenant, requested, network, id)?,
+        NetworkBinding::Macvtap => macvtap_parts(tenant, network, id),
     };
     let mut wanted = DesiredObject::new(
-        Kind::NetworkAttachmentDefinition,
+        ObjectKind::NetworkAttachmentDefinition,
         tenant,
         &name,
         json!({"spec": {"config": config.to_string()}}),
@@ -51,17 +51,17 @@ pub fn attachment(
     Ok(wanted)
 }
 
-type Parts = (String, Option<String>, Value);
+type DefinitionParts = (String, Option<String>, Value);
 
-fn bridge(
+fn bridge_parts(
     tenant: &str,
     requested: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
     tenants: TenantCount,
-) -> Result<Parts, Fault> {
+) -> Result<DefinitionParts, Fault> {
     let name = NetworkBinding::Bridge.definition_name(tenant);
-    let Some(bridge) = network.bridge_of(id) else {
+    let Some(bridge) = network.tenant_bridge_name(id) else {
         let message = format!(
             "spec.network.binding: Bridge, but network {} has scenario {:?} and no bridges; remove the field",
             network.name, network.scenario
@@ -98,12 +98,12 @@ fn bridge(
     Ok((name, resource, config))
 }
 
-fn virtual_function(
+fn sriov_parts(
     tenant: &str,
     requested: &TenantNetwork,
     network: &HostNetwork,
     id: NetworkId,
-) -> Result<Parts, Fault> {
+) -> Result<DefinitionParts, Fault> {
     let NetworkId::Vlan(vlan) = id else {
         let message = format!(
             "spec.network.binding: Sriov, but network {} has scenario {:?} and no VLANs",
@@ -128,7 +128,7 @@ fn virtual_function(
 
 /// Returns name, resource and CNI configuration for macvtap. The resource of the macvtap device plugin ends in the
 /// name that a bridge of this tenant would have.
-fn macvtap(tenant: &str, network: &HostNetwork, id: NetworkId) -> Parts {
+fn macvtap_parts(tenant: &str, network: &HostNetwork, id: NetworkId) -> DefinitionParts {
     let name = NetworkBinding::Macvtap.definition_name(tenant);
     let prefix = network.bridge_prefix.as_deref().unwrap_or("tn");
     let resource = format!("macvtap.network.kubevirt.io/{prefix}{}", id.number());
@@ -156,7 +156,8 @@ mod tests {
             _ => NetworkId::Vlan(1234.try_into().unwrap()),
         };
         let network = HostNetwork::for_tests(scenario);
-        let wanted = attachment("abc", &requested, &network, id, TenantCount(tenants))?;
+        let wanted =
+            network_attachment_definition("abc", &requested, &network, id, TenantCount(tenants))?;
         let config = wanted.body["spec"]["config"].as_str().unwrap();
         let resource = wanted.body["metadata"]["annotations"][RESOURCE_NAME].clone();
         Ok((serde_json::from_str(config).unwrap(), resource))

@@ -1,11 +1,11 @@
 //! A desired object of a tenant, and its comparison with the actual object.
 
 use berth_api::TenantCluster;
-use berth_api::names::{MANAGED_BY, TENANT_LABEL};
+use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
 use serde_json::{Value, json};
 
-use super::kind::Kind;
-use crate::tenants::claims::hash_of;
+use super::kind::ObjectKind;
+use crate::tenants::claims::hash_strings;
 
 /// Annotation with the hash of the content that was applied last.
 const CONTENT_HASH_ANNOTATION: &str = "berth.dev/applied";
@@ -14,7 +14,7 @@ const CONTENT_HASH_ANNOTATION: &str = "berth.dev/applied";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DesiredObject {
     /// Kind of the object.
-    pub kind: Kind,
+    pub kind: ObjectKind,
     /// Manifest of the object, with the fields that Berth applies.
     pub body: Value,
 }
@@ -31,20 +31,20 @@ impl DesiredObject {
     /// is applied, and the apply removes the field.
     #[must_use]
     pub fn with_content_hash(mut self) -> Self {
-        let hash = format!("{:016x}", hash_of(&[&self.body.to_string()]));
+        let hash = format!("{:016x}", hash_strings(&[&self.body.to_string()]));
         self.body["metadata"]["annotations"][CONTENT_HASH_ANNOTATION] = hash.into();
         self
     }
 
     /// Returns an object in a tenant's namespace, with Berth's labels.
-    pub(super) fn new(kind: Kind, tenant: &str, name: &str, content: Value) -> Self {
+    pub(super) fn new(kind: ObjectKind, tenant: &str, name: &str, content: Value) -> Self {
         let mut body = json!({
             "apiVersion": kind.api_version(),
             "kind": kind.name(),
             "metadata": {
                 "name": name,
                 "namespace": TenantCluster::namespace_of(tenant),
-                "labels": { MANAGED_BY.0: MANAGED_BY.1, TENANT_LABEL: tenant },
+                "labels": { MANAGED_BY_LABEL.0: MANAGED_BY_LABEL.1, TENANT_LABEL: tenant },
             },
         });
         if let (Some(body), Value::Object(content)) = (body.as_object_mut(), content) {
@@ -108,8 +108,11 @@ mod tests {
     #[test]
     fn a_removed_field_is_a_difference() {
         let desired = |labels: Value| {
-            DesiredObject { kind: Kind::Namespace, body: json!({"metadata": {"labels": labels}}) }
-                .with_content_hash()
+            DesiredObject {
+                kind: ObjectKind::Namespace,
+                body: json!({"metadata": {"labels": labels}}),
+            }
+            .with_content_hash()
         };
         let (more, less) = (desired(json!({"a": "1", "b": "2"})), desired(json!({"a": "1"})));
         assert!(!differs(&more.body, &more.body));

@@ -4,21 +4,21 @@
 use serde_json::json;
 
 use super::desired_object::DesiredObject;
-use super::kind::Kind;
+use super::kind::ObjectKind;
 
 /// Name, number of CPUs and amount of memory of each instance type.
-const SIZES: [(&str, u32, &str); 3] =
+const INSTANCETYPE_SIZES: [(&str, u32, &str); 3] =
     [("standard-2", 2, "8Gi"), ("standard-4", 4, "16Gi"), ("standard-8", 8, "32Gi")];
 
 /// Returns the instance types and the preference for a tenant's namespace.
 #[must_use]
-pub fn instancetypes(tenant: &str) -> Vec<DesiredObject> {
+pub fn instancetype_objects(tenant: &str) -> Vec<DesiredObject> {
     let size = |(name, cpus, memory): (&str, u32, &str)| {
         let spec = json!({"spec": {"cpu": {"guest": cpus}, "memory": {"guest": memory}}});
-        DesiredObject::new(Kind::Instancetype, tenant, name, spec)
+        DesiredObject::new(ObjectKind::Instancetype, tenant, name, spec)
     };
-    let mut all: Vec<DesiredObject> = SIZES.into_iter().map(size).collect();
+    let mut all: Vec<DesiredObject> = INSTANCETYPE_SIZES.into_iter().map(size).collect();
     let spec = json!({"spec": {"cpu": {"preferredCPUTopology": "preferSockets"}}});
-    all.push(DesiredObject::new(Kind::Preference, tenant, "sockets-advantage", spec));
+    all.push(DesiredObject::new(ObjectKind::Preference, tenant, "sockets-advantage", spec));
     all
 }

@@ -4,7 +4,7 @@ use kube::api::{ApiResource, GroupVersionKind};
 
 /// A kind that Berth creates for tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ObjectKind {
     /// Namespace of the tenant.
     Namespace,
     /// ServiceAccount of the tenant's CSI driver.
@@ -23,7 +23,7 @@ pub enum Kind {
     Preference,
 }
 
-impl Kind {
+impl ObjectKind {
     /// All kinds, in the order of creation.
     pub const ALL: [Self; 8] = [
         Self::Namespace,
@@ -82,7 +82,7 @@ impl Kind {
 
     /// Returns the name of the CustomResourceDefinition of the kind; `None` for a built-in kind.
     #[must_use]
-    pub fn crd(self) -> Option<String> {
+    pub fn crd_name(self) -> Option<String> {
         let (group, _, _, plural) = self.group_version_kind_plural();
         let is_custom = matches!(
             self,

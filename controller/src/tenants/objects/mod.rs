@@ -11,6 +11,6 @@ pub mod policies;
 mod workload_policies;
 
 pub use desired_object::{DesiredObject, differs};
-pub use instancetypes::instancetypes;
-pub use kind::Kind;
-pub use namespace::namespace;
+pub use instancetypes::instancetype_objects;
+pub use kind::ObjectKind;
+pub use namespace::namespace_object;

@@ -17,7 +17,7 @@ const NODE_LOCAL_DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
 const DNS_PORT: u16 = 53;
 
 /// Returns the peer that matches all pods in the namespace of the policy.
-pub(super) fn same_namespace() -> Value {
+pub(super) fn same_namespace_peer() -> Value {
     json!({"podSelector": {}})
 }
 
@@ -28,11 +28,11 @@ pub(super) fn single_address_peer(address: IpAddr) -> Value {
 }
 
 /// Returns the `ports` of a rule that allows these TCP ports.
-pub(super) fn tcp(ports: &BTreeSet<u16>) -> Value {
+pub(super) fn tcp_ports(ports: &BTreeSet<u16>) -> Value {
     ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
 }
 
-fn udp_and_tcp(ports: &[u16]) -> Vec<Value> {
+fn udp_and_tcp_ports(ports: &[u16]) -> Vec<Value> {
     let both = |port: &u16| ["TCP", "UDP"].map(|one| json!({"protocol": one, "port": port}));
     ports.iter().flat_map(both).collect()
 }
@@ -42,7 +42,7 @@ fn udp_and_tcp(ports: &[u16]) -> Vec<Value> {
 ///
 /// # Errors
 /// Returns an error if the pods of cluster DNS are unknown.
-pub(super) fn dns(
+pub(super) fn dns_rules(
     config: &InfraConfigSpec,
     cluster: &ClusterFacts,
 ) -> Result<Vec<Value>, UnknownFact> {
@@ -60,7 +60,7 @@ pub(super) fn dns(
         Some(dns) => {
             let ports = if dns.ports.is_empty() { vec![DNS_PORT] } else { dns.ports.clone() };
             let (namespace, labels) = (json!(dns.namespace_labels), json!(dns.pod_labels));
-            rules.push(pods(namespace, labels, udp_and_tcp(&ports).into()));
+            rules.push(pods(namespace, labels, udp_and_tcp_ports(&ports).into()));
         }
         None => {
             let dns = cluster.dns.as_ref().map_err(Clone::clone)?;
@@ -74,12 +74,12 @@ pub(super) fn dns(
             addresses.extend(dns.addresses.iter().copied().map(single_address_peer));
         }
     }
-    rules.push(json!({"to": addresses, "ports": udp_and_tcp(&[DNS_PORT])}));
+    rules.push(json!({"to": addresses, "ports": udp_and_tcp_ports(&[DNS_PORT])}));
     Ok(rules)
 }
 
 /// Returns the egress rules for the name servers that VMs use. Adds a fault for each server that is not an address.
-pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<Value> {
+pub(super) fn name_server_rules(servers: &[String], faults: &mut Vec<Fault>) -> Vec<Value> {
     let mut rules = Vec::new();
     for (index, server) in servers.iter().enumerate() {
         let Ok(address) = server.parse() else {
@@ -89,8 +89,9 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
             faults.push(Fault::new(ConditionReason::InvalidPolicy, message));
             continue;
         };
-        rules
-            .push(json!({"to": [single_address_peer(address)], "ports": udp_and_tcp(&[DNS_PORT])}));
+        rules.push(
+            json!({"to": [single_address_peer(address)], "ports": udp_and_tcp_ports(&[DNS_PORT])}),
+        );
     }
     rules
 }
@@ -100,7 +101,7 @@ pub(super) fn name_servers(servers: &[String], faults: &mut Vec<Fault>) -> Vec<V
 /// # Errors
 /// Returns an error if the addresses of the API server are unknown, because the peers would then include the API
 /// server.
-pub(super) fn internet(
+pub(super) fn internet_peers(
     config: &InfraConfigSpec,
     cluster: &ClusterFacts,
 ) -> Result<Vec<Value>, UnknownFact> {

@@ -14,17 +14,19 @@ use berth_api::{
 use serde_json::{Value, json};
 
 use super::desired_object::DesiredObject;
-use super::kind::Kind;
-use super::peers::{dns, internet, name_servers, same_namespace, single_address_peer};
+use super::kind::ObjectKind;
+use super::peers::{
+    dns_rules, internet_peers, name_server_rules, same_namespace_peer, single_address_peer,
+};
 use super::workload_policies;
 use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
 
-const ISOLATION: &str = "cluster-isolation";
+const ISOLATION_POLICY: &str = "cluster-isolation";
 
-/// Data from which [`policies`] renders the NetworkPolicies of a tenant.
+/// Data from which [`render_policies`] renders the NetworkPolicies of a tenant.
 #[derive(Clone, Copy, Debug)]
-pub struct Input<'a> {
+pub struct PolicyInput<'a> {
     /// ID of the tenant.
     pub tenant: &'a str,
     /// NetworkPolicies that the tenant's spec requests.
@@ -39,7 +41,7 @@ pub struct Input<'a> {
 
 /// The rendered NetworkPolicies of a tenant.
 #[derive(Clone, Debug, Default)]
-pub struct Policies {
+pub struct RenderedPolicies {
     /// NetworkPolicies by which Berth isolates the tenant.
     pub isolation: Vec<DesiredObject>,
     /// NetworkPolicies from the lists in the InfraConfig and in the tenant's spec.
@@ -62,18 +64,18 @@ enum InvalidPolicy {
 
 /// Renders all policies of a tenant.
 #[must_use]
-pub fn policies(input: Input<'_>) -> Policies {
-    let mut all = Policies::default();
+pub fn render_policies(input: PolicyInput<'_>) -> RenderedPolicies {
+    let mut all = RenderedPolicies::default();
     let isolation = input.requested.and_then(|asked| asked.isolation).unwrap_or_default();
     if isolation != Isolation::Off {
         add_isolation_policies(input, isolation, &mut all);
     }
     let own = input.requested.map(|asked| asked.custom.as_slice()).unwrap_or_default();
     let reserved_names = [
-        ISOLATION,
-        workload_policies::IMPORTER,
-        workload_policies::CDI,
-        workload_policies::VIRT_API,
+        ISOLATION_POLICY,
+        workload_policies::IMPORTER_POLICY,
+        workload_policies::CDI_POLICY,
+        workload_policies::VIRT_API_POLICY,
     ];
     let mut taken: BTreeSet<String> = reserved_names.map(str::to_owned).into();
     let common = input.config.custom_network_policies.as_slice();
@@ -82,7 +84,7 @@ pub fn policies(input: Input<'_>) -> Policies {
         ("tenant", "spec.networkPolicies.custom", own),
     ] {
         for policy in list {
-            match custom_policy(input.tenant, source, policy, &mut taken) {
+            match render_custom_policy(input.tenant, source, policy, &mut taken) {
                 Ok(wanted) => all.custom.push(wanted),
                 Err(error) => {
                     let message = format!("{place}[{}]: {error}", policy.name);
@@ -94,8 +96,12 @@ pub fn policies(input: Input<'_>) -> Policies {
     all
 }
 
-fn add_isolation_policies(input: Input<'_>, isolation: Isolation, all: &mut Policies) {
-    let Input { tenant, config, cluster, .. } = input;
+fn add_isolation_policies(
+    input: PolicyInput<'_>,
+    isolation: Isolation,
+    all: &mut RenderedPolicies,
+) {
+    let PolicyInput { tenant, config, cluster, .. } = input;
     let mut rules_or_fault = |what: &str, rules: Result<Vec<Value>, UnknownFact>| {
         rules.unwrap_or_else(|error| {
             all.lacks_facts = true;
@@ -105,40 +111,46 @@ fn add_isolation_policies(input: Input<'_>, isolation: Isolation, all: &mut Poli
             Vec::new()
         })
     };
-    let internet = rules_or_fault("addresses of the infra API server", internet(config, cluster));
-    let mut out = vec![json!({"to": [same_namespace()]})];
-    out.extend(rules_or_fault("cluster DNS", dns(config, cluster)));
+    let internet =
+        rules_or_fault("addresses of the infra API server", internet_peers(config, cluster));
+    let mut out = vec![json!({"to": [same_namespace_peer()]})];
+    out.extend(rules_or_fault("cluster DNS", dns_rules(config, cluster)));
     let servers = config.dns_config.as_ref().and_then(|dns| dns.nameservers.clone());
-    out.extend(name_servers(&servers.unwrap_or_default(), &mut all.faults));
+    out.extend(name_server_rules(&servers.unwrap_or_default(), &mut all.faults));
     out.extend(input.api_server.map(|address| json!({"to": [single_address_peer(address)]})));
     let policy_object = |name: &str, spec: Value| {
-        DesiredObject::new(Kind::NetworkPolicy, tenant, name, json!({"spec": spec}))
+        DesiredObject::new(ObjectKind::NetworkPolicy, tenant, name, json!({"spec": spec}))
     };
     if isolation == Isolation::Egress {
         out.extend(internet.iter().map(|block| json!({"to": [block]})));
         let spec = json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": out});
-        all.isolation.push(policy_object(ISOLATION, spec));
+        all.isolation.push(policy_object(ISOLATION_POLICY, spec));
     } else {
         all.isolation.push(policy_object(
-            ISOLATION,
+            ISOLATION_POLICY,
             json!({
                 "podSelector": {}, "policyTypes": ["Ingress", "Egress"],
-                "ingress": [{"from": [same_namespace()]}], "egress": out,
+                "ingress": [{"from": [same_namespace_peer()]}], "egress": out,
             }),
         ));
         // These policies are left out if ingress is not isolated, because they would then restrict ingress.
-        all.isolation.push(policy_object(workload_policies::CDI, workload_policies::cdi()));
-        all.isolation
-            .push(policy_object(workload_policies::VIRT_API, workload_policies::virt_api()));
+        all.isolation.push(policy_object(
+            workload_policies::CDI_POLICY,
+            workload_policies::cdi_policy_spec(),
+        ));
+        all.isolation.push(policy_object(
+            workload_policies::VIRT_API_POLICY,
+            workload_policies::virt_api_policy_spec(),
+        ));
     }
     // This policy is left out if egress is not isolated, because it would then restrict importers.
     all.isolation.push(policy_object(
-        workload_policies::IMPORTER,
-        workload_policies::importer(config, &internet),
+        workload_policies::IMPORTER_POLICY,
+        workload_policies::importer_policy_spec(config, &internet),
     ));
 }
 
-fn custom_policy(
+fn render_custom_policy(
     tenant: &str,
     source: &str,
     policy: &CustomNetworkPolicy,
@@ -153,7 +165,7 @@ fn custom_policy(
         spec["podSelector"] = json!({});
     }
     let mut wanted =
-        DesiredObject::new(Kind::NetworkPolicy, tenant, &policy.name, json!({"spec": spec}));
+        DesiredObject::new(ObjectKind::NetworkPolicy, tenant, &policy.name, json!({"spec": spec}));
     wanted.body["metadata"]["labels"][CUSTOM_POLICY_LABEL] = source.into();
     Ok(wanted)
 }

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::*;
-use crate::tenants::cluster::{Backend, Dns, UnknownFact};
+use crate::tenants::cluster::{DnsBackend, DnsFacts, UnknownFact};
 
-fn cluster() -> ClusterFacts {
+fn cluster_facts() -> ClusterFacts {
     let labels = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
     ClusterFacts {
-        dns: Ok(Dns {
+        dns: Ok(DnsFacts {
             namespace: labels("kubernetes.io/metadata.name", "kube-system"),
-            backends: vec![Backend {
+            backends: vec![DnsBackend {
                 selector: labels("k8s-app", "kube-dns"),
                 ports: vec![("UDP".to_owned(), IntOrString::String("dns".to_owned()))],
             }],
@@ -24,12 +24,12 @@ fn cluster() -> ClusterFacts {
     }
 }
 
-fn rendered(isolation: &str, config: Value, cluster: &ClusterFacts) -> Policies {
+fn render_isolation(isolation: &str, config: Value, cluster: &ClusterFacts) -> RenderedPolicies {
     let requested: NetworkPolicies =
         serde_json::from_value(json!({"isolation": isolation})).unwrap();
     let config: InfraConfigSpec = serde_json::from_value(config).unwrap();
     let api_server = Some("192.0.2.7".parse().unwrap());
-    policies(Input {
+    render_policies(PolicyInput {
         tenant: "abc",
         requested: Some(&requested),
         config: &config,
@@ -38,12 +38,12 @@ fn rendered(isolation: &str, config: Value, cluster: &ClusterFacts) -> Policies 
     })
 }
 
-fn spec<'a>(all: &'a Policies, name: &str) -> &'a Value {
+fn isolation_spec<'a>(all: &'a RenderedPolicies, name: &str) -> &'a Value {
     &all.isolation.iter().find(|one| one.name() == name).unwrap().body["spec"]
 }
 
 /// Returns the rules of all isolating policies, for ingress and egress.
-fn rules(all: &Policies) -> Vec<&Value> {
+fn all_rules(all: &RenderedPolicies) -> Vec<&Value> {
     let rules_of = |one: &'static str| {
         all.isolation.iter().filter_map(move |policy| policy.body["spec"][one].as_array())
     };
@@ -51,13 +51,13 @@ fn rules(all: &Policies) -> Vec<&Value> {
 }
 
 #[test]
-fn inside_the_cluster_only_in_both_directions() {
+fn in_cluster_isolation_restricts_both_directions() {
     let servers = json!({"dnsConfig": {"nameservers": ["2001:db8::53"]}});
-    let all = rendered("InCluster", servers, &cluster());
+    let all = render_isolation("InCluster", servers, &cluster_facts());
     assert_eq!((all.faults.len(), all.lacks_facts), (0, false));
     let ports = json!([{"protocol": "TCP", "port": 53}, {"protocol": "UDP", "port": 53}]);
     assert_eq!(
-        *spec(&all, "cluster-isolation"),
+        *isolation_spec(&all, "cluster-isolation"),
         json!({
             "podSelector": {}, "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"from": [{"podSelector": {}}]}],
@@ -87,13 +87,13 @@ fn inside_the_cluster_only_in_both_directions() {
 }
 
 #[test]
-fn unknown_facts_allow_nothing_and_give_faults() {
-    let mut without_facts = cluster();
+fn unknown_facts_allow_nothing_and_cause_faults() {
+    let mut without_facts = cluster_facts();
     without_facts.dns = Err(UnknownFact::NotListed("services"));
     without_facts.api_server = Err(UnknownFact::NotListed("endpoints"));
     for isolation in ["InCluster", "Egress"] {
         let servers = json!({"dnsConfig": {"nameservers": ["ten.dot.one"]}});
-        let all = rendered(isolation, servers, &without_facts);
+        let all = render_isolation(isolation, servers, &without_facts);
         assert!(all.lacks_facts);
         let faults: Vec<(ConditionReason, &str)> =
             all.faults.iter().map(|fault| (fault.reason, fault.message.as_str())).collect();
@@ -108,14 +108,14 @@ fn unknown_facts_allow_nothing_and_give_faults() {
             ]
         );
         assert!(faults[2].1.contains("nameservers[0]: `ten.dot.one`"), "{faults:?}");
-        let text = json!(rules(&all)).to_string();
+        let text = json!(all_rules(&all)).to_string();
         assert!(
             !text.contains("0.0.0.0/0") && !text.contains("\"port\":53"),
             "{isolation}: {text}"
         );
     }
     // If isolation is off, none of the unknown facts is needed.
-    let off = rendered("Off", json!({}), &without_facts);
+    let off = render_isolation("Off", json!({}), &without_facts);
     assert!(off.isolation.is_empty() && off.faults.is_empty() && !off.lacks_facts);
 }
 
@@ -128,8 +128,8 @@ fn no_rule_is_empty() {
         "images": {"http": {"operatingSystems": {"u": {"1": "http://i.r.svc/u.img", "2": "https://[2001:db8::9]:8443/u"}}}},
     });
     for isolation in ["InCluster", "Egress"] {
-        let all = rendered(isolation, config.clone(), &cluster());
-        for rule in rules(&all) {
+        let all = render_isolation(isolation, config.clone(), &cluster_facts());
+        for rule in all_rules(&all) {
             let peers = rule["to"].as_array().or_else(|| rule["from"].as_array());
             let peers = peers.unwrap_or_else(|| panic!("{isolation}: {rule}"));
             assert!(!peers.is_empty(), "{isolation}: {rule}");
@@ -149,8 +149,8 @@ fn importers_reach_configured_image_sources() {
         "images": {"http": {"operatingSystems": {"ubuntu": {
             "22.04": "https://images.example:8443/u.img", "24.04": "http://10.0.0.9:8080/u.img", "26.04": "http://i.store.svc/u"}}}},
     });
-    let all = rendered("InCluster", config, &cluster());
-    let egress = spec(&all, "allow-kubevirt-importer")["egress"].as_array().unwrap();
+    let all = render_isolation("InCluster", config, &cluster_facts());
+    let egress = isolation_spec(&all, "allow-kubevirt-importer")["egress"].as_array().unwrap();
     let tcp = |ports: &[u16]| -> Value {
         ports.iter().map(|port| json!({"protocol": "TCP", "port": port})).collect()
     };
@@ -167,24 +167,24 @@ fn importers_reach_configured_image_sources() {
 }
 
 #[test]
-fn cluster_dns_may_be_named() {
+fn configured_cluster_dns_is_used() {
     let config = json!({"clusterDNS": {
         "namespaceLabels": {"kubernetes.io/metadata.name": "openshift-dns"},
         "podLabels": {"dns.operator.openshift.io/daemonset-dns": "default"}, "ports": [5353],
     }});
-    let mut without_facts = cluster();
+    let mut without_facts = cluster_facts();
     without_facts.dns = Err(UnknownFact::NotListed("services"));
-    let all = rendered("Egress", config, &without_facts);
+    let all = render_isolation("Egress", config, &without_facts);
     assert!(all.faults.is_empty() && !all.lacks_facts);
-    let text = spec(&all, "cluster-isolation").to_string();
+    let text = isolation_spec(&all, "cluster-isolation").to_string();
     assert!(text.contains("openshift-dns") && text.contains("5353"), "{text}");
     // API servers without CEL or defaults accept empty labels, which Berth ignores.
     let empty = json!({"clusterDNS": {"namespaceLabels": {}, "podLabels": {}}});
-    assert!(rendered("Egress", empty, &cluster()).lacks_facts);
+    assert!(render_isolation("Egress", empty, &cluster_facts()).lacks_facts);
 }
 
 #[test]
-fn policies_of_lists_are_labelled_and_never_replace_berths() {
+fn custom_policies_are_labelled_and_replace_no_policy_of_berth() {
     let policy = |name: &str| CustomNetworkPolicy { name: name.to_owned(), ..Default::default() };
     let requested = NetworkPolicies {
         isolation: Some(Isolation::Off),
@@ -194,11 +194,11 @@ fn policies_of_lists_are_labelled_and_never_replace_berths() {
         custom_network_policies: vec![policy("both"), policy("common")],
         ..InfraConfigSpec::default()
     };
-    let all = policies(Input {
+    let all = render_policies(PolicyInput {
         tenant: "abc",
         requested: Some(&requested),
         config: &config,
-        cluster: &cluster(),
+        cluster: &cluster_facts(),
         api_server: None,
     });
     let label = |one: &DesiredObject| {

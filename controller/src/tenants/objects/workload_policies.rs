@@ -13,12 +13,12 @@ use berth_api::InfraConfigSpec;
 use berth_api::names::TENANT_LABEL;
 use serde_json::{Value, json};
 
-use super::peers::{single_address_peer, tcp};
-use crate::tenants::cluster::NAMESPACE_NAME;
+use super::peers::{single_address_peer, tcp_ports};
+use crate::tenants::cluster::NAMESPACE_NAME_LABEL;
 
-pub(super) const IMPORTER: &str = "allow-kubevirt-importer";
-pub(super) const CDI: &str = "berth-allow-cdi";
-pub(super) const VIRT_API: &str = "berth-allow-virt-api";
+pub(super) const IMPORTER_POLICY: &str = "allow-kubevirt-importer";
+pub(super) const CDI_POLICY: &str = "berth-allow-cdi";
+pub(super) const VIRT_API_POLICY: &str = "berth-allow-virt-api";
 
 /// Port on which upload servers receive data and importers report progress.
 const CDI_PORT: u16 = 8443;
@@ -45,22 +45,23 @@ fn cdi_pod_selector(mut labels: Value) -> Value {
 /// Returns the policy by which importers reach image servers on the internet, the image servers in the InfraConfig,
 /// and pods with the label `app: image-repo` of the infra cluster. `internet` must exclude the infra cluster's own
 /// addresses, so that a DataVolume of a tenant cannot read from them.
-pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
+pub(super) fn importer_policy_spec(config: &InfraConfigSpec, internet: &[Value]) -> Value {
     let image_repo = json!({
         "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"app": "image-repo"}},
     });
     let mut egress = vec![json!({"to": [image_repo]})];
     let mut ports = BTreeSet::from(WEB_PORTS);
-    for source in urls(config).filter_map(Source::from_url) {
+    for source in image_urls(config).filter_map(ImageUrlHost::from_url) {
         match source {
-            Source::Name(port) => drop(ports.insert(port)),
-            Source::Address(address, port) => {
+            ImageUrlHost::Name(port) => drop(ports.insert(port)),
+            ImageUrlHost::Address(address, port) => {
                 egress.push(
-                    json!({"to": [single_address_peer(address)], "ports": tcp(&[port].into())}),
+                    json!({"to": [single_address_peer(address)], "ports": tcp_ports(&[port].into())}),
                 );
             }
-            Source::Namespace(name) => {
-                let peer = json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}});
+            ImageUrlHost::Namespace(name) => {
+                let peer =
+                    json!({"namespaceSelector": {"matchLabels": {NAMESPACE_NAME_LABEL: name}}});
                 egress.push(json!({"to": [peer]}));
             }
         }
@@ -72,10 +73,10 @@ pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
             source.ports.iter().copied().collect()
         };
         let block = json!({"ipBlock": {"cidr": source.cidr.trunc()}});
-        egress.push(json!({"to": [block], "ports": tcp(&ports)}));
+        egress.push(json!({"to": [block], "ports": tcp_ports(&ports)}));
     }
     if !internet.is_empty() {
-        egress.push(json!({"to": internet, "ports": tcp(&ports)}));
+        egress.push(json!({"to": internet, "ports": tcp_ports(&ports)}));
     }
     let mut unique: Vec<Value> = Vec::new();
     for rule in egress {
@@ -89,7 +90,7 @@ pub(super) fn importer(config: &InfraConfigSpec, internet: &[Value]) -> Value {
 }
 
 /// Returns the policy by which CDI's control plane and sources of clones reach CDI's pods.
-pub(super) fn cdi() -> Value {
+pub(super) fn cdi_policy_spec() -> Value {
     let from = json!({
         "namespaceSelector": infra_namespaces_selector(),
         "podSelector": {"matchExpressions": [{
@@ -99,13 +100,13 @@ pub(super) fn cdi() -> Value {
     });
     json!({
         "podSelector": cdi_pod_selector(json!({})), "policyTypes": ["Ingress"],
-        "ingress": [{"from": [from], "ports": tcp(&[CDI_PORT].into())}],
+        "ingress": [{"from": [from], "ports": tcp_ports(&[CDI_PORT].into())}],
     })
 }
 
 /// Returns the policy by which KubeVirt's API forwards ports to VMs (`virtctl ssh`, `virtctl port-forward`) for
 /// authorized users.
-pub(super) fn virt_api() -> Value {
+pub(super) fn virt_api_policy_spec() -> Value {
     let from = json!({
         "namespaceSelector": infra_namespaces_selector(), "podSelector": {"matchLabels": {"kubevirt.io": "virt-api"}},
     });
@@ -117,7 +118,7 @@ pub(super) fn virt_api() -> Value {
 
 /// Returns the image URLs that the InfraConfig contains. URLs in MachineDeployments are not used, because they come
 /// from tenants.
-fn urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
+fn image_urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
     let http = config.images.iter().filter_map(|images| images.http.as_ref());
     let versions = http.flat_map(|http| http.operating_systems.values());
     versions.flat_map(|versions| versions.values().map(String::as_str))
@@ -125,7 +126,7 @@ fn urls(config: &InfraConfigSpec) -> impl Iterator<Item = &str> {
 
 /// Destination of an image URL.
 #[derive(Debug, PartialEq, Eq)]
-enum Source {
+enum ImageUrlHost {
     /// Port of a server with a host name, which a NetworkPolicy cannot contain: the port is allowed to the whole
     /// internet.
     Name(u16),
@@ -135,7 +136,7 @@ enum Source {
     Namespace(String),
 }
 
-impl Source {
+impl ImageUrlHost {
     fn from_url(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let standard = match scheme {
@@ -167,23 +168,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_of_urls() {
-        let address = |text: &str, port| Source::Address(text.parse().unwrap(), port);
+    fn image_urls_are_parsed() {
+        let address = |text: &str, port| ImageUrlHost::Address(text.parse().unwrap(), port);
         for (url, source) in [
-            ("https://cloud-images.ubuntu.com/noble/n.img", Some(Source::Name(443))),
-            ("http://images.example:8080?x=/y", Some(Source::Name(8080))),
+            ("https://cloud-images.ubuntu.com/noble/n.img", Some(ImageUrlHost::Name(443))),
+            ("http://images.example:8080?x=/y", Some(ImageUrlHost::Name(8080))),
             ("http://user:secret@10.0.0.7/u.img", Some(address("10.0.0.7", 80))),
             ("https://[2001:db8::7]:8443/u.img", Some(address("2001:db8::7", 8443))),
             (
                 "http://images.registry.svc.cluster.local/u",
-                Some(Source::Namespace("registry".to_owned())),
+                Some(ImageUrlHost::Namespace("registry".to_owned())),
             ),
-            ("http://images.registry.svc:5000/u", Some(Source::Namespace("registry".to_owned()))),
+            (
+                "http://images.registry.svc:5000/u",
+                Some(ImageUrlHost::Namespace("registry".to_owned())),
+            ),
             ("http://images:high/u", None),
             ("ftp://images/u", None),
             ("images", None),
         ] {
-            assert_eq!(Source::from_url(url), source, "{url}");
+            assert_eq!(ImageUrlHost::from_url(url), source, "{url}");
         }
     }
 }

@@ -5,7 +5,7 @@ use super::spec::{NetworkScenario, NetworkSpec, VxlanSpec};
 use crate::{LinkName, ParseLinkNameError};
 
 /// Default prefix of the names of tenants' bridges.
-const PREFIX: &str = "tn";
+const DEFAULT_BRIDGE_PREFIX: &str = "tn";
 
 impl NetworkSpec {
     /// Returns the bridge for VMs of a tenant with this VLAN or VNI, or `None` if the scenario has no bridge
@@ -13,7 +13,7 @@ impl NetworkSpec {
     ///
     /// # Errors
     /// If the name is too long for a link.
-    pub fn bridge_of(&self, id: u32) -> Result<Option<LinkName>, ParseLinkNameError> {
+    pub fn tenant_bridge(&self, id: u32) -> Result<Option<LinkName>, ParseLinkNameError> {
         match self.scenario {
             NetworkScenario::VlanAwareBridge => self.shared_bridge().map(Some),
             NetworkScenario::BridgePerTenant | NetworkScenario::Vxlan => {
@@ -34,13 +34,13 @@ impl NetworkSpec {
     /// Returns the prefix of the names of single-tenant bridges, before the VLAN id or VNI.
     #[must_use]
     pub fn bridge_prefix(&self) -> &str {
-        self.bridge.as_ref().map_or(PREFIX, LinkName::as_str)
+        self.bridge.as_ref().map_or(DEFAULT_BRIDGE_PREFIX, LinkName::as_str)
     }
 
-    /// Returns the tunnel settings. The spec may contain them with a scenario other than Vxlan, but they then
-    /// have no effect.
+    /// Returns the tunnel settings. The spec may contain them with a scenario other than Vxlan, but they then have no
+    /// effect.
     #[must_use]
-    pub fn tunnels(&self) -> Option<&VxlanSpec> {
+    pub fn vxlan_settings(&self) -> Option<&VxlanSpec> {
         self.vxlan.as_ref().filter(|_| self.scenario == NetworkScenario::Vxlan)
     }
 }
@@ -50,10 +50,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bridge_names_depend_on_the_scenario() {
+    fn bridge_name_depends_on_scenario() {
         let name = |spec: serde_json::Value| {
             let spec: NetworkSpec = serde_json::from_value(spec).unwrap();
-            spec.bridge_of(4094).map(|name| name.map(|name| name.to_string()))
+            spec.tenant_bridge(4094).map(|name| name.map(|name| name.to_string()))
         };
         let spec = |scenario: &str, name: &str, bridge: Option<&str>| serde_json::json!({"name": name, "scenario": scenario, "bridge": bridge});
         for (scenario, bridge, expected) in [

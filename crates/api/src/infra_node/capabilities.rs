@@ -156,7 +156,7 @@ pub struct Cpu {
 #[serde(rename_all = "camelCase")]
 pub struct CoreKind {
     /// Kind of the cores.
-    pub kind: CoreKindName,
+    pub kind: CoreType,
     /// Logical CPUs of this kind.
     pub cpus: CpuSet,
 }
@@ -165,7 +165,7 @@ pub struct CoreKind {
 #[derive(
     JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
 )]
-pub enum CoreKindName {
+pub enum CoreType {
     /// Fast cores (Intel P-cores, the highest `cpu_capacity` on Arm).
     Performance,
     /// Efficient cores (Intel E-cores, any lower `cpu_capacity` on Arm).

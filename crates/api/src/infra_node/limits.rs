@@ -1,5 +1,5 @@
-//! Truncation of texts and lists of the status to the limits of their schema. Otherwise the API server would
-//! reject the whole status of a host if one message is too long, such as the message of another program.
+//! Truncation of texts and lists of the status to the limits of their schema. Otherwise the API server would reject the
+//! whole status of a host if one message is too long, such as the message of another program.
 
 use super::allocations::AllocatedContainer;
 use super::status::InfraNodeStatus;
@@ -14,14 +14,14 @@ const MAX_PATH_CHARS: usize = 256;
 const MAX_CONDITION_CHARS: usize = 32_768;
 /// Maximum number of entries of lists (`maxItems`).
 const MAX_UPLINKS: usize = 128;
-const MAX_ENTRIES: usize = 64;
-const MAX_FIELDS: usize = 16;
-const MAX_THREADS: usize = 8;
-const MAX_CACHES: usize = 128;
+const MAX_LIST_ENTRIES: usize = 64;
+const MAX_PENDING_FIELDS: usize = 16;
+const MAX_THREAD_SETS: usize = 8;
+const MAX_CACHE_SETS: usize = 128;
 const MAX_PAGE_SIZES: usize = 8;
 const MAX_DEVICES: usize = 256;
 const MAX_CONTAINERS: usize = 64;
-const MAX_BLOCKS: usize = 16;
+const MAX_MEMORY_BLOCKS: usize = 16;
 /// Maximum number of characters of the name of a container, and of a resource with its domain.
 const MAX_CONTAINER_NAME_CHARS: usize = 63;
 const MAX_RESOURCE_NAME_CHARS: usize = 317;
@@ -36,7 +36,7 @@ impl InfraNodeStatus {
                 .iter_mut()
                 .for_each(|message| truncate_chars(message, MAX_MESSAGE_CHARS));
         }
-        self.changes.truncate(MAX_ENTRIES);
+        self.changes.truncate(MAX_LIST_ENTRIES);
         for change in &mut self.changes {
             truncate_chars(&mut change.what, MAX_PATH_CHARS);
             change
@@ -50,7 +50,7 @@ impl InfraNodeStatus {
                 .for_each(VlanRanges::merge_if_too_long);
         }
         for network in &mut self.networks {
-            network.not_ready.truncate(MAX_ENTRIES);
+            network.not_ready.truncate(MAX_LIST_ENTRIES);
             for tenant in &mut network.not_ready {
                 tenant
                     .message
@@ -63,14 +63,14 @@ impl InfraNodeStatus {
         }
         let capabilities = &mut self.capabilities;
         capabilities.uplinks.truncate(MAX_UPLINKS);
-        capabilities.links.truncate(MAX_ENTRIES);
+        capabilities.links.truncate(MAX_LIST_ENTRIES);
         let start = capabilities.kubelet.iter_mut().filter_map(|one| one.started_with.as_mut());
-        start.for_each(|start| start.pending_restart.truncate(MAX_FIELDS));
+        start.for_each(|start| start.pending_restart.truncate(MAX_PENDING_FIELDS));
         // An incomplete list of threads would be wrong.
-        let has_too_many_threads = |zone: &&mut Zone| zone.threads.len() > MAX_THREADS;
+        let has_too_many_threads = |zone: &&mut Zone| zone.threads.len() > MAX_THREAD_SETS;
         self.zones.iter_mut().filter(has_too_many_threads).for_each(|zone| zone.threads.clear());
         for zone in &mut self.zones {
-            if zone.caches.len() > MAX_CACHES {
+            if zone.caches.len() > MAX_CACHE_SETS {
                 zone.caches.clear();
             }
             zone.reserved_hugepages.truncate(MAX_PAGE_SIZES);
@@ -91,9 +91,9 @@ impl InfraNodeStatus {
 
 fn is_within_limits(container: &AllocatedContainer) -> bool {
     container.name.chars().count() <= MAX_CONTAINER_NAME_CHARS
-        && container.memory.len() <= MAX_BLOCKS
-        && container.memory.iter().all(|block| block.zones.len() <= MAX_ENTRIES)
-        && container.devices.len() <= MAX_ENTRIES
+        && container.memory.len() <= MAX_MEMORY_BLOCKS
+        && container.memory.iter().all(|block| block.zones.len() <= MAX_LIST_ENTRIES)
+        && container.devices.len() <= MAX_LIST_ENTRIES
 }
 
 /// Truncates a text to `max_chars` characters. The API server counts characters, not bytes.

@@ -44,7 +44,7 @@ pub struct InfraNodeStatus {
     pub changes: Vec<ChangeStatus>,
     /// Facts that could not be determined, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unknown: Vec<Unknown>,
+    pub unknown: Vec<UnknownFact>,
     /// Conditions of the host: Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned,
     /// CredentialValid.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -158,7 +158,7 @@ pub enum ChangeResult {
 /// A fact that could not be determined.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase")]
-pub struct Unknown {
+pub struct UnknownFact {
     /// Path of the field below `status`, for example `capabilities.kvm.apiVersion`.
     #[schemars(length(max = 256))]
     pub path: String,

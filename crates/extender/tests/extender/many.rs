@@ -2,24 +2,28 @@
 
 use std::time::Instant;
 
-use berth_extender::{Extender, FilterAnswer, wire};
+use berth_extender::{Extender, FilterAnswer, scheduler_api};
 use serde_json::json;
 
-use super::host::{HostForm, ZoneForm};
-use super::pod::PodForm;
-use super::scenarios::report;
+use super::host::{HostDescription, ZoneDescription};
+use super::pod::PodBuilder;
+use super::scenarios::report_host;
 
-const HOSTS: usize = 5_000;
-const CALLS: usize = 200;
+const HOST_COUNT: usize = 5_000;
+const CALL_COUNT: usize = 200;
 
-fn fleet() -> (Extender, Vec<String>) {
-    let zone = ZoneForm { cpus: 48, memory: 256, huge: 192, small: 0 };
+fn extender_with_hosts() -> (Extender, Vec<String>) {
+    let zone = ZoneDescription { cpus: 48, memory: 256, huge_pages_gib: 192, small_pages_mib: 0 };
     let (mut extender, mut names) = (Extender::new(), Vec::new());
-    for at in 0..HOSTS {
+    for at in 0..HOST_COUNT {
         let name = format!("rack{}-host{}.example.com", at / 40, at % 40);
-        report(
+        report_host(
             &mut extender,
-            &HostForm { name: name.clone(), zones: vec![zone; 2], ..HostForm::default() },
+            &HostDescription {
+                name: name.clone(),
+                zones: vec![zone; 2],
+                ..HostDescription::default()
+            },
             1,
         );
         names.push(name);
@@ -27,20 +31,21 @@ fn fleet() -> (Extender, Vec<String>) {
     (extender, names)
 }
 
-fn body(form: &PodForm, names: &[String]) -> String {
+fn request_body(form: &PodBuilder, names: &[String]) -> String {
     json!({"Pod": form.build(), "Nodes": null, "NodeNames": names}).to_string()
 }
 
 /// Returns true if the response names a host.
 fn filter_finds_host(extender: &mut Extender, body: &str) -> bool {
-    let read = wire::parse_filter_args(body.as_bytes()).expect("the request body should be valid");
-    let answer = extender.filter(Instant::now(), &read.pod, &read.node_names);
-    let is_host = matches!(answer, FilterAnswer::Host(_));
+    let read = scheduler_api::parse_filter_args(body.as_bytes())
+        .expect("the request body should be valid");
+    let answer = extender.answer_filter(Instant::now(), &read.pod, &read.node_names);
+    let is_host = matches!(answer, FilterAnswer::ReservedHost(_));
     let body = match answer {
-        FilterAnswer::Host(name) => wire::host_response(name),
-        FilterAnswer::Refused(hosts) => wire::refusal_response(&hosts),
-        FilterAnswer::NotReady(why) => wire::filter_error_response(&why.to_string()),
-        FilterAnswer::Failed(error) => wire::filter_error_response(&error.to_string()),
+        FilterAnswer::ReservedHost(name) => scheduler_api::host_response(name),
+        FilterAnswer::Refused(hosts) => scheduler_api::refusal_response(&hosts),
+        FilterAnswer::NotReady(why) => scheduler_api::filter_error_response(&why.to_string()),
+        FilterAnswer::Failed(error) => scheduler_api::filter_error_response(&error.to_string()),
     };
     assert!(!body.is_empty());
     is_host
@@ -48,16 +53,18 @@ fn filter_finds_host(extender: &mut Extender, body: &str) -> bool {
 
 #[test]
 fn five_thousand_host_names_are_filtered() {
-    let (mut extender, names) = fleet();
-    for number in 0..CALLS {
-        let form =
-            PodForm { huge: 8, ..PodForm::vm(&format!("vm-{number}"), [2, 4, 8, 16][number % 4]) };
-        assert!(filter_finds_host(&mut extender, &body(&form, &names)));
+    let (mut extender, names) = extender_with_hosts();
+    for number in 0..CALL_COUNT {
+        let form = PodBuilder {
+            huge_pages_gib: 8,
+            ..PodBuilder::vm(&format!("vm-{number}"), [2, 4, 8, 16][number % 4])
+        };
+        assert!(filter_finds_host(&mut extender, &request_body(&form, &names)));
     }
     for number in 0..50 {
-        let form = PodForm::vm(&format!("wide-{number}"), 64);
+        let form = PodBuilder::vm(&format!("wide-{number}"), 64);
         assert!(
-            !filter_finds_host(&mut extender, &body(&form, &names)),
+            !filter_finds_host(&mut extender, &request_body(&form, &names)),
             "the VM has more CPUs than any zone"
         );
     }

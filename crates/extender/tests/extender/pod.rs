@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// Short description of a pod.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PodForm {
+pub(crate) struct PodBuilder {
     /// Name and uid.
     pub(crate) name: String,
     /// The VM's instance; `None` if the pod has no VM.
@@ -17,7 +17,7 @@ pub(crate) struct PodForm {
     /// CPU request of a second container, in thousandths of a CPU.
     pub(crate) second_container_millis: u64,
     /// Huge pages of 1 GiB, in GiB.
-    pub(crate) huge: u64,
+    pub(crate) huge_pages_gib: u64,
     /// Value of the label `app`; the pod has an anti-affinity to pods with the same value.
     pub(crate) anti_affinity_app: Option<String>,
     pub(crate) claim: Option<String>,
@@ -25,7 +25,7 @@ pub(crate) struct PodForm {
     pub(crate) namespace: Option<String>,
 }
 
-impl PodForm {
+impl PodBuilder {
     /// Returns the form of a VM with exclusive CPUs.
     pub(crate) fn vm(name: &str, cpus: u64) -> Self {
         let instance = Some(format!("vmi-{name}"));
@@ -59,7 +59,8 @@ impl PodForm {
         if self.is_first_consumer {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
         }
-        let mut containers = vec![Self::container("compute", self.cpus * 1000, self.huge, "256Mi")];
+        let mut containers =
+            vec![Self::container("compute", self.cpus * 1000, self.huge_pages_gib, "256Mi")];
         if self.second_container_millis > 0 {
             containers.push(Self::container("beside", self.second_container_millis, 0, "64Mi"));
         }
@@ -83,12 +84,12 @@ impl PodForm {
 }
 
 /// Returns the pod after it was bound to a host.
-pub(crate) fn bound_to(mut pod: v1::Pod, host: &str) -> v1::Pod {
+pub(crate) fn bind_to(mut pod: v1::Pod, host: &str) -> v1::Pod {
     pod.spec.get_or_insert_default().node_name = Some(host.to_owned());
     pod
 }
 
-pub(crate) fn observed(pod: &v1::Pod) -> ObservedPod {
+pub(crate) fn observe_pod(pod: &v1::Pod) -> ObservedPod {
     ObservedPod::read(pod).expect("the pod should be readable")
 }
 

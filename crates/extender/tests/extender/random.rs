@@ -7,49 +7,49 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::cluster::Cluster;
-use super::host::{HostForm, ZoneForm};
-use super::pod::{PodForm, observed};
+use super::cluster::SimulatedCluster;
+use super::host::{HostDescription, ZoneDescription};
+use super::pod::{PodBuilder, observe_pod};
 
 /// Random bytes, followed by zeros.
-struct Dice<'a>(&'a [u8]);
+struct RandomChoices<'a>(&'a [u8]);
 
-impl Dice<'_> {
-    fn below(&mut self, limit: usize) -> usize {
+impl RandomChoices<'_> {
+    fn random_below(&mut self, limit: usize) -> usize {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         usize::from(*first) % limit.max(1)
     }
 
     fn choose<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
+        all[self.random_below(all.len())]
     }
 
-    fn host(&mut self, at: usize) -> HostForm {
-        let zone = ZoneForm {
+    fn random_host(&mut self, at: usize) -> HostDescription {
+        let zone = ZoneDescription {
             cpus: self.choose(&[8, 6, 12]),
             memory: 32,
-            huge: self.choose(&[8, 4]),
-            small: 0,
+            huge_pages_gib: self.choose(&[8, 4]),
+            small_pages_mib: 0,
         };
-        HostForm {
+        HostDescription {
             name: format!("host-{at}"),
             zones: vec![zone; self.choose(&[2, 2, 1])],
             policy: self.choose(&["single-numa-node", "restricted"]).to_owned(),
             scope: self.choose(&["pod", "container"]).to_owned(),
-            keeps_memory: self.below(4) > 0,
-            ..HostForm::default()
+            has_static_memory_policy: self.random_below(4) > 0,
+            ..HostDescription::default()
         }
     }
 
-    fn pod(&mut self, number: usize) -> PodForm {
-        let mut form = PodForm::vm(&format!("pod-{number}"), self.choose(&[2, 1, 4, 3, 6]));
-        form.huge = self.choose(&[0, 0, 1, 3]);
+    fn random_pod_builder(&mut self, number: usize) -> PodBuilder {
+        let mut form = PodBuilder::vm(&format!("pod-{number}"), self.choose(&[2, 1, 4, 3, 6]));
+        form.huge_pages_gib = self.choose(&[0, 0, 1, 3]);
         form.second_container_millis = self.choose(&[0, 0, 200, 1000]);
-        if self.below(5) == 4 {
+        if self.random_below(5) == 4 {
             form.anti_affinity_app = Some("web".to_owned());
         }
-        if self.below(8) == 7 {
+        if self.random_below(8) == 7 {
             form.instance = None;
         }
         form
@@ -57,106 +57,118 @@ impl Dice<'_> {
 }
 
 #[derive(Default)]
-struct Tally {
-    bound: Cell<usize>,
-    refused: Cell<usize>,
-    not_bound: Cell<usize>,
-    repeated_filters: Cell<usize>,
+struct ActionCounts {
+    bound_count: Cell<usize>,
+    refused_count: Cell<usize>,
+    refused_binding_count: Cell<usize>,
+    repeated_filter_count: Cell<usize>,
 }
 
-fn random_pod(cluster: &Cluster, dice: &mut Dice<'_>, is_bound: bool) -> Option<String> {
-    let all =
-        cluster.pods.values().filter(|pod| observed(pod).existing.node_name.is_some() == is_bound);
+fn random_pod(
+    cluster: &SimulatedCluster,
+    dice: &mut RandomChoices<'_>,
+    is_bound: bool,
+) -> Option<String> {
+    let all = cluster
+        .pods
+        .values()
+        .filter(|pod| observe_pod(pod).existing.node_name.is_some() == is_bound);
     let all: Vec<&str> = all.filter_map(|pod| pod.metadata.uid.as_deref()).collect();
-    (!all.is_empty()).then(|| all[dice.below(all.len())].to_owned())
+    (!all.is_empty()).then(|| all[dice.random_below(all.len())].to_owned())
 }
 
-fn step(cluster: &mut Cluster, dice: &mut Dice<'_>, number: usize, tally: &Tally) {
-    let at = dice.below(cluster.kubelets.len());
-    match dice.below(16) {
+fn run_random_step(
+    cluster: &mut SimulatedCluster,
+    dice: &mut RandomChoices<'_>,
+    number: usize,
+    tally: &ActionCounts,
+) {
+    let at = dice.random_below(cluster.kubelets.len());
+    match dice.random_below(16) {
         0..=2 => {
-            let pod = dice.pod(number).build();
-            cluster.create(pod);
+            let pod = dice.random_pod_builder(number).build();
+            cluster.create_pod(pod);
         }
         3..=5 => {
             let Some(uid) = random_pod(cluster, dice, false) else { return };
-            let mut names = cluster.names();
-            if dice.below(4) == 3 {
-                names.truncate(1 + dice.below(names.len()));
+            let mut names = cluster.host_names();
+            if dice.random_below(4) == 3 {
+                names.truncate(1 + dice.random_below(names.len()));
                 names.push("no-such-host".to_owned());
             }
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let first = cluster.filter(&uid, &names);
-            if dice.below(3) == 2 {
-                let second = cluster.filter(&uid, &names);
+            let first = cluster.filter_pod(&uid, &names);
+            if dice.random_below(3) == 2 {
+                let second = cluster.filter_pod(&uid, &names);
                 assert_eq!(first, second, "a repeated filter call for {uid} returns the same host");
-                tally.repeated_filters.set(tally.repeated_filters.get() + 1);
+                tally.repeated_filter_count.set(tally.repeated_filter_count.get() + 1);
             }
         }
         6..=8 => {
-            if !cluster.inflight.is_empty() {
-                let (pod, is_known) = (dice.below(cluster.inflight.len()), dice.below(6) < 5);
-                cluster.bind(pod, is_known);
+            if !cluster.pending_bindings.is_empty() {
+                let (pod, is_known) =
+                    (dice.random_below(cluster.pending_bindings.len()), dice.random_below(6) < 5);
+                cluster.bind_pod(pod, is_known);
             }
         }
         9..=10 => cluster.deliver_event(),
         11 => cluster.run_task(at),
         12 => {
             cluster.publish_report(at);
-            if dice.below(2) == 1 {
+            if dice.random_below(2) == 1 {
                 cluster.deliver_stale_report(at);
             }
         }
         13 => {
-            let keep_queued = dice.below(4) == 3;
-            if dice.below(8) == 7 {
+            let keep_queued = dice.random_below(4) == 3;
+            if dice.random_below(8) == 7 {
                 cluster.delete_node(at);
             }
             cluster.deliver_report(at, keep_queued);
         }
         14 => {
-            let (is_bound, is_forced) = (dice.below(3) > 0, dice.below(3) == 2);
+            let (is_bound, is_forced) = (dice.random_below(3) > 0, dice.random_below(3) == 2);
             if let Some(uid) = random_pod(cluster, dice, is_bound) {
-                cluster.delete(&uid, is_forced);
+                cluster.delete_pod(&uid, is_forced);
             }
         }
-        _ => match dice.below(4) {
+        _ => match dice.random_below(4) {
             0 => cluster.restart(),
-            time => cluster.wait(Duration::from_secs([1, 4, 40][time - 1])),
+            time => cluster.advance_time(Duration::from_secs([1, 4, 40][time - 1])),
         },
     }
 }
 
 #[test]
-fn kubelets_admit_all_pods_that_are_bound() {
-    let tally = Tally::default();
+fn kubelets_admit_all_bound_pods() {
+    let tally = ActionCounts::default();
     let mut runner = TestRunner::new(ProptestConfig { cases: 1_500, ..ProptestConfig::default() });
     let add = |cell: &Cell<usize>, more: usize| cell.set(cell.get() + more);
     let result = runner.run(&prop::collection::vec(any::<u8>(), 40..700), |bytes| {
-        let mut dice = Dice(&bytes);
-        let hosts = (0..1 + dice.below(4)).map(|at| dice.host(at)).collect();
-        let mut cluster = Cluster::new(hosts);
+        let mut dice = RandomChoices(&bytes);
+        let hosts = (0..1 + dice.random_below(4)).map(|at| dice.random_host(at)).collect();
+        let mut cluster = SimulatedCluster::new(hosts);
         let mut number = 0;
         while !dice.0.is_empty() {
             number += 1;
-            step(&mut cluster, &mut dice, number, &tally);
+            run_random_step(&mut cluster, &mut dice, number, &tally);
         }
         // Completes all calls in flight.
-        while !cluster.inflight.is_empty() {
-            cluster.bind(0, true);
+        while !cluster.pending_bindings.is_empty() {
+            cluster.bind_pod(0, true);
         }
-        cluster.wait(Duration::from_secs(40));
-        add(&tally.bound, cluster.bound);
-        add(&tally.refused, cluster.refused);
-        add(&tally.not_bound, cluster.not_bound);
+        cluster.advance_time(Duration::from_secs(40));
+        add(&tally.bound_count, cluster.bound_count);
+        add(&tally.refused_count, cluster.refused_count);
+        add(&tally.refused_binding_count, cluster.refused_binding_count);
         Ok(())
     });
     result.expect("kubelets should admit all bound pods");
     let seen = [
-        tally.bound.get(),
-        tally.refused.get(),
-        tally.not_bound.get(),
-        tally.repeated_filters.get(),
+        tally.bound_count.get(),
+        tally.refused_count.get(),
+        tally.refused_binding_count.get(),
+        tally.repeated_filter_count.get(),
     ];
     assert!(seen[0] > 3_000, "too few pods were bound: {seen:?}");
     assert!(

@@ -5,50 +5,56 @@ use std::time::{Duration, Instant};
 use berth_api::Class;
 use berth_extender::{BindAnswer, Extender, FilterAnswer};
 
-use super::host::{HostForm, ZoneForm};
-use super::pod::{PodForm, bound_to, observed};
+use super::host::{HostDescription, ZoneDescription};
+use super::pod::{PodBuilder, bind_to, observe_pod};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn one_zone(name: &str, cpus: u32) -> HostForm {
-    let zone = ZoneForm { cpus: cpus + 1, memory: 64, huge: 16, small: 0 };
-    HostForm { name: name.to_owned(), zones: vec![zone], ..HostForm::default() }
+fn host_with_one_zone(name: &str, cpus: u32) -> HostDescription {
+    let zone =
+        ZoneDescription { cpus: cpus + 1, memory: 64, huge_pages_gib: 16, small_pages_mib: 0 };
+    HostDescription { name: name.to_owned(), zones: vec![zone], ..HostDescription::default() }
 }
 
-pub(crate) fn report(extender: &mut Extender, form: &HostForm, version: u64) {
-    let (facts, _) = form.facts().expect("the host report should be valid");
+pub(crate) fn report_host(extender: &mut Extender, form: &HostDescription, version: u64) {
+    let (facts, _) = form.reported_host().expect("the host report should be valid");
     let facts = Some((facts, Class::Standard));
     extender
         .update_host(Instant::now(), &form.name, facts, Some(version))
         .expect("the host report should be valid");
 }
 
-pub(crate) fn extender(hosts: &[HostForm]) -> Extender {
+pub(crate) fn extender_with_hosts(hosts: &[HostDescription]) -> Extender {
     let mut extender = Extender::new();
     for form in hosts {
-        report(&mut extender, form, 1);
+        report_host(&mut extender, form, 1);
     }
     extender
 }
 
 #[test]
-fn filter_answers_one_host_and_reserves_it() {
-    let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
+fn filter_returns_one_host_and_reserves_it() {
+    let mut extender =
+        extender_with_hosts(&[host_with_one_zone("a", 8), host_with_one_zone("b", 8)]);
     let now = Instant::now();
     let names = ["a", "unknown", "b"];
-    let first = PodForm::vm("first", 8).build();
-    assert_eq!(extender.filter(now, &first, &names), FilterAnswer::Host("a"));
-    assert_eq!(extender.filter(now, &first, &names), FilterAnswer::Host("a"), "repeated call");
+    let first = PodBuilder::vm("first", 8).build();
+    assert_eq!(extender.answer_filter(now, &first, &names), FilterAnswer::ReservedHost("a"));
     assert_eq!(
-        extender.filter(now, &first, &["b"]),
-        FilterAnswer::Host("b"),
+        extender.answer_filter(now, &first, &names),
+        FilterAnswer::ReservedHost("a"),
+        "repeated call"
+    );
+    assert_eq!(
+        extender.answer_filter(now, &first, &["b"]),
+        FilterAnswer::ReservedHost("b"),
         "only the other host is offered"
     );
-    assert_eq!(extender.filter(now, &first, &["a"]), FilterAnswer::Host("a"));
-    let second = PodForm::vm("second", 8).build();
-    assert_eq!(extender.filter(now, &second, &names), FilterAnswer::Host("b"));
-    let third = PodForm::vm("third", 8).build();
-    let FilterAnswer::Refused(refusals) = extender.filter(now, &third, &names) else {
+    assert_eq!(extender.answer_filter(now, &first, &["a"]), FilterAnswer::ReservedHost("a"));
+    let second = PodBuilder::vm("second", 8).build();
+    assert_eq!(extender.answer_filter(now, &second, &names), FilterAnswer::ReservedHost("b"));
+    let third = PodBuilder::vm("third", 8).build();
+    let FilterAnswer::Refused(refusals) = extender.answer_filter(now, &third, &names) else {
         unreachable!("the hosts are full")
     };
     let reasons: Vec<(&str, &str)> =
@@ -58,181 +64,199 @@ fn filter_answers_one_host_and_reserves_it() {
     assert!(!reasons[0].1.contains(|c: char| c.is_ascii_digit()), "{reasons:?}");
     // Expired reservations are released, and `take_hosts_to_patch` returns a host on which the waiting pod fits.
     assert!(extender.take_hosts_to_patch().is_empty());
-    extender.tick(now + MINUTE);
+    extender.expire_timeouts(now + MINUTE);
     assert_eq!(extender.take_hosts_to_patch().len(), 1);
     assert!(extender.take_hosts_to_patch().is_empty(), "a host is returned once for each refusal");
-    assert!(matches!(extender.filter(now + MINUTE, &third, &names), FilterAnswer::Host(_)));
+    assert!(matches!(
+        extender.answer_filter(now + MINUTE, &third, &names),
+        FilterAnswer::ReservedHost(_)
+    ));
 }
 
 #[test]
 fn bind_checks_the_reservation() {
-    let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
+    let mut extender =
+        extender_with_hosts(&[host_with_one_zone("a", 8), host_with_one_zone("b", 8)]);
     let now = Instant::now();
-    let pod = PodForm::vm("vm", 8).build();
-    assert_eq!(extender.filter(now, &pod, &["a", "b"]), FilterAnswer::Host("a"));
+    let pod = PodBuilder::vm("vm", 8).build();
+    assert_eq!(extender.answer_filter(now, &pod, &["a", "b"]), FilterAnswer::ReservedHost("a"));
     assert!(
-        matches!(extender.bind(now, "vm", "b", None), BindAnswer::Refused(_)),
+        matches!(extender.answer_bind(now, "vm", "b", None), BindAnswer::Refused(_)),
         "another host is reserved"
     );
-    assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::Send);
-    assert!(matches!(extender.bind(now, "vm", "a", None), BindAnswer::NotReady(_)));
-    extender.binding_succeeded(now, "vm");
-    assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::AlreadyBound);
+    assert_eq!(extender.answer_bind(now, "vm", "a", None), BindAnswer::SendBinding);
+    assert!(matches!(extender.answer_bind(now, "vm", "a", None), BindAnswer::NotReady(_)));
+    extender.record_binding_success(now, "vm");
+    assert_eq!(extender.answer_bind(now, "vm", "a", None), BindAnswer::AlreadyBound);
     // A pod without a reservation, as after a restart.
-    let late = PodForm::vm("late", 4).build();
-    assert_eq!(extender.bind(now, "late", "b", None), BindAnswer::PodNeeded);
+    let late = PodBuilder::vm("late", 4).build();
+    assert_eq!(extender.answer_bind(now, "late", "b", None), BindAnswer::PodRequired);
     assert!(
-        matches!(extender.bind(now, "other", "b", Some(&late)), BindAnswer::Refused(_)),
+        matches!(extender.answer_bind(now, "other", "b", Some(&late)), BindAnswer::Refused(_)),
         "the pod has another UID"
     );
-    assert_eq!(extender.bind(now, "late", "b", Some(&late)), BindAnswer::Send);
-    let full = PodForm::vm("full", 4).build();
-    assert!(matches!(extender.bind(now, "full", "a", Some(&full)), BindAnswer::Refused(_)));
+    assert_eq!(extender.answer_bind(now, "late", "b", Some(&late)), BindAnswer::SendBinding);
+    let full = PodBuilder::vm("full", 4).build();
+    assert!(matches!(extender.answer_bind(now, "full", "a", Some(&full)), BindAnswer::Refused(_)));
     assert!(matches!(
-        extender.bind(now, "full", "no-such-host", Some(&full)),
+        extender.answer_bind(now, "full", "no-such-host", Some(&full)),
         BindAnswer::Refused(_)
     ));
 }
 
 /// The kubelet allocates CPUs of the first zone with enough free CPUs to the pod that arrives first.
 #[test]
-fn bindings_in_another_order_leave_room_for_earlier_reservations() {
-    let zone = |cpus| ZoneForm { cpus, memory: 32, huge: 0, small: 0 };
+fn bindings_in_another_order_preserve_earlier_reservations() {
+    let zone = |cpus| ZoneDescription { cpus, memory: 32, huge_pages_gib: 0, small_pages_mib: 0 };
     // One CPU of the first zone is reserved for the system.
-    let host =
-        HostForm { name: "a".to_owned(), zones: vec![zone(9), zone(4)], ..HostForm::default() };
-    let mut extender = extender(&[host]);
+    let host = HostDescription {
+        name: "a".to_owned(),
+        zones: vec![zone(9), zone(4)],
+        ..HostDescription::default()
+    };
+    let mut extender = extender_with_hosts(&[host]);
     let now = Instant::now();
-    let large = PodForm::vm("large", 6).build();
-    assert_eq!(extender.filter(now, &large, &["a"]), FilterAnswer::Host("a"));
+    let large = PodBuilder::vm("large", 6).build();
+    assert_eq!(extender.answer_filter(now, &large, &["a"]), FilterAnswer::ReservedHost("a"));
     // The small pod fits beside the large pod, but if the kubelet admitted it first, it would get the zone that the
     // large pod needs.
-    let small = PodForm::vm("small", 4).build();
-    assert!(matches!(extender.filter(now, &small, &["a"]), FilterAnswer::Refused(_)));
-    assert!(matches!(extender.bind(now, "small", "a", Some(&small)), BindAnswer::Refused(_)));
-    assert_eq!(extender.bind(now, "large", "a", None), BindAnswer::Send);
-    assert_eq!(extender.filter(now, &small, &["a"]), FilterAnswer::Host("a"));
-    assert_eq!(extender.bind(now, "small", "a", None), BindAnswer::Send);
+    let small = PodBuilder::vm("small", 4).build();
+    assert!(matches!(extender.answer_filter(now, &small, &["a"]), FilterAnswer::Refused(_)));
+    assert!(matches!(
+        extender.answer_bind(now, "small", "a", Some(&small)),
+        BindAnswer::Refused(_)
+    ));
+    assert_eq!(extender.answer_bind(now, "large", "a", None), BindAnswer::SendBinding);
+    assert_eq!(extender.answer_filter(now, &small, &["a"]), FilterAnswer::ReservedHost("a"));
+    assert_eq!(extender.answer_bind(now, "small", "a", None), BindAnswer::SendBinding);
 }
 
 #[test]
 fn binding_outcome_may_arrive_before_or_after_the_watch_event() {
     for watch_first in [true, false] {
-        let mut extender = extender(&[one_zone("a", 8)]);
+        let mut extender = extender_with_hosts(&[host_with_one_zone("a", 8)]);
         let now = Instant::now();
-        let pod = PodForm::vm("vm", 6).build();
-        assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
-        assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::Send);
-        let bound_pod = bound_to(pod.clone(), "a");
+        let pod = PodBuilder::vm("vm", 6).build();
+        assert_eq!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::ReservedHost("a"));
+        assert_eq!(extender.answer_bind(now, "vm", "a", None), BindAnswer::SendBinding);
+        let bound_pod = bind_to(pod.clone(), "a");
         if watch_first {
             extender
-                .update_pod(now, bound_pod.clone(), &observed(&bound_pod))
+                .update_pod(now, bound_pod.clone(), &observe_pod(&bound_pod))
                 .expect("the pod should be counted");
-            extender.binding_succeeded(now, "vm");
+            extender.record_binding_success(now, "vm");
         } else {
-            extender.binding_succeeded(now, "vm");
+            extender.record_binding_success(now, "vm");
             extender
-                .update_pod(now, bound_pod.clone(), &observed(&bound_pod))
+                .update_pod(now, bound_pod.clone(), &observe_pod(&bound_pod))
                 .expect("the pod should be counted");
         }
-        extender.tick(now + 10 * MINUTE);
+        extender.expire_timeouts(now + 10 * MINUTE);
         assert_eq!(extender.stage_counts().bound, 1);
-        let other = PodForm::vm("other", 6).build();
-        assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+        let other = PodBuilder::vm("other", 6).build();
+        assert!(matches!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
         // No report has listed the pod, so its kubelet may run the pod for a moment longer.
-        extender.pod_deleted(now, "vm");
-        assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+        extender.delete_pod(now, "vm");
+        assert!(matches!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
         assert!(
-            matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::Failed(_)),
+            matches!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::Failed(_)),
             "the pod is deleted"
         );
-        extender.tick(now + MINUTE);
+        extender.expire_timeouts(now + MINUTE);
         assert_eq!(extender.take_hosts_to_patch(), ["a"]);
-        assert_eq!(extender.filter(now, &other, &["a"]), FilterAnswer::Host("a"));
+        assert_eq!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::ReservedHost("a"));
     }
 }
 
 #[test]
 fn a_binding_with_an_unknown_outcome_keeps_its_host() {
-    let mut extender = extender(&[one_zone("a", 8)]);
+    let mut extender = extender_with_hosts(&[host_with_one_zone("a", 8)]);
     let now = Instant::now();
-    let pod = PodForm::vm("vm", 6).build();
-    assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
-    assert_eq!(extender.bind(now, "vm", "a", None), BindAnswer::Send);
-    assert!(matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
-    let other = PodForm::vm("other", 6).build();
-    assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
-    extender.binding_failed(now, "vm");
-    assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
+    let pod = PodBuilder::vm("vm", 6).build();
+    assert_eq!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::ReservedHost("a"));
+    assert_eq!(extender.answer_bind(now, "vm", "a", None), BindAnswer::SendBinding);
+    assert!(matches!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
+    let other = PodBuilder::vm("other", 6).build();
+    assert!(matches!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+    extender.record_binding_failure(now, "vm");
+    assert_eq!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::ReservedHost("a"));
 }
 
 #[test]
-fn a_host_with_a_stale_report_takes_no_pinned_vm_until_the_report_is_fresh() {
-    let fresh = one_zone("a", 8);
-    let mut extender = extender(&[HostForm { stale: true, ..fresh.clone() }]);
+fn host_with_stale_report_accepts_no_pinned_vm_until_fresh_report() {
+    let fresh = host_with_one_zone("a", 8);
+    let mut extender = extender_with_hosts(&[HostDescription { is_stale: true, ..fresh.clone() }]);
     let now = Instant::now();
-    let pod = PodForm::vm("vm", 6).build();
-    let FilterAnswer::Refused(reasons) = extender.filter(now, &pod, &["a"]) else {
+    let pod = PodBuilder::vm("vm", 6).build();
+    let FilterAnswer::Refused(reasons) = extender.answer_filter(now, &pod, &["a"]) else {
         unreachable!("the report is stale")
     };
     assert_eq!(reasons[0].1, "node(s) had a stale agent report");
-    report(&mut extender, &fresh, 2);
+    report_host(&mut extender, &fresh, 2);
     assert_eq!(extender.take_hosts_to_patch(), ["a"]);
     // A delayed older report is ignored.
-    report(&mut extender, &HostForm { stale: true, ..fresh.clone() }, 1);
-    assert_eq!(extender.filter(now, &pod, &["a"]), FilterAnswer::Host("a"));
+    report_host(&mut extender, &HostDescription { is_stale: true, ..fresh.clone() }, 1);
+    assert_eq!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::ReservedHost("a"));
     // A host with an unreadable Node or InfraNode keeps its pods and accepts no new pods.
     extender
         .update_host(Instant::now(), "a", None, Some(3))
         .expect("the host report should be valid");
-    let other = PodForm::vm("other", 1).build();
-    assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
-    assert!(matches!(extender.bind(now, "vm", "a", None), BindAnswer::Refused(_)));
+    let other = PodBuilder::vm("other", 1).build();
+    assert!(matches!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+    assert!(matches!(extender.answer_bind(now, "vm", "a", None), BindAnswer::Refused(_)));
 }
 
 #[test]
 fn migration_source_and_target_have_separate_reservations() {
-    let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
+    let mut extender =
+        extender_with_hosts(&[host_with_one_zone("a", 8), host_with_one_zone("b", 8)]);
     let now = Instant::now();
-    let source = bound_to(PodForm::vm("vm", 6).build(), "a");
+    let source = bind_to(PodBuilder::vm("vm", 6).build(), "a");
     extender
-        .update_pod(now, source.clone(), &observed(&source))
+        .update_pod(now, source.clone(), &observe_pod(&source))
         .expect("the pod should be counted");
-    let form = PodForm {
+    let form = PodBuilder {
         name: "target".to_owned(),
         migration: Some("migration".to_owned()),
-        ..PodForm::vm("vm", 6)
+        ..PodBuilder::vm("vm", 6)
     };
     let target = form.build();
-    assert_eq!(extender.filter(now, &target, &["b"]), FilterAnswer::Host("b"));
+    assert_eq!(extender.answer_filter(now, &target, &["b"]), FilterAnswer::ReservedHost("b"));
     assert_eq!(extender.stage_counts().bound, 1);
     // The migration fails before its target pod is bound.
-    extender.pod_deleted(now, "target");
-    let other = PodForm::vm("other", 6).build();
-    assert_eq!(extender.filter(now, &other, &["a", "b"]), FilterAnswer::Host("b"));
+    extender.delete_pod(now, "target");
+    let other = PodBuilder::vm("other", 6).build();
+    assert_eq!(extender.answer_filter(now, &other, &["a", "b"]), FilterAnswer::ReservedHost("b"));
 }
 
 /// kube-scheduler 1.36 calls `filter` for each placement that it simulates, and does not report which placements it
 /// drops.
 #[test]
 fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
-    let mut extender = extender(&[one_zone("a", 8), one_zone("b", 8)]);
+    let mut extender =
+        extender_with_hosts(&[host_with_one_zone("a", 8), host_with_one_zone("b", 8)]);
     let now = Instant::now();
-    let pods = ["first", "second"].map(|name| PodForm::vm(name, 8).build());
+    let pods = ["first", "second"].map(|name| PodBuilder::vm(name, 8).build());
     for hosts in [["a"], ["b"]] {
-        assert_eq!(extender.filter_pod_group(now, &pods[0], &hosts), FilterAnswer::Host(hosts[0]));
+        assert_eq!(
+            extender.answer_pod_group_filter(now, &pods[0], &hosts),
+            FilterAnswer::ReservedHost(hosts[0])
+        );
         assert_eq!(extender.stage_counts().reserved, 1);
     }
-    assert_eq!(extender.filter_pod_group(now, &pods[1], &["a"]), FilterAnswer::Host("a"));
-    let other = PodForm::vm("other", 8).build();
-    assert!(matches!(extender.filter(now, &other, &["a", "b"]), FilterAnswer::Refused(_)));
+    assert_eq!(
+        extender.answer_pod_group_filter(now, &pods[1], &["a"]),
+        FilterAnswer::ReservedHost("a")
+    );
+    let other = PodBuilder::vm("other", 8).build();
+    assert!(matches!(extender.answer_filter(now, &other, &["a", "b"]), FilterAnswer::Refused(_)));
     let later = now + Duration::from_secs(11);
-    extender.tick(later);
+    extender.expire_timeouts(later);
     assert_eq!(extender.stage_counts().reserved, 0);
     // The placement that the scheduler keeps is bound if the host still has room.
-    assert_eq!(extender.bind(later, "second", "a", Some(&pods[1])), BindAnswer::Send);
-    assert_eq!(extender.filter(later, &other, &["a", "b"]), FilterAnswer::Host("b"));
-    extender.tick(later + Duration::from_secs(11));
+    assert_eq!(extender.answer_bind(later, "second", "a", Some(&pods[1])), BindAnswer::SendBinding);
+    assert_eq!(extender.answer_filter(later, &other, &["a", "b"]), FilterAnswer::ReservedHost("b"));
+    extender.expire_timeouts(later + Duration::from_secs(11));
     assert_eq!(
         extender.stage_counts().reserved,
         1,
@@ -242,45 +266,45 @@ fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
 
 /// A newer API server accepts values that this crate does not know; the pod's CPUs are nevertheless in use.
 #[test]
-fn a_bound_pod_whose_rules_do_not_compile_is_counted() {
-    let mut extender = extender(&[one_zone("a", 8)]);
+fn bound_pod_with_invalid_rules_is_counted() {
+    let mut extender = extender_with_hosts(&[host_with_one_zone("a", 8)]);
     let now = Instant::now();
-    let mut pod = bound_to(PodForm::vm("vm", 6).build(), "a");
+    let mut pod = bind_to(PodBuilder::vm("vm", 6).build(), "a");
     let constraint = serde_json::json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "Perhaps",
         "labelSelector": {}});
     let constraint = serde_json::from_value(constraint).expect("the constraint should be valid");
     pod.spec.get_or_insert_default().topology_spread_constraints = Some(vec![constraint]);
     let error = extender
-        .update_pod(now, pod.clone(), &observed(&pod))
+        .update_pod(now, pod.clone(), &observe_pod(&pod))
         .expect_err("the rule should be invalid")
         .to_string();
     assert!(error.contains("default/vm") && error.contains("`Perhaps`"), "{error}");
     assert_eq!(extender.stage_counts().bound, 1);
-    let other = PodForm::vm("other", 4).build();
-    assert!(matches!(extender.filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
+    let other = PodBuilder::vm("other", 4).build();
+    assert!(matches!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::Refused(_)));
     assert!(matches!(
-        extender.filter(now, &PodForm::vm("small", 2).build(), &["a"]),
-        FilterAnswer::Host(_)
+        extender.answer_filter(now, &PodBuilder::vm("small", 2).build(), &["a"]),
+        FilterAnswer::ReservedHost(_)
     ));
 }
 
 #[test]
 fn unreadable_pod_is_reported() {
-    let mut extender = extender(&[one_zone("a", 8)]);
+    let mut extender = extender_with_hosts(&[host_with_one_zone("a", 8)]);
     let now = Instant::now();
-    let mut pod = PodForm::vm("vm", 1).build();
+    let mut pod = PodBuilder::vm("vm", 1).build();
     pod.metadata.uid = None;
     assert!(
-        matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::Failed(why) if why.to_string().contains("default/vm"))
+        matches!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::Failed(why) if why.to_string().contains("default/vm"))
     );
     let mut pod =
-        PodForm { anti_affinity_app: Some("web".to_owned()), ..PodForm::vm("vm", 1) }.build();
+        PodBuilder { anti_affinity_app: Some("web".to_owned()), ..PodBuilder::vm("vm", 1) }.build();
     let affinity = pod.spec.as_mut().and_then(|spec| spec.affinity.as_mut());
     let terms = affinity.and_then(|all| all.pod_anti_affinity.as_mut());
     let terms =
         terms.and_then(|all| all.required_during_scheduling_ignored_during_execution.as_mut());
     terms.expect("the pod should have an anti-affinity term")[0].topology_key = String::new();
     assert!(
-        matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::Failed(why) if why.to_string().contains("topologyKey"))
+        matches!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::Failed(why) if why.to_string().contains("topologyKey"))
     );
 }

@@ -6,47 +6,47 @@ use std::time::{Duration, Instant};
 use berth_extender::{Extender, FilterAnswer};
 use k8s_openapi::api::core::v1;
 
-use super::pod::{PodForm, bound_to, observed};
-use super::scenarios::extender;
-use super::volumes::{after_first_consumer, host, instance};
+use super::pod::{PodBuilder, bind_to, observe_pod};
+use super::scenarios::extender_with_hosts;
+use super::volumes::{extender_after_first_consumer, host_with_one_zone, vm_instance};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A pod in another namespace with the labels and the owner reference of the VM for which host a is reserved.
-fn forged(name: &str) -> v1::Pod {
+fn forged_pod(name: &str) -> v1::Pod {
     let instance = Some("vmi-vm".to_owned());
-    PodForm { namespace: Some("other".to_owned()), instance, ..PodForm::vm(name, 8) }.build()
+    PodBuilder { namespace: Some("other".to_owned()), instance, ..PodBuilder::vm(name, 8) }.build()
 }
 
 fn is_refused(extender: &mut Extender, now: Instant, pod: &v1::Pod) -> bool {
-    matches!(extender.filter(now, pod, &["a"]), FilterAnswer::Refused(_))
+    matches!(extender.answer_filter(now, pod, &["a"]), FilterAnswer::Refused(_))
 }
 
 #[test]
-fn a_pod_of_another_namespace_takes_no_reservation() {
+fn pod_of_another_namespace_cannot_use_the_reservation() {
     let now = Instant::now();
-    let mut extender = after_first_consumer(now);
+    let mut extender = extender_after_first_consumer(now);
     let later = now + 2 * SECOND;
-    drop(extender.filter(now, &forged("forged"), &["a"]));
-    assert!(is_refused(&mut extender, later, &forged("forged")));
+    drop(extender.answer_filter(now, &forged_pod("forged"), &["a"]));
+    assert!(is_refused(&mut extender, later, &forged_pod("forged")));
     assert_eq!(extender.stage_counts().kept, 1);
     // A pod that another scheduler bound.
-    let bound = bound_to(forged("bound"), "b");
+    let bound = bind_to(forged_pod("bound"), "b");
     extender
-        .update_pod(later, bound.clone(), &observed(&bound))
+        .update_pod(later, bound.clone(), &observe_pod(&bound))
         .expect("the pod should be counted");
     assert_eq!(extender.stage_counts().kept, 1);
-    let own = PodForm::vm("vm", 8).build();
-    assert_eq!(extender.filter(later, &own, &["a", "b"]), FilterAnswer::Host("a"));
+    let own = PodBuilder::vm("vm", 8).build();
+    assert_eq!(extender.answer_filter(later, &own, &["a", "b"]), FilterAnswer::ReservedHost("a"));
     assert_eq!(extender.stage_counts().kept, 0);
 }
 
 #[test]
-fn a_label_without_the_owner_reference_takes_no_reservation() {
+fn pod_without_owner_reference_cannot_use_the_reservation() {
     let now = Instant::now();
-    let mut extender = after_first_consumer(now);
+    let mut extender = extender_after_first_consumer(now);
     let mut pod =
-        PodForm { instance: Some("vmi-vm".to_owned()), ..PodForm::vm("forged", 8) }.build();
+        PodBuilder { instance: Some("vmi-vm".to_owned()), ..PodBuilder::vm("forged", 8) }.build();
     for owners in [None, Some("another")] {
         let owners = owners.map(|uid| {
             let mut all = pod.metadata.owner_references.clone().unwrap_or_default();
@@ -56,22 +56,24 @@ fn a_label_without_the_owner_reference_takes_no_reservation() {
         pod.metadata.owner_references = owners;
         assert!(is_refused(&mut extender, now, &pod), "{:?}", pod.metadata.owner_references);
         assert_eq!(extender.stage_counts().kept, 1);
-        pod.metadata.owner_references = PodForm::vm("x", 1).build().metadata.owner_references;
+        pod.metadata.owner_references = PodBuilder::vm("x", 1).build().metadata.owner_references;
     }
 }
 
 #[test]
-fn a_pod_of_an_unknown_vm_is_held_once() {
+fn pod_of_an_unknown_vm_is_held_once() {
     let now = Instant::now();
     // The VM becomes known through a single watch event, or through a complete list.
     for is_listed in [false, true] {
-        let mut extender = extender(&[host("a")]);
+        let mut extender = extender_with_hosts(&[host_with_one_zone("a")]);
         extender.set_kubevirt_installed(true);
-        let pod = PodForm::vm("vm", 8).build();
-        extender.update_pod(now, pod.clone(), &observed(&pod)).expect("the pod should be counted");
-        assert!(matches!(extender.filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
+        let pod = PodBuilder::vm("vm", 8).build();
+        extender
+            .update_pod(now, pod.clone(), &observe_pod(&pod))
+            .expect("the pod should be counted");
+        assert!(matches!(extender.answer_filter(now, &pod, &["a"]), FilterAnswer::NotReady(_)));
         for after in [SECOND, 3 * SECOND, 600 * SECOND] {
-            extender.tick(now + after);
+            extender.expire_timeouts(now + after);
             assert!(
                 is_refused(&mut extender, now + after, &pod),
                 "the call is held again after {after:?}"
@@ -79,36 +81,42 @@ fn a_pod_of_an_unknown_vm_is_held_once() {
         }
         assert!(extender.take_hosts_to_patch().is_empty());
         // The pod is retried when its VM becomes known.
-        let (uid, read) = instance("vmi-vm", "Pending");
+        let (uid, read) = vm_instance("vmi-vm", "Pending");
         if is_listed {
-            extender.instances_listed(HashMap::from([(uid, read)]));
+            extender.replace_instances(HashMap::from([(uid, read)]));
         } else {
             extender.update_instance(&uid, read);
         }
         assert_eq!(extender.take_hosts_to_patch(), ["a"]);
-        assert_eq!(extender.filter(now + 601 * SECOND, &pod, &["a"]), FilterAnswer::Host("a"));
+        assert_eq!(
+            extender.answer_filter(now + 601 * SECOND, &pod, &["a"]),
+            FilterAnswer::ReservedHost("a")
+        );
     }
 }
 
 /// Without the cooldown, a tenant who creates a pod each second would delay the pods of all tenants.
 #[test]
-fn pods_of_a_namespace_are_not_held_after_a_hold_was_unsuccessful() {
+fn pods_of_a_namespace_are_not_held_after_an_unsuccessful_hold() {
     let now = Instant::now();
-    let mut extender = extender(&[host("a")]);
+    let mut extender = extender_with_hosts(&[host_with_one_zone("a")]);
     extender.set_kubevirt_installed(true);
     let pod_in_namespace = |name: &str, namespace: &str| {
-        PodForm { namespace: Some(namespace.to_owned()), ..PodForm::vm(name, 1) }.build()
+        PodBuilder { namespace: Some(namespace.to_owned()), ..PodBuilder::vm(name, 1) }.build()
     };
     let first = pod_in_namespace("first", "other");
-    assert!(matches!(extender.filter(now, &first, &["a"]), FilterAnswer::NotReady(_)));
+    assert!(matches!(extender.answer_filter(now, &first, &["a"]), FilterAnswer::NotReady(_)));
     assert!(is_refused(&mut extender, now + SECOND, &first));
     assert!(is_refused(&mut extender, now + SECOND, &pod_in_namespace("second", "other")));
     let another = pod_in_namespace("third", "default");
-    assert!(matches!(extender.filter(now + SECOND, &another, &["a"]), FilterAnswer::NotReady(_)));
-    let late = now + 120 * SECOND;
-    extender.tick(late);
     assert!(matches!(
-        extender.filter(late, &pod_in_namespace("fourth", "other"), &["a"]),
+        extender.answer_filter(now + SECOND, &another, &["a"]),
+        FilterAnswer::NotReady(_)
+    ));
+    let late = now + 120 * SECOND;
+    extender.expire_timeouts(late);
+    assert!(matches!(
+        extender.answer_filter(late, &pod_in_namespace("fourth", "other"), &["a"]),
         FilterAnswer::NotReady(_)
     ));
 }

@@ -10,10 +10,10 @@ use berth_api::{Bytes, CpuSet};
 
 use super::config::KubeletConfig;
 use super::cpu_state::CpuManagerState;
-use super::memory_state::{MemoryManagerState, MemoryTable, page_size};
+use super::memory_state::{MemoryManagerState, MemoryTable, parse_page_size};
 
 /// Returns the first error that the kubelet would find in its CPU Manager checkpoint.
-pub fn cpu_state_fault(
+pub fn find_cpu_state_error(
     state: &CpuManagerState,
     config: &KubeletConfig,
     online: &CpuSet,
@@ -29,7 +29,7 @@ pub fn cpu_state_fault(
     }
     let no_cpus = CpuSet::new();
     let reserved = config.reserved_system_cpus.as_ref().unwrap_or(&no_cpus);
-    let strict = config.cpu_option("strict-cpu-reservation");
+    let strict = config.is_cpu_option_enabled("strict-cpu-reservation");
     let shared = &state.default_cpu_set;
     if shared.is_empty() {
         return (!state.entries.is_empty())
@@ -76,7 +76,7 @@ pub fn cpu_state_fault(
 }
 
 /// Returns the first error that the kubelet would find in its Memory Manager checkpoint.
-pub fn memory_state_fault(
+pub fn find_memory_state_error(
     state: &MemoryManagerState,
     config: &KubeletConfig,
     zones: &[Zone],
@@ -100,14 +100,14 @@ pub fn memory_state_fault(
         Some(node) => {
             let no_reservation = BTreeMap::new();
             let reserved = config.reserved_memory.get(&zone.id).unwrap_or(&no_reservation);
-            zone_fault(zone, &node.memory_map, reserved)
+            find_zone_error(zone, &node.memory_map, reserved)
         }
     })
 }
 
 /// Returns the first difference between a zone and its data in the checkpoint. Like the kubelet, compares the
 /// resources, their amounts, the amounts reserved for the system, and the allocatable memory.
-fn zone_fault(
+fn find_zone_error(
     zone: &Zone,
     tables: &BTreeMap<String, MemoryTable>,
     reserved: &BTreeMap<String, Bytes>,
@@ -121,9 +121,9 @@ fn zone_fault(
     // If the huge page pools or MemTotal of the zone are unknown, the kubelet's comparison cannot be predicted.
     let pages_known = !current.is_empty();
     current.extend(zone.memory.map(|memory| ("memory".to_owned(), memory)));
-    let missing = tables
-        .keys()
-        .find(|name| page_size(name).is_some() && pages_known && !current.contains_key(*name));
+    let missing = tables.keys().find(|name| {
+        parse_page_size(name).is_some() && pages_known && !current.contains_key(*name)
+    });
     if let Some(resource) = missing {
         return Some(format!(
             "zone {id}: {resource} is in the checkpoint, but the kernel does not have it"
@@ -134,13 +134,17 @@ fn zone_fault(
             return Some(format!("zone {id}: {resource} is not in the checkpoint"));
         };
         if table.total != amount.0 {
-            return Some(format!("zone {id}: the checkpoint has {} of {resource}, the host has {amount}", Bytes(table.total)));
+            return Some(format!(
+                "zone {id}: the checkpoint has {} of {resource}, the host has {amount}",
+                Bytes(table.total)
+            ));
         }
         let reserved_amount = reserved.get(resource).copied().unwrap_or_default();
         if table.system_reserved != reserved_amount.0 {
             return Some(format!(
-                "zone {id}: the checkpoint reserves {} of {resource}, reservedMemory has {reserved_amount}",
-                Bytes(table.system_reserved)
+                "zone {id}: the checkpoint reserves {} of {resource}, reservedMemory has {}",
+                Bytes(table.system_reserved),
+                reserved_amount
             ));
         }
     }
@@ -151,7 +155,7 @@ fn zone_fault(
 mod tests {
     use super::*;
 
-    fn state(policy: &str, shared: &str, pod: &str) -> CpuManagerState {
+    fn cpu_state(policy: &str, shared: &str, pod: &str) -> CpuManagerState {
         let entries =
             if pod.is_empty() { "{}".to_owned() } else { format!(r#"{{"uid":{{"c":"{pod}"}}}}"#) };
         serde_json::from_str(&format!(
@@ -160,7 +164,7 @@ mod tests {
         .unwrap()
     }
 
-    fn config(policy: &str, reserved: &str, options: &[&str]) -> KubeletConfig {
+    fn cpu_config(policy: &str, reserved: &str, options: &[&str]) -> KubeletConfig {
         KubeletConfig {
             cpu_manager_policy: policy.to_owned(),
             reserved_system_cpus: Some(reserved.parse().unwrap()),
@@ -173,37 +177,53 @@ mod tests {
     }
 
     fn config_without_cpu_list(options: &[&str]) -> KubeletConfig {
-        KubeletConfig { reserved_system_cpus: None, ..config("static", "", options) }
+        KubeletConfig { reserved_system_cpus: None, ..cpu_config("static", "", options) }
     }
 
     #[test]
-    fn cpu_checkpoints_are_validated_as_the_kubelet_does() {
+    fn cpu_checkpoint_is_validated_as_in_the_kubelet() {
         let strict = ["strict-cpu-reservation"];
         for (state, config, fault) in [
-            (state("static", "0-7", ""), config("static", "0", &[]), None),
-            (state("static", "0-3,6-7", "4-5"), config("static", "0", &[]), None),
-            (state("static", "", ""), config("static", "0", &[]), None),
-            (state("none", "", ""), config("none", "0", &[]), None),
-            (state("none", "", ""), config("static", "0", &[]), Some("written with policy none")),
-            (state("static", "0-3", ""), config("static", "0", &[]), Some("CPUs 4-7 are online")),
-            (state("static", "0-8", ""), config("static", "0", &[]), Some("has CPUs 8,")),
+            (cpu_state("static", "0-7", ""), cpu_config("static", "0", &[]), None),
+            (cpu_state("static", "0-3,6-7", "4-5"), cpu_config("static", "0", &[]), None),
+            (cpu_state("static", "", ""), cpu_config("static", "0", &[]), None),
+            (cpu_state("none", "", ""), cpu_config("none", "0", &[]), None),
             (
-                state("static", "1-7", "0"),
-                config("static", "0", &[]),
+                cpu_state("none", "", ""),
+                cpu_config("static", "0", &[]),
+                Some("written with policy none"),
+            ),
+            (
+                cpu_state("static", "0-3", ""),
+                cpu_config("static", "0", &[]),
+                Some("CPUs 4-7 are online"),
+            ),
+            (cpu_state("static", "0-8", ""), cpu_config("static", "0", &[]), Some("has CPUs 8,")),
+            (
+                cpu_state("static", "1-7", "0"),
+                cpu_config("static", "0", &[]),
                 Some("reserved CPUs 0 are not"),
             ),
             (
-                state("static", "0-7", "4"),
-                config("static", "0", &[]),
+                cpu_state("static", "0-7", "4"),
+                cpu_config("static", "0", &[]),
                 Some("CPUs 4 are allocated to pod uid"),
             ),
-            (state("static", "", "0-7"), config("static", "0", &[]), Some("the shared pool is empty")),
-            (state("static", "1-7", ""), config("static", "0", &strict), None),
-            (state("static", "0-7", ""), config("static", "0", &strict), Some("strictly reserved")),
-            (state("static", "2-7", ""), config_without_cpu_list(&strict), None),
-            (state("static", "2-8", ""), config_without_cpu_list(&strict), Some("has CPUs 8,")),
+            (
+                cpu_state("static", "", "0-7"),
+                cpu_config("static", "0", &[]),
+                Some("the shared pool is empty"),
+            ),
+            (cpu_state("static", "1-7", ""), cpu_config("static", "0", &strict), None),
+            (
+                cpu_state("static", "0-7", ""),
+                cpu_config("static", "0", &strict),
+                Some("strictly reserved"),
+            ),
+            (cpu_state("static", "2-7", ""), config_without_cpu_list(&strict), None),
+            (cpu_state("static", "2-8", ""), config_without_cpu_list(&strict), Some("has CPUs 8,")),
         ] {
-            let found = cpu_state_fault(&state, &config, &"0-7".parse().unwrap());
+            let found = find_cpu_state_error(&state, &config, &"0-7".parse().unwrap());
             match fault {
                 None => assert_eq!(found, None),
                 Some(words) => {
@@ -214,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_that_grew_or_shrank_is_named_with_both_numbers() {
+    fn changed_zone_memory_is_reported_with_both_amounts() {
         let text = r#"{"policyName":"Static","machineState":{"0":{"memoryMap":{"memory":{"total":1073741824,
             "systemReserved":1024}}}}}"#;
         let state: MemoryManagerState = serde_json::from_str(text).unwrap();
@@ -225,21 +245,21 @@ mod tests {
             ..KubeletConfig::default()
         };
         let zone = |bytes| Zone { memory: Some(Bytes(bytes)), ..Zone::default() };
-        assert_eq!(memory_state_fault(&state, &config, &[zone(1 << 30)]), None);
+        assert_eq!(find_memory_state_error(&state, &config, &[zone(1 << 30)]), None);
         assert_eq!(
-            memory_state_fault(&state, &config, &[zone((1 << 30) - 4096)]).as_deref(),
+            find_memory_state_error(&state, &config, &[zone((1 << 30) - 4096)]).as_deref(),
             Some("zone 0: the checkpoint has 1Gi of memory, the host has 1048572Ki")
         );
         let two = [zone(1 << 30), Zone { id: 1, ..Zone::default() }];
         assert_eq!(
-            memory_state_fault(&state, &config, &two).as_deref(),
+            find_memory_state_error(&state, &config, &two).as_deref(),
             Some("zone 1 is not in the checkpoint")
         );
-        assert!(memory_state_fault(&state, &config, &[]).is_some());
+        assert!(find_memory_state_error(&state, &config, &[]).is_some());
         let more =
             KubeletConfig { reserved_memory: BTreeMap::from([(0, reserved(2048))]), ..config };
         assert_eq!(
-            memory_state_fault(&state, &more, &[zone(1 << 30)]).as_deref(),
+            find_memory_state_error(&state, &more, &[zone(1 << 30)]).as_deref(),
             Some("zone 0: the checkpoint reserves 1Ki of memory, reservedMemory has 2Ki")
         );
     }

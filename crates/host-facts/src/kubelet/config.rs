@@ -36,12 +36,14 @@ pub struct KubeletConfig {
     /// True if the kubelet refuses to start when swap is on.
     pub fail_swap_on: bool,
     /// Memory that is reserved for Kubernetes (`kubeReserved`) and for the system (`systemReserved`), in this order.
-    pub kept_memory: [Bytes; 2],
+    #[serde(rename = "keptMemory")]
+    pub kube_and_system_reserved_memory: [Bytes; 2],
     /// Hard eviction threshold of available memory: an amount or a percentage.
-    pub eviction: String,
+    #[serde(rename = "eviction")]
+    pub eviction_threshold: String,
     /// Fields with a value that the kubelet does not accept, and the problem. The map is empty for a running kubelet.
     #[serde(skip)]
-    pub invalid: BTreeMap<&'static str, String>,
+    pub invalid_fields: BTreeMap<&'static str, String>,
 }
 
 /// Values that the kubelet accepts, by field.
@@ -67,9 +69,9 @@ impl Default for KubeletConfig {
             reserves_cpu_by_amount: false,
             reserved_memory: BTreeMap::new(),
             fail_swap_on: true,
-            kept_memory: [Bytes(0); 2],
-            eviction: DEFAULT_EVICTION_THRESHOLD.to_owned(),
-            invalid: BTreeMap::new(),
+            kube_and_system_reserved_memory: [Bytes(0); 2],
+            eviction_threshold: DEFAULT_EVICTION_THRESHOLD.to_owned(),
+            invalid_fields: BTreeMap::new(),
         }
     }
 }
@@ -79,7 +81,7 @@ impl KubeletConfig {
     /// names the setting, and its default is used; the other settings are read.
     pub fn from_tree(tree: &Value, source: &str, notes: &mut Notes) -> Self {
         let mut config = Self::default();
-        let mut reader = Reader { tree, source, notes };
+        let mut reader = ConfigReader { tree, source, notes };
         reader.read_text("cpuManagerPolicy", &mut config.cpu_manager_policy);
         reader.read_map("cpuManagerPolicyOptions", &mut config.cpu_manager_policy_options);
         reader.read_text("topologyManagerPolicy", &mut config.topology_manager_policy);
@@ -94,21 +96,23 @@ impl KubeletConfig {
         let amounts = ["kubeReserved", "systemReserved"];
         config.reserves_cpu_by_amount =
             amounts.iter().filter_map(amount).any(|amount| is_nonzero_cpu(&amount.to_string()));
-        config.reserved_memory = reserved_memory(tree, source, reader.notes);
+        config.reserved_memory = parse_reserved_memory(tree, source, reader.notes);
         let memory_amount = |field: &str| {
             let amount = tree.get(field).and_then(|amounts| amounts.get("memory")).cloned();
             amount.and_then(|amount| serde_json::from_value(amount).ok()).unwrap_or_default()
         };
-        config.kept_memory = amounts.map(memory_amount);
+        config.kube_and_system_reserved_memory = amounts.map(memory_amount);
         // If `evictionHard` is set without `memory.available`, there is no threshold for memory. The defaults apply
         // only if the whole field is missing.
         let merges_defaults = tree.get("mergeDefaultEvictionSettings") == Some(&Value::Bool(true));
         if let Some(all) = tree.get("evictionHard").and_then(Value::as_object) {
             match all.get("memory.available") {
                 Some(threshold) => {
-                    config.eviction = threshold.as_str().unwrap_or_default().to_owned()
+                    config.eviction_threshold = threshold.as_str().unwrap_or_default().to_owned()
                 }
-                None if !merges_defaults && !all.is_empty() => config.eviction = "0".to_owned(),
+                None if !merges_defaults && !all.is_empty() => {
+                    config.eviction_threshold = "0".to_owned()
+                }
                 None => {}
             }
         }
@@ -156,20 +160,21 @@ impl KubeletConfig {
             self.reserves_cpu_by_amount |=
                 amounts.get("cpu").is_some_and(|cpu| is_nonzero_cpu(cpu));
             let memory = amounts.get("memory").and_then(|amount| amount.parse().ok());
-            self.kept_memory[index] = memory.unwrap_or(self.kept_memory[index]);
+            self.kube_and_system_reserved_memory[index] =
+                memory.unwrap_or(self.kube_and_system_reserved_memory[index]);
         }
         let evictions = flags.all_values("eviction-hard").iter().flat_map(|value| value.split(','));
         let memory = evictions
             .filter_map(|one| one.split_once('<'))
             .rfind(|(n, _)| *n == "memory.available");
         if let Some((_, threshold)) = memory {
-            threshold.clone_into(&mut self.eviction);
+            threshold.clone_into(&mut self.eviction_threshold);
         } else if !flags.all_values("eviction-hard").is_empty() {
-            "0".clone_into(&mut self.eviction);
+            "0".clone_into(&mut self.eviction_threshold);
         }
         if !flags.all_values("reserved-memory").is_empty() {
             self.reserved_memory =
-                reserved_memory_flags(flags.all_values("reserved-memory"), source, notes);
+                parse_reserved_memory_flags(flags.all_values("reserved-memory"), source, notes);
         }
         if let Some(value) = flags.last_value("fail-swap-on") {
             self.fail_swap_on = value != "false";
@@ -182,7 +187,7 @@ impl KubeletConfig {
     /// `None` if the eviction threshold is invalid, or if it is a percentage and the total memory is unknown.
     #[must_use]
     pub fn node_reserved_memory(&self, total: Option<Bytes>) -> Option<Bytes> {
-        let eviction = match self.eviction.strip_suffix('%') {
+        let eviction = match self.eviction_threshold.strip_suffix('%') {
             // Calculated as in `GetThresholdQuantity`: the percentage has single precision, the product has double
             // precision, and the fraction is truncated. The sum must be exact to the byte.
             Some(percent) => {
@@ -192,26 +197,26 @@ impl KubeletConfig {
                     clippy::cast_precision_loss,
                     clippy::cast_possible_truncation,
                     clippy::cast_sign_loss,
-                    reason = "the kubelet computes it in this way; it is at most the memory of the host"
+                    reason = "computed like in the kubelet; at most the memory of the host"
                 )]
                 let bytes = (total?.0 as f64 * f64::from(fraction)) as u64;
                 bytes
             }
-            None => self.eviction.parse::<Bytes>().ok()?.0,
+            None => self.eviction_threshold.parse::<Bytes>().ok()?.0,
         };
-        let [kube, system] = self.kept_memory;
+        let [kube, system] = self.kube_and_system_reserved_memory;
         kube.0.checked_add(system.0)?.checked_add(eviction).map(Bytes)
     }
 
     fn set_reserved_cpus(&mut self, list: &str) {
-        self.invalid.remove("reservedSystemCPUs");
+        self.invalid_fields.remove("reservedSystemCPUs");
         self.reserved_system_cpus = None;
         match list.parse::<CpuSet>() {
             _ if list.is_empty() => {}
             Ok(cpus) => self.reserved_system_cpus = Some(cpus),
             Err(error) => {
                 _ = self
-                    .invalid
+                    .invalid_fields
                     .insert("reservedSystemCPUs", format!("reservedSystemCPUs: {error}"));
             }
         }
@@ -226,29 +231,29 @@ impl KubeletConfig {
         ];
         for ((field, known), value) in KNOWN_VALUES.into_iter().zip(values) {
             if known.contains(&value.as_str()) {
-                self.invalid.remove(field);
+                self.invalid_fields.remove(field);
             } else {
                 let value: String = value.chars().take(40).collect();
                 let message = format!("{field}: `{value}` must be one of {}", known.join(", "));
-                self.invalid.insert(field, message);
+                self.invalid_fields.insert(field, message);
             }
         }
     }
 
     /// Returns true if an option of the CPU Manager's policy is on.
     #[must_use]
-    pub fn cpu_option(&self, name: &str) -> bool {
+    pub fn is_cpu_option_enabled(&self, name: &str) -> bool {
         self.cpu_manager_policy_options.get(name).is_some_and(|value| value == "true")
     }
 }
 
-struct Reader<'a> {
+struct ConfigReader<'a> {
     tree: &'a Value,
     source: &'a str,
     notes: &'a mut Notes,
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn read_text(&mut self, field: &str, target: &mut String) {
         match self.tree.get(field) {
             Some(Value::String(text)) if text.is_empty() => {}
@@ -289,7 +294,7 @@ fn is_nonzero_cpu(amount: &str) -> bool {
 }
 
 /// Reads the field `reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]`.
-fn reserved_memory(
+fn parse_reserved_memory(
     tree: &Value,
     source: &str,
     notes: &mut Notes,
@@ -312,7 +317,7 @@ fn reserved_memory(
 
 /// Parses values of the flag `--reserved-memory`, such as `0:memory=1Gi,hugepages-1Gi=2Gi`. Several zones are in
 /// separate flags, or separated by `;`.
-fn reserved_memory_flags(
+fn parse_reserved_memory_flags(
     values: &[String],
     source: &str,
     notes: &mut Notes,
@@ -343,14 +348,14 @@ fn reserved_memory_flags(
 }
 
 /// Parses a configuration file as YAML, which includes JSON.
-pub fn parse(text: &str) -> Result<Value, ParseConfigError> {
+pub fn parse_config(text: &str) -> Result<Value, ParseConfigError> {
     let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
         let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
-        ParseConfigError::Syntax(first_line)
+        ParseConfigError::InvalidYaml(first_line)
     })?;
     match tree {
         Value::Object(_) => Ok(tree),
-        other => Err(ParseConfigError::NotAMap(first_chars(&other))),
+        other => Err(ParseConfigError::NotAMap(excerpt(&other))),
     }
 }
 
@@ -359,20 +364,20 @@ pub fn parse(text: &str) -> Result<Value, ParseConfigError> {
 pub enum ParseConfigError {
     /// The text is not YAML.
     #[error("{0}")]
-    Syntax(String),
+    InvalidYaml(String),
     /// The top level of the file is not a map.
     #[error("the top level must be a map, not `{0}`")]
     NotAMap(String),
 }
 
-fn first_chars(value: &Value) -> String {
+fn excerpt(value: &Value) -> String {
     value.to_string().chars().take(40).collect()
 }
 
 /// Returns true if the file is a kubelet configuration. `/etc/kubernetes/kubelet.conf` is the kubelet configuration
 /// on OpenShift, but a kubeconfig with kubeadm.
 pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
-    let tree = root.read(path).ok().and_then(|text| parse(&text).ok());
+    let tree = root.read(path).ok().and_then(|text| parse_config(&text).ok());
     tree.is_some_and(|tree| {
         tree.get("kind").and_then(Value::as_str) == Some("KubeletConfiguration")
     })
@@ -380,11 +385,11 @@ pub fn is_kubelet_configuration(root: &Root, path: &str) -> bool {
 
 /// Merges the file `overlay` into `base` as the kubelet does with drop-ins: maps are merged, all other values are
 /// replaced.
-pub fn merge(base: &mut Value, overlay: Value) {
+pub fn merge_drop_in(base: &mut Value, overlay: Value) {
     match (base, overlay) {
         (Value::Object(base), Value::Object(over)) => {
             for (name, value) in over {
-                merge(base.entry(name).or_insert(Value::Null), value);
+                merge_drop_in(base.entry(name).or_insert(Value::Null), value);
             }
         }
         (base, over) => *base = over,
@@ -395,35 +400,35 @@ pub fn merge(base: &mut Value, overlay: Value) {
 mod tests {
     use super::*;
 
-    fn config(text: &str) -> (KubeletConfig, Notes) {
+    fn parse_test_config(text: &str) -> (KubeletConfig, Notes) {
         let mut notes = Notes::default();
-        let config = KubeletConfig::from_tree(&parse(text).unwrap(), "/config", &mut notes);
+        let config = KubeletConfig::from_tree(&parse_config(text).unwrap(), "/config", &mut notes);
         (config, notes)
     }
 
     #[test]
-    fn defaults_are_the_kubelets() {
-        let (config, notes) = config("kind: KubeletConfiguration");
+    fn default_config_equals_kubelet_defaults() {
+        let (config, notes) = parse_test_config("kind: KubeletConfiguration");
         assert_eq!(config, KubeletConfig::default());
         assert!(notes.warnings.is_empty());
     }
 
     #[test]
-    fn drop_ins_merge_maps_and_replace_the_rest() {
+    fn drop_in_merges_maps_and_replaces_other_values() {
         let mut tree =
-            parse("cpuManagerPolicyOptions: {a: 'true'}\nreservedSystemCPUs: 0-1").unwrap();
-        merge(
+            parse_config("cpuManagerPolicyOptions: {a: 'true'}\nreservedSystemCPUs: 0-1").unwrap();
+        merge_drop_in(
             &mut tree,
-            parse("cpuManagerPolicyOptions: {b: 'true'}\nreservedSystemCPUs: 3").unwrap(),
+            parse_config("cpuManagerPolicyOptions: {b: 'true'}\nreservedSystemCPUs: 3").unwrap(),
         );
         let config = KubeletConfig::from_tree(&tree, "/config", &mut Notes::default());
-        assert!(config.cpu_option("a") && config.cpu_option("b"));
+        assert!(config.is_cpu_option_enabled("a") && config.is_cpu_option_enabled("b"));
         assert_eq!(config.reserved_system_cpus.unwrap().to_string(), "3");
     }
 
     #[test]
-    fn the_command_line_wins() {
-        let (mut config, mut notes) = config(
+    fn command_line_overrides_files() {
+        let (mut config, mut notes) = parse_test_config(
             "cpuManagerPolicy: none\nreservedSystemCPUs: '9'\n\
              cpuManagerPolicyOptions: {from-the-file: 'true'}",
         );
@@ -437,18 +442,23 @@ mod tests {
         assert!(!config.apply_flags(&flags, &mut notes));
         assert_eq!(config.cpu_manager_policy, "static");
         assert!(
-            config.cpu_option("full-pcpus-only") && config.cpu_option("strict-cpu-reservation")
+            config.is_cpu_option_enabled("full-pcpus-only")
+                && config.is_cpu_option_enabled("strict-cpu-reservation")
         );
-        assert!(!config.cpu_option("from-the-file"), "flags replace the map of the file");
+        assert!(
+            !config.is_cpu_option_enabled("from-the-file"),
+            "flags replace the map of the file"
+        );
         assert!(!config.reserves_cpu_by_amount, "an amount of 0 reserves no CPU");
         assert_eq!(config.reserved_memory[&1]["memory"], Bytes(2 << 30));
         assert_eq!(config.reserved_system_cpus.unwrap().to_string(), "0,2");
     }
 
     #[test]
-    fn a_setting_of_the_wrong_type_is_named_and_the_others_count() {
-        let (config, notes) =
-            config("cpuManagerPolicy: [x]\nreservedSystemCPUs: 5-3\ntopologyManagerScope: pod");
+    fn setting_with_wrong_type_is_reported_and_ignored() {
+        let (config, notes) = parse_test_config(
+            "cpuManagerPolicy: [x]\nreservedSystemCPUs: 5-3\ntopologyManagerScope: pod",
+        );
         assert_eq!(config.topology_manager_scope, "pod");
         let warnings: Vec<String> = notes.warnings.iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -458,41 +468,45 @@ mod tests {
             ]
         );
         assert_eq!(
-            config.invalid["reservedSystemCPUs"],
+            config.invalid_fields["reservedSystemCPUs"],
             "reservedSystemCPUs: the range `5-3` ends before it starts"
         );
     }
 
     #[test]
-    fn values_the_kubelet_does_not_know_are_named_with_those_it_does() {
-        let (config, _) = config("cpuManagerPolicy: Static");
+    fn unknown_value_is_reported_with_known_values() {
+        let (config, _) = parse_test_config("cpuManagerPolicy: Static");
         assert_eq!(
-            config.invalid["cpuManagerPolicy"],
+            config.invalid_fields["cpuManagerPolicy"],
             "cpuManagerPolicy: `Static` must be one of none, static"
         );
     }
 
     #[test]
-    fn memory_kept_for_the_system_adds_up_as_the_kubelet_demands() {
-        let needed = |text: &str| config(text).0.node_reserved_memory(Some(Bytes(1000 << 20)));
-        assert_eq!(needed("kind: x"), Some(Bytes(100 << 20)));
+    fn node_reserved_memory_is_computed_as_in_the_kubelet() {
+        let reserved_memory_of =
+            |text: &str| parse_test_config(text).0.node_reserved_memory(Some(Bytes(1000 << 20)));
+        assert_eq!(reserved_memory_of("kind: x"), Some(Bytes(100 << 20)));
         assert_eq!(
-            needed(
+            reserved_memory_of(
                 "kubeReserved: {memory: 1Gi}\nsystemReserved: {memory: 512Mi}\nevictionHard: {memory.available: 10%}"
             ),
             // The single-precision value of 0.1 is a little more than a tenth.
             Some(Bytes(((1024 + 512 + 100) << 20) + 1))
         );
-        assert_eq!(needed("evictionHard: {memory.available: x}"), None);
-        assert_eq!(needed("evictionHard: {memory.available: 7.5%}"), Some(Bytes(78_643_203)));
+        assert_eq!(reserved_memory_of("evictionHard: {memory.available: x}"), None);
+        assert_eq!(
+            reserved_memory_of("evictionHard: {memory.available: 7.5%}"),
+            Some(Bytes(78_643_203))
+        );
         // `evictionHard` without `memory.available` means that there is no threshold.
-        assert_eq!(needed("evictionHard: {nodefs.available: 10%}"), Some(Bytes(0)));
+        assert_eq!(reserved_memory_of("evictionHard: {nodefs.available: 10%}"), Some(Bytes(0)));
     }
 
     #[test]
-    fn garbage_is_an_error_not_a_panic() {
+    fn invalid_config_is_an_error() {
         for text in ["", "[1]", "a: b: c", "\u{0}", "&a [*a]", "- - -"] {
-            assert!(parse(text).is_err(), "{text:?}");
+            assert!(parse_config(text).is_err(), "{text:?}");
         }
     }
 }

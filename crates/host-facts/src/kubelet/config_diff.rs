@@ -8,54 +8,58 @@ use super::config::KubeletConfig;
 /// A field that has different values in two configurations.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Difference {
+pub struct FieldDifference {
     /// Name of the field in the configuration.
     pub field: &'static str,
     /// Value in the actual configuration.
-    pub is: String,
+    #[serde(rename = "is")]
+    pub actual: String,
     /// Value in the desired configuration.
-    pub should_be: String,
+    #[serde(rename = "shouldBe")]
+    pub desired: String,
 }
 
 /// Name of a field, and a function that formats the field's value.
-type Field = (&'static str, fn(&KubeletConfig) -> String);
+type FieldFormatter = (&'static str, fn(&KubeletConfig) -> String);
 
 /// The fields that determine from which zones a VM gets CPUs and memory.
-const FIELDS: [Field; 8] = [
+const FIELDS: [FieldFormatter; 8] = [
     ("cpuManagerPolicy", |config| config.cpu_manager_policy.clone()),
-    ("cpuManagerPolicyOptions", |config| enabled_options(&config.cpu_manager_policy_options)),
+    ("cpuManagerPolicyOptions", |config| {
+        format_enabled_options(&config.cpu_manager_policy_options)
+    }),
     ("reservedSystemCPUs", |config| {
         config.reserved_system_cpus.as_ref().map(CpuSet::to_string).unwrap_or_default()
     }),
     ("topologyManagerPolicy", |config| config.topology_manager_policy.clone()),
     ("topologyManagerScope", |config| config.topology_manager_scope.clone()),
     ("topologyManagerPolicyOptions", |config| {
-        enabled_options(&config.topology_manager_policy_options)
+        format_enabled_options(&config.topology_manager_policy_options)
     }),
     ("memoryManagerPolicy", |config| config.memory_manager_policy.clone()),
-    ("reservedMemory", reserved_memory),
+    ("reservedMemory", format_reserved_memory),
 ];
 
 /// Returns the fields whose values differ between the actual and the desired configuration.
 #[must_use]
-pub fn differences(actual: &KubeletConfig, desired: &KubeletConfig) -> Vec<Difference> {
-    let compare = |(field, value_of): &Field| {
+pub fn find_differences(actual: &KubeletConfig, desired: &KubeletConfig) -> Vec<FieldDifference> {
+    let compare = |(field, value_of): &FieldFormatter| {
         let (is, should_be) = (value_of(actual), value_of(desired));
-        (is != should_be).then_some(Difference { field, is, should_be })
+        (is != should_be).then_some(FieldDifference { field, actual: is, desired: should_be })
     };
     FIELDS.iter().filter_map(compare).collect()
 }
 
 /// Formats the options that are on, by name. For an option whose value is not `true`, the value is appended to the
 /// name.
-fn enabled_options(options: &std::collections::BTreeMap<String, String>) -> String {
+fn format_enabled_options(options: &std::collections::BTreeMap<String, String>) -> String {
     let shown = options.iter().filter(|(_, value)| *value != "false").map(|(name, value)| {
         if value == "true" { name.clone() } else { format!("{name}={value}") }
     });
     shown.collect::<Vec<_>>().join(",")
 }
 
-fn reserved_memory(config: &KubeletConfig) -> String {
+fn format_reserved_memory(config: &KubeletConfig) -> String {
     let zones = config.reserved_memory.iter().map(|(zone, limits)| {
         let limits = limits.iter().map(|(name, bytes)| format!("{name}={bytes}"));
         format!("{zone}:{}", limits.collect::<Vec<_>>().join(","))

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_kubelet_checkpoints() {
+    fn cpu_checkpoint_is_parsed() {
         let text = r#"{"policyName":"static","defaultCpuSet":"0,3-7","entries":{"uid-1":{"compute":"1-2",
             "sidecar":"8"}},"checksum":1261164297}"#;
         let state: CpuManagerState = serde_json::from_str(text).unwrap();
@@ -91,14 +91,14 @@ mod tests {
     }
 
     #[test]
-    fn the_policy_none_writes_an_empty_set() {
+    fn checkpoint_of_policy_none_has_no_cpus() {
         let text = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
         let state: CpuManagerState = serde_json::from_str(text).unwrap();
         assert!(state.all_cpus().is_empty());
     }
 
     #[test]
-    fn garbage_is_an_error() {
+    fn invalid_checkpoint_is_an_error() {
         for text in ["", "{}", "[]", r#"{"policyName":"static","defaultCpuSet":"x"}"#] {
             assert!(serde_json::from_str::<CpuManagerState>(text).is_err(), "{text}");
         }

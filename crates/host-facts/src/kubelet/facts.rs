@@ -23,14 +23,14 @@ pub struct KubeletFacts {
     /// The configuration with which the running kubelet was started.
     pub running_config: RunningConfig,
     /// Start of the running kubelet, if its time is known.
-    pub start: Option<StartId>,
+    pub start_id: Option<StartId>,
     /// The kubelet's command line without the program. If the kubelet is stopped, the command line that was last
     /// observed.
     pub arguments: Vec<String>,
     /// The configuration that the next start would read without Berth's drop-in; `None` if the drop-in is not active.
     pub config_without_drop_in: Option<KubeletConfig>,
     /// Reason why `config` is `None`.
-    pub config_fault: Option<(UnknownReason, String)>,
+    pub config_error: Option<(UnknownReason, String)>,
     /// Name of the Node, if the command line sets it (`--hostname-override`).
     pub node_name: Option<String>,
     /// Files and flags from which the configuration was read, lowest priority first.
@@ -38,13 +38,13 @@ pub struct KubeletFacts {
     /// Root folder of the kubelet (`--root-dir`, by default `/var/lib/kubelet`).
     pub root_dir: String,
     /// Name of the kubelet's systemd unit.
-    pub unit: String,
+    pub systemd_unit: String,
     /// Absolute path of the drop-in folder (`--config-dir`).
     pub config_dir: Option<String>,
     /// Names of the fields that the kubelet's command line sets, and which no file can change.
-    pub set_by_flags: Vec<&'static str>,
+    pub fields_set_by_flags: Vec<&'static str>,
     /// Text of Berth's active drop-in, which the kubelet reads when it starts.
-    pub drop_in: Option<String>,
+    pub active_drop_in: Option<String>,
     /// Text of Berth's staged drop-in.
     pub staged_drop_in: Option<String>,
     /// Checkpoint of the CPU Manager (`cpu_manager_state`).
@@ -52,7 +52,7 @@ pub struct KubeletFacts {
     /// Checkpoint of the Memory Manager (`memory_manager_state`).
     pub memory_state: Option<MemoryManagerState>,
     /// Reasons why checkpoints that exist cannot be read, by file name.
-    pub state_faults: BTreeMap<&'static str, (UnknownReason, String)>,
+    pub checkpoint_errors: BTreeMap<&'static str, (UnknownReason, String)>,
 }
 
 impl KubeletFacts {
@@ -70,12 +70,12 @@ impl KubeletFacts {
     /// Returns the names of the fields whose values in the files differ from those that the running kubelet has read.
     /// The values in the files take effect when the kubelet is restarted.
     #[must_use]
-    pub fn pending_restart(&self) -> Vec<&'static str> {
+    pub fn fields_pending_restart(&self) -> Vec<&'static str> {
         let (RunningConfig::Known(current), Some(next)) = (&self.running_config, &self.config)
         else {
             return Vec::new();
         };
-        config_diff::differences(current, next)
+        config_diff::find_differences(current, next)
             .into_iter()
             .map(|difference| difference.field)
             .collect()
@@ -84,10 +84,10 @@ impl KubeletFacts {
     /// Returns the record that the agent writes about the running kubelet; `None` if its start or configuration is
     /// unknown.
     #[must_use]
-    pub fn record(&self) -> Option<StartRecord> {
+    pub fn start_record(&self) -> Option<StartRecord> {
         let RunningConfig::Known(configuration) = &self.running_config else { return None };
         Some(StartRecord {
-            start: self.start.clone()?,
+            start: self.start_id.clone()?,
             arguments: self.arguments.clone(),
             configuration: (**configuration).clone(),
         })

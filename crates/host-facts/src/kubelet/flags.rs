@@ -57,12 +57,12 @@ impl Flags {
 /// `--name=value` and `--name value` are accepted; a flag without a value has the value `true`.
 #[must_use]
 pub fn parse_cmdline(cmdline: &[u8]) -> Flags {
-    Flags::from_arguments(&arguments(cmdline))
+    Flags::from_arguments(&parse_arguments(cmdline))
 }
 
 /// Returns the words in `/proc/<pid>/cmdline`, without the program.
 #[must_use]
-pub fn arguments(cmdline: &[u8]) -> Vec<String> {
+pub fn parse_arguments(cmdline: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(cmdline);
     text.trim_end_matches('\0').split('\0').skip(1).map(str::to_owned).collect()
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_are_understood_and_the_last_counts() {
+    fn flag_accepts_both_forms_and_last_value_is_effective() {
         let flags =
             parse_cmdline(b"/usr/bin/kubelet\0--config\0/a\0--v=2\0--fail_swap_on\0--x=1\0--x=2\0");
         assert_eq!(flags.last_value("config"), Some("/a"));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_files_are_flags_too() {
+    fn environment_file_is_parsed_as_flags() {
         let flags =
             parse_environment("# x\nKUBELET_EXTRA_ARGS=\"--a=1 --b 2\"\n", "KUBELET_EXTRA_ARGS");
         assert_eq!((flags.last_value("a"), flags.last_value("b")), (Some("1"), Some("2")));
@@ -110,7 +110,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(bytes: Vec<u8>) {
+        fn parsing_never_panics(bytes: Vec<u8>) {
             drop(parse_cmdline(&bytes));
             drop(parse_environment(&String::from_utf8_lossy(&bytes), ""));
         }

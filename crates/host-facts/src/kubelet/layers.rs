@@ -19,7 +19,7 @@ const DEFAULT_FILES: [&str; 5] = [
 ];
 /// Environment files and their variables that kubeadm's systemd unit passes to the kubelet as flags, lowest priority
 /// first.
-const ENVIRONMENT: [(&str, &str); 3] = [
+const ENVIRONMENT_FILES: [(&str, &str); 3] = [
     ("var/lib/kubelet/kubeadm-flags.env", "KUBELET_KUBEADM_ARGS"),
     ("etc/default/kubelet", "KUBELET_EXTRA_ARGS"),
     ("etc/sysconfig/kubelet", "KUBELET_EXTRA_ARGS"),
@@ -28,13 +28,13 @@ const ENVIRONMENT: [(&str, &str); 3] = [
 const MAX_DEPTH: usize = 8;
 
 /// Reason why the configuration is unknown, as a code and a message.
-type Unknown = (UnknownReason, String);
+type UnknownCause = (UnknownReason, String);
 
 /// All layers of a configuration.
 pub(super) struct Layers {
-    tree: Value,
+    merged_files: Value,
     /// The merged files without Berth's drop-in; `None` if the drop-in is not one of the files.
-    tree_without_drop_in: Option<Value>,
+    merged_files_without_drop_in: Option<Value>,
     /// Paths of the files and folders that were read, relative to the root.
     pub(super) read_paths: Vec<String>,
     /// The flags of the command line, or those in the environment files of the unit.
@@ -46,17 +46,18 @@ pub(super) struct Layers {
 }
 
 /// Reads the command line of a running kubelet, without the program.
-pub(super) fn arguments(root: &Root, pid: u32) -> Result<Vec<String>, Unknown> {
-    let cmdline = root.read_bytes(&format!("proc/{pid}/cmdline")).map_err(unreadable)?;
-    Ok(flags::arguments(&cmdline))
+pub(super) fn read_arguments(root: &Root, pid: u32) -> Result<Vec<String>, UnknownCause> {
+    let cmdline =
+        root.read_bytes(&format!("proc/{pid}/cmdline")).map_err(unknown_cause_of_read_error)?;
+    Ok(flags::parse_arguments(&cmdline))
 }
 
 /// Reads the layers to which a command line refers. `source` is the file from which the command line was read.
-pub(super) fn from_arguments(
+pub(super) fn read_from_arguments(
     root: &Root,
     arguments: &[String],
     source: String,
-) -> Result<Layers, Unknown> {
+) -> Result<Layers, UnknownCause> {
     let mut layers = Layers::new(Flags::from_arguments(arguments), Some(source));
     if let Some(file) = layers.flags.last_value("config").map(relative_path) {
         layers.add_file(root, &file)?;
@@ -68,12 +69,16 @@ pub(super) fn from_arguments(
 }
 
 /// Reads the layers of a kubelet that does not run, from the usual files.
-pub(super) fn from_default_files(root: &Root, processes_visible: bool) -> Result<Layers, Unknown> {
+pub(super) fn read_from_default_files(
+    root: &Root,
+    processes_visible: bool,
+) -> Result<Layers, UnknownCause> {
     let is_kubelet_config = |path: &&&str| config::is_kubelet_configuration(root, path);
     let Some(file) = DEFAULT_FILES.iter().find(is_kubelet_config) else {
         // A file that exists but cannot be read makes the configuration unknown; a missing file does not.
         let read_errors = DEFAULT_FILES.iter().filter_map(|path| root.read(path).err());
-        let errors = read_errors.filter(|error| !error.is_not_found()).map(unreadable);
+        let errors =
+            read_errors.filter(|error| !error.is_not_found()).map(unknown_cause_of_read_error);
         return Err(errors.into_iter().next().unwrap_or_else(|| {
             let processes = if processes_visible {
                 "no process is named kubelet"
@@ -88,7 +93,7 @@ pub(super) fn from_default_files(root: &Root, processes_visible: bool) -> Result
     };
     let mut flags = Flags::default();
     let mut source = None;
-    for (path, variable) in ENVIRONMENT {
+    for (path, variable) in ENVIRONMENT_FILES {
         if let Ok(text) = root.read(path) {
             flags.extend(flags::parse_environment(&text, variable));
             source = Some(format!("/{path}"));
@@ -107,8 +112,8 @@ pub(super) fn from_default_files(root: &Root, processes_visible: bool) -> Result
 impl Layers {
     fn new(flags: Flags, flags_source: Option<String>) -> Self {
         Self {
-            tree: Value::Null,
-            tree_without_drop_in: None,
+            merged_files: Value::Null,
+            merged_files_without_drop_in: None,
             read_paths: Vec::new(),
             flags,
             sources: Vec::new(),
@@ -116,23 +121,23 @@ impl Layers {
         }
     }
 
-    fn add_file(&mut self, root: &Root, file: &str) -> Result<(), Unknown> {
-        let text = root.read(file).map_err(unreadable)?;
-        let layer = config::parse(&text).map_err(|error| {
+    fn add_file(&mut self, root: &Root, file: &str) -> Result<(), UnknownCause> {
+        let text = root.read(file).map_err(unknown_cause_of_read_error)?;
+        let layer = config::parse_config(&text).map_err(|error| {
             (UnknownReason::Malformed, format!("/{file}: not a kubelet configuration: {error}"))
         })?;
         if file.ends_with(&format!("/{ACTIVE_FILE_NAME}")) {
-            self.tree_without_drop_in = Some(self.tree.clone());
-        } else if let Some(tree) = &mut self.tree_without_drop_in {
-            config::merge(tree, layer.clone());
+            self.merged_files_without_drop_in = Some(self.merged_files.clone());
+        } else if let Some(tree) = &mut self.merged_files_without_drop_in {
+            config::merge_drop_in(tree, layer.clone());
         }
-        config::merge(&mut self.tree, layer);
+        config::merge_drop_in(&mut self.merged_files, layer);
         self.read_paths.push(file.to_owned());
         self.sources.push(format!("/{file}"));
         Ok(())
     }
 
-    fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), Unknown> {
+    fn add_drop_ins(&mut self, root: &Root, folder: &str) -> Result<(), UnknownCause> {
         let folder = folder.trim_end_matches('/');
         // The folder must be recorded too: if a file is removed, only the folder's change time shows this.
         self.read_paths.push(folder.to_owned());
@@ -147,15 +152,15 @@ impl Layers {
         // Problems of the files are already reported for the whole configuration.
         let mut notes = Notes::default();
         let mut config =
-            KubeletConfig::from_tree(self.tree_without_drop_in.as_ref()?, "", &mut notes);
+            KubeletConfig::from_tree(self.merged_files_without_drop_in.as_ref()?, "", &mut notes);
         config.apply_flags(&self.flags, &mut notes);
         Some(config)
     }
 
     /// Returns the configuration that results from all layers.
-    pub(super) fn configuration(&mut self, notes: &mut Notes) -> KubeletConfig {
+    pub(super) fn merged_config(&mut self, notes: &mut Notes) -> KubeletConfig {
         let source = self.sources.last().cloned().unwrap_or_else(|| "kubelet".to_owned());
-        let mut config = KubeletConfig::from_tree(&self.tree, &source, notes);
+        let mut config = KubeletConfig::from_tree(&self.merged_files, &source, notes);
         if config.apply_flags(&self.flags, notes) {
             self.sources.extend(self.flags_source.take());
         }
@@ -164,9 +169,9 @@ impl Layers {
 }
 
 /// Returns the paths of the `*.conf` files below a folder, in the order in which the kubelet walks the folder.
-fn list_drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, Unknown> {
+fn list_drop_ins(root: &Root, folder: &str, depth: usize) -> Result<Vec<String>, UnknownCause> {
     let mut files = Vec::new();
-    for name in root.list(folder).map_err(unreadable)? {
+    for name in root.list(folder).map_err(unknown_cause_of_read_error)? {
         let path = format!("{folder}/{name}");
         if root.list(&path).is_ok() {
             if depth > 0 {
@@ -183,6 +188,6 @@ fn relative_path(path: &str) -> String {
     path.trim_start_matches('/').to_owned()
 }
 
-fn unreadable(error: ReadError) -> Unknown {
+fn unknown_cause_of_read_error(error: ReadError) -> UnknownCause {
     (error.reason(), error.to_string())
 }

@@ -20,7 +20,7 @@ pub struct MemoryManagerState {
     pub machine_state: BTreeMap<u32, NodeState>,
     /// Allocations by pod UID and container name.
     #[serde(default, deserialize_with = "null_is_empty")]
-    pub entries: BTreeMap<String, BTreeMap<String, Vec<Block>>>,
+    pub entries: BTreeMap<String, BTreeMap<String, Vec<AllocatedBlock>>>,
 }
 
 /// The kubelet's data about the memory of one NUMA zone.
@@ -62,7 +62,7 @@ pub struct MemoryTable {
 /// Memory of one resource that is allocated to a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Block {
+pub struct AllocatedBlock {
     /// Numbers of the zones on which the memory is allocated.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub numa_affinity: Vec<u32>,
@@ -75,7 +75,7 @@ pub struct Block {
 
 impl MemoryManagerState {
     /// Returns all allocations, each with the UID of its pod.
-    pub fn blocks(&self) -> impl Iterator<Item = (&str, &Block)> {
+    pub fn blocks(&self) -> impl Iterator<Item = (&str, &AllocatedBlock)> {
         self.entries.iter().flat_map(|(pod, containers)| {
             containers.values().flatten().map(move |block| (pod.as_str(), block))
         })
@@ -84,7 +84,7 @@ impl MemoryManagerState {
 
 /// Returns the page size in a resource name such as `hugepages-2Mi`; `None` for `memory`.
 #[must_use]
-pub fn page_size(resource: &str) -> Option<PageSize> {
+pub fn parse_page_size(resource: &str) -> Option<PageSize> {
     resource.strip_prefix("hugepages-")?.parse().ok()
 }
 
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_kubelet_checkpoints() {
+    fn memory_checkpoint_is_parsed() {
         let text = r#"{"policyName":"Static","machineState":{"0":{"numberOfAssignments":1,"memoryMap":{
             "hugepages-2Mi":{"total":67108864,"systemReserved":0,"allocatable":67108864,"reserved":33554432,
             "free":33554432},"memory":{"total":2096684,"systemReserved":0,"allocatable":1,"reserved":0,"free":1}},
@@ -102,8 +102,8 @@ mod tests {
         let state: MemoryManagerState = serde_json::from_str(text).unwrap();
         let (pod, block) = state.blocks().next().unwrap();
         assert_eq!((pod, block.size), ("uid-1", 32 << 20));
-        assert_eq!(page_size(&block.resource), Some(PageSize::MIB_2));
+        assert_eq!(parse_page_size(&block.resource), Some(PageSize::MIB_2));
         assert_eq!(state.machine_state[&0].memory_map["memory"].total, 2_096_684);
-        assert_eq!(page_size("memory"), None);
+        assert_eq!(parse_page_size("memory"), None);
     }
 }

@@ -12,7 +12,7 @@ use crate::processes::{KUBELET_EMBEDDERS, Processes};
 use crate::root::Root;
 
 /// Flags of the kubelet and the configuration fields that they set, for the fields on which Berth gives advice.
-const FLAGS: [(&str, &str); 6] = [
+const FLAGS_AND_FIELDS: [(&str, &str); 6] = [
     ("cpu-manager-policy", "cpuManagerPolicy"),
     ("cpu-manager-policy-options", "cpuManagerPolicyOptions"),
     ("reserved-cpus", "reservedSystemCPUs"),
@@ -33,12 +33,13 @@ pub fn observe(
         notes.warn(format!("/{}", error.path), error.problem.to_string());
         None
     });
-    let process = process::find(root, processes);
-    let embedded = KUBELET_EMBEDDERS.into_iter().find(|name| processes.by_name(name).is_some());
+    let process = process::find_kubelet(root, processes);
+    let embedded =
+        KUBELET_EMBEDDERS.into_iter().find(|name| processes.find_by_name(name).is_some());
     let mut facts = KubeletFacts {
-        is_running: processes.kubelet_runs(),
+        is_running: processes.is_kubelet_running(),
         root_dir: "/var/lib/kubelet".to_owned(),
-        unit: "kubelet.service".to_owned(),
+        systemd_unit: "kubelet.service".to_owned(),
         ..KubeletFacts::default()
     };
     let layers = match (process, embedded) {
@@ -46,22 +47,23 @@ pub fn observe(
             UnknownReason::NotFound,
             format!("{name} embeds the kubelet, whose flags are not visible in /proc"),
         )),
-        (KubeletProcess::One(pid), _) => {
+        (KubeletProcess::Single(pid), _) => {
             facts.pid = Some(pid);
-            facts.unit = process::systemd_unit(root, pid).unwrap_or(facts.unit);
-            let after_boot = start_record::start_time(root, pid);
-            facts.start = boot_id
+            facts.systemd_unit =
+                process::read_systemd_unit(root, pid).unwrap_or(facts.systemd_unit);
+            let after_boot = start_record::process_start_time(root, pid);
+            facts.start_id = boot_id
                 .zip(after_boot)
                 .map(|(boot_id, after_boot)| StartId { boot_id: boot_id.to_owned(), after_boot });
-            layers::arguments(root, pid).and_then(|arguments| {
+            layers::read_arguments(root, pid).and_then(|arguments| {
                 facts.arguments.clone_from(&arguments);
-                layers::from_arguments(root, &arguments, format!("/proc/{pid}/cmdline"))
+                layers::read_from_arguments(root, &arguments, format!("/proc/{pid}/cmdline"))
             })
         }
-        (KubeletProcess::Several(pids), _) => Err((
+        (KubeletProcess::Multiple(pids), _) => Err((
             UnknownReason::Malformed,
             format!(
-                "processes {} are all named kubelet; it is unknown which is the kubelet of the host",
+                "processes {} are all named kubelet; it is unknown which is the host's kubelet",
                 pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
             ),
         )),
@@ -69,11 +71,15 @@ pub fn observe(
             let last_arguments = record.as_ref().map(|record| record.arguments.clone());
             facts.arguments = last_arguments.unwrap_or_default();
             let recorded_layers = record.is_some().then(|| {
-                layers::from_arguments(root, &facts.arguments, format!("/{KUBELET_RECORD_FILE}"))
+                layers::read_from_arguments(
+                    root,
+                    &facts.arguments,
+                    format!("/{KUBELET_RECORD_FILE}"),
+                )
             });
             match recorded_layers {
                 Some(Ok(layers)) => Ok(layers),
-                _ => layers::from_default_files(root, processes.visible),
+                _ => layers::read_from_default_files(root, processes.are_visible),
             }
         }
     };
@@ -85,7 +91,7 @@ pub fn observe(
             if let Some(folder) = layers.flags.last_value("root-dir") {
                 folder.trim_end_matches('/').clone_into(&mut facts.root_dir);
             }
-            facts.set_by_flags = FLAGS
+            facts.fields_set_by_flags = FLAGS_AND_FIELDS
                 .into_iter()
                 .filter(|(flag, _)| layers.flags.last_value(flag).is_some())
                 .map(|(_, field)| field)
@@ -95,13 +101,13 @@ pub fn observe(
                 let file = |name: &str| {
                     root.read(&format!("{folder}/{name}")).ok().map(|text| text + "\n")
                 };
-                facts.drop_in = file(drop_in::ACTIVE_FILE_NAME);
+                facts.active_drop_in = file(drop_in::ACTIVE_FILE_NAME);
                 facts.staged_drop_in = file(drop_in::STAGED_FILE_NAME);
                 facts.config_dir = Some(folder.to_owned());
             }
             facts.node_name = layers.flags.last_value("hostname-override").map(str::to_owned);
-            let config = layers.configuration(notes);
-            for (field, message) in &config.invalid {
+            let config = layers.merged_config(notes);
+            for (field, message) in &config.invalid_fields {
                 notes.add_unknown(
                     format!("capabilities.kubelet.{field}"),
                     UnknownReason::Malformed,
@@ -115,17 +121,16 @@ pub fn observe(
             if reason == UnknownReason::Malformed {
                 notes.warn("kubelet", message.clone());
             }
-            facts.config_fault = Some((reason, message));
+            facts.config_error = Some((reason, message));
         }
     }
-    facts.running_config = running_config(root, &facts, record, &read_paths);
-    match (&facts.config_fault, &facts.running_config) {
+    facts.running_config = determine_running_config(root, &facts, record, &read_paths);
+    match (&facts.config_error, &facts.running_config) {
         (_, RunningConfig::Known(_)) | (None, RunningConfig::NotRunning) => {}
         (Some((reason, message)), _) => notes.add_unknown("capabilities.kubelet", *reason, message),
         (None, RunningConfig::Unknown(cause)) => {
-            let message = format!(
-                "the configuration that the kubelet was started with is unknown: {cause}"
-            );
+            let message =
+                format!("the configuration that the kubelet was started with is unknown: {cause}");
             notes.add_unknown("capabilities.kubelet", UnknownReason::DependsOnUnknown, message);
         }
     }
@@ -137,7 +142,7 @@ pub fn observe(
 /// Returns the configuration with which the running kubelet was started: the recorded configuration, if the record is
 /// about this start. Otherwise returns the configuration in the files, if none of the files has changed since the
 /// start.
-fn running_config(
+fn determine_running_config(
     root: &Root,
     facts: &KubeletFacts,
     record: Option<StartRecord>,
@@ -146,7 +151,7 @@ fn running_config(
     if !facts.is_running {
         return RunningConfig::NotRunning;
     }
-    let Some(start) = &facts.start else {
+    let Some(start) = &facts.start_id else {
         return RunningConfig::Unknown("the start time of the kubelet is unknown".to_owned());
     };
     let is_same_start =
@@ -155,10 +160,10 @@ fn running_config(
         return RunningConfig::Known(Box::new(record.configuration));
     }
     let Some(config) = &facts.config else {
-        let message = facts.config_fault.as_ref().map(|(_, message)| message.clone());
+        let message = facts.config_error.as_ref().map(|(_, message)| message.clone());
         return RunningConfig::Unknown(message.unwrap_or_default());
     };
-    match start_record::changed_after_start(root, read_paths, start.after_boot) {
+    match start_record::find_change_after_start(root, read_paths, start.after_boot) {
         Some(reason) => RunningConfig::Unknown(reason),
         None => RunningConfig::Known(Box::new(config.clone())),
     }
@@ -186,7 +191,7 @@ fn read_checkpoint<T: serde::de::DeserializeOwned>(
                 notes.warn(format!("/{path}"), message.trim_start_matches(&format!("/{path}: ")));
             }
             notes.add_unknown("allocations", reason, message.clone());
-            facts.state_faults.insert(name, (reason, message));
+            facts.checkpoint_errors.insert(name, (reason, message));
             None
         }
     }

@@ -17,7 +17,7 @@ pub use v1::{
 };
 
 /// Path of the API's socket.
-pub const SOCKET: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
+pub const SOCKET_PATH: &str = "var/lib/kubelet/pod-resources/kubelet.sock";
 
 /// Reason why the list of the kubelet's allocations is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum PodResourcesError {
     Timeout(u64),
     /// The call failed.
     #[error("{0}")]
-    Call(String),
+    CallFailed(String),
 }
 
 /// The pods and devices in the kubelet's answers.
@@ -38,12 +38,12 @@ pub struct PodResourcesList {
     /// CPUs that can be allocated exclusively; `None` from kubelets before 1.23.
     pub allocatable_cpus: Option<CpuSet>,
     /// Healthy devices; `None` from kubelets before 1.23.
-    pub devices: Option<Devices>,
+    pub devices: Option<DeviceCounts>,
 }
 
 /// Healthy devices of device plugins, allocated or not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Devices {
+pub struct DeviceCounts {
     /// Number of devices by resource and zone; the zone of devices without a zone is `None`.
     pub by_zone: BTreeMap<(String, Option<u32>), u32>,
     /// Names of the resources that have a device with several zones. These resources are not in `by_zone`, because
@@ -51,14 +51,14 @@ pub struct Devices {
     pub multi_zone_resources: BTreeSet<String>,
 }
 
-impl Devices {
+impl DeviceCounts {
     /// Counts the devices in the kubelet's list. Depending on its version, the kubelet writes one entry for each
     /// device, or combines several devices in one entry.
     #[must_use]
-    pub fn count(listed: &[ContainerDevices]) -> Self {
+    pub fn count_devices(listed: &[ContainerDevices]) -> Self {
         let mut devices = Self::default();
         for entry in listed {
-            match zones(entry).as_slice() {
+            match device_zones(entry).as_slice() {
                 [_, _, ..] => {
                     devices.multi_zone_resources.insert(entry.resource_name.clone());
                 }
@@ -80,7 +80,7 @@ impl Devices {
 /// Returns the numbers of the devices' zones in ascending order; empty if the device plugin reports no zones. A
 /// plugin may send -1 for a device without a zone.
 #[must_use]
-pub fn zones(devices: &ContainerDevices) -> Vec<u32> {
+pub fn device_zones(devices: &ContainerDevices) -> Vec<u32> {
     let nodes = devices.topology.iter().flat_map(|topology| &topology.nodes);
     let zones: BTreeSet<u32> = nodes.filter_map(|node| u32::try_from(node.id).ok()).collect();
     zones.into_iter().collect()
@@ -88,6 +88,6 @@ pub fn zones(devices: &ContainerDevices) -> Vec<u32> {
 
 /// Converts CPU numbers to a set; returns `None` if a number is not a valid CPU number.
 #[must_use]
-pub fn cpus(ids: &[i64]) -> Option<CpuSet> {
+pub fn to_cpu_set(ids: &[i64]) -> Option<CpuSet> {
     ids.iter().map(|id| u32::try_from(*id).ok()).collect()
 }

@@ -4,7 +4,7 @@
 //! trusted just because its name is `kubelet`. Processes of other users, of containers with a separate PID namespace,
 //! and of pods (`hostPID`) are ignored.
 
-use crate::processes::{KUBELET, Processes};
+use crate::processes::{KUBELET_PROCESS_NAME, Processes};
 use crate::root::Root;
 
 /// Result of the search for the kubelet.
@@ -13,18 +13,18 @@ pub(super) enum KubeletProcess {
     /// No kubelet runs as a separate process.
     None,
     /// Id of the process of the host's kubelet.
-    One(u32),
+    Single(u32),
     /// Ids of several processes that may be the host's kubelet.
-    Several(Vec<u32>),
+    Multiple(Vec<u32>),
 }
 
 /// Searches for the process of the host's kubelet. If there are several candidates, the only candidate that runs in a
 /// systemd service is selected.
-pub(super) fn find(root: &Root, processes: &Processes) -> KubeletProcess {
-    let kubelets = processes.found.iter().filter(|process| process.name == KUBELET);
+pub(super) fn find_kubelet(root: &Root, processes: &Processes) -> KubeletProcess {
+    let kubelets = processes.entries.iter().filter(|process| process.name == KUBELET_PROCESS_NAME);
     let mut pids: Vec<u32> = kubelets.map(|process| process.pid).collect();
     if pids.len() > 1 {
-        let in_service = pids.iter().copied().filter(|pid| systemd_unit(root, *pid).is_some());
+        let in_service = pids.iter().copied().filter(|pid| read_systemd_unit(root, *pid).is_some());
         let in_service: Vec<u32> = in_service.collect();
         if in_service.len() == 1 {
             pids = in_service;
@@ -32,13 +32,13 @@ pub(super) fn find(root: &Root, processes: &Processes) -> KubeletProcess {
     }
     match pids.as_slice() {
         [] => KubeletProcess::None,
-        [pid] => KubeletProcess::One(*pid),
-        _ => KubeletProcess::Several(pids),
+        [pid] => KubeletProcess::Single(*pid),
+        _ => KubeletProcess::Multiple(pids),
     }
 }
 
 /// Returns the systemd unit of a process: the last component of its control group's path that is the name of a service.
-pub(super) fn systemd_unit(root: &Root, pid: u32) -> Option<String> {
+pub(super) fn read_systemd_unit(root: &Root, pid: u32) -> Option<String> {
     let groups = root.read(&format!("proc/{pid}/cgroup")).ok()?;
     let service =
         |line: &str| line.rsplit('/').find(|part| part.ends_with(".service")).map(str::to_owned);

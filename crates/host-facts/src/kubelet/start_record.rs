@@ -62,7 +62,9 @@ impl StartRecord {
         };
         serde_json::from_str(&text).map(Some).map_err(|error| ReadError {
             path: FILE.to_owned(),
-            problem: ReadProblem::Malformed(format!("the file is not a record of a kubelet: {error}")),
+            problem: ReadProblem::Malformed(format!(
+                "the file is not a record of a kubelet: {error}"
+            )),
         })
     }
 
@@ -76,7 +78,7 @@ impl StartRecord {
 /// Returns the time from the boot to the start of a process, in hundredths of a second. Field 22 of `stat` is in
 /// units of `USER_HZ`, which is 100 on every Linux on which a kubelet runs. An earlier field of `stat`, the process
 /// name, may contain any characters, even `)`.
-pub(super) fn start_time(root: &Root, pid: u32) -> Option<u64> {
+pub(super) fn process_start_time(root: &Root, pid: u32) -> Option<u64> {
     let text = root.read(&format!("proc/{pid}/stat")).ok()?;
     let (_, after_name) = text.rsplit_once(')')?;
     after_name.split_whitespace().nth(19)?.parse().ok()
@@ -88,12 +90,12 @@ pub(super) fn start_time(root: &Root, pid: u32) -> Option<u64> {
 /// The times are accurate to some hundredths of a second. This is sufficient, because a process has not read any file
 /// yet within this time after its start. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated
 /// to seconds, and kubeadm starts the kubelet in the same second in which it writes the file.
-pub(super) fn changed_after_start(
+pub(super) fn find_change_after_start(
     root: &Root,
     files: &[String],
     after_boot: u64,
 ) -> Option<String> {
-    let Some(boot_time) = boot_time(root) else {
+    let Some(boot_time) = read_boot_time(root) else {
         return Some("the boot time of the host is unknown".to_owned());
     };
     let started = boot_time + Duration::from_millis(after_boot.saturating_mul(10));
@@ -103,7 +105,7 @@ pub(super) fn changed_after_start(
 }
 
 /// Returns the time of the host's boot, as the duration since 1970.
-fn boot_time(root: &Root) -> Option<Duration> {
+fn read_boot_time(root: &Root) -> Option<Duration> {
     if !root.is_live() {
         let text = root.read("proc/stat").ok()?;
         let time = text.lines().find_map(|line| line.strip_prefix("btime "))?;
@@ -120,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_outlives_the_agent() {
+    fn start_record_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["var", "var/lib", "var/lib/berth"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();

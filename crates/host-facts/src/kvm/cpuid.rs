@@ -5,7 +5,7 @@ use berth_api::infra_node::Hypervisor;
 /// Returns true if CPUID reports VMX (leaf 1, ECX bit 5) or SVM (leaf 0x8000_0001, ECX bit 2).
 #[cfg(target_arch = "x86_64")]
 #[must_use]
-pub fn virtualization() -> Option<bool> {
+pub fn supports_virtualization() -> Option<bool> {
     use std::arch::x86_64::__cpuid;
     let vmx = __cpuid(1).ecx & 1 << 5 != 0;
     let svm = __cpuid(0x8000_0000).eax > 0x8000_0000 && __cpuid(0x8000_0001).ecx & 1 << 2 != 0;
@@ -15,7 +15,7 @@ pub fn virtualization() -> Option<bool> {
 /// Returns the hypervisor whose signature is in leaf 0x4000_0000; `None` if CPUID reports no hypervisor.
 #[cfg(target_arch = "x86_64")]
 #[must_use]
-pub fn hypervisor() -> Option<Hypervisor> {
+pub fn detect_hypervisor() -> Option<Hypervisor> {
     use std::arch::x86_64::__cpuid;
     if __cpuid(1).ecx & 1 << 31 == 0 {
         return None;
@@ -37,13 +37,13 @@ pub fn hypervisor() -> Option<Hypervisor> {
 /// Returns `None`, because only x86 has CPUID.
 #[cfg(not(target_arch = "x86_64"))]
 #[must_use]
-pub const fn virtualization() -> Option<bool> {
+pub const fn supports_virtualization() -> Option<bool> {
     None
 }
 
 /// Returns `None`, because only x86 has CPUID.
 #[cfg(not(target_arch = "x86_64"))]
 #[must_use]
-pub const fn hypervisor() -> Option<Hypervisor> {
+pub const fn detect_hypervisor() -> Option<Hypervisor> {
     None
 }

@@ -9,22 +9,22 @@ use nix::errno::Errno;
 
 /// Result of opening `/dev/kvm` for reading and writing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Device {
+pub enum KvmDevice {
     /// The device was opened.
-    Opened(Probe),
+    Opened(ProbeResult),
     /// The device node does not exist, or the kernel has no device for it.
     Absent,
     /// EACCES: file permissions forbid opening the device.
     NoPermission,
     /// EPERM: a device cgroup forbids opening the device, as in a container without the device.
-    Forbidden,
+    DeniedByCgroup,
     /// Opening failed with another errno.
     OpenFailed(String),
 }
 
 /// Version and limits that the opened device reports, and the result of the test.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Probe {
+pub struct ProbeResult {
     /// Version of the API (`KVM_GET_API_VERSION`).
     pub api_version: Option<u32>,
     /// Maximum number of virtual CPUs of a VM (`KVM_CAP_MAX_VCPUS`).
@@ -42,27 +42,27 @@ pub struct Probe {
 /// Version of the API (`KVM_GET_API_VERSION`) in all released kernels.
 const API_VERSION: i32 = 12;
 /// Maximum number of attempts to create a VM. KVM_CREATE_VM fails with EINTR if a signal arrives; QEMU also retries.
-const MAX_TRIES: usize = 10;
+const MAX_CREATE_ATTEMPTS: usize = 10;
 
 /// Opens `/dev/kvm`, reads its limits, creates a VM and closes the VM.
 #[must_use]
-pub fn probe() -> Device {
+pub fn probe_device() -> KvmDevice {
     let path = CString::from(c"/dev/kvm");
     let kvm = match Kvm::new_with_path(&path) {
         Ok(kvm) => kvm,
         Err(error) => {
             return match Errno::from_raw(error.errno()) {
-                Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => Device::Absent,
-                Errno::EACCES => Device::NoPermission,
-                Errno::EPERM => Device::Forbidden,
-                errno => Device::OpenFailed(errno.desc().to_owned()),
+                Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => KvmDevice::Absent,
+                Errno::EACCES => KvmDevice::NoPermission,
+                Errno::EPERM => KvmDevice::DeniedByCgroup,
+                errno => KvmDevice::OpenFailed(errno.desc().to_owned()),
             };
         }
     };
     let version = kvm.get_api_version();
     // The kernel returns 0 for a capability that it does not know.
     let limit = |cap| u32::try_from(kvm.check_extension_int(cap)).ok().filter(|n| *n > 0);
-    Device::Opened(Probe {
+    KvmDevice::Opened(ProbeResult {
         api_version: u32::try_from(version).ok(),
         max_vcpus: limit(Cap::MaxVcpus),
         recommended_vcpus: limit(Cap::NrVcpus),
@@ -78,7 +78,7 @@ pub fn probe() -> Device {
 
 fn create_test_vm(kvm: &Kvm) -> Option<String> {
     let mut errno = Errno::EINTR;
-    for _ in 0..MAX_TRIES {
+    for _ in 0..MAX_CREATE_ATTEMPTS {
         match kvm.create_vm() {
             Ok(_) => return None,
             Err(error) => errno = Errno::from_raw(error.errno()),

@@ -6,5 +6,5 @@ pub mod evidence;
 pub mod observe;
 mod state;
 
-pub use evidence::Evidence;
+pub use evidence::KvmEvidence;
 pub use state::is_ready;

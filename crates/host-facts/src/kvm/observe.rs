@@ -2,18 +2,18 @@
 
 use berth_api::infra_node::{Confidential, Kvm, UnknownReason};
 
-use super::device::{self, Device};
-use super::evidence::Evidence;
+use super::device::{self, KvmDevice};
+use super::evidence::KvmEvidence;
 use super::{cpuid, state};
 use crate::cpuinfo::CpuInfo;
 use crate::kernel_files::read_bool;
 use crate::notes::Notes;
 use crate::root::Root;
 
-const MODULES: &str = "sys/module";
+const MODULE_FOLDER: &str = "sys/module";
 
 /// Reads CPU flags and module parameters. On a running machine, also opens `/dev/kvm`.
-pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (Evidence, Kvm) {
+pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (KvmEvidence, Kvm) {
     let evidence = read_evidence(root, cpuinfo);
     let mut kvm = match state::determine_state(&evidence) {
         Ok(state) => Kvm { state: Some(state), ..Kvm::default() },
@@ -24,14 +24,15 @@ pub fn observe(root: &Root, cpuinfo: &CpuInfo, notes: &mut Notes) -> (Evidence, 
     };
     read_limits(&evidence, &mut kvm, notes);
     read_parameters(root, &evidence, &mut kvm, notes);
-    kvm.confidential = confidential_kinds(root, &evidence, notes);
+    kvm.confidential = read_confidential_kinds(root, &evidence, notes);
     read_helper_devices(root, &mut kvm, notes);
     (evidence, kvm)
 }
 
-fn read_evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
+fn read_evidence(root: &Root, cpuinfo: &CpuInfo) -> KvmEvidence {
     let x86 = cpuinfo.is_x86();
-    let cpu_flag = (x86 && cpuinfo.has_flags).then(|| cpuinfo.has("vmx") || cpuinfo.has("svm"));
+    let cpu_flag =
+        (x86 && cpuinfo.has_flags).then(|| cpuinfo.has_flag("vmx") || cpuinfo.has_flag("svm"));
     let module = match cpuinfo.vendor.as_deref() {
         Some("AuthenticAMD" | "HygonGenuine") => Some("kvm_amd"),
         _ if x86 => Some("kvm_intel"),
@@ -40,30 +41,33 @@ fn read_evidence(root: &Root, cpuinfo: &CpuInfo) -> Evidence {
     // A module that is being loaded already has a folder, but has not checked the CPU yet; its file `initstate` shows
     // this. A built-in module does not have this file.
     let is_loaded = |module| {
-        let state = root.read(&format!("{MODULES}/{module}/initstate"));
-        root.exists(&format!("{MODULES}/{module}")) && state.map_or(true, |state| state == "live")
+        let state = root.read(&format!("{MODULE_FOLDER}/{module}/initstate"));
+        root.exists(&format!("{MODULE_FOLDER}/{module}"))
+            && state.map_or(true, |state| state == "live")
     };
     let live = root.is_live();
     let device_registered = root.exists("sys/devices/virtual/misc/kvm");
-    let probe = || match device::probe() {
+    let probe = || match device::probe_device() {
         // The host has the device, but the agent's container does not.
-        Device::Absent if device_registered && root.is_from_container() => Device::Forbidden,
+        KvmDevice::Absent if device_registered && root.is_from_container() => {
+            KvmDevice::DeniedByCgroup
+        }
         found => found,
     };
-    Evidence {
+    KvmEvidence {
         device: live.then(probe),
-        cpu_flag,
-        cpuid: live.then(cpuid::virtualization).flatten(),
+        has_cpu_flag: cpu_flag,
+        has_cpuid_virtualization: live.then(cpuid::supports_virtualization).flatten(),
         is_locked_by_firmware: live.then(|| device::is_locked_by_firmware(module)).flatten(),
         module,
-        module_loaded: root.exists(MODULES).then(|| module.is_some_and(is_loaded)),
-        device_registered,
+        is_module_loaded: root.exists(MODULE_FOLDER).then(|| module.is_some_and(is_loaded)),
+        is_device_registered: device_registered,
     }
 }
 
-fn read_limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
+fn read_limits(evidence: &KvmEvidence, kvm: &mut Kvm, notes: &mut Notes) {
     match &evidence.device {
-        Some(Device::Opened(probe)) => {
+        Some(KvmDevice::Opened(probe)) => {
             kvm.api_version = probe.api_version;
             kvm.max_vcpus = probe.max_vcpus;
             kvm.recommended_vcpus = probe.recommended_vcpus;
@@ -76,12 +80,14 @@ fn read_limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
                     UnknownReason::CapturedTree,
                     "KVM can be tested only on a running host".to_owned(),
                 ),
-                Some(Device::Forbidden) => {
-                    (UnknownReason::DeviceCgroup, "the device cgroup forbids access to /dev/kvm".to_owned())
-                }
-                Some(Device::NoPermission) => {
-                    (UnknownReason::NoPermission, "this user has no permission to open /dev/kvm".to_owned())
-                }
+                Some(KvmDevice::DeniedByCgroup) => (
+                    UnknownReason::DeviceCgroup,
+                    "the device cgroup forbids access to /dev/kvm".to_owned(),
+                ),
+                Some(KvmDevice::NoPermission) => (
+                    UnknownReason::NoPermission,
+                    "this user has no permission to open /dev/kvm".to_owned(),
+                ),
                 _ => (UnknownReason::NotFound, "/dev/kvm cannot be opened".to_owned()),
             };
             for field in ["apiVersion", "maxVCPUs"] {
@@ -92,12 +98,12 @@ fn read_limits(evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
 }
 
 /// Reads the parameters of the CPU vendor's module. They exist only while the module is loaded.
-fn read_parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut Notes) {
-    let loaded = evidence.module.filter(|_| evidence.module_loaded == Some(true));
+fn read_parameters(root: &Root, evidence: &KvmEvidence, kvm: &mut Kvm, notes: &mut Notes) {
+    let loaded = evidence.module.filter(|_| evidence.is_module_loaded == Some(true));
     let parameter = |names: [&str; 2]| {
         let module = loaded?;
         let name = if module == "kvm_amd" { names[1] } else { names[0] };
-        read_bool(root, &format!("{MODULES}/{module}/parameters/{name}"))
+        read_bool(root, &format!("{MODULE_FOLDER}/{module}/parameters/{name}"))
     };
     kvm.nested = parameter(["nested", "nested"]);
     kvm.second_level_translation = parameter(["ept", "npt"]);
@@ -110,7 +116,9 @@ fn read_parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut 
     for (field, value) in parameters {
         if value.is_none() {
             let message = match loaded {
-                Some(module) => format!("/{MODULES}/{module}/parameters does not contain the parameter"),
+                Some(module) => {
+                    format!("/{MODULE_FOLDER}/{module}/parameters does not contain the parameter")
+                }
                 None => "no KVM module of this CPU's vendor is loaded".to_owned(),
             };
             notes.add_unknown(
@@ -125,18 +133,18 @@ fn read_parameters(root: &Root, evidence: &Evidence, kvm: &mut Kvm, notes: &mut 
 /// Returns the kinds of confidential VMs that the host supports. For SEV, the module's parameter is not sufficient:
 /// it is `Y` even if the firmware then refuses, so the device of the security processor is also required. For TDX,
 /// the module sets the parameter only after its initialisation succeeded.
-fn confidential_kinds(
+fn read_confidential_kinds(
     root: &Root,
-    evidence: &Evidence,
+    evidence: &KvmEvidence,
     notes: &mut Notes,
 ) -> Option<Vec<Confidential>> {
-    let is_on = |path: &str| read_bool(root, &format!("{MODULES}/{path}")) == Some(true);
+    let is_on = |path: &str| read_bool(root, &format!("{MODULE_FOLDER}/{path}")) == Some(true);
     let mut kinds = Vec::new();
     let note_unknown = |notes: &mut Notes, reason, message: &str| {
         notes.add_unknown("capabilities.kvm.confidential", reason, message);
         None
     };
-    if evidence.module_loaded != Some(true) {
+    if evidence.is_module_loaded != Some(true) {
         let message = "no KVM module of this CPU's vendor is loaded";
         return note_unknown(notes, UnknownReason::NotFound, message);
     }

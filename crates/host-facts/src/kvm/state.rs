@@ -2,41 +2,44 @@
 
 use berth_api::infra_node::{KvmState, UnknownReason};
 
-use super::device::Device;
-use super::evidence::Evidence;
+use super::device::KvmDevice;
+use super::evidence::KvmEvidence;
 
 /// Returns the state of KVM, or the reason why it is unknown.
-pub(super) fn determine_state(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
+pub(super) fn determine_state(evidence: &KvmEvidence) -> Result<KvmState, (UnknownReason, String)> {
     match &evidence.device {
-        Some(Device::Opened(probe)) if probe.test_failure.is_none() => Ok(KvmState::Ready),
-        Some(Device::Opened(_)) => Ok(KvmState::SmokeTestFailed),
-        Some(Device::NoPermission) => Ok(KvmState::NoPermission),
-        Some(Device::Forbidden) => Err((
+        Some(KvmDevice::Opened(probe)) if probe.test_failure.is_none() => Ok(KvmState::Ready),
+        Some(KvmDevice::Opened(_)) => Ok(KvmState::SmokeTestFailed),
+        Some(KvmDevice::NoPermission) => Ok(KvmState::NoPermission),
+        Some(KvmDevice::DeniedByCgroup) => Err((
             UnknownReason::DeviceCgroup,
-            "opening /dev/kvm failed with EPERM: the container's device cgroup forbids it".to_owned(),
+            "opening /dev/kvm failed with EPERM: the container's device cgroup forbids it"
+                .to_owned(),
         )),
-        Some(Device::OpenFailed(error)) => {
+        Some(KvmDevice::OpenFailed(error)) => {
             Err((UnknownReason::Unreadable, format!("opening /dev/kvm failed: {error}")))
         }
-        Some(Device::Absent) | None => state_without_device(evidence),
+        Some(KvmDevice::Absent) | None => state_without_device(evidence),
     }
 }
 
 /// Determines the state of a host without KVM's device. The cause is the processor, the firmware or the module. Kernels
 /// since 5.6 (Intel) and 6.6 (AMD) hide the CPU flag if the firmware has disabled virtualisation. Therefore a missing
 /// flag does not show whether the CPU lacks virtualisation or the firmware has disabled it. CPUID shows this.
-fn state_without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason, String)> {
+fn state_without_device(evidence: &KvmEvidence) -> Result<KvmState, (UnknownReason, String)> {
     let captured_tree = |message: &str| Err((UnknownReason::CapturedTree, message.to_owned()));
     // A device that the kernel has registered exists, even without CPU flags (paravirtual KVM needs no flags).
-    if evidence.device_registered {
+    if evidence.is_device_registered {
         if evidence.device.is_none() {
-            return captured_tree("the kernel has registered KVM, but a test VM can be created only on a running host");
+            return captured_tree(
+                "KVM is registered, but a test VM can be created only on a running host",
+            );
         }
         let message =
             "the kernel has registered KVM, but /dev/kvm is not visible in this mount namespace";
         return Err((UnknownReason::NotFound, message.to_owned()));
     }
-    match (evidence.cpu_flag, evidence.cpuid) {
+    match (evidence.has_cpu_flag, evidence.has_cpuid_virtualization) {
         (Some(false), Some(true)) => return Ok(KvmState::DisabledInFirmware),
         (Some(false), _) => return Ok(KvmState::NoCpuSupport),
         (None, _) if evidence.device.is_none() => {
@@ -45,7 +48,8 @@ fn state_without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason,
             );
         }
         (None, _) => {
-            let message = "/dev/kvm does not exist, and the cause is unknown: /proc/cpuinfo has no x86 flags";
+            let message =
+                "/dev/kvm does not exist, and the cause is unknown: /proc/cpuinfo has no x86 flags";
             return Err((UnknownReason::NotFound, message.to_owned()));
         }
         (Some(true), _) => {}
@@ -53,13 +57,14 @@ fn state_without_device(evidence: &Evidence) -> Result<KvmState, (UnknownReason,
     if evidence.is_locked_by_firmware == Some(true) {
         return Ok(KvmState::DisabledInFirmware);
     }
-    match (evidence.module_loaded, evidence.device.is_some()) {
+    match (evidence.is_module_loaded, evidence.device.is_some()) {
         (Some(false), _) => Ok(KvmState::ModuleNotLoaded),
         // The module is loaded or built in, but has registered no device, because its own check of the firmware
         // failed.
         (Some(true), true) => Ok(KvmState::DisabledInFirmware),
         (None, true) => {
-            let message = "/dev/kvm does not exist, and the cause is unknown: /sys/module could not be read";
+            let message =
+                "/dev/kvm does not exist, and the cause is unknown: /sys/module could not be read";
             Err((UnknownReason::NotFound, message.to_owned()))
         }
         (_, false) => captured_tree(
@@ -76,53 +81,61 @@ pub const fn is_ready(state: Option<KvmState>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::device::Probe;
+    use super::super::device::ProbeResult;
     use super::*;
 
     /// Returns the evidence of a running host that has the CPU flag, and on which the loaded module has registered
     /// its device.
-    fn working_evidence(device: Option<Device>) -> Evidence {
-        Evidence {
+    fn working_evidence(device: Option<KvmDevice>) -> KvmEvidence {
+        KvmEvidence {
             device,
-            cpu_flag: Some(true),
-            cpuid: Some(true),
+            has_cpu_flag: Some(true),
+            has_cpuid_virtualization: Some(true),
             is_locked_by_firmware: None,
             module: Some("kvm_intel"),
-            module_loaded: Some(true),
-            device_registered: true,
+            is_module_loaded: Some(true),
+            is_device_registered: true,
         }
     }
 
     #[test]
-    fn every_state_has_its_evidence() {
+    fn state_is_determined_from_evidence() {
         let opened = |failure: Option<&str>| {
-            Some(Device::Opened(Probe {
+            Some(KvmDevice::Opened(ProbeResult {
                 test_failure: failure.map(str::to_owned),
-                ..Probe::default()
+                ..ProbeResult::default()
             }))
         };
-        let absent = || working_evidence(Some(Device::Absent));
+        let absent = || working_evidence(Some(KvmDevice::Absent));
         let cases = [
             ("device opened and VM created", working_evidence(opened(None)), Ok(KvmState::Ready)),
             ("API 11", working_evidence(opened(Some("API 11"))), Ok(KvmState::SmokeTestFailed)),
-            ("EACCES", working_evidence(Some(Device::NoPermission)), Ok(KvmState::NoPermission)),
-            ("EPERM", working_evidence(Some(Device::Forbidden)), Err(UnknownReason::DeviceCgroup)),
+            ("EACCES", working_evidence(Some(KvmDevice::NoPermission)), Ok(KvmState::NoPermission)),
+            (
+                "EPERM",
+                working_evidence(Some(KvmDevice::DeniedByCgroup)),
+                Err(UnknownReason::DeviceCgroup),
+            ),
             (
                 "EMFILE",
-                working_evidence(Some(Device::OpenFailed("x".into()))),
+                working_evidence(Some(KvmDevice::OpenFailed("x".into()))),
                 Err(UnknownReason::Unreadable),
             ),
             ("no node in a container", absent(), Err(UnknownReason::NotFound)),
             (
                 "flag, module absent",
-                Evidence { module_loaded: Some(false), device_registered: false, ..absent() },
+                KvmEvidence {
+                    is_module_loaded: Some(false),
+                    is_device_registered: false,
+                    ..absent()
+                },
                 Ok(KvmState::ModuleNotLoaded),
             ),
             (
                 "flag, module absent, locked by the firmware",
-                Evidence {
-                    module_loaded: Some(false),
-                    device_registered: false,
+                KvmEvidence {
+                    is_module_loaded: Some(false),
+                    is_device_registered: false,
                     is_locked_by_firmware: Some(true),
                     ..absent()
                 },
@@ -130,59 +143,67 @@ mod tests {
             ),
             (
                 "built in, no device registered",
-                Evidence { device_registered: false, ..absent() },
+                KvmEvidence { is_device_registered: false, ..absent() },
                 Ok(KvmState::DisabledInFirmware),
             ),
             (
                 "no flag, device registered: paravirtual KVM",
-                Evidence { cpu_flag: Some(false), cpuid: Some(false), ..absent() },
+                KvmEvidence {
+                    has_cpu_flag: Some(false),
+                    has_cpuid_virtualization: Some(false),
+                    ..absent()
+                },
                 Err(UnknownReason::NotFound),
             ),
             (
                 "the kernel hid the flag",
-                Evidence { cpu_flag: Some(false), device_registered: false, ..absent() },
+                KvmEvidence { has_cpu_flag: Some(false), is_device_registered: false, ..absent() },
                 Ok(KvmState::DisabledInFirmware),
             ),
             (
                 "no flag, CPUID agrees",
-                Evidence {
-                    cpu_flag: Some(false),
-                    cpuid: Some(false),
-                    device_registered: false,
+                KvmEvidence {
+                    has_cpu_flag: Some(false),
+                    has_cpuid_virtualization: Some(false),
+                    is_device_registered: false,
                     ..absent()
                 },
                 Ok(KvmState::NoCpuSupport),
             ),
             (
                 "captured, no flag",
-                Evidence {
-                    cpu_flag: Some(false),
-                    cpuid: None,
-                    device_registered: false,
+                KvmEvidence {
+                    has_cpu_flag: Some(false),
+                    has_cpuid_virtualization: None,
+                    is_device_registered: false,
                     ..working_evidence(None)
                 },
                 Ok(KvmState::NoCpuSupport),
             ),
-            ("captured, flag, module and device", working_evidence(None), Err(UnknownReason::CapturedTree)),
+            (
+                "captured, flag, module and device",
+                working_evidence(None),
+                Err(UnknownReason::CapturedTree),
+            ),
             (
                 "captured, module not loaded",
-                Evidence {
-                    module_loaded: Some(false),
-                    device_registered: false,
+                KvmEvidence {
+                    is_module_loaded: Some(false),
+                    is_device_registered: false,
                     ..working_evidence(None)
                 },
                 Ok(KvmState::ModuleNotLoaded),
             ),
             (
                 "captured, no /sys/module",
-                Evidence {
-                    module_loaded: None,
-                    device_registered: false,
+                KvmEvidence {
+                    is_module_loaded: None,
+                    is_device_registered: false,
                     ..working_evidence(None)
                 },
                 Err(UnknownReason::CapturedTree),
             ),
-            ("captured, no evidence", Evidence::default(), Err(UnknownReason::CapturedTree)),
+            ("captured, no evidence", KvmEvidence::default(), Err(UnknownReason::CapturedTree)),
         ];
         for (case, evidence, expected) in cases {
             assert_eq!(

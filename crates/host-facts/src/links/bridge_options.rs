@@ -11,11 +11,11 @@ pub struct BridgeOptions {
     /// VLAN to which a new port is added untagged; 0 means no VLAN.
     pub default_pvid: Option<u16>,
     /// True if the spanning tree protocol is on.
-    pub stp: Option<bool>,
+    pub is_stp_enabled: Option<bool>,
     /// Time after which a new port forwards frames, in hundredths of a second.
     pub forward_delay: Option<u32>,
     /// True if IGMP and MLD snooping are on.
-    pub mcast_snooping: Option<bool>,
+    pub is_mcast_snooping_enabled: Option<bool>,
 }
 
 /// The VLANs of a bridge port.
@@ -31,13 +31,13 @@ pub struct PortVlans {
 
 /// Properties of a VXLAN tunnel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tunnel {
+pub struct VxlanTunnel {
     /// VXLAN network identifier.
     pub vni: Option<u32>,
     /// UDP port of the tunnel.
     pub port: Option<u16>,
     /// IP address of this host's end of the tunnel.
-    pub local: Option<IpAddr>,
+    pub local_address: Option<IpAddr>,
     /// Flood list: the addresses to which BUM traffic is sent (the entries of `bridge fdb` with address 0).
     pub peers: BTreeSet<IpAddr>,
 }
@@ -48,7 +48,7 @@ pub struct IpOptions {
     /// True if the kernel generates IPv6 addresses for the link (`addrgenmode` other than `none`).
     pub generates_ipv6_addresses: Option<bool>,
     /// True if IPv6 is disabled on the link (`disable_ipv6`).
-    pub ipv6_disabled: Option<bool>,
+    pub is_ipv6_disabled: Option<bool>,
     /// Value of `arp_ignore`. With 8, the kernel does not answer ARP requests for any address.
     pub arp_ignore: Option<i32>,
     /// Value of `rp_filter`. With 1, the kernel drops packets whose answers would not leave through this link.
@@ -59,7 +59,7 @@ impl IpOptions {
     /// The options of a link for which no option is known.
     pub const UNKNOWN: Self = Self {
         generates_ipv6_addresses: None,
-        ipv6_disabled: None,
+        is_ipv6_disabled: None,
         arp_ignore: None,
         rp_filter: None,
     };

@@ -14,24 +14,24 @@ pub struct ConflictingSettings {
     /// True if `net.bridge.bridge-nf-call-iptables` is on: bridged IPv4 frames then pass through the host's iptables
     /// rules, so that a FORWARD policy of DROP drops the traffic of VMs. The value 0 in a single bridge does not
     /// override this setting.
-    pub bridge_calls_iptables: Option<bool>,
+    pub does_bridge_call_iptables: Option<bool>,
     /// Links that another program manages, and this program.
-    pub managers: BTreeMap<LinkName, Manager>,
+    pub managers: BTreeMap<LinkName, LinkManager>,
 }
 
 /// A daemon that manages links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Manager {
+pub enum LinkManager {
     /// systemd-networkd; it writes `/run/systemd/netif/links/<ifindex>`.
     Networkd,
     /// NetworkManager; it writes `/run/NetworkManager/devices/<ifindex>`.
     NetworkManager,
 }
 
-impl Manager {
+impl LinkManager {
     /// Returns the name of the daemon.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub const fn daemon_name(self) -> &'static str {
         match self {
             Self::Networkd => "systemd-networkd",
             Self::NetworkManager => "NetworkManager",
@@ -45,10 +45,12 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
     let manager_of = |link: &Link| {
         let index = link.index?;
         let read = |path: String| root.read(&path).unwrap_or_default();
-        if networkd && networkd_manages(&read(format!("run/systemd/netif/links/{index}"))) {
-            Some(Manager::Networkd)
-        } else if nm && nm_manages(&read(format!("run/NetworkManager/devices/{index}"))) {
-            Some(Manager::NetworkManager)
+        if networkd && is_managed_by_networkd(&read(format!("run/systemd/netif/links/{index}"))) {
+            Some(LinkManager::Networkd)
+        } else if nm
+            && is_managed_by_network_manager(&read(format!("run/NetworkManager/devices/{index}")))
+        {
+            Some(LinkManager::NetworkManager)
         } else {
             None
         }
@@ -61,19 +63,19 @@ pub(super) fn observe(root: &Root, links: &[Link]) -> ConflictingSettings {
         BTreeMap::new()
     };
     let bridge_calls_iptables = read_bool(root, "proc/sys/net/bridge/bridge-nf-call-iptables");
-    ConflictingSettings { bridge_calls_iptables, managers }
+    ConflictingSettings { does_bridge_call_iptables: bridge_calls_iptables, managers }
 }
 
 /// Returns true if systemd-networkd manages the link with this file: `ADMIN_STATE=` has a value such as `configured`.
 /// For links that match no `.network` file, the value is `unmanaged`.
-pub fn networkd_manages(text: &str) -> bool {
+pub fn is_managed_by_networkd(text: &str) -> bool {
     let state = text.lines().find_map(|line| line.strip_prefix("ADMIN_STATE="));
     state.is_some_and(|state| !matches!(state, "unmanaged" | "linger"))
 }
 
 /// Returns true if NetworkManager manages the link with this file: it has `managed=true` and an active profile. A
 /// link that another program has created has no profile.
-pub fn nm_manages(text: &str) -> bool {
+pub fn is_managed_by_network_manager(text: &str) -> bool {
     let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     value("managed") == Some("true") && value("connection-uuid").is_some()
 }
@@ -83,12 +85,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_links_with_a_profile_are_managed() {
-        assert!(networkd_manages(
+    fn link_without_profile_is_unmanaged() {
+        assert!(is_managed_by_networkd(
             "# This is private\nADMIN_STATE=configured\nOPER_STATE=routable\n"
         ));
-        assert!(!networkd_manages("ADMIN_STATE=unmanaged\n"));
-        assert!(nm_manages("[device]\nmanaged=true\nconnection-uuid=1-2\n"));
-        assert!(!nm_manages("[device]\nmanaged=true\n") && !nm_manages(""));
+        assert!(!is_managed_by_networkd("ADMIN_STATE=unmanaged\n"));
+        assert!(is_managed_by_network_manager("[device]\nmanaged=true\nconnection-uuid=1-2\n"));
+        assert!(
+            !is_managed_by_network_manager("[device]\nmanaged=true\n")
+                && !is_managed_by_network_manager("")
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_api::infra_node::{LinkState, Sriov};
 use berth_api::{LinkName, MacAddress, PciAddress};
 
-use super::bridge_options::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+use super::bridge_options::{BridgeOptions, IpOptions, PortVlans, VxlanTunnel};
 
 /// A network link and its properties. A property that is unknown or that the link does not have is `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Link {
     /// IP addresses with prefix length, sorted, without link-local addresses.
     pub addresses: Vec<String>,
     /// True if a default route uses this link, or a link that is stacked on it.
-    pub default_route: bool,
+    pub has_default_route: bool,
     /// Destination of a route through the link that is not a default route and does not follow from the link's own
     /// addresses.
     pub route_destination: Option<String>,
@@ -57,7 +57,7 @@ pub struct Link {
     /// Link of the physical function, if this link is a virtual function.
     pub physical_function: Option<LinkName>,
     /// True if the link is administratively up (`IFF_UP`), whether or not it has a carrier.
-    pub up: Option<bool>,
+    pub is_up: Option<bool>,
     /// Number of the link's group. The kernel assigns every new link to group 0.
     pub group: Option<u32>,
     /// Permanent address of the hardware. A bond does not change it.
@@ -69,7 +69,7 @@ pub struct Link {
     /// VLANs of a bridge port, or of the bridge itself.
     pub vlans: Option<PortVlans>,
     /// Tunnel of a VXLAN link.
-    pub tunnel: Option<Tunnel>,
+    pub tunnel: Option<VxlanTunnel>,
     /// IP options of the link.
     pub ip_options: IpOptions,
 }
@@ -120,7 +120,7 @@ impl Link {
             vlan_filtering: None,
             alias: None,
             addresses: Vec::new(),
-            default_route: false,
+            has_default_route: false,
             route_destination: None,
             driver: None,
             pci_address: None,
@@ -129,7 +129,7 @@ impl Link {
             sriov: None,
             iommu_group: None,
             physical_function: None,
-            up: None,
+            is_up: None,
             group: None,
             permanent_mac: None,
             link_local_addresses: Vec::new(),
@@ -147,9 +147,10 @@ impl Link {
         self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
     }
 
-    /// Returns true if the kernel reports that the link has no carrier. If the state is unknown, returns false.
+    /// Returns true if the kernel reports that the link is down: it is set down, or it has no carrier. If the state
+    /// is unknown, returns false.
     #[must_use]
-    pub const fn has_no_carrier(&self) -> bool {
+    pub const fn is_down(&self) -> bool {
         matches!(
             self.state,
             Some(LinkState::Down | LinkState::LowerLayerDown | LinkState::NotPresent)

@@ -21,10 +21,12 @@ mod sysfs;
 mod table;
 
 pub use bridge_filter::BridgeFilter;
-pub use bridge_options::{BridgeOptions, IpOptions, PortVlans, Tunnel};
-pub use conflicting_settings::{ConflictingSettings, Manager, networkd_manages, nm_manages};
-pub use filter::read as read_filter;
-pub use gateways::{Gateway, default_gateways};
+pub use bridge_options::{BridgeOptions, IpOptions, PortVlans, VxlanTunnel};
+pub use conflicting_settings::{
+    ConflictingSettings, LinkManager, is_managed_by_network_manager, is_managed_by_networkd,
+};
+pub use filter::read_filter;
+pub use gateways::{Gateway, read_default_gateways};
 pub use link::{Link, LinkKind};
 pub use netlink::{parse_link_message, read_link_indexes};
 pub use observe::observe_live;

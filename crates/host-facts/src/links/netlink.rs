@@ -19,23 +19,23 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as Message};
 
-use super::bridge_options::{BridgeOptions, IpOptions, PortVlans, Tunnel};
+use super::bridge_options::{BridgeOptions, IpOptions, PortVlans, VxlanTunnel};
 use super::link::{Link, LinkKind};
-use super::other_namespaces::links_in_other_namespaces;
+use super::other_namespaces::read_links_in_other_namespaces;
 use super::routes::Routes;
 use super::table::names_by_index;
 use crate::netlink::NetlinkReader;
 
 /// The links and routes of the running kernel.
-pub(super) struct Dump {
+pub(super) struct LinkDump {
     pub(super) links: Vec<Link>,
     pub(super) routes: Routes,
 }
 
 /// Reads links and routes.
-pub(super) fn dump() -> io::Result<Dump> {
+pub(super) fn dump_links_and_routes() -> io::Result<LinkDump> {
     let mut netlink = NetlinkReader::open()?;
-    let read = |message: &LinkMessage| Some((parse_link(message)?, lower_links(message)));
+    let read = |message: &LinkMessage| Some((parse_link(message)?, parse_lower_links(message)));
     let found = dump_links(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
     let (mut links, lower_links_by_position): (Vec<Link>, Vec<LowerLinks>) =
         found.into_iter().unzip();
@@ -54,7 +54,7 @@ pub(super) fn dump() -> io::Result<Dump> {
         positions.get(&index).and_then(|position| links.get_mut(*position)).map(f);
     };
     if links.iter().any(|link| link.vlan_filtering == Some(true)) {
-        let read = |port: &LinkMessage| Some((port.header.index, port_vlans(port)?));
+        let read = |port: &LinkMessage| Some((port.header.index, parse_port_vlans(port)?));
         let mask = LinkExtentMask::BrvlanCompressed;
         for (index, vlans) in self::dump_links(&mut netlink, AddressFamily::Bridge, mask, read)? {
             update_link(&mut links, index, &mut |link| link.vlans = Some(vlans.clone()));
@@ -79,7 +79,7 @@ pub(super) fn dump() -> io::Result<Dump> {
     // there is such a link.
     if links.iter().any(Link::is_created_by_berth) {
         // Without root, the agent cannot read other namespaces, but it also cannot remove links.
-        let users_in_other_namespaces = match links_in_other_namespaces(&mut netlink) {
+        let users_in_other_namespaces = match read_links_in_other_namespaces(&mut netlink) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => BTreeMap::new(),
             result => result?,
         };
@@ -94,7 +94,7 @@ pub(super) fn dump() -> io::Result<Dump> {
         link.link_local_addresses.sort_unstable();
     }
     let routes = read_routes(&mut netlink, &names)?;
-    Ok(Dump { links, routes })
+    Ok(LinkDump { links, routes })
 }
 
 pub(super) fn dump_links<T>(
@@ -116,7 +116,7 @@ pub(super) fn dump_links<T>(
 pub fn parse_link_message(message: &NetlinkMessage<Message>) -> Option<(Link, Option<PortVlans>)> {
     match &message.payload {
         NetlinkPayload::InnerMessage(Message::NewLink(message)) => {
-            Some((parse_link(message)?, port_vlans(message)))
+            Some((parse_link(message)?, parse_port_vlans(message)))
         }
         _ => None,
     }
@@ -131,7 +131,7 @@ pub(super) fn parse_link(message: &LinkMessage) -> Option<Link> {
     })?;
     let mut link = Link::new(name, LinkKind::Other);
     link.index = Some(message.header.index);
-    link.up = Some(message.header.flags.contains(LinkFlags::Up));
+    link.is_up = Some(message.header.flags.contains(LinkFlags::Up));
     if link.name.as_str() == "lo" {
         link.kind = LinkKind::Loopback;
     }
@@ -145,7 +145,7 @@ pub(super) fn parse_link(message: &LinkMessage) -> Option<Link> {
             }
             LinkAttribute::Mtu(mtu) => link.mtu = Some(*mtu),
             LinkAttribute::Group(group) => link.group = Some(*group),
-            LinkAttribute::OperState(state) => link.state = Some(link_state(state)),
+            LinkAttribute::OperState(state) => link.state = Some(to_link_state(state)),
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
             LinkAttribute::LinkInfo(infos) => {
                 infos.iter().for_each(|info| apply_link_info(&mut link, info))
@@ -183,23 +183,25 @@ fn apply_link_info(link: &mut Link, info: &LinkInfo) {
                     InfoBridge::VlanFiltering(on) => link.vlan_filtering = Some(*on),
                     InfoBridge::VlanDefaultPvid(id) => options.default_pvid = Some(*id),
                     InfoBridge::StpState(state) => {
-                        options.stp = Some(*state != BridgeStpState::Disabled);
+                        options.is_stp_enabled = Some(*state != BridgeStpState::Disabled);
                     }
                     InfoBridge::ForwardDelay(delay) => options.forward_delay = Some(*delay),
-                    InfoBridge::MulticastSnooping(on) => options.mcast_snooping = Some(*on),
+                    InfoBridge::MulticastSnooping(on) => {
+                        options.is_mcast_snooping_enabled = Some(*on)
+                    }
                     _ => {}
                 }
             }
             link.bridge = Some(options);
         }
         LinkInfo::Data(InfoData::Vxlan(data)) => {
-            let mut tunnel = Tunnel::default();
+            let mut tunnel = VxlanTunnel::default();
             for item in data {
                 match item {
                     InfoVxlan::Id(vni) => tunnel.vni = Some(*vni),
                     InfoVxlan::Port(port) => tunnel.port = Some(*port),
-                    InfoVxlan::Local(local) => tunnel.local = Some(IpAddr::V4(*local)),
-                    InfoVxlan::Local6(local) => tunnel.local = Some(IpAddr::V6(*local)),
+                    InfoVxlan::Local(local) => tunnel.local_address = Some(IpAddr::V4(*local)),
+                    InfoVxlan::Local6(local) => tunnel.local_address = Some(IpAddr::V6(*local)),
                     _ => {}
                 }
             }
@@ -224,7 +226,7 @@ fn read_ip_options(ip: &mut IpOptions, families: &[AfSpecUnspec]) {
                 for item in items {
                     match item {
                         AfSpecInet6::DevConf(conf) => {
-                            ip.ipv6_disabled = Some(conf.disable_ipv6 != 0);
+                            ip.is_ipv6_disabled = Some(conf.disable_ipv6 != 0);
                         }
                         AfSpecInet6::AddrGenMode(mode) => {
                             ip.generates_ipv6_addresses = Some(*mode != In6AddrGenMode::None);
@@ -244,7 +246,7 @@ pub(super) struct LowerLinks {
     parent: Option<u32>,
 }
 
-pub(super) fn lower_links(message: &LinkMessage) -> LowerLinks {
+pub(super) fn parse_lower_links(message: &LinkMessage) -> LowerLinks {
     let parent_in_other_namespace =
         message.attributes.iter().any(|a| matches!(a, LinkAttribute::LinkNetNsId(_)));
     let mut lower = LowerLinks { master: None, parent: None };
@@ -261,7 +263,7 @@ pub(super) fn lower_links(message: &LinkMessage) -> LowerLinks {
 }
 
 /// Parses the VLANs of a bridge port. The message contains single VLANs, and ranges as a first and a last VLAN.
-fn port_vlans(message: &LinkMessage) -> Option<PortVlans> {
+fn parse_port_vlans(message: &LinkMessage) -> Option<PortVlans> {
     let items = message.attributes.iter().find_map(|attribute| match attribute {
         LinkAttribute::AfSpecBridge(items) => Some(items),
         _ => None,
@@ -327,7 +329,7 @@ fn format_mac(octets: &[u8]) -> String {
     octets.join(":")
 }
 
-const fn link_state(state: &State) -> LinkState {
+const fn to_link_state(state: &State) -> LinkState {
     match state {
         State::Up => LinkState::Up,
         State::Down => LinkState::Down,
@@ -367,22 +369,23 @@ const fn is_link_local(address: &IpAddr) -> bool {
 /// Reads all routes, in one dump for each address family. A router may have a million routes, so only one destination
 /// is stored for each link.
 fn read_routes(netlink: &mut NetlinkReader, names: &BTreeMap<u32, LinkName>) -> io::Result<Routes> {
-    let mut routes = Routes { complete: true, ..Routes::default() };
+    let mut routes = Routes { is_complete: true, ..Routes::default() };
     for request in route_requests() {
         netlink.dump(&request, |answer| -> Option<()> {
             let Message::NewRoute(route) = answer else { return None };
-            let (is_default, destination) = (is_default(route), destination(route));
+            let (is_default, destination) =
+                (is_default_route(route), configured_destination(route));
             if !is_default && destination.is_none() {
                 return None;
             }
             let mut link_indexes = route_link_indexes(route).peekable();
             // For a route with a nexthop object (RTA_NH_ID), the kernel also reports the links, unless
             // net.ipv4.nexthop_compat_mode is off.
-            routes.complete &= link_indexes.peek().is_some();
+            routes.is_complete &= link_indexes.peek().is_some();
             for name in link_indexes.filter_map(|index| names.get(&index)) {
                 match &destination {
-                    _ if is_default => drop(routes.default.insert(name.clone())),
-                    Some(to) => routes.add(name, to),
+                    _ if is_default => drop(routes.default_links.insert(name.clone())),
+                    Some(to) => routes.add_destination(name, to),
                     None => {}
                 }
             }
@@ -400,19 +403,19 @@ pub(super) fn route_requests() -> [Message; 2] {
     })
 }
 
-pub(super) fn is_default(route: &RouteMessage) -> bool {
+pub(super) fn is_default_route(route: &RouteMessage) -> bool {
     route.header.destination_prefix_length == 0 && route.header.kind == RouteType::Unicast
 }
 
 /// Returns the destination of a route that was configured; `None` for routes that the kernel has derived from
 /// addresses.
-fn destination(route: &RouteMessage) -> Option<Destination> {
+fn configured_destination(route: &RouteMessage) -> Option<Destination> {
     let header = &route.header;
     if header.kind != RouteType::Unicast || header.protocol == RouteProtocol::Kernel {
         return None;
     }
     let address = route.attributes.iter().find_map(|attribute| match attribute {
-        RouteAttribute::Destination(address) => route_address(address),
+        RouteAttribute::Destination(address) => to_ip_address(address),
         _ => None,
     })?;
     let leaves_host = !is_link_local(&address) && !address.is_multicast();
@@ -428,7 +431,7 @@ impl std::fmt::Display for Destination {
     }
 }
 
-pub(super) const fn route_address(address: &RouteAddress) -> Option<IpAddr> {
+pub(super) const fn to_ip_address(address: &RouteAddress) -> Option<IpAddr> {
     match address {
         RouteAddress::Inet(address) => Some(IpAddr::V4(*address)),
         RouteAddress::Inet6(address) => Some(IpAddr::V6(*address)),

@@ -14,8 +14,8 @@ use crate::root::Root;
 /// # Errors
 /// Returns an error if the kernel does not answer.
 pub fn observe_live() -> std::io::Result<Links> {
-    let dump = netlink::dump()?;
-    let mut links = Links { all: dump.links, routes_known: true, ..Links::default() };
+    let dump = netlink::dump_links_and_routes()?;
+    let mut links = Links { all: dump.links, are_routes_known: true, ..Links::default() };
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
     links.set_routes(dump.routes);
     Ok(links)
@@ -23,7 +23,7 @@ pub fn observe_live() -> std::io::Result<Links> {
 
 /// Reads all links and the facts about routes, other programs and Berth's filter.
 pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
-    let live = root.is_live().then(netlink::dump);
+    let live = root.is_live().then(netlink::dump_links_and_routes);
     let incomplete = matches!(live, Some(Err(_)));
     let (mut all, routes) = match live {
         Some(Ok(dump)) => (dump.links, Some(dump.routes)),
@@ -35,7 +35,7 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
             }
             let mut all = sysfs::read_links(root, notes);
             proc_net::add_vlans(root, &mut all);
-            (all, proc_net::routes(root))
+            (all, proc_net::read_routes(root))
         }
     };
     all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -43,11 +43,11 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
         physical::add_device(root, pci, link);
     }
     let (udp_ports, conflicting_settings) =
-        (proc_net::udp_ports(root), conflicting_settings::observe(root, &all));
+        (proc_net::read_udp_ports(root), conflicting_settings::observe(root, &all));
     let mut links = Links {
         all,
-        routes_known: routes.is_some(),
-        incomplete,
+        are_routes_known: routes.is_some(),
+        is_incomplete: incomplete,
         udp_ports,
         conflicting_settings,
         filter: BridgeFilter::Unknown,
@@ -55,17 +55,17 @@ pub fn observe(root: &Root, pci: &[PciDevice], notes: &mut Notes) -> Links {
     if let Some(routes) = routes {
         links.set_routes(routes);
     }
-    note_unknown(root, &links, notes);
+    note_unknown_facts(root, &links, notes);
     links
 }
 
-fn note_unknown(root: &Root, links: &Links, notes: &mut Notes) {
+fn note_unknown_facts(root: &Root, links: &Links, notes: &mut Notes) {
     if links.all.is_empty() && !root.is_live() && !root.exists("sys/class/net") {
         let message = "/sys/class/net does not exist";
         notes.add_unknown("capabilities.uplinks", UnknownReason::NotFound, message);
         return;
     }
-    if !links.routes_known {
+    if !links.are_routes_known {
         let message = "neither netlink nor /proc/net/route shows the uplinks of default routes";
         notes.add_unknown("capabilities.uplinks[].defaultRoute", UnknownReason::NotFound, message);
     }

@@ -16,10 +16,10 @@ use crate::netlink::NetlinkReader;
 /// A namespace is read by the id that it has in this namespace (`IFLA_TARGET_NETNSID`). The kernel assigns an id to
 /// each namespace that has the other end of a veth pair, so every pod on the pod network has an id. The links of a
 /// namespace without an id cannot be read.
-pub(super) fn links_in_other_namespaces(
+pub(super) fn read_links_in_other_namespaces(
     netlink: &mut NetlinkReader,
 ) -> io::Result<BTreeMap<u32, BTreeSet<String>>> {
-    let namespaces = netlink.dump(&Message::GetNsId(NsidMessage::default()), namespace_id)?;
+    let namespaces = netlink.dump(&Message::GetNsId(NsidMessage::default()), parse_namespace_id)?;
     let mut found = Vec::new();
     for id in namespaces {
         let mut request = LinkMessage::default();
@@ -55,7 +55,8 @@ pub(super) fn links_in_other_namespaces(
     // The requests above may have assigned an id to this namespace itself.
     let mut request = NsidMessage::default();
     request.attributes.push(NsidAttribute::Pid(std::process::id()));
-    let own_id = netlink.get(Message::GetNsId(request))?.as_ref().and_then(namespace_id);
+    let own_id =
+        netlink.get_object(Message::GetNsId(request))?.as_ref().and_then(parse_namespace_id);
     let mut users: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
     for (lower, _, description) in
         found.into_iter().filter(|(_, namespace, _)| Some(*namespace) == own_id)
@@ -65,7 +66,7 @@ pub(super) fn links_in_other_namespaces(
     Ok(users)
 }
 
-fn namespace_id(message: &Message) -> Option<i32> {
+fn parse_namespace_id(message: &Message) -> Option<i32> {
     let Message::NewNsId(message) = message else { return None };
     message.attributes.iter().find_map(|attribute| match attribute {
         // -1 means that the namespace has no id (`NETNSA_NSID_NOT_ASSIGNED`).

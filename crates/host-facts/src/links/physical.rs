@@ -1,14 +1,14 @@
 //! Reads the facts about a physical link that only sysfs has: device, driver and speed.
 
 use super::link::{Link, LinkKind};
-use crate::pci::{PciDevice, address_in_path};
+use crate::pci::{PciDevice, last_address_in_path};
 use crate::root::Root;
 
-const NET: &str = "sys/class/net";
+const NET_FOLDER: &str = "sys/class/net";
 
 /// If the link has a device, marks it as a physical link or virtual function, and adds the facts about the device.
 pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
-    let file = |attribute: &str| format!("{NET}/{}/{attribute}", link.name);
+    let file = |attribute: &str| format!("{NET_FOLDER}/{}/{attribute}", link.name);
     // Only links without a kind can be physical, because virtual links never have a device.
     if link.kind == LinkKind::Other && root.read_link(&file("device")).is_some() {
         link.kind = LinkKind::Physical;
@@ -17,17 +17,18 @@ pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
         return;
     }
     // Both -1 and 4294967295 mean that the link has no carrier, and thus no speed.
-    let speed = root.parse::<u32>(&file("speed")).ok();
+    let speed = root.read_value::<u32>(&file("speed")).ok();
     link.speed_mbps = speed.filter(|speed| *speed > 0 && *speed < u32::MAX);
     if link.kind != LinkKind::Physical {
         return;
     }
     link.driver = root.read_link_name(&file("device/driver"));
-    let class_path = root.read_link(&format!("{NET}/{}", link.name)).unwrap_or_default();
+    let class_path = root.read_link(&format!("{NET_FOLDER}/{}", link.name)).unwrap_or_default();
     let device_path = root.read_link(&file("device")).unwrap_or_default();
-    link.pci_address = address_in_path(&class_path).or_else(|| address_in_path(&device_path));
+    link.pci_address =
+        last_address_in_path(&class_path).or_else(|| last_address_in_path(&device_path));
     let function = pci.iter().find(|device| Some(device.address) == link.pci_address);
-    let zone = root.parse(&file("device/numa_node")).ok();
+    let zone = root.read_value(&file("device/numa_node")).ok();
     link.zone = zone.or_else(|| function.and_then(|device| device.zone));
     link.sriov = function.and_then(|device| device.sriov);
     link.iommu_group = function.and_then(|device| device.iommu_group);
@@ -43,8 +44,8 @@ pub(super) fn add_device(root: &Root, pci: &[PciDevice], link: &mut Link) {
 }
 
 /// Returns true if a port name is that of a representor: the port of the card's embedded switch to which a virtual
-/// function or sub-function is connected. A representor has a name such as `pf0vf3` or `c1pf0sf88`; a port of the card itself is named
-/// `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
+/// function or sub-function is connected. A representor has a name such as `pf0vf3` or `c1pf0sf88`; a port of the card
+/// itself is named `p0` or `pf0` (`ndo_get_phys_port_name`, devlink).
 fn is_representor(port: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let function = port.split_once("pf").map_or("", |(_, rest)| rest);
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn representors_are_recognized_by_their_port_name() {
+    fn representor_is_recognized_by_port_name() {
         for port in ["pf0vf3", "c1pf0vf12", "pf1sf88"] {
             assert!(is_representor(port), "{port}");
         }

@@ -19,7 +19,7 @@ const RTF_LOCAL: u32 = 0x8000_0000;
 ///
 /// The tables do not show which routes the kernel has derived from addresses, and a tree does not contain the
 /// addresses. Therefore all routes are treated as configured routes.
-pub(super) fn routes(root: &Root) -> Option<Routes> {
+pub(super) fn read_routes(root: &Root) -> Option<Routes> {
     let ipv4_table = root.read_large("proc/net/route").ok();
     let ipv6_table = root.read_large("proc/net/ipv6_route").ok();
     if ipv4_table.is_none() && ipv6_table.is_none() {
@@ -27,11 +27,11 @@ pub(super) fn routes(root: &Root) -> Option<Routes> {
     }
     let mut routes = ipv4_table.as_deref().map(parse_routes_v4).unwrap_or_default();
     let ipv6_routes = ipv6_table.as_deref().map(parse_routes_v6).unwrap_or_default();
-    routes.default.extend(ipv6_routes.default);
-    for (link, destination) in ipv6_routes.others {
-        routes.others.entry(link).or_insert(destination);
+    routes.default_links.extend(ipv6_routes.default_links);
+    for (link, destination) in ipv6_routes.destinations {
+        routes.destinations.entry(link).or_insert(destination);
     }
-    routes.complete = true;
+    routes.is_complete = true;
     Some(routes)
 }
 
@@ -44,7 +44,7 @@ pub fn parse_routes_v4(table: &str) -> Routes {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, destination, _, flags, _, _, _, mask, ..] = words.as_slice() else { continue };
         let (Ok(name), Some(destination), Some(mask)) =
-            (name.parse(), address_v4(destination), address_v4(mask))
+            (name.parse(), parse_ipv4_address(destination), parse_ipv4_address(mask))
         else {
             continue;
         };
@@ -52,15 +52,15 @@ pub fn parse_routes_v4(table: &str) -> Routes {
             continue;
         }
         match mask.to_bits().count_ones() {
-            0 => drop(routes.default.insert(name)),
-            length => routes.add(&name, &format!("{destination}/{length}")),
+            0 => drop(routes.default_links.insert(name)),
+            length => routes.add_destination(&name, &format!("{destination}/{length}")),
         }
     }
     routes
 }
 
 /// Parses an IPv4 address, which the kernel prints as a hexadecimal number in the byte order of the machine.
-fn address_v4(text: &str) -> Option<Ipv4Addr> {
+fn parse_ipv4_address(text: &str) -> Option<Ipv4Addr> {
     let number = u32::from_str_radix(text, 16).ok()?;
     (text.len() == 8).then(|| Ipv4Addr::from(number.to_ne_bytes()))
 }
@@ -82,20 +82,20 @@ pub fn parse_routes_v6(table: &str) -> Routes {
         let destination = Ipv6Addr::from_bits(destination);
         let leaves_host = !destination.is_unicast_link_local() && !destination.is_multicast();
         // The routes for the host's own addresses are local routes through `lo`.
-        if !is_usable_route(flags) || *name == "lo" || is_local(flags) || !leaves_host {
+        if !is_usable_route(flags) || *name == "lo" || is_local_route(flags) || !leaves_host {
             continue;
         }
         let Ok(name) = name.parse() else { continue };
         match length {
-            0 => drop(routes.default.insert(name)),
-            _ => routes.add(&name, &format!("{destination}/{length}")),
+            0 => drop(routes.default_links.insert(name)),
+            _ => routes.add_destination(&name, &format!("{destination}/{length}")),
         }
     }
     routes
 }
 
 /// Returns the UDP ports that programs on the host use, of both address families.
-pub(super) fn udp_ports(root: &Root) -> BTreeSet<u16> {
+pub(super) fn read_udp_ports(root: &Root) -> BTreeSet<u16> {
     let tables = ["proc/net/udp", "proc/net/udp6"];
     let tables = tables.iter().filter_map(|path| root.read_large(path).ok());
     tables.flat_map(|table| parse_udp_ports(&table)).collect()
@@ -116,7 +116,7 @@ fn is_usable_route(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & (RTF_UP | RTF_REJECT) == RTF_UP)
 }
 
-fn is_local(flags: &str) -> bool {
+fn is_local_route(flags: &str) -> bool {
     u32::from_str_radix(flags, 16).is_ok_and(|flags| flags & RTF_LOCAL != 0)
 }
 
@@ -156,15 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn only_usable_default_routes_count() {
+    fn unusable_default_routes_are_ignored() {
         let table = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
             eth0\t00000000\t0101A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
             eth1\t0001A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
             eth2\t00000000\t0101A8C0\t0203\t0\t0\t0\t00000000\t0\t0\t0\n";
         let found = parse_routes_v4(table);
-        assert_eq!(names(found.default), ["eth0"]);
+        assert_eq!(names(found.default_links), ["eth0"]);
         assert_eq!(
-            found.others,
+            found.destinations,
             BTreeMap::from([("eth1".parse().unwrap(), "192.168.1.0/24".to_owned())])
         );
         let zero = "00000000000000000000000000000000";
@@ -173,14 +173,14 @@ mod tests {
              {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n"
         );
         let found = parse_routes_v6(&table);
-        assert_eq!(names(found.default), ["eth3"]);
+        assert_eq!(names(found.default_links), ["eth3"]);
         let table = "20010db8000100000000000000000000 30 00000000000000000000000000000000 00 \
             fe800000000000000000000000000001 00000400 00000001 00000000 00000003 eth3\n\
             fe800000000000000000000000000000 40 00000000000000000000000000000000 00 \
             00000000000000000000000000000000 00000100 00000001 00000000 00000001 eth4\n\
             20010db8000000000000000000000005 80 00000000000000000000000000000000 00 \
             00000000000000000000000000000000 00000000 00000001 00000000 80200001 eth5\n";
-        let others = parse_routes_v6(table).others;
+        let others = parse_routes_v6(table).destinations;
         assert_eq!(
             others,
             BTreeMap::from([("eth3".parse().unwrap(), "2001:db8:1::/48".to_owned())])
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn vlans_have_their_parent_link() {
+    fn vlan_has_its_parent_link() {
         let table = "VLAN Dev name\t | VLAN ID\nName-Type: VLAN_NAME_TYPE_RAW_PLUS_VID_NO_PAD\n\
             bond0.100      | 100  | bond0\n";
         let found = parse_vlans(table);
@@ -197,14 +197,14 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_local_udp_ports() {
+    fn udp_port_is_the_local_port() {
         let table = "  sl  local_address rem_address   st\n  117: 00000000:12B5 00000000:0000 07 00000000:00000000\n";
         assert_eq!(parse_udp_ports(table), BTreeSet::from([4789]));
     }
 
     proptest! {
         #[test]
-        fn never_panics(text in "([0-9a-f]{0,8}[ \t|]?){0,12}|.*") {
+        fn parsing_never_panics(text in "([0-9a-f]{0,8}[ \t|]?){0,12}|.*") {
             drop((parse_routes_v4(&text), parse_routes_v6(&text), parse_vlans(&text), parse_udp_ports(&text)));
         }
     }

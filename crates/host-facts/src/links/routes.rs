@@ -11,17 +11,21 @@ use super::table::Links;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Routes {
     /// Links that default routes use.
-    pub(super) default: BTreeSet<LinkName>,
+    pub(super) default_links: BTreeSet<LinkName>,
     /// Links that other routes use, each with the destination of one route.
-    pub(super) others: BTreeMap<LinkName, String>,
+    pub(super) destinations: BTreeMap<LinkName, String>,
     /// True if the links of all routes are known.
-    pub(super) complete: bool,
+    pub(super) is_complete: bool,
 }
 
 impl Routes {
-    pub(super) fn add(&mut self, link: &LinkName, destination: &impl std::fmt::Display) {
-        if !self.others.contains_key(link) {
-            self.others.insert(link.clone(), destination.to_string());
+    pub(super) fn add_destination(
+        &mut self,
+        link: &LinkName,
+        destination: &impl std::fmt::Display,
+    ) {
+        if !self.destinations.contains_key(link) {
+            self.destinations.insert(link.clone(), destination.to_string());
         }
     }
 }
@@ -29,9 +33,10 @@ impl Routes {
 impl Links {
     pub(super) fn set_routes(&mut self, mut routes: Routes) {
         for link in &mut self.all {
-            link.route_destination = routes.others.remove(&link.name);
+            link.route_destination = routes.destinations.remove(&link.name);
         }
-        self.routes_known = self.mark_default_routes(&routes.default) && routes.complete;
+        self.are_routes_known =
+            self.mark_default_routes(&routes.default_links) && routes.is_complete;
     }
 
     /// Marks the links that default routes use and all links below them: the parent of a VLAN, and those ports of a
@@ -48,13 +53,14 @@ impl Links {
             if !marked.insert(name.clone()) {
                 continue;
             }
-            pending.extend(self.by_name(&name).and_then(|link| link.parent.clone()));
+            pending.extend(self.find_by_name(&name).and_then(|link| link.parent.clone()));
             let can_leave_host = |link: &&Link| link.is_uplink() || link.kind == LinkKind::Vlan;
             let ports = self.all.iter().filter(|link| link.master.as_ref() == Some(&name));
             pending.extend(ports.filter(can_leave_host).map(|link| link.name.clone()));
         }
-        let is_open_vswitch =
-            |name: &LinkName| self.by_name(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch);
+        let is_open_vswitch = |name: &LinkName| {
+            self.find_by_name(name).is_some_and(|l| l.kind == LinkKind::OpenVSwitch)
+        };
         // In a capture, an internal port of Open vSwitch cannot be distinguished from other virtual links.
         let no_uplink_marked = !self.uplinks().any(|link| marked.contains(&link.name));
         if marked.iter().any(is_open_vswitch) || no_uplink_marked {
@@ -68,9 +74,9 @@ impl Links {
             }
         }
         for link in &mut self.all {
-            link.default_route = marked.contains(&link.name);
+            link.has_default_route = marked.contains(&link.name);
         }
-        names.is_empty() || self.uplinks().any(|link| link.default_route)
+        names.is_empty() || self.uplinks().any(|link| link.has_default_route)
     }
 }
 
@@ -78,61 +84,64 @@ impl Links {
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> LinkName {
+    fn link_name(text: &str) -> LinkName {
         text.parse().unwrap()
     }
 
-    fn link(text: &str, kind: LinkKind, master: Option<&str>, parent: Option<&str>) -> Link {
-        let (master, parent) = (master.map(name), parent.map(name));
-        Link { master, parent, ..Link::new(name(text), kind) }
+    fn test_link(text: &str, kind: LinkKind, master: Option<&str>, parent: Option<&str>) -> Link {
+        let (master, parent) = (master.map(link_name), parent.map(link_name));
+        Link { master, parent, ..Link::new(link_name(text), kind) }
     }
 
-    fn sorted(mut all: Vec<Link>) -> Links {
+    fn sorted_links(mut all: Vec<Link>) -> Links {
         all.sort_by(|a, b| a.name.cmp(&b.name));
-        Links { all, routes_known: true, ..Links::default() }
+        Links { all, are_routes_known: true, ..Links::default() }
     }
 
     #[test]
-    fn the_default_route_marks_everything_beneath_it() {
+    fn default_route_marks_all_lower_links() {
         let all = vec![
-            link("br-ex", LinkKind::Bridge, None, None),
-            link("bond0", LinkKind::Bond, None, None),
-            link("bond0.100", LinkKind::Vlan, Some("br-ex"), Some("bond0")),
-            link("eth0", LinkKind::Physical, Some("bond0"), None),
-            link("eth1", LinkKind::Physical, None, None),
-            link("vnet0", LinkKind::Tun, Some("br-ex"), None),
+            test_link("br-ex", LinkKind::Bridge, None, None),
+            test_link("bond0", LinkKind::Bond, None, None),
+            test_link("bond0.100", LinkKind::Vlan, Some("br-ex"), Some("bond0")),
+            test_link("eth0", LinkKind::Physical, Some("bond0"), None),
+            test_link("eth1", LinkKind::Physical, None, None),
+            test_link("vnet0", LinkKind::Tun, Some("br-ex"), None),
         ];
-        let mut links = sorted(all);
-        assert!(links.mark_default_routes(&BTreeSet::from([name("br-ex")])));
+        let mut links = sorted_links(all);
+        assert!(links.mark_default_routes(&BTreeSet::from([link_name("br-ex")])));
         let marked: Vec<&str> =
-            links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
+            links.all.iter().filter(|l| l.has_default_route).map(|l| l.name.as_str()).collect();
         assert_eq!(marked, ["bond0", "bond0.100", "br-ex", "eth0"]);
     }
 
     #[test]
-    fn a_route_through_open_vswitch_leaves_by_the_datapaths_uplinks() {
+    fn open_vswitch_route_marks_uplinks_of_the_datapath() {
         let all = vec![
-            link("br-ex", LinkKind::OpenVSwitch, None, None),
-            link("bond0", LinkKind::Bond, Some("ovs-system"), None),
-            link("eth0", LinkKind::Physical, Some("bond0"), None),
-            link("eth1", LinkKind::Physical, None, None),
-            link("ovs-system", LinkKind::OpenVSwitch, None, None),
+            test_link("br-ex", LinkKind::OpenVSwitch, None, None),
+            test_link("bond0", LinkKind::Bond, Some("ovs-system"), None),
+            test_link("eth0", LinkKind::Physical, Some("bond0"), None),
+            test_link("eth1", LinkKind::Physical, None, None),
+            test_link("ovs-system", LinkKind::OpenVSwitch, None, None),
         ];
-        let mut links = sorted(all);
-        assert!(links.mark_default_routes(&BTreeSet::from([name("br-ex")])));
+        let mut links = sorted_links(all);
+        assert!(links.mark_default_routes(&BTreeSet::from([link_name("br-ex")])));
         let marked: Vec<&str> =
-            links.all.iter().filter(|l| l.default_route).map(|l| l.name.as_str()).collect();
+            links.all.iter().filter(|l| l.has_default_route).map(|l| l.name.as_str()).collect();
         assert_eq!(marked, ["bond0", "br-ex", "eth0"]);
     }
 
     #[test]
-    fn a_cycle_of_links_terminates() {
+    fn marking_terminates_for_a_cycle_of_links() {
         let all = vec![
-            link("a", LinkKind::Vlan, None, Some("b")),
-            link("b", LinkKind::Vlan, None, Some("a")),
+            test_link("a", LinkKind::Vlan, None, Some("b")),
+            test_link("b", LinkKind::Vlan, None, Some("a")),
         ];
-        let mut links = sorted(all);
-        assert!(!links.mark_default_routes(&BTreeSet::from([name("a")])), "the route leads to no uplink");
-        assert!(links.all.iter().all(|link| link.default_route));
+        let mut links = sorted_links(all);
+        assert!(
+            !links.mark_default_routes(&BTreeSet::from([link_name("a")])),
+            "the route leads to no uplink"
+        );
+        assert!(links.all.iter().all(|link| link.has_default_route));
     }
 }

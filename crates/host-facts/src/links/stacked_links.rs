@@ -8,8 +8,8 @@ use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 
 use super::link::{Link, LinkKind};
-use super::netlink::{lower_links, parse_link};
-use super::other_namespaces::links_in_other_namespaces;
+use super::netlink::{parse_link, parse_lower_links};
+use super::other_namespaces::read_links_in_other_namespaces;
 use super::table::Links;
 use crate::netlink::NetlinkReader;
 use crate::root::Root;
@@ -39,13 +39,13 @@ pub fn read_stacked_links(
         }
     }
     found.push(lower);
-    let mut users_in_other_namespaces = links_in_other_namespaces(netlink)?;
+    let mut users_in_other_namespaces = read_links_in_other_namespaces(netlink)?;
     let mut all = BTreeMap::new();
     for mut lower in found {
-        for port in ports(netlink, &lower)? {
+        for port in read_ports(netlink, &lower)? {
             all.entry(port.name.clone()).or_insert(port);
         }
-        for upper in upper_links(root, &lower)? {
+        for upper in read_upper_links(root, &lower)? {
             all.entry(upper.name.clone()).or_insert(upper);
         }
         lower.users_in_other_namespaces =
@@ -60,9 +60,9 @@ fn get_link(
     mut request: LinkMessage,
 ) -> io::Result<Option<(Link, Option<u32>)>> {
     request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
-    let found = match netlink.get(Message::GetLink(request))? {
+    let found = match netlink.get_object(Message::GetLink(request))? {
         Some(Message::NewLink(message)) => {
-            Some((parse_link(&message), lower_links(&message).master))
+            Some((parse_link(&message), parse_lower_links(&message).master))
         }
         _ => None,
     };
@@ -70,13 +70,13 @@ fn get_link(
 }
 
 /// Reads the ports of a bridge or bond. The kernel selects the links by their master.
-fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
+fn read_ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
     let Some(index) = bridge.index else { return Ok(Vec::new()) };
     let mut request = LinkMessage::default();
     request.attributes.push(LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats]));
     request.attributes.push(LinkAttribute::Controller(index));
     netlink.dump(&Message::GetLink(request), |answer| match answer {
-        Message::NewLink(message) if lower_links(message).master == Some(index) => {
+        Message::NewLink(message) if parse_lower_links(message).master == Some(index) => {
             Some(Link { master: Some(bridge.name.clone()), ..parse_link(message)? })
         }
         _ => None,
@@ -85,7 +85,7 @@ fn ports(netlink: &mut NetlinkReader, bridge: &Link) -> io::Result<Vec<Link>> {
 
 /// Reads the links of any kind in this network namespace that are stacked on a link. The kernel lists them in sysfs
 /// (`netdev_adjacent_sysfs_add`).
-fn upper_links(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
+fn read_upper_links(root: &Root, lower: &Link) -> io::Result<Vec<Link>> {
     let folder = format!("sys/class/net/{}", lower.name);
     let entries = root.list(&folder).map_err(io::Error::other)?;
     let names = entries.iter().filter_map(|entry| entry.strip_prefix("upper_")?.parse().ok());

@@ -14,9 +14,9 @@ pub struct Links {
     /// Every link of this network namespace, sorted by name.
     pub all: Vec<Link>,
     /// True if it is known which links the default routes use.
-    pub routes_known: bool,
+    pub are_routes_known: bool,
     /// True if netlink failed, so that most properties of the links are missing.
-    pub incomplete: bool,
+    pub is_incomplete: bool,
     /// UDP ports that programs on this host use.
     pub udp_ports: BTreeSet<u16>,
     /// Settings and other programs that disturb tenant networks.
@@ -28,18 +28,18 @@ pub struct Links {
 impl Links {
     /// Returns the link with this name.
     #[must_use]
-    pub fn by_name(&self, name: &LinkName) -> Option<&Link> {
+    pub fn find_by_name(&self, name: &LinkName) -> Option<&Link> {
         let found = self.all.binary_search_by(|link| link.name.cmp(name)).ok();
         found.and_then(|index| self.all.get(index))
     }
 
     /// Returns the ports of the bridge or bond with this name.
-    pub fn ports<'a>(&'a self, master: &'a LinkName) -> impl Iterator<Item = &'a Link> {
+    pub fn ports_of<'a>(&'a self, master: &'a LinkName) -> impl Iterator<Item = &'a Link> {
         self.all.iter().filter(move |link| link.master.as_ref() == Some(master))
     }
 
     /// Returns the links that are stacked on the link with this name.
-    pub fn stacked_on<'a>(&'a self, parent: &'a LinkName) -> impl Iterator<Item = &'a Link> {
+    pub fn links_stacked_on<'a>(&'a self, parent: &'a LinkName) -> impl Iterator<Item = &'a Link> {
         self.all.iter().filter(move |link| link.parent.as_ref() == Some(parent))
     }
 

@@ -7,7 +7,7 @@ use nix::unistd::mkfifo;
 
 use super::*;
 
-fn tree(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Root) {
+fn create_tree(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Root) {
     let folder = tempfile::tempdir().unwrap();
     for (path, content) in files {
         let path = folder.path().join(path);
@@ -19,25 +19,25 @@ fn tree(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Root) {
 }
 
 #[test]
-fn reads_text_without_nul_bytes_and_newlines() {
-    let (_folder, root) = tree(&[("sys/a", b" 1-3\n\0"), ("sys/b", b"\xff2\n")]);
+fn text_is_read_without_nul_bytes_and_newlines() {
+    let (_folder, root) = create_tree(&[("sys/a", b" 1-3\n\0"), ("sys/b", b"\xff2\n")]);
     assert_eq!(root.read("sys/a").unwrap(), "1-3");
     assert_eq!(root.read("/sys/a").unwrap(), "1-3");
     assert_eq!(root.read("sys/b").unwrap(), "\u{fffd}2");
 }
 
 #[test]
-fn errors_name_the_file_and_the_reason() {
-    let (_folder, root) = tree(&[("sys/number", b"many")]);
+fn error_contains_file_and_reason() {
+    let (_folder, root) = create_tree(&[("sys/number", b"many")]);
     let message = |result: Result<u32, ReadError>| result.unwrap_err().to_string();
-    assert_eq!(message(root.parse("sys/none")), "/sys/none: no such file or directory");
-    assert_eq!(message(root.parse("sys/number")), "/sys/number: `many` is not a valid value");
-    assert_eq!(message(root.parse("sys")), "/sys: not a regular file");
+    assert_eq!(message(root.read_value("sys/none")), "/sys/none: no such file or directory");
+    assert_eq!(message(root.read_value("sys/number")), "/sys/number: `many` is not a valid value");
+    assert_eq!(message(root.read_value("sys")), "/sys: not a regular file");
 }
 
 #[test]
-fn links_stay_inside_the_tree() {
-    let (folder, root) = tree(&[("etc/real", b"inside")]);
+fn symbolic_links_stay_inside_the_tree() {
+    let (folder, root) = create_tree(&[("etc/real", b"inside")]);
     symlink("/etc/real", folder.path().join("etc/absolute")).unwrap();
     symlink("../../../../../../etc/real", folder.path().join("etc/upwards")).unwrap();
     symlink("/etc/hostname", folder.path().join("etc/outside")).unwrap();
@@ -50,8 +50,8 @@ fn links_stay_inside_the_tree() {
 }
 
 #[test]
-fn the_fallback_without_openat2_gives_the_same_guarantee() {
-    let (folder, root) = tree(&[("etc/real", b"inside")]);
+fn symbolic_links_stay_inside_the_tree_without_openat2() {
+    let (folder, root) = create_tree(&[("etc/real", b"inside")]);
     symlink("real", folder.path().join("etc/relative")).unwrap();
     symlink("/etc/hostname", folder.path().join("etc/outside")).unwrap();
     let open = |path| root.open_without_openat2(path, OFlag::O_RDONLY).map(drop);
@@ -61,17 +61,17 @@ fn the_fallback_without_openat2_gives_the_same_guarantee() {
 }
 
 #[test]
-fn never_hangs_on_loops_and_pipes() {
-    let (folder, root) = tree(&[]);
+fn read_never_blocks_on_loops_and_pipes() {
+    let (folder, root) = create_tree(&[]);
     symlink("loop", folder.path().join("loop")).unwrap();
     mkfifo(&folder.path().join("pipe"), Mode::from_bits_truncate(0o600)).unwrap();
     assert_eq!(root.read("loop").unwrap_err().problem, ReadProblem::Io(Errno::ELOOP));
-    assert_eq!(root.read("pipe").unwrap_err().problem, ReadProblem::NotAFile);
+    assert_eq!(root.read("pipe").unwrap_err().problem, ReadProblem::NotRegularFile);
 }
 
 #[test]
-fn a_file_without_end_is_refused() {
-    let (_folder, root) = tree(&[("sys/huge", &vec![b'1'; MAX_SMALL_FILE_BYTES + 1])]);
+fn too_large_file_is_refused() {
+    let (_folder, root) = create_tree(&[("sys/huge", &vec![b'1'; MAX_SMALL_FILE_BYTES + 1])]);
     assert_eq!(
         root.read("sys/huge").unwrap_err().problem,
         ReadProblem::TooLarge(MAX_SMALL_FILE_BYTES)
@@ -80,8 +80,8 @@ fn a_file_without_end_is_refused() {
 }
 
 #[test]
-fn numbered_names_come_in_the_order_of_their_numbers() {
-    let (_folder, root) = tree(&[
+fn numbered_names_are_sorted_by_number() {
+    let (_folder, root) = create_tree(&[
         ("cpu/cpu10/x", b""),
         ("cpu/cpu2/x", b""),
         ("cpu/cpufreq/x", b""),
@@ -93,20 +93,20 @@ fn numbered_names_come_in_the_order_of_their_numbers() {
 }
 
 #[test]
-fn a_missing_root_is_a_one_line_error() {
+fn missing_root_is_reported_in_one_line() {
     let message = |path: &str| Root::open(Path::new(path)).unwrap_err().to_string();
     assert_eq!(
         message("/no/such"),
         "--root /no/such: no such folder; specify the folder that contains proc/ and sys/"
     );
     assert!(message("/etc/passwd").contains("not a folder"));
-    assert!(Root::live().unwrap().is_live());
+    assert!(Root::open_live().unwrap().is_live());
 }
 
 /// Tests concurrent renames. A rename anywhere on the machine can make openat2 fail with EAGAIN for a path with `..`.
 #[test]
 fn concurrent_renames_do_not_lose_a_file() {
-    let (folder, root) = tree(&[("sys/devices/a/file", b"here"), ("other/x", b"")]);
+    let (folder, root) = create_tree(&[("sys/devices/a/file", b"here"), ("other/x", b"")]);
     std::fs::create_dir_all(folder.path().join("sys/class")).unwrap();
     symlink("../devices/a", folder.path().join("sys/class/a")).unwrap();
     let done = std::sync::atomic::AtomicBool::new(false);

@@ -56,7 +56,7 @@ pub(super) fn resources(amounts: &Amounts) -> Result<(Resources, u64), AmountErr
             u64::try_from(number).map_err(|_| fail(AmountProblem::OutOfRange(*quantity)))
         };
         match name.as_str() {
-            "cpu" => all.cpu_millis = to_u64(quantity.millis())?,
+            "cpu" => all.cpu_millis = to_u64(quantity.millis_rounded_up())?,
             "memory" => all.memory = to_u64(quantity.whole_units_rounded_up())?,
             EPHEMERAL_STORAGE => storage = to_u64(quantity.whole_units_rounded_up())?,
             other => {

@@ -212,7 +212,7 @@ impl Configuration {
         this.cpu_model = Some(configuration.cpu_model).filter(|text| !text.is_empty());
         // 100m is the default of this field. KubeVirt ignores this value and calculates the request from the ratio
         // (`setDefaultResourceRequests`).
-        let is_default_request = |amount: &Quantity| amount.millis() == 100;
+        let is_default_request = |amount: &Quantity| amount.millis_rounded_up() == 100;
         this.cpu_request = configuration.cpu_request.filter(|amount| !is_default_request(amount));
         this.runtime_class =
             Some(configuration.default_runtime_class).filter(|text| !text.is_empty());

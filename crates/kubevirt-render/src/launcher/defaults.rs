@@ -201,7 +201,7 @@ fn check_dedicated(machine: &Machine, vcpus: u128) -> Result<(), Invalid> {
     for (list, amounts) in [("requests", requests), ("limits", limits)] {
         let cpus = amount(amounts, "cpu");
         let field = format!("domain.resources.{list}.cpu");
-        if cpus.millis() % 1000 != 0 {
+        if cpus.millis_rounded_up() % 1000 != 0 {
             return Err(machine.invalid(
                 &field,
                 format!("`{cpus}` must be a whole number with dedicatedCpuPlacement"),

@@ -155,7 +155,9 @@ fn apply_in_place_resize(container: &mut Container, status: &core::ContainerStat
         };
         let (requests, limits) = (&mut container.requests, &mut container.limits);
         let (amount, request, limit) = match name {
-            "cpu" => (quantity.millis(), &mut requests.cpu_millis, &mut limits.cpu_millis),
+            "cpu" => {
+                (quantity.millis_rounded_up(), &mut requests.cpu_millis, &mut limits.cpu_millis)
+            }
             _ => (quantity.whole_units_rounded_up(), &mut requests.memory, &mut limits.memory),
         };
         *request = u64::try_from(amount).unwrap_or_default().max(*request);

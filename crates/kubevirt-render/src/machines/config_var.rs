@@ -21,15 +21,15 @@ const REDACTED: &str = "(from a Secret)";
 pub(super) enum InvalidQuantity {
     /// The value comes from a Secret, so messages must not quote it.
     #[error("is not a quantity")]
-    Secret,
+    SecretValue,
     /// The value is in the object itself, so messages may quote it.
     #[error(transparent)]
-    Value(ParseQuantityError),
+    PlainValue(ParseQuantityError),
 }
 
 impl ConfigVar {
     /// Creates a value from a Secret.
-    pub(super) const fn secret(value: String) -> Self {
+    pub(super) const fn from_secret(value: String) -> Self {
         Self { value, is_secret: true }
     }
 
@@ -39,7 +39,7 @@ impl ConfigVar {
     }
 
     /// Returns the value itself, for the rendered VirtualMachine.
-    pub(super) fn expose(self) -> String {
+    pub(super) fn into_plain_string(self) -> String {
         self.value
     }
 
@@ -48,9 +48,13 @@ impl ConfigVar {
     /// # Errors
     /// Returns an error if the value is not a quantity. The parser's error quotes the value, so the returned error
     /// contains the parser's error only if the value is in the object itself.
-    pub(super) fn quantity(&self) -> Result<Quantity, InvalidQuantity> {
+    pub(super) fn parse_quantity(&self) -> Result<Quantity, InvalidQuantity> {
         self.value.parse().map_err(|error| {
-            if self.is_secret { InvalidQuantity::Secret } else { InvalidQuantity::Value(error) }
+            if self.is_secret {
+                InvalidQuantity::SecretValue
+            } else {
+                InvalidQuantity::PlainValue(error)
+            }
         })
     }
 }

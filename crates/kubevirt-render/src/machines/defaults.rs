@@ -5,30 +5,30 @@ use berth_api::{EvictionStrategy, Quantity, TenantCluster};
 use serde_json::{Value, json};
 
 use super::config_var::ConfigVar;
-use super::context::RenderContext;
-use super::fields::Reader;
-use super::provider::{Provider, is_placeholder};
+use super::field_parser::ProblemReporter;
+use super::provider::{ProviderConfig, is_placeholder};
+use super::render_context::RenderContext;
 
-const VIRTUAL_MACHINE: &str =
+const VIRTUAL_MACHINE_PATH: &str =
     "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine";
 
 /// Name, CPUs and memory of the only flavor that KKP 2.21 created.
 const STANDARD_FLAVOR: (&str, &str, &str) = ("kubermatic-standard", "2", "8Gi");
 /// Names of the preferences in `deploy/instancetypes`. Each preference applies to the instance types whose names
 /// begin with the preference's name and a hyphen.
-pub(super) const PREFERENCES: [&str; 3] = ["performance-database", "performance", "density"];
+pub(super) const PREFERENCE_NAMES: [&str; 3] = ["performance-database", "performance", "density"];
 /// Default of InfraConfig's `maxSecondaryDisks`.
-const MAX_SECONDARY_DISKS: u32 = 3;
+const DEFAULT_MAX_SECONDARY_DISKS: u32 = 3;
 /// Names of the instance types that exist in the namespace of every tenant.
 const STANDARD_INSTANCETYPES: [&str; 3] = ["standard-2", "standard-4", "standard-8"];
 
 /// Fills empty fields of `provider`, and reports invalid values.
-pub(super) fn apply(
-    provider: &mut Provider,
+pub(super) fn apply_defaults(
+    provider: &mut ProviderConfig,
     tenant: Option<&TenantCluster>,
     context: &RenderContext,
     namespace: &str,
-    reader: &Reader<'_>,
+    reader: &ProblemReporter<'_>,
 ) {
     if let Some(tenant) = tenant {
         let name = tenant.metadata.name.clone().unwrap_or_default();
@@ -37,7 +37,7 @@ pub(super) fn apply(
         } else if *provider.cluster_name != *name {
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
             let message = format!("must be {name}, the tenant of this MachineDeployment");
-            reader.error(path, &provider.cluster_name, message);
+            reader.report_error(path, &provider.cluster_name, message);
         }
         if provider.project_id.is_empty() {
             provider.project_id = tenant.spec.project_id.clone().unwrap_or_default().into();
@@ -47,12 +47,12 @@ pub(super) fn apply(
     resolve_instancetype(provider, context, namespace, reader);
     fill_from_config(provider, context);
     resolve_image(provider, context, reader);
-    validate(provider, context, reader);
+    validate_provider(provider, context, reader);
 }
 
 /// Sets the instance type to the cluster instance type that the flavor names. The flavor `kubermatic-standard` was
 /// created before instance types existed; for this flavor, CPUs and memory are set instead.
-fn expand_flavor(provider: &mut Provider) {
+fn expand_flavor(provider: &mut ProviderConfig) {
     let (name, cpus, memory) = STANDARD_FLAVOR;
     if &*provider.flavor == name {
         if provider.cpus.is_empty() && provider.vcpus == 0 {
@@ -67,7 +67,8 @@ fn expand_flavor(provider: &mut Provider) {
         let is_in_series = |series: &&&str| {
             provider.flavor.strip_prefix(**series).is_some_and(|rest| rest.starts_with('-'))
         };
-        if let (None, Some(series)) = (&provider.preference, PREFERENCES.iter().find(is_in_series))
+        if let (None, Some(series)) =
+            (&provider.preference, PREFERENCE_NAMES.iter().find(is_in_series))
         {
             let kind = "VirtualMachineClusterPreference";
             provider.preference = Some(json!({"name": series, "kind": kind}));
@@ -78,10 +79,10 @@ fn expand_flavor(provider: &mut Provider) {
 /// Sets the kind of the instance type that the machine names. As in machine-controller, an instance type in the
 /// namespace takes precedence over a cluster instance type, even if another kind is given.
 fn resolve_instancetype(
-    provider: &mut Provider,
+    provider: &mut ProviderConfig,
     context: &RenderContext,
     namespace: &str,
-    reader: &Reader<'_>,
+    reader: &ProblemReporter<'_>,
 ) {
     let Some(matcher) = provider.instancetype.as_mut() else { return };
     let text =
@@ -89,14 +90,14 @@ fn resolve_instancetype(
     let (name, given_kind) = (text("name"), text("kind"));
     let exists =
         |namespace: &str| context.instancetypes.contains_key(&(namespace.to_owned(), name.clone()));
-    let path = format!("{VIRTUAL_MACHINE}.instancetype.name");
+    let path = format!("{VIRTUAL_MACHINE_PATH}.instancetype.name");
     let kind = if exists(namespace) {
         "VirtualMachineInstancetype"
     } else if exists("") {
         "VirtualMachineClusterInstancetype"
     } else if context.is_exhaustive {
         let message = format!("is not an instance type of namespace {namespace} or of the cluster");
-        return reader.error(&path, &provider.instancetype_name(&name), message);
+        return reader.report_error(&path, &provider.instancetype_name(&name), message);
     } else if given_kind.eq_ignore_ascii_case("VirtualMachineInstancetype")
         || (given_kind.is_empty() && STANDARD_INSTANCETYPES.contains(&name.as_str()))
     {
@@ -105,12 +106,12 @@ fn resolve_instancetype(
         "VirtualMachineClusterInstancetype"
     };
     if name.is_empty() && matcher.get("inferFromVolume").is_none() {
-        return reader.error(&path, "", "is missing");
+        return reader.report_error(&path, "", "is missing");
     }
     matcher["kind"] = kind.into();
 }
 
-fn fill_from_config(provider: &mut Provider, context: &RenderContext) {
+fn fill_from_config(provider: &mut ProviderConfig, context: &RenderContext) {
     let config = &context.config;
     if provider.dns_policy.is_none() {
         provider.dns_policy = config.dns_policy.map(berth_api::DnsPolicy::as_str);
@@ -152,7 +153,11 @@ fn fill_from_config(provider: &mut Provider, context: &RenderContext) {
 
 /// Replaces an image that is a version of the operating system by the URL in InfraConfig. If the image is empty and
 /// InfraConfig lists exactly one version for the operating system, this version is used.
-fn resolve_image(provider: &mut Provider, context: &RenderContext, reader: &Reader<'_>) {
+fn resolve_image(
+    provider: &mut ProviderConfig,
+    context: &RenderContext,
+    reader: &ProblemReporter<'_>,
+) {
     let images = context.config.images.as_ref().and_then(|images| images.http.as_ref());
     let images = images.and_then(|http| http.operating_systems.get(&provider.operating_system));
     let image = &mut provider.primary_disk.image;
@@ -172,12 +177,14 @@ fn resolve_image(provider: &mut Provider, context: &RenderContext, reader: &Read
                     provider.operating_system,
                     versions.join(", ")
                 );
-                reader.error(&path, "", message);
+                reader.report_error(&path, "", message);
             }
         },
-        _ if image.is_empty() => {
-            reader.error(&path, "", "is missing: set a URL, or the name of a volume to clone")
-        }
+        _ if image.is_empty() => reader.report_error(
+            &path,
+            "",
+            "is missing: set a URL, or the name of a volume to clone",
+        ),
         _ => {}
     }
 }
@@ -186,31 +193,35 @@ fn image_path(is_flat: bool) -> String {
     if is_flat {
         "spec.template.spec.providerSpec.value.cloudProviderSpec.sourceURL".to_owned()
     } else {
-        format!("{VIRTUAL_MACHINE}.template.primaryDisk.osImage")
+        format!("{VIRTUAL_MACHINE_PATH}.template.primaryDisk.osImage")
     }
 }
 
-fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
+fn validate_provider(
+    provider: &ProviderConfig,
+    context: &RenderContext,
+    reader: &ProblemReporter<'_>,
+) {
     let flat_path = "spec.template.spec.providerSpec.value.cloudProviderSpec";
     let (size, disk) = if provider.is_flat {
         (flat_path.to_owned(), format!("{flat_path}.pvcSize"))
     } else {
         (
-            format!("{VIRTUAL_MACHINE}.template"),
-            format!("{VIRTUAL_MACHINE}.template.primaryDisk.size"),
+            format!("{VIRTUAL_MACHINE_PATH}.template"),
+            format!("{VIRTUAL_MACHINE_PATH}.template.primaryDisk.size"),
         )
     };
     let check_quantity = |path: &str, value: &ConfigVar| {
         if value.is_empty() {
-            reader.error(path, "", "is missing");
+            reader.report_error(path, "", "is missing");
             return;
         }
-        match value.quantity() {
+        match value.parse_quantity() {
             Ok(amount) if amount <= Quantity::ZERO => {
-                reader.error(path, value, "must be greater than 0")
+                reader.report_error(path, value, "must be greater than 0")
             }
             Ok(_) => {}
-            Err(error) => reader.error(path, value, error.to_string()),
+            Err(error) => reader.report_error(path, value, error.to_string()),
         }
     };
     if provider.instancetype.is_none() {
@@ -218,7 +229,7 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
             check_quantity(&format!("{size}.cpus"), &provider.cpus);
         } else if !provider.cpus.is_empty() {
             let message = "is ignored because vcpus.cores is set";
-            reader.warn(&format!("{size}.cpus"), &provider.cpus, message);
+            reader.report_warning(&format!("{size}.cpus"), &provider.cpus, message);
         }
         check_quantity(&format!("{size}.memory"), &provider.memory);
     }
@@ -227,19 +238,23 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
         let servers =
             provider.dns_config.as_ref().and_then(|config| config.get("nameservers")?.as_array());
         if servers.is_none_or(Vec::is_empty) {
-            let parent_path = if provider.is_flat { flat_path } else { VIRTUAL_MACHINE };
-            reader.error(
+            let parent_path = if provider.is_flat { flat_path } else { VIRTUAL_MACHINE_PATH };
+            reader.report_error(
                 &format!("{parent_path}.dnsConfig.nameservers"),
                 "",
                 "is missing: dnsPolicy None requires at least one nameserver",
             );
         }
     }
-    let limit = context.config.max_secondary_disks.unwrap_or(MAX_SECONDARY_DISKS);
+    let limit = context.config.max_secondary_disks.unwrap_or(DEFAULT_MAX_SECONDARY_DISKS);
     let disks = provider.secondary_disks.len();
     if u32::try_from(disks).is_ok_and(|disks| disks > limit) {
         let message = format!("has {disks} disks, but InfraConfig allows at most {limit}");
-        reader.error(&format!("{VIRTUAL_MACHINE}.template.secondaryDisks"), "", message);
+        reader.report_error(
+            &format!("{VIRTUAL_MACHINE_PATH}.template.secondaryDisks"),
+            "",
+            message,
+        );
     }
     let class = &provider.primary_disk.storage_class;
     let is_unknown = |class: &ConfigVar| {
@@ -249,7 +264,7 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
     };
     let disks = provider.secondary_disks.iter().map(|disk| &disk.storage_class);
     for class in disks.chain([class]).filter(|class| is_unknown(class)) {
-        reader.error(
+        reader.report_error(
             &format!("{size}.primaryDisk.storageClassName"),
             class,
             "StorageClass not found",
@@ -257,6 +272,10 @@ fn validate(provider: &Provider, context: &RenderContext, reader: &Reader<'_>) {
     }
     let image = &provider.primary_disk.image;
     if is_placeholder(image) {
-        reader.warn(&image_path(provider.is_flat), image, "is a placeholder and is used unchanged");
+        reader.report_warning(
+            &image_path(provider.is_flat),
+            image,
+            "is a placeholder and is used unchanged",
+        );
     }
 }

@@ -23,7 +23,7 @@ pub struct MachineDeployment {
     /// Hash of the template, see [`Self::revision`].
     #[serde(skip)]
     revision: String,
-    /// Unknown fields by path, see [`Self::unknown_fields`].
+    /// Unknown fields by path, see [`Self::find_unknown_fields`].
     #[serde(skip)]
     unknown_fields: BTreeMap<String, Value>,
 }
@@ -55,7 +55,7 @@ pub struct DeploymentSpec {
     /// Selector of the machines of this MachineDeployment.
     pub selector: LabelSelector,
     /// Strategy for the replacement of machines.
-    pub strategy: Option<Strategy>,
+    pub strategy: Option<UpdateStrategy>,
     /// Seconds for which a machine must be ready before the machine is available.
     pub min_ready_seconds: Option<i32>,
     /// While true, no machine is replaced. The number of machines is still reconciled.
@@ -63,16 +63,16 @@ pub struct DeploymentSpec {
     /// Seconds without progress after which the rollout has failed.
     pub progress_deadline_seconds: Option<i32>,
     /// Template of the machines.
-    pub template: Template,
+    pub template: MachineTemplate,
 }
 
 /// Field `spec.strategy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Strategy {
+pub struct UpdateStrategy {
     /// `RollingUpdate`, which is the default, or `OnDelete`.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub strategy_type: String,
     /// Field `spec.strategy.rollingUpdate`.
     pub rolling_update: Option<RollingUpdate>,
 }
@@ -90,7 +90,7 @@ pub struct RollingUpdate {
 /// Field `spec.template`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Template {
+pub struct MachineTemplate {
     /// Labels and annotations of machines.
     pub metadata: Metadata,
     /// Field `spec.template.spec`.
@@ -140,9 +140,9 @@ const KNOWN_FIELDS: [(&str, &[&str]); 4] = [
 ];
 
 /// Kind of a MachineDeployment.
-pub const KIND: &str = "MachineDeployment";
+pub const MACHINE_DEPLOYMENT_KIND: &str = "MachineDeployment";
 /// API group of a MachineDeployment.
-pub const GROUP: &str = "cluster.k8s.io";
+pub const MACHINE_DEPLOYMENT_GROUP: &str = "cluster.k8s.io";
 
 impl MachineDeployment {
     /// Parses a MachineDeployment. `source` is the file or other origin of the object, for messages.
@@ -155,9 +155,9 @@ impl MachineDeployment {
         };
         let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
         let qualified_name = match (name.as_str(), namespace.as_str()) {
-            ("", _) => format!("{KIND} in {source}"),
-            (name, "") => format!("{KIND} {name}"),
-            (name, namespace) => format!("{KIND} {namespace}/{name}"),
+            ("", _) => format!("{MACHINE_DEPLOYMENT_KIND} in {source}"),
+            (name, "") => format!("{MACHINE_DEPLOYMENT_KIND} {name}"),
+            (name, namespace) => format!("{MACHINE_DEPLOYMENT_KIND} {namespace}/{name}"),
         };
         if name.is_empty() {
             let problem = Problem::new(qualified_name, "metadata.name", "", "is missing");
@@ -166,7 +166,7 @@ impl MachineDeployment {
         // An API server treats `null` as absent, and itself writes `creationTimestamp: null`.
         let object = without_nulls(&object);
         let template = object.pointer("/spec/template").map(Value::to_string).unwrap_or_default();
-        let unknown_fields = unknown_fields(&object);
+        let unknown_fields = find_unknown_fields(&object);
         let read: Self = serde_path_to_error::deserialize(object).map_err(|error| {
             let field = error.path().to_string();
             Problem::new(&qualified_name, field, "", error.inner().to_string())
@@ -197,14 +197,14 @@ impl MachineDeployment {
     pub fn qualified_name(&self) -> String {
         let Metadata { name, namespace, .. } = &self.metadata;
         if namespace.is_empty() {
-            format!("{KIND} {name}")
+            format!("{MACHINE_DEPLOYMENT_KIND} {name}")
         } else {
-            format!("{KIND} {namespace}/{name}")
+            format!("{MACHINE_DEPLOYMENT_KIND} {namespace}/{name}")
         }
     }
 }
 
-fn unknown_fields(object: &Value) -> BTreeMap<String, Value> {
+fn find_unknown_fields(object: &Value) -> BTreeMap<String, Value> {
     let unknown_below = |(path, known): &(&str, &[&str])| {
         let fields = object.pointer(path).and_then(Value::as_object).into_iter().flatten();
         let path = path.trim_start_matches('/').replace('/', ".");

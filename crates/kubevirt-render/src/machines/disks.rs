@@ -1,7 +1,7 @@
 //! Disks of a machine in a providerSpec.
 
 use super::config_var::ConfigVar;
-use super::fields::Fields;
+use super::field_parser::UnreadFields;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PrimaryDisk {
@@ -43,28 +43,28 @@ pub(super) const SECONDARY_DISK_FIELDS: [&str; 4] =
     ["size", "storageClassName", "storageAccessType", "source"];
 
 impl PrimaryDisk {
-    pub(super) fn read(disk: &mut Fields<'_>) -> Self {
+    pub(super) fn read(disk: &mut UnreadFields<'_>) -> Self {
         let this = Self {
-            size: disk.variable("size"),
-            storage_class: disk.variable("storageClassName"),
-            access_mode: disk.variable("storageAccessType"),
-            is_pvc: &*disk.variable("storageTarget") == "pvc",
-            image: disk.variable("osImage"),
-            source: disk.variable("source"),
-            pull_method: match disk.variable("pullMethod") {
+            size: disk.read_variable("size"),
+            storage_class: disk.read_variable("storageClassName"),
+            access_mode: disk.read_variable("storageAccessType"),
+            is_pvc: &*disk.read_variable("storageTarget") == "pvc",
+            image: disk.read_variable("osImage"),
+            source: disk.read_variable("source"),
+            pull_method: match disk.read_variable("pullMethod") {
                 none if none.is_empty() => "node".into(),
-                some => some,
+                method => method,
             },
-            extra_headers: disk.text_list("extraHeaders"),
-            extra_headers_secret: disk.variable("extraHeadersSecretRef"),
-            data_volume_secret: disk.variable("dataVolumeSecretRef"),
+            extra_headers: disk.read_texts("extraHeaders"),
+            extra_headers_secret: disk.read_variable("extraHeadersSecretRef"),
+            data_volume_secret: disk.read_variable("dataVolumeSecretRef"),
         };
         if !["node", "pod"].contains(&&*this.pull_method) {
-            disk.error("pullMethod", &this.pull_method, "must be node or pod");
+            disk.report_error("pullMethod", &this.pull_method, "must be node or pod");
         }
         if !this.extra_headers.is_empty() && !this.extra_headers_secret.is_empty() {
             let message = "cannot be set together with extraHeaders: remove one of them";
-            disk.error("extraHeadersSecretRef", &this.extra_headers_secret, message);
+            disk.report_error("extraHeadersSecretRef", &this.extra_headers_secret, message);
         }
         check_access_mode(disk, &this.access_mode);
         this
@@ -72,25 +72,26 @@ impl PrimaryDisk {
 }
 
 impl SecondaryDisk {
-    pub(super) fn read(disk: &mut Fields<'_>) -> Self {
-        let (size, storage_class) = (disk.variable("size"), disk.variable("storageClassName"));
-        let access_mode = disk.variable("storageAccessType");
-        let source = disk.variable("source");
+    pub(super) fn read(disk: &mut UnreadFields<'_>) -> Self {
+        let (size, storage_class) =
+            (disk.read_variable("size"), disk.read_variable("storageClassName"));
+        let access_mode = disk.read_variable("storageAccessType");
+        let source = disk.read_variable("source");
         if !["", "blank", "clone"].contains(&&*source) {
-            disk.error("source", &source, "must be blank or clone");
+            disk.report_error("source", &source, "must be blank or clone");
         }
-        if let Err(error) = size.quantity() {
-            disk.error("size", &size, error.to_string());
+        if let Err(error) = size.parse_quantity() {
+            disk.report_error("size", &size, error.to_string());
         }
         check_access_mode(disk, &access_mode);
         Self { size, storage_class, access_mode, is_blank: &*source == "blank" }
     }
 }
 
-fn check_access_mode(disk: &Fields<'_>, mode: &ConfigVar) {
+fn check_access_mode(disk: &UnreadFields<'_>, mode: &ConfigVar) {
     let known = ["", "ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"];
     if !known.contains(&&**mode) {
         let message = "must be ReadWriteOnce, ReadOnlyMany, ReadWriteMany or ReadWriteOncePod";
-        disk.error("storageAccessType", mode, message);
+        disk.report_error("storageAccessType", mode, message);
     }
 }

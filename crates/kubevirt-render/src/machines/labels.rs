@@ -2,7 +2,7 @@
 //! to the launcher pod, where some of them have effects to which the tenant has no right.
 
 use berth_api::InfraConfigSpec;
-use berth_api::names::MANAGED_BY;
+use berth_api::names::MANAGED_BY_LABEL;
 
 /// Annotations of a disk that affect only the disk's import by CDI.
 const DISK_ANNOTATIONS: [&str; 3] = [
@@ -30,19 +30,19 @@ const RECOMMENDED_DOMAIN: &str = "app.kubernetes.io";
 /// Other annotations may give access to the host or to other tenants: `hooks.kubevirt.io/hookSidecars` runs any image
 /// in the launcher pod, and `v1.multus-cni.io/default-network` and `k8s.v1.cni.cncf.io/networks` attach the pod to
 /// networks of other tenants.
-pub(super) fn permits_annotation(key: &str, prefixes: &[String]) -> bool {
+pub(super) fn is_annotation_permitted(key: &str, prefixes: &[String]) -> bool {
     !key.contains('/')
         || DISK_ANNOTATIONS.contains(&key)
         || prefixes.iter().any(|prefix| {
-            InfraConfigSpec::is_annotation_prefix(prefix) && key.starts_with(prefix.as_str())
+            InfraConfigSpec::is_valid_annotation_prefix(prefix) && key.starts_with(prefix.as_str())
         })
 }
 
 /// Returns true if a template may set a label. Labels that controllers of KubeVirt and Berth use to select objects
 /// are not permitted, nor is the label by which a NetworkPolicy permits egress from CDI's importer.
-pub(super) fn permits_label(key: &str, value: &str) -> bool {
-    if key == MANAGED_BY.0 {
-        return value != MANAGED_BY.1;
+pub(super) fn is_label_permitted(key: &str, value: &str) -> bool {
+    if key == MANAGED_BY_LABEL.0 {
+        return value != MANAGED_BY_LABEL.1;
     }
     if key == "app" {
         return !value.starts_with("containerized-data-");

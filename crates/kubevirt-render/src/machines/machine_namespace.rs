@@ -4,8 +4,8 @@ use berth_api::names::{TENANT_LABEL, TENANT_PREFIX};
 use berth_api::{Problem, TenantCluster};
 use serde_json::Value;
 
-use super::context::RenderContext;
 use super::deployment::MachineDeployment;
+use super::render_context::RenderContext;
 
 /// Tenant and namespace of the VirtualMachines of a MachineDeployment.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,11 @@ pub struct MachineNamespace<'a> {
 pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
     let by_namespace = deployment.metadata.namespace.strip_prefix(TENANT_PREFIX);
     let annotated = deployment.metadata.annotations.get(TENANT_LABEL).cloned();
-    let all = [by_namespace.map(str::to_owned), annotated, cloud_field(deployment, "clusterName")];
+    let all = [
+        by_namespace.map(str::to_owned),
+        annotated,
+        cloud_provider_field(deployment, "clusterName"),
+    ];
     all.into_iter().flatten().filter(|name| !name.is_empty()).collect()
 }
 
@@ -32,7 +36,7 @@ pub fn referenced_tenants(deployment: &MachineDeployment) -> Vec<String> {
 ///
 /// # Errors
 /// Returns the field that names a tenant or namespace that the MachineDeployment may not use.
-pub fn machine_namespace<'a>(
+pub fn determine_machine_namespace<'a>(
     deployment: &MachineDeployment,
     context: &'a RenderContext,
 ) -> Result<MachineNamespace<'a>, Problem> {
@@ -78,12 +82,12 @@ pub fn machine_namespace<'a>(
             None => error(&annotation, name, "TenantCluster not found".to_owned()),
         };
     }
-    if let Some(name) = cloud_field(deployment, "clusterName")
+    if let Some(name) = cloud_provider_field(deployment, "clusterName")
         && let Some(tenant) = context.tenants.get(&name)
     {
         return check_listed(CLUSTER_NAME, &name, tenant);
     }
-    let given = cloud_field(deployment, "namespace").filter(|name| !name.is_empty());
+    let given = cloud_provider_field(deployment, "namespace").filter(|name| !name.is_empty());
     let namespace = match given {
         // Without this check, users could create VMs in any namespace. Outside a cluster, no VM is created, so the
         // check is not needed.
@@ -103,7 +107,7 @@ pub fn machine_namespace<'a>(
 
 /// Returns a string field of cloudProviderSpec. References to Secrets are ignored, because the tenant of a
 /// MachineDeployment must not change when another object changes.
-fn cloud_field(deployment: &MachineDeployment, name: &str) -> Option<String> {
+fn cloud_provider_field(deployment: &MachineDeployment, name: &str) -> Option<String> {
     let field = |value: &Value, name: &str| {
         let fields = value.as_object()?;
         let found = fields.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));

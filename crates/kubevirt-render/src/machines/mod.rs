@@ -7,34 +7,34 @@
 //! All modules are pure; the reconciler and `berth-controller render` run the same code.
 
 mod config_var;
-mod context;
 mod defaults;
 mod deployment;
 mod disks;
-mod fields;
+mod field_parser;
+mod interrupt_vectors;
 mod json_value;
 mod labels;
 mod machine_namespace;
 mod network;
 mod provider;
+pub mod reconcile_steps;
 mod references;
 mod render;
+mod render_context;
 mod renderer;
 pub mod rollout;
 mod scheduling;
-pub mod steps;
 mod storage;
 mod unsupported;
 pub mod user_data;
-mod vectors;
 
-pub use context::{InstanceType, RenderContext, StorageClass};
 pub use deployment::{
-    DeploymentSpec, GROUP, KIND, MachineDeployment, MachineSpec, Metadata, ProviderSpec,
-    RollingUpdate, Strategy, Template,
+    DeploymentSpec, MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
+    MachineSpec, MachineTemplate, Metadata, ProviderSpec, RollingUpdate, UpdateStrategy,
 };
-pub use machine_namespace::{MachineNamespace, machine_namespace, referenced_tenants};
+pub use machine_namespace::{MachineNamespace, determine_machine_namespace, referenced_tenants};
 pub use network::unmet_prerequisite;
-pub use references::{Reference, Resolve, ResolveError, Scope};
-pub use render::{Rendered, render};
+pub use references::{EntryReference, ReferenceResolver, ReferenceScope, ResolveError};
+pub use render::{RenderedMachine, render_machine};
+pub use render_context::{InstanceType, RenderContext, StorageClass};
 pub use renderer::RenderOptions;

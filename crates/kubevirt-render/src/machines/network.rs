@@ -15,7 +15,7 @@ fn tenant_id(tenant: &TenantCluster) -> &str {
 }
 
 /// Returns `spec.template.spec.networks`.
-pub(super) fn networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
+pub(super) fn render_networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut networks = vec![json!({"name": "default", "pod": {}})];
     if let Some((tenant, binding)) = tenant_binding(machine) {
         let id = tenant_id(tenant);
@@ -27,7 +27,7 @@ pub(super) fn networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
 }
 
 /// Returns `spec.template.spec.domain.devices.interfaces`.
-pub(super) fn interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
+pub(super) fn render_interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let mut interfaces = vec![json!({"name": "default", "bridge": {}})];
     if let Some((_, binding)) = tenant_binding(machine) {
         interfaces.push(match binding {

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use super::config_var::ConfigVar;
 use super::disks::{PRIMARY_DISK_FIELDS, PrimaryDisk, SECONDARY_DISK_FIELDS, SecondaryDisk};
-use super::fields::{Fields, Reader};
+use super::field_parser::{ProblemReporter, UnreadFields};
 
 /// A parsed providerSpec.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Provider {
+pub(super) struct ProviderConfig {
     pub(super) ssh_public_keys: Vec<String>,
     pub(super) operating_system: String,
     pub(super) cluster_name: ConfigVar,
@@ -37,10 +37,10 @@ pub(super) struct Provider {
     pub(super) zone: String,
     /// Name of a kube-ovn subnet, from `providerNetwork.vpc.subnet.name`.
     pub(super) subnet: String,
-    pub(super) multiqueue: Option<bool>,
+    pub(super) has_multiqueue: Option<bool>,
     pub(super) eviction_strategy: Option<&'static str>,
-    pub(super) affinity: Affinity,
-    pub(super) spread: Vec<Spread>,
+    pub(super) affinity: AffinityPresets,
+    pub(super) spread_constraints: Vec<SpreadConstraint>,
     pub(super) node_selector: Option<Value>,
     pub(super) tolerations: Vec<Value>,
     /// True if the providerSpec has the flat form. In this form, the label `machine` identifies the machines of a
@@ -56,22 +56,22 @@ pub(super) enum AffinityType {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Affinity {
-    pub(super) pod: Option<AffinityType>,
-    pub(super) pod_anti: Option<AffinityType>,
-    pub(super) node: Option<NodePreset>,
-    pub(super) node_anti: Option<NodePreset>,
+pub(super) struct AffinityPresets {
+    pub(super) pod_affinity: Option<AffinityType>,
+    pub(super) pod_anti_affinity: Option<AffinityType>,
+    pub(super) node_affinity: Option<NodeAffinityPreset>,
+    pub(super) node_anti_affinity: Option<NodeAffinityPreset>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NodePreset {
-    pub(super) strength: AffinityType,
+pub(super) struct NodeAffinityPreset {
+    pub(super) affinity_type: AffinityType,
     pub(super) key: String,
     pub(super) values: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Spread {
+pub(super) struct SpreadConstraint {
     pub(super) max_skew: i32,
     pub(super) topology_key: String,
     pub(super) when_unsatisfiable: String,
@@ -131,24 +131,24 @@ const TEMPLATE_FIELDS: [&str; 5] = ["vcpus", "cpus", "memory", "primaryDisk", "s
 const AFFINITY_PRESETS: [&str; 4] =
     ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
 
-impl Provider {
+impl ProviderConfig {
     /// Parses a providerSpec. Problems are reported to `reader`.
-    pub(super) fn read(value: Value, reader: &Reader<'_>) -> Self {
+    pub(super) fn read(value: Value, reader: &ProblemReporter<'_>) -> Self {
         let path = "spec.template.spec.providerSpec.value";
-        let mut outer = Fields::new(value, path, reader);
+        let mut outer = UnreadFields::new(value, path, reader);
         let mut this =
-            Self { ssh_public_keys: outer.text_list("sshPublicKeys"), ..Self::default() };
-        let provider = outer.text("cloudProvider");
+            Self { ssh_public_keys: outer.read_texts("sshPublicKeys"), ..Self::default() };
+        let provider = outer.read_text("cloudProvider");
         if provider != "kubevirt" {
-            outer.error(
+            outer.report_error(
                 "cloudProvider",
                 &provider,
                 "must be `kubevirt`, the only supported provider",
             );
         }
-        this.operating_system = outer.text("operatingSystem");
-        if !outer.has("operatingSystemSpec") {
-            outer.error("operatingSystemSpec", "", "is missing: set the field to `{}`");
+        this.operating_system = outer.read_text("operatingSystem");
+        if !outer.has_field("operatingSystemSpec") {
+            outer.report_error("operatingSystemSpec", "", "is missing: set the field to `{}`");
         }
         for (ignored, hint) in [
             ("operatingSystemSpec", ": configure the operating system in the user data"),
@@ -156,24 +156,24 @@ impl Provider {
             ("overwriteCloudConfig", ": store the user data in a Secret"),
             ("caPublicKey", ": add the key to the user data"),
         ] {
-            outer.ignore(ignored, hint);
+            outer.skip_unsupported(ignored, hint);
         }
-        let cloud = outer.object("cloudProviderSpec");
+        let cloud = outer.read_object("cloudProviderSpec");
         // A KKP document shows `affinity` beside `cloudProviderSpec` instead of in it. Berth accepts both places.
-        if outer.has("affinity") {
-            let has_inner_affinity =
-                cloud.has("affinity") || AFFINITY_PRESETS.iter().any(|name| cloud.has(name));
-            let outer_affinity = outer.object("affinity");
-            this.affinity = Affinity::read(outer_affinity, reader);
+        if outer.has_field("affinity") {
+            let has_inner_affinity = cloud.has_field("affinity")
+                || AFFINITY_PRESETS.iter().any(|name| cloud.has_field(name));
+            let outer_affinity = outer.read_object("affinity");
+            this.affinity = AffinityPresets::read(outer_affinity, reader);
             if has_inner_affinity {
-                outer.error(
+                outer.report_error(
                     "affinity",
                     "",
                     "cannot be set together with cloudProviderSpec.affinity: remove this field",
                 );
             }
         }
-        outer.finish(&PROVIDER_FIELDS);
+        outer.report_unknown_fields(&PROVIDER_FIELDS);
         this.read_cloud(cloud, reader);
         this
     }
@@ -184,108 +184,109 @@ impl Provider {
         if *self.flavor == *name { self.flavor.clone() } else { name.into() }
     }
 
-    fn read_cloud(&mut self, mut cloud: Fields<'_>, reader: &Reader<'_>) {
-        self.cluster_name = cloud.variable("clusterName");
-        self.project_id = cloud.variable("projectID");
-        let mut auth = cloud.object("auth");
+    fn read_cloud(&mut self, mut cloud: UnreadFields<'_>, reader: &ProblemReporter<'_>) {
+        self.cluster_name = cloud.read_variable("clusterName");
+        self.project_id = cloud.read_variable("projectID");
+        let mut auth = cloud.read_object("auth");
         check_kubeconfig(&mut auth, reader);
-        auth.finish(&["kubeconfig"]);
-        if cloud.has("kubeconfig") {
+        auth.report_unknown_fields(&["kubeconfig"]);
+        if cloud.has_field("kubeconfig") {
             check_kubeconfig(&mut cloud, reader);
         }
-        self.is_flat =
-            !cloud.has("virtualMachine") && FLAT_SPEC_FIELDS.iter().any(|name| cloud.has(name));
-        if cloud.has("affinity") {
-            let affinity = cloud.object("affinity");
-            self.affinity = Affinity::read(affinity, reader);
+        self.is_flat = !cloud.has_field("virtualMachine")
+            && FLAT_SPEC_FIELDS.iter().any(|name| cloud.has_field(name));
+        if cloud.has_field("affinity") {
+            let affinity = cloud.read_object("affinity");
+            self.affinity = AffinityPresets::read(affinity, reader);
         }
         self.read_spread(&mut cloud);
-        self.node_selector = cloud.take_typed::<BTreeMap<String, String>>("nodeSelector");
-        self.tolerations = cloud.objects("tolerations").into_iter().map(toleration).collect();
+        self.node_selector = cloud.take_typed_field::<BTreeMap<String, String>>("nodeSelector");
+        self.tolerations =
+            cloud.read_objects("tolerations").into_iter().map(read_toleration).collect();
         if self.is_flat {
             self.read_flat_form(cloud, reader);
             return;
         }
-        let mut machine = cloud.object("virtualMachine");
-        cloud.finish(&CLOUD_SPEC_FIELDS);
+        let mut machine = cloud.read_object("virtualMachine");
+        cloud.report_unknown_fields(&CLOUD_SPEC_FIELDS);
         self.read_machine(&mut machine);
-        machine.finish(&VIRTUAL_MACHINE_FIELDS);
+        machine.report_unknown_fields(&VIRTUAL_MACHINE_FIELDS);
     }
 
     /// Reads the flat form: `cloudProviderSpec.{cpus, memory, pvcSize, sourceURL, ...}`.
-    fn read_flat_form(&mut self, mut flat: Fields<'_>, reader: &Reader<'_>) {
-        self.cpus = flat.variable("cpus");
-        self.memory = flat.variable("memory");
+    fn read_flat_form(&mut self, mut flat: UnreadFields<'_>, reader: &ProblemReporter<'_>) {
+        self.cpus = flat.read_variable("cpus");
+        self.memory = flat.read_variable("memory");
         // `machine_namespace` reads this field to determine the namespace of the VMs.
-        drop(flat.take("namespace"));
-        self.primary_disk.size = flat.variable("pvcSize");
-        self.primary_disk.image = flat.variable("sourceURL");
-        self.primary_disk.storage_class = flat.variable("storageClassName");
+        drop(flat.take_field("namespace"));
+        self.primary_disk.size = flat.read_variable("pvcSize");
+        self.primary_disk.image = flat.read_variable("sourceURL");
+        self.primary_disk.storage_class = flat.read_variable("storageClassName");
         self.primary_disk.pull_method = "node".into();
         // In the first proposal, the claims of machines had the access mode ReadWriteOnce.
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);
-        let presets = flat.subset(&AFFINITY_PRESETS);
+        let presets = flat.take_fields(&AFFINITY_PRESETS);
         // Old manifests also spell `nodeAntiAffinityPreset` as `nodeAntiAffinity`.
-        let old_spelling = flat.subset(&["nodeAntiAffinity"]);
+        let old_spelling = flat.take_fields(&["nodeAntiAffinity"]);
         if presets.iter().any(|(_, value)| !value.is_null()) || !old_spelling.is_empty() {
             let mut preset_fields = presets;
             if let Some(value) = old_spelling.get("nodeAntiAffinity") {
                 preset_fields.insert("nodeAntiAffinityPreset".to_owned(), value.clone());
             }
-            let fields = Fields::new(Value::Object(preset_fields), &flat.path(), reader);
-            self.affinity = Affinity::read(fields, reader);
+            let fields = UnreadFields::new(Value::Object(preset_fields), &flat.path(), reader);
+            self.affinity = AffinityPresets::read(fields, reader);
         }
-        flat.finish(&FLAT_SPEC_FIELDS);
+        flat.report_unknown_fields(&FLAT_SPEC_FIELDS);
     }
 
-    fn read_machine(&mut self, machine: &mut Fields<'_>) {
-        let mut flavor = machine.object("flavor");
-        self.flavor = flavor.variable("name");
-        flavor.ignore("profile", "");
-        flavor.finish(&["name", "profile"]);
-        self.instancetype = machine.take_typed::<Matcher>("instancetype");
-        self.preference = machine.take_typed::<Matcher>("preference");
+    fn read_machine(&mut self, machine: &mut UnreadFields<'_>) {
+        let mut flavor = machine.read_object("flavor");
+        self.flavor = flavor.read_variable("name");
+        flavor.skip_unsupported("profile", "");
+        flavor.report_unknown_fields(&["name", "profile"]);
+        self.instancetype = machine.take_typed_field::<Matcher>("instancetype");
+        self.preference = machine.take_typed_field::<Matcher>("preference");
         self.read_dns(machine);
-        let mut location = machine.object("location");
-        self.region = location.text("region");
-        self.zone = location.text("zone");
-        location.finish(&["region", "zone"]);
-        let mut network = machine.object("providerNetwork");
-        network.ignore("name", ": the cluster's CNI provides the pod network");
-        let mut vpc = network.object("vpc");
-        vpc.ignore("name", ": only the subnet of the VPC is supported");
-        let mut subnet = vpc.object("subnet");
-        self.subnet = subnet.text("name");
-        subnet.finish(&["name"]);
-        vpc.finish(&["name", "subnet"]);
-        network.finish(&["name", "vpc"]);
-        self.multiqueue = machine.flag("enableNetworkMultiQueue");
-        let strategy = machine.text("evictionStrategy");
+        let mut location = machine.read_object("location");
+        self.region = location.read_text("region");
+        self.zone = location.read_text("zone");
+        location.report_unknown_fields(&["region", "zone"]);
+        let mut network = machine.read_object("providerNetwork");
+        network.skip_unsupported("name", ": the cluster's CNI provides the pod network");
+        let mut vpc = network.read_object("vpc");
+        vpc.skip_unsupported("name", ": only the subnet of the VPC is supported");
+        let mut subnet = vpc.read_object("subnet");
+        self.subnet = subnet.read_text("name");
+        subnet.report_unknown_fields(&["name"]);
+        vpc.report_unknown_fields(&["name", "subnet"]);
+        network.report_unknown_fields(&["name", "vpc"]);
+        self.has_multiqueue = machine.read_flag("enableNetworkMultiQueue");
+        let strategy = machine.read_text("evictionStrategy");
         let known = [EvictionStrategy::External, EvictionStrategy::LiveMigrate];
         self.eviction_strategy =
             known.map(EvictionStrategy::as_str).into_iter().find(|s| *s == strategy);
         if self.eviction_strategy.is_none() && !strategy.is_empty() {
-            machine.error("evictionStrategy", &strategy, "must be External or LiveMigrate");
+            machine.report_error("evictionStrategy", &strategy, "must be External or LiveMigrate");
         }
-        let mut template = machine.object("template");
-        let mut vcpus = template.object("vcpus");
-        self.vcpus = vcpus.number("cores");
-        vcpus.finish(&["cores"]);
-        self.cpus = template.variable("cpus");
-        self.memory = template.variable("memory");
-        let mut disk = template.object("primaryDisk");
+        let mut template = machine.read_object("template");
+        let mut vcpus = template.read_object("vcpus");
+        self.vcpus = vcpus.read_number("cores");
+        vcpus.report_unknown_fields(&["cores"]);
+        self.cpus = template.read_variable("cpus");
+        self.memory = template.read_variable("memory");
+        let mut disk = template.read_object("primaryDisk");
         self.primary_disk = PrimaryDisk::read(&mut disk);
-        disk.finish(&PRIMARY_DISK_FIELDS);
-        for mut disk in template.objects("secondaryDisks") {
+        disk.report_unknown_fields(&PRIMARY_DISK_FIELDS);
+        for mut disk in template.read_objects("secondaryDisks") {
             self.secondary_disks.push(SecondaryDisk::read(&mut disk));
-            disk.finish(&SECONDARY_DISK_FIELDS);
+            disk.report_unknown_fields(&SECONDARY_DISK_FIELDS);
         }
-        template.finish(&TEMPLATE_FIELDS);
+        template.report_unknown_fields(&TEMPLATE_FIELDS);
     }
 
-    fn read_dns(&mut self, fields: &mut Fields<'_>) {
-        let policy = fields.variable("dnsPolicy");
+    fn read_dns(&mut self, fields: &mut UnreadFields<'_>) {
+        let policy = fields.read_variable("dnsPolicy");
         let known = [
             DnsPolicy::ClusterFirstWithHostNet,
             DnsPolicy::ClusterFirst,
@@ -295,47 +296,55 @@ impl Provider {
         self.dns_policy = known.map(DnsPolicy::as_str).into_iter().find(|known| *known == &*policy);
         if self.dns_policy.is_none() && !policy.is_empty() {
             let message = "must be ClusterFirst, ClusterFirstWithHostNet, Default or None";
-            fields.error("dnsPolicy", &policy, message);
+            fields.report_error("dnsPolicy", &policy, message);
         }
-        self.dns_config = fields.take_typed::<PodDNSConfig>("dnsConfig");
+        self.dns_config = fields.take_typed_field::<PodDNSConfig>("dnsConfig");
     }
 
-    fn read_spread(&mut self, cloud: &mut Fields<'_>) {
-        for mut constraint in cloud.objects("topologySpreadConstraints") {
-            let skew = constraint.variable("maxSkew");
+    fn read_spread(&mut self, cloud: &mut UnreadFields<'_>) {
+        for mut constraint in cloud.read_objects("topologySpreadConstraints") {
+            let skew = constraint.read_variable("maxSkew");
             let max_skew = skew.parse::<i32>().ok().filter(|skew| *skew > 0);
             if max_skew.is_none() {
-                constraint.error("maxSkew", &skew, "must be an integer greater than 0");
+                constraint.report_error("maxSkew", &skew, "must be an integer greater than 0");
             }
-            let topology_key = constraint.variable("topologyKey").expose();
+            let topology_key = constraint.read_variable("topologyKey").into_plain_string();
             if topology_key.is_empty() {
-                constraint.error(
+                constraint.report_error(
                     "topologyKey",
                     "",
                     "is missing: set it to the key of the Node label that defines the topology domains",
                 );
             }
-            let when_unsatisfiable = constraint.variable("whenUnsatisfiable");
+            let when_unsatisfiable = constraint.read_variable("whenUnsatisfiable");
             if !["DoNotSchedule", "ScheduleAnyway"].contains(&&*when_unsatisfiable) {
                 let message = "must be DoNotSchedule or ScheduleAnyway";
-                constraint.error("whenUnsatisfiable", &when_unsatisfiable, message);
+                constraint.report_error("whenUnsatisfiable", &when_unsatisfiable, message);
             }
             let max_skew = max_skew.unwrap_or(1);
-            let when_unsatisfiable = when_unsatisfiable.expose();
-            self.spread.push(Spread { max_skew, topology_key, when_unsatisfiable });
-            constraint.finish(&["maxSkew", "topologyKey", "whenUnsatisfiable"]);
+            let when_unsatisfiable = when_unsatisfiable.into_plain_string();
+            self.spread_constraints.push(SpreadConstraint {
+                max_skew,
+                topology_key,
+                when_unsatisfiable,
+            });
+            constraint.report_unknown_fields(&["maxSkew", "topologyKey", "whenUnsatisfiable"]);
         }
     }
 }
 
 /// Parses a toleration. Tolerations of the taints of control plane nodes are reported as errors.
-fn toleration(mut fields: Fields<'_>) -> Value {
-    const CONTROL_PLANE: &str = "node-role.kubernetes.io/";
-    let key = fields.text("key");
+fn read_toleration(mut fields: UnreadFields<'_>) -> Value {
+    const CONTROL_PLANE_PREFIX: &str = "node-role.kubernetes.io/";
+    let key = fields.read_text("key");
     if key.is_empty() {
-        fields.error("key", "", "is missing: a toleration without a key tolerates every taint");
-    } else if key.starts_with(CONTROL_PLANE) {
-        fields.error(
+        fields.report_error(
+            "key",
+            "",
+            "is missing: a toleration without a key tolerates every taint",
+        );
+    } else if key.starts_with(CONTROL_PLANE_PREFIX) {
+        fields.report_error(
             "key",
             &key,
             "is a control plane taint, and machines must not tolerate control plane taints",
@@ -347,19 +356,19 @@ fn toleration(mut fields: Fields<'_>) -> Value {
         ("effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"]),
         ("value", &[]),
     ] {
-        let text = fields.text(name);
+        let text = fields.read_text(name);
         if text.is_empty() {
             continue;
         }
         if !known.is_empty() && !known.contains(&text.as_str()) {
-            fields.error(name, &text, format!("must be one of {}", known.join(", ")));
+            fields.report_error(name, &text, format!("must be one of {}", known.join(", ")));
         }
         toleration[name] = text.into();
     }
-    if let Some(seconds) = fields.take_typed::<i64>("tolerationSeconds") {
+    if let Some(seconds) = fields.take_typed_field::<i64>("tolerationSeconds") {
         toleration["tolerationSeconds"] = seconds;
     }
-    fields.finish(&["key", "operator", "effect", "value", "tolerationSeconds"]);
+    fields.report_unknown_fields(&["key", "operator", "effect", "value", "tolerationSeconds"]);
     toleration
 }
 
@@ -375,49 +384,50 @@ struct Matcher {
     infer_from_volume_failure_policy: Option<String>,
 }
 
-impl Affinity {
-    fn read(mut fields: Fields<'_>, reader: &Reader<'_>) -> Self {
+impl AffinityPresets {
+    fn read(mut fields: UnreadFields<'_>, reader: &ProblemReporter<'_>) -> Self {
         let this = Self {
-            pod: affinity_type(&mut fields, "podAffinityPreset"),
-            pod_anti: affinity_type(&mut fields, "podAntiAffinityPreset"),
-            node: NodePreset::read(&mut fields, "nodeAffinityPreset"),
-            node_anti: NodePreset::read(&mut fields, "nodeAntiAffinityPreset"),
+            pod_affinity: read_affinity_type(&mut fields, "podAffinityPreset"),
+            pod_anti_affinity: read_affinity_type(&mut fields, "podAntiAffinityPreset"),
+            node_affinity: NodeAffinityPreset::read(&mut fields, "nodeAffinityPreset"),
+            node_anti_affinity: NodeAffinityPreset::read(&mut fields, "nodeAntiAffinityPreset"),
         };
-        if this.pod.is_some() && this.pod_anti.is_some() {
+        if this.pod_affinity.is_some() && this.pod_anti_affinity.is_some() {
             let message = "cannot be set together with podAntiAffinityPreset: remove one of them";
-            reader.error(&fields.field_path("podAffinityPreset"), "", message);
+            reader.report_error(&fields.field_path("podAffinityPreset"), "", message);
         }
-        fields.finish(&AFFINITY_PRESETS);
+        fields.report_unknown_fields(&AFFINITY_PRESETS);
         this
     }
 }
 
-impl NodePreset {
-    fn read(fields: &mut Fields<'_>, name: &str) -> Option<Self> {
-        let mut preset = fields.object(name);
-        let strength = affinity_type(&mut preset, "type");
-        let key = preset.variable("key").expose();
-        let values = preset.variables("values").into_iter().map(ConfigVar::expose).collect();
+impl NodeAffinityPreset {
+    fn read(fields: &mut UnreadFields<'_>, name: &str) -> Option<Self> {
+        let mut preset = fields.read_object(name);
+        let strength = read_affinity_type(&mut preset, "type");
+        let key = preset.read_variable("key").into_plain_string();
+        let values =
+            preset.read_variables("values").into_iter().map(ConfigVar::into_plain_string).collect();
         if strength.is_some() && key.is_empty() {
-            preset.error(
+            preset.report_error(
                 "key",
                 "",
                 "is missing: set the key of the Node label that the preset selects",
             );
         }
-        preset.finish(&["type", "key", "values"]);
-        Some(Self { strength: strength?, key, values })
+        preset.report_unknown_fields(&["type", "key", "values"]);
+        Some(Self { affinity_type: strength?, key, values })
     }
 }
 
-fn affinity_type(fields: &mut Fields<'_>, name: &str) -> Option<AffinityType> {
-    let text = fields.variable(name);
+fn read_affinity_type(fields: &mut UnreadFields<'_>, name: &str) -> Option<AffinityType> {
+    let text = fields.read_variable(name);
     match text.to_ascii_lowercase().as_str() {
         "" => None,
         "soft" => Some(AffinityType::Soft),
         "hard" => Some(AffinityType::Hard),
         _ => {
-            fields.error(name, &text, "must be soft, hard or empty");
+            fields.report_error(name, &text, "must be soft, hard or empty");
             None
         }
     }
@@ -438,35 +448,35 @@ struct NamedCluster {
 
 /// Checks that the kubeconfig is valid. Berth does not need a kubeconfig, because it runs in the cluster of the VMs,
 /// but an invalid value is a mistake of the user.
-fn check_kubeconfig(fields: &mut Fields<'_>, reader: &Reader<'_>) {
+fn check_kubeconfig(fields: &mut UnreadFields<'_>, reader: &ProblemReporter<'_>) {
     let path = fields.field_path("kubeconfig");
-    let Some(value) = fields.take("kubeconfig") else { return };
+    let Some(value) = fields.take_field("kubeconfig") else { return };
     // A kubeconfig in the object itself must be encoded as base64; a kubeconfig from a Secret or ConfigMap may be
     // plain text.
     let is_inline = value.is_string() || value.get("value").is_some_and(Value::is_string);
     let inner = BTreeMap::from([("kubeconfig".to_owned(), value)]).into_iter().collect();
     let mut kubeconfig_fields =
-        Fields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
-    let text = kubeconfig_fields.variable("kubeconfig");
+        UnreadFields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
+    let text = kubeconfig_fields.read_variable("kubeconfig");
     if text.is_empty() {
         return;
     }
     if is_placeholder(&text) {
-        reader.warn(&path, &text, "is a placeholder; Berth does not use this field");
+        reader.report_warning(&path, &text, "is a placeholder; Berth does not use this field");
         return;
     }
     let decoded = base64::engine::general_purpose::STANDARD.decode(text.trim());
     let decoded = decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok());
     if decoded.is_none() && is_inline {
-        reader.error(&path, "", "must be base64");
+        reader.report_error(&path, "", "must be base64");
         return;
     }
-    let plain = decoded.unwrap_or_else(|| text.expose());
+    let plain = decoded.unwrap_or_else(|| text.into_plain_string());
     match serde_saphyr::from_str::<Kubeconfig>(&plain) {
         Ok(config) if !config.clusters.is_empty() => {}
-        Ok(_) => reader.error(&path, "", "is not a kubeconfig: it has no clusters"),
+        Ok(_) => reader.report_error(&path, "", "is not a kubeconfig: it has no clusters"),
         // The parser's message would quote the value, which is a credential.
-        Err(_) => reader.error(&path, "", "is not a kubeconfig"),
+        Err(_) => reader.report_error(&path, "", "is not a kubeconfig"),
     }
 }
 

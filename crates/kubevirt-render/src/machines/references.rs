@@ -3,12 +3,12 @@
 use berth_api::{InfraConfigSpec, SecretReference};
 
 /// Looks up entries of Secrets and ConfigMaps.
-pub trait Resolve {
+pub trait ReferenceResolver {
     /// Returns the value of an entry of a Secret or ConfigMap.
     ///
     /// # Errors
     /// Returns an error if the entry does not exist, or if the controller may not read it.
-    fn resolve(&self, reference: &Reference) -> Result<String, ResolveError>;
+    fn resolve(&self, reference: &EntryReference) -> Result<String, ResolveError>;
 }
 
 /// Reason why a reference cannot be resolved.
@@ -18,21 +18,21 @@ pub enum ResolveError {
     #[error("{} {}/{}: {message}", reference.kind, reference.namespace, reference.name)]
     Forbidden {
         /// The reference.
-        reference: Reference,
+        reference: EntryReference,
         /// Message of the API server.
         message: String,
     },
     /// The Secret or ConfigMap has no entry with this key.
     #[error("{} {}/{} has no entry `{}`", .0.kind, .0.namespace, .0.name, .0.key)]
-    NoEntry(Reference),
+    EntryNotFound(EntryReference),
     /// The Secret or ConfigMap does not exist.
     #[error("{} {}/{} does not exist", .0.kind, .0.namespace, .0.name)]
-    NotFound(Reference),
+    ObjectNotFound(EntryReference),
 }
 
 /// An entry of a Secret or ConfigMap.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Reference {
+pub struct EntryReference {
     /// `Secret` or `ConfigMap`.
     pub kind: &'static str,
     /// Namespace of the Secret or ConfigMap.
@@ -49,12 +49,12 @@ pub struct Reference {
 /// The controller reads Secrets and ConfigMaps with its own rights. Without this check, the author of a
 /// MachineDeployment could read Secrets with the controller's rights.
 #[derive(Clone, Debug)]
-pub struct Scope<'a> {
+pub struct ReferenceScope<'a> {
     namespaces: Vec<String>,
-    listed: &'a [SecretReference],
+    permitted_references: &'a [SecretReference],
 }
 
-impl<'a> Scope<'a> {
+impl<'a> ReferenceScope<'a> {
     /// Creates the scope of an object that may refer to all Secrets and ConfigMaps in `namespaces`.
     #[must_use]
     pub fn new(namespaces: &[&str], config: &'a InfraConfigSpec) -> Self {
@@ -64,15 +64,16 @@ impl<'a> Scope<'a> {
                 own.push((*namespace).to_owned());
             }
         }
-        Self { namespaces: own, listed: &config.secret_references }
+        Self { namespaces: own, permitted_references: &config.secret_references }
     }
 
     /// Returns true if the object may refer to a Secret or ConfigMap.
     #[must_use]
-    pub fn permits(&self, namespace: &str, name: &str) -> bool {
+    pub fn is_permitted(&self, namespace: &str, name: &str) -> bool {
         let matches =
             |listed: &SecretReference| listed.namespace == namespace && listed.name == name;
-        self.namespaces.iter().any(|own| own == namespace) || self.listed.iter().any(matches)
+        self.namespaces.iter().any(|own| own == namespace)
+            || self.permitted_references.iter().any(matches)
     }
 
     /// Returns the message about a reference that is not permitted. The message does not reveal whether the object

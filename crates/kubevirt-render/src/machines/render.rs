@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 use berth_api::{EvictionStrategy, Problem};
 use serde_json::{Map, Value, json};
 
-use super::context::RenderContext;
-use super::deployment::{KIND, MachineDeployment};
-use super::fields::Reader;
-use super::machine_namespace::{MachineNamespace, machine_namespace};
-use super::provider::Provider;
-use super::references::Scope;
+use super::deployment::{MACHINE_DEPLOYMENT_KIND, MachineDeployment};
+use super::field_parser::ProblemReporter;
+use super::machine_namespace::{MachineNamespace, determine_machine_namespace};
+use super::provider::ProviderConfig;
+use super::references::ReferenceScope;
+use super::render_context::RenderContext;
 use super::renderer::{MachineRenderer, RenderOptions};
 use super::{defaults, labels, network, scheduling, storage, unsupported};
 
 /// A rendered VirtualMachine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedMachine {
     /// The VirtualMachine.
     pub machine: Value,
     /// Name of the VirtualMachine.
@@ -29,7 +29,7 @@ pub struct Rendered {
     /// Operating system of the machine.
     pub operating_system: String,
     /// Problems that do not prevent rendering.
-    pub notes: Vec<Problem>,
+    pub warnings: Vec<Problem>,
     /// True if the VirtualMachine contains values from Secrets. Messages must not quote such an object.
     pub has_secrets: bool,
 }
@@ -37,12 +37,12 @@ pub struct Rendered {
 /// Renders a machine.
 ///
 /// Returns all problems that prevent rendering.
-pub fn render(
+pub fn render_machine(
     deployment: &MachineDeployment,
     context: &RenderContext,
     options: &RenderOptions,
-) -> Result<Rendered, Vec<Problem>> {
-    let (machine_namespace, problem) = match machine_namespace(deployment, context) {
+) -> Result<RenderedMachine, Vec<Problem>> {
+    let (machine_namespace, problem) = match determine_machine_namespace(deployment, context) {
         Ok(machine_namespace) => (machine_namespace, None),
         // The other fields are validated as if the MachineDeployment named no tenant, so that all problems are
         // reported at once.
@@ -53,25 +53,25 @@ pub fn render(
     };
     let tenant = machine_namespace.tenant;
     let namespace = options.namespace.clone().unwrap_or(machine_namespace.namespace);
-    let reader = Reader {
+    let reader = ProblemReporter {
         object: deployment.qualified_name(),
-        values: context,
-        scope: Scope::new(&[&deployment.metadata.namespace, &namespace], &context.config),
+        resolver: context,
+        scope: ReferenceScope::new(&[&deployment.metadata.namespace, &namespace], &context.config),
         has_secrets: false.into(),
         problems: problem.into_iter().collect::<Vec<_>>().into(),
     };
     let value = deployment.spec.template.spec.provider_spec.value.clone();
     if value.is_none() {
-        reader.error("spec.template.spec.providerSpec.value", "", "is missing");
+        reader.report_error("spec.template.spec.providerSpec.value", "", "is missing");
         return Err(reader.problems.into_inner());
     }
-    let mut provider = Provider::read(value.unwrap_or_default(), &reader);
-    defaults::apply(&mut provider, tenant, context, &namespace, &reader);
+    let mut provider = ProviderConfig::read(value.unwrap_or_default(), &reader);
+    defaults::apply_defaults(&mut provider, tenant, context, &namespace, &reader);
     let name = options
-        .machine
+        .machine_name
         .clone()
         .unwrap_or_else(|| format!("{}-{}-xxxxx", deployment.metadata.name, deployment.revision()));
-    check_name(&name, deployment, &reader);
+    check_names(&name, deployment, &reader);
     unsupported::report_unsupported(deployment, &reader);
     let renderer = MachineRenderer {
         deployment,
@@ -83,34 +83,42 @@ pub fn render(
         namespace,
         reader: &reader,
     };
-    let machine = renderer.render();
+    let machine = renderer.render_vm();
     let MachineRenderer { name, namespace, .. } = renderer;
     let has_secrets = reader.has_secrets.get();
     let problems = reader.problems.into_inner();
     if problems.iter().any(|problem| problem.is_fatal) {
         return Err(problems);
     }
-    let Provider { ssh_public_keys, operating_system, .. } = provider;
+    let ProviderConfig { ssh_public_keys, operating_system, .. } = provider;
     let notes = problems;
-    Ok(Rendered { machine, name, namespace, ssh_public_keys, operating_system, notes, has_secrets })
+    Ok(RenderedMachine {
+        machine,
+        name,
+        namespace,
+        ssh_public_keys,
+        operating_system,
+        warnings: notes,
+        has_secrets,
+    })
 }
 
 impl MachineRenderer<'_> {
-    fn render(&self) -> Value {
-        let Provider { dns_policy, dns_config, .. } = self.provider;
-        let labels = self.labels();
-        let (annotations, disk_annotations) = self.annotations();
+    fn render_vm(&self) -> Value {
+        let ProviderConfig { dns_policy, dns_config, .. } = self.provider;
+        let labels = self.render_labels();
+        let (annotations, disk_annotations) = self.render_annotations();
         let mut spec = json!({
-            "affinity": scheduling::affinity(self),
+            "affinity": scheduling::render_affinity(self),
             "domain": {"devices": {
-                "disks": storage::disks(self.provider.secondary_disks.len(), &self.name),
-                "interfaces": network::interfaces(self),
-                "networkInterfaceMultiqueue": self.provider.multiqueue.unwrap_or(true),
+                "disks": storage::render_disks(self.provider.secondary_disks.len(), &self.name),
+                "interfaces": network::render_interfaces(self),
+                "networkInterfaceMultiqueue": self.provider.has_multiqueue.unwrap_or(true),
             }},
-            "networks": network::networks(self),
+            "networks": network::render_networks(self),
             "terminationGracePeriodSeconds": 30,
-            "topologySpreadConstraints": scheduling::spread(self),
-            "volumes": storage::volumes(self),
+            "topologySpreadConstraints": scheduling::render_spread_constraints(self),
+            "volumes": storage::render_volumes(self),
             "evictionStrategy":
                 self.provider.eviction_strategy.unwrap_or(EvictionStrategy::External.as_str()),
         });
@@ -122,7 +130,7 @@ impl MachineRenderer<'_> {
         };
         add("dnsPolicy", dns_policy.map(Value::from));
         add("dnsConfig", dns_config.clone());
-        for (field, value) in scheduling::placement(self) {
+        for (field, value) in scheduling::render_placement_fields(self) {
             add(field, value);
         }
         self.check_vectors(&spec);
@@ -133,12 +141,12 @@ impl MachineRenderer<'_> {
             "kind": "VirtualMachine",
             "metadata": {"name": self.name, "namespace": self.namespace, "labels": labels},
             "spec": {
-                "dataVolumeTemplates": storage::data_volumes(self, disk_annotations),
+                "dataVolumeTemplates": storage::render_data_volumes(self, disk_annotations),
                 "runStrategy": strategy,
                 "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
             },
         });
-        let Provider { instancetype, preference, .. } = self.provider;
+        let ProviderConfig { instancetype, preference, .. } = self.provider;
         for (field, value) in [("instancetype", instancetype), ("preference", preference)] {
             if let Some(value) = value {
                 machine["spec"][field] = value.clone();
@@ -149,16 +157,16 @@ impl MachineRenderer<'_> {
 
     /// Returns the labels of the VM and of its template. If a key occurs several times, the label that is inserted
     /// last takes precedence.
-    fn labels(&self) -> BTreeMap<String, String> {
-        let Provider { cluster_name, project_id, flavor, .. } = self.provider;
-        let mut labels = storage::topology(self);
+    fn render_labels(&self) -> BTreeMap<String, String> {
+        let ProviderConfig { cluster_name, project_id, flavor, .. } = self.provider;
+        let mut labels = storage::topology_labels(self);
         for (key, value) in &self.deployment.spec.template.metadata.labels {
-            if labels::permits_label(key, value) {
+            if labels::is_label_permitted(key, value) {
                 labels.insert(key.clone(), value.clone());
             } else {
                 let message =
                     "is ignored: controllers and NetworkPolicies use labels of this domain";
-                self.reader.warn("spec.template.metadata.labels", key, message);
+                self.reader.report_warning("spec.template.metadata.labels", key, message);
             }
         }
         let mut add = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
@@ -175,7 +183,7 @@ impl MachineRenderer<'_> {
     }
 
     /// Returns the annotations of the VM's template, and the annotations of the first disk's DataVolume.
-    fn annotations(&self) -> (Map<String, Value>, Map<String, Value>) {
+    fn render_annotations(&self) -> (Map<String, Value>, Map<String, Value>) {
         let mut annotations = Map::new();
         let mut add = |key: &str, value: &str| annotations.insert(key.to_owned(), value.into());
         if self.provider.operating_system == "flatcar" {
@@ -187,7 +195,7 @@ impl MachineRenderer<'_> {
                     self.reader.has_secrets.set(true);
                     drop(add("kubevirt.io/ignitiondata", data));
                 }
-                None => self.reader.warn(
+                None => self.reader.report_warning(
                     "spec.template.spec.providerSpec.value.operatingSystem",
                     "flatcar",
                     "requires the user data in an annotation, which is not set because the user data are unknown outside a cluster",
@@ -202,10 +210,10 @@ impl MachineRenderer<'_> {
         let mut disk_annotations = Map::new();
         let prefixes = &self.context.config.annotation_prefixes;
         for (key, value) in &self.deployment.spec.template.metadata.annotations {
-            if !labels::permits_annotation(key, prefixes) {
+            if !labels::is_annotation_permitted(key, prefixes) {
                 let message =
                     "is ignored: no prefix in InfraConfig's spec.annotationPrefixes matches";
-                self.reader.warn("spec.template.metadata.annotations", key, message);
+                self.reader.report_warning("spec.template.metadata.annotations", key, message);
                 continue;
             }
             let target = if key.starts_with("cdi.kubevirt.io") {
@@ -219,7 +227,7 @@ impl MachineRenderer<'_> {
     }
 
     fn add_size(&self, spec: &mut Value) {
-        let Provider { instancetype, vcpus, cpus, memory, .. } = self.provider;
+        let ProviderConfig { instancetype, vcpus, cpus, memory, .. } = self.provider;
         if instancetype.is_some() {
             return;
         }
@@ -235,7 +243,7 @@ impl MachineRenderer<'_> {
 
 /// Checks that the names are valid label values: the label `kubevirt.io/vm` contains the machine's name, and the
 /// label `md` contains the MachineDeployment's name.
-fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
+fn check_names(name: &str, deployment: &MachineDeployment, reader: &ProblemReporter<'_>) {
     let is_valid = |name: &str| {
         let inner =
             name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
@@ -243,7 +251,7 @@ fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
         inner && ends.iter().all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
     };
     for (field, name, described_kind) in [
-        ("metadata.name", &deployment.metadata.name, KIND),
+        ("metadata.name", &deployment.metadata.name, MACHINE_DEPLOYMENT_KIND),
         ("metadata.name", &name.to_owned(), "machine"),
     ] {
         if name.len() > 63 {
@@ -251,12 +259,12 @@ fn check_name(name: &str, deployment: &MachineDeployment, reader: &Reader<'_>) {
                 "has {} characters: the name of a {described_kind} is also a label value of at most 63 characters",
                 name.len()
             );
-            reader.error(field, name, message);
+            reader.report_error(field, name, message);
         } else if !is_valid(name) {
             let message = format!(
                 "is not a valid name of a {described_kind}: use lowercase letters, digits, '-' and '.'"
             );
-            reader.error(field, name, message);
+            reader.report_error(field, name, message);
         }
     }
 }

@@ -2,17 +2,17 @@
 
 use berth_api::TenantCluster;
 
-use super::context::RenderContext;
 use super::deployment::MachineDeployment;
-use super::fields::Reader;
-use super::provider::Provider;
+use super::field_parser::ProblemReporter;
+use super::provider::ProviderConfig;
+use super::render_context::RenderContext;
 
 /// Properties of a machine that the reconciler chooses when it creates the machine in a cluster. Each is `None`
 /// outside a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RenderOptions {
     /// Name of the machine.
-    pub machine: Option<String>,
+    pub machine_name: Option<String>,
     /// Namespace of the machine.
     pub namespace: Option<String>,
     /// Name of the Secret with the user data of the machine.
@@ -24,11 +24,11 @@ pub struct RenderOptions {
 /// Input for rendering one machine.
 pub(super) struct MachineRenderer<'a> {
     pub(super) deployment: &'a MachineDeployment,
-    pub(super) provider: &'a Provider,
+    pub(super) provider: &'a ProviderConfig,
     pub(super) tenant: Option<&'a TenantCluster>,
     pub(super) context: &'a RenderContext,
     pub(super) options: &'a RenderOptions,
     pub(super) name: String,
     pub(super) namespace: String,
-    pub(super) reader: &'a Reader<'a>,
+    pub(super) reader: &'a ProblemReporter<'a>,
 }

@@ -15,7 +15,7 @@ pub struct ExistingMachine {
     /// True if the machine was created from the current template.
     pub is_current: bool,
     /// Creation time, in seconds since the epoch.
-    pub created: i64,
+    pub creation_time: i64,
     /// Time at which the machine became ready, in seconds since the epoch; `None` if the machine is not ready.
     pub ready_since: Option<i64>,
     /// True if the machine is being deleted.
@@ -26,22 +26,22 @@ pub struct ExistingMachine {
 
 /// The decision about a MachineDeployment: actions, and numbers for its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
+pub struct RolloutDecision {
     /// Number of machines to create.
-    pub create: u32,
+    pub create_count: u32,
     /// Names of the machines to delete.
-    pub delete: Vec<String>,
+    pub machines_to_delete: Vec<String>,
     /// Seconds until the next reconcile, if no event triggers a reconcile before.
     pub requeue_after: Option<u32>,
     /// Numbers for the `status` of the MachineDeployment.
-    pub counts: Counts,
+    pub counts: ReplicaCounts,
     /// True if the desired number of machines of the current template is available, and no other machines exist.
     pub is_complete: bool,
 }
 
 /// Numbers for the `status` of a MachineDeployment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ReplicaCounts {
     /// Number of existing machines, without machines that are being deleted.
     pub replicas: u32,
     /// Number of machines that were created from the current template and have not failed.
@@ -68,9 +68,9 @@ pub struct StrategyError {
 
 /// Bounds of a rolling update, as numbers of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Bounds {
-    surge: u32,
-    unavailable: u32,
+struct RollingUpdateBounds {
+    max_surge: u32,
+    max_unavailable: u32,
 }
 
 /// Decides which machines to create and delete at the time `now`. `backoff` is the number of seconds for which no
@@ -78,15 +78,15 @@ struct Bounds {
 ///
 /// # Errors
 /// Returns an error if the strategy is invalid.
-pub fn decide(
+pub fn decide_rollout(
     spec: &DeploymentSpec,
     machines: &[ExistingMachine],
     now: i64,
     backoff: Option<u32>,
-) -> Result<Decision, StrategyError> {
-    let desired = desired(spec)?;
+) -> Result<RolloutDecision, StrategyError> {
+    let desired = desired_replicas(spec)?;
     let bounds = rolling_update_bounds(spec, desired)?;
-    let is_rolling = is_rolling(spec)?;
+    let is_rolling = is_rolling_update(spec)?;
     let min_ready = i64::from(spec.min_ready_seconds.unwrap_or(0).max(0));
     let is_available = |machine: &ExistingMachine| {
         machine.ready_since.is_some_and(|since| now - since >= min_ready)
@@ -103,7 +103,7 @@ pub fn decide(
             .unwrap_or(u32::MAX)
     };
     let all_available = available(&alive);
-    let counts = Counts {
+    let counts = ReplicaCounts {
         replicas: count(&alive).saturating_add(count(&failed)),
         updated: count(&new),
         ready: u32::try_from(alive.iter().filter(|machine| machine.ready_since.is_some()).count())
@@ -126,8 +126,8 @@ pub fn decide(
             create = desired.saturating_sub(count(&alive));
         }
     } else if is_rolling {
-        let min_available = desired.saturating_sub(bounds.unavailable);
-        let create_limit = desired.saturating_add(bounds.surge).saturating_sub(count(&alive));
+        let min_available = desired.saturating_sub(bounds.max_unavailable);
+        let create_limit = desired.saturating_add(bounds.max_surge).saturating_sub(count(&alive));
         create = desired.saturating_sub(count(&new)).min(create_limit);
         delete.extend(machines_to_delete(&new, count(&new).saturating_sub(desired), is_available));
         let new_unavailable = count(&new).min(desired).saturating_sub(available(&new));
@@ -159,9 +159,9 @@ pub fn decide(
     if deferred.is_some() {
         create = 0;
     }
-    Ok(Decision {
-        create,
-        delete: delete.into_iter().map(|machine| machine.name.clone()).collect(),
+    Ok(RolloutDecision {
+        create_count: create,
+        machines_to_delete: delete.into_iter().map(|machine| machine.name.clone()).collect(),
         requeue_after: becomes_available.into_iter().chain(deferred).min(),
         is_complete: counts.updated == desired
             && counts.replicas == desired
@@ -182,7 +182,7 @@ fn machines_to_delete<'a>(
         (
             is_available(machine),
             machine.ready_since.is_some(),
-            Reverse(machine.created),
+            Reverse(machine.creation_time),
             machine.name.clone(),
         )
     });
@@ -190,7 +190,7 @@ fn machines_to_delete<'a>(
     sorted
 }
 
-fn desired(spec: &DeploymentSpec) -> Result<u32, StrategyError> {
+fn desired_replicas(spec: &DeploymentSpec) -> Result<u32, StrategyError> {
     let replicas = spec.replicas.unwrap_or(1);
     u32::try_from(replicas).map_err(|_| StrategyError {
         field: "spec.replicas",
@@ -199,8 +199,9 @@ fn desired(spec: &DeploymentSpec) -> Result<u32, StrategyError> {
     })
 }
 
-fn is_rolling(spec: &DeploymentSpec) -> Result<bool, StrategyError> {
-    let kind = spec.strategy.as_ref().map(|strategy| strategy.kind.as_str()).unwrap_or_default();
+fn is_rolling_update(spec: &DeploymentSpec) -> Result<bool, StrategyError> {
+    let kind =
+        spec.strategy.as_ref().map(|strategy| strategy.strategy_type.as_str()).unwrap_or_default();
     match kind {
         "" | "RollingUpdate" => Ok(true),
         "OnDelete" => Ok(false),
@@ -212,7 +213,10 @@ fn is_rolling(spec: &DeploymentSpec) -> Result<bool, StrategyError> {
     }
 }
 
-fn rolling_update_bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, StrategyError> {
+fn rolling_update_bounds(
+    spec: &DeploymentSpec,
+    desired: u32,
+) -> Result<RollingUpdateBounds, StrategyError> {
     let default = RollingUpdate::default();
     let update = spec
         .strategy
@@ -228,7 +232,7 @@ fn rolling_update_bounds(spec: &DeploymentSpec, desired: u32) -> Result<Bounds, 
     let unavailable = number(field, update.max_unavailable.as_ref(), 0, false)?;
     // If maxSurge and maxUnavailable were both 0, no machine could be replaced (ResolveFenceposts).
     let unavailable = if surge == 0 && unavailable == 0 { 1 } else { unavailable };
-    Ok(Bounds { surge, unavailable })
+    Ok(RollingUpdateBounds { max_surge: surge, max_unavailable: unavailable })
 }
 
 /// Converts a number or a percentage of `desired` to a number of machines. Percentages are rounded up for maxSurge
@@ -262,10 +266,10 @@ fn resolve_amount(
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::deployment::Strategy as DeploymentStrategy;
+    use super::super::deployment::UpdateStrategy as DeploymentStrategy;
     use super::*;
 
-    fn spec(replicas: i32, surge: &str, unavailable: &str) -> DeploymentSpec {
+    fn deployment_spec(replicas: i32, surge: &str, unavailable: &str) -> DeploymentSpec {
         let value = |text: &str| match text.parse() {
             Ok(number) => IntOrString::Int(number),
             Err(_) => IntOrString::String(text.to_owned()),
@@ -273,7 +277,7 @@ mod tests {
         DeploymentSpec {
             replicas: Some(replicas),
             strategy: Some(DeploymentStrategy {
-                kind: "RollingUpdate".to_owned(),
+                strategy_type: "RollingUpdate".to_owned(),
                 rolling_update: Some(RollingUpdate {
                     max_surge: Some(value(surge)),
                     max_unavailable: Some(value(unavailable)),
@@ -287,7 +291,7 @@ mod tests {
         ExistingMachine {
             name: name.to_owned(),
             is_current,
-            created: 0,
+            creation_time: 0,
             ready_since,
             is_deleting: false,
             has_failed: false,
@@ -296,73 +300,77 @@ mod tests {
 
     #[test]
     fn surge_creates_a_machine_before_one_is_deleted() {
-        let spec = spec(2, "1", "0");
-        let decision = decide(&spec, &[], 100, None).unwrap();
-        assert_eq!((decision.create, decision.delete.len()), (2, 0));
+        let spec = deployment_spec(2, "1", "0");
+        let decision = decide_rollout(&spec, &[], 100, None).unwrap();
+        assert_eq!((decision.create_count, decision.machines_to_delete.len()), (2, 0));
         let mut machines = vec![machine("a", false, Some(1)), machine("b", false, Some(1))];
-        let decision = decide(&spec, &machines, 100, None).unwrap();
-        assert_eq!((decision.create, decision.delete.len()), (1, 0));
+        let decision = decide_rollout(&spec, &machines, 100, None).unwrap();
+        assert_eq!((decision.create_count, decision.machines_to_delete.len()), (1, 0));
         machines.push(machine("c", true, None));
-        let decision = decide(&spec, &machines, 100, None).unwrap();
-        assert_eq!((decision.create, decision.delete.len()), (0, 0));
+        let decision = decide_rollout(&spec, &machines, 100, None).unwrap();
+        assert_eq!((decision.create_count, decision.machines_to_delete.len()), (0, 0));
         machines[2].ready_since = Some(90);
-        let decision = decide(&spec, &machines, 100, None).unwrap();
-        assert_eq!((decision.create, decision.delete.len()), (0, 1));
+        let decision = decide_rollout(&spec, &machines, 100, None).unwrap();
+        assert_eq!((decision.create_count, decision.machines_to_delete.len()), (0, 1));
         assert!(!decision.is_complete);
     }
 
     #[test]
     fn unavailable_machines_are_deleted_first_and_failed_machines_at_once() {
-        let spec = spec(2, "0", "1");
+        let spec = deployment_spec(2, "0", "1");
         let mut machines = vec![machine("a", false, Some(1)), machine("b", false, None)];
-        let decision = decide(&spec, &machines, 100, None).unwrap();
-        assert_eq!(decision.delete, ["b"]);
+        let decision = decide_rollout(&spec, &machines, 100, None).unwrap();
+        assert_eq!(decision.machines_to_delete, ["b"]);
         machines[1].has_failed = true;
-        let decision = decide(&spec, &machines, 100, Some(20)).unwrap();
+        let decision = decide_rollout(&spec, &machines, 100, Some(20)).unwrap();
         assert_eq!(
-            (decision.delete, decision.create, decision.requeue_after),
+            (decision.machines_to_delete, decision.create_count, decision.requeue_after),
             (vec!["b".to_owned()], 0, Some(20))
         );
-        assert_eq!(decide(&spec, &machines, 100, None).unwrap().create, 1);
+        assert_eq!(decide_rollout(&spec, &machines, 100, None).unwrap().create_count, 1);
     }
 
     #[test]
     fn a_paused_deployment_scales_but_replaces_no_machine() {
-        let mut spec = spec(2, "1", "0");
+        let mut spec = deployment_spec(2, "1", "0");
         spec.paused = true;
         let old = [machine("a", false, Some(1))];
-        assert_eq!(decide(&spec, &old, 100, None).unwrap().create, 0);
+        assert_eq!(decide_rollout(&spec, &old, 100, None).unwrap().create_count, 0);
         let new = [machine("a", true, Some(1))];
-        assert_eq!(decide(&spec, &new, 100, None).unwrap().create, 1);
+        assert_eq!(decide_rollout(&spec, &new, 100, None).unwrap().create_count, 1);
         spec.replicas = Some(0);
-        assert_eq!(decide(&spec, &old, 100, None).unwrap().delete, ["a"]);
+        assert_eq!(decide_rollout(&spec, &old, 100, None).unwrap().machines_to_delete, ["a"]);
     }
 
     #[test]
     fn a_machine_is_available_after_min_ready_seconds() {
-        let mut spec = spec(1, "1", "0");
+        let mut spec = deployment_spec(1, "1", "0");
         spec.min_ready_seconds = Some(30);
-        let decision = decide(&spec, &[machine("a", true, Some(90))], 100, None).unwrap();
+        let decision = decide_rollout(&spec, &[machine("a", true, Some(90))], 100, None).unwrap();
         assert_eq!(
             (decision.counts.ready, decision.counts.available, decision.requeue_after),
             (1, 0, Some(20))
         );
-        assert!(decide(&spec, &[machine("a", true, Some(60))], 100, None).unwrap().is_complete);
+        assert!(
+            decide_rollout(&spec, &[machine("a", true, Some(60))], 100, None).unwrap().is_complete
+        );
     }
 
     #[test]
     fn invalid_fields_are_reported() {
         for (spec, words) in [
-            (spec(-1, "1", "0"), "spec.replicas: `-1`: must not be negative"),
-            (spec(1, "-1", "0"), "maxSurge: `-1`"),
-            (spec(1, "x%", "0"), "maxSurge: `x%`"),
-            (spec(1, "1", "99999999999%"), "maxUnavailable: `99999999999%`"),
+            (deployment_spec(-1, "1", "0"), "spec.replicas: `-1`: must not be negative"),
+            (deployment_spec(1, "-1", "0"), "maxSurge: `-1`"),
+            (deployment_spec(1, "x%", "0"), "maxSurge: `x%`"),
+            (deployment_spec(1, "1", "99999999999%"), "maxUnavailable: `99999999999%`"),
         ] {
-            assert!(decide(&spec, &[], 0, None).unwrap_err().to_string().contains(words));
+            assert!(decide_rollout(&spec, &[], 0, None).unwrap_err().to_string().contains(words));
         }
-        let mut other = spec(1, "1", "0");
-        other.strategy.as_mut().unwrap().kind = "Recreate".to_owned();
-        assert!(decide(&other, &[], 0, None).unwrap_err().to_string().contains("`Recreate`"));
+        let mut other = deployment_spec(1, "1", "0");
+        other.strategy.as_mut().unwrap().strategy_type = "Recreate".to_owned();
+        assert!(
+            decide_rollout(&other, &[], 0, None).unwrap_err().to_string().contains("`Recreate`")
+        );
         assert_eq!(resolve_amount(Some(&IntOrString::String("25%".into())), 0, 5, true), Ok(2));
         assert_eq!(resolve_amount(Some(&IntOrString::String("25%".into())), 0, 5, false), Ok(1));
     }
@@ -372,12 +380,12 @@ mod tests {
         /// of machines never exceeds the limit, and the number of ready machines, once sufficient, never falls below
         /// the minimum.
         #[test]
-        fn every_rollout_ends(
+        fn every_rollout_completes(
             replicas in 0_i32..6, surge in 0_u32..4, unavailable in 0_u32..4,
             start in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>()), 0..8),
             luck in prop::collection::vec(any::<bool>(), 40)
         ) {
-            let spec = spec(replicas, &surge.to_string(), &unavailable.to_string());
+            let spec = deployment_spec(replicas, &surge.to_string(), &unavailable.to_string());
             let mut machines: Vec<ExistingMachine> = start.iter().enumerate().map(|(at, &(is_current, runs, failed))| ExistingMachine {
                 has_failed: failed && !runs,
                 ..machine(&format!("s{at}"), is_current, runs.then_some(0))
@@ -388,18 +396,18 @@ mod tests {
             for step in 0..200 {
                 now += 1;
                 let before = machines.iter().filter(|m| m.ready_since.is_some()).count();
-                let decision = decide(&spec, &machines, now, None).unwrap();
-                if decision.is_complete && decision.create == 0 && decision.delete.is_empty() {
+                let decision = decide_rollout(&spec, &machines, now, None).unwrap();
+                if decision.is_complete && decision.create_count == 0 && decision.machines_to_delete.is_empty() {
                     prop_assert_eq!(machines.len(), desired);
                     return Ok(());
                 }
-                machines.retain(|machine| !decision.delete.contains(&machine.name));
+                machines.retain(|machine| !decision.machines_to_delete.contains(&machine.name));
                 let runs = machines.iter().filter(|m| m.ready_since.is_some()).count();
                 prop_assert!(runs >= desired.saturating_sub(missing).min(before), "too few machines are ready: {decision:?}");
-                for at in 0..decision.create {
+                for at in 0..decision.create_count {
                     machines.push(machine(&format!("n{step}-{at}"), true, None));
                 }
-                if decision.create > 0 {
+                if decision.create_count > 0 {
                     prop_assert!(machines.len() <= desired + surge.max(usize::from(surge == 0 && missing == 0)), "too many machines exist: {decision:?}");
                 }
                 // Some machines become ready in this step; all become ready eventually.

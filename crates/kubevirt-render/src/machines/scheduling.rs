@@ -3,29 +3,35 @@
 use berth_api::names::{SCHEDULER_NAME, VM_NODE_TAINT};
 use serde_json::{Map, Value, json};
 
-use super::context::InstanceType;
-use super::defaults::PREFERENCES;
-use super::provider::{AffinityType, NodePreset};
+use super::defaults::PREFERENCE_NAMES;
+use super::provider::{AffinityType, NodeAffinityPreset};
+use super::render_context::InstanceType;
 use super::renderer::MachineRenderer;
 
-const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-const HOSTNAME: &str = "kubernetes.io/hostname";
+const REQUIRED_FIELD: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED_FIELD: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 
 /// Returns `spec.template.spec.affinity`. As in machine-controller, the field is set even if it is empty.
-pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
+pub(super) fn render_affinity(machine: &MachineRenderer<'_>) -> Value {
     let presets = &machine.provider.affinity;
     let mut affinity = Map::new();
-    let node = node_affinity(presets.node.as_ref(), presets.node_anti.as_ref());
+    let node =
+        render_node_affinity(presets.node_affinity.as_ref(), presets.node_anti_affinity.as_ref());
     if !node.is_empty() {
         affinity.insert("nodeAffinity".to_owned(), node.into());
     }
-    for (field, strength) in [("podAffinity", presets.pod), ("podAntiAffinity", presets.pod_anti)] {
+    for (field, strength) in
+        [("podAffinity", presets.pod_affinity), ("podAntiAffinity", presets.pod_anti_affinity)]
+    {
         let Some(strength) = strength else { continue };
-        let term = json!({"labelSelector": deployment_selector(machine), "topologyKey": HOSTNAME});
+        let term =
+            json!({"labelSelector": deployment_selector(machine), "topologyKey": HOSTNAME_LABEL});
         let value = match strength {
-            AffinityType::Hard => json!({REQUIRED: [term]}),
-            AffinityType::Soft => json!({PREFERRED: [{"weight": 1, "podAffinityTerm": term}]}),
+            AffinityType::Hard => json!({REQUIRED_FIELD: [term]}),
+            AffinityType::Soft => {
+                json!({PREFERRED_FIELD: [{"weight": 1, "podAffinityTerm": term}]})
+            }
         };
         affinity.insert(field.to_owned(), value);
     }
@@ -34,11 +40,11 @@ pub(super) fn affinity(machine: &MachineRenderer<'_>) -> Value {
 
 /// Renders the presets `affinity_preset` (node affinity) and `anti_affinity_preset` (node anti-affinity). A node must
 /// satisfy all hard presets, so the hard presets become expressions of a single term.
-fn node_affinity(
-    affinity_preset: Option<&NodePreset>,
-    anti_affinity_preset: Option<&NodePreset>,
+fn render_node_affinity(
+    affinity_preset: Option<&NodeAffinityPreset>,
+    anti_affinity_preset: Option<&NodeAffinityPreset>,
 ) -> Map<String, Value> {
-    let expression = |preset: &NodePreset, with: &str, without: &str| {
+    let expression = |preset: &NodeAffinityPreset, with: &str, without: &str| {
         if preset.values.is_empty() {
             json!({"key": preset.key, "operator": without})
         } else {
@@ -46,9 +52,9 @@ fn node_affinity(
         }
     };
     let affinity_expression =
-        affinity_preset.map(|preset| (preset.strength, expression(preset, "In", "Exists")));
+        affinity_preset.map(|preset| (preset.affinity_type, expression(preset, "In", "Exists")));
     let anti_affinity_expression = anti_affinity_preset
-        .map(|preset| (preset.strength, expression(preset, "NotIn", "DoesNotExist")));
+        .map(|preset| (preset.affinity_type, expression(preset, "NotIn", "DoesNotExist")));
     let all: Vec<(AffinityType, Value)> =
         affinity_expression.into_iter().chain(anti_affinity_expression).collect();
     let with_strength = |strength: AffinityType| {
@@ -58,7 +64,7 @@ fn node_affinity(
     let hard: Vec<&Value> = with_strength(AffinityType::Hard).collect();
     if !hard.is_empty() {
         affinity.insert(
-            REQUIRED.to_owned(),
+            REQUIRED_FIELD.to_owned(),
             json!({"nodeSelectorTerms": [{"matchExpressions": hard}]}),
         );
     }
@@ -66,7 +72,7 @@ fn node_affinity(
         .map(|expression| json!({"weight": 1, "preference": {"matchExpressions": [expression]}}))
         .collect();
     if !soft.is_empty() {
-        affinity.insert(PREFERRED.to_owned(), soft.into());
+        affinity.insert(PREFERRED_FIELD.to_owned(), soft.into());
     }
     affinity
 }
@@ -85,7 +91,7 @@ fn deployment_selector(machine: &MachineRenderer<'_>) -> Value {
 
 /// Returns the name and the fields of the machine's instance type. If the instance type is unknown, its fields are
 /// assumed to be those of the instance type with this name in `deploy/instancetypes`.
-fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
+fn find_instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)> {
     let matcher = machine.provider.instancetype.as_ref()?;
     let text = |field: &str| matcher.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = text("name").to_owned();
@@ -95,9 +101,9 @@ fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)>
     let shipped = || {
         let is_in_series =
             |series: &&str| name.strip_prefix(*series).is_some_and(|rest| rest.starts_with('-'));
-        let is_shipped = !is_namespaced && PREFERENCES.iter().any(is_in_series);
+        let is_shipped = !is_namespaced && PREFERENCE_NAMES.iter().any(is_in_series);
         let scheduler = is_shipped.then(|| SCHEDULER_NAME.to_owned());
-        InstanceType { scheduler, has_node_selector: false }
+        InstanceType { scheduler_name: scheduler, has_node_selector: false }
     };
     Some((name.clone(), known.unwrap_or_else(shipped)))
 }
@@ -106,10 +112,12 @@ fn instancetype(machine: &MachineRenderer<'_>) -> Option<(String, InstanceType)>
 ///
 /// KubeVirt rejects a VM that sets a field of its instance type, even with an equal value (`VM field(s) ... conflicts
 /// with selected instance type`). Therefore a field is set only if the instance type does not set it.
-pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option<Value>); 3] {
-    let instancetype = instancetype(machine);
+pub(super) fn render_placement_fields(
+    machine: &MachineRenderer<'_>,
+) -> [(&'static str, Option<Value>); 3] {
+    let instancetype = find_instancetype(machine);
     let type_scheduler =
-        instancetype.as_ref().and_then(|(_, instancetype)| instancetype.scheduler.as_deref());
+        instancetype.as_ref().and_then(|(_, instancetype)| instancetype.scheduler_name.as_deref());
     let tenant_scheduler = machine.tenant.and_then(|tenant| {
         let name = tenant.metadata.name.as_deref().unwrap_or_default();
         Some((name, tenant.spec.scheduler_name.as_deref()?))
@@ -125,7 +133,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
                  instance type, or remove spec.schedulerName"
             );
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.instancetype.name";
-            machine.reader.error(path, &machine.provider.instancetype_name(name), message);
+            machine.reader.report_error(path, &machine.provider.instancetype_name(name), message);
             None
         }
         _ => None,
@@ -139,7 +147,7 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
             "cannot be set because instance type {} also sets a node selector: remove one of them",
             machine.provider.instancetype_name(name)
         );
-        machine.reader.error(path, "", message);
+        machine.reader.report_error(path, "", message);
     }
     let mut tolerations = machine.provider.tolerations.clone();
     // Administrators can taint the hosts with `VM_NODE_TAINT` so that pods of other schedulers do not run there.
@@ -154,12 +162,12 @@ pub(super) fn placement(machine: &MachineRenderer<'_>) -> [(&'static str, Option
 }
 
 /// Returns `spec.template.spec.topologySpreadConstraints`.
-pub(super) fn spread(machine: &MachineRenderer<'_>) -> Vec<Value> {
+pub(super) fn render_spread_constraints(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let selector = json!({"matchLabels": {"md": machine.deployment.metadata.name}});
     let constraint = |skew: i32, key: &str, when: &str| json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": when, "labelSelector": selector});
-    let constraints = &machine.provider.spread;
+    let constraints = &machine.provider.spread_constraints;
     if constraints.is_empty() {
-        return vec![constraint(1, HOSTNAME, "ScheduleAnyway")];
+        return vec![constraint(1, HOSTNAME_LABEL, "ScheduleAnyway")];
     }
     constraints
         .iter()

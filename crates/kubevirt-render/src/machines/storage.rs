@@ -9,11 +9,11 @@ use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
 
 /// Label of Nodes and volumes with their region.
-const REGION: &str = "topology.kubernetes.io/region";
-const ZONE: &str = "topology.kubernetes.io/zone";
+const REGION_LABEL: &str = "topology.kubernetes.io/region";
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// Returns `spec.template.spec.domain.devices.disks`.
-pub(super) fn disks(secondary: usize, machine: &str) -> Vec<Value> {
+pub(super) fn render_disks(secondary: usize, machine: &str) -> Vec<Value> {
     let names = ["datavolumedisk".to_owned(), "cloudinitdisk".to_owned()];
     let more = (0..secondary).map(|index| volume_name(machine, index));
     names
@@ -24,7 +24,7 @@ pub(super) fn disks(secondary: usize, machine: &str) -> Vec<Value> {
 }
 
 /// Returns `spec.template.spec.volumes`.
-pub(super) fn volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
+pub(super) fn render_volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let secret = machine.options.user_data_secret.clone();
     let secret = secret.unwrap_or_else(|| format!("userdata-{}", machine.name));
     let mut volumes = vec![
@@ -61,12 +61,12 @@ fn volume_name(machine: &str, index: usize) -> String {
 }
 
 /// Returns `spec.dataVolumeTemplates`.
-pub(super) fn data_volumes(
+pub(super) fn render_data_volumes(
     machine: &MachineRenderer<'_>,
     annotations: Map<String, Value>,
 ) -> Vec<Value> {
     let PrimaryDisk { size, storage_class, is_pvc, .. } = &machine.provider.primary_disk;
-    let source = source(machine);
+    let source = render_source(machine);
     let mode = access_mode(machine);
     let volume = |name: &str, is_pvc: bool, class: &str, mode: &str, size: &str, source: &Value| {
         let mut claim =
@@ -87,7 +87,7 @@ pub(super) fn data_volumes(
         // As in machine-controller, a clone of the image gets the access mode of the first disk. Only Berth supports
         // blank disks; they have their own access mode.
         let (source, mode) = if *is_blank {
-            let own = Some(access_mode.clone().expose()).filter(|mode| !mode.is_empty());
+            let own = Some(access_mode.clone().into_plain_string()).filter(|mode| !mode.is_empty());
             let own = own.unwrap_or_else(|| default_access_mode(machine, storage_class));
             (json!({"blank": {}}), own)
         } else {
@@ -109,7 +109,7 @@ pub(super) fn data_volumes(
 fn access_mode(machine: &MachineRenderer<'_>) -> String {
     let disk = &machine.provider.primary_disk;
     if !disk.access_mode.is_empty() {
-        return disk.access_mode.clone().expose();
+        return disk.access_mode.clone().into_plain_string();
     }
     default_access_mode(machine, &disk.storage_class)
 }
@@ -123,12 +123,12 @@ fn default_access_mode(machine: &MachineRenderer<'_>, class: &str) -> String {
     if supports_read_write_many { "ReadWriteMany" } else { "ReadWriteOnce" }.to_owned()
 }
 
-fn source(machine: &MachineRenderer<'_>) -> Value {
+fn render_source(machine: &MachineRenderer<'_>) -> Value {
     let disk = &machine.provider.primary_disk;
     let image = &*disk.image;
     let kind = match &*disk.source {
         known @ ("http" | "registry" | "pvc") => known,
-        _ => match scheme(image) {
+        _ => match parse_scheme(image) {
             Some("docker" | "oci-archive") => "registry",
             Some(_) => "http",
             None => "pvc",
@@ -138,7 +138,7 @@ fn source(machine: &MachineRenderer<'_>) -> Value {
         "registry" => json!({"registry": {"url": image, "pullMethod": &*disk.pull_method}}),
         "http" => {
             let mut http = json!({"url": image});
-            let headers = headers(machine);
+            let headers = render_headers(machine);
             if !headers.is_empty() {
                 http["extraHeaders"] = headers.into();
             }
@@ -159,7 +159,7 @@ fn source(machine: &MachineRenderer<'_>) -> Value {
 }
 
 /// Returns the HTTP headers for the download of the image. Headers from a Secret are sorted by name.
-fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
+fn render_headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     let disk = &machine.provider.primary_disk;
     if disk.extra_headers_secret.is_empty() {
         return disk.extra_headers.clone();
@@ -169,12 +169,12 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     let entries = machine.context.secret_entries(&namespace, name);
     let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk.\
         extraHeadersSecretRef";
-    let forbidden = machine.context.forbidden.get(&("Secret", namespace, name.to_owned()));
+    let forbidden = machine.context.forbidden_objects.get(&("Secret", namespace, name.to_owned()));
     if let Some(message) = forbidden {
-        machine.reader.error(path, &disk.extra_headers_secret, message.clone());
+        machine.reader.report_error(path, &disk.extra_headers_secret, message.clone());
     } else if entries.is_empty() {
         let message = format!("Secret not found in namespace {}", machine.namespace);
-        machine.reader.error(path, &disk.extra_headers_secret, message);
+        machine.reader.report_error(path, &disk.extra_headers_secret, message);
     }
     let header = |(key, value): (&str, &str)| {
         format!("{key}: {}", value.strip_suffix('\n').unwrap_or(value))
@@ -184,7 +184,7 @@ fn headers(machine: &MachineRenderer<'_>) -> Vec<String> {
 
 /// Returns the scheme of a string if Go's `url.ParseRequestURI` accepts the string: a URL with a scheme, or a path that
 /// begins with `/`, for which the returned scheme is empty.
-fn scheme(text: &str) -> Option<&str> {
+fn parse_scheme(text: &str) -> Option<&str> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return None;
     }
@@ -205,15 +205,18 @@ fn scheme(text: &str) -> Option<&str> {
 /// Returns the region and zone labels of the machine's storage: those in the topology of the first disk's storage
 /// class, overridden by `location` of the providerSpec. As in machine-controller, labels of the storage class are used
 /// up to the first region or zone key that does not have exactly one value.
-pub(super) fn topology(machine: &MachineRenderer<'_>) -> BTreeMap<String, String> {
+pub(super) fn topology_labels(machine: &MachineRenderer<'_>) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     let class = machine.context.storage_classes.get(&*machine.provider.primary_disk.storage_class);
     let terms = class.into_iter().flat_map(|class| class.topologies.iter().flatten());
-    for (key, values) in terms.filter(|(key, _)| [REGION, ZONE].contains(&key.as_str())) {
+    for (key, values) in terms.filter(|(key, _)| [REGION_LABEL, ZONE_LABEL].contains(&key.as_str()))
+    {
         let [value] = values.as_slice() else { break };
         labels.insert(key.clone(), value.clone());
     }
-    for (key, value) in [(REGION, &machine.provider.region), (ZONE, &machine.provider.zone)] {
+    for (key, value) in
+        [(REGION_LABEL, &machine.provider.region), (ZONE_LABEL, &machine.provider.zone)]
+    {
         if !value.is_empty() {
             labels.insert(key.to_owned(), value.clone());
         }
@@ -248,7 +251,7 @@ mod tests {
 
     /// Expected values are results of url.ParseRequestURI in Go 1.24.
     #[test]
-    fn images_are_urls_as_in_go() {
+    fn image_schemes_equal_go_results() {
         for (text, expected) in [
             ("http://x.y.z.t/ubuntu.img", Some("http")),
             ("docker://x.y.z.t/ubuntu.img:latest", Some("docker")),
@@ -263,7 +266,7 @@ mod tests {
             ("<< YOUR_IMAGE_SOURCE >>", None),
             ("http://a b/", None),
         ] {
-            assert_eq!(scheme(text), expected, "{text}");
+            assert_eq!(parse_scheme(text), expected, "{text}");
         }
     }
 }

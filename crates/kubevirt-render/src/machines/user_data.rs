@@ -17,10 +17,10 @@ pub enum UserDataError {
         "must be a #cloud-config or an Ignition config (JSON) to merge public keys; leave sshPublicKeys empty and add \
          the keys to the user data"
     )]
-    Unknown,
+    UnknownFormat,
     /// The user data begin like a cloud-config or an Ignition config, but are invalid.
     #[error("is not valid {kind}: {problem}")]
-    Invalid {
+    InvalidFormat {
         /// `cloud-config` or `Ignition`.
         kind: &'static str,
         /// Description of the problem, with its position.
@@ -42,30 +42,31 @@ pub fn add_ssh_keys(user_data: &str, keys: &[String]) -> Result<String, UserData
         return Ok(user_data.to_owned());
     }
     if user_data.trim_start().starts_with('{') {
-        return ignition(user_data, &keys);
+        return add_keys_to_ignition(user_data, &keys);
     }
     let first = user_data.lines().next().unwrap_or_default().trim_end();
     if first == "#cloud-config" {
-        return cloud_config(user_data, &keys);
+        return add_keys_to_cloud_config(user_data, &keys);
     }
-    Err(UserDataError::Unknown)
+    Err(UserDataError::UnknownFormat)
 }
 
 /// Adds keys to `passwd.users[name=core].sshAuthorizedKeys` of an Ignition 3 config.
-fn ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
-    let invalid = |problem: String| UserDataError::Invalid { kind: "Ignition", problem };
+fn add_keys_to_ignition(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
+    let invalid_ignition =
+        |problem: String| UserDataError::InvalidFormat { kind: "Ignition", problem };
     let mut config: Value = serde_json::from_str(text).map_err(|error| {
         // The parser's own message would quote the user data.
-        invalid(format!(
+        invalid_ignition(format!(
             "the document is not JSON (line {}, column {})",
             error.line(),
             error.column()
         ))
     })?;
     if config.pointer("/ignition/version").is_none() {
-        return Err(invalid("ignition.version is missing".to_owned()));
+        return Err(invalid_ignition("ignition.version is missing".to_owned()));
     }
-    let wrong_type = |field: &str| invalid(format!("{field} has the wrong type"));
+    let wrong_type = |field: &str| invalid_ignition(format!("{field} has the wrong type"));
     let root = config.as_object_mut().ok_or_else(|| wrong_type("the document"))?;
     let passwd = root.entry("passwd").or_insert_with(|| json!({}));
     let passwd = passwd.as_object_mut().ok_or_else(|| wrong_type("passwd"))?;
@@ -92,8 +93,8 @@ const SSH_KEYS_FIELD: &str = "ssh_authorized_keys";
 
 /// Adds keys to the top-level list `ssh_authorized_keys` of a cloud-config. All lines outside this list stay
 /// unchanged.
-fn cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
-    let invalid = |problem: String| UserDataError::Invalid { kind: "cloud-config", problem };
+fn add_keys_to_cloud_config(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
+    let invalid = |problem: String| UserDataError::InvalidFormat { kind: "cloud-config", problem };
     let read: Value = serde_saphyr::from_str(text).map_err(|error| {
         // The parser's own message would quote the user data.
         let location = error.location().map(|place| format!(" (line {})", place.line()));
@@ -158,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    fn with_ssh_keys(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
+    fn add_test_keys(text: &str, keys: &[&str]) -> Result<String, UserDataError> {
         let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
         add_ssh_keys(text, &keys)
     }
@@ -167,41 +168,41 @@ mod tests {
     fn keys_are_added_and_other_lines_stay_unchanged() {
         let text = "#cloud-config\nwrite_files:\n- {path: /x, permissions: 0644}  # octal\n";
         assert_eq!(
-            with_ssh_keys(text, &["ssh-rsa A b@c"]).unwrap(),
+            add_test_keys(text, &["ssh-rsa A b@c"]).unwrap(),
             format!("{text}ssh_authorized_keys:\n- \"ssh-rsa A b@c\"\n")
         );
         let existing = "#cloud-config\nssh_authorized_keys:\n- one\n\n- two\nhostname: x";
         assert_eq!(
-            with_ssh_keys(existing, &["two", "three"]).unwrap(),
+            add_test_keys(existing, &["two", "three"]).unwrap(),
             "#cloud-config\nhostname: x\nssh_authorized_keys:\n- \"one\"\n- \"two\"\n- \"three\"\n"
         );
         let flow = "#cloud-config\nssh_authorized_keys: [one,\n  two]\n";
         assert!(
-            with_ssh_keys(flow, &["three"])
+            add_test_keys(flow, &["three"])
                 .unwrap()
                 .ends_with("- \"one\"\n- \"two\"\n- \"three\"\n")
         );
-        assert_eq!(with_ssh_keys("#cloud-config\n", &["k"]).unwrap().lines().count(), 3);
+        assert_eq!(add_test_keys("#cloud-config\n", &["k"]).unwrap().lines().count(), 3);
     }
 
     #[test]
-    fn ignition_gets_the_keys_for_user_core() {
+    fn ignition_keys_are_added_to_user_core() {
         let text = r#"{"ignition": {"version": "3.4.0"}, "passwd": {"users": [{"name": "core", "sshAuthorizedKeys": ["a"]}]}}"#;
         let config: Value =
-            serde_json::from_str(&with_ssh_keys(text, &["a", "b"]).unwrap()).unwrap();
+            serde_json::from_str(&add_test_keys(text, &["a", "b"]).unwrap()).unwrap();
         assert_eq!(
             config["passwd"]["users"],
             json!([{"name": "core", "sshAuthorizedKeys": ["a", "b"]}])
         );
-        let plain = with_ssh_keys(r#"{"ignition": {"version": "3.4.0"}}"#, &["b"]).unwrap();
+        let plain = add_test_keys(r#"{"ignition": {"version": "3.4.0"}}"#, &["b"]).unwrap();
         let config: Value = serde_json::from_str(&plain).unwrap();
         assert_eq!(config["passwd"]["users"][0]["name"], "core");
     }
 
     #[test]
     fn invalid_user_data_are_reported_without_quoting_them() {
-        assert_eq!(with_ssh_keys(" \n", &[]), Err(UserDataError::Empty));
-        assert_eq!(with_ssh_keys("#!/bin/sh\n", &[]).unwrap(), "#!/bin/sh\n");
+        assert_eq!(add_test_keys(" \n", &[]), Err(UserDataError::Empty));
+        assert_eq!(add_test_keys("#!/bin/sh\n", &[]).unwrap(), "#!/bin/sh\n");
         for (text, words) in [
             ("#!/bin/sh\n", "must be a #cloud-config or an Ignition config"),
             ("{\"a\": 1}", "ignition.version is missing"),
@@ -211,7 +212,7 @@ mod tests {
             ("#cloud-config\n- a\n", "must be a mapping"),
             ("#cloud-config\nssh_authorized_keys: text\n", "must be a list"),
         ] {
-            let error = with_ssh_keys(text, &["k"]).unwrap_err().to_string();
+            let error = add_test_keys(text, &["k"]).unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
         }
         for text in [
@@ -227,15 +228,15 @@ mod tests {
             "#cloud-config\nssh_authorized_keys: c4n4ry\n",
             "#cloud-config\n{ssh_authorized_keys: [c4n4ry]}\n",
         ] {
-            let error = with_ssh_keys(text, &["k"]).unwrap_err();
+            let error = add_test_keys(text, &["k"]).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("c4n4ry"), "{text}: {error:?}");
         }
     }
 
     proptest! {
         #[test]
-        fn any_text_is_merged_or_rejected(text in "(#cloud-config\n)?(ssh_authorized_keys:|[-a-z:\\[\\] \n#\"'{}|>]){0,30}", key in "[ -~]{1,30}") {
-            if let Ok(all) = with_ssh_keys(&text, &[&key])
+        fn any_user_data_are_merged_or_rejected(text in "(#cloud-config\n)?(ssh_authorized_keys:|[-a-z:\\[\\] \n#\"'{}|>]){0,30}", key in "[ -~]{1,30}") {
+            if let Ok(all) = add_test_keys(&text, &[&key])
                 && !key.trim().is_empty()
             {
                 let read: Value = serde_saphyr::from_str(&all).unwrap();

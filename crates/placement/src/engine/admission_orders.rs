@@ -8,14 +8,14 @@ use super::hosts::HostEntry;
 use super::request::Request;
 use super::state::Engine;
 use crate::rules::HostId;
-use berth_kubelet_admission::State;
+use berth_kubelet_admission::HostState;
 
 /// Maximum number of orders that are tried: 24, which is the number of orders of four different pods. If there are
 /// more orders, the pods are treated as not fitting.
 const MAX_ORDERS: u64 = 24;
 
 /// Pods that a kubelet treats equally, so that their order does not matter.
-struct PodKind<'r> {
+struct EqualPods<'r> {
     request: &'r Request,
     /// UIDs of the pods that have not been admitted yet in the current trial.
     remaining_uids: Vec<&'r str>,
@@ -29,20 +29,20 @@ impl Engine {
         &self,
         host: HostId,
         request: &Request,
-        sent: &[&Request],
+        bound_pods: &[&Request],
         excluded_uids: &[&str],
     ) -> bool {
         let Some(entry) = self.host_entry(host) else { return false };
         let mut state = entry.state.clone();
-        let sent_uids = sent.iter().map(|one| one.uid());
+        let sent_uids = bound_pods.iter().map(|one| one.uid());
         for uid in sent_uids.chain(excluded_uids.iter().copied()).chain([request.uid()]) {
             state.remove(uid);
         }
-        let mut kinds: Vec<PodKind<'_>> = Vec::new();
-        for one in sent.iter().copied().chain([request]) {
+        let mut kinds: Vec<EqualPods<'_>> = Vec::new();
+        for one in bound_pods.iter().copied().chain([request]) {
             match kinds.iter_mut().find(|kind| kind.request.is_equal_for_kubelet(one)) {
                 Some(kind) => kind.remaining_uids.push(one.uid()),
-                None => kinds.push(PodKind { request: one, remaining_uids: vec![one.uid()] }),
+                None => kinds.push(EqualPods { request: one, remaining_uids: vec![one.uid()] }),
             }
         }
         count_orders(&kinds) <= MAX_ORDERS && entry.admits_in_every_order(&state, &mut kinds)
@@ -51,7 +51,7 @@ impl Engine {
 
 /// Returns the number of different orders of the pods, `n! / (a! * b! * ...)`, where `n` is the number of pods and
 /// `a`, `b`, ... are the numbers of pods of each kind.
-fn count_orders(kinds: &[PodKind<'_>]) -> u64 {
+fn count_orders(kinds: &[EqualPods<'_>]) -> u64 {
     let (mut orders, mut placed) = (1_u64, 0_u64);
     for kind in kinds {
         for number in 1..=kind.remaining_uids.len() as u64 {
@@ -66,7 +66,7 @@ fn count_orders(kinds: &[PodKind<'_>]) -> u64 {
 impl HostEntry {
     /// Returns true if the kubelet would admit the remaining pods in every order. Orders with a common prefix share
     /// the evaluation of the prefix.
-    fn admits_in_every_order(&self, state: &State, kinds: &mut [PodKind<'_>]) -> bool {
+    fn admits_in_every_order(&self, state: &HostState, kinds: &mut [EqualPods<'_>]) -> bool {
         for at in 0..kinds.len() {
             let Some(uid) = kinds[at].remaining_uids.pop() else { continue };
             let request = kinds[at].request;
@@ -82,10 +82,15 @@ impl HostEntry {
     }
 
     /// Returns the state after the kubelet has admitted a pod; `None` if the pod does not fit.
-    fn state_after_admission(&self, state: &State, uid: &str, request: &Request) -> Option<State> {
+    fn state_after_admission(
+        &self,
+        state: &HostState,
+        uid: &str,
+        request: &Request,
+    ) -> Option<HostState> {
         let admission = self.evaluate(state, uid, request).ok()?;
         let mut next = state.clone();
-        next.accept(uid, request.pod(), admission).ok()?;
+        next.commit_admission(uid, request.pod(), admission).ok()?;
         Some(next)
     }
 }

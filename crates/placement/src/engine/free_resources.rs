@@ -6,7 +6,7 @@
 use berth_api::PageSize;
 
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
-use berth_kubelet_admission::{CpuPolicy, MemoryPolicy, State, TopologyPolicy, TopologyScope};
+use berth_kubelet_admission::{CpuPolicy, HostState, MemoryPolicy, TopologyPolicy, TopologyScope};
 
 /// Maximum number of zones whose resources are stored separately. The kubelet also aligns resources on at most eight
 /// zones.
@@ -16,7 +16,7 @@ pub(crate) const PAGE_SIZES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
 
 /// Resources of a zone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Zone {
+pub(crate) struct ZoneResources {
     /// Free and total number of CPUs that the kubelet can allocate exclusively.
     pub(crate) cpus: FreeAmount<u32>,
     /// Free and total huge pages in MiB, one entry for each size in [`PAGE_SIZES`].
@@ -50,15 +50,15 @@ pub(crate) struct FreeResources {
     /// zone.
     has_static_memory_policy: bool,
     /// The first [`MAX_ZONES`] zones in the kubelet's order; entries from `zone_count` on are unused.
-    pub(crate) zones: [Zone; MAX_ZONES],
+    pub(crate) zones: [ZoneResources; MAX_ZONES],
     /// Sum of the resources of the zones beyond the first [`MAX_ZONES`] zones. On a host with more than [`MAX_ZONES`]
     /// zones, the kubelet does not align resources to zones.
-    rest: Zone,
+    other_zones_sum: ZoneResources,
 }
 
 impl FreeResources {
     /// Returns the free resources of the host whose kubelet has this predicted state.
-    pub(crate) fn from_state(state: &State) -> Self {
+    pub(crate) fn from_state(state: &HostState) -> Self {
         let kubelet = state.host().kubelet();
         let mut free = Self {
             has_static_cpu_policy: kubelet.cpu_policy == CpuPolicy::Static,
@@ -68,14 +68,14 @@ impl FreeResources {
             ..Self::default()
         };
         for (at, seen) in state.free_by_zone().enumerate() {
-            let memory = seen.memory();
-            let mut zone = Zone {
-                cpus: FreeAmount { free: seen.cpus, total: seen.all_cpus },
+            let memory = seen.free_and_total_memory();
+            let mut zone = ZoneResources {
+                cpus: FreeAmount { free: seen.cpus, total: seen.total_cpus },
                 memory: FreeAmount { free: to_mib(memory.0), total: to_mib(memory.1) },
-                ..Zone::default()
+                ..ZoneResources::default()
             };
             for (pages, size) in zone.pages.iter_mut().zip(PAGE_SIZES) {
-                let (now, all) = seen.pages(size);
+                let (now, all) = seen.free_and_total_pages(size);
                 *pages = FreeAmount { free: to_mib(now), total: to_mib(all) };
             }
             match free.zones.get_mut(at) {
@@ -83,25 +83,25 @@ impl FreeResources {
                     *known = zone;
                     free.zone_count += 1;
                 }
-                None => free.rest = free.rest.saturating_add(&zone),
+                None => free.other_zones_sum = free.other_zones_sum.saturating_add(&zone),
             }
         }
         free
     }
 
-    pub(crate) fn zones(&self) -> &[Zone] {
+    pub(crate) fn zones(&self) -> &[ZoneResources] {
         self.zones.get(..usize::from(self.zone_count)).unwrap_or(&self.zones)
     }
 
     /// Returns the zone that the kubelet would select if one zone is sufficient: the first zone that has all
     /// requested resources (`bitmask.IsNarrowerThan`).
-    pub(crate) fn first_fitting_zone(&self, request: &ZoneRequest) -> Option<&Zone> {
+    pub(crate) fn first_fitting_zone(&self, request: &ZoneRequest) -> Option<&ZoneResources> {
         self.zones().iter().find(|zone| zone.fits(request))
     }
 
     /// Returns the sum of the resources of all zones.
-    pub(crate) fn sum(&self) -> Zone {
-        self.zones().iter().fold(self.rest, |sum, zone| sum.saturating_add(zone))
+    pub(crate) fn sum(&self) -> ZoneResources {
+        self.zones().iter().fold(self.other_zones_sum, |sum, zone| sum.saturating_add(zone))
     }
 
     /// Returns true if all requested resources must come from one zone, according to the policy and the scope of the
@@ -118,7 +118,7 @@ impl FreeResources {
     }
 }
 
-impl Zone {
+impl ZoneResources {
     fn saturating_add(&self, other: &Self) -> Self {
         let add = |sum: FreeAmount<u32>, one: FreeAmount<u32>| FreeAmount {
             free: sum.free.saturating_add(one.free),

@@ -10,14 +10,14 @@ use super::request::Request;
 use crate::inventory::ReportedHost;
 use crate::rules::{self, PodId};
 use berth_kubelet_admission::pod::Pod;
-use berth_kubelet_admission::{Admission, State};
+use berth_kubelet_admission::{Admission, HostState};
 
 /// A host and the pods on it.
 #[derive(Debug)]
 pub(super) struct HostEntry {
     pub(super) report: ReportedHost,
     pub(super) class: Class,
-    pub(super) state: State,
+    pub(super) state: HostState,
     /// UIDs of the pods that are assumed on the host, in the order in which they were assumed. The kubelet receives
     /// the pods in this order.
     pub(super) pods: BTreeMap<PodId, Arc<str>>,
@@ -28,11 +28,11 @@ impl HostEntry {
     /// reason if the kubelet would reject the pod, or if the zones have too little memory for the guest.
     pub(super) fn evaluate(
         &self,
-        state: &State,
+        state: &HostState,
         uid: &str,
         request: &Request,
     ) -> Result<Admission, Reason> {
-        let admission = self.check(state, uid, request.pod())?;
+        let admission = self.check_admission(state, uid, request.pod())?;
         match request.vm_requirements.insufficient_zone_memory(&admission, state) {
             Some(reason) => Err(reason),
             None => Ok(admission),
@@ -41,7 +41,12 @@ impl HostEntry {
 
     /// Returns the resources that the kubelet would allocate to a pod. Returns the reason if the kubelet would reject
     /// the pod, if its decision is unpredictable, or if it would allocate CPUs that are in use.
-    pub(super) fn check(&self, state: &State, uid: &str, pod: &Pod) -> Result<Admission, Reason> {
+    pub(super) fn check_admission(
+        &self,
+        state: &HostState,
+        uid: &str,
+        pod: &Pod,
+    ) -> Result<Admission, Reason> {
         if let Some(reason) = self.report.missing_information(pod) {
             return Err(Reason::Unpredictable(reason));
         }
@@ -50,12 +55,12 @@ impl HostEntry {
     }
 }
 
-pub(super) const UNKNOWN_HOST_REASON: Reason = Reason::Rule(rules::Reason::NoHost);
+pub(super) const UNKNOWN_HOST_REASON: Reason = Reason::Rule(rules::Reason::HostNotFound);
 
 /// Admits a pod that runs on a host or will be bound to it, with the resources that the kubelet would allocate. If
 /// the kubelet would reject the pod, `state` is unchanged; `State::admit` would also account for the resources that a
 /// kubelet allocates to a rejected pod and releases again.
-pub(super) fn accept_pod(state: &mut State, uid: &str, pod: &Pod) -> Result<(), Reason> {
+pub(super) fn accept_pod(state: &mut HostState, uid: &str, pod: &Pod) -> Result<(), Reason> {
     let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;
-    state.accept(uid, pod, admission).map_err(Reason::Kubelet)
+    state.commit_admission(uid, pod, admission).map_err(Reason::Kubelet)
 }

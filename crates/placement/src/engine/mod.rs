@@ -12,14 +12,14 @@
 //! results.
 
 mod admission_orders;
-mod changes;
+mod change_log;
 mod free_resources;
 mod hosts;
 mod reason;
 mod request;
 mod request_classes;
 mod score;
-mod scores;
+mod score_index;
 mod search;
 mod state;
 mod vm_requirements;

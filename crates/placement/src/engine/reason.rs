@@ -18,11 +18,11 @@ pub enum Reason {
     /// The host cannot run VMs.
     NoKvm(KvmState),
     /// The agent's report is stale, so the free resources are unknown.
-    Stale(String),
+    StaleReport(String),
     /// KSM on the host merges pages of VMs, which costs latency and opens a side channel between tenants.
     MergesPages,
     /// The VM requests exclusive CPUs, but the kubelet runs all pods on shared CPUs, or its CPU policy is unknown.
-    SharesCpus,
+    NoStaticCpuPolicy,
     /// The kubelet would reject the pod.
     Kubelet(Refusal),
     /// The kubelet would admit the pod with CPUs that another pod uses: on hosts with unequal sockets or cores, the
@@ -31,7 +31,7 @@ pub enum Reason {
     /// The agent's report lacks information on which the kubelet's decision depends.
     Unpredictable(MissingInformation),
     /// The zones of the VM's CPUs have too few free huge pages for the guest's memory.
-    Numa(String),
+    InsufficientZoneMemory(String),
 }
 
 impl Reason {
@@ -41,18 +41,18 @@ impl Reason {
         match self {
             Self::Rule(reason) => reason.summary(),
             Self::NoKvm(_) => "node(s) had no usable KVM".into(),
-            Self::Stale(_) => "node(s) had a stale agent report".into(),
+            Self::StaleReport(_) => "node(s) had a stale agent report".into(),
             Self::MergesPages => "node(s) had KSM enabled".into(),
-            Self::SharesCpus => "node(s) had no static CPU Manager policy".into(),
+            Self::NoStaticCpuPolicy => "node(s) had no static CPU Manager policy".into(),
             Self::Kubelet(refusal) => refusal.summary().into(),
             Self::CpusInUse => "node(s) had a kubelet that would allocate CPUs in use".into(),
-            Self::Unpredictable(MissingInformation::Memory(_)) => {
+            Self::Unpredictable(MissingInformation::MemoryZones(_)) => {
                 "node(s) had an agent report without NUMA zones of memory".into()
             }
-            Self::Unpredictable(MissingInformation::Devices(_)) => {
+            Self::Unpredictable(MissingInformation::DeviceZones(_)) => {
                 "node(s) had an agent report without NUMA zones of devices".into()
             }
-            Self::Numa(_) => {
+            Self::InsufficientZoneMemory(_) => {
                 "node(s) had too few free huge pages in the NUMA zones of the CPUs".into()
             }
         }
@@ -63,15 +63,20 @@ impl Reason {
     #[must_use]
     pub fn report_rank(&self) -> u8 {
         match self {
-            Self::Kubelet(_) | Self::Numa(_) | Self::CpusInUse => 0,
-            Self::Rule(rules::Reason::Resources { .. } | rules::Reason::PodsLimit { .. }) => 1,
+            Self::Kubelet(_) | Self::InsufficientZoneMemory(_) | Self::CpusInUse => 0,
+            Self::Rule(
+                rules::Reason::InsufficientResource { .. } | rules::Reason::PodsLimit { .. },
+            ) => 1,
             Self::Rule(
                 rules::Reason::TopologySpread { .. }
                 | rules::Reason::PodAntiAffinity { .. }
                 | rules::Reason::PodAffinity { .. }
                 | rules::Reason::ExistingAntiAffinity { .. },
             ) => 2,
-            Self::MergesPages | Self::SharesCpus | Self::Stale(_) | Self::Unpredictable(_) => 3,
+            Self::MergesPages
+            | Self::NoStaticCpuPolicy
+            | Self::StaleReport(_)
+            | Self::Unpredictable(_) => 3,
             Self::Rule(_) => 4,
             Self::NoKvm(_) => 5,
         }
@@ -85,26 +90,26 @@ impl fmt::Display for Reason {
             Self::NoKvm(state) => {
                 write!(f, "the host cannot run VMs: {}", describe_kvm_state(*state))
             }
-            Self::Stale(why) => f.write_str(why),
+            Self::StaleReport(why) => f.write_str(why),
             Self::MergesPages => f.write_str(
                 "KSM is enabled on the host, and a Performance VM must not share merged pages",
             ),
-            Self::SharesCpus => {
+            Self::NoStaticCpuPolicy => {
                 f.write_str("the kubelet allocates no exclusive CPUs (cpuManagerPolicy: none)")
             }
             Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.explanation),
             Self::CpusInUse => f.write_str(
                 "the kubelet would allocate CPUs that another pod uses, because the host's sockets or cores differ",
             ),
-            Self::Unpredictable(MissingInformation::Memory(pod)) => write!(
+            Self::Unpredictable(MissingInformation::MemoryZones(pod)) => write!(
                 f,
                 "the agent reports the memory of pod {pod} without the NUMA zones of each container: upgrade the agent, or wait until the pod is deleted",
             ),
-            Self::Unpredictable(MissingInformation::Devices(resource)) => write!(
+            Self::Unpredictable(MissingInformation::DeviceZones(resource)) => write!(
                 f,
                 "the NUMA zones of the {resource} devices are unknown, and the kubelet rejects pods whose devices and CPUs are in different zones: see status.unknown of the InfraNode for the reason",
             ),
-            Self::Numa(shortage) => f.write_str(shortage),
+            Self::InsufficientZoneMemory(shortage) => f.write_str(shortage),
         }
     }
 }

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::changes::Changes;
+use super::change_log::ChangeLog;
 use super::free_resources::{FreeResources, ZoneRequest};
 use super::score;
-use super::scores::{Score, Scores, UNSUITABLE};
+use super::score_index::{Score, ScoreIndex, UNSUITABLE};
 use super::vm_requirements::VmRequirements;
-use crate::rules::{Counts, HostId, HostRules, Rules};
+use crate::rules::{ClusterState, HostId, HostRules, Rules};
 use berth_kubelet_admission::pod::{Container, Pod};
 
 /// Key of a request class: the requests of the containers, the rules that do not depend on other pods, and the
@@ -26,7 +26,7 @@ impl RequestClassKey {
     pub(crate) fn new(vm_requirements: &VmRequirements, rules: &Rules) -> Self {
         let requests = ContainerRequests {
             pod: Arc::clone(rules.containers()),
-            requests_hash: rules.hash_of_requests(),
+            requests_hash: rules.requests_hash(),
         };
         Self { requests, vm_requirements: vm_requirements.clone(), rules: rules.host_rules() }
     }
@@ -46,8 +46,8 @@ impl PartialEq for ContainerRequests {
         let (mine, theirs) = (&self.pod, &other.pod);
         let is_equal = || {
             mine.overhead == theirs.overhead
-                && are_equal(&mine.containers, &theirs.containers)
-                && are_equal(&mine.init_containers, &theirs.init_containers)
+                && have_equal_requests(&mine.containers, &theirs.containers)
+                && have_equal_requests(&mine.init_containers, &theirs.init_containers)
         };
         self.requests_hash == other.requests_hash && (Arc::ptr_eq(mine, theirs) || is_equal())
     }
@@ -55,7 +55,7 @@ impl PartialEq for ContainerRequests {
 
 impl Eq for ContainerRequests {}
 
-fn are_equal(mine: &[Container], theirs: &[Container]) -> bool {
+fn have_equal_requests(mine: &[Container], theirs: &[Container]) -> bool {
     let is_equal = |(mine, theirs): (&Container, &Container)| {
         mine.is_sidecar == theirs.is_sidecar
             && mine.requests == theirs.requests
@@ -78,11 +78,11 @@ pub(crate) struct RequestClass {
     /// requests of the class.
     pub(crate) rules: Arc<Rules>,
     pub(crate) vm_requirements: VmRequirements,
-    pub(crate) scores: Scores,
+    pub(crate) scores: ScoreIndex,
     /// Points of each host for its own properties, independent of pods and resources; [`UNSUITABLE`] if the host is
     /// unsuitable for the class.
-    pub(crate) base: Vec<Score>,
-    /// Number of the newest change ([`Changes`]) that `scores` and `base` include.
+    pub(crate) base_scores: Vec<Score>,
+    /// Number of the newest change ([`ChangeLog`]) that `scores` and `base` include.
     pub(crate) last_seen_change: u64,
     /// Index of the class's fit scores in `RequestClasses::fit_scores`.
     fit_index: usize,
@@ -102,7 +102,7 @@ pub(crate) struct FitScores {
     /// Points of each host for the resources that would be left free; [`UNSUITABLE`] if the host has too few
     /// resources.
     pub(crate) points: Vec<Score>,
-    /// Number of the newest change ([`Changes`]) that `points` includes.
+    /// Number of the newest change ([`ChangeLog`]) that `points` includes.
     pub(crate) last_seen_change: u64,
     /// Number of classes that use these fit scores.
     class_count: usize,
@@ -113,15 +113,17 @@ impl FitScores {
     /// if its free resources are insufficient.
     pub(crate) fn resource_points(
         &self,
-        counts: &Counts,
+        counts: &ClusterState,
         free: &[FreeResources],
         host_index: usize,
     ) -> Score {
         let points =
-            free.get(host_index).and_then(|free| score::remaining_points(free, &self.zone_request));
+            free.get(host_index).and_then(|free| score::resource_points(free, &self.zone_request));
         match points {
-            Some(points) if counts.has_room(&self.rules, HostId::from_index(host_index)) => {
-                score::from_points(points)
+            Some(points)
+                if counts.has_sufficient_resources(&self.rules, HostId::from_index(host_index)) =>
+            {
+                score::score_from_points(points)
             }
             _ => UNSUITABLE,
         }
@@ -139,20 +141,20 @@ impl FitScores {
 #[derive(Debug, Default)]
 pub(crate) struct RequestClasses {
     classes: Vec<RequestClass>,
-    by_key: HashMap<Arc<RequestClassKey>, usize>,
+    indexes_by_key: HashMap<Arc<RequestClassKey>, usize>,
     fit_scores: Vec<FitScores>,
-    by_requests: HashMap<ContainerRequests, usize>,
+    indexes_by_requests: HashMap<ContainerRequests, usize>,
     /// Indexes in `fit_scores` of the most recently used fit scores. They are updated at every change, while the
     /// changed host is in the CPU's cache.
-    eager: Vec<usize>,
-    clock: u64,
+    recent_fit_indexes: Vec<usize>,
+    use_counter: u64,
 }
 
 /// Maximum number of classes; each costs four to six bytes per host. A further class evicts the least recently used
 /// class.
 const MAX_CLASSES: usize = 1024;
-/// Maximum number of fit scores that [`RequestClasses::update_eager`] updates per change.
-const MAX_EAGER: usize = 32;
+/// Maximum number of fit scores that [`RequestClasses::update_recent_fit_scores`] updates per change.
+const MAX_RECENT_FIT_SCORES: usize = 32;
 
 impl RequestClasses {
     /// Returns the index and the key of the class of a request. Adds the class if it is missing; a new class has no
@@ -162,10 +164,10 @@ impl RequestClasses {
         key: RequestClassKey,
         rules: &Arc<Rules>,
     ) -> (usize, Arc<RequestClassKey>) {
-        self.clock += 1;
-        if let Some(&at) = self.by_key.get(&key) {
+        self.use_counter += 1;
+        if let Some(&at) = self.indexes_by_key.get(&key) {
             let class = &mut self.classes[at];
-            class.last_used = self.clock;
+            class.last_used = self.use_counter;
             return (at, Arc::clone(&class.key));
         }
         let key = Arc::new(key);
@@ -173,11 +175,11 @@ impl RequestClasses {
             key: Arc::clone(&key),
             rules: Arc::clone(rules),
             vm_requirements: key.vm_requirements.clone(),
-            scores: Scores::default(),
-            base: Vec::new(),
+            scores: ScoreIndex::default(),
+            base_scores: Vec::new(),
             last_seen_change: 0,
             fit_index: self.fit_scores_index(&key.requests, rules),
-            last_used: self.clock,
+            last_used: self.use_counter,
         };
         let at = if self.classes.len() < MAX_CLASSES {
             self.classes.push(class);
@@ -186,18 +188,18 @@ impl RequestClasses {
             let oldest = self.classes.iter().enumerate().min_by_key(|(_, class)| class.last_used);
             let at = oldest.map_or(0, |(at, _)| at);
             let before = std::mem::replace(&mut self.classes[at], class);
-            self.by_key.remove(&before.key);
+            self.indexes_by_key.remove(&before.key);
             self.fit_scores[before.fit_index].class_count -= 1;
             at
         };
-        self.by_key.insert(Arc::clone(&key), at);
+        self.indexes_by_key.insert(Arc::clone(&key), at);
         (at, key)
     }
 
     /// Returns the index of the fit scores for these requests, and counts one more class that uses them. Replaces fit
     /// scores that no class uses before adding an entry to `fit_scores`.
     fn fit_scores_index(&mut self, requests: &ContainerRequests, rules: &Arc<Rules>) -> usize {
-        if let Some(&at) = self.by_requests.get(requests) {
+        if let Some(&at) = self.indexes_by_requests.get(requests) {
             self.fit_scores[at].class_count += 1;
             return at;
         }
@@ -211,13 +213,13 @@ impl RequestClasses {
         };
         let at = if let Some(at) = self.fit_scores.iter().position(|fit| fit.class_count == 0) {
             let before = std::mem::replace(&mut self.fit_scores[at], new);
-            self.by_requests.remove(&before.requests);
+            self.indexes_by_requests.remove(&before.requests);
             at
         } else {
             self.fit_scores.push(new);
             self.fit_scores.len() - 1
         };
-        self.by_requests.insert(requests.clone(), at);
+        self.indexes_by_requests.insert(requests.clone(), at);
         at
     }
 
@@ -227,17 +229,17 @@ impl RequestClasses {
         index: usize,
         key: &Arc<RequestClassKey>,
     ) -> Option<(&mut RequestClass, &mut FitScores)> {
-        self.clock += 1;
+        self.use_counter += 1;
         let class = self.classes.get_mut(index)?;
         if !Arc::ptr_eq(&class.key, key) && class.key != *key {
             return None;
         }
-        class.last_used = self.clock;
-        if !self.eager.contains(&class.fit_index) {
-            if self.eager.len() >= MAX_EAGER {
-                self.eager.remove(0);
+        class.last_used = self.use_counter;
+        if !self.recent_fit_indexes.contains(&class.fit_index) {
+            if self.recent_fit_indexes.len() >= MAX_RECENT_FIT_SCORES {
+                self.recent_fit_indexes.remove(0);
             }
-            self.eager.push(class.fit_index);
+            self.recent_fit_indexes.push(class.fit_index);
         }
         let fit = self.fit_scores.get_mut(class.fit_index)?;
         Some((class, fit))
@@ -245,13 +247,13 @@ impl RequestClasses {
 
     /// Updates the score of the newest changed host in those eager fit scores that already include all earlier
     /// changes. All other fit scores are updated when they are used.
-    pub(crate) fn update_eager(
+    pub(crate) fn update_recent_fit_scores(
         &mut self,
-        changes: &Changes,
+        changes: &ChangeLog,
         compute_points: impl Fn(&FitScores) -> Score,
     ) {
         let Some(host) = changes.newest_host() else { return };
-        for at in &self.eager {
+        for at in &self.recent_fit_indexes {
             if let Some(fit) = self.fit_scores.get_mut(*at)
                 && fit.last_seen_change > 0
                 && fit.last_seen_change + 1 == changes.last_number()

@@ -13,8 +13,8 @@
 //! A host with fewer points is better. Points for preferences that depend on existing pods are added only when hosts
 //! are compared ([`pod_preference_points`]), because these points change with every pod.
 
-use super::free_resources::{FreeAmount, FreeResources, Zone, ZoneRequest};
-use super::scores::Score;
+use super::free_resources::{FreeAmount, FreeResources, ZoneRequest, ZoneResources};
+use super::score_index::Score;
 use crate::rules::{HostPreference, PreferenceScore, PreferenceScores};
 
 const LEFTOVER_WEIGHT: u32 = 600;
@@ -33,7 +33,7 @@ const MAX_POD_POINTS: i64 = 6_000;
 
 /// Returns the points for the resources that would be left free on a host; `None` if the request certainly does not
 /// fit.
-pub(crate) fn remaining_points(free: &FreeResources, request: &ZoneRequest) -> Option<u32> {
+pub(crate) fn resource_points(free: &FreeResources, request: &ZoneRequest) -> Option<u32> {
     if !request.is_pinned || !free.has_static_cpu_policy {
         return Some(shared_cpu_points(free));
     }
@@ -51,27 +51,29 @@ pub(crate) fn remaining_points(free: &FreeResources, request: &ZoneRequest) -> O
     all.fits(request).then(|| zone_points(&all, request))
 }
 
-fn zone_points(zone: &Zone, request: &ZoneRequest) -> u32 {
+fn zone_points(zone: &ZoneResources, request: &ZoneRequest) -> u32 {
     let cpus = remaining_fraction(zone.cpus, request.cpus);
     let wanted = zone.pages.iter().zip(request.pages).filter(|(_, wanted)| *wanted > 0);
     let memory = wanted.map(|(pages, wanted)| remaining_fraction(*pages, wanted)).min();
     let memory = memory.unwrap_or(cpus);
-    LEFTOVER_WEIGHT * (cpus + memory) / 2 / SCALE + IMBALANCE_WEIGHT * cpus.abs_diff(memory) / SCALE
+    LEFTOVER_WEIGHT * (cpus + memory) / 2 / FRACTION_SCALE
+        + IMBALANCE_WEIGHT * cpus.abs_diff(memory) / FRACTION_SCALE
 }
 
 /// Returns the points of a host for pods without exclusive CPUs. A host with more free CPUs gets more penalty points,
 /// so that these pods are also packed onto few hosts.
 fn shared_cpu_points(free: &FreeResources) -> u32 {
     let all = free.sum();
-    LEFTOVER_WEIGHT * remaining_fraction(all.cpus, 0) / SCALE / 4
+    LEFTOVER_WEIGHT * remaining_fraction(all.cpus, 0) / FRACTION_SCALE / 4
 }
 
-const SCALE: u32 = 1024;
+const FRACTION_SCALE: u32 = 1024;
 
-/// Returns the fraction of the total that is left free after a request for `requested`, from 0 to [`SCALE`].
+/// Returns the fraction of the total that is left free after a request for `requested`, from 0 to [`FRACTION_SCALE`].
 fn remaining_fraction(amount: FreeAmount<u32>, requested: u32) -> u32 {
-    let remaining = u64::from(amount.free.saturating_sub(requested)) * u64::from(SCALE);
-    u32::try_from(remaining / u64::from(amount.total.max(1))).map_or(SCALE, |part| part.min(SCALE))
+    let remaining = u64::from(amount.free.saturating_sub(requested)) * u64::from(FRACTION_SCALE);
+    u32::try_from(remaining / u64::from(amount.total.max(1)))
+        .map_or(FRACTION_SCALE, |part| part.min(FRACTION_SCALE))
 }
 
 /// Returns the points for preferences that depend only on the host: preferred node affinity and `PreferNoSchedule`
@@ -109,6 +111,6 @@ pub(crate) fn minimum_pod_points(preference_scores: &PreferenceScores<'_>) -> i6
 }
 
 /// Converts points to a score. Points above the largest score of a suitable host are reduced to this score.
-pub(crate) fn from_points(points: u32) -> Score {
+pub(crate) fn score_from_points(points: u32) -> Score {
     Score::try_from(points).unwrap_or(Score::MAX).min(Score::MAX - 1)
 }

@@ -11,42 +11,51 @@ use fixedbitset::FixedBitSet;
 use super::request::Request;
 use super::request_classes::{FitScores, RequestClass, RequestClassKey};
 use super::score;
-use super::scores::{Score, Scores, Scratch, UNSUITABLE};
+use super::score_index::{Score, ScoreIndex, SearchBuffers, UNSUITABLE};
 use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::Admission;
 
 /// Maximum number of hosts that are collected before the best of them is tried. Hosts are collected only if preferences
 /// that depend on other pods may change the order of the scores.
-const MAX_COMPARED: usize = 64;
+const MAX_COMPARED_HOSTS: usize = 64;
 
 /// Points and index of a compared host.
-type Compared = Reverse<(i64, usize)>;
+type ComparedHost = Reverse<(i64, usize)>;
 
 impl Engine {
     /// Returns the best host for a pod, without assuming the pod on it.
-    pub fn choose(&mut self, request: &Request, candidates: Option<&[HostId]>) -> Option<HostId> {
-        Some(self.choose_with_admission(request, candidates)?.0)
+    pub fn choose_host(
+        &mut self,
+        request: &Request,
+        candidates: Option<&[HostId]>,
+    ) -> Option<HostId> {
+        Some(self.choose_host_with_admission(request, candidates)?.0)
     }
 
     /// Returns the best host for a pod, and the resources that its kubelet would allocate.
-    pub(super) fn choose_with_admission(
+    pub(super) fn choose_host_with_admission(
         &mut self,
         request: &Request,
         candidates: Option<&[HostId]>,
     ) -> Option<(HostId, Admission)> {
-        let mut classes = std::mem::take(&mut self.classes);
-        let mut scratch = std::mem::take(&mut self.scratch);
+        let mut classes = std::mem::take(&mut self.request_classes);
+        let mut scratch = std::mem::take(&mut self.search_buffers);
         let (mut at, mut key) = (request.class_index, Arc::clone(&request.class_key));
         if classes.get_mut(at, &key).is_none() {
             // The class was evicted because other classes were used more recently; create it again.
             (at, key) = classes.find_or_insert(RequestClassKey::clone(&key), &request.rules);
         }
         let found = classes.get_mut(at, &key).and_then(|(class, fit)| {
-            self.refresh(class, fit);
+            self.update_class_scores(class, fit);
             let mut refused = Vec::new();
-            let found =
-                self.search(request, &mut class.scores, candidates, &mut scratch, &mut refused);
+            let found = self.search_host(
+                request,
+                &mut class.scores,
+                candidates,
+                &mut scratch,
+                &mut refused,
+            );
             // The kubelets of these hosts would reject the pod, although their scores suggest otherwise. The hosts
             // are excluded until they change.
             for host in refused {
@@ -54,49 +63,50 @@ impl Engine {
             }
             found
         });
-        self.classes = classes;
-        self.scratch = scratch;
+        self.request_classes = classes;
+        self.search_buffers = scratch;
         found
     }
 
-    fn search(
+    fn search_host(
         &self,
         request: &Request,
-        scores: &mut Scores,
+        scores: &mut ScoreIndex,
         candidates: Option<&[HostId]>,
-        scratch: &mut Scratch,
-        refused: &mut Vec<usize>,
+        buffers: &mut SearchBuffers,
+        rejected_hosts: &mut Vec<usize>,
     ) -> Option<(HostId, Admission)> {
-        let filter = self.counts.filter_for(&request.rules);
-        let preference_scores = filter.preference_scores();
+        let filter = self.cluster.pod_filter(&request.rules);
+        let preference_scores = filter.pod_preference_scores();
         let mut try_host = |at: usize| {
             let admission = self.evaluate_host(request, HostId::from_index(at));
             if admission.is_none() {
-                refused.push(at);
+                rejected_hosts.push(at);
             }
             admission.map(|admission| (HostId::from_index(at), admission))
         };
-        let few_candidates = candidates.filter(|among| among.len() * 8 < self.entries.len());
-        let mut listed: Vec<(Score, usize)> = Vec::new();
+        let few_candidates = candidates.filter(|among| among.len() * 8 < self.host_entries.len());
+        let mut scored_candidates: Vec<(Score, usize)> = Vec::new();
         if let Some(few) = few_candidates {
             let score = |host: &HostId| (scores.get(host.index()), host.index());
-            listed = few.iter().map(score).filter(|(score, _)| *score != UNSUITABLE).collect();
-            listed.sort_unstable();
-            listed.dedup();
+            scored_candidates =
+                few.iter().map(score).filter(|(score, _)| *score != UNSUITABLE).collect();
+            scored_candidates.sort_unstable();
+            scored_candidates.dedup();
         }
         let allowed_hosts = few_candidates.map_or(candidates, |_| None).map(|among| {
-            let mut allowed = FixedBitSet::with_capacity(self.entries.len());
+            let mut allowed = FixedBitSet::with_capacity(self.host_entries.len());
             allowed.extend(
-                among.iter().map(|host| host.index()).filter(|at| *at < self.entries.len()),
+                among.iter().map(|host| host.index()).filter(|at| *at < self.host_entries.len()),
             );
             allowed
         });
-        let mut listed = listed.into_iter();
+        let mut listed = scored_candidates.into_iter();
         let mut ascending = match few_candidates {
             Some(_) => None,
-            None => Some(scores.ascending(scratch)),
+            None => Some(scores.hosts_by_score(buffers)),
         };
-        let mut waiting: BinaryHeap<Compared> = BinaryHeap::new();
+        let mut waiting: BinaryHeap<ComparedHost> = BinaryHeap::new();
         let hosts_by_score = std::iter::from_fn(|| match &mut ascending {
             Some(ascending) => ascending.next(),
             None => listed.next(),
@@ -116,7 +126,7 @@ impl Engine {
             };
             let minimum_points = i64::from(score) + score::minimum_pod_points(preference_scores);
             while let Some(Reverse((points, best))) = waiting.peek().copied()
-                && (points <= minimum_points || waiting.len() >= MAX_COMPARED)
+                && (points <= minimum_points || waiting.len() >= MAX_COMPARED_HOSTS)
             {
                 waiting.pop();
                 if let Some(found) = try_host(best) {
@@ -145,71 +155,73 @@ impl Engine {
     }
 
     /// Updates the class's scores of all hosts that have changed since the class was last used.
-    fn refresh(&self, class: &mut RequestClass, fit: &mut FitScores) {
-        self.refresh_fit(fit);
-        match self.changes.since(class.last_seen_change) {
+    fn update_class_scores(&self, class: &mut RequestClass, fit: &mut FitScores) {
+        self.update_fit_scores(fit);
+        match self.change_log.changes_after(class.last_seen_change) {
             Some(changed) if class.last_seen_change > 0 => {
                 for change in changed {
                     let host = change.host();
                     if change.is_host_change {
-                        if class.base.len() <= host {
-                            class.base.resize(host + 1, UNSUITABLE);
+                        if class.base_scores.len() <= host {
+                            class.base_scores.resize(host + 1, UNSUITABLE);
                         }
-                        let base = self.base_points(host, class);
-                        class.base[host] = base;
+                        let base = self.base_score(host, class);
+                        class.base_scores[host] = base;
                     }
-                    class.scores.set(host, sum_points(&class.base, &fit.points, host));
+                    class.scores.set(host, sum_points(&class.base_scores, &fit.points, host));
                 }
             }
             _ => {
-                let hosts = 0..self.entries.len();
-                class.base = hosts.clone().map(|host| self.base_points(host, class)).collect();
-                let scores = hosts.map(|host| sum_points(&class.base, &fit.points, host));
-                class.scores = Scores::new(scores.collect());
+                let hosts = 0..self.host_entries.len();
+                class.base_scores =
+                    hosts.clone().map(|host| self.base_score(host, class)).collect();
+                let scores = hosts.map(|host| sum_points(&class.base_scores, &fit.points, host));
+                class.scores = ScoreIndex::new(scores.collect());
             }
         }
-        class.last_seen_change = self.changes.last_number();
+        class.last_seen_change = self.change_log.last_number();
     }
 
-    fn refresh_fit(&self, fit: &mut FitScores) {
-        match self.changes.since(fit.last_seen_change) {
+    fn update_fit_scores(&self, fit: &mut FitScores) {
+        match self.change_log.changes_after(fit.last_seen_change) {
             Some(changed) if fit.last_seen_change > 0 => {
                 for change in changed {
                     let points =
-                        fit.resource_points(&self.counts, &self.free_resources, change.host());
+                        fit.resource_points(&self.cluster, &self.free_resources, change.host());
                     fit.set_points(change.host(), points);
                 }
             }
             _ => {
-                let hosts = 0..self.entries.len();
+                let hosts = 0..self.host_entries.len();
                 fit.points = hosts
-                    .map(|host| fit.resource_points(&self.counts, &self.free_resources, host))
+                    .map(|host| fit.resource_points(&self.cluster, &self.free_resources, host))
                     .collect();
             }
         }
-        fit.last_seen_change = self.changes.last_number();
+        fit.last_seen_change = self.change_log.last_number();
     }
 
     /// Returns the points of the host at index `host_index` that depend neither on other pods nor on resources;
     /// [`UNSUITABLE`] if the host is unsuitable for the class.
-    fn base_points(&self, host_index: usize, class: &RequestClass) -> Score {
-        let Some(entry) = self.entries.get(host_index).and_then(Option::as_ref) else {
+    fn base_score(&self, host_index: usize, class: &RequestClass) -> Score {
+        let Some(entry) = self.host_entries.get(host_index).and_then(Option::as_ref) else {
             return UNSUITABLE;
         };
         let (host, needs) = (HostId::from_index(host_index), &class.vm_requirements);
-        if !self.counts.allows_by_host(&class.rules, host)
-            || needs.host_refusal(&entry.report).is_some()
+        if !self.cluster.allows_by_host(&class.rules, host)
+            || needs.host_rejection(&entry.report).is_some()
         {
             return UNSUITABLE;
         }
-        let mut points = score::host_preference_points(&self.counts.preference(&class.rules, host));
+        let mut points =
+            score::host_preference_points(&self.cluster.host_preference(&class.rules, host));
         if needs.is_vm && entry.class != needs.class {
             points += score::OTHER_CLASS_PENALTY;
         }
-        if needs.class == Class::Density && entry.report.merges_pages != Some(true) {
+        if needs.class == Class::Density && entry.report.is_ksm_enabled != Some(true) {
             points += score::NO_PAGE_MERGING_PENALTY;
         }
-        score::from_points(points)
+        score::score_from_points(points)
     }
 }
 

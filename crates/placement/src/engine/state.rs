@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use berth_api::Class;
 
-use super::changes::Changes;
+use super::change_log::ChangeLog;
 use super::free_resources::FreeResources;
 use super::hosts::{HostEntry, UNKNOWN_HOST_REASON, accept_pod};
 use super::reason::Reason;
 use super::request::Request;
 use super::request_classes::{RequestClassKey, RequestClasses};
-use super::scores::Scratch;
+use super::score_index::SearchBuffers;
 use super::vm_requirements::VmRequirements;
 use crate::inventory::ReportedHost;
-use crate::rules::{Counts, HostId, HostParts, InvalidField, PodId, PodSpecParts, Rules};
-use berth_kubelet_admission::{Restored, State};
+use crate::rules::{ClusterState, HostId, InvalidField, NodeFields, PodFields, PodId, Rules};
+use berth_kubelet_admission::{HostState, ReportedPod};
 
 /// A pod that is assumed to run on a host (the term of kube-scheduler's cache).
 #[derive(Clone, Debug)]
@@ -28,26 +28,26 @@ pub(super) struct AssumedPod {
 /// All hosts and all pods on them.
 #[derive(Debug, Default)]
 pub struct Engine {
-    pub(super) counts: Counts,
-    pub(super) entries: Vec<Option<HostEntry>>,
+    pub(super) cluster: ClusterState,
+    pub(super) host_entries: Vec<Option<HostEntry>>,
     /// Free resources of each host, stored in a separate vector because every class reads them after every change.
     pub(super) free_resources: Vec<FreeResources>,
-    pub(super) assumed: HashMap<Arc<str>, AssumedPod>,
-    pub(super) classes: RequestClasses,
-    pub(super) changes: Changes,
-    pub(super) scratch: Scratch,
+    pub(super) assumed_pods: HashMap<Arc<str>, AssumedPod>,
+    pub(super) request_classes: RequestClasses,
+    pub(super) change_log: ChangeLog,
+    pub(super) search_buffers: SearchBuffers,
 }
 
 impl Engine {
     /// Creates an engine without hosts.
     #[must_use]
     pub fn new() -> Self {
-        Self { counts: Counts::new(), ..Self::default() }
+        Self { cluster: ClusterState::new(), ..Self::default() }
     }
 
     /// Sets the labels of a namespace, for rules that select namespaces by label.
     pub fn set_namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
-        self.counts.set_namespace(name, labels);
+        self.cluster.set_namespace(name, labels);
     }
 
     /// Adds a host with the allocations of its kubelet, or updates it from a newer report.
@@ -60,31 +60,31 @@ impl Engine {
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
     pub fn set_host(&mut self, report: ReportedHost, class: Class) -> Result<HostId, InvalidField> {
-        let id = self.counts.set_host(&report.parts())?;
-        if self.entries.len() <= id.index() {
-            self.entries.resize_with(id.index() + 1, || None);
+        let id = self.cluster.set_host(&report.node_fields())?;
+        if self.host_entries.len() <= id.index() {
+            self.host_entries.resize_with(id.index() + 1, || None);
             self.free_resources.resize_with(id.index() + 1, FreeResources::default);
         }
-        let before = self.entries[id.index()].take();
+        let before = self.host_entries[id.index()].take();
         let pods = before.map(|entry| entry.pods).unwrap_or_default();
-        let mut state = State::new(&report.admission);
+        let mut state = HostState::new(&report.admission);
         // For an allocation on several zones, the report does not show the exact resources of each zone. Therefore
         // allocations on one zone are restored first, and allocations on several zones get the remaining resources.
         let mut allocations: Vec<_> = report.allocations.iter().collect();
         allocations.sort_by_key(|allocation| allocation.zones.len());
         for allocation in allocations {
-            let assumed = self.assumed.get(allocation.uid.as_str());
+            let assumed = self.assumed_pods.get(allocation.uid.as_str());
             let pod = assumed.map(|pod| pod.request.pod());
             state.restore(&allocation.uid, &allocation.to_restored(pod));
         }
         for uid in pods.values() {
-            let Some(pod) = self.assumed.get(uid) else { continue };
+            let Some(pod) = self.assumed_pods.get(uid) else { continue };
             let pod = pod.request.pod();
             if state.admission(uid).is_none() && accept_pod(&mut state, uid, pod).is_err() {
-                state.restore(uid, &Restored::without_zones(pod));
+                state.restore(uid, &ReportedPod::without_zones(pod));
             }
         }
-        self.entries[id.index()] = Some(HostEntry { report, class, state, pods });
+        self.host_entries[id.index()] = Some(HostEntry { report, class, state, pods });
         self.record_change(id, true);
         Ok(id)
     }
@@ -94,10 +94,10 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
-    pub fn set_node(&mut self, parts: &HostParts<'_>) -> Result<HostId, InvalidField> {
-        let id = self.counts.set_host(parts)?;
-        if self.entries.len() <= id.index() {
-            self.entries.resize_with(id.index() + 1, || None);
+    pub fn set_node(&mut self, parts: &NodeFields<'_>) -> Result<HostId, InvalidField> {
+        let id = self.cluster.set_host(parts)?;
+        if self.host_entries.len() <= id.index() {
+            self.host_entries.resize_with(id.index() + 1, || None);
             self.free_resources.resize_with(id.index() + 1, FreeResources::default);
         }
         self.record_change(id, true);
@@ -107,13 +107,13 @@ impl Engine {
     /// Removes a host with its assumed pods. Returns the UIDs of these pods, in the order in which the pods were
     /// assumed.
     pub fn remove_host(&mut self, host: HostId) -> Vec<Arc<str>> {
-        let entry = self.entries.get_mut(host.index()).and_then(Option::take);
+        let entry = self.host_entries.get_mut(host.index()).and_then(Option::take);
         let pods = entry.map(|entry| entry.pods).unwrap_or_default();
         let pods: Vec<Arc<str>> = pods.into_values().collect();
         for uid in &pods {
-            self.assumed.remove(uid);
+            self.assumed_pods.remove(uid);
         }
-        self.counts.remove_host(host);
+        self.cluster.remove_host(host);
         if let Some(free) = self.free_resources.get_mut(host.index()) {
             *free = FreeResources::default();
         }
@@ -130,12 +130,12 @@ impl Engine {
     /// Returns the Node with this name, even if its agent has not reported.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<HostId> {
-        self.counts.host(name)
+        self.cluster.host(name)
     }
 
     /// Returns all hosts, in the order in which they were added.
     pub fn hosts(&self) -> impl Iterator<Item = (HostId, &ReportedHost)> {
-        let entries = self.entries.iter().enumerate();
+        let entries = self.host_entries.iter().enumerate();
         entries.filter_map(|(at, entry)| Some((HostId::from_index(at), &entry.as_ref()?.report)))
     }
 
@@ -147,20 +147,20 @@ impl Engine {
 
     /// Returns the predicted allocations of a host's kubelet.
     #[must_use]
-    pub fn state(&self, host: HostId) -> Option<&State> {
+    pub fn kubelet_state(&self, host: HostId) -> Option<&HostState> {
         Some(&self.host_entry(host)?.state)
     }
 
     /// Returns the host on which a pod is assumed.
     #[must_use]
     pub fn host_of_pod(&self, uid: &str) -> Option<HostId> {
-        Some(self.assumed.get(uid)?.host)
+        Some(self.assumed_pods.get(uid)?.host)
     }
 
     /// Returns the number of assumed pods on all hosts.
     #[must_use]
     pub fn pod_count(&self) -> usize {
-        self.assumed.len()
+        self.assumed_pods.len()
     }
 
     /// Compiles the rules of a pod and finds its request class, so that the returned request can be evaluated many
@@ -170,12 +170,13 @@ impl Engine {
     /// Returns the invalid rule and the problem if the API server would have rejected the pod.
     pub fn compile_request(
         &mut self,
-        parts: &PodSpecParts<'_>,
+        parts: &PodFields<'_>,
         vm_requirements: VmRequirements,
     ) -> Result<Request, InvalidField> {
-        let rules = Arc::new(Rules::compile(&mut self.counts, parts)?);
-        let (class, key) =
-            self.classes.find_or_insert(RequestClassKey::new(&vm_requirements, &rules), &rules);
+        let rules = Arc::new(Rules::compile(&mut self.cluster, parts)?);
+        let (class, key) = self
+            .request_classes
+            .find_or_insert(RequestClassKey::new(&vm_requirements, &rules), &rules);
         Ok(Request {
             uid: parts.containers.uid.as_str().into(),
             rules,
@@ -185,37 +186,41 @@ impl Engine {
         })
     }
 
-    /// Selects the best host for a pod and assumes the pod on it: its resources are reserved until [`Self::remove`].
+    /// Selects the best host for a pod and assumes the pod on it: its resources are reserved until [`Self::remove_pod`].
     /// `candidates` lists the hosts that the caller's own checks allow; `None` allows all hosts.
-    pub fn place(&mut self, request: &Request, candidates: Option<&[HostId]>) -> Option<HostId> {
+    pub fn place_pod(
+        &mut self,
+        request: &Request,
+        candidates: Option<&[HostId]>,
+    ) -> Option<HostId> {
         if let Some(host) = self.host_of_pod(&request.uid) {
             if candidates.is_none_or(|among| among.contains(&host)) {
                 return Some(host);
             }
-            self.remove(&request.uid);
+            self.remove_pod(&request.uid);
         }
-        let (host, admission) = self.choose_with_admission(request, candidates)?;
+        let (host, admission) = self.choose_host_with_admission(request, candidates)?;
         // The state has not changed since the check, so the admission is still valid.
-        let entry = self.entries.get_mut(host.index()).and_then(Option::as_mut)?;
-        entry.state.accept(&request.uid, request.pod(), admission).ok()?;
-        self.assume(request, host);
+        let entry = self.host_entries.get_mut(host.index()).and_then(Option::as_mut)?;
+        entry.state.commit_admission(&request.uid, request.pod(), admission).ok()?;
+        self.record_assumed_pod(request, host);
         Some(host)
     }
 
     /// Assumes a pod on a host if the host's kubelet would admit the pod.
     ///
     /// Returns the reason if the kubelet would reject the pod. The rules of kube-scheduler are not evaluated.
-    pub fn admit(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
-        self.remove(&request.uid);
+    pub fn assume_if_admitted(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
+        self.remove_pod(&request.uid);
         let entry = self
-            .entries
+            .host_entries
             .get_mut(host.index())
             .and_then(Option::as_mut)
             .ok_or(UNKNOWN_HOST_REASON)?;
-        let admission = entry.check(&entry.state, &request.uid, request.pod())?;
-        let accepted = entry.state.accept(&request.uid, request.pod(), admission);
+        let admission = entry.check_admission(&entry.state, &request.uid, request.pod())?;
+        let accepted = entry.state.commit_admission(&request.uid, request.pod(), admission);
         accepted.map_err(Reason::Kubelet)?;
-        self.assume(request, host);
+        self.record_assumed_pod(request, host);
         Ok(())
     }
 
@@ -227,9 +232,9 @@ impl Engine {
     /// # Errors
     /// Returns the reason why the kubelet would reject the pod; the pod still counts in the host's totals.
     pub fn add_bound_pod(&mut self, request: &Request, host: HostId) -> Result<(), Reason> {
-        self.remove(&request.uid);
-        let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) else {
-            self.assume(request, host);
+        self.remove_pod(&request.uid);
+        let Some(entry) = self.host_entries.get_mut(host.index()).and_then(Option::as_mut) else {
+            self.record_assumed_pod(request, host);
             return self.host_of_pod(&request.uid).map(drop).ok_or(UNKNOWN_HOST_REASON);
         };
         let uid = &*request.uid;
@@ -237,19 +242,19 @@ impl Engine {
         if let Some(allocation) = entry.report.allocation(uid) {
             entry.state.restore(uid, &allocation.to_restored(Some(request.pod())));
         } else if let Err(reason) = accept_pod(&mut entry.state, uid, request.pod()) {
-            entry.state.restore(uid, &Restored::without_zones(request.pod()));
+            entry.state.restore(uid, &ReportedPod::without_zones(request.pod()));
             result = Err(reason);
         }
-        self.assume(request, host);
+        self.record_assumed_pod(request, host);
         result
     }
 
-    fn assume(&mut self, request: &Request, host: HostId) {
+    fn record_assumed_pod(&mut self, request: &Request, host: HostId) {
         let uid = Arc::clone(&request.uid);
-        if let Some(pod_id) = self.counts.add(Arc::clone(&request.rules), host) {
+        if let Some(pod_id) = self.cluster.add_pod(Arc::clone(&request.rules), host) {
             let pod = AssumedPod { host, pod_id, request: request.clone() };
-            self.assumed.insert(Arc::clone(&uid), pod);
-            if let Some(entry) = self.entries.get_mut(host.index()).and_then(Option::as_mut) {
+            self.assumed_pods.insert(Arc::clone(&uid), pod);
+            if let Some(entry) = self.host_entries.get_mut(host.index()).and_then(Option::as_mut) {
                 entry.pods.insert(pod_id, uid);
             }
         }
@@ -258,10 +263,10 @@ impl Engine {
 
     /// Removes a pod; returns false if the pod was unknown. Resources that the host's report lists for the pod stay
     /// allocated until a newer report.
-    pub fn remove(&mut self, uid: &str) -> bool {
-        let Some(pod) = self.assumed.remove(uid) else { return false };
-        self.counts.remove(pod.pod_id);
-        if let Some(entry) = self.entries.get_mut(pod.host.index()).and_then(Option::as_mut) {
+    pub fn remove_pod(&mut self, uid: &str) -> bool {
+        let Some(pod) = self.assumed_pods.remove(uid) else { return false };
+        self.cluster.remove_pod(pod.pod_id);
+        if let Some(entry) = self.host_entries.get_mut(pod.host.index()).and_then(Option::as_mut) {
             entry.pods.remove(&pod.pod_id);
             if entry.report.allocation(uid).is_none() {
                 entry.state.remove(uid);
@@ -274,31 +279,31 @@ impl Engine {
     /// Returns the pods that are assumed on a host, in the order in which they were assumed.
     pub fn pods_on_host(&self, host: HostId) -> impl Iterator<Item = &Request> {
         let pods = self.host_entry(host).into_iter().flat_map(|entry| entry.pods.values());
-        pods.filter_map(|uid| Some(&self.assumed.get(uid)?.request))
+        pods.filter_map(|uid| Some(&self.assumed_pods.get(uid)?.request))
     }
 
     /// Returns the Nodes that satisfy the rules that do not depend on other pods or on the kubelet, including Nodes
     /// whose agents do not report.
-    pub fn candidates(&self, request: &Request) -> impl Iterator<Item = HostId> + use<> {
-        self.counts.filter_for(&request.rules).candidates()
+    pub fn candidate_hosts(&self, request: &Request) -> impl Iterator<Item = HostId> + use<> {
+        self.cluster.pod_filter(&request.rules).candidate_hosts()
     }
 
     /// Returns the key of the request class. All requests with this key currently get the same result on each host.
     /// Returns `None` if the result depends on other pods.
     #[must_use]
     pub fn class_key<'r>(&self, request: &'r Request) -> Option<&'r RequestClassKey> {
-        (!self.counts.filter_for(&request.rules).depends_on_pods()).then_some(&*request.class_key)
+        (!self.cluster.pod_filter(&request.rules).depends_on_pods()).then_some(&*request.class_key)
     }
 
     /// Returns the number of the newest change of a host or of its pods.
     #[must_use]
-    pub fn last_change(&self) -> u64 {
-        self.changes.last_number()
+    pub fn last_change_number(&self) -> u64 {
+        self.change_log.last_number()
     }
 
     /// Returns the hosts that have changed after change number `seen`; `None` if the log no longer has these changes.
-    pub fn changed_since(&self, seen: u64) -> Option<impl Iterator<Item = HostId> + '_> {
-        Some(self.changes.since(seen)?.map(|change| HostId::from_index(change.host())))
+    pub fn hosts_changed_since(&self, seen: u64) -> Option<impl Iterator<Item = HostId> + '_> {
+        Some(self.change_log.changes_after(seen)?.map(|change| HostId::from_index(change.host())))
     }
 
     /// Returns the reasons why a pod cannot be placed on a host; empty if the pod can be placed on the host.
@@ -307,10 +312,10 @@ impl Engine {
         let Some(entry) = self.host_entry(host) else {
             return vec![UNKNOWN_HOST_REASON];
         };
-        if let Some(reason) = request.vm_requirements.host_refusal(&entry.report) {
+        if let Some(reason) = request.vm_requirements.host_rejection(&entry.report) {
             return vec![reason];
         }
-        let rules = self.counts.filter_for(&request.rules).reasons(host);
+        let rules = self.cluster.pod_filter(&request.rules).reasons(host);
         if !rules.is_empty() {
             return rules.into_iter().map(Reason::Rule).collect();
         }
@@ -318,17 +323,25 @@ impl Engine {
     }
 
     pub(super) fn host_entry(&self, host: HostId) -> Option<&HostEntry> {
-        self.entries.get(host.index())?.as_ref()
+        self.host_entries.get(host.index())?.as_ref()
     }
 
     fn record_change(&mut self, host: HostId, is_host_change: bool) {
-        if let Some(entry) = self.entries.get(host.index()).and_then(Option::as_ref)
+        if let Some(entry) = self.host_entries.get(host.index()).and_then(Option::as_ref)
             && let Some(free) = self.free_resources.get_mut(host.index())
         {
             *free = FreeResources::from_state(&entry.state);
         }
-        self.changes.add(host.index(), is_host_change, self.entries.len());
-        let Self { classes, changes, counts, free_resources: free, .. } = self;
-        classes.update_eager(changes, |fit| fit.resource_points(counts, free, host.index()));
+        self.change_log.add(host.index(), is_host_change, self.host_entries.len());
+        let Self {
+            request_classes: classes,
+            change_log: changes,
+            cluster: counts,
+            free_resources: free,
+            ..
+        } = self;
+        classes.update_recent_fit_scores(changes, |fit| {
+            fit.resource_points(counts, free, host.index())
+        });
     }
 }

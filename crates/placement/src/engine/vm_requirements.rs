@@ -8,7 +8,7 @@ use berth_api::{Bytes, Class, PageSize};
 use super::reason::Reason;
 use crate::inventory::ReportedHost;
 use berth_kubelet_admission::pod::{Guest, Pod};
-use berth_kubelet_admission::{Admission, CpuPolicy, State};
+use berth_kubelet_admission::{Admission, CpuPolicy, HostState};
 
 /// Requirements of a VM's pod for its host. Other pods have no such requirements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ pub struct VmRequirements {
     pub class: Class,
     /// Guest memory that KubeVirt splits evenly over the zones of the VM's CPUs (`guestMappingPassthrough`), and its
     /// page size.
-    pub numa: Option<NumaGuestMemory>,
+    pub numa_guest_memory: Option<NumaGuestMemory>,
 }
 
 /// Guest memory that KubeVirt allocates in the zones of the VM's CPUs.
@@ -65,29 +65,29 @@ impl VmRequirements {
             is_emulated: pod.is_emulated(),
             is_pinned: guest.is_dedicated,
             class: class.unwrap_or(derived_class),
-            numa: guest
+            numa_guest_memory: guest
                 .has_numa_passthrough
                 .then_some(NumaGuestMemory { memory: guest.memory, page_size: page }),
         }
     }
 
     /// Returns the reason why a host cannot run the VM, independent of the other pods on the host.
-    pub(crate) fn host_refusal(&self, host: &ReportedHost) -> Option<Reason> {
+    pub(crate) fn host_rejection(&self, host: &ReportedHost) -> Option<Reason> {
         if !self.is_vm {
             return None;
         }
-        let kvm = host.kvm.filter(|_| !self.is_emulated);
+        let kvm = host.kvm_state.filter(|_| !self.is_emulated);
         if let Some(state) = kvm.filter(|state| *state != KvmState::Ready) {
             return Some(Reason::NoKvm(state));
         }
         if let Some(reason) = host.stale_reason.as_ref().filter(|_| self.is_pinned) {
-            return Some(Reason::Stale(reason.clone()));
+            return Some(Reason::StaleReport(reason.clone()));
         }
         // The kubelet would admit the pod, but on shared CPUs.
         if self.is_pinned && host.admission.kubelet().cpu_policy == CpuPolicy::None {
-            return Some(Reason::SharesCpus);
+            return Some(Reason::NoStaticCpuPolicy);
         }
-        if self.class == Class::Performance && host.merges_pages == Some(true) {
+        if self.class == Class::Performance && host.is_ksm_enabled == Some(true) {
             return Some(Reason::MergesPages);
         }
         None
@@ -102,25 +102,25 @@ impl VmRequirements {
     pub(crate) fn insufficient_zone_memory(
         &self,
         admission: &Admission,
-        before: &State,
+        state_before: &HostState,
     ) -> Option<Reason> {
-        let numa = self.numa?;
-        let host = before.host();
+        let numa = self.numa_guest_memory?;
+        let host = state_before.host();
         let shares = (0..MAX_CONTAINERS)
-            .map(|at| admission.guest_memory(host, at, numa.memory, Some(numa.page_size)))
+            .map(|at| admission.guest_memory_by_zone(host, at, numa.memory, Some(numa.page_size)))
             .find(|shares| !shares.is_empty())?;
         let count = shares.len();
         let free: BTreeMap<u32, u64> = host
             .zone_numbers()
-            .zip(before.free_by_zone())
-            .map(|(zone, free)| (zone, free.pages(numa.page_size).0))
+            .zip(state_before.free_by_zone())
+            .map(|(zone, free)| (zone, free.free_and_total_pages(numa.page_size).0))
             .collect();
         shares.into_iter().find_map(|(zone, share)| {
             let free = free.get(&zone).copied().unwrap_or_default();
-            let (required, available) = (Bytes(share).human(), Bytes(free).human());
+            let (required, available) = (Bytes(share).to_human_readable(), Bytes(free).to_human_readable());
             let page = numa.page_size;
             (free < share).then(|| {
-                Reason::Numa(format!(
+                Reason::InsufficientZoneMemory(format!(
                     "KubeVirt requires {required} of {page} pages in each of the VM's {count} NUMA zones, and zone {zone} has {available} free"
                 ))
             })

@@ -8,7 +8,7 @@ use berth_api::infra_node::Allocation as Reported;
 use berth_api::{CpuSet, InfraNodeStatus, PageSize, Problem};
 
 use berth_kubelet_admission::pod::{Pod, Resources};
-use berth_kubelet_admission::{MemoryKind, Restored, RestoredContainer, RestoredDevices};
+use berth_kubelet_admission::{MemoryKind, ReportedContainer, ReportedDevices, ReportedPod};
 
 /// Resources allocated to one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Allocation {
     /// Number of devices, by resource name.
     pub devices: Vec<(Arc<str>, u32)>,
     /// Resources of each container with their zones; empty if the report has only the sums of the pod.
-    reported_containers: Vec<RestoredContainer>,
+    reported_containers: Vec<ReportedContainer>,
     /// True if the pod's memory is on several zones and the report does not show how much is on each zone. Agents
     /// that report only sums per pod write such reports.
     pub has_unknown_zones: bool,
@@ -50,7 +50,7 @@ impl Allocation {
     /// Returns the resources of each container with their zones. If the report has only the sums of the pod, returns
     /// them as one container.
     #[must_use]
-    pub fn containers(&self) -> Cow<'_, [RestoredContainer]> {
+    pub fn containers(&self) -> Cow<'_, [ReportedContainer]> {
         if self.reported_containers.is_empty() {
             Cow::Owned(vec![self.to_single_container()])
         } else {
@@ -60,23 +60,23 @@ impl Allocation {
 
     /// Converts the allocation to the form that [`berth_kubelet_admission`] restores. If the pod is known, its own
     /// requests count in the Node's totals, because they are more accurate than the report.
-    pub fn to_restored(&self, pod: Option<&Pod>) -> Restored {
+    pub fn to_restored(&self, pod: Option<&Pod>) -> ReportedPod {
         let requests = pod.map_or_else(|| self.requests(), Pod::requests);
-        Restored { containers: self.containers().into_owned(), requests }
+        ReportedPod { containers: self.containers().into_owned(), requests }
     }
 
     /// Returns the sums of the allocation as the resources of one container.
-    fn to_single_container(&self) -> RestoredContainer {
+    fn to_single_container(&self) -> ReportedContainer {
         let block = |kind, bytes: u64| (bytes > 0).then(|| (kind, self.zones.clone(), bytes));
         let pages =
             self.hugepages.iter().map(|(size, bytes)| (MemoryKind::HugePages(*size), *bytes));
         let kinds = [(MemoryKind::Memory, self.memory)].into_iter().chain(pages);
-        let devices = |(name, count): &(Arc<str>, u32)| RestoredDevices {
+        let devices = |(name, count): &(Arc<str>, u32)| ReportedDevices {
             resource: Arc::clone(name),
             zone: None,
             count: *count,
         };
-        RestoredContainer {
+        ReportedContainer {
             cpus: self.cpus.clone(),
             memory: kinds.filter_map(|(kind, bytes)| block(kind, bytes)).collect(),
             devices: self.devices.iter().map(devices).collect(),
@@ -94,7 +94,7 @@ pub(super) fn read_allocations(
     let mut by_uid: BTreeMap<String, Allocation> = BTreeMap::new();
     let total_memory =
         status.zones.iter().try_fold(0_u64, |sum, zone| sum.checked_add(zone.memory?.0));
-    let mut reader = Reader {
+    let mut reader = AllocationReader {
         object,
         status,
         problems,
@@ -105,7 +105,7 @@ pub(super) fn read_allocations(
             .flat_map(CpuSet::iter)
             .collect(),
         allocated_cpus: CpuSet::new(),
-        resources: BTreeSet::new(),
+        resource_names: BTreeSet::new(),
         total_memory: total_memory.unwrap_or(u64::MAX),
     };
     for (at, reported) in status.allocations.iter().enumerate() {
@@ -157,7 +157,7 @@ fn sum_by_key<K: Ord, N: Copy + Default>(
 }
 
 /// Reads the allocations of one report, one after the other.
-struct Reader<'a> {
+struct AllocationReader<'a> {
     object: &'a str,
     status: &'a InfraNodeStatus,
     problems: &'a mut Vec<Problem>,
@@ -165,12 +165,12 @@ struct Reader<'a> {
     /// CPUs of the allocations that were read before.
     allocated_cpus: CpuSet,
     /// Names of resources, each stored once.
-    resources: BTreeSet<Arc<str>>,
+    resource_names: BTreeSet<Arc<str>>,
     /// Memory of all zones in bytes. A larger amount in an allocation is invalid.
     total_memory: u64,
 }
 
-impl Reader<'_> {
+impl AllocationReader<'_> {
     fn report_problem(
         &mut self,
         index: usize,
@@ -220,11 +220,11 @@ impl Reader<'_> {
     }
 
     fn intern_resource_name(&mut self, name: &str) -> Arc<str> {
-        if let Some(known) = self.resources.get(name) {
+        if let Some(known) = self.resource_names.get(name) {
             return Arc::clone(known);
         }
         let new: Arc<str> = name.into();
-        self.resources.insert(Arc::clone(&new));
+        self.resource_names.insert(Arc::clone(&new));
         new
     }
 
@@ -287,14 +287,14 @@ impl Reader<'_> {
         index: usize,
         reported: &Reported,
         cpus: &CpuSet,
-    ) -> Vec<RestoredContainer> {
+    ) -> Vec<ReportedContainer> {
         let mut all = Vec::with_capacity(reported.containers.len());
         let mut remaining_cpus = cpus.clone();
         for (number, container) in reported.containers.iter().enumerate() {
             let field = |name: &str| format!("containers[{number}].{name}");
-            let mut read = RestoredContainer {
+            let mut read = ReportedContainer {
                 cpus: container.cpus.as_ref().map(|own| own.intersection(cpus)).unwrap_or_default(),
-                ..RestoredContainer::default()
+                ..ReportedContainer::default()
             };
             remaining_cpus = remaining_cpus.difference(&read.cpus);
             read.memory.reserve_exact(container.memory.len());
@@ -305,7 +305,7 @@ impl Reader<'_> {
                     self.clamp_to_memory(index, &field("memory.size"), block.size.0, &block.size);
                 read.memory.push((kind, zones, size));
             }
-            let devices = container.devices.iter().map(|devices| RestoredDevices {
+            let devices = container.devices.iter().map(|devices| ReportedDevices {
                 resource: self.intern_resource_name(&devices.resource),
                 zone: devices.zone,
                 count: devices.count,
@@ -314,7 +314,7 @@ impl Reader<'_> {
             all.push(read);
         }
         if !remaining_cpus.is_empty() {
-            all.push(RestoredContainer { cpus: remaining_cpus, ..RestoredContainer::default() });
+            all.push(ReportedContainer { cpus: remaining_cpus, ..ReportedContainer::default() });
         }
         all
     }

@@ -8,12 +8,15 @@ use berth_kubelet_admission::CoreSpec;
 /// Returns the cores of a zone as the agent reports them. If the report has no cores, assumes one of the two usual
 /// CPU numberings: all first threads before all second threads (Intel, AMD), or sibling threads with adjacent numbers
 /// (most others).
-pub(super) fn cores(status: &InfraNodeStatus, zone: &Zone, zone_index: usize) -> Vec<CoreSpec> {
+pub(super) fn zone_cores(
+    status: &InfraNodeStatus,
+    zone: &Zone,
+    zone_index: usize,
+) -> Vec<CoreSpec> {
     let Some(cpus) = &zone.cpus else { return Vec::new() };
     let cpus: Vec<u32> = cpus.iter().collect();
-    let socket = zone.socket.unwrap_or_else(|| socket(status, zone_index));
-    let grouped =
-        reported_cores(zone, &cpus).unwrap_or_else(|| inferred_cores(status, zone, &cpus));
+    let socket = zone.socket.unwrap_or_else(|| infer_socket(status, zone_index));
+    let grouped = reported_cores(zone, &cpus).unwrap_or_else(|| infer_cores(status, zone, &cpus));
     let cache = |cpus: &[u32]| {
         let first = cpus.first()?;
         let number = zone.caches.iter().position(|cache| cache.contains(*first))?;
@@ -51,7 +54,7 @@ fn reported_cores(zone: &Zone, cpus: &[u32]) -> Option<Vec<Vec<u32>>> {
 /// Infers the CPUs of each core. Of the two usual numberings, chooses the numbering with which the kubelet's reserved
 /// and exclusive CPUs form more whole cores: with the option `full-pcpus-only`, the kubelet allocates only whole cores
 /// on hosts with sibling threads.
-fn inferred_cores(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
+fn infer_cores(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Vec<u32>> {
     let one_core_per_cpu = |cpus: &[u32]| cpus.iter().map(|cpu| vec![*cpu]).collect();
     let threads = status.capabilities.cpu.threads_per_core.unwrap_or(1);
     let Some(threads) = usize::try_from(threads).ok().filter(|threads| (2..=8).contains(threads))
@@ -70,7 +73,7 @@ fn inferred_cores(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Ve
         [&zone.reserved_cpus, &zone.pinned_cpus]
             .into_iter()
             .flatten()
-            .map(|set| partial_cores(cores, set))
+            .map(|set| partial_core_count(cores, set))
             .sum()
     };
     let is_contiguous = cpus.windows(2).all(|pair| pair[1] == pair[0] + 1);
@@ -84,7 +87,7 @@ fn inferred_cores(status: &InfraNodeStatus, zone: &Zone, cpus: &[u32]) -> Vec<Ve
 }
 
 /// Returns the number of cores that have some, but not all, of their threads in the set.
-fn partial_cores(cores: &[Vec<u32>], set: &CpuSet) -> usize {
+fn partial_core_count(cores: &[Vec<u32>], set: &CpuSet) -> usize {
     let is_partial = |core: &&Vec<u32>| {
         let count = core.iter().filter(|cpu| set.contains(**cpu)).count();
         count > 0 && count < core.len()
@@ -94,7 +97,7 @@ fn partial_cores(cores: &[Vec<u32>], set: &CpuSet) -> usize {
 
 /// Returns the number of the zone's socket. Assumes that zones are numbered socket by socket, and that all sockets
 /// have the same number of zones.
-fn socket(status: &InfraNodeStatus, zone_index: usize) -> u32 {
+fn infer_socket(status: &InfraNodeStatus, zone_index: usize) -> u32 {
     let with_cpus =
         status.zones.iter().filter(|zone| zone.cpus.as_ref().is_some_and(|c| !c.is_empty()));
     let zones = with_cpus.count().max(1);
@@ -119,7 +122,7 @@ mod tests {
     }
 
     fn cpus_of_cores(status: &InfraNodeStatus) -> Vec<Vec<u32>> {
-        cores(status, &status.zones[0], 0).into_iter().map(|core| core.cpus).collect()
+        zone_cores(status, &status.zones[0], 0).into_iter().map(|core| core.cpus).collect()
     }
 
     #[test]
@@ -150,7 +153,7 @@ mod tests {
     fn cores_that_share_a_cache_have_its_number() {
         let mut host = status(1, 1, &["0-3", "4-7"]);
         let caches = |host: &InfraNodeStatus, at: usize| -> Vec<Option<u32>> {
-            cores(host, &host.zones[at], at).iter().map(|core| core.cache).collect()
+            zone_cores(host, &host.zones[at], at).iter().map(|core| core.cache).collect()
         };
         assert_eq!(caches(&host, 0), [None; 4], "the report has no caches");
         host.zones[0].caches = vec!["0-1".parse().unwrap(), "2-3".parse().unwrap()];
@@ -163,9 +166,9 @@ mod tests {
     fn zones_are_assigned_to_sockets_in_order() {
         let host = status(1, 2, &["0", "1", "2", "3"]);
         let sockets: Vec<u32> =
-            (0..4).map(|at| cores(&host, &host.zones[at], at)[0].socket).collect();
+            (0..4).map(|at| zone_cores(&host, &host.zones[at], at)[0].socket).collect();
         assert_eq!(sockets, [0, 0, 1, 1]);
         let host = status(1, 4_000_000_000, &["0", "1"]);
-        assert_eq!(cores(&host, &host.zones[1], 1)[0].socket, 1);
+        assert_eq!(zone_cores(&host, &host.zones[1], 1)[0].socket, 1);
     }
 }

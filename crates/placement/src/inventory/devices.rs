@@ -12,9 +12,9 @@ use berth_kubelet_admission::pod::Resources;
 pub(super) const KUBEVIRT_PREFIX: &str = "devices.kubevirt.io/";
 
 /// Device pools for the prediction of admission, and the names of the resources whose zones are unknown.
-pub(super) struct Devices {
+pub(super) struct DeviceInventory {
     pub(super) pools: Vec<DevicePool>,
-    pub(super) unknown_zones: BTreeSet<String>,
+    pub(super) resources_with_unknown_zones: BTreeSet<String>,
 }
 
 /// Reads the devices. The zones of a resource of the Node are unknown if the report does not list the resource, or if
@@ -26,7 +26,7 @@ pub(super) fn read_devices(
     status: &InfraNodeStatus,
     allocatable: &Resources,
     problems: &mut Vec<Problem>,
-) -> Devices {
+) -> DeviceInventory {
     let mut by_name: BTreeMap<&str, DevicePool> = BTreeMap::new();
     let mut unknown_zones = BTreeSet::new();
     for (at, reported) in status.devices.iter().enumerate() {
@@ -36,7 +36,7 @@ pub(super) fn read_devices(
             .entry(name)
             .or_insert_with(|| DevicePool { name: name.to_owned(), ..DevicePool::default() });
         let count = match reported.zone {
-            None => &mut pool.without_zone,
+            None => &mut pool.count_without_zone,
             Some(zone) if exists(zone) => pool.zones.entry(zone).or_default(),
             Some(zone) => {
                 let field = format!("status.devices[{at}].zone");
@@ -53,18 +53,22 @@ pub(super) fn read_devices(
         let is_kubevirt_device = name.starts_with(KUBEVIRT_PREFIX);
         match by_name.get_mut(name.as_str()) {
             Some(pool) if pool.zones.is_empty() => {
-                pool.without_zone = u32::try_from(*offered).unwrap_or(u32::MAX);
+                pool.count_without_zone = u32::try_from(*offered).unwrap_or(u32::MAX);
             }
             Some(pool) => {
                 let total =
-                    pool.zones.values().fold(pool.without_zone, |a, b| a.saturating_add(*b));
+                    pool.zones.values().fold(pool.count_without_zone, |a, b| a.saturating_add(*b));
                 if u64::from(total) != *offered {
                     unknown_zones.insert(name.clone());
                 }
             }
             None if is_kubevirt_device => {
                 let without_zone = u32::try_from(*offered).unwrap_or(u32::MAX);
-                let pool = DevicePool { name: name.clone(), without_zone, ..DevicePool::default() };
+                let pool = DevicePool {
+                    name: name.clone(),
+                    count_without_zone: without_zone,
+                    ..DevicePool::default()
+                };
                 by_name.insert(name, pool);
             }
             None if *offered > 0 && !has_no_device_plugin(name) => {
@@ -74,7 +78,10 @@ pub(super) fn read_devices(
         }
     }
     by_name.retain(|name, _| !unknown_zones.contains(*name));
-    Devices { pools: by_name.into_values().collect(), unknown_zones }
+    DeviceInventory {
+        pools: by_name.into_values().collect(),
+        resources_with_unknown_zones: unknown_zones,
+    }
 }
 
 /// Returns true if Berth's agent or the bridge marker writes the resource to the Node: such a resource has no device

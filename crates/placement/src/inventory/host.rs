@@ -9,10 +9,10 @@ use berth_api::{CpuSet, InfraNode, InfraNodeSpec, InfraNodeStatus, Problem, feat
 use k8s_openapi::api::core::v1;
 
 use super::allocation::{Allocation, read_allocations};
-use super::cores::cores;
-use super::devices::{self, Devices, KUBEVIRT_PREFIX};
+use super::cores::zone_cores;
+use super::devices::{self, DeviceInventory, KUBEVIRT_PREFIX};
 use super::{kubelet, node};
-use crate::rules::HostParts;
+use crate::rules::NodeFields;
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{
     self as admission, HostSpec, MemoryPolicy, TopologyPolicy, ZoneSpec,
@@ -36,9 +36,9 @@ pub struct ReportedHost {
     /// Input for the prediction of kubelet admission.
     pub admission: Arc<admission::KubeletHost>,
     /// KVM state; `None` if unknown.
-    pub kvm: Option<KvmState>,
+    pub kvm_state: Option<KvmState>,
     /// True if KSM merges pages of different VMs on the host; `None` if unknown.
-    pub merges_pages: Option<bool>,
+    pub is_ksm_enabled: Option<bool>,
     /// Reason why the report is stale; `None` if the report is fresh.
     pub stale_reason: Option<String>,
     /// Resources that the kubelet has allocated, sorted by uid.
@@ -46,18 +46,18 @@ pub struct ReportedHost {
     /// Resources of device plugins whose zones are unknown.
     pub devices_with_unknown_zones: BTreeSet<String>,
     /// CPUs and memory of each zone, for messages.
-    pub zones: Vec<ZoneSize>,
+    pub zones: Vec<ZoneCapacity>,
 }
 
 /// CPUs and memory of a zone that VMs can use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ZoneSize {
+pub struct ZoneCapacity {
     /// The kernel's number of the zone.
     pub id: u32,
     /// CPUs of the zone.
     pub cpus: CpuSet,
     /// Number of CPUs that the kubelet can allocate exclusively.
-    pub pinnable: u32,
+    pub pinnable_cpus: u32,
     /// Bytes of memory, including huge pages.
     pub memory: u64,
 }
@@ -66,9 +66,9 @@ pub struct ZoneSize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MissingInformation {
     /// The zones of the memory of a pod; the value names the pod.
-    Memory(String),
+    MemoryZones(String),
     /// The zones of the devices of a resource; the value is the name of the resource.
-    Devices(String),
+    DeviceZones(String),
 }
 
 /// The kubelet's default of `maxPods`.
@@ -129,7 +129,7 @@ impl ReportedHost {
             zones,
             devices: Vec::new(),
             allocatable: Resources::default(),
-            pods: DEFAULT_MAX_PODS,
+            max_pods: DEFAULT_MAX_PODS,
         };
         let reserved = kubelet::reserved_cpus(&settings, &spec, node);
         let settings = admission::Kubelet { reserved_cpus: reserved, ..settings };
@@ -137,8 +137,8 @@ impl ReportedHost {
         let (allocatable, pods_limit) =
             node::read_allocatable(node, &defaults, DEFAULT_MAX_PODS, problems);
         spec.allocatable = allocatable.clone();
-        spec.pods = pods_limit;
-        let Devices { pools, unknown_zones } =
+        spec.max_pods = pods_limit;
+        let DeviceInventory { pools, resources_with_unknown_zones: unknown_zones } =
             devices::read_devices(&object, status, &allocatable, problems);
         spec.devices = pools;
         let pinnable = |zone: &ZoneSpec| {
@@ -147,10 +147,10 @@ impl ReportedHost {
             let is_static = settings.cpu_policy == admission::CpuPolicy::Static;
             if is_static { u32::try_from(free).unwrap_or(u32::MAX) } else { 0 }
         };
-        let sizes = spec.zones.iter().map(|zone| ZoneSize {
+        let sizes = spec.zones.iter().map(|zone| ZoneCapacity {
             id: zone.id,
             cpus: zone.cores.iter().flat_map(|core| &core.cpus).copied().collect(),
-            pinnable: pinnable(zone),
+            pinnable_cpus: pinnable(zone),
             memory: zone.memory,
         });
         let sizes = sizes.collect();
@@ -166,8 +166,8 @@ impl ReportedHost {
             allocatable,
             pods_limit,
             admission: Arc::new(admission),
-            kvm: capabilities.kvm.state,
-            merges_pages: capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running),
+            kvm_state: capabilities.kvm.state,
+            is_ksm_enabled: capabilities.memory.ksm.as_ref().and_then(|ksm| ksm.running),
             stale_reason: stale_reason(infra),
             devices_with_unknown_zones: unknown_zones,
             zones: sizes,
@@ -178,8 +178,8 @@ impl ReportedHost {
 impl ReportedHost {
     /// Returns the parts of the host that the rules of kube-scheduler read.
     #[must_use]
-    pub fn parts(&self) -> HostParts<'_> {
-        HostParts {
+    pub fn node_fields(&self) -> NodeFields<'_> {
+        NodeFields {
             name: &self.name,
             labels: Some(&self.labels),
             taints: &self.taints,
@@ -199,7 +199,7 @@ impl ReportedHost {
             && let Some(one) = self.allocations.iter().find(|one| one.has_unknown_zones)
         {
             let name = one.name.clone().unwrap_or_else(|| one.uid.clone());
-            return Some(MissingInformation::Memory(name));
+            return Some(MissingInformation::MemoryZones(name));
         }
         let aligning_policies = [TopologyPolicy::Restricted, TopologyPolicy::SingleNumaNode];
         if !aligning_policies.contains(&kubelet.topology_policy)
@@ -210,7 +210,7 @@ impl ReportedHost {
         let containers = pod.init_containers.iter().chain(&pod.containers);
         let mut requested = containers.flat_map(|container| container.limits.extended.keys());
         let resource = requested.find(|name| self.devices_with_unknown_zones.contains(*name))?;
-        Some(MissingInformation::Devices(resource.clone()))
+        Some(MissingInformation::DeviceZones(resource.clone()))
     }
 
     /// Returns the allocation of a pod, if the report lists it.
@@ -250,7 +250,7 @@ fn zone_spec(
     }
     Ok(ZoneSpec {
         id: zone.id,
-        cores: cores(status, zone, zone_index),
+        cores: zone_cores(status, zone, zone_index),
         memory,
         hugepages,
         distances,
@@ -313,7 +313,7 @@ fn bridge_resources(spec: &InfraNodeSpec) -> impl Iterator<Item = String> + '_ {
     let tenant_bridges = spec.tenant_networks.iter().filter_map(|tenant| {
         let network = spec.networks.iter().find(|network| network.name == tenant.network)?;
         let id = tenant.vlan.map(|vlan| u16::from(vlan).into()).or(tenant.vni)?;
-        network.bridge_of(id).ok()?
+        network.tenant_bridge(id).ok()?
     });
     shared_bridges
         .chain(tenant_bridges)

@@ -6,7 +6,7 @@ use berth_api::{Bytes, CpuSet, InfraNodeStatus, Problem};
 use k8s_openapi::api::core::v1;
 
 use berth_kubelet_admission::{
-    CpuOptions, CpuPolicy, HostSpec, Kubelet, ReservedMemory, TopologyOptions, Version,
+    CpuOptions, CpuPolicy, HostSpec, Kubelet, KubeletVersion, ReservedMemory, TopologyOptions,
 };
 
 /// Reads all settings of the kubelet. If the kubelet reserves only an amount of CPU, the reserved CPUs are left out,
@@ -17,7 +17,7 @@ use berth_kubelet_admission::{
 pub(super) fn read_settings(
     object: &str,
     status: &InfraNodeStatus,
-    version: Version,
+    version: KubeletVersion,
     problems: &mut Vec<Problem>,
 ) -> Result<Kubelet, (String, String)> {
     let mut settings = Kubelet {

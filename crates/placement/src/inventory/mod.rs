@@ -9,4 +9,4 @@ mod node;
 
 pub use allocation::Allocation;
 pub use berth_api::Problem;
-pub use host::{MissingInformation, ReportedHost, ZoneSize};
+pub use host::{MissingInformation, ReportedHost, ZoneCapacity};

@@ -3,14 +3,17 @@
 use berth_api::{PageSize, Problem, Quantity};
 use k8s_openapi::api::core::v1;
 
-use berth_kubelet_admission::Version;
+use berth_kubelet_admission::KubeletVersion;
 use berth_kubelet_admission::pod::Resources;
 
 /// Newest kubelet version whose rules are implemented. It is assumed if a kubelet's version is unknown.
-const NEWEST_KUBELET: Version = Version { major: 1, minor: 36 };
+const NEWEST_KUBELET: KubeletVersion = KubeletVersion { major: 1, minor: 36 };
 
 /// Returns the kubelet's version from the Node.
-pub(super) fn kubelet_version(node: Option<&v1::Node>, problems: &mut Vec<Problem>) -> Version {
+pub(super) fn kubelet_version(
+    node: Option<&v1::Node>,
+    problems: &mut Vec<Problem>,
+) -> KubeletVersion {
     let Some(info) = node.and_then(|node| node.status.as_ref()?.node_info.as_ref()) else {
         return NEWEST_KUBELET;
     };
@@ -38,7 +41,7 @@ pub(super) fn display_name(node: Option<&v1::Node>) -> String {
 pub(super) fn allocatable_cpu_millis(node: &v1::Node) -> Option<u64> {
     let cpu = node.status.as_ref()?.allocatable.as_ref()?.get("cpu")?;
     let cpu: Quantity = cpu.0.parse().ok()?;
-    cpu.millis().try_into().ok()
+    cpu.millis_rounded_up().try_into().ok()
 }
 
 /// Returns `status.allocatable` of the Node and the maximum number of pods. Missing or invalid values are replaced by
@@ -46,14 +49,14 @@ pub(super) fn allocatable_cpu_millis(node: &v1::Node) -> Option<u64> {
 pub(super) fn read_allocatable(
     node: Option<&v1::Node>,
     defaults: &Resources,
-    pods: u64,
+    default_pods_limit: u64,
     problems: &mut Vec<Problem>,
 ) -> (Resources, u64) {
     let Some(reported) = node.and_then(|node| node.status.as_ref()?.allocatable.as_ref()) else {
-        return (defaults.clone(), pods);
+        return (defaults.clone(), default_pods_limit);
     };
     let mut all = Resources::default();
-    let mut limit = pods;
+    let mut limit = default_pods_limit;
     let (mut has_cpu, mut has_memory) = (false, false);
     for (name, quantity) in reported {
         let mut report_problem = |message: &str| {
@@ -71,7 +74,7 @@ pub(super) fn read_allocatable(
         match name.as_str() {
             "cpu" => {
                 has_cpu = true;
-                all.cpu_millis = u64::try_from(amount.millis()).unwrap_or_default();
+                all.cpu_millis = u64::try_from(amount.millis_rounded_up()).unwrap_or_default();
             }
             "memory" => {
                 has_memory = true;

@@ -4,17 +4,19 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{
+    PodAffinityTerm, TopologySpreadConstraint, WeightedPodAffinityTerm,
+};
 
-use super::compiled::{Rules, Spread, Template};
+use super::cluster_state::ClusterState;
+use super::compiled::{CompiledSpread, CompiledTemplate, Rules};
 use super::counter::{CounterKey, CounterKind};
-use super::counts::Counts;
-use super::groups::{Group, Term};
+use super::field_path::{FieldPath, InvalidField, validate_label_key};
+use super::groups::{PodGroupSelector, Term};
 use super::hosts::EligibilityRule;
-use super::invalid::{FieldPath, InvalidField, validate_label_key};
-use super::node_affinity::{NodeRule, preferred_terms, validate_weight};
-use super::parts::PodSpecParts;
-use super::resource_fit::requests;
+use super::node_affinity::{NodeRule, read_preferred_terms, validate_weight};
+use super::object_fields::PodFields;
+use super::resource_fit::compute_requests;
 use super::selector::{Requirement, Selector};
 use super::symbols::{Labels, Symbol, Symbols};
 use super::taints::Tolerations;
@@ -25,8 +27,8 @@ impl Rules {
     ///
     /// # Errors
     /// Returns the invalid field and the problem if the API server would have rejected the pod.
-    pub fn compile(counts: &mut Counts, parts: &PodSpecParts<'_>) -> Result<Self, InvalidField> {
-        let (number, known) = counts.compile_cache.template(parts);
+    pub fn compile(counts: &mut ClusterState, parts: &PodFields<'_>) -> Result<Self, InvalidField> {
+        let (number, known) = counts.compile_cache.find_template(parts);
         let known = known.map(Arc::clone);
         let namespace = if parts.namespace.is_empty() { "default" } else { parts.namespace };
         let symbols = &mut counts.symbols;
@@ -36,63 +38,67 @@ impl Rules {
         let template = match known {
             Some(known) => known,
             None => {
-                let new = Arc::new(Template::compile(counts, parts, namespace, &labels)?);
+                let new = Arc::new(CompiledTemplate::compile_template(
+                    counts, parts, namespace, &labels,
+                )?);
                 counts.compile_cache.store_template(number, parts, &new);
                 new
             }
         };
-        let Counts { compile_cache, symbols, .. } = counts;
-        let pod_requests =
-            compile_cache.pod_requests(parts.containers, |pod| requests(symbols, pod));
-        let self_matches = template.spread.iter().map(|(_, pods)| pods.matches(symbols, &labels));
+        let ClusterState { compile_cache, symbols, .. } = counts;
+        let pod_requests = compile_cache
+            .find_or_compute_requests(parts.containers, |pod| compute_requests(symbols, pod));
+        let self_matches =
+            template.hard_spread.iter().map(|(_, pods)| pods.matches(symbols, &labels));
         let counts_itself = self_matches.collect();
         let is_terminating = parts.is_terminating;
-        let membership = counts.membership_of(namespace, &labels, is_terminating);
+        let membership = counts.compute_membership(namespace, &labels, is_terminating);
         Ok(Self {
             labels,
             is_terminating,
             pod_requests,
             template,
-            self_match: counts_itself,
+            matches_own_constraints: counts_itself,
             membership,
         })
     }
 }
 
-impl Template {
-    fn compile(
-        counts: &mut Counts,
-        parts: &PodSpecParts<'_>,
+impl CompiledTemplate {
+    fn compile_template(
+        cluster: &mut ClusterState,
+        parts: &PodFields<'_>,
         namespace: Symbol,
         labels: &Labels,
     ) -> Result<Self, InvalidField> {
         let spec = FieldPath::root("spec");
-        let symbols = &mut counts.symbols;
+        let symbols = &mut cluster.symbols;
         let node_affinity = parts.affinity.and_then(|affinity| affinity.node_affinity.as_ref());
         let rule = NodeRule::read(symbols, &spec, parts.node_selector, node_affinity)?;
-        let preference = preferred_terms(symbols, &spec, node_affinity)?;
+        let preference = read_preferred_terms(symbols, &spec, node_affinity)?;
         let path = spec.field("tolerations");
         let tolerations = Tolerations::read(symbols, &path, parts.tolerations)?;
         let tolerates_unschedulable = tolerations.tolerates_unschedulable(symbols);
         let pod_affinity = PodAffinityTerms::read(symbols, &spec, parts, namespace, labels)?;
         let path = spec.field("topologySpreadConstraints");
-        let mut constraints = Vec::with_capacity(parts.spread.len());
-        for (at, one) in parts.spread.iter().enumerate() {
-            constraints.push(Constraint::read(symbols, &path.item(at), one, labels)?);
+        let mut constraints = Vec::with_capacity(parts.spread_constraints.len());
+        for (at, one) in parts.spread_constraints.iter().enumerate() {
+            constraints.push(SpreadConstraint::read(symbols, &path.item(at), one, labels)?);
         }
 
         // All parts are valid. `counts` is changed only from here on.
-        let tolerations = counts.hosts.intern_tolerations(tolerations);
-        let node_rule = (!rule.is_empty()).then(|| counts.hosts.intern_rule(&counts.symbols, rule));
+        let tolerations = cluster.hosts.intern_tolerations(tolerations);
+        let node_rule =
+            (!rule.is_empty()).then(|| cluster.hosts.intern_node_rule(&cluster.symbols, rule));
         let preference = (!preference.is_empty())
-            .then(|| counts.hosts.intern_preference(&counts.symbols, preference));
-        let properties = PodProperties { namespace, node_rule, tolerations };
+            .then(|| cluster.hosts.intern_preference(&cluster.symbols, preference));
+        let properties = SpreadContext { namespace, node_rule, tolerations };
         let (hard, soft): (Vec<_>, Vec<_>) = constraints.into_iter().partition(|one| one.is_hard);
-        let spread = properties.constraints(counts, &hard);
+        let spread = properties.compile_constraints(cluster, &hard);
         let spread = spread.into_iter().zip(hard).map(|(spread, one)| (spread, one.selector));
         let spread = spread.collect();
-        let soft_spread = properties.constraints(counts, &soft).into();
-        let (affinity, anti_affinity, preferred, contributions) = pod_affinity.intern(counts);
+        let soft_spread = properties.compile_constraints(cluster, &soft).into();
+        let (affinity, anti_affinity, preferred, contributions) = pod_affinity.intern(cluster);
         Ok(Self {
             namespace,
             node_rule,
@@ -101,10 +107,10 @@ impl Template {
             tolerates_unschedulable,
             affinity,
             anti_affinity,
-            spread,
+            hard_spread: spread,
             soft_spread,
-            preferred,
-            contributions,
+            preferred_affinity: preferred,
+            counter_contributions: contributions,
         })
     }
 }
@@ -119,6 +125,33 @@ struct PodAffinityTerms {
     preferred: Vec<(Term, Symbol, i64)>,
 }
 
+type ReadTerm<'a> =
+    dyn FnMut(&FieldPath<'_>, &PodAffinityTerm) -> Result<(Term, Symbol), InvalidField> + 'a;
+
+fn required_terms(
+    read: &mut ReadTerm<'_>,
+    affinity: &FieldPath<'_>,
+    terms: &[PodAffinityTerm],
+) -> Result<Vec<(Term, Symbol)>, InvalidField> {
+    let path = affinity.field("requiredDuringSchedulingIgnoredDuringExecution");
+    terms.iter().enumerate().map(|(at, term)| read(&path.item(at), term)).collect()
+}
+
+/// Reads preferred terms with their topology keys and weights.
+fn weighted_terms(
+    read: &mut ReadTerm<'_>,
+    affinity: &FieldPath<'_>,
+    terms: &[WeightedPodAffinityTerm],
+) -> Result<Vec<(Term, Symbol, i64)>, InvalidField> {
+    let path = affinity.field("preferredDuringSchedulingIgnoredDuringExecution");
+    let read_term = |(at, one): (usize, &WeightedPodAffinityTerm)| {
+        let path = path.item(at);
+        let (term, key) = read(&path.field("podAffinityTerm"), &one.pod_affinity_term)?;
+        Ok((term, key, i64::from(validate_weight(&path, one.weight)?)))
+    };
+    terms.iter().enumerate().map(read_term).collect()
+}
+
 type CompiledAffinity =
     (Option<(u32, Box<[u32]>)>, Box<[u32]>, Box<[(u32, i64)]>, Box<[(u32, i64)]>);
 
@@ -126,73 +159,47 @@ impl PodAffinityTerms {
     fn read(
         symbols: &mut Symbols,
         spec: &FieldPath<'_>,
-        parts: &PodSpecParts<'_>,
+        parts: &PodFields<'_>,
         namespace: Symbol,
         labels: &Labels,
     ) -> Result<Self, InvalidField> {
-        const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-        const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
         let mut terms = Self::default();
         let Some(affinity) = parts.affinity else { return Ok(terms) };
         let affinity_path = spec.field("affinity");
         let mut read = |path: &FieldPath<'_>, term: &PodAffinityTerm| {
-            affinity_term(symbols, path, term, namespace, labels)
+            compile_affinity_term(symbols, path, term, namespace, labels)
         };
         if let Some(one) = &affinity.pod_affinity {
-            let pod_affinity_path = affinity_path.field("podAffinity");
-            let terms_path = pod_affinity_path.field(REQUIRED);
+            let path = affinity_path.field("podAffinity");
             let required = one.required_during_scheduling_ignored_during_execution.as_deref();
-            for (at, term) in required.unwrap_or_default().iter().enumerate() {
-                terms.affinity.push(read(&terms_path.item(at), term)?);
-            }
-            let terms_path = pod_affinity_path.field(PREFERRED);
+            terms.affinity = required_terms(&mut read, &path, required.unwrap_or_default())?;
             let preferred = one.preferred_during_scheduling_ignored_during_execution.as_deref();
-            for (at, one) in preferred.unwrap_or_default().iter().enumerate() {
-                let term_path = terms_path.item(at);
-                let (term, key) =
-                    read(&term_path.field("podAffinityTerm"), &one.pod_affinity_term)?;
-                terms.preferred.push((
-                    term,
-                    key,
-                    i64::from(validate_weight(&term_path, one.weight)?),
-                ));
-            }
+            terms.preferred = weighted_terms(&mut read, &path, preferred.unwrap_or_default())?;
         }
         if let Some(one) = &affinity.pod_anti_affinity {
-            let pod_anti_affinity_path = affinity_path.field("podAntiAffinity");
-            let terms_path = pod_anti_affinity_path.field(REQUIRED);
+            let path = affinity_path.field("podAntiAffinity");
             let required = one.required_during_scheduling_ignored_during_execution.as_deref();
-            for (at, term) in required.unwrap_or_default().iter().enumerate() {
-                terms.anti_affinity.push(read(&terms_path.item(at), term)?);
-            }
-            let terms_path = pod_anti_affinity_path.field(PREFERRED);
+            terms.anti_affinity = required_terms(&mut read, &path, required.unwrap_or_default())?;
             let preferred = one.preferred_during_scheduling_ignored_during_execution.as_deref();
-            for (at, one) in preferred.unwrap_or_default().iter().enumerate() {
-                let term_path = terms_path.item(at);
-                let (term, key) =
-                    read(&term_path.field("podAffinityTerm"), &one.pod_affinity_term)?;
-                terms.preferred.push((
-                    term,
-                    key,
-                    -i64::from(validate_weight(&term_path, one.weight)?),
-                ));
-            }
+            let weighted = weighted_terms(&mut read, &path, preferred.unwrap_or_default())?;
+            let negative = weighted.into_iter().map(|(term, key, weight)| (term, key, -weight));
+            terms.preferred.extend(negative);
         }
         Ok(terms)
     }
 
-    fn intern(self, counts: &mut Counts) -> CompiledAffinity {
+    fn intern(self, counts: &mut ClusterState) -> CompiledAffinity {
         /// Default of `hardPodAffinityWeight` in the scheduler's configuration.
         const HARD_POD_AFFINITY_WEIGHT: i64 = 1;
-        let counter = |counts: &mut Counts, term: &Term, key: Symbol, kind: CounterKind| {
-            let group = counts.intern_group(Group::new(vec![term.clone()], false));
+        let counter = |counts: &mut ClusterState, term: &Term, key: Symbol, kind: CounterKind| {
+            let group = counts.intern_group(PodGroupSelector::new(vec![term.clone()], false));
             let topology = counts.hosts.intern_topology(key);
             counts.intern_counter(CounterKey { group, topology, kind })
         };
         let mut contributions = Vec::new();
         for (term, key) in &self.affinity {
             contributions.push((
-                counter(counts, term, *key, CounterKind::Weights),
+                counter(counts, term, *key, CounterKind::AffinityWeights),
                 HARD_POD_AFFINITY_WEIGHT,
             ));
         }
@@ -200,13 +207,15 @@ impl PodAffinityTerms {
         for (term, key) in &self.anti_affinity {
             contributions.push((counter(counts, term, *key, CounterKind::ExistingAntiAffinity), 1));
             let incoming_term = term_for_incoming_pod(counts, term);
-            anti_affinity.push(counter(counts, &incoming_term, *key, CounterKind::Members));
+            anti_affinity.push(counter(counts, &incoming_term, *key, CounterKind::GroupPods));
         }
         let mut preferred = Vec::new();
         for (term, key, weight) in &self.preferred {
-            contributions.push((counter(counts, term, *key, CounterKind::Weights), *weight));
+            contributions
+                .push((counter(counts, term, *key, CounterKind::AffinityWeights), *weight));
             let incoming_term = term_for_incoming_pod(counts, term);
-            preferred.push((counter(counts, &incoming_term, *key, CounterKind::Members), *weight));
+            preferred
+                .push((counter(counts, &incoming_term, *key, CounterKind::GroupPods), *weight));
         }
         // An existing pod counts for a term only if it matches all terms (interpodaffinity
         // `podMatchesAllAffinityTerms`).
@@ -214,10 +223,10 @@ impl PodAffinityTerms {
         let terms: Vec<Term> =
             terms.iter().map(|term| term_for_incoming_pod(counts, term).into_owned()).collect();
         let affinity = (!terms.is_empty()).then(|| {
-            let group = counts.intern_group(Group::new(terms, false));
+            let group = counts.intern_group(PodGroupSelector::new(terms, false));
             let counters = keys.into_iter().map(|key| {
                 let topology = counts.hosts.intern_topology(key);
-                counts.intern_counter(CounterKey { group, topology, kind: CounterKind::Members })
+                counts.intern_counter(CounterKey { group, topology, kind: CounterKind::GroupPods })
             });
             let counters = counters.collect();
             (group, counters)
@@ -228,7 +237,7 @@ impl PodAffinityTerms {
 
 /// Returns the term as kube-scheduler evaluates it as a term of the incoming pod, which may differ from the written
 /// term because of `SchedulerBugs`. For terms of existing pods, kube-scheduler evaluates the written term.
-fn term_for_incoming_pod<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
+fn term_for_incoming_pod<'a>(counts: &ClusterState, term: &'a Term) -> Cow<'a, Term> {
     if counts.scheduler_bugs.negative_namespace_selectors
         && term.namespace_selector.matches(&counts.symbols, &counts.no_labels)
     {
@@ -238,7 +247,7 @@ fn term_for_incoming_pod<'a>(counts: &Counts, term: &'a Term) -> Cow<'a, Term> {
     Cow::Borrowed(term)
 }
 
-fn affinity_term(
+fn compile_affinity_term(
     symbols: &mut Symbols,
     path: &FieldPath<'_>,
     term: &PodAffinityTerm,
@@ -299,7 +308,7 @@ fn own_label_values(
     has_selector: bool,
 ) -> Result<Vec<(Symbol, Symbol)>, InvalidField> {
     if !keys.is_empty() && !has_selector {
-        return Err(path.invalid(keys.join(","), "requires a labelSelector"));
+        return Err(path.invalid_field(keys.join(","), "requires a labelSelector"));
     }
     let mut all = Vec::new();
     for (at, key) in keys.iter().enumerate() {
@@ -311,18 +320,18 @@ fn own_label_values(
 }
 
 /// A validated spread constraint.
-struct Constraint {
+struct SpreadConstraint {
     selector: Selector,
     key: Symbol,
     is_hard: bool,
     max_skew: i64,
     min_domains: u32,
-    honours_affinity: bool,
-    honours_taints: bool,
-    is_by_host: bool,
+    honors_node_affinity: bool,
+    honors_node_taints: bool,
+    is_per_host: bool,
 }
 
-impl Constraint {
+impl SpreadConstraint {
     fn read(
         symbols: &mut Symbols,
         path: &FieldPath<'_>,
@@ -331,34 +340,35 @@ impl Constraint {
     ) -> Result<Self, InvalidField> {
         let key = read_topology_key(symbols, path, &constraint.topology_key)?;
         if constraint.max_skew < 1 {
-            return Err(path.field("maxSkew").invalid(constraint.max_skew, "must be at least 1"));
+            return Err(path
+                .field("maxSkew")
+                .invalid_field(constraint.max_skew, "must be at least 1"));
         }
         let is_hard = match constraint.when_unsatisfiable.as_str() {
             "DoNotSchedule" => true,
             "ScheduleAnyway" => false,
             other => {
                 let problem = "must be DoNotSchedule or ScheduleAnyway";
-                return Err(path.field("whenUnsatisfiable").invalid(other, problem));
+                return Err(path.field("whenUnsatisfiable").invalid_field(other, problem));
             }
         };
         let field = path.field("minDomains");
         let min_domains = match constraint.min_domains {
             None => 1,
             Some(number) if !is_hard => {
-                return Err(
-                    field.invalid(number, "is valid only with whenUnsatisfiable: DoNotSchedule")
-                );
+                return Err(field
+                    .invalid_field(number, "is valid only with whenUnsatisfiable: DoNotSchedule"));
             }
             Some(number) => u32::try_from(number)
                 .ok()
                 .filter(|number| *number > 0)
-                .ok_or_else(|| field.invalid(number, "must be at least 1"))?,
+                .ok_or_else(|| field.invalid_field(number, "must be at least 1"))?,
         };
         let policy = |name, policy: &Option<String>, default| match policy.as_deref() {
             None => Ok(default),
             Some("Honor") => Ok(true),
             Some("Ignore") => Ok(false),
-            Some(other) => Err(path.field(name).invalid(other, "must be Honor or Ignore")),
+            Some(other) => Err(path.field(name).invalid_field(other, "must be Honor or Ignore")),
         };
         let honours_affinity =
             policy("nodeAffinityPolicy", &constraint.node_affinity_policy, true)?;
@@ -375,23 +385,27 @@ impl Constraint {
             is_hard,
             max_skew: i64::from(constraint.max_skew),
             min_domains,
-            honours_affinity,
-            honours_taints,
-            is_by_host: constraint.topology_key == "kubernetes.io/hostname",
+            honors_node_affinity: honours_affinity,
+            honors_node_taints: honours_taints,
+            is_per_host: constraint.topology_key == "kubernetes.io/hostname",
         })
     }
 }
 
 /// Properties of the pod that affect the meaning of its spread constraints.
-struct PodProperties {
+struct SpreadContext {
     namespace: Symbol,
     node_rule: Option<u32>,
     tolerations: u32,
 }
 
-impl PodProperties {
+impl SpreadContext {
     /// Compiles all constraints of the pod that have the same `whenUnsatisfiable`.
-    fn constraints(&self, counts: &mut Counts, all: &[Constraint]) -> Vec<Spread> {
+    fn compile_constraints(
+        &self,
+        counts: &mut ClusterState,
+        all: &[SpreadConstraint],
+    ) -> Vec<CompiledSpread> {
         let mut keys: Vec<Symbol> = all.iter().map(|one| one.key).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -404,14 +418,14 @@ impl PodProperties {
                 namespace_selector: Selector::Nothing,
                 selector: if matches_everything { Selector::Nothing } else { one.selector.clone() },
             };
-            let group = counts.intern_group(Group::new(vec![term], true));
+            let group = counts.intern_group(PodGroupSelector::new(vec![term], true));
             let topology = counts.hosts.intern_topology(one.key);
             let eligible = counts.hosts.intern_eligibility_rule(EligibilityRule {
                 required_keys: keys.clone().into(),
-                node_rule: self.node_rule.filter(|_| one.honours_affinity),
-                tolerations: one.honours_taints.then_some(self.tolerations),
+                node_rule: self.node_rule.filter(|_| one.honors_node_affinity),
+                tolerations: one.honors_node_taints.then_some(self.tolerations),
             });
-            Spread {
+            CompiledSpread {
                 counter: counts.intern_counter(CounterKey {
                     group,
                     topology,
@@ -419,7 +433,7 @@ impl PodProperties {
                 }),
                 max_skew: one.max_skew,
                 min_domains: one.min_domains,
-                is_by_host: one.is_by_host,
+                is_per_host: one.is_per_host,
             }
         });
         compiled.collect()

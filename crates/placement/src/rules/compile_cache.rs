@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
 
-use super::compiled::{PodRequests, Template};
-use super::parts::PodSpecParts;
+use super::compiled::{CompiledTemplate, PodRequests};
+use super::object_fields::PodFields;
 use super::resource_fit::Amounts;
 use berth_kubelet_admission::pod::{Container, Pod};
 
@@ -17,11 +17,11 @@ const SLOT_COUNT: usize = 4096;
 
 /// Entries in slots that are selected by the hash of the entry's source.
 #[derive(Debug)]
-struct Slots<T> {
+struct SlotCache<T> {
     slots: Vec<Option<(u64, T)>>,
 }
 
-impl<T> Slots<T> {
+impl<T> SlotCache<T> {
     fn find(&self, hash: u64, is_match: impl Fn(&T) -> bool) -> Option<&T> {
         let (known, value) = self.slots.get(slot_index(hash))?.as_ref()?;
         (*known == hash && is_match(value)).then_some(value)
@@ -41,15 +41,15 @@ fn slot_index(hash: u64) -> usize {
     usize::try_from(hash % SLOT_COUNT as u64).unwrap_or_default()
 }
 
-impl<T> Default for Slots<T> {
+impl<T> Default for SlotCache<T> {
     fn default() -> Self {
         Self { slots: Vec::new() }
     }
 }
 
-/// The parts of a pod from which a [`Template`] is compiled.
+/// The parts of a pod from which a [`CompiledTemplate`] is compiled.
 #[derive(Debug)]
-struct Source {
+struct TemplateSource {
     namespace: String,
     node_selector: Option<BTreeMap<String, String>>,
     affinity: Option<Affinity>,
@@ -60,14 +60,17 @@ struct Source {
 /// Cached templates and cached containers with requests.
 #[derive(Debug, Default)]
 pub(super) struct CompileCache {
-    templates: Slots<(Source, Arc<Template>)>,
-    pod_requests: Slots<PodRequests>,
+    templates: SlotCache<(TemplateSource, Arc<CompiledTemplate>)>,
+    pod_requests: SlotCache<PodRequests>,
 }
 
 impl CompileCache {
     /// Returns the hash of the template's source, and the template if it is cached.
-    pub(super) fn template(&self, parts: &PodSpecParts<'_>) -> (u64, Option<&Arc<Template>>) {
-        let hash = hash_of_rules(parts);
+    pub(super) fn find_template(
+        &self,
+        parts: &PodFields<'_>,
+    ) -> (u64, Option<&Arc<CompiledTemplate>>) {
+        let hash = hash_rules(parts);
         let found = self.templates.find(hash, |(source, _)| source.matches_parts(parts));
         (hash, found.map(|(_, template)| template))
     }
@@ -75,23 +78,23 @@ impl CompileCache {
     /// Caches a template, unless its compilation depends on the labels of the pod.
     pub(super) fn store_template(
         &mut self,
-        number: u64,
-        parts: &PodSpecParts<'_>,
-        template: &Arc<Template>,
+        hash: u64,
+        parts: &PodFields<'_>,
+        template: &Arc<CompiledTemplate>,
     ) {
         if !uses_own_labels(parts) {
-            self.templates.store(number, (Source::from_parts(parts), Arc::clone(template)));
+            self.templates.store(hash, (TemplateSource::from_parts(parts), Arc::clone(template)));
         }
     }
 
     /// Returns the containers of a pod with the amounts that the scheduler counts. `amounts` computes the amounts if
     /// the containers are not cached.
-    pub(super) fn pod_requests(
+    pub(super) fn find_or_compute_requests(
         &mut self,
         pod: &Pod,
-        amounts: impl FnOnce(&Pod) -> Amounts,
+        compute_amounts: impl FnOnce(&Pod) -> Amounts,
     ) -> PodRequests {
-        let hash = hash_of_requests(pod);
+        let hash = hash_requests(pod);
         let is_match = |known: &PodRequests| {
             known.pod.containers == pod.containers
                 && known.pod.init_containers == pod.init_containers
@@ -107,36 +110,37 @@ impl CompileCache {
             overhead: pod.overhead.clone(),
         });
         let pod_requests =
-            PodRequests { amounts: Arc::new(amounts(&pod)), pod, requests_hash: hash };
+            PodRequests { amounts: Arc::new(compute_amounts(&pod)), pod, requests_hash: hash };
         self.pod_requests.store(hash, pod_requests.clone());
         pod_requests
     }
 }
 
-impl Source {
-    fn from_parts(parts: &PodSpecParts<'_>) -> Self {
+impl TemplateSource {
+    fn from_parts(parts: &PodFields<'_>) -> Self {
         Self {
             namespace: parts.namespace.to_owned(),
             node_selector: parts.node_selector.cloned(),
             affinity: parts.affinity.cloned(),
             tolerations: parts.tolerations.to_vec(),
-            spread: parts.spread.to_vec(),
+            spread: parts.spread_constraints.to_vec(),
         }
     }
 
-    fn matches_parts(&self, parts: &PodSpecParts<'_>) -> bool {
+    fn matches_parts(&self, parts: &PodFields<'_>) -> bool {
         self.namespace == parts.namespace
             && self.node_selector.as_ref() == parts.node_selector
             && self.affinity.as_ref() == parts.affinity
             && self.tolerations == parts.tolerations
-            && self.spread == parts.spread
+            && self.spread == parts.spread_constraints
     }
 }
 
 /// Returns true if the compiled rules depend on the pod's own labels: `matchLabelKeys` and `mismatchLabelKeys` build
 /// a selector from these labels (KEP-3243, KEP-3633).
-fn uses_own_labels(parts: &PodSpecParts<'_>) -> bool {
-    let spread_uses_labels = parts.spread.iter().any(|one| one.match_label_keys.is_some());
+fn uses_own_labels(parts: &PodFields<'_>) -> bool {
+    let spread_uses_labels =
+        parts.spread_constraints.iter().any(|one| one.match_label_keys.is_some());
     let pod_affinity = parts.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
     let pod_anti_affinity = parts.affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let required = [
@@ -159,14 +163,14 @@ fn uses_own_labels(parts: &PodSpecParts<'_>) -> bool {
 
 /// Returns a hash of those parts of the source that distinguish most templates. All parts are compared for equality
 /// afterwards.
-fn hash_of_rules(parts: &PodSpecParts<'_>) -> u64 {
+fn hash_rules(parts: &PodFields<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
     parts.namespace.hash(&mut hasher);
     parts.node_selector.hash(&mut hasher);
     for one in parts.tolerations {
         (&one.key, &one.value, &one.effect).hash(&mut hasher);
     }
-    for one in parts.spread {
+    for one in parts.spread_constraints {
         one.topology_key.hash(&mut hasher);
         one.label_selector.as_ref().map(|selector| &selector.match_labels).hash(&mut hasher);
     }
@@ -191,7 +195,7 @@ fn hash_of_rules(parts: &PodSpecParts<'_>) -> u64 {
 
 /// Returns a hash of the requests of the pod's containers. Limits are left out because they nearly always equal the
 /// requests.
-fn hash_of_requests(pod: &Pod) -> u64 {
+fn hash_requests(pod: &Pod) -> u64 {
     let mut hasher = DefaultHasher::new();
     let hash_containers = |containers: &[Container], hasher: &mut DefaultHasher| {
         containers.len().hash(hasher);
@@ -209,13 +213,13 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
     use super::*;
-    use crate::rules::{Counts, Rules};
+    use crate::rules::{ClusterState, Rules};
     use berth_kubelet_admission::pod::Resources;
 
     #[test]
     fn only_equal_sources_share_a_template() {
-        let mut counts = Counts::new();
-        let mut compile = |parts: &PodSpecParts<'_>| Rules::compile(&mut counts, parts).unwrap();
+        let mut counts = ClusterState::new();
+        let mut compile = |parts: &PodFields<'_>| Rules::compile(&mut counts, parts).unwrap();
         let text = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
         let (a, b) = (text("a"), text("b"));
         let pod = |uid: &str, limit: u64| {
@@ -224,24 +228,24 @@ mod tests {
             Pod { uid: uid.to_owned(), containers, ..Pod::default() }
         };
         let (first, second, larger) = (pod("1", 1), pod("2", 1), pod("3", 2));
-        let plain = PodSpecParts {
+        let plain = PodFields {
             namespace: "n",
             labels: Some(&a),
             is_terminating: false,
             node_selector: Some(&a),
             affinity: None,
             tolerations: &[],
-            spread: &[],
+            spread_constraints: &[],
             containers: &first,
         };
         let one = compile(&plain);
-        let same = compile(&PodSpecParts { labels: Some(&b), containers: &second, ..plain });
+        let same = compile(&PodFields { labels: Some(&b), containers: &second, ..plain });
         assert!(Arc::ptr_eq(&one.template, &same.template));
         assert!(Arc::ptr_eq(one.containers(), same.containers()));
         assert_ne!(one.labels, same.labels);
 
-        let other = compile(&PodSpecParts { containers: &larger, ..plain });
-        assert_eq!(other.hash_of_requests(), one.hash_of_requests());
+        let other = compile(&PodFields { containers: &larger, ..plain });
+        assert_eq!(other.requests_hash(), one.requests_hash());
         assert!(!Arc::ptr_eq(one.containers(), other.containers()));
 
         let tolerations =
@@ -255,19 +259,19 @@ mod tests {
             ..TopologySpreadConstraint::default()
         }];
         for parts in [
-            PodSpecParts { namespace: "m", ..plain },
-            PodSpecParts { node_selector: Some(&b), ..plain },
-            PodSpecParts { node_selector: None, ..plain },
-            PodSpecParts { tolerations: &tolerations, ..plain },
-            PodSpecParts { affinity: Some(&affinity), ..plain },
-            PodSpecParts { spread: &spread, ..plain },
+            PodFields { namespace: "m", ..plain },
+            PodFields { node_selector: Some(&b), ..plain },
+            PodFields { node_selector: None, ..plain },
+            PodFields { tolerations: &tolerations, ..plain },
+            PodFields { affinity: Some(&affinity), ..plain },
+            PodFields { spread_constraints: &spread, ..plain },
         ] {
             let [new, again] = [compile(&parts), compile(&parts)];
             assert!(!Arc::ptr_eq(&one.template, &new.template), "{parts:?}");
             assert!(Arc::ptr_eq(&again.template, &new.template), "{parts:?}");
         }
         spread[0].match_label_keys = Some(vec!["a".to_owned()]);
-        let parts = PodSpecParts { spread: &spread, ..plain };
+        let parts = PodFields { spread_constraints: &spread, ..plain };
         let [new, again] = [compile(&parts), compile(&parts)];
         assert!(!Arc::ptr_eq(&again.template, &new.template));
     }

@@ -15,15 +15,15 @@ pub struct Rules {
     pub(super) labels: Labels,
     pub(super) is_terminating: bool,
     pub(super) pod_requests: PodRequests,
-    pub(super) template: Arc<Template>,
+    pub(super) template: Arc<CompiledTemplate>,
     /// For each `DoNotSchedule` constraint of the template: true if the pod itself matches the constraint's selector.
-    pub(super) self_match: Box<[bool]>,
+    pub(super) matches_own_constraints: Box<[bool]>,
     pub(super) membership: GroupMembership,
 }
 
 /// The part of the rules that is equal for pods that differ only in labels, containers and UID.
 #[derive(Debug)]
-pub(super) struct Template {
+pub(super) struct CompiledTemplate {
     pub(super) namespace: Symbol,
     /// Number of the rule for `nodeSelector` and required node affinity, if the pod has any.
     pub(super) node_rule: Option<u32>,
@@ -36,15 +36,15 @@ pub(super) struct Template {
     /// Numbers of the counters of the pods that match the terms of the required anti-affinity.
     pub(super) anti_affinity: Box<[u32]>,
     /// `DoNotSchedule` constraints, each with its label selector.
-    pub(super) spread: Box<[(Spread, Selector)]>,
+    pub(super) hard_spread: Box<[(CompiledSpread, Selector)]>,
     /// `ScheduleAnyway` constraints.
-    pub(super) soft_spread: Box<[Spread]>,
+    pub(super) soft_spread: Box<[CompiledSpread]>,
     /// Numbers of the counters of the pods that match the preferred affinity and anti-affinity terms, with the
     /// weights of the terms.
-    pub(super) preferred: Box<[(u32, i64)]>,
+    pub(super) preferred_affinity: Box<[(u32, i64)]>,
     /// Numbers of the counters that the pod increases on its host, each with the amount. These counters affect the
     /// placement of later pods.
-    pub(super) contributions: Box<[(u32, i64)]>,
+    pub(super) counter_contributions: Box<[(u32, i64)]>,
 }
 
 /// The part of the rules that does not depend on other pods. Pods with equal values from the same `Counts` have the
@@ -58,19 +58,19 @@ pub struct HostRules {
 
 /// A compiled spread constraint.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spread {
+pub(super) struct CompiledSpread {
     pub(super) counter: u32,
     pub(super) max_skew: i64,
     pub(super) min_domains: u32,
     /// True if the topology key is `kubernetes.io/hostname`.
-    pub(super) is_by_host: bool,
+    pub(super) is_per_host: bool,
 }
 
 impl Rules {
     /// Returns the part of the rules that does not depend on other pods.
     #[must_use]
     pub fn host_rules(&self) -> HostRules {
-        let Template { node_rule, preference, tolerations, .. } = *self.template;
+        let CompiledTemplate { node_rule, preference, tolerations, .. } = *self.template;
         HostRules { node_rule, preference, tolerations }
     }
 
@@ -82,7 +82,7 @@ impl Rules {
     }
 
     /// Returns a hash of the requests of the pod's containers.
-    pub(crate) const fn hash_of_requests(&self) -> u64 {
+    pub(crate) const fn requests_hash(&self) -> u64 {
         self.pod_requests.requests_hash
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::symbols::{NumberMap, Symbol, index};
+use super::symbols::{NumberMap, Symbol, to_index};
 
 /// Value for a host that is in no domain, because the host lacks the label with the topology key.
 pub(super) const NO_DOMAIN: u32 = u32::MAX;
@@ -12,25 +12,30 @@ pub(super) const NO_DOMAIN: u32 = u32::MAX;
 pub(super) struct Topology {
     pub(super) key: Symbol,
     domain_numbers: HashMap<Symbol, u32>,
-    values: Vec<Symbol>,
+    domain_values: Vec<Symbol>,
     /// Number of each host's domain, by host number.
     host_domains: Vec<u32>,
 }
 
 impl Topology {
     pub(super) fn new(key: Symbol) -> Self {
-        Self { key, domain_numbers: HashMap::new(), values: Vec::new(), host_domains: Vec::new() }
+        Self {
+            key,
+            domain_numbers: HashMap::new(),
+            domain_values: Vec::new(),
+            host_domains: Vec::new(),
+        }
     }
 
     pub(super) fn set_value(&mut self, host: u32, value: Option<Symbol>) {
-        let at = index(host);
+        let at = to_index(host);
         if self.host_domains.len() <= at {
             self.host_domains.resize(at + 1, NO_DOMAIN);
         }
         let domain = value.map_or(NO_DOMAIN, |value| {
             *self.domain_numbers.entry(value).or_insert_with(|| {
-                self.values.push(value);
-                u32::try_from(self.values.len() - 1).unwrap_or(NO_DOMAIN)
+                self.domain_values.push(value);
+                u32::try_from(self.domain_values.len() - 1).unwrap_or(NO_DOMAIN)
             })
         });
         if let Some(domain_slot) = self.host_domains.get_mut(at) {
@@ -40,11 +45,11 @@ impl Topology {
 
     /// Returns the domain of a host; [`NO_DOMAIN`] if the host does not have the label.
     pub(super) fn domain_of(&self, host: u32) -> u32 {
-        self.host_domains.get(index(host)).copied().unwrap_or(NO_DOMAIN)
+        self.host_domains.get(to_index(host)).copied().unwrap_or(NO_DOMAIN)
     }
 
     pub(super) fn value(&self, domain: u32) -> Option<Symbol> {
-        self.values.get(index(domain)).copied()
+        self.domain_values.get(to_index(domain)).copied()
     }
 }
 
@@ -60,7 +65,7 @@ pub(super) struct CounterKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum CounterKind {
     /// Number of pods in the group.
-    Members,
+    GroupPods,
     /// Number of pods in the group on hosts that the eligibility rule with this number includes. The counter also
     /// provides the minimum over all domains with such hosts.
     Spread(u32),
@@ -68,14 +73,14 @@ pub(super) enum CounterKind {
     ExistingAntiAffinity,
     /// Sum of the weights of the terms of pods that select the group: preferred affinity (positive), preferred
     /// anti-affinity (negative), and required affinity (`hardPodAffinityWeight`).
-    Weights,
+    AffinityWeights,
 }
 
 /// A count for each topology domain. Zero counts are not stored: if each host is a domain, the pods of a
 /// `MachineDeployment` are in few of very many domains.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
-    values: NumberMap<u32, i64>,
+    counts_by_domain: NumberMap<u32, i64>,
     /// Sum over all domains.
     pub(super) total: i64,
     /// Histogram of the counts; `None` for counters without a minimum.
@@ -85,7 +90,7 @@ pub(super) struct Counter {
 /// Number of domains for each count. Domains with a count of zero are not included.
 #[derive(Debug)]
 struct CountHistogram {
-    domains: BTreeMap<i64, u32>,
+    domains_by_count: BTreeMap<i64, u32>,
     /// Index of the [`EligibleDomains`] over which the minimum is computed.
     eligible_domains: u32,
 }
@@ -94,12 +99,12 @@ impl Counter {
     /// Creates a counter with a minimum over the domains of the [`EligibleDomains`] with this index. Callers add only
     /// pods on eligible hosts.
     pub(super) fn with_histogram(eligible_domains: u32) -> Self {
-        let histogram = CountHistogram { domains: BTreeMap::new(), eligible_domains };
+        let histogram = CountHistogram { domains_by_count: BTreeMap::new(), eligible_domains };
         Self { histogram: Some(histogram), ..Self::default() }
     }
 
     pub(super) fn get(&self, domain: u32) -> i64 {
-        self.values.get(&domain).copied().unwrap_or(0)
+        self.counts_by_domain.get(&domain).copied().unwrap_or(0)
     }
 
     /// Adds `delta` to the count of a domain; ignores [`NO_DOMAIN`].
@@ -111,9 +116,9 @@ impl Counter {
         let now = before.saturating_add(delta);
         self.total = self.total.saturating_add(delta);
         if now == 0 {
-            self.values.remove(&domain);
+            self.counts_by_domain.remove(&domain);
         } else {
-            self.values.insert(domain, now);
+            self.counts_by_domain.insert(domain, now);
         }
         if let Some(histogram) = &mut self.histogram {
             histogram.remove_domain(before);
@@ -129,29 +134,29 @@ impl Counter {
     ) -> i64 {
         let Some(histogram) = &self.histogram else { return 0 };
         let all = eligible_domains
-            .get(index(histogram.eligible_domains))
-            .map_or(0, |eligible_domains| eligible_domains.domains);
-        let has_empty_domain = self.values.len() < index(all);
+            .get(to_index(histogram.eligible_domains))
+            .map_or(0, |eligible_domains| eligible_domains.domain_count);
+        let has_empty_domain = self.counts_by_domain.len() < to_index(all);
         if all < min_domains || has_empty_domain {
             return 0;
         }
-        histogram.domains.first_key_value().map_or(0, |(count, _)| *count)
+        histogram.domains_by_count.first_key_value().map_or(0, |(count, _)| *count)
     }
 }
 
 impl CountHistogram {
     fn add_domain(&mut self, count: i64) {
         if count != 0 {
-            let domains = self.domains.entry(count).or_default();
+            let domains = self.domains_by_count.entry(count).or_default();
             *domains = domains.saturating_add(1);
         }
     }
 
     fn remove_domain(&mut self, count: i64) {
-        if let Some(domains) = self.domains.get_mut(&count) {
+        if let Some(domains) = self.domains_by_count.get_mut(&count) {
             *domains = domains.saturating_sub(1);
             if *domains == 0 {
-                self.domains.remove(&count);
+                self.domains_by_count.remove(&count);
             }
         }
     }
@@ -165,14 +170,14 @@ pub(super) struct EligibleDomains {
     /// Number of the eligibility rule (`EligibilityRule` of `Hosts::intern_eligibility_rule`).
     pub(super) eligibility_rule: u32,
     /// Number of eligible hosts in each domain.
-    hosts: Vec<u32>,
+    hosts_by_domain: Vec<u32>,
     /// Number of domains with at least one eligible host.
-    domains: u32,
+    domain_count: u32,
 }
 
 impl EligibleDomains {
     pub(super) const fn new(topology: u32, eligibility_rule: u32) -> Self {
-        Self { topology, eligibility_rule, hosts: Vec::new(), domains: 0 }
+        Self { topology, eligibility_rule, hosts_by_domain: Vec::new(), domain_count: 0 }
     }
 
     /// Adds an eligible host to a domain.
@@ -180,23 +185,23 @@ impl EligibleDomains {
         if domain == NO_DOMAIN {
             return;
         }
-        let at = index(domain);
-        if self.hosts.len() <= at {
-            self.hosts.resize(at + 1, 0);
+        let at = to_index(domain);
+        if self.hosts_by_domain.len() <= at {
+            self.hosts_by_domain.resize(at + 1, 0);
         }
-        if let Some(hosts) = self.hosts.get_mut(at) {
+        if let Some(hosts) = self.hosts_by_domain.get_mut(at) {
             *hosts = hosts.saturating_add(1);
-            self.domains = self.domains.saturating_add(u32::from(*hosts == 1));
+            self.domain_count = self.domain_count.saturating_add(u32::from(*hosts == 1));
         }
     }
 
     /// Removes an eligible host from a domain. The host's pods must have been removed from all counters before.
     pub(super) fn remove_host(&mut self, domain: u32) {
-        if let Some(hosts) = self.hosts.get_mut(index(domain))
+        if let Some(hosts) = self.hosts_by_domain.get_mut(to_index(domain))
             && *hosts > 0
         {
             *hosts -= 1;
-            self.domains = self.domains.saturating_sub(u32::from(*hosts == 0));
+            self.domain_count = self.domain_count.saturating_sub(u32::from(*hosts == 0));
         }
     }
 }

@@ -1,33 +1,33 @@
 //! Filter of hosts for one pod. All data that do not depend on the host are looked up once, so that the check of a
 //! host needs only a few memory accesses.
 
-use super::compiled::{Rules, Spread};
+use super::cluster_state::{ClusterState, HostId};
+use super::compiled::{CompiledSpread, Rules};
 use super::counter::{Counter, CounterKey, NO_DOMAIN, Topology};
-use super::counts::{Counts, HostId};
 use super::host_set::HostSet;
 use super::hosts::NodeInfo;
 use super::reason::Reason;
 use super::selector::Requirement;
-use super::symbols::{Symbol, index};
+use super::symbols::{Symbol, to_index};
 
 /// The rules of a pod, prepared for evaluation against the current hosts and pods.
 #[derive(Debug)]
 pub struct PodFilter<'a> {
-    pub(super) counts: &'a Counts,
+    pub(super) cluster: &'a ClusterState,
     pub(super) rules: &'a Rules,
-    matching_hosts: Option<&'a HostSet>,
+    node_rule_hosts: Option<&'a HostSet>,
     tolerated_hosts: Option<&'a HostSet>,
-    affinity: Vec<DomainCount<'a>>,
+    affinity: Vec<DomainCounter<'a>>,
     /// True if the pod may be the first pod of the group that its required affinity selects.
-    starts_group: bool,
-    anti_affinity: Vec<DomainCount<'a>>,
-    existing_anti_affinity: Vec<DomainCount<'a>>,
+    may_start_group: bool,
+    anti_affinity: Vec<DomainCounter<'a>>,
+    existing_anti_affinity: Vec<DomainCounter<'a>>,
     spread: Vec<SpreadCheck<'a>>,
 }
 
 /// A counter and the topology that defines its domains.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DomainCount<'a> {
+pub(super) struct DomainCounter<'a> {
     pub(super) topology: &'a Topology,
     pub(super) counter: &'a Counter,
     counter_key: &'a CounterKey,
@@ -36,17 +36,17 @@ pub(super) struct DomainCount<'a> {
 /// A spread constraint, and the current minimum count over its domains.
 #[derive(Clone, Copy, Debug)]
 struct SpreadCheck<'a> {
-    domain_count: DomainCount<'a>,
-    rule: Spread,
+    domain_counter: DomainCounter<'a>,
+    constraint: CompiledSpread,
     /// True if the pod itself matches the constraint's selector.
-    self_match: bool,
+    matches_itself: bool,
     minimum_count: i64,
 }
 
-impl<'a> DomainCount<'a> {
-    pub(super) fn lookup(counts: &'a Counts, number: u32) -> Option<Self> {
+impl<'a> DomainCounter<'a> {
+    pub(super) fn look_up(counts: &'a ClusterState, number: u32) -> Option<Self> {
         let (counted, counter) = counts.get_counter(number)?;
-        let topology = counts.hosts.topologies.get(index(counted.topology))?;
+        let topology = counts.hosts.topologies.get(to_index(counted.topology))?;
         Some(Self { topology, counter, counter_key: counted })
     }
 
@@ -56,16 +56,16 @@ impl<'a> DomainCount<'a> {
         (domain != NO_DOMAIN).then(|| self.counter.get(domain))
     }
 
-    fn topology_key(&self, counts: &Counts) -> String {
+    fn topology_key(&self, counts: &ClusterState) -> String {
         counts.symbols.name(self.topology.key).to_owned()
     }
 
-    fn domain_value(&self, counts: &Counts, host: HostId) -> Option<String> {
+    fn domain_value(&self, counts: &ClusterState, host: HostId) -> Option<String> {
         let value = self.topology.value(self.topology.domain_of(host.0))?;
         Some(counts.symbols.name(value).to_owned())
     }
 
-    fn selector_text(&self, counts: &Counts) -> String {
+    fn selector_text(&self, counts: &ClusterState) -> String {
         let group = counts.groups.get(self.counter_key.group);
         group.map(|(group, _)| group.to_display_text(&counts.symbols)).unwrap_or_default()
     }
@@ -73,15 +73,15 @@ impl<'a> DomainCount<'a> {
 
 impl SpreadCheck<'_> {
     fn exceeds_max_skew(&self, pods: i64) -> bool {
-        let count_with_self = pods.saturating_add(i64::from(self.self_match));
-        count_with_self.saturating_sub(self.minimum_count) > self.rule.max_skew
+        let count_with_self = pods.saturating_add(i64::from(self.matches_itself));
+        count_with_self.saturating_sub(self.minimum_count) > self.constraint.max_skew
     }
 }
 
-impl Counts {
+impl ClusterState {
     /// Prepares the rules of a pod for the evaluation of hosts.
     #[must_use]
-    pub fn filter_for<'a>(&'a self, rules: &'a Rules) -> PodFilter<'a> {
+    pub fn pod_filter<'a>(&'a self, rules: &'a Rules) -> PodFilter<'a> {
         PodFilter::new(self, rules)
     }
 
@@ -91,17 +91,17 @@ impl Counts {
     pub fn allows_by_host(&self, rules: &Rules, host: HostId) -> bool {
         let hosts = &self.hosts;
         let matching =
-            |rule: u32| hosts.rules.get(rule).is_some_and(|(_, hosts)| hosts.contains(host.0));
+            |rule: u32| hosts.node_rules.get(rule).is_some_and(|(_, hosts)| hosts.contains(host.0));
         let tolerated = hosts.tolerations.get(rules.template.tolerations);
-        hosts.present.contains(host.0)
-            && (rules.template.tolerates_unschedulable || !hosts.cordoned.contains(host.0))
+        hosts.existing_hosts.contains(host.0)
+            && (rules.template.tolerates_unschedulable || !hosts.cordoned_hosts.contains(host.0))
             && tolerated.is_some_and(|(_, hosts)| hosts.contains(host.0))
             && rules.template.node_rule.is_none_or(matching)
     }
 
     /// Returns true if the Node's remaining allocatable resources are sufficient for the requests of the pod.
     #[must_use]
-    pub fn has_room(&self, rules: &Rules, host: HostId) -> bool {
+    pub fn has_sufficient_resources(&self, rules: &Rules, host: HostId) -> bool {
         self.hosts
             .resources(host.0)
             .is_some_and(|resources| resources.fits(&rules.pod_requests.amounts))
@@ -109,9 +109,9 @@ impl Counts {
 }
 
 impl<'a> PodFilter<'a> {
-    pub(super) fn new(counts: &'a Counts, rules: &'a Rules) -> Self {
-        let lookup = |number: &u32| DomainCount::lookup(counts, *number);
-        let member = counts.member(rules);
+    pub(super) fn new(counts: &'a ClusterState, rules: &'a Rules) -> Self {
+        let lookup = |number: &u32| DomainCounter::look_up(counts, *number);
+        let member = counts.pod_attributes(rules);
         let (mut affinity, mut starts_group) = (Vec::new(), false);
         if let Some((group, counters)) = &rules.template.affinity {
             affinity = counters.iter().filter_map(lookup).collect();
@@ -123,37 +123,37 @@ impl<'a> PodFilter<'a> {
                     .get(*group)
                     .is_some_and(|(group, _)| group.contains(&counts.symbols, member));
         }
-        let has_pods = |near: &DomainCount<'_>| near.counter.total > 0;
+        let has_pods = |near: &DomainCounter<'_>| near.counter.total > 0;
         let mut existing_anti_affinity = Vec::new();
         let membership = counts.membership(rules);
         existing_anti_affinity
-            .extend(membership.existing_anti_affinity().iter().filter_map(lookup).filter(has_pods));
-        let spread = rules.template.spread.iter().zip(&rules.self_match);
+            .extend(membership.anti_affinity_counters().iter().filter_map(lookup).filter(has_pods));
+        let spread = rules.template.hard_spread.iter().zip(&rules.matches_own_constraints);
         let spread = spread.filter_map(|((rule, _), self_match)| {
-            let domain_count = DomainCount::lookup(counts, rule.counter)?;
+            let domain_count = DomainCounter::look_up(counts, rule.counter)?;
             Some(SpreadCheck {
-                domain_count,
-                rule: *rule,
-                self_match: *self_match,
+                domain_counter: domain_count,
+                constraint: *rule,
+                matches_itself: *self_match,
                 minimum_count: domain_count
                     .counter
                     .minimum_count(&counts.eligible_domains, rule.min_domains),
             })
         });
         Self {
-            counts,
+            cluster: counts,
             rules,
-            matching_hosts: rules
+            node_rule_hosts: rules
                 .template
                 .node_rule
-                .and_then(|rule| Some(counts.hosts.rules.get(rule)?.1)),
+                .and_then(|rule| Some(counts.hosts.node_rules.get(rule)?.1)),
             tolerated_hosts: counts
                 .hosts
                 .tolerations
                 .get(rules.template.tolerations)
                 .map(|(_, hosts)| hosts),
             affinity,
-            starts_group,
+            may_start_group: starts_group,
             anti_affinity: rules
                 .template
                 .anti_affinity
@@ -168,13 +168,13 @@ impl<'a> PodFilter<'a> {
 
     /// Returns the hosts that match the pod's node selector, node affinity and tolerations, in the order in which the
     /// hosts were first added. The pod cannot be placed on any other host.
-    pub fn candidates(&self) -> impl Iterator<Item = HostId> + use<> {
-        let mut hosts = self.matching_hosts.unwrap_or(&self.counts.hosts.present).clone();
+    pub fn candidate_hosts(&self) -> impl Iterator<Item = HostId> + use<> {
+        let mut hosts = self.node_rule_hosts.unwrap_or(&self.cluster.hosts.existing_hosts).clone();
         if let Some(tolerated) = self.tolerated_hosts {
             hosts.intersect_with(tolerated);
         }
         if !self.rules.template.tolerates_unschedulable {
-            hosts.difference_with(&self.counts.hosts.cordoned);
+            hosts.difference_with(&self.cluster.hosts.cordoned_hosts);
         }
         let hosts: Vec<u32> = hosts.iter().collect();
         hosts.into_iter().map(HostId)
@@ -183,14 +183,16 @@ impl<'a> PodFilter<'a> {
     /// Returns true if the pod may be placed on the host according to all rules, and the host's resources are sufficient.
     #[must_use]
     pub fn allows(&self, host: HostId) -> bool {
-        self.allows_by_host(host) && self.has_room(host) && self.allows_by_pods(host)
+        self.allows_by_host(host)
+            && self.has_sufficient_resources(host)
+            && self.allows_by_pods(host)
     }
 
     /// Returns true if the pod may be placed on the host according to the rules that do not depend on other pods. Resources
     /// are not checked.
     #[must_use]
     pub fn allows_by_host(&self, host: HostId) -> bool {
-        self.counts.allows_by_host(self.rules, host)
+        self.cluster.allows_by_host(self.rules, host)
     }
 
     /// Returns true if existing pods affect the set of hosts on which the pod may be placed.
@@ -204,8 +206,8 @@ impl<'a> PodFilter<'a> {
 
     /// Returns true if the Node's remaining allocatable resources are sufficient for the requests of the pod.
     #[must_use]
-    pub fn has_room(&self, host: HostId) -> bool {
-        self.counts.has_room(self.rules, host)
+    pub fn has_sufficient_resources(&self, host: HostId) -> bool {
+        self.cluster.has_sufficient_resources(self.rules, host)
     }
 
     /// Like [`Self::allows`], but without the check of resources, for callers that account for resources themselves.
@@ -218,14 +220,12 @@ impl<'a> PodFilter<'a> {
     #[must_use]
     pub fn allows_by_pods(&self, host: HostId) -> bool {
         let has_pods_in_domain =
-            |near: &DomainCount<'_>| near.count_for_host(host).is_some_and(|pods| pods > 0);
+            |near: &DomainCounter<'_>| near.count_for_host(host).is_some_and(|pods| pods > 0);
         self.spread.iter().all(|one| {
-            one.domain_count.count_for_host(host).is_some_and(|n| !one.exceeds_max_skew(n))
-        }) && self
-            .affinity
-            .iter()
-            .all(|near| near.count_for_host(host).is_some_and(|pods| pods > 0 || self.starts_group))
-            && !self.anti_affinity.iter().any(has_pods_in_domain)
+            one.domain_counter.count_for_host(host).is_some_and(|n| !one.exceeds_max_skew(n))
+        }) && self.affinity.iter().all(|near| {
+            near.count_for_host(host).is_some_and(|pods| pods > 0 || self.may_start_group)
+        }) && !self.anti_affinity.iter().any(has_pods_in_domain)
             && !self.existing_anti_affinity.iter().any(has_pods_in_domain)
     }
 
@@ -235,41 +235,43 @@ impl<'a> PodFilter<'a> {
     /// first plugin that excludes the host is returned. If resources are insufficient, all of them are returned.
     #[must_use]
     pub fn reasons(&self, host: HostId) -> Vec<Reason> {
-        let Some(node) = self.counts.hosts.get(host.0) else { return vec![Reason::NoHost] };
-        if let Some(reason) = self.taint_refusal(node).or_else(|| self.label_refusal(node)) {
+        let Some(node) = self.cluster.hosts.get(host.0) else { return vec![Reason::HostNotFound] };
+        if let Some(reason) = self.taint_rejection(node).or_else(|| self.node_rule_rejection(node))
+        {
             return vec![reason];
         }
-        let resources = self.counts.hosts.resources(host.0);
+        let resources = self.cluster.hosts.resources(host.0);
         let shortages = resources.map(|resources| {
-            resources.shortages(&self.counts.symbols, &self.rules.pod_requests.amounts)
+            resources
+                .insufficient_resources(&self.cluster.symbols, &self.rules.pod_requests.amounts)
         });
         if let Some(shortages) = shortages
             && !shortages.is_empty()
         {
             return shortages;
         }
-        self.pod_rule_refusal(host).into_iter().collect()
+        self.pod_rule_rejection(host).into_iter().collect()
     }
 
-    fn taint_refusal(&self, host: &NodeInfo) -> Option<Reason> {
+    fn taint_rejection(&self, host: &NodeInfo) -> Option<Reason> {
         if host.is_cordoned && !self.rules.template.tolerates_unschedulable {
             return Some(Reason::Unschedulable);
         }
         let (tolerations, _) =
-            self.counts.hosts.tolerations.get(self.rules.template.tolerations)?;
+            self.cluster.hosts.tolerations.get(self.rules.template.tolerations)?;
         let taint = tolerations.first_untolerated(&host.taints)?;
-        let name = |symbol: Symbol| self.counts.symbols.name(symbol).to_owned();
+        let name = |symbol: Symbol| self.cluster.symbols.name(symbol).to_owned();
         Some(Reason::Taint { key: name(taint.key), value: name(taint.value), effect: taint.effect })
     }
 
-    fn label_refusal(&self, host: &NodeInfo) -> Option<Reason> {
-        let symbols = &self.counts.symbols;
-        let (rule, _) = self.counts.hosts.rules.get(self.rules.template.node_rule?)?;
+    fn node_rule_rejection(&self, host: &NodeInfo) -> Option<Reason> {
+        let symbols = &self.cluster.symbols;
+        let (rule, _) = self.cluster.hosts.node_rules.get(self.rules.template.node_rule?)?;
         let is_unmet = |one: &&Requirement| !one.matches(symbols, &host.labels);
         if let Some(unmet) = rule.selector.iter().find(is_unmet) {
             return Some(Reason::NodeSelector {
-                wanted: unmet.to_display_text(symbols).to_string(),
-                found: host.labels.get(unmet.key).map(|value| symbols.name(value).to_owned()),
+                required: unmet.to_display_text(symbols).to_string(),
+                actual: host.labels.get(unmet.key).map(|value| symbols.name(value).to_owned()),
             });
         }
         if rule.matches(symbols, host.name, &host.labels) {
@@ -277,28 +279,28 @@ impl<'a> PodFilter<'a> {
         }
         let terms =
             rule.terms.iter().flatten().map(|term| term.to_display_text(symbols).to_string());
-        Some(Reason::NodeAffinity { wanted: terms.collect::<Vec<_>>().join(" or ") })
+        Some(Reason::NodeAffinity { required: terms.collect::<Vec<_>>().join(" or ") })
     }
 
-    fn pod_rule_refusal(&self, host: HostId) -> Option<Reason> {
-        let counts = self.counts;
+    fn pod_rule_rejection(&self, host: HostId) -> Option<Reason> {
+        let counts = self.cluster;
         for one in &self.spread {
-            let key = one.domain_count.topology_key(counts);
-            let Some(pods) = one.domain_count.count_for_host(host) else {
-                return Some(Reason::NoTopology { key });
+            let key = one.domain_counter.topology_key(counts);
+            let Some(pods) = one.domain_counter.count_for_host(host) else {
+                return Some(Reason::MissingTopologyLabel { key });
             };
             if one.exceeds_max_skew(pods) {
                 return Some(Reason::TopologySpread {
                     key,
-                    domain: one.domain_count.domain_value(counts, host).unwrap_or_default(),
+                    domain: one.domain_counter.domain_value(counts, host).unwrap_or_default(),
                     pods,
-                    fewest: one.minimum_count,
-                    max_skew: one.rule.max_skew,
+                    minimum_pods: one.minimum_count,
+                    max_skew: one.constraint.max_skew,
                 });
             }
         }
         let unsatisfied = self.affinity.iter().find(|near| {
-            near.count_for_host(host).is_none_or(|pods| pods <= 0 && !self.starts_group)
+            near.count_for_host(host).is_none_or(|pods| pods <= 0 && !self.may_start_group)
         });
         if let Some(near) = unsatisfied {
             return Some(Reason::PodAffinity {
@@ -308,7 +310,7 @@ impl<'a> PodFilter<'a> {
             });
         }
         let has_pods_in_domain =
-            |near: &&DomainCount<'_>| near.count_for_host(host).is_some_and(|pods| pods > 0);
+            |near: &&DomainCounter<'_>| near.count_for_host(host).is_some_and(|pods| pods > 0);
         if let Some(near) = self.anti_affinity.iter().find(has_pods_in_domain) {
             return Some(Reason::PodAntiAffinity {
                 key: near.topology_key(counts),

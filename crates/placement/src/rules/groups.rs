@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 use std::hash::BuildHasherDefault;
 
-use super::selector::{LabelMatch, Selector};
+use super::selector::{LabelTest, Selector};
 use super::symbols::{
-    EMPTY, Interner, Labels, NumberHasher, NumberMap, Pair, Symbol, Symbols, pairs,
+    EMPTY_SYMBOL, Interner, LabelPair, Labels, NumberHasher, NumberMap, Symbol, Symbols,
+    index_pairs,
 };
 
 /// Selects pods in these namespaces with these labels (kube-scheduler `framework.AffinityTerm`).
@@ -20,7 +21,7 @@ pub(super) struct Term {
 
 /// A group of pods: the pods that match all terms.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Group {
+pub(super) struct PodGroupSelector {
     /// Terms of the group, sorted; there is at least one term.
     pub(super) terms: Box<[Term]>,
     /// True if pods that are being deleted do not belong to the group. Spread constraints exclude such pods; affinity
@@ -30,21 +31,21 @@ pub(super) struct Group {
 
 /// The properties of a pod that determine to which groups it belongs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member<'a> {
+pub(super) struct PodAttributes<'a> {
     pub(super) namespace: Symbol,
     pub(super) namespace_labels: &'a Labels,
     pub(super) labels: &'a Labels,
     pub(super) is_terminating: bool,
 }
 
-impl Group {
+impl PodGroupSelector {
     pub(super) fn new(mut terms: Vec<Term>, excludes_terminating: bool) -> Self {
         terms.sort_unstable();
         terms.dedup();
         Self { terms: terms.into(), excludes_terminating }
     }
 
-    pub(super) fn contains(&self, symbols: &Symbols, member: Member<'_>) -> bool {
+    pub(super) fn contains(&self, symbols: &Symbols, member: PodAttributes<'_>) -> bool {
         let matches_namespace = |term: &Term| {
             term.namespaces.contains(&member.namespace)
                 || term.namespace_selector.matches(symbols, member.namespace_labels)
@@ -57,14 +58,14 @@ impl Group {
 
     /// Returns the key by which to index the group: if possible, a key with few label pairs that few other entries
     /// share. `usage_count` returns the number of entries that share a pair.
-    pub(super) fn index_key(&self, usage_count: impl Fn(&Pair) -> usize) -> IndexKey {
-        let mut best: Option<(usize, Vec<Pair>)> = None;
+    pub(super) fn index_key(&self, usage_count: impl Fn(&LabelPair) -> usize) -> IndexKey {
+        let mut best: Option<(usize, Vec<LabelPair>)> = None;
         let mut key = None;
         for term in &self.terms {
             if term.selector == Selector::Nothing {
-                return IndexKey::None;
+                return IndexKey::MatchesNothing;
             }
-            let mut consider_pairs = |pairs: Vec<Pair>| {
+            let mut consider_pairs = |pairs: Vec<LabelPair>| {
                 let cost =
                     pairs.iter().map(&usage_count).sum::<usize>().saturating_add(pairs.len());
                 if best.as_ref().is_none_or(|(least, _)| cost < *least) {
@@ -73,21 +74,21 @@ impl Group {
             };
             for one in term.selector.requirements() {
                 match &one.test {
-                    LabelMatch::In(values) => {
+                    LabelTest::In(values) => {
                         consider_pairs(values.iter().map(|value| (one.key, *value)).collect());
                     }
-                    LabelMatch::Exists => key = Some(one.key),
+                    LabelTest::Exists => key = Some(one.key),
                     _ => {}
                 }
             }
             if term.namespace_selector == Selector::Nothing {
-                consider_pairs(term.namespaces.iter().map(|name| (EMPTY, *name)).collect());
+                consider_pairs(term.namespaces.iter().map(|name| (EMPTY_SYMBOL, *name)).collect());
             }
         }
         match (best, key) {
-            (Some((_, pairs)), _) => IndexKey::Pairs(pairs),
-            (None, Some(key)) => IndexKey::Key(key),
-            (None, None) => IndexKey::Rest,
+            (Some((_, pairs)), _) => IndexKey::LabelPairs(pairs),
+            (None, Some(key)) => IndexKey::LabelKey(key),
+            (None, None) => IndexKey::Unindexed,
         }
     }
 
@@ -109,7 +110,7 @@ pub(super) struct GroupCounters {
     pub(super) members: Vec<u32>,
     /// Numbers of the counters that count the pods with a required anti-affinity to the group.
     pub(super) existing_anti_affinity: Vec<u32>,
-    /// Numbers of the counters of kind [`CounterKind::Weights`](super::counter::CounterKind::Weights): weights of the
+    /// Numbers of the counters of kind [`CounterKind::AffinityWeights`](super::counter::CounterKind::AffinityWeights): weights of the
     /// affinity terms that select the group.
     pub(super) weights: Vec<u32>,
 }
@@ -117,25 +118,25 @@ pub(super) struct GroupCounters {
 /// All groups.
 #[derive(Debug)]
 pub(super) struct Groups {
-    interner: Interner<Group, GroupCounters>,
+    interner: Interner<PodGroupSelector, GroupCounters>,
     /// Numbers of the groups that are indexed by label pairs, by pair. Every pod of such a group has one of the
     /// group's pairs.
-    by_pair: NumberMap<Pair, Vec<u32>>,
+    by_pair: NumberMap<LabelPair, Vec<u32>>,
     /// Numbers of the groups that are indexed by a label key, by key. Every pod of such a group has a label with this
     /// key.
     by_key: NumberMap<Symbol, Vec<u32>>,
     /// Numbers of the groups that have only negative requirements, and thus no index key.
-    rest: Vec<u32>,
+    unindexed_groups: Vec<u32>,
 }
 
 /// A property that all pods of a group have, by which the group can be indexed.
 pub(super) enum IndexKey {
     /// Every pod of the group has one of these pairs.
-    Pairs(Vec<Pair>),
-    Key(Symbol),
-    Rest,
+    LabelPairs(Vec<LabelPair>),
+    LabelKey(Symbol),
+    Unindexed,
     /// No pod can belong to the group.
-    None,
+    MatchesNothing,
 }
 
 impl Groups {
@@ -144,11 +145,11 @@ impl Groups {
             interner: Interner::new(),
             by_pair: NumberMap::default(),
             by_key: NumberMap::default(),
-            rest: Vec::new(),
+            unindexed_groups: Vec::new(),
         }
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<(&Group, &GroupCounters)> {
+    pub(super) fn get(&self, number: u32) -> Option<(&PodGroupSelector, &GroupCounters)> {
         self.interner.get(number)
     }
 
@@ -156,21 +157,21 @@ impl Groups {
         self.interner.derived_mut(number)
     }
 
-    pub(super) fn intern(&mut self, group: Group) -> u32 {
+    pub(super) fn intern(&mut self, group: PodGroupSelector) -> u32 {
         // Hundreds of groups may select `kubevirt.io=virt-launcher` in addition to the label that distinguishes them.
         // Therefore the key is a pair that few groups share.
         let index_key = group.index_key(|pair| self.by_pair.get(pair).map_or(0, Vec::len));
         let (number, is_new) = self.interner.intern(group, |_| GroupCounters::default());
         if is_new {
             match index_key {
-                IndexKey::Pairs(pairs) => {
+                IndexKey::LabelPairs(pairs) => {
                     for pair in pairs {
                         self.by_pair.entry(pair).or_default().push(number);
                     }
                 }
-                IndexKey::Key(key) => self.by_key.entry(key).or_default().push(number),
-                IndexKey::Rest => self.rest.push(number),
-                IndexKey::None => {}
+                IndexKey::LabelKey(key) => self.by_key.entry(key).or_default().push(number),
+                IndexKey::Unindexed => self.unindexed_groups.push(number),
+                IndexKey::MatchesNothing => {}
             }
         }
         number
@@ -180,7 +181,7 @@ impl Groups {
     pub(super) fn for_each_matching<'a>(
         &'a self,
         symbols: &Symbols,
-        member: Member<'_>,
+        member: PodAttributes<'_>,
         mut each: impl FnMut(&'a GroupCounters),
     ) {
         let mut visit_groups = |numbers: &[u32]| {
@@ -192,7 +193,7 @@ impl Groups {
                 }
             }
         };
-        for pair in pairs(member.namespace, member.labels) {
+        for pair in index_pairs(member.namespace, member.labels) {
             if let Some(numbers) = self.by_pair.get(&pair) {
                 visit_groups(numbers);
             }
@@ -200,7 +201,7 @@ impl Groups {
                 visit_groups(numbers);
             }
         }
-        visit_groups(&self.rest);
+        visit_groups(&self.unindexed_groups);
     }
 }
 

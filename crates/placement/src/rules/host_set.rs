@@ -2,7 +2,7 @@
 
 use fixedbitset::FixedBitSet;
 
-use super::symbols::index;
+use super::symbols::to_index;
 
 /// A set of host numbers. Its memory depends on the largest number in the set.
 #[derive(Clone, Debug, Default)]
@@ -10,11 +10,11 @@ pub(super) struct HostSet(FixedBitSet);
 
 impl HostSet {
     pub(super) fn contains(&self, number: u32) -> bool {
-        self.0.contains(index(number))
+        self.0.contains(to_index(number))
     }
 
-    pub(super) fn set(&mut self, number: u32, is_member: bool) {
-        let at = index(number);
+    pub(super) fn set_member(&mut self, number: u32, is_member: bool) {
+        let at = to_index(number);
         if is_member {
             self.0.grow_and_insert(at);
         } else if at < self.0.len() {
@@ -44,23 +44,23 @@ mod tests {
 
     use super::*;
 
-    fn bits(set: &BTreeSet<u32>) -> HostSet {
+    fn host_set_from(set: &BTreeSet<u32>) -> HostSet {
         let mut bits = HostSet::default();
         for number in set {
-            bits.set(*number, true);
+            bits.set_member(*number, true);
         }
         bits
     }
 
     proptest! {
         #[test]
-        fn agrees_with_a_btree_set(one: BTreeSet<u16>, two: BTreeSet<u16>, gone: BTreeSet<u16>) {
+        fn host_set_equals_btree_set(one: BTreeSet<u16>, two: BTreeSet<u16>, gone: BTreeSet<u16>) {
             let [one, two, gone] = [one, two, gone].map(|set| set.into_iter().map(u32::from).collect::<BTreeSet<u32>>());
-            let mut set = bits(&one);
+            let mut set = host_set_from(&one);
             prop_assert_eq!(set.iter().collect::<BTreeSet<_>>(), one.clone());
-            set.intersect_with(&bits(&two));
+            set.intersect_with(&host_set_from(&two));
             for number in &gone {
-                set.set(*number, false);
+                set.set_member(*number, false);
             }
             let left: Vec<u32> = one.intersection(&two).filter(|n| !gone.contains(n)).copied().collect();
             prop_assert_eq!(set.iter().collect::<Vec<_>>(), left);

@@ -7,7 +7,7 @@ use super::counter::{NO_DOMAIN, Topology};
 use super::host_set::HostSet;
 use super::node_affinity::{NodeRule, NodeTerm, PreferredTerms};
 use super::resource_fit::NodeResources;
-use super::symbols::{Interner, Labels, NumberMap, Pair, Symbol, Symbols, index};
+use super::symbols::{Interner, LabelPair, Labels, NumberMap, Symbol, Symbols, to_index};
 use super::taints::{Taint, Tolerations};
 
 /// The properties of a host that the rules read.
@@ -37,14 +37,14 @@ pub(super) struct EligibilityRule {
 /// All hosts. A host's number is never reused for another host name, because callers may store the number.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    slots: Vec<NodeInfo>,
+    nodes: Vec<NodeInfo>,
     pub(super) resources: Vec<NodeResources>,
     /// Host numbers by name; used for schedulers that list all hosts by name in each request.
     numbers_by_name: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    pub(super) present: HostSet,
-    pub(super) cordoned: HostSet,
-    hosts_by_label: NumberMap<Pair, HostSet>,
-    pub(super) rules: Interner<NodeRule, HostSet>,
+    pub(super) existing_hosts: HostSet,
+    pub(super) cordoned_hosts: HostSet,
+    hosts_by_label: NumberMap<LabelPair, HostSet>,
+    pub(super) node_rules: Interner<NodeRule, HostSet>,
     /// Preferred node affinity terms, with the sum of the weights of the matching terms for each host, by host
     /// number.
     pub(super) preferences: Interner<PreferredTerms, Vec<u32>>,
@@ -56,13 +56,13 @@ pub(super) struct Hosts {
 impl Hosts {
     pub(super) fn new() -> Self {
         Self {
-            slots: Vec::new(),
+            nodes: Vec::new(),
             resources: Vec::new(),
             numbers_by_name: HashMap::default(),
-            present: HostSet::default(),
-            cordoned: HostSet::default(),
+            existing_hosts: HostSet::default(),
+            cordoned_hosts: HostSet::default(),
             hosts_by_label: NumberMap::default(),
-            rules: Interner::new(),
+            node_rules: Interner::new(),
             preferences: Interner::new(),
             tolerations: Interner::new(),
             eligibility_rules: Interner::new(),
@@ -75,86 +75,97 @@ impl Hosts {
         if let Some(number) = self.numbers_by_name.get(name) {
             return *number;
         }
-        self.slots.push(NodeInfo::default());
+        self.nodes.push(NodeInfo::default());
         self.resources.push(NodeResources::default());
-        let number = u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX);
+        let number = u32::try_from(self.nodes.len() - 1).unwrap_or(u32::MAX);
         self.numbers_by_name.insert(name.into(), number);
         number
     }
 
     pub(super) fn find(&self, name: &str) -> Option<u32> {
-        self.numbers_by_name.get(name).copied().filter(|number| self.present.contains(*number))
+        self.numbers_by_name
+            .get(name)
+            .copied()
+            .filter(|number| self.existing_hosts.contains(*number))
     }
 
     /// Returns the host with this number, if it exists.
     pub(super) fn get(&self, number: u32) -> Option<&NodeInfo> {
-        self.slots.get(index(number)).filter(|_| self.present.contains(number))
+        self.nodes.get(to_index(number)).filter(|_| self.existing_hosts.contains(number))
     }
 
     pub(super) fn resources(&self, number: u32) -> Option<&NodeResources> {
-        self.resources.get(index(number))
+        self.resources.get(to_index(number))
     }
 
-    pub(super) fn hosts_with_label(&self, pair: Pair) -> Option<&HostSet> {
+    pub(super) fn hosts_with_label(&self, pair: LabelPair) -> Option<&HostSet> {
         self.hosts_by_label.get(&pair)
     }
 
     /// Sets or removes the host with this number, and evaluates all criteria for this host again.
-    pub(super) fn set(&mut self, symbols: &Symbols, number: u32, node: Option<NodeInfo>) {
-        let Some(slot) = self.slots.get_mut(index(number)) else { return };
+    pub(super) fn replace_node(&mut self, symbols: &Symbols, number: u32, node: Option<NodeInfo>) {
+        let Some(slot) = self.nodes.get_mut(to_index(number)) else { return };
         for pair in slot.labels.iter() {
             if let Some(hosts) = self.hosts_by_label.get_mut(&pair) {
-                hosts.set(number, false);
+                hosts.set_member(number, false);
             }
         }
         let exists = node.is_some();
         *slot = node.unwrap_or_default();
         let host = &*slot;
-        self.present.set(number, exists);
-        self.cordoned.set(number, host.is_cordoned);
+        self.existing_hosts.set_member(number, exists);
+        self.cordoned_hosts.set_member(number, host.is_cordoned);
         for pair in host.labels.iter() {
-            self.hosts_by_label.entry(pair).or_default().set(number, true);
+            self.hosts_by_label.entry(pair).or_default().set_member(number, true);
         }
-        for (rule, hosts) in self.rules.iter_mut() {
-            hosts.set(number, exists && rule.matches(symbols, host.name, &host.labels));
+        for (rule, hosts) in self.node_rules.iter_mut() {
+            hosts.set_member(number, exists && rule.matches(symbols, host.name, &host.labels));
         }
         for (preference, weights) in self.preferences.iter_mut() {
             set_weight(weights, number, preference_weight(symbols, preference, host));
         }
         for (tolerations, hosts) in self.tolerations.iter_mut() {
-            hosts.set(number, exists && tolerations.first_untolerated(&host.taints).is_none());
+            hosts.set_member(
+                number,
+                exists && tolerations.first_untolerated(&host.taints).is_none(),
+            );
         }
-        let (rules, tolerations) = (&self.rules, &self.tolerations);
+        let (rules, tolerations) = (&self.node_rules, &self.tolerations);
         for (eligible, hosts) in self.eligibility_rules.iter_mut() {
-            hosts.set(number, exists && is_eligible(eligible, number, host, rules, tolerations));
+            hosts.set_member(
+                number,
+                exists && is_eligible(eligible, number, host, rules, tolerations),
+            );
         }
         for topology in &mut self.topologies {
             topology.set_value(number, host.labels.get(topology.key));
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = (u32, &NodeInfo)> {
-        self.present.iter().filter_map(|number| Some((number, self.slots.get(index(number))?)))
+    fn existing(&self) -> impl Iterator<Item = (u32, &NodeInfo)> {
+        self.existing_hosts
+            .iter()
+            .filter_map(|number| Some((number, self.nodes.get(to_index(number))?)))
     }
 
-    pub(super) fn intern_rule(&mut self, symbols: &Symbols, rule: NodeRule) -> u32 {
+    pub(super) fn intern_node_rule(&mut self, symbols: &Symbols, rule: NodeRule) -> u32 {
         let mut hosts = HostSet::default();
-        if !self.rules.contains(&rule) {
+        if !self.node_rules.contains(&rule) {
             // The index `hosts_by_label` finds the hosts with all required labels; only these hosts must be tested.
-            let mut candidates = self.present.clone();
+            let mut candidates = self.existing_hosts.clone();
             let none = HostSet::default();
             for pair in rule.required_labels() {
                 candidates.intersect_with(self.hosts_by_label.get(&pair).unwrap_or(&none));
             }
             for number in candidates.iter() {
-                if let Some(host) = self.slots.get(index(number))
+                if let Some(host) = self.nodes.get(to_index(number))
                     && rule.matches(symbols, host.name, &host.labels)
                 {
-                    hosts.set(number, true);
+                    hosts.set_member(number, true);
                 }
             }
         }
-        self.rules.intern(rule, |_| hosts).0
+        self.node_rules.intern(rule, |_| hosts).0
     }
 
     pub(super) fn intern_preference(
@@ -164,7 +175,7 @@ impl Hosts {
     ) -> u32 {
         let mut weights = Vec::new();
         if !self.preferences.contains(&preference) {
-            for (number, host) in self.all() {
+            for (number, host) in self.existing() {
                 set_weight(&mut weights, number, preference_weight(symbols, &preference, host));
             }
         }
@@ -174,8 +185,8 @@ impl Hosts {
     pub(super) fn intern_tolerations(&mut self, tolerations: Tolerations) -> u32 {
         let mut hosts = HostSet::default();
         if !self.tolerations.contains(&tolerations) {
-            for (number, host) in self.all() {
-                hosts.set(number, tolerations.first_untolerated(&host.taints).is_none());
+            for (number, host) in self.existing() {
+                hosts.set_member(number, tolerations.first_untolerated(&host.taints).is_none());
             }
         }
         self.tolerations.intern(tolerations, |_| hosts).0
@@ -184,10 +195,10 @@ impl Hosts {
     pub(super) fn intern_eligibility_rule(&mut self, eligible: EligibilityRule) -> u32 {
         let mut hosts = HostSet::default();
         if !self.eligibility_rules.contains(&eligible) {
-            for (number, host) in self.all() {
+            for (number, host) in self.existing() {
                 let is_member =
-                    is_eligible(&eligible, number, host, &self.rules, &self.tolerations);
-                hosts.set(number, is_member);
+                    is_eligible(&eligible, number, host, &self.node_rules, &self.tolerations);
+                hosts.set_member(number, is_member);
             }
         }
         self.eligibility_rules.intern(eligible, |_| hosts).0
@@ -201,7 +212,7 @@ impl Hosts {
         let known = self.topologies.iter().position(|topology| topology.key == key);
         let at = known.unwrap_or_else(|| {
             let mut new = Topology::new(key);
-            for (number, host) in self.all() {
+            for (number, host) in self.existing() {
                 new.set_value(number, host.labels.get(key));
             }
             self.topologies.push(new);
@@ -211,12 +222,12 @@ impl Hosts {
     }
 
     pub(super) fn domain(&self, topology: u32, host: u32) -> u32 {
-        self.topologies.get(index(topology)).map_or(NO_DOMAIN, |one| one.domain_of(host))
+        self.topologies.get(to_index(topology)).map_or(NO_DOMAIN, |one| one.domain_of(host))
     }
 }
 
 fn set_weight(weights: &mut Vec<u32>, number: u32, weight: u32) {
-    let at = index(number);
+    let at = to_index(number);
     if weights.len() <= at {
         weights.resize(at + 1, 0);
     }
@@ -232,17 +243,17 @@ fn preference_weight(symbols: &Symbols, preference: &PreferredTerms, host: &Node
 }
 
 fn is_eligible(
-    eligible: &EligibilityRule,
+    eligibility_rule: &EligibilityRule,
     number: u32,
     host: &NodeInfo,
     rules: &Interner<NodeRule, HostSet>,
     tolerations: &Interner<Tolerations, HostSet>,
 ) -> bool {
-    eligible.required_keys.iter().all(|key| host.labels.get(*key).is_some())
-        && eligible
+    eligibility_rule.required_keys.iter().all(|key| host.labels.get(*key).is_some())
+        && eligibility_rule
             .node_rule
             .is_none_or(|rule| rules.get(rule).is_some_and(|(_, hosts)| hosts.contains(number)))
-        && eligible
+        && eligibility_rule
             .tolerations
             .is_none_or(|one| tolerations.get(one).is_some_and(|(_, hosts)| hosts.contains(number)))
 }

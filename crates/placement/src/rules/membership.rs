@@ -1,8 +1,8 @@
 //! The groups of a pod. They are computed once, because the placement, the addition and the removal of the pod need
 //! them.
 
-use super::groups::{Groups, Member};
-use super::symbols::{Symbols, index};
+use super::groups::{Groups, PodAttributes};
+use super::symbols::{Symbols, to_index};
 
 /// Numbers of the counters of all groups to which a pod belongs. The numbers are valid until groups are added or the
 /// labels of namespaces change.
@@ -20,7 +20,7 @@ impl GroupMembership {
     pub(super) fn compute(
         groups: &Groups,
         symbols: &Symbols,
-        member: Member<'_>,
+        member: PodAttributes<'_>,
         groups_version: u64,
     ) -> Self {
         let [mut counters, mut existing_anti_affinity, mut weights]: [Vec<u32>; 3] =
@@ -44,19 +44,19 @@ impl GroupMembership {
     }
 
     /// Returns the numbers of the counters that count the pods of these groups.
-    pub(super) fn members(&self) -> &[u32] {
-        self.counters.get(..index(self.existing_anti_affinity_start)).unwrap_or_default()
+    pub(super) fn group_pod_counters(&self) -> &[u32] {
+        self.counters.get(..to_index(self.existing_anti_affinity_start)).unwrap_or_default()
     }
 
     /// Returns the numbers of the counters that count the pods with a required anti-affinity to these groups.
-    pub(super) fn existing_anti_affinity(&self) -> &[u32] {
+    pub(super) fn anti_affinity_counters(&self) -> &[u32] {
         self.counters
-            .get(index(self.existing_anti_affinity_start)..index(self.weights_start))
+            .get(to_index(self.existing_anti_affinity_start)..to_index(self.weights_start))
             .unwrap_or_default()
     }
 
     /// Returns the numbers of the counters that sum the weights of the affinity terms that select these groups.
-    pub(super) fn weights(&self) -> &[u32] {
-        self.counters.get(index(self.weights_start)..).unwrap_or_default()
+    pub(super) fn weight_counters(&self) -> &[u32] {
+        self.counters.get(to_index(self.weights_start)..).unwrap_or_default()
     }
 }

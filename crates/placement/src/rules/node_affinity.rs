@@ -8,9 +8,9 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
 
-use super::invalid::{FieldPath, InvalidField, validate_label_key, validate_label_value};
-use super::selector::{LabelMatch, Requirement, from_node_requirement};
-use super::symbols::{Labels, Pair, Symbol, Symbols};
+use super::field_path::{FieldPath, InvalidField, validate_label_key, validate_label_value};
+use super::selector::{LabelTest, Requirement, read_node_requirement};
+use super::symbols::{LabelPair, Labels, Symbol, Symbols};
 
 /// Requirements for hosts, from a pod's `nodeSelector` and required node affinity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,10 +25,10 @@ pub(super) struct NodeRule {
 /// A term: a host must meet all its requirements. There is at least one requirement.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct NodeTerm {
-    labels: Box<[Requirement]>,
+    label_requirements: Box<[Requirement]>,
     /// Requirements for `metadata.name`: if the boolean is true, the host's name must equal the symbol, otherwise it
     /// must differ.
-    names: Box<[(bool, Symbol)]>,
+    name_requirements: Box<[(bool, Symbol)]>,
 }
 
 /// Preferred terms and their weights of 1 to 100.
@@ -61,7 +61,7 @@ impl NodeRule {
             None => None,
             Some(required) => {
                 if required.node_selector_terms.is_empty() {
-                    return Err(terms_path.invalid("[]", "must contain at least one term"));
+                    return Err(terms_path.invalid_field("[]", "must contain at least one term"));
                 }
                 let mut terms = Vec::new();
                 for (at, term) in required.node_selector_terms.iter().enumerate() {
@@ -81,9 +81,9 @@ impl NodeRule {
     }
 
     /// Returns the labels that every matching host has, because `spec.nodeSelector` requires them.
-    pub(super) fn required_labels(&self) -> impl Iterator<Item = Pair> + '_ {
+    pub(super) fn required_labels(&self) -> impl Iterator<Item = LabelPair> + '_ {
         self.selector.iter().filter_map(|one| match &one.test {
-            LabelMatch::In(values) => values.first().map(|value| (one.key, *value)),
+            LabelTest::In(values) => values.first().map(|value| (one.key, *value)),
             _ => None,
         })
     }
@@ -99,7 +99,7 @@ impl NodeRule {
 }
 
 /// Validates and reads the preferred node affinity. Empty terms are ignored.
-pub(super) fn preferred_terms(
+pub(super) fn read_preferred_terms(
     symbols: &mut Symbols,
     spec: &FieldPath<'_>,
     affinity: Option<&NodeAffinity>,
@@ -124,7 +124,7 @@ pub(super) fn preferred_terms(
 /// Checks that the weight of a preferred term is between 1 and 100.
 pub(super) fn validate_weight(path: &FieldPath<'_>, weight: i32) -> Result<u32, InvalidField> {
     let valid = u32::try_from(weight).ok().filter(|weight| (1..=100).contains(weight));
-    valid.ok_or_else(|| path.field("weight").invalid(weight, "must be from 1 to 100"))
+    valid.ok_or_else(|| path.field("weight").invalid_field(weight, "must be from 1 to 100"))
 }
 
 impl NodeTerm {
@@ -137,7 +137,7 @@ impl NodeTerm {
         let expressions_path = path.field("matchExpressions");
         let mut labels = Vec::new();
         for (at, one) in term.match_expressions.iter().flatten().enumerate() {
-            labels.push(from_node_requirement(symbols, &expressions_path.item(at), one)?);
+            labels.push(read_node_requirement(symbols, &expressions_path.item(at), one)?);
         }
         let fields_path = path.field("matchFields");
         let mut names = Vec::new();
@@ -149,23 +149,24 @@ impl NodeTerm {
         names.sort_unstable();
         names.dedup();
         let is_empty = labels.is_empty() && names.is_empty();
-        Ok((!is_empty).then(|| Self { labels: labels.into(), names: names.into() }))
+        Ok((!is_empty)
+            .then(|| Self { label_requirements: labels.into(), name_requirements: names.into() }))
     }
 
     pub(super) fn matches(&self, symbols: &Symbols, name: Symbol, labels: &Labels) -> bool {
-        self.labels.iter().all(|one| one.matches(symbols, labels))
-            && self.names.iter().all(|(is_equal, named)| (*named == name) == *is_equal)
+        self.label_requirements.iter().all(|one| one.matches(symbols, labels))
+            && self.name_requirements.iter().all(|(is_equal, named)| (*named == name) == *is_equal)
     }
 
     /// Formats the term for messages.
     pub(super) fn to_display_text<'a>(&'a self, symbols: &'a Symbols) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| {
             let mut comma = "";
-            for one in &self.labels {
+            for one in &self.label_requirements {
                 write!(f, "{comma}{}", one.to_display_text(symbols))?;
                 comma = ",";
             }
-            for (is_equal, name) in &self.names {
+            for (is_equal, name) in &self.name_requirements {
                 let sign = if *is_equal { "=" } else { "!=" };
                 write!(f, "{comma}metadata.name{sign}{}", symbols.name(*name))?;
                 comma = ",";
@@ -183,18 +184,18 @@ fn read_name_requirement(
 ) -> Result<(bool, Symbol), InvalidField> {
     if requirement.key != "metadata.name" {
         let problem = "is not supported: use metadata.name";
-        return Err(path.field("key").invalid(&requirement.key, problem));
+        return Err(path.field("key").invalid_field(&requirement.key, problem));
     }
     let is_equal = match requirement.operator.as_str() {
         "In" => true,
         "NotIn" => false,
-        other => return Err(path.field("operator").invalid(other, "must be In or NotIn")),
+        other => return Err(path.field("operator").invalid_field(other, "must be In or NotIn")),
     };
     let values = requirement.values.as_deref().unwrap_or_default();
     let [name] = values else {
         return Err(path
             .field("values")
-            .invalid(values.join(","), "must contain exactly one name"));
+            .invalid_field(values.join(","), "must contain exactly one name"));
     };
     Ok((is_equal, symbols.intern(name)))
 }

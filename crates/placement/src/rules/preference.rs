@@ -1,9 +1,9 @@
 //! Preference scores that do not depend on the set of compared hosts, unlike the scores of kube-scheduler. Callers
 //! can therefore store the score of each host, and compare only a few hosts.
 
-use super::compiled::{Rules, Spread};
-use super::counts::{Counts, HostId};
-use super::filter::{DomainCount, PodFilter};
+use super::cluster_state::{ClusterState, HostId};
+use super::compiled::{CompiledSpread, Rules};
+use super::filter::{DomainCounter, PodFilter};
 
 /// The part of a pod's preferences that depends only on the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,53 +30,54 @@ pub struct PreferenceScore {
 /// The preferences of a pod that depend on other pods, evaluated against the current pods.
 #[derive(Debug)]
 pub struct PreferenceScores<'a> {
-    affinity_counts: Vec<(DomainCount<'a>, i64)>,
-    spread: Vec<(DomainCount<'a>, Spread, i64)>,
+    affinity_counts: Vec<(DomainCounter<'a>, i64)>,
+    soft_spread: Vec<(DomainCounter<'a>, CompiledSpread, i64)>,
 }
 
 impl<'a> PodFilter<'a> {
     /// Returns the part of the pod's preferences that depends only on the host.
     #[must_use]
-    pub fn preference(&self, host: HostId) -> HostPreference {
-        self.counts.preference(self.rules, host)
+    pub fn host_preference(&self, host: HostId) -> HostPreference {
+        self.cluster.host_preference(self.rules, host)
     }
 
     /// Returns the preferences that depend on existing pods; `None` if no such preference of the pod or of an
     /// existing pod affects the choice.
     #[must_use]
-    pub fn preference_scores(&self) -> Option<PreferenceScores<'a>> {
-        let (counts, rules) = (self.counts, self.rules);
-        let has_count = |near: &DomainCount<'_>| near.counter.total != 0;
-        let lookup = |number: u32| DomainCount::lookup(counts, number).filter(has_count);
+    pub fn pod_preference_scores(&self) -> Option<PreferenceScores<'a>> {
+        let (counts, rules) = (self.cluster, self.rules);
+        let has_count = |near: &DomainCounter<'_>| near.counter.total != 0;
+        let lookup = |number: u32| DomainCounter::look_up(counts, number).filter(has_count);
         let mut affinity_counts = Vec::new();
-        for (number, weight) in &rules.template.preferred {
+        for (number, weight) in &rules.template.preferred_affinity {
             affinity_counts.extend(lookup(*number).map(|near| (near, *weight)));
         }
         let membership = counts.membership(rules);
-        affinity_counts
-            .extend(membership.weights().iter().filter_map(|number| Some((lookup(*number)?, 1))));
+        affinity_counts.extend(
+            membership.weight_counters().iter().filter_map(|number| Some((lookup(*number)?, 1))),
+        );
         let spread: Vec<_> = rules
             .template
             .soft_spread
             .iter()
             .filter_map(|rule| {
-                let near = DomainCount::lookup(counts, rule.counter)?;
+                let near = DomainCounter::look_up(counts, rule.counter)?;
                 let minimum_count =
                     near.counter.minimum_count(&counts.eligible_domains, rule.min_domains);
                 // If the spread group has no pods, the constraint treats all hosts that have the topology label
                 // equally. Every host has the label `kubernetes.io/hostname`, but may lack other labels.
-                (has_count(&near) || !rule.is_by_host).then_some((near, *rule, minimum_count))
+                (has_count(&near) || !rule.is_per_host).then_some((near, *rule, minimum_count))
             })
             .collect();
         (!affinity_counts.is_empty() || !spread.is_empty())
-            .then_some(PreferenceScores { affinity_counts, spread })
+            .then_some(PreferenceScores { affinity_counts, soft_spread: spread })
     }
 }
 
-impl Counts {
+impl ClusterState {
     /// Returns the part of a pod's preferences that depends only on the host.
     #[must_use]
-    pub fn preference(&self, rules: &Rules, host: HostId) -> HostPreference {
+    pub fn host_preference(&self, rules: &Rules, host: HostId) -> HostPreference {
         let hosts = &self.hosts;
         let (mut matching_weight, mut total_weight) = (0, 0);
         if let Some((terms, weights)) =
@@ -107,7 +108,7 @@ impl PreferenceScores<'_> {
         let affinity = self.affinity_counts.iter().fold(0_i64, |sum, (near, weight)| {
             sum.saturating_add(near.count_for_host(host).unwrap_or(0).saturating_mul(*weight))
         });
-        let skew = self.spread.iter().try_fold(0_i64, |sum, (near, rule, least)| {
+        let skew = self.soft_spread.iter().try_fold(0_i64, |sum, (near, rule, least)| {
             let excess = near.count_for_host(host)?.saturating_sub(*least).max(0);
             Some(sum.saturating_add(excess.saturating_sub(rule.max_skew - 1).max(0)))
         });

@@ -5,14 +5,14 @@ use std::fmt;
 
 use berth_api::Bytes;
 
-use super::taints::Effect;
+use super::taints::TaintEffect;
 
 /// A reason why a pod cannot be placed on a host. `Display` formats the detailed message. [`Reason::summary`] returns
 /// the string for `FailedNodes` of a scheduler extender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The host does not exist.
-    NoHost,
+    HostNotFound,
     /// The host is cordoned.
     Unschedulable,
     /// The host has a taint that the pod does not tolerate.
@@ -22,19 +22,19 @@ pub enum Reason {
         /// The taint's value; often empty.
         value: String,
         /// The taint's effect.
-        effect: Effect,
+        effect: TaintEffect,
     },
     /// The host lacks a label of `spec.nodeSelector`, or has another value.
     NodeSelector {
         /// The first label that the host lacks, `key=value`.
-        wanted: String,
+        required: String,
         /// The host's value of this label; `None` if the host does not have the label.
-        found: Option<String>,
+        actual: Option<String>,
     },
     /// No term of the required node affinity matches the host.
     NodeAffinity {
         /// The terms, formatted for messages.
-        wanted: String,
+        required: String,
     },
     /// The host already runs the maximum number of pods.
     PodsLimit {
@@ -42,16 +42,16 @@ pub enum Reason {
         limit: u64,
     },
     /// The free amount of a resource is too small.
-    Resources {
+    InsufficientResource {
         /// Name of the resource in a Node.
         resource: String,
         /// Amount that the pod requests: thousandths of a CPU, bytes, or a number of devices.
-        wanted: u64,
+        requested: u64,
         /// Free amount on the host, in the same unit.
         free: u64,
     },
     /// The host lacks the topology label of a spread constraint.
-    NoTopology {
+    MissingTopologyLabel {
         /// The constraint's topology key.
         key: String,
     },
@@ -65,7 +65,7 @@ pub enum Reason {
         /// Number of matching pods in the domain.
         pods: i64,
         /// Number of matching pods in the domain with the fewest matching pods.
-        fewest: i64,
+        minimum_pods: i64,
         /// The constraint's `maxSkew`.
         max_skew: i64,
     },
@@ -103,17 +103,17 @@ impl Reason {
     #[must_use]
     pub fn summary(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
-            Self::NoHost => "node(s) not found",
+            Self::HostNotFound => "node(s) not found",
             Self::Unschedulable => "node(s) were unschedulable",
             Self::Taint { .. } => "node(s) had untolerated taint(s)",
             Self::NodeSelector { .. } | Self::NodeAffinity { .. } => {
                 "node(s) didn't match Pod's node affinity/selector"
             }
             Self::PodsLimit { .. } => "Too many pods",
-            Self::Resources { resource, .. } => {
+            Self::InsufficientResource { resource, .. } => {
                 return Cow::Owned(format!("Insufficient {resource}"));
             }
-            Self::NoTopology { .. } => {
+            Self::MissingTopologyLabel { .. } => {
                 "node(s) didn't match pod topology spread constraints (missing required label)"
             }
             Self::TopologySpread { .. } => "node(s) didn't match pod topology spread constraints",
@@ -129,7 +129,7 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoHost => f.write_str("the host does not exist"),
+            Self::HostNotFound => f.write_str("the host does not exist"),
             Self::Unschedulable => f.write_str("the host is cordoned"),
             Self::Taint { key, value, effect } if value.is_empty() => {
                 write!(f, "taint {key}:{effect} is not tolerated")
@@ -137,36 +137,39 @@ impl fmt::Display for Reason {
             Self::Taint { key, value, effect } => {
                 write!(f, "taint {key}={value}:{effect} is not tolerated")
             }
-            Self::NodeSelector { wanted, found: Some(found) } => {
+            Self::NodeSelector { required: wanted, actual: Some(found) } => {
                 write!(f, "nodeSelector requires {wanted}, but the label's value is {found}")
             }
-            Self::NodeSelector { wanted, found: None } => {
+            Self::NodeSelector { required: wanted, actual: None } => {
                 write!(f, "nodeSelector requires {wanted}, but the host lacks this label")
             }
-            Self::NodeAffinity { wanted } => write!(f, "node affinity requires {wanted}"),
+            Self::NodeAffinity { required: wanted } => write!(f, "node affinity requires {wanted}"),
             Self::PodsLimit { limit } => {
                 write!(f, "the host already runs its maximum of {limit} pods")
             }
-            Self::Resources { resource, wanted, free } if resource == "cpu" => {
+            Self::InsufficientResource { resource, requested: wanted, free }
+                if resource == "cpu" =>
+            {
                 let cpus = |millis: u64| format!("{}.{:03}", millis / 1000, millis % 1000);
                 let short =
                     |text: String| text.trim_end_matches('0').trim_end_matches('.').to_owned();
                 write!(f, "{} CPUs requested, {} free", short(cpus(*wanted)), short(cpus(*free)))
             }
-            Self::Resources { resource, wanted, free }
+            Self::InsufficientResource { resource, requested: wanted, free }
                 if resource == "memory" || resource.starts_with("hugepages-") =>
             {
-                let human =
-                    |bytes: u64| if bytes == 0 { "0".to_owned() } else { Bytes(bytes).human() };
+                let human = |bytes: u64| {
+                    if bytes == 0 { "0".to_owned() } else { Bytes(bytes).to_human_readable() }
+                };
                 write!(f, "{} of {resource} requested, {} free", human(*wanted), human(*free))
             }
-            Self::Resources { resource, wanted, free } => {
+            Self::InsufficientResource { resource, requested: wanted, free } => {
                 write!(f, "{wanted} {resource} requested, {free} free")
             }
-            Self::NoTopology { key } => {
+            Self::MissingTopologyLabel { key } => {
                 write!(f, "the host lacks the label {key} of a topology spread constraint")
             }
-            Self::TopologySpread { key, domain, pods, fewest, max_skew } => write!(
+            Self::TopologySpread { key, domain, pods, minimum_pods: fewest, max_skew } => write!(
                 f,
                 "topology domain {key}={domain} has {pods} matching pods, the domain with the fewest has {fewest}, and maxSkew is {max_skew}"
             ),

@@ -13,7 +13,7 @@ pub(super) struct Amounts {
     cpu_millis: u64,
     memory: u64,
     /// Amounts of huge pages and extended resources, by the resource name in the Node, sorted by name.
-    others: Vec<(Symbol, u64)>,
+    other_resources: Vec<(Symbol, u64)>,
 }
 
 /// Allocatable and used resources of a host.
@@ -38,25 +38,25 @@ impl Amounts {
             others.push((symbols.intern(name), *amount));
         }
         others.sort_unstable();
-        Self { cpu_millis: resources.cpu_millis, memory: resources.memory, others }
+        Self { cpu_millis: resources.cpu_millis, memory: resources.memory, other_resources: others }
     }
 
-    fn other(&self, name: Symbol) -> u64 {
-        let at = self.others.binary_search_by_key(&name, |(name, _)| *name);
-        at.ok().and_then(|at| self.others.get(at)).map_or(0, |(_, amount)| *amount)
+    fn other_amount(&self, name: Symbol) -> u64 {
+        let at = self.other_resources.binary_search_by_key(&name, |(name, _)| *name);
+        at.ok().and_then(|at| self.other_resources.get(at)).map_or(0, |(_, amount)| *amount)
     }
 
     fn combine_with(&mut self, other: &Self, operation: impl Fn(u64, u64) -> u64) {
         self.cpu_millis = operation(self.cpu_millis, other.cpu_millis);
         self.memory = operation(self.memory, other.memory);
-        for (name, amount) in &other.others {
-            match self.others.binary_search_by_key(name, |(name, _)| *name) {
+        for (name, amount) in &other.other_resources {
+            match self.other_resources.binary_search_by_key(name, |(name, _)| *name) {
                 Ok(at) => {
-                    if let Some((_, own_amount)) = self.others.get_mut(at) {
+                    if let Some((_, own_amount)) = self.other_resources.get_mut(at) {
                         *own_amount = operation(*own_amount, *amount);
                     }
                 }
-                Err(at) => self.others.insert(at, (*name, operation(0, *amount))),
+                Err(at) => self.other_resources.insert(at, (*name, operation(0, *amount))),
             }
         }
     }
@@ -65,7 +65,7 @@ impl Amounts {
 /// Returns the requests of a pod as the scheduler computes them (KEP-753): the larger of two amounts, plus the
 /// overhead. The first amount is the sum of the containers and sidecars. The second amount is the maximum over the
 /// init containers, each together with the sidecars that were started before it.
-pub(super) fn requests(symbols: &mut Symbols, pod: &Pod) -> Amounts {
+pub(super) fn compute_requests(symbols: &mut Symbols, pod: &Pod) -> Amounts {
     Amounts::intern(symbols, &pod.requests())
 }
 
@@ -82,11 +82,11 @@ impl NodeResources {
         let Self { remaining, remaining_pods, allocatable, pods_limit, used, pods } = self;
         remaining.cpu_millis = allocatable.cpu_millis.saturating_sub(used.cpu_millis);
         remaining.memory = allocatable.memory.saturating_sub(used.memory);
-        remaining.others.clear();
-        let others = allocatable.others.iter();
-        remaining
-            .others
-            .extend(others.map(|(name, all)| (*name, all.saturating_sub(used.other(*name)))));
+        remaining.other_resources.clear();
+        let others = allocatable.other_resources.iter();
+        remaining.other_resources.extend(
+            others.map(|(name, all)| (*name, all.saturating_sub(used.other_amount(*name)))),
+        );
         *remaining_pods = pods_limit.saturating_sub(*pods);
     }
 
@@ -112,8 +112,8 @@ impl NodeResources {
     /// Returns true if the remaining huge pages and extended resources are sufficient. Both lists are sorted, so one
     /// pass is enough.
     fn has_extended_resources(&self, wanted: &Amounts) -> bool {
-        let mut remaining = self.remaining.others.iter();
-        wanted.others.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {
+        let mut remaining = self.remaining.other_resources.iter();
+        wanted.other_resources.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {
             remaining
                 .find(|(other, _)| other >= name)
                 .is_some_and(|(other, left)| other == name && wanted <= left)
@@ -121,7 +121,11 @@ impl NodeResources {
     }
 
     /// Returns a reason for each resource that is insufficient.
-    pub(super) fn shortages(&self, symbols: &Symbols, wanted: &Amounts) -> Vec<Reason> {
+    pub(super) fn insufficient_resources(
+        &self,
+        symbols: &Symbols,
+        wanted: &Amounts,
+    ) -> Vec<Reason> {
         let mut shortages = Vec::new();
         if self.pods >= self.pods_limit {
             shortages.push(Reason::PodsLimit { limit: self.pods_limit });
@@ -130,13 +134,22 @@ impl NodeResources {
         let mut check_resource = |resource: &str, wanted: u64, all: u64, used: u64| {
             let free = all.saturating_sub(used);
             if wanted > free {
-                shortages.push(Reason::Resources { resource: resource.to_owned(), wanted, free });
+                shortages.push(Reason::InsufficientResource {
+                    resource: resource.to_owned(),
+                    requested: wanted,
+                    free,
+                });
             }
         };
         check_resource("cpu", wanted.cpu_millis, all.cpu_millis, used.cpu_millis);
         check_resource("memory", wanted.memory, all.memory, used.memory);
-        for (name, wanted) in &wanted.others {
-            check_resource(symbols.name(*name), *wanted, all.other(*name), used.other(*name));
+        for (name, wanted) in &wanted.other_resources {
+            check_resource(
+                symbols.name(*name),
+                *wanted,
+                all.other_amount(*name),
+                used.other_amount(*name),
+            );
         }
         shortages
     }

@@ -2,16 +2,16 @@
 
 use std::collections::HashSet;
 
-use super::compiled::Spread;
-use super::counts::HostId;
-use super::filter::{DomainCount, PodFilter};
-use super::symbols::index;
+use super::cluster_state::HostId;
+use super::compiled::CompiledSpread;
+use super::filter::{DomainCounter, PodFilter};
+use super::symbols::to_index;
 
 /// Scores of a host relative to the other compared hosts, each from 0 to 100; more is better.
 ///
 /// The scores are normalised as in kube-scheduler, including its rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Scores {
+pub struct NormalizedScores {
     /// Score for preferred node affinity; 0 on all hosts if the pod has no preferred node affinity, or if no host
     /// matches.
     pub node_affinity: i64,
@@ -24,10 +24,10 @@ pub struct Scores {
     pub spread: i64,
 }
 
-impl Scores {
+impl NormalizedScores {
     /// Returns the sum of the scores, weighted as kube-scheduler's default plugins: 0 to 900.
     #[must_use]
-    pub const fn weighted(&self) -> i64 {
+    pub const fn weighted_sum(&self) -> i64 {
         self.taints * 3 + (self.node_affinity + self.pod_affinity + self.spread) * 2
     }
 }
@@ -50,8 +50,8 @@ pub struct RawScores {
 #[derive(Debug)]
 pub struct Scorer<'a> {
     filter: &'a PodFilter<'a>,
-    affinity_counts: Vec<(DomainCount<'a>, i64)>,
-    spread: Vec<(DomainCount<'a>, Spread, f64)>,
+    affinity_counts: Vec<(DomainCounter<'a>, i64)>,
+    soft_spread: Vec<(DomainCounter<'a>, CompiledSpread, f64)>,
 }
 
 impl<'a> Scorer<'a> {
@@ -59,30 +59,32 @@ impl<'a> Scorer<'a> {
     /// weight of each spread constraint.
     #[must_use]
     pub fn new(filter: &'a PodFilter<'a>, hosts: &[HostId]) -> Self {
-        let (counts, rules) = (filter.counts, filter.rules);
-        let mut affinity_counts: Vec<(DomainCount<'a>, i64)> = Vec::new();
-        for (number, weight) in &rules.template.preferred {
+        let (counts, rules) = (filter.cluster, filter.rules);
+        let mut affinity_counts: Vec<(DomainCounter<'a>, i64)> = Vec::new();
+        for (number, weight) in &rules.template.preferred_affinity {
             affinity_counts
-                .extend(DomainCount::lookup(counts, *number).map(|near| (near, *weight)));
+                .extend(DomainCounter::look_up(counts, *number).map(|near| (near, *weight)));
         }
         let membership = counts.membership(rules);
-        let weights =
-            membership.weights().iter().filter_map(|number| DomainCount::lookup(counts, *number));
+        let weights = membership
+            .weight_counters()
+            .iter()
+            .filter_map(|number| DomainCounter::look_up(counts, *number));
         affinity_counts.extend(weights.map(|near| (near, 1)));
-        let constraints: Vec<(DomainCount<'a>, Spread)> = rules
+        let constraints: Vec<(DomainCounter<'a>, CompiledSpread)> = rules
             .template
             .soft_spread
             .iter()
-            .filter_map(|rule| Some((DomainCount::lookup(counts, rule.counter)?, *rule)))
+            .filter_map(|rule| Some((DomainCounter::look_up(counts, rule.counter)?, *rule)))
             .collect();
-        let domain = |near: &DomainCount<'_>, host: &HostId| near.topology.domain_of(host.0);
+        let domain = |near: &DomainCounter<'_>, host: &HostId| near.topology.domain_of(host.0);
         let is_scored = |host: &&HostId| {
             constraints.iter().all(|(near, _)| near.count_for_host(**host).is_some())
         };
         let mut spread = Vec::with_capacity(constraints.len());
         for (near, rule) in &constraints {
             let scored = hosts.iter().filter(is_scored);
-            let domain_count = if rule.is_by_host {
+            let domain_count = if rule.is_per_host {
                 scored.count()
             } else {
                 scored.map(|host| domain(near, host)).collect::<HashSet<u32>>().len()
@@ -92,15 +94,15 @@ impl<'a> Scorer<'a> {
             let domain_count = u32::try_from(domain_count).unwrap_or(u32::MAX);
             spread.push((*near, *rule, (f64::from(domain_count) + 2.0).ln()));
         }
-        Self { filter, affinity_counts, spread }
+        Self { filter, affinity_counts, soft_spread: spread }
     }
 
     /// Returns the scores of one host before normalisation.
     #[must_use]
     pub fn raw_scores(&self, host: HostId) -> RawScores {
-        let (hosts, rules) = (&self.filter.counts.hosts, self.filter.rules);
+        let (hosts, rules) = (&self.filter.cluster.hosts, self.filter.rules);
         let preference = rules.template.preference.and_then(|number| hosts.preferences.get(number));
-        let weight = preference.and_then(|(_, weights)| weights.get(index(host.0)));
+        let weight = preference.and_then(|(_, weights)| weights.get(to_index(host.0)));
         let host_and_tolerations =
             hosts.get(host.0).zip(hosts.tolerations.get(rules.template.tolerations));
         RawScores {
@@ -123,7 +125,7 @@ impl<'a> Scorer<'a> {
     )]
     fn spread_score(&self, host: HostId) -> Option<i64> {
         let mut sum = 0.0;
-        for (near, rule, weight) in &self.spread {
+        for (near, rule, weight) in &self.soft_spread {
             sum += near.count_for_host(host)? as f64 * weight + (rule.max_skew - 1) as f64;
         }
         Some(sum.round() as i64)
@@ -131,7 +133,7 @@ impl<'a> Scorer<'a> {
 
     /// Returns the scores of `hosts`, in the same order. `hosts` must contain all hosts on which the pod may be placed.
     #[must_use]
-    pub fn scores(&self, hosts: &[HostId]) -> Vec<Scores> {
+    pub fn normalized_scores(&self, hosts: &[HostId]) -> Vec<NormalizedScores> {
         let raw: Vec<RawScores> = hosts.iter().map(|host| self.raw_scores(*host)).collect();
         let maximum = |of: fn(&RawScores) -> i64| raw.iter().map(of).max().unwrap_or(0);
         let minimum = |of: fn(&RawScores) -> i64| raw.iter().map(of).min().unwrap_or(0);
@@ -142,12 +144,12 @@ impl<'a> Scorer<'a> {
         let spread_counts = || raw.iter().filter_map(|one| one.spread);
         let (max_spread, min_spread) =
             (spread_counts().max().unwrap_or(0), spread_counts().min().unwrap_or(0));
-        let score = |one: &RawScores| Scores {
+        let score = |one: &RawScores| NormalizedScores {
             node_affinity: percentage(one.node_affinity, max_node_affinity),
             taints: 100 - percentage(one.taints, most_taints),
             pod_affinity: normalize_score(one.pod_affinity, min_pod_affinity, max_pod_affinity),
             spread: match one.spread {
-                _ if self.spread.is_empty() => 0,
+                _ if self.soft_spread.is_empty() => 0,
                 None => 0,
                 Some(_) if max_spread == 0 => 100,
                 Some(spread) => percentage(

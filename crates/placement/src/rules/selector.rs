@@ -5,48 +5,48 @@ use std::fmt;
 use k8s_openapi::api::core::v1::NodeSelectorRequirement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-use super::invalid::{FieldPath, InvalidField, validate_label_key, validate_label_value};
+use super::field_path::{FieldPath, InvalidField, validate_label_key, validate_label_value};
 use super::symbols::{Labels, Symbol, Symbols};
 
 /// The test of the value of one label (apimachinery `labels.Requirement.Matches`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum LabelMatch {
+pub(super) enum LabelTest {
     /// The label has one of these values, which are sorted and without duplicates.
     In(Box<[Symbol]>),
     /// The label has none of these values, or the object lacks the label.
     NotIn(Box<[Symbol]>),
     Exists,
     Absent,
-    Above(i64),
-    Below(i64),
+    GreaterThan(i64),
+    LessThan(i64),
 }
 
 /// A label key and the test of its value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Requirement {
     pub(super) key: Symbol,
-    pub(super) test: LabelMatch,
+    pub(super) test: LabelTest,
 }
 
 impl Requirement {
     pub(super) fn equals(key: Symbol, value: Symbol) -> Self {
-        Self { key, test: LabelMatch::In([value].into()) }
+        Self { key, test: LabelTest::In([value].into()) }
     }
 
     pub(super) fn not_equals(key: Symbol, value: Symbol) -> Self {
-        Self { key, test: LabelMatch::NotIn([value].into()) }
+        Self { key, test: LabelTest::NotIn([value].into()) }
     }
 
     pub(super) fn matches(&self, symbols: &Symbols, labels: &Labels) -> bool {
         let value = labels.get(self.key);
-        let integer_value = || value.and_then(|value| symbols.number(value));
+        let integer_value = || value.and_then(|value| symbols.integer_value(value));
         match &self.test {
-            LabelMatch::In(values) => value.is_some_and(|value| values.contains(&value)),
-            LabelMatch::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
-            LabelMatch::Exists => value.is_some(),
-            LabelMatch::Absent => value.is_none(),
-            LabelMatch::Above(bound) => integer_value().is_some_and(|number| number > *bound),
-            LabelMatch::Below(bound) => integer_value().is_some_and(|number| number < *bound),
+            LabelTest::In(values) => value.is_some_and(|value| values.contains(&value)),
+            LabelTest::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
+            LabelTest::Exists => value.is_some(),
+            LabelTest::Absent => value.is_none(),
+            LabelTest::GreaterThan(bound) => integer_value().is_some_and(|number| number > *bound),
+            LabelTest::LessThan(bound) => integer_value().is_some_and(|number| number < *bound),
         }
     }
 
@@ -59,18 +59,18 @@ impl Requirement {
                 names.join(",")
             };
             match &self.test {
-                LabelMatch::In(values) => match &**values {
+                LabelTest::In(values) => match &**values {
                     [one] => write!(f, "{key}={}", symbols.name(*one)),
                     _ => write!(f, "{key} in ({})", list(values)),
                 },
-                LabelMatch::NotIn(values) => match &**values {
+                LabelTest::NotIn(values) => match &**values {
                     [one] => write!(f, "{key}!={}", symbols.name(*one)),
                     _ => write!(f, "{key} notin ({})", list(values)),
                 },
-                LabelMatch::Exists => f.write_str(key),
-                LabelMatch::Absent => write!(f, "!{key}"),
-                LabelMatch::Above(bound) => write!(f, "{key}>{bound}"),
-                LabelMatch::Below(bound) => write!(f, "{key}<{bound}"),
+                LabelTest::Exists => f.write_str(key),
+                LabelTest::Absent => write!(f, "!{key}"),
+                LabelTest::GreaterThan(bound) => write!(f, "{key}>{bound}"),
+                LabelTest::LessThan(bound) => write!(f, "{key}<{bound}"),
             }
         })
     }
@@ -107,7 +107,7 @@ impl Selector {
         }
         let expressions_path = field.field("matchExpressions");
         for (at, one) in selector.match_expressions.iter().flatten().enumerate() {
-            all.push(from_label_requirement(symbols, &expressions_path.item(at), one)?);
+            all.push(read_label_requirement(symbols, &expressions_path.item(at), one)?);
         }
         Ok(Self::from_requirements(all))
     }
@@ -154,7 +154,7 @@ impl Selector {
 }
 
 /// Validates and reads a requirement of a label selector.
-fn from_label_requirement(
+fn read_label_requirement(
     symbols: &mut Symbols,
     path: &FieldPath<'_>,
     source: &LabelSelectorRequirement,
@@ -162,23 +162,23 @@ fn from_label_requirement(
     let values = source.values.as_deref().unwrap_or_default();
     if matches!(source.operator.as_str(), "Gt" | "Lt") {
         let problem = "is supported only in node selectors";
-        return Err(path.field("operator").invalid(&source.operator, problem));
+        return Err(path.field("operator").invalid_field(&source.operator, problem));
     }
-    requirement(symbols, path, &source.key, &source.operator, values)
+    validate_requirement(symbols, path, &source.key, &source.operator, values)
 }
 
 /// Validates and reads a requirement of a node selector term's `matchExpressions`.
-pub(super) fn from_node_requirement(
+pub(super) fn read_node_requirement(
     symbols: &mut Symbols,
     path: &FieldPath<'_>,
     source: &NodeSelectorRequirement,
 ) -> Result<Requirement, InvalidField> {
     let values = source.values.as_deref().unwrap_or_default();
-    requirement(symbols, path, &source.key, &source.operator, values)
+    validate_requirement(symbols, path, &source.key, &source.operator, values)
 }
 
 /// Validates a requirement according to apimachinery's `labels.NewRequirement`.
-fn requirement(
+fn validate_requirement(
     symbols: &mut Symbols,
     path: &FieldPath<'_>,
     key: &str,
@@ -200,21 +200,22 @@ fn requirement(
     };
     let test = match operator {
         "In" | "NotIn" if values.is_empty() => {
-            return Err(
-                values_path.invalid("", format!("must not be empty with operator {operator}"))
-            );
-        }
-        "In" => LabelMatch::In(intern_values()?),
-        "NotIn" => LabelMatch::NotIn(intern_values()?),
-        "Exists" | "DoesNotExist" if !values.is_empty() => {
             return Err(values_path
-                .invalid(joined_values(), format!("must be empty with operator {operator}")));
+                .invalid_field("", format!("must not be empty with operator {operator}")));
         }
-        "Exists" => LabelMatch::Exists,
-        "DoesNotExist" => LabelMatch::Absent,
+        "In" => LabelTest::In(intern_values()?),
+        "NotIn" => LabelTest::NotIn(intern_values()?),
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            return Err(values_path.invalid_field(
+                joined_values(),
+                format!("must be empty with operator {operator}"),
+            ));
+        }
+        "Exists" => LabelTest::Exists,
+        "DoesNotExist" => LabelTest::Absent,
         "Gt" | "Lt" => {
             let [value] = values else {
-                return Err(values_path.invalid(
+                return Err(values_path.invalid_field(
                     joined_values(),
                     format!("must be one integer with operator {operator}"),
                 ));
@@ -222,12 +223,16 @@ fn requirement(
             validate_label_value(&values_path.item(0), value)?;
             let bound = value
                 .parse()
-                .map_err(|_| values_path.item(0).invalid(value, "must be an integer"))?;
-            if operator == "Gt" { LabelMatch::Above(bound) } else { LabelMatch::Below(bound) }
+                .map_err(|_| values_path.item(0).invalid_field(value, "must be an integer"))?;
+            if operator == "Gt" {
+                LabelTest::GreaterThan(bound)
+            } else {
+                LabelTest::LessThan(bound)
+            }
         }
         _ => {
             let problem = "must be one of In, NotIn, Exists, DoesNotExist, Gt, Lt";
-            return Err(path.field("operator").invalid(operator, problem));
+            return Err(path.field("operator").invalid_field(operator, problem));
         }
     };
     Ok(Requirement { key: symbols.intern(key), test })

@@ -10,76 +10,76 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Symbol(u32);
 
-/// The empty string. No label has an empty key, so [`pairs`] uses it as the key of a pod's namespace.
-pub(super) const EMPTY: Symbol = Symbol(0);
+/// The empty string. No label has an empty key, so [`index_pairs`] uses it as the key of a pod's namespace.
+pub(super) const EMPTY_SYMBOL: Symbol = Symbol(0);
 
 /// Table of all interned strings.
 pub(super) struct Symbols {
-    known: HashMap<Arc<str>, Symbol>,
+    symbols_by_name: HashMap<Arc<str>, Symbol>,
     /// Each string, and its value if it is an integer; the operators `Gt` and `Lt` need the value.
-    names: Vec<(Arc<str>, Option<i64>)>,
+    strings: Vec<(Arc<str>, Option<i64>)>,
 }
 
 impl Symbols {
     pub(super) fn new() -> Self {
-        let mut new = Self { known: HashMap::new(), names: Vec::new() };
-        new.intern("");
-        new
+        let mut symbols = Self { symbols_by_name: HashMap::new(), strings: Vec::new() };
+        symbols.intern("");
+        symbols
     }
 
     pub(super) fn intern(&mut self, text: &str) -> Symbol {
-        if let Some(known) = self.known.get(text) {
+        if let Some(known) = self.symbols_by_name.get(text) {
             return *known;
         }
         // The memory is exhausted before the table has four billion names.
-        let new = Symbol(u32::try_from(self.names.len()).unwrap_or(u32::MAX));
+        let new = Symbol(u32::try_from(self.strings.len()).unwrap_or(u32::MAX));
         let name: Arc<str> = text.into();
         // Rust's parser accepts the same strings as Go's strconv.ParseInt(s, 10, 64): a sign and digits.
-        self.names.push((Arc::clone(&name), text.parse().ok()));
-        self.known.insert(name, new);
+        self.strings.push((Arc::clone(&name), text.parse().ok()));
+        self.symbols_by_name.insert(name, new);
         new
     }
 
     /// Returns the symbol of a string, if the string is interned.
     pub(super) fn find(&self, text: &str) -> Option<Symbol> {
-        self.known.get(text).copied()
+        self.symbols_by_name.get(text).copied()
     }
 
     pub(super) fn name(&self, symbol: Symbol) -> &str {
-        self.names.get(index(symbol.0)).map_or("", |(name, _)| name)
+        self.strings.get(to_index(symbol.0)).map_or("", |(name, _)| name)
     }
 
     /// Returns the value of a string, if the string is an integer.
-    pub(super) fn number(&self, symbol: Symbol) -> Option<i64> {
-        self.names.get(index(symbol.0)).and_then(|(_, number)| *number)
+    pub(super) fn integer_value(&self, symbol: Symbol) -> Option<i64> {
+        self.strings.get(to_index(symbol.0)).and_then(|(_, number)| *number)
     }
 }
 
 impl fmt::Debug for Symbols {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Symbols({})", self.names.len())
+        write!(f, "Symbols({})", self.strings.len())
     }
 }
 
 /// Converts a number to an index.
-pub(super) const fn index(number: u32) -> usize {
+pub(super) const fn to_index(number: u32) -> usize {
     // Both target architectures of Berth have 64-bit addresses.
     number as usize
 }
 
 /// A label key and its value.
-pub(super) type Pair = (Symbol, Symbol);
+pub(super) type LabelPair = (Symbol, Symbol);
 
 /// The labels of a pod, a host or a namespace, sorted by key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Labels(Box<[Pair]>);
+pub(super) struct Labels(Box<[LabelPair]>);
 
 impl Labels {
     pub(super) fn intern<'a>(
         symbols: &mut Symbols,
         labels: impl IntoIterator<Item = (&'a String, &'a String)>,
     ) -> Self {
-        let mut all: Vec<Pair> = labels
+        let mut all: Vec<LabelPair> = labels
             .into_iter()
             .map(|(key, value)| (symbols.intern(key), symbols.intern(value)))
             .collect();
@@ -92,14 +92,17 @@ impl Labels {
         self.0.get(at).map(|(_, value)| *value)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Pair> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = LabelPair> + '_ {
         self.0.iter().copied()
     }
 }
 
-/// Returns all pairs by which a pod is indexed: its namespace under [`EMPTY`], and its labels.
-pub(super) fn pairs(namespace: Symbol, labels: &Labels) -> impl Iterator<Item = Pair> + '_ {
-    std::iter::once((EMPTY, namespace)).chain(labels.iter())
+/// Returns all pairs by which a pod is indexed: its namespace under [`EMPTY_SYMBOL`], and its labels.
+pub(super) fn index_pairs(
+    namespace: Symbol,
+    labels: &Labels,
+) -> impl Iterator<Item = LabelPair> + '_ {
+    std::iter::once((EMPTY_SYMBOL, namespace)).chain(labels.iter())
 }
 
 /// A hash function for small internal numbers, which an attacker cannot choose. It is several times as fast as the
@@ -142,41 +145,41 @@ pub(super) type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>
 /// Interned values: each value is stored once, has a number, and has data that were derived from it.
 #[derive(Debug)]
 pub(super) struct Interner<K, V> {
-    known: NumberMap<Arc<K>, u32>,
-    all: Vec<(Arc<K>, V)>,
+    numbers_by_value: NumberMap<Arc<K>, u32>,
+    entries: Vec<(Arc<K>, V)>,
 }
 
 impl<K: Hash + Eq, V> Interner<K, V> {
     pub(super) fn new() -> Self {
-        Self { known: NumberMap::default(), all: Vec::new() }
+        Self { numbers_by_value: NumberMap::default(), entries: Vec::new() }
     }
 
     /// Returns the number of a value, and true if the value is new. `derive` computes the data of a new value.
     pub(super) fn intern(&mut self, value: K, derive: impl FnOnce(&K) -> V) -> (u32, bool) {
-        if let Some(known) = self.known.get(&value) {
+        if let Some(known) = self.numbers_by_value.get(&value) {
             return (*known, false);
         }
-        let number = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        let number = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
         let derived = derive(&value);
         let value = Arc::new(value);
-        self.known.insert(Arc::clone(&value), number);
-        self.all.push((value, derived));
+        self.numbers_by_value.insert(Arc::clone(&value), number);
+        self.entries.push((value, derived));
         (number, true)
     }
 
     pub(super) fn contains(&self, value: &K) -> bool {
-        self.known.contains_key(value)
+        self.numbers_by_value.contains_key(value)
     }
 
     pub(super) fn get(&self, number: u32) -> Option<(&K, &V)> {
-        self.all.get(index(number)).map(|(thing, derived)| (&**thing, derived))
+        self.entries.get(to_index(number)).map(|(thing, derived)| (&**thing, derived))
     }
 
     pub(super) fn derived_mut(&mut self, number: u32) -> Option<&mut V> {
-        self.all.get_mut(index(number)).map(|(_, derived)| derived)
+        self.entries.get_mut(to_index(number)).map(|(_, derived)| derived)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
-        self.all.iter_mut().map(|(thing, derived)| (&**thing, derived))
+        self.entries.iter_mut().map(|(thing, derived)| (&**thing, derived))
     }
 }

@@ -4,12 +4,12 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1;
 
-use super::invalid::{FieldPath, InvalidField, validate_label_key, validate_label_value};
-use super::symbols::{EMPTY, Symbol, Symbols};
+use super::field_path::{FieldPath, InvalidField, validate_label_key, validate_label_value};
+use super::symbols::{EMPTY_SYMBOL, Symbol, Symbols};
 
 /// Effect of a taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Effect {
+pub enum TaintEffect {
     /// The scheduler places no pods on the host that do not tolerate the taint.
     NoSchedule,
     /// The scheduler avoids the host for pods that do not tolerate the taint.
@@ -18,7 +18,7 @@ pub enum Effect {
     NoExecute,
 }
 
-impl fmt::Display for Effect {
+impl fmt::Display for TaintEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoSchedule => "NoSchedule",
@@ -28,16 +28,16 @@ impl fmt::Display for Effect {
     }
 }
 
-impl Effect {
+impl TaintEffect {
     fn read(path: &FieldPath<'_>, text: &str) -> Result<Self, InvalidField> {
         let all = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
         all.into_iter().find(|effect| effect.to_string() == text).ok_or_else(|| {
-            path.invalid(text, "must be one of NoSchedule, PreferNoSchedule, NoExecute")
+            path.invalid_field(text, "must be one of NoSchedule, PreferNoSchedule, NoExecute")
         })
     }
 
     /// Returns true if the effect excludes pods that do not tolerate the taint.
-    const fn is_hard(self) -> bool {
+    const fn excludes_pods(self) -> bool {
         matches!(self, Self::NoSchedule | Self::NoExecute)
     }
 }
@@ -47,7 +47,7 @@ impl Effect {
 pub(super) struct Taint {
     pub(super) key: Symbol,
     pub(super) value: Symbol,
-    pub(super) effect: Effect,
+    pub(super) effect: TaintEffect,
 }
 
 impl Taint {
@@ -59,7 +59,7 @@ impl Taint {
         validate_label_key(&path.field("key"), &taint.key)?;
         let value = taint.value.as_deref().unwrap_or_default();
         validate_label_value(&path.field("value"), value)?;
-        let effect = Effect::read(&path.field("effect"), &taint.effect)?;
+        let effect = TaintEffect::read(&path.field("effect"), &taint.effect)?;
         Ok(Self { key: symbols.intern(&taint.key), value: symbols.intern(value), effect })
     }
 }
@@ -69,7 +69,7 @@ impl Taint {
 struct Toleration {
     key: Option<Symbol>,
     value: Option<Symbol>,
-    effect: Option<Effect>,
+    effect: Option<TaintEffect>,
 }
 
 /// All tolerations of a pod, sorted.
@@ -101,12 +101,13 @@ impl Tolerations {
 
     /// Returns the first taint that excludes a pod with these tolerations.
     pub(super) fn first_untolerated(&self, taints: &[Taint]) -> Option<Taint> {
-        taints.iter().copied().find(|taint| taint.effect.is_hard() && !self.tolerates(*taint))
+        taints.iter().copied().find(|taint| taint.effect.excludes_pods() && !self.tolerates(*taint))
     }
 
     /// Returns the number of `PreferNoSchedule` taints that these tolerations do not tolerate.
     pub(super) fn count_untolerated_prefer_no_schedule(&self, taints: &[Taint]) -> u32 {
-        let is_untolerated = |taint: &&Taint| !taint.effect.is_hard() && !self.tolerates(**taint);
+        let is_untolerated =
+            |taint: &&Taint| !taint.effect.excludes_pods() && !self.tolerates(**taint);
         u32::try_from(taints.iter().filter(is_untolerated).count()).unwrap_or(u32::MAX)
     }
 
@@ -114,7 +115,7 @@ impl Tolerations {
     /// tolerations may be placed on a cordoned host (NodeUnschedulable's `Filter`).
     pub(super) fn tolerates_unschedulable(&self, symbols: &mut Symbols) -> bool {
         let key = symbols.intern("node.kubernetes.io/unschedulable");
-        self.tolerates(Taint { key, value: EMPTY, effect: Effect::NoSchedule })
+        self.tolerates(Taint { key, value: EMPTY_SYMBOL, effect: TaintEffect::NoSchedule })
     }
 }
 
@@ -129,7 +130,7 @@ impl Toleration {
             [&toleration.key, &toleration.operator, &toleration.value].map(text);
         let effect = match toleration.effect.as_deref() {
             None | Some("") => None,
-            Some(effect) => Some(Effect::read(&path.field("effect"), effect)?),
+            Some(effect) => Some(TaintEffect::read(&path.field("effect"), effect)?),
         };
         let exists = match operator.as_str() {
             "Exists" => true,
@@ -137,18 +138,18 @@ impl Toleration {
             // The operators Gt and Lt require the feature gate TaintTolerationComparisonOperators, which is off in
             // 1.36.
             other => {
-                return Err(path.field("operator").invalid(other, "must be Exists or Equal"));
+                return Err(path.field("operator").invalid_field(other, "must be Exists or Equal"));
             }
         };
         let value_path = path.field("value");
         if exists && !value.is_empty() {
-            return Err(value_path.invalid(value, "must be empty with operator Exists"));
+            return Err(value_path.invalid_field(value, "must be empty with operator Exists"));
         }
         validate_label_value(&value_path, &value)?;
         if key.is_empty() {
             if !exists {
                 let problem = "must not be empty, except with operator Exists";
-                return Err(path.field("key").invalid(key, problem));
+                return Err(path.field("key").invalid_field(key, problem));
             }
         } else {
             validate_label_key(&path.field("key"), &key)?;

@@ -54,5 +54,5 @@ pub fn print(text: &str) -> Result<ExitCode, Failure> {
 
 /// Prints one line to standard error. If standard error cannot be written, the line is lost.
 pub fn print_error(line: &str) {
-    writeln!(std::io::stderr(), "{}", text::printable(line)).unwrap_or_default();
+    writeln!(std::io::stderr(), "{}", text::replace_control_characters(line)).unwrap_or_default();
 }

@@ -21,13 +21,13 @@ impl Style {
 
     /// Formats a title.
     #[must_use]
-    pub fn title(self, text: &str) -> String {
+    pub fn format_title(self, text: &str) -> String {
         self.apply_colour("1", text)
     }
 
     /// Formats a heading or label.
     #[must_use]
-    pub fn heading(self, text: &str) -> String {
+    pub fn format_heading(self, text: &str) -> String {
         self.apply_colour("36", text)
     }
 
@@ -39,7 +39,7 @@ impl Style {
 
     /// Formats a warning.
     #[must_use]
-    pub fn warning(self, text: &str) -> String {
+    pub fn format_warning(self, text: &str) -> String {
         self.apply_colour("33", text)
     }
 

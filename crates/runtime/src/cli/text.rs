@@ -3,15 +3,15 @@
 /// Replaces control characters except line ends by U+FFFD in a string from a host: firmware and link aliases can
 /// contain escape sequences, which the reader's terminal must not execute.
 #[must_use]
-pub fn printable(text: &str) -> String {
+pub fn replace_control_characters(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '\u{fffd}' } else { c }).collect()
 }
 
 /// Replaces control characters by U+FFFD and line ends by spaces, for values of API objects that are shown on one
 /// line.
 #[must_use]
-pub fn one_line(text: &str) -> String {
-    printable(text).replace('\n', " ")
+pub fn to_single_line(text: &str) -> String {
+    replace_control_characters(text).replace('\n', " ")
 }
 
 /// Returns the messages of an error and of its sources, without repetitions. The sources are needed, because the
@@ -39,7 +39,7 @@ pub fn push_line(out: &mut String, first: &str, second: &str) {
 /// Wraps a string to lines of at most `width` characters, at spaces and after commas. A piece that is longer than a
 /// line is broken anywhere.
 #[must_use]
-pub fn wrap(text: &str, width: usize) -> Vec<String> {
+pub fn wrap_text(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for piece in text.split_inclusive([' ', ',']) {
         let mut rest = piece;
@@ -76,15 +76,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_lists_break_after_commas() {
-        assert_eq!(wrap("online 0-3,8-11,20", 12), ["online 0-3,", "8-11,20"]);
-        assert_eq!(wrap("abcdefgh", 3), ["abc", "def", "gh"]);
+    fn long_list_is_wrapped_after_commas() {
+        assert_eq!(wrap_text("online 0-3,8-11,20", 12), ["online 0-3,", "8-11,20"]);
+        assert_eq!(wrap_text("abcdefgh", 3), ["abc", "def", "gh"]);
     }
 
     proptest! {
         #[test]
-        fn no_line_is_too_long_and_nothing_is_lost(text in "[a-z, ]{0,200}", width in 1usize..40) {
-            let lines = wrap(&text, width);
+        fn wrapped_text_fits_the_width_and_keeps_all_letters(text in "[a-z, ]{0,200}", width in 1usize..40) {
+            let lines = wrap_text(&text, width);
             prop_assert!(lines.iter().all(|line| line.chars().count() <= width));
             let letters = |text: &str| text.replace(' ', "");
             prop_assert_eq!(letters(&lines.concat()), letters(&text));

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 
-use crate::backoff::{jittered, jittered_at_least};
+use crate::backoff::{add_jitter, compensate_jitter};
 
 /// Pause after the first failure; each further failure doubles it.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
@@ -28,9 +28,9 @@ pub(super) struct ObjectBackoff<K: Resource<DynamicType: Debug + Hash + Eq>> {
 /// Record of the consecutive failures of one object.
 #[derive(Debug)]
 struct FailureRecord {
-    count: u32,
-    error: String,
-    last: Instant,
+    failure_count: u32,
+    last_error: String,
+    last_failure: Instant,
 }
 
 impl<K> ObjectBackoff<K>
@@ -57,29 +57,29 @@ where
     ) -> Duration {
         let (reconciler, error) = (self.reconciler, error.to_string());
         let mut failures = self.lock();
-        failures.retain(|_, one| one.last.elapsed() < RETENTION);
+        failures.retain(|_, one| one.last_failure.elapsed() < RETENTION);
         let record = failures.entry(object.clone()).or_insert_with(|| FailureRecord {
-            count: 0,
-            error: String::new(),
-            last: Instant::now(),
+            failure_count: 0,
+            last_error: String::new(),
+            last_failure: Instant::now(),
         });
         if is_conflict {
             tracing::debug!(reconciler, %object, %error, "write conflict; trying again");
-        } else if record.error != error {
+        } else if record.last_error != error {
             tracing::warn!(reconciler, %object, %error, "failed to reconcile; trying again");
-            record.error = error;
+            record.last_error = error;
         }
-        let pause = INITIAL_BACKOFF.saturating_mul(1 << record.count).min(MAX_BACKOFF);
+        let pause = INITIAL_BACKOFF.saturating_mul(1 << record.failure_count).min(MAX_BACKOFF);
         // The pause after 8 doublings exceeds the longest pause, so a larger count is not needed.
-        record.count = record.count.saturating_add(1).min(8);
-        record.last = Instant::now();
-        jittered(pause.max(jittered_at_least(retry_after)))
+        record.failure_count = record.failure_count.saturating_add(1).min(8);
+        record.last_failure = Instant::now();
+        add_jitter(pause.max(compensate_jitter(retry_after)))
     }
 
     /// Removes the record of an object after a successful reconcile.
     pub(super) fn record_success(&self, object: &ObjectRef<K>) {
         if let Some(record) = self.lock().remove(object)
-            && !record.error.is_empty()
+            && !record.last_error.is_empty()
         {
             tracing::info!(reconciler = self.reconciler, %object, "reconcile succeeded after failures");
         }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_until_an_object_succeeds() {
+    fn pauses_grow_until_the_object_succeeds() {
         let backoff = ObjectBackoff::<Node>::new("test");
         let mut expected = INITIAL_BACKOFF;
         for _ in 0..12 {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn no_object_is_retried_before_retry_after_and_they_are_spread() {
+    fn retries_respect_retry_after_and_have_jitter() {
         let backoff = ObjectBackoff::<Node>::new("test");
         let retry_after = Duration::from_secs(7);
         let pauses: Vec<Duration> =

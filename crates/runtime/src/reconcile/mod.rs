@@ -21,7 +21,7 @@ use backoff::ObjectBackoff;
 
 /// Configuration of a reconciler.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct ReconcilerOptions {
     /// Name of the reconciler in metrics and logs.
     pub name: &'static str,
     /// Maximum number of objects that are reconciled at the same time.
@@ -43,19 +43,19 @@ pub trait ReconcileError: std::error::Error + Send + 'static {
 }
 
 /// Receives the result of each reconcile, for metrics.
-pub trait Recorder: Send + Sync + 'static {
+pub trait ReconcileRecorder: Send + Sync + 'static {
     /// Records a reconcile: the name of the reconciler, true if the reconcile succeeded, and its duration.
     fn record_reconcile(&self, reconciler: &'static str, succeeded: bool, duration: Duration);
 }
 
 /// Reconciles each object that the queue names and the store contains, until the future is dropped. An object whose
 /// reconcile fails is retried after a pause that grows with each failure.
-pub async fn run<K, Q, R, E, F>(
-    options: Options,
+pub async fn run_reconciler<K, Q, R, E, F>(
+    options: ReconcilerOptions,
     kind: K::DynamicType,
     store: Store<K>,
     queue: Q,
-    recorder: Arc<impl Recorder>,
+    recorder: Arc<impl ReconcileRecorder>,
     reconcile: R,
 ) where
     K: Resource<DynamicType: Debug + Hash + Eq + Clone + Unpin + Send + Sync>

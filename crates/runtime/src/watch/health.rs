@@ -9,40 +9,40 @@ use super::malformed::MalformedObjects;
 #[derive(Debug, Default)]
 pub struct WatchHealth {
     /// Reason why each kind is not listed yet, by the plural of the kind.
-    unlisted: Mutex<BTreeMap<String, String>>,
+    unlisted_kinds: Mutex<BTreeMap<String, String>>,
     malformed: MalformedObjects,
 }
 
 impl WatchHealth {
-    fn unlisted_kinds(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
-        self.unlisted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_unlisted_kinds(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.unlisted_kinds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the objects that cannot be parsed.
     #[must_use]
-    pub const fn malformed(&self) -> &MalformedObjects {
+    pub const fn malformed_objects(&self) -> &MalformedObjects {
         &self.malformed
     }
 
     /// Returns the reasons why kinds are not listed yet; `None` if all kinds are listed.
     #[must_use]
-    pub fn unlisted(&self) -> Option<String> {
-        let all = self.unlisted_kinds();
+    pub fn unlisted_reasons(&self) -> Option<String> {
+        let all = self.lock_unlisted_kinds();
         (!all.is_empty()).then(|| all.values().cloned().collect::<Vec<_>>().join("; "))
     }
 
-    pub(super) fn started(&self, kind: &str) {
-        self.unlisted_kinds().insert(kind.to_owned(), format!("{kind} are not listed yet"));
+    pub(super) fn record_start(&self, kind: &str) {
+        self.lock_unlisted_kinds().insert(kind.to_owned(), format!("{kind} are not listed yet"));
     }
 
     /// Records the error of the watch of a kind, if this kind is not listed yet.
-    pub(super) fn failed(&self, kind: &str, reason: String) {
-        if let Some(before) = self.unlisted_kinds().get_mut(kind) {
+    pub(super) fn record_failure(&self, kind: &str, reason: String) {
+        if let Some(before) = self.lock_unlisted_kinds().get_mut(kind) {
             *before = reason;
         }
     }
 
-    pub(super) fn listed(&self, kind: &str) {
-        self.unlisted_kinds().remove(kind);
+    pub(super) fn record_list(&self, kind: &str) {
+        self.lock_unlisted_kinds().remove(kind);
     }
 }

@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use super::health::WatchHealth;
-use super::stream::{error_message, is_kind_unknown, watch};
+use super::stream::{error_message, is_kind_unknown, watch_events};
 
 /// A change of a store.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl<K> Clone for Change<K> {
 pub struct Informer<K: Resource<DynamicType = ()> + 'static> {
     store: Store<K>,
     subscribers: Arc<Mutex<Vec<UnboundedSender<Change<K>>>>>,
-    listed: Arc<tokio::sync::watch::Sender<bool>>,
+    listed_sender: Arc<tokio::sync::watch::Sender<bool>>,
 }
 
 impl<K: Resource<DynamicType = ()> + 'static> Debug for Informer<K> {
@@ -55,8 +55,9 @@ impl<K: Resource<DynamicType = ()> + 'static> Debug for Informer<K> {
 
 impl<K: Resource<DynamicType = ()> + Clone + 'static> Clone for Informer<K> {
     fn clone(&self) -> Self {
-        let (subscribers, listed) = (Arc::clone(&self.subscribers), Arc::clone(&self.listed));
-        Self { store: self.store.clone(), subscribers, listed }
+        let (subscribers, listed) =
+            (Arc::clone(&self.subscribers), Arc::clone(&self.listed_sender));
+        Self { store: self.store.clone(), subscribers, listed_sender: listed }
     }
 }
 
@@ -74,9 +75,9 @@ where
         let (store, writer) = reflector::store();
         let (subscribers, listed) =
             (Arc::default(), Arc::new(tokio::sync::watch::Sender::new(false)));
-        let informer = Self { store, subscribers, listed };
+        let informer = Self { store, subscribers, listed_sender: listed };
         let kind = K::plural(&()).into_owned();
-        health.started(&kind);
+        health.record_start(&kind);
         let api = Api::all(client.clone());
         let watcher =
             Watcher { kind, informer: informer.clone(), health: Arc::clone(health), trim, writer };
@@ -113,12 +114,12 @@ where
     /// only the task that called it last (kube-runtime 5.0, `utils/delayed_init.rs`).
     pub async fn wait_until_ready(&self) {
         // An error means that the watch has ended; the program then ends too.
-        if self.listed.subscribe().wait_for(|listed| *listed).await.is_err() {
+        if self.listed_sender.subscribe().wait_for(|listed| *listed).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    fn publish(&self, change: &Change<K>) {
+    fn publish_change(&self, change: &Change<K>) {
         let mut subscribers = self.subscribers.lock().unwrap_or_else(PoisonError::into_inner);
         subscribers.retain(|subscriber| subscriber.send(change.clone()).is_ok());
     }
@@ -147,13 +148,13 @@ where
             } else {
                 format!("{kind} cannot be watched: {}; trying again", error_message(error))
             };
-            health.failed(&kind, reason);
+            health.record_failure(&kind, reason);
             std::future::ready(true)
         };
-        watch(api, Config::default(), &kind, |event| self.handle(event), retry).await;
+        watch_events(api, Config::default(), &kind, |event| self.handle_event(event), retry).await;
     }
 
-    fn handle(&mut self, event: Event<DeserializeGuard<K>>) {
+    fn handle_event(&mut self, event: Event<DeserializeGuard<K>>) {
         let store = &self.informer.store;
         let (event, change) = match event {
             Event::Init => (Event::Init, None),
@@ -163,7 +164,7 @@ where
                 Err(None) => return,
             },
             Event::InitDone => {
-                self.health.listed(&self.kind);
+                self.health.record_list(&self.kind);
                 (Event::InitDone, Some(Change::Relisted))
             }
             Event::Apply(object) => {
@@ -177,12 +178,14 @@ where
                 // object for it, so the last version that could be parsed is used.
                 let known = match object.0 {
                     Ok(object) => {
-                        self.health.malformed().remove::<K>(object.meta());
+                        self.health.malformed_objects().remove::<K>(object.meta());
                         Arc::new(object)
                     }
                     Err(invalid) => {
-                        self.health.malformed().remove::<K>(&invalid.metadata);
-                        let Some(known) = self.last_valid(&invalid.metadata) else { return };
+                        self.health.malformed_objects().remove::<K>(&invalid.metadata);
+                        let Some(known) = self.last_valid_version(&invalid.metadata) else {
+                            return;
+                        };
                         known
                     }
                 };
@@ -193,15 +196,15 @@ where
         // The change is published before the completion of the list: when a subscriber has waited for the list and
         // then reads the store, the change is already in its queue.
         if let Some(change) = change {
-            self.informer.publish(&change);
+            self.informer.publish_change(&change);
         }
         if matches!(event, Event::InitDone) {
-            self.informer.listed.send_replace(true);
+            self.informer.listed_sender.send_replace(true);
         }
     }
 
     /// Returns the last version of the object that could be parsed, from the store.
-    fn last_valid(&self, metadata: &ObjectMeta) -> Option<Arc<K>> {
+    fn last_valid_version(&self, metadata: &ObjectMeta) -> Option<Arc<K>> {
         let mut reference = ObjectRef::new(metadata.name.as_deref().unwrap_or_default());
         reference.namespace.clone_from(&metadata.namespace);
         self.informer.store.get(&reference)
@@ -212,8 +215,8 @@ where
     /// to finalize the object, which otherwise would never be finalized.
     fn terminating_object(&self, metadata: &ObjectMeta) -> Option<K> {
         metadata.deletion_timestamp.as_ref()?;
-        self.health.malformed().remove::<K>(metadata);
-        if let Some(known) = self.last_valid(metadata) {
+        self.health.malformed_objects().remove::<K>(metadata);
+        if let Some(known) = self.last_valid_version(metadata) {
             let mut object = (*known).clone();
             metadata.clone_into(object.meta_mut());
             return Some(object);
@@ -228,7 +231,7 @@ where
     fn parse_object(&self, object: DeserializeGuard<K>) -> Result<K, Option<Arc<K>>> {
         match object.0 {
             Ok(mut object) => {
-                self.health.malformed().remove::<K>(object.meta());
+                self.health.malformed_objects().remove::<K>(object.meta());
                 (self.trim)(&mut object);
                 Ok(object)
             }
@@ -236,7 +239,7 @@ where
                 if let Some(object) = self.terminating_object(&invalid.metadata) {
                     return Ok(object);
                 }
-                if self.health.malformed().add::<K>(&invalid.metadata) {
+                if self.health.malformed_objects().add::<K>(&invalid.metadata) {
                     let (kind, metadata) = (&self.kind, &invalid.metadata);
                     tracing::warn!(
                         kind,
@@ -246,7 +249,7 @@ where
                         "failed to parse an object; its last valid version stays in use"
                     );
                 }
-                Err(self.last_valid(&invalid.metadata))
+                Err(self.last_valid_version(&invalid.metadata))
             }
         }
     }
@@ -259,78 +262,78 @@ mod tests {
 
     use super::*;
 
-    fn watcher() -> Watcher<ConfigMap> {
+    fn test_watcher() -> Watcher<ConfigMap> {
         let (store, writer) = reflector::store();
         let (subscribers, listed) =
             (Arc::default(), Arc::new(tokio::sync::watch::Sender::new(false)));
         Watcher {
             kind: "configmaps".to_owned(),
-            informer: Informer { store, subscribers, listed },
+            informer: Informer { store, subscribers, listed_sender: listed },
             health: Arc::default(),
             trim: |object| object.metadata.managed_fields = None,
             writer,
         }
     }
 
-    fn object(fields: Value) -> DeserializeGuard<ConfigMap> {
+    fn test_object(fields: Value) -> DeserializeGuard<ConfigMap> {
         let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "a", "namespace": "b", "uid": "u", "managedFields": []}});
         object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         serde_json::from_value(object).unwrap()
     }
 
-    fn data(watcher: &Watcher<ConfigMap>) -> Option<String> {
+    fn stored_data(watcher: &Watcher<ConfigMap>) -> Option<String> {
         let object = watcher.informer.store.get(&ObjectRef::new("a").within("b"))?;
         assert_eq!(object.metadata.managed_fields, None, "the object is trimmed");
         Some(object.data.as_ref()?.get("x")?.clone())
     }
 
     #[test]
-    fn a_malformed_object_keeps_its_last_valid_version_until_it_is_deleted() {
-        let mut watcher = watcher();
+    fn malformed_object_keeps_its_last_valid_version_until_deletion() {
+        let mut watcher = test_watcher();
         let health = Arc::clone(&watcher.health);
         let mut changes = watcher.informer.subscribe();
-        watcher.handle(Event::Init);
-        watcher.handle(Event::InitApply(object(json!({"data": {"x": "1"}}))));
-        assert_eq!(data(&watcher), None, "the list is not complete");
-        watcher.handle(Event::InitDone);
+        watcher.handle_event(Event::Init);
+        watcher.handle_event(Event::InitApply(test_object(json!({"data": {"x": "1"}}))));
+        assert_eq!(stored_data(&watcher), None, "the list is not complete");
+        watcher.handle_event(Event::InitDone);
         assert!(matches!(changes.try_recv(), Ok(Change::Relisted)));
-        assert_eq!(data(&watcher).as_deref(), Some("1"));
+        assert_eq!(stored_data(&watcher).as_deref(), Some("1"));
 
-        watcher.handle(Event::Apply(object(json!({"data": "wrong"}))));
-        assert_eq!(data(&watcher).as_deref(), Some("1"));
+        watcher.handle_event(Event::Apply(test_object(json!({"data": "wrong"}))));
+        assert_eq!(stored_data(&watcher).as_deref(), Some("1"));
         assert!(changes.try_recv().is_err(), "nothing has changed in the store");
-        let malformed: Vec<_> = health.malformed().all().into_values().collect();
+        let malformed: Vec<_> = health.malformed_objects().all().into_values().collect();
         let [malformed] = malformed.as_slice() else { panic!("{malformed:?}") };
-        let problem = (malformed.problem)(json!({"data": "wrong"}));
+        let problem = (malformed.find_problem)(json!({"data": "wrong"}));
         assert!(problem.is_some_and(|problem| problem.starts_with("data: ")));
 
         // The object cannot be parsed in a list either.
-        watcher.handle(Event::Init);
-        watcher.handle(Event::InitApply(object(json!({"data": "wrong"}))));
-        watcher.handle(Event::InitDone);
+        watcher.handle_event(Event::Init);
+        watcher.handle_event(Event::InitApply(test_object(json!({"data": "wrong"}))));
+        watcher.handle_event(Event::InitDone);
         assert!(matches!(changes.try_recv(), Ok(Change::Relisted)));
-        assert_eq!(data(&watcher).as_deref(), Some("1"));
+        assert_eq!(stored_data(&watcher).as_deref(), Some("1"));
 
-        watcher.handle(Event::Delete(object(json!({"data": "wrong"}))));
-        assert_eq!(data(&watcher), None);
+        watcher.handle_event(Event::Delete(test_object(json!({"data": "wrong"}))));
+        assert_eq!(stored_data(&watcher), None);
         let change = changes.try_recv().unwrap();
         assert!(matches!(change, Change::Object(Some(before), None) if before.data.is_some()));
-        assert!(health.malformed().all().is_empty());
+        assert!(health.malformed_objects().all().is_empty());
     }
 
     #[test]
-    fn a_kind_is_unlisted_until_its_first_list_is_complete() {
-        let mut watcher = watcher();
+    fn kind_is_unlisted_until_its_first_list_is_complete() {
+        let mut watcher = test_watcher();
         let health = Arc::clone(&watcher.health);
-        health.started("configmaps");
-        assert_eq!(health.unlisted().as_deref(), Some("configmaps are not listed yet"));
-        health.failed("configmaps", "configmaps: refused".to_owned());
-        assert_eq!(health.unlisted().as_deref(), Some("configmaps: refused"));
-        watcher.handle(Event::Init);
-        watcher.handle(Event::InitDone);
-        assert_eq!(health.unlisted(), None);
-        health.failed("configmaps", "refused later".to_owned());
-        assert_eq!(health.unlisted(), None);
+        health.record_start("configmaps");
+        assert_eq!(health.unlisted_reasons().as_deref(), Some("configmaps are not listed yet"));
+        health.record_failure("configmaps", "configmaps: refused".to_owned());
+        assert_eq!(health.unlisted_reasons().as_deref(), Some("configmaps: refused"));
+        watcher.handle_event(Event::Init);
+        watcher.handle_event(Event::InitDone);
+        assert_eq!(health.unlisted_reasons(), None);
+        health.record_failure("configmaps", "refused later".to_owned());
+        assert_eq!(health.unlisted_reasons(), None);
     }
 }

@@ -20,7 +20,7 @@ pub type ObjectKey = (String, String, String);
 #[derive(Debug, Default)]
 pub struct MalformedObjects {
     objects: Mutex<BTreeMap<ObjectKey, MalformedObject>>,
-    changed: Notify,
+    change_notify: Notify,
 }
 
 /// An object that cannot be parsed.
@@ -32,15 +32,15 @@ pub struct MalformedObject {
     pub metadata: ObjectMeta,
     /// Returns the path of the field that cannot be parsed, with the reason; returns `None` if the whole object can
     /// be parsed.
-    pub problem: fn(Value) -> Option<String>,
+    pub find_problem: fn(Value) -> Option<String>,
 }
 
-fn key<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> ObjectKey {
+fn object_key<K: Resource<DynamicType = ()>>(metadata: &ObjectMeta) -> ObjectKey {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     (K::kind(&()).into_owned(), text(&metadata.namespace), text(&metadata.name))
 }
 
-fn problem<K: DeserializeOwned>(object: Value) -> Option<String> {
+fn find_problem<K: DeserializeOwned>(object: Value) -> Option<String> {
     let error = serde_path_to_error::deserialize::<_, K>(object).err()?;
     Some(format!("{}: {}", error.path(), error.inner()))
 }
@@ -57,8 +57,8 @@ impl MalformedObjects {
     }
 
     /// Waits until an object that cannot be parsed is received.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    pub async fn wait_for_change(&self) {
+        self.change_notify.notified().await;
     }
 
     /// Adds an object. Returns true if the object was not known, or if its generation changed: a write of the status
@@ -68,10 +68,13 @@ impl MalformedObjects {
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
         let resource = ApiResource::erase::<K>(&());
-        let object =
-            MalformedObject { resource, metadata: metadata.clone(), problem: problem::<K> };
-        let before = self.lock().insert(key::<K>(metadata), object);
-        self.changed.notify_one();
+        let object = MalformedObject {
+            resource,
+            metadata: metadata.clone(),
+            find_problem: find_problem::<K>,
+        };
+        let before = self.lock().insert(object_key::<K>(metadata), object);
+        self.change_notify.notify_one();
         let version = |of: &ObjectMeta| (of.uid.clone(), of.generation);
         before.is_none_or(|before| version(&before.metadata) != version(metadata))
     }
@@ -80,7 +83,7 @@ impl MalformedObjects {
     pub(super) fn remove<K: Resource<DynamicType = ()>>(&self, metadata: &ObjectMeta) {
         let mut all = self.lock();
         if !all.is_empty() {
-            all.remove(&key::<K>(metadata));
+            all.remove(&object_key::<K>(metadata));
         }
     }
 }

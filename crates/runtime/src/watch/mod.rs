@@ -1,7 +1,7 @@
 //! Watches of API objects, with kube-runtime's watcher: errors are logged once, and retries have a backoff with
 //! jitter.
 //!
-//! [`watch`] passes events to a function and stores nothing. An [`Informer`] stores all objects of a kind. An
+//! [`watch_events`] passes events to a function and stores nothing. An [`Informer`] stores all objects of a kind. An
 //! [`OptionalInformer`] stores all objects of a kind that may not be installed. [`watch_object`] watches one object
 //! with as few requests as possible.
 
@@ -18,4 +18,4 @@ pub use kube::runtime::watcher::{Config, Event};
 pub use malformed::{MalformedObject, MalformedObjects, ObjectKey};
 pub use object::watch_object;
 pub use optional::{OptionalInformer, OptionalKind};
-pub use stream::{continue_after_error, watch};
+pub use stream::{continue_after_error, watch_events};

@@ -47,7 +47,7 @@ pub async fn watch_object<K>(
                 }
                 let version = list.metadata.resource_version.unwrap_or_default();
                 handle(list.items.into_iter().next());
-                watch(&api, &field_selector, version, &handle, &mut backoff).await
+                watch_from_version(&api, &field_selector, version, &handle, &mut backoff).await
             }
             Err(error) => Some(error),
         };
@@ -58,13 +58,13 @@ pub async fn watch_object<K>(
             tracing::warn!(kind, name, %error, "failed to watch; trying again");
             last_error = error;
         }
-        backoff.wait(retry_after).await;
+        backoff.wait_before_retry(retry_after).await;
     }
 }
 
-/// Watches the object from a resource version until the watch must be started again with a read of the object.
-/// Returns the error, or `None` if the watch ended without an error.
-async fn watch<K>(
+/// Watches the object from a resource version until the watch must be started again with a read of the object. Returns
+/// the error, or `None` if the watch ended without an error.
+async fn watch_from_version<K>(
     api: &Api<K>,
     field_selector: &str,
     mut version: String,
@@ -85,7 +85,7 @@ where
         let stream = match timeout(CALL_TIMEOUT, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Some(error.into()),
-            Err(_) => return Some(CallError::NoAnswer),
+            Err(_) => return Some(CallError::Timeout),
         };
         let mut stream = std::pin::pin!(stream);
         let previous_version = version.clone();

@@ -9,8 +9,8 @@ use kube::runtime::watcher::{Config, Event};
 use kube::{Api, Client};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
-use super::stream::watch;
-use crate::discovery::is_served;
+use super::stream::watch_events;
+use crate::discovery::is_kind_served;
 
 /// Interval between checks whether the kind is installed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
@@ -20,7 +20,7 @@ const PAGE_SIZE: u32 = 100;
 
 /// State of the kind's watch.
 #[derive(Clone, Debug)]
-enum State {
+enum WatchState {
     Starting,
     NotInstalled,
     Listed(Store<DynamicObject>),
@@ -30,7 +30,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct OptionalInformer {
     resource: ApiResource,
-    state: Receiver<State>,
+    state: Receiver<WatchState>,
 }
 
 /// A kind that may not be installed, and the part of its objects that is stored.
@@ -52,21 +52,21 @@ impl OptionalInformer {
         kind: OptionalKind,
         handle: impl Fn(&DynamicObject, bool) + Send + Sync + 'static,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let (sender, state) = channel(State::Starting);
+        let (sender, state) = channel(WatchState::Starting);
         let informer = Self { resource: kind.resource.clone(), state };
-        (informer, run(client.clone(), kind, sender, handle))
+        (informer, run_watch(client.clone(), kind, sender, handle))
     }
 
     /// Waits until the kind is listed, or is known not to be installed.
     pub async fn wait_until_ready(&self) {
-        drop(self.state.clone().wait_for(|state| !matches!(state, State::Starting)).await);
+        drop(self.state.clone().wait_for(|state| !matches!(state, WatchState::Starting)).await);
     }
 
     /// Waits until the kind is listed, and returns its store.
     pub async fn wait_until_listed(&self) -> Store<DynamicObject> {
         let mut state = self.state.clone();
         loop {
-            if let State::Listed(store) = &*state.borrow_and_update() {
+            if let WatchState::Listed(store) = &*state.borrow_and_update() {
                 return store.clone();
             }
             if state.changed().await.is_err() {
@@ -79,16 +79,16 @@ impl OptionalInformer {
     #[must_use]
     pub fn all(&self) -> Vec<Arc<DynamicObject>> {
         match &*self.state.borrow() {
-            State::Listed(store) => store.state(),
-            State::Starting | State::NotInstalled => Vec::new(),
+            WatchState::Listed(store) => store.state(),
+            WatchState::Starting | WatchState::NotInstalled => Vec::new(),
         }
     }
 
     /// Returns the objects that `predicate` accepts.
     pub fn filter(&self, predicate: impl Fn(&DynamicObject) -> bool) -> Vec<Arc<DynamicObject>> {
         match &*self.state.borrow() {
-            State::Listed(store) => store.state_filter(predicate),
-            State::Starting | State::NotInstalled => Vec::new(),
+            WatchState::Listed(store) => store.state_filter(predicate),
+            WatchState::Starting | WatchState::NotInstalled => Vec::new(),
         }
     }
 
@@ -97,8 +97,8 @@ impl OptionalInformer {
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<DynamicObject>> {
         let reference = ObjectRef::new_with(name, self.resource.clone()).within(namespace);
         match &*self.state.borrow() {
-            State::Listed(store) => store.get(&reference),
-            State::Starting | State::NotInstalled => None,
+            WatchState::Listed(store) => store.get(&reference),
+            WatchState::Starting | WatchState::NotInstalled => None,
         }
     }
 
@@ -106,30 +106,32 @@ impl OptionalInformer {
     #[must_use]
     pub fn get_cluster_scoped(&self, name: &str) -> Option<Arc<DynamicObject>> {
         match &*self.state.borrow() {
-            State::Listed(store) => store.get(&ObjectRef::new_with(name, self.resource.clone())),
-            State::Starting | State::NotInstalled => None,
+            WatchState::Listed(store) => {
+                store.get(&ObjectRef::new_with(name, self.resource.clone()))
+            }
+            WatchState::Starting | WatchState::NotInstalled => None,
         }
     }
 
     /// Returns true if the API server does not serve the kind.
     #[must_use]
     pub fn is_not_installed(&self) -> bool {
-        matches!(*self.state.borrow(), State::NotInstalled)
+        matches!(*self.state.borrow(), WatchState::NotInstalled)
     }
 }
 
-async fn run(
+async fn run_watch(
     client: Client,
     kind: OptionalKind,
-    state: Sender<State>,
+    state: Sender<WatchState>,
     handle: impl Fn(&DynamicObject, bool) + Send + Sync + 'static,
 ) {
     let OptionalKind { resource, label_selector: labels, trim } = kind;
     loop {
-        match is_served(&client, &resource).await {
+        match is_kind_served(&client, &resource).await {
             Ok(true) => {}
             Ok(false) => {
-                state.send_replace(State::NotInstalled);
+                state.send_replace(WatchState::NotInstalled);
                 tokio::time::sleep(PROBE_INTERVAL).await;
                 continue;
             }
@@ -157,7 +159,7 @@ async fn run(
             writer.apply_watcher_event(&event);
             match event {
                 Event::InitDone => {
-                    state.send_replace(State::Listed(store.clone()));
+                    state.send_replace(WatchState::Listed(store.clone()));
                     store.state().iter().for_each(|object| handle(object, false));
                 }
                 Event::Apply(object) => handle(&object, false),
@@ -167,8 +169,8 @@ async fn run(
         };
         let is_still_served = |_: &kube::runtime::watcher::Error| {
             let (client, resource) = (client.clone(), resource.clone());
-            async move { is_served(&client, &resource).await.unwrap_or(true) }
+            async move { is_kind_served(&client, &resource).await.unwrap_or(true) }
         };
-        watch(api, config, &resource.plural, apply, is_still_served).await;
+        watch_events(api, config, &resource.plural, apply, is_still_served).await;
     }
 }

@@ -13,7 +13,7 @@ use crate::cli::text::error_chain;
 
 /// Calls `handle` with each event of a watch. After an error, the watch continues with a backoff if `retry` returns
 /// true, and otherwise this function returns. Without an error it never returns.
-pub async fn watch<K, F>(
+pub async fn watch_events<K, F>(
     api: Api<K>,
     config: Config,
     kind: &str,
@@ -28,8 +28,8 @@ pub async fn watch<K, F>(
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
-                // `Event::Init` does not mean that the watch has recovered: it is sent at the start of a list, which the
-                // server may still refuse.
+                // `Event::Init` does not mean that the watch has recovered: it is sent at the start of a list, which
+                // the server may still refuse.
                 if !last_error.is_empty() && !matches!(event, Event::Init) {
                     tracing::info!(kind, "watch recovered");
                     last_error.clear();
@@ -52,7 +52,7 @@ pub async fn watch<K, F>(
     }
 }
 
-/// Value for `retry` of [`watch`]: continues after any error.
+/// Value for `retry` of [`watch_events`]: continues after any error.
 pub fn continue_after_error(_: &Error) -> Ready<bool> {
     ready(true)
 }

@@ -4,7 +4,7 @@
 //! Callers connect over HTTP on loopback; the proxy connects over TLS to the control plane, with the caller's own
 //! credential.
 
-mod answer;
+mod response;
 mod serve;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,11 +25,11 @@ pub enum Behaviour {
     /// Forwards requests and responses unchanged.
     Forward,
     /// Answers requests in the proxy with a status code, seconds for `Retry-After`, and a body.
-    Answer(u16, Option<u64>, String),
+    Respond(u16, Option<u64>, String),
     /// Delays requests for this time before the proxy forwards them.
-    Slow(Duration),
+    Delay(Duration),
     /// Resets the connection after half of a line of the response.
-    Cut,
+    Truncate,
     /// Replaces each occurrence of the first text by the second text in each line of the response.
     ReplaceText(String, String),
 }
@@ -49,7 +49,7 @@ pub enum RequestFilter {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Time of arrival.
-    pub at: Instant,
+    pub arrived_at: Instant,
     /// HTTP method in capitals, or `WATCH` for a watch.
     pub verb: String,
     /// Path without the query.
@@ -72,15 +72,15 @@ struct Shared {
     behaviour: Mutex<(RequestFilter, Behaviour)>,
     requests: Mutex<Vec<Request>>,
     /// Limits for the numbers of requests whose responses are reset or get no more data.
-    closed_responses: watch::Sender<ClosedResponses>,
+    response_limits: watch::Sender<ResponseLimits>,
 }
 
 /// Limits for request numbers. The proxy resets the connections of requests below `reset_before`, and discards the
-/// remaining data of the responses to requests below `silent_before`.
+/// remaining data of the responses to requests below `stalled_before`.
 #[derive(Debug, Clone, Copy, Default)]
-struct ClosedResponses {
+struct ResponseLimits {
     reset_before: usize,
-    silent_before: usize,
+    stalled_before: usize,
 }
 
 impl Proxy {
@@ -92,13 +92,13 @@ impl Proxy {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let authority = Keys::in_folder(plane.folder.path()).authority;
-        let client = serve::client(&authority)?;
+        let client = serve::create_client(&authority)?;
         let listener = runtime.block_on(tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             behaviour: Mutex::new((RequestFilter::All, Behaviour::Forward)),
             requests: Mutex::default(),
-            closed_responses: watch::Sender::default(),
+            response_limits: watch::Sender::default(),
         });
         runtime.spawn(serve::serve(listener, client, plane.port, Arc::clone(&shared)));
         Ok(Self { shared, address, _runtime: runtime })
@@ -108,10 +108,15 @@ impl Proxy {
     ///
     /// # Errors
     /// Fails if the file cannot be written.
-    pub fn kubeconfig(&self, plane: &ControlPlane, name: &str, token: &str) -> Result<PathBuf> {
+    pub fn write_kubeconfig(
+        &self,
+        plane: &ControlPlane,
+        name: &str,
+        token: &str,
+    ) -> Result<PathBuf> {
         let file = plane.folder.path().join(format!("{name}.kubeconfig"));
         let keys = Keys::in_folder(plane.folder.path());
-        keys.kubeconfig(&file, &format!("http://{}", self.address), token)?;
+        keys.write_kubeconfig(&file, &format!("http://{}", self.address), token)?;
         Ok(file)
     }
 
@@ -121,27 +126,27 @@ impl Proxy {
     }
 
     /// Resets the connections of all responses that are still open, mainly watches.
-    pub fn reset(&self) {
-        let request_count = self.mark();
-        self.shared.closed_responses.send_modify(|ended| ended.reset_before = request_count);
+    pub fn reset_connections(&self) {
+        let request_count = self.request_count();
+        self.shared.response_limits.send_modify(|ended| ended.reset_before = request_count);
     }
 
     /// Discards all later data of the responses that are still open, including their end. Later requests are forwarded
     /// and answered as before.
-    pub fn stop_responses(&self) {
-        let request_count = self.mark();
-        self.shared.closed_responses.send_modify(|ended| ended.silent_before = request_count);
+    pub fn stall_responses(&self) {
+        let request_count = self.request_count();
+        self.shared.response_limits.send_modify(|ended| ended.stalled_before = request_count);
     }
 
     /// Returns the number of requests that have arrived so far.
     #[must_use]
-    pub fn mark(&self) -> usize {
+    pub fn request_count(&self) -> usize {
         lock(&self.shared.requests).len()
     }
 
     /// Returns the requests that arrived after a mark.
     #[must_use]
-    pub fn since(&self, mark: usize) -> Vec<Request> {
+    pub fn requests_since(&self, mark: usize) -> Vec<Request> {
         lock(&self.shared.requests).get(mark..).unwrap_or_default().to_vec()
     }
 }
@@ -162,7 +167,7 @@ impl Shared {
     /// Records a request and returns its number.
     fn record_request(&self, verb: &str, path: &str) -> usize {
         let request = Request {
-            at: Instant::now(),
+            arrived_at: Instant::now(),
             verb: verb.to_owned(),
             path: path.to_owned(),
             code: None,
@@ -172,7 +177,7 @@ impl Shared {
         requests.len() - 1
     }
 
-    fn record_answer(&self, number: usize, code: u16) {
+    fn record_response(&self, number: usize, code: u16) {
         if let Some(request) = lock(&self.requests).get_mut(number) {
             request.code = Some(code);
         }

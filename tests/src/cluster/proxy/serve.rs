@@ -19,7 +19,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use tokio::net::{TcpListener, TcpStream};
 
-use super::answer::{self, Body};
+use super::response::{self, Body};
 use super::{Behaviour, Shared};
 
 /// HTTP client of the API server.
@@ -27,7 +27,7 @@ pub(super) type Client =
     hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Incoming>;
 
 /// Creates a client that trusts the control plane's authority.
-pub(super) fn client(authority: &Path) -> Result<Client> {
+pub(super) fn create_client(authority: &Path) -> Result<Client> {
     let mut roots = rustls::RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(authority);
     roots.add(certificate.with_context(|| authority.display().to_string())?)?;
@@ -46,12 +46,12 @@ pub(super) async fn serve(listener: TcpListener, client: Client, port: u16, shar
         let (client, shared) = (client.clone(), Arc::clone(&shared));
         tokio::spawn(async move {
             // Tests close and reset connections on purpose, so an error of a connection is expected.
-            connection(stream, client, port, shared).await.unwrap_or_default();
+            serve_connection(stream, client, port, shared).await.unwrap_or_default();
         });
     }
 }
 
-async fn connection(
+async fn serve_connection(
     stream: TcpStream,
     client: Client,
     port: u16,
@@ -80,19 +80,19 @@ async fn respond(
     let verb = if is_watch { "WATCH" } else { request.method().as_str() }.to_owned();
     let number = shared.record_request(&verb, request.uri().path());
     let answer = match shared.behaviour_for(&verb) {
-        Behaviour::Answer(code, rest, body) => Ok(refusal(code, rest, body)),
-        Behaviour::Slow(time) => {
+        Behaviour::Respond(code, rest, body) => Ok(error_response(code, rest, body)),
+        Behaviour::Delay(time) => {
             tokio::time::sleep(time).await;
             forward(request, client, port).await
         }
-        Behaviour::Forward | Behaviour::Cut | Behaviour::ReplaceText(..) => {
+        Behaviour::Forward | Behaviour::Truncate | Behaviour::ReplaceText(..) => {
             forward(request, client, port).await
         }
     };
-    let answer = answer.unwrap_or_else(|error| refusal(502, None, format!("{error:#}")));
-    shared.record_answer(number, answer.status().as_u16());
+    let answer = answer.unwrap_or_else(|error| error_response(502, None, format!("{error:#}")));
+    shared.record_response(number, answer.status().as_u16());
     answer.map(|body| {
-        answer::forward_body(body, answer::ForwardedResponse { shared, verb, number, socket })
+        response::forward_body(body, response::ForwardedResponse { shared, verb, number, socket })
     })
 }
 
@@ -113,7 +113,7 @@ async fn forward(
     Ok(answer.map(|body| body.map_err(Into::into).boxed()))
 }
 
-fn refusal(code: u16, retry_after: Option<u64>, body: String) -> Response<Body> {
+fn error_response(code: u16, retry_after: Option<u64>, body: String) -> Response<Body> {
     let json = body.starts_with('{');
     let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed();
     let mut answer = Response::new(body);

@@ -1,0 +1,178 @@
+//! Watch events of hosts: Nodes and their InfraNodes.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use berth_api::Class;
+use berth_placement::inventory::ReportedHost;
+use berth_placement::rules::{HostId, NodeFields};
+
+use super::error::InvalidField;
+use super::extender::Extender;
+use super::reservation::{LIST_TIMEOUT, Stage, has_exclusive_resources};
+
+impl Extender {
+    /// Updates a host from its Node and its agent's report. If `facts` is `None`, the host accepts no pods. Ignores a
+    /// report whose `version` is lower than that of the last report.
+    ///
+    /// # Errors
+    /// Returns an error if a taint is one that the API server would refuse; the host then accepts no pods.
+    pub fn update_host(
+        &mut self,
+        now: Instant,
+        name: &str,
+        reported_host: Option<(ReportedHost, Class)>,
+        version: Option<u64>,
+    ) -> Result<(), InvalidField> {
+        let known = self.reservations.engine.host(name);
+        if known.is_some_and(|host| self.availability.is_outdated(host, version)) {
+            return Ok(());
+        }
+        let Some((facts, class)) = reported_host else {
+            // The pods of the host continue to use their resources, because no watch has shown their end.
+            if let Some(host) = known {
+                self.availability.set_unusable(host);
+                self.availability.remove_report_version(host);
+            }
+            return Ok(());
+        };
+        let result = self.reservations.engine.set_host(facts, class);
+        let host = result.map_err(|invalid| {
+            if let Some(host) = known {
+                self.availability.set_unusable(host);
+            }
+            InvalidField::new(format!("Node {name}"), invalid)
+        })?;
+        self.availability.set_usable(host);
+        if let Some(version) = version {
+            self.availability.set_report_version(host, version);
+        }
+        self.place_pods_of_new_host(name, host);
+        self.compare_report(name, host);
+        // If the host is new while pods are already counted, allocations of its kubelet may have been missed.
+        let is_new = known.is_none() && !self.awaits_pod_list;
+        if !self.reservations.differs_from_report(host) {
+            self.availability.end_report_wait(host);
+        } else if is_new {
+            let until = now.checked_add(LIST_TIMEOUT).unwrap_or(now);
+            self.availability.await_report(host, until);
+        }
+        self.queue.refused_pods.mark_host_changed(host);
+        Ok(())
+    }
+
+    /// Places the pods that were counted on a host before the host was known.
+    fn place_pods_of_new_host(&mut self, name: &str, host: HostId) {
+        for uid in self.reservations.records.take_pods_without_host(name) {
+            let Some(reservation) = self.reservations.get(&uid) else { continue };
+            let request = reservation.request.clone();
+            let is_leaving = matches!(reservation.stage, Stage::Leaving { .. });
+            if (reservation.is_terminating || is_leaving) && has_exclusive_resources(&request) {
+                self.availability.mark_awaiting_removal(host, &uid);
+            }
+            // The pod is placed even if the prediction is that the kubelet would not admit it, because the pod is on
+            // the host.
+            drop(self.reservations.engine.add_bound_pod(&request, host));
+        }
+    }
+
+    /// Updates a Node without a readable report. The Node accepts no pods. However, rules count the Node and its
+    /// pods, because kube-scheduler counts them too and offers only hosts that satisfy the rules.
+    ///
+    /// # Errors
+    /// Returns an error if a taint is one that the API server would refuse.
+    pub fn update_node(&mut self, parts: &NodeFields<'_>) -> Result<(), InvalidField> {
+        let name = parts.name;
+        if self.reservations.engine.host(name).is_some() {
+            return Ok(());
+        }
+        let is_new = self.reservations.engine.node(name).is_none();
+        let result = self.reservations.engine.set_node(parts);
+        result.map_err(|invalid| InvalidField::new(format!("Node {name}"), invalid))?;
+        if is_new {
+            let pods: Vec<Arc<str>> =
+                self.reservations.records.pods_without_report(name).cloned().collect();
+            for uid in pods {
+                let request =
+                    self.reservations.get(&uid).map(|reservation| reservation.request.clone());
+                if let Some(request) = request {
+                    self.reservations.count_pod_on_unreported_node(&request, name);
+                }
+            }
+        }
+        self.queue.refused_pods.schedule_full_scan();
+        Ok(())
+    }
+
+    /// Removes a deleted Node, so that rules no longer count the Node and its pods. If the Node is created again, its
+    /// pods are counted again.
+    pub fn delete_node(&mut self, name: &str) {
+        let Some(host) = self.reservations.engine.node(name) else { return };
+        let unreported: Vec<Arc<str>> =
+            self.reservations.records.pods_without_report(name).cloned().collect();
+        for uid in unreported {
+            self.reservations.engine.remove_pod(&uid);
+        }
+        for uid in self.reservations.engine.remove_host(host) {
+            self.reservations.records.mark_without_host(&uid);
+        }
+        self.availability.remove_host(host);
+        self.queue.refused_pods.schedule_full_scan();
+    }
+
+    /// Handles a relist of the hosts: accepts the next report of each host with any version, because the API server's
+    /// store may have been restored from a backup.
+    pub fn handle_host_relist(&mut self) {
+        self.availability.clear_report_versions();
+    }
+
+    /// Compares the pods with exclusive CPUs or huge pages on a host with the host's new report. Marks the pods that
+    /// the report lists. If the report no longer lists a pod, releases the pod's resources or awaits the removal of the
+    /// pod. Ends the waits for removals that the report confirms.
+    fn compare_report(&mut self, name: &str, host: HostId) {
+        let pods_on_host = self
+            .reservations
+            .engine
+            .pods_on_host(host)
+            .filter(|request| has_exclusive_resources(request));
+        let pods_on_host = pods_on_host.map(|request| {
+            (Arc::from(request.uid()), self.reservations.is_in_report(host, request.uid()))
+        });
+        let pods_on_host: Vec<(Arc<str>, bool)> = pods_on_host.collect();
+        let removed = self.availability.awaited_removals(host).filter(|uid| {
+            let reservation = self.reservations.get(uid);
+            let is_on_host = reservation
+                .is_some_and(|reservation| !matches!(reservation.stage, Stage::Kept { .. }));
+            !is_on_host && !self.reservations.is_in_report(host, uid)
+        });
+        let removed: Vec<Arc<str>> = removed.cloned().collect();
+        for uid in removed {
+            self.end_removal_wait(host, &uid);
+        }
+        for (uid, is_listed) in pods_on_host {
+            let Some(reservation) = self.reservations.get(&uid) else { continue };
+            let (stage, was_listed) = (reservation.stage, reservation.is_in_report);
+            let is_terminating = reservation.is_terminating;
+            match stage {
+                Stage::Kept { .. } if is_listed => {
+                    self.availability.mark_awaiting_removal(host, &uid)
+                }
+                // The allocation in the report replaces the reservation; the host awaits the removal as long as the
+                // report lists the pod.
+                Stage::Leaving { .. } if is_listed => self.release(&uid),
+                Stage::Bound { .. } if is_listed => {
+                    self.reservations.records.mark_listed(&uid);
+                    if !is_terminating {
+                        self.end_removal_wait(host, &uid);
+                    }
+                }
+                Stage::Bound { .. }
+                    if was_listed && !self.release_if_unlisted(&uid, name, is_terminating) =>
+                {
+                    self.availability.mark_awaiting_removal(host, &uid);
+                }
+                _ => {}
+            }
+        }
+    }
+}

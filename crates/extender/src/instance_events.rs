@@ -1,0 +1,101 @@
+//! Watch events of VirtualMachineInstances, PersistentVolumeClaims and namespaces.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Instant;
+
+use super::extender::Extender;
+use super::observed_pod::ObservedPod;
+use super::pending_vm::Claim;
+use super::vm_instance::VmInstance;
+
+impl Extender {
+    /// Sets the labels of a namespace.
+    pub fn update_namespace(&mut self, name: &str, labels: &BTreeMap<String, String>) {
+        self.reservations.engine.set_namespace(name, labels);
+    }
+
+    /// Records whether KubeVirt is installed. If it is, the pod of a VM is not placed before its
+    /// VirtualMachineInstance is known.
+    pub fn set_kubevirt_installed(&mut self, is_installed: bool) {
+        if is_installed {
+            self.virtual_machines.instances.get_or_insert_default();
+        } else {
+            self.virtual_machines.instances = None;
+        }
+    }
+
+    /// Updates a VirtualMachineInstance.
+    pub fn update_instance(&mut self, uid: &str, instance: VmInstance) {
+        let is_final = instance.has_ended;
+        self.virtual_machines.insert_instance(uid, instance);
+        if is_final {
+            self.release_kept_reservations(|vm| vm == uid);
+        }
+        let pods = self.queue.unknown_instances.pods_with_instance(|instance| instance == uid);
+        self.retry_pods(&pods);
+    }
+
+    /// Removes a deleted VirtualMachineInstance, and releases the reservation that is kept for the instance.
+    pub fn delete_instance(&mut self, uid: &str) {
+        self.virtual_machines.remove_instance(uid);
+        self.release_kept_reservations(|vm| vm == uid);
+    }
+
+    /// Replaces all VirtualMachineInstances by a complete list.
+    pub fn replace_instances(&mut self, all: HashMap<String, VmInstance>) {
+        let is_alive = |uid: &str| all.get(uid).is_some_and(|instance| !instance.has_ended);
+        self.release_kept_reservations(|vm| !is_alive(vm));
+        let pods =
+            self.queue.unknown_instances.pods_with_instance(|instance| all.contains_key(instance));
+        self.virtual_machines.instances = Some(all);
+        self.retry_pods(&pods);
+    }
+
+    /// Marks pods to be retried if their VirtualMachineInstance is now known and is in the pod's namespace.
+    fn retry_pods(&mut self, pods: &[String]) {
+        for pod in pods {
+            let Some(pod) = self.queue.unassigned_pods.get(pod).cloned() else { continue };
+            if let Ok(observed) = ObservedPod::read(&pod)
+                && let Ok(request) = self.compile_request(&pod, &observed)
+            {
+                self.queue.unknown_instances.remove(observed.uid());
+                self.queue.refused_pods.insert_unscanned(&request);
+            }
+        }
+    }
+
+    /// Updates a claim. `unbound` is `None` if the claim is bound to a volume or deleted. Otherwise it is the claim's
+    /// selected node, if a node was selected.
+    pub fn update_claim(
+        &mut self,
+        now: Instant,
+        namespace: &str,
+        name: &str,
+        unbound_claim: Option<Option<String>>,
+    ) {
+        let claim = (namespace.to_owned(), name.to_owned());
+        let Some(selected_node) = unbound_claim else {
+            self.virtual_machines.remove_claim(&claim);
+            return;
+        };
+        let pods = match selected_node {
+            Some(_) => self.queue.unassigned_pods.pods_with_claim(&claim),
+            None => Vec::new(),
+        };
+        self.virtual_machines.set_claim(claim, selected_node);
+        for pod in pods {
+            if let Ok(observed) = ObservedPod::read(&pod) {
+                self.reserve_selected_node(now, &pod, &observed);
+            }
+        }
+    }
+
+    /// Replaces all claims without a volume by a complete list.
+    pub fn replace_claims(&mut self, now: Instant, all: Vec<(Claim, Option<String>)>) {
+        let listed: HashSet<&Claim> = all.iter().map(|(claim, _)| claim).collect();
+        self.virtual_machines.retain_claims(|claim| listed.contains(claim));
+        for ((namespace, name), node) in all {
+            self.update_claim(now, &namespace, &name, Some(node));
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Allocations of pods from sources other than the kubelet's checkpoints: the list of the kubelet's PodResources API,
+//! the names of pods by UID, and the huge pages that the pods' control groups allow.
+
+use std::collections::BTreeMap;
+
+use berth_api::PageSize;
+use berth_api::infra_node::UnknownReason;
+
+use super::kubelet::podresources::{self, PodResourcesList};
+use super::pod_names::{POD_LOGS_FOLDER, parse_log_folder_name};
+use super::pods;
+use crate::notes::Notes;
+use crate::root::Root;
+use crate::services::HostServices;
+
+/// Allocations of pods from sources other than the kubelet's checkpoints.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodAllocations {
+    /// The kubelet's list; `None` if it was not requested, or if the kubelet did not answer.
+    pub pod_resources: Option<PodResourcesList>,
+    /// Namespace and name of each pod, by UID.
+    pub pod_names: BTreeMap<String, (String, String)>,
+    /// Huge page limits of each pod's control group, by UID of the pod and page size. Every pod that has a control
+    /// group has an entry.
+    pub hugepage_limits: BTreeMap<String, BTreeMap<PageSize, u64>>,
+}
+
+/// Path of the device list in the InfraNode's `status`.
+pub const DEVICES_PATH: &str = "devices";
+
+/// Requests the kubelet's list, and reads the pods' control groups and log folders.
+pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> PodAllocations {
+    let listed = services.request_pod_resources(root).unwrap_or_else(|error| {
+        let message = error.to_string();
+        notes.warn(
+            format!("/{}", podresources::SOCKET_PATH),
+            format!("{message}; the kubelet's checkpoints are read instead"),
+        );
+        notes.add_unknown("allocations.devices", UnknownReason::Unreadable, message.clone());
+        notes.add_unknown(DEVICES_PATH, UnknownReason::Unreadable, message);
+        None
+    });
+    match listed.as_ref().map(|listed| &listed.devices) {
+        Some(None) => {
+            let message =
+                "the kubelet does not support GetAllocatableResources (Kubernetes 1.23 and later)";
+            notes.add_unknown(DEVICES_PATH, UnknownReason::NotFound, message);
+        }
+        Some(Some(devices)) if !devices.multi_zone_resources.is_empty() => {
+            let names: Vec<&str> =
+                devices.multi_zone_resources.iter().map(String::as_str).collect();
+            let message =
+                format!("{}: some devices belong to several NUMA zones", names.join(", "));
+            notes.add_unknown(DEVICES_PATH, UnknownReason::Unreadable, message);
+        }
+        _ => {}
+    }
+    let names = root.list(POD_LOGS_FOLDER).unwrap_or_default();
+    PodAllocations {
+        pod_resources: listed,
+        pod_names: names.iter().filter_map(|name| parse_log_folder_name(name)).collect(),
+        hugepage_limits: pods::hugepage_limits_by_pod(root),
+    }
+}

@@ -1,0 +1,83 @@
+//! Free resources of a host's zones as plain numbers, for callers that compare many hosts before they predict the
+//! admission on one of them.
+
+use berth_api::PageSize;
+
+use super::host::{KubeletHost, MemoryAmounts};
+use super::kubelet::{CpuPolicy, MemoryPolicy};
+use super::memory;
+use super::state::HostState;
+use super::zones::MAX_HINT_ZONES;
+
+/// Free and total resources of a zone.
+#[derive(Clone, Copy, Debug)]
+pub struct FreeZone<'a> {
+    host: &'a KubeletHost,
+    /// Number of CPUs that the kubelet can currently allocate exclusively.
+    pub cpus: u32,
+    /// Number of CPUs that the kubelet can allocate exclusively if the host has no pods.
+    pub total_cpus: u32,
+    free: MemoryAmounts,
+    total: MemoryAmounts,
+}
+
+impl FreeZone<'_> {
+    /// Returns the free and the total bytes of memory, without huge pages.
+    #[must_use]
+    pub const fn free_and_total_memory(&self) -> (u64, u64) {
+        (self.free[0], self.total[0])
+    }
+
+    /// Returns the free and the total bytes of huge pages of one size.
+    #[must_use]
+    pub fn free_and_total_pages(&self, size: PageSize) -> (u64, u64) {
+        let kind = self.host.page_sizes.iter().position(|page| *page == size);
+        kind.map_or((0, 0), |kind| (self.free[kind + 1], self.total[kind + 1]))
+    }
+}
+
+impl FreeZone<'_> {
+    /// Returns the free and the total bytes of huge pages of all sizes.
+    #[must_use]
+    pub fn free_and_total_pages_of_all_sizes(&self) -> (u64, u64) {
+        let sum = |amounts: &MemoryAmounts| {
+            amounts.iter().skip(1).fold(0_u64, |a, b| a.saturating_add(*b))
+        };
+        (sum(&self.free), sum(&self.total))
+    }
+}
+
+impl KubeletHost {
+    /// Returns the kernel's numbers of the zones, in ascending order.
+    pub fn zone_numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.zones.iter().map(|zone| zone.id)
+    }
+}
+
+impl HostState {
+    /// Returns the free resources of each zone, in the order of [`KubeletHost::zone_numbers`]. Without a Memory
+    /// Manager, the kubelet does not account for memory by zone, and all memory counts as free.
+    pub fn free_by_zone(&self) -> impl Iterator<Item = FreeZone<'_>> {
+        let host = self.host();
+        let has_memory_manager = host.kubelet.memory_policy == MemoryPolicy::Static;
+        let zones = self.zones();
+        let empty_zones =
+            if has_memory_manager { memory::empty_zones(host) } else { Default::default() };
+        let has_static_cpu_policy = host.kubelet.cpu_policy == CpuPolicy::Static;
+        let free_cpus = self.shared_cpus.difference(&host.reserved_cpus);
+        let all_cpus = host.all_cpus.difference(&host.reserved_cpus);
+        host.zones.iter().enumerate().map(move |(index, zone)| {
+            let count = |bits: &super::cpu_bits::CpuBits| {
+                if has_static_cpu_policy { bits.count_range(zone.cpus.0, zone.cpus.1) } else { 0 }
+            };
+            let uses_memory_state = has_memory_manager && index < MAX_HINT_ZONES;
+            FreeZone {
+                host,
+                cpus: count(&free_cpus),
+                total_cpus: count(&all_cpus),
+                free: if uses_memory_state { zones[index].free } else { zone.allocatable },
+                total: if uses_memory_state { empty_zones[index].free } else { zone.allocatable },
+            }
+        })
+    }
+}

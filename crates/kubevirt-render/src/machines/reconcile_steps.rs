@@ -1,0 +1,354 @@
+//! Computes the steps that reconcile a MachineDeployment: machines to create, adopt and delete, and numbers for the
+//! status.
+
+use std::collections::BTreeMap;
+
+use berth_api::{Problem, names};
+use serde_json::{Value, json};
+
+use super::deployment::{
+    MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment, safe_encode,
+};
+use super::render::{RenderedMachine, render_machine};
+use super::render_context::RenderContext;
+use super::renderer::RenderOptions;
+use super::rollout::{
+    ExistingMachine, ReplicaCounts, RolloutDecision, StrategyError, decide_rollout,
+};
+
+/// An existing VirtualMachine, with the fields that the reconciler needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExistingVm {
+    /// Field `metadata.name`.
+    pub name: String,
+    /// Field `metadata.uid`.
+    pub uid: String,
+    /// Field `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// Field `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+    /// UID of the owner whose owner reference has `controller: true`, if there is one.
+    pub controller_uid: Option<String>,
+    /// Creation time, in seconds since the epoch.
+    pub creation_time: i64,
+    /// True if the VirtualMachine is being deleted.
+    pub is_deleting: bool,
+    /// Time at which the instance became ready, in seconds since the epoch; `None` if it is not ready.
+    pub ready_since: Option<i64>,
+    /// True if the instance has ended and the run strategy does not start it again.
+    pub has_failed: bool,
+}
+
+/// Identity of a MachineDeployment as the owner of VirtualMachines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeploymentOwner {
+    /// Uid of the MachineDeployment.
+    pub uid: String,
+    /// True if the MachineDeployment and its VirtualMachines are in the same namespace, so that an owner reference is
+    /// possible.
+    pub shares_namespace: bool,
+}
+
+/// The steps that reconcile a MachineDeployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReconcileSteps {
+    /// Names of the VirtualMachines without an owner that the MachineDeployment adopts.
+    pub vms_to_adopt: Vec<String>,
+    /// Number of machines to create.
+    pub create_count: u32,
+    /// Names of the machines to delete.
+    pub machines_to_delete: Vec<String>,
+    /// Seconds until the next reconcile, if no event triggers a reconcile before.
+    pub requeue_after: Option<u32>,
+    /// Numbers for the status.
+    pub counts: ReplicaCounts,
+    /// True if the desired number of machines of the current template is available, and no other machines exist.
+    pub is_complete: bool,
+}
+
+impl ExistingVm {
+    /// Reads a VirtualMachine and its instance. The VirtualMachine is ready if the instance is in the phase Running
+    /// and has the condition Ready.
+    #[must_use]
+    pub fn from_objects(vm: &Value, instance: Option<&Value>) -> Self {
+        let text = |value: &Value, pointer: &str| {
+            value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let map = |pointer: &str| {
+            let entries = vm.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
+            let each =
+                entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+            each.collect::<BTreeMap<_, _>>()
+        };
+        let owners = vm.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+        let phase = instance.map(|instance| text(instance, "/status/phase")).unwrap_or_default();
+        let strategy = text(vm, "/spec/runStrategy");
+        let ready_condition = |object: &Value| {
+            let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.find(|condition| condition["type"] == "Ready").cloned()
+        };
+        let ready = instance.and_then(ready_condition).filter(|ready| ready["status"] == "True");
+        let ready_since = ready.filter(|_| phase == "Running").map(|ready| {
+            let since = parse_timestamp(&text(&ready, "/lastTransitionTime"));
+            since.unwrap_or_else(|| {
+                parse_timestamp(&text(vm, "/metadata/creationTimestamp")).unwrap_or(0)
+            })
+        });
+        Self {
+            name: text(vm, "/metadata/name"),
+            uid: text(vm, "/metadata/uid"),
+            labels: map("/metadata/labels"),
+            annotations: map("/metadata/annotations"),
+            controller_uid: controller.map(|owner| text(owner, "/uid")),
+            creation_time: parse_timestamp(&text(vm, "/metadata/creationTimestamp")).unwrap_or(0),
+            is_deleting: vm.pointer("/metadata/deletionTimestamp").is_some(),
+            ready_since,
+            has_failed: strategy == "Once" && ["Succeeded", "Failed"].contains(&phase.as_str()),
+        }
+    }
+
+    /// Returns true if the VirtualMachine belongs to `owner`.
+    #[must_use]
+    pub fn is_owned_by(&self, owner: &DeploymentOwner) -> bool {
+        self.is_owner(owner) == Some(true)
+    }
+
+    /// Returns true if the VirtualMachine was created for the MachineDeployment, and not adopted. Only then is the
+    /// name of its user data Secret known.
+    #[must_use]
+    pub fn is_created_by(&self, deployment: &MachineDeployment) -> bool {
+        let revision = self
+            .annotations
+            .get(names::REVISION_ANNOTATION)
+            .map(String::as_str)
+            .unwrap_or_default();
+        let rest = self.name.strip_prefix(deployment.metadata.name.as_str());
+        let rest = rest.and_then(|rest| rest.strip_prefix('-')?.strip_prefix(revision));
+        !revision.is_empty() && rest.is_some_and(|rest| rest.starts_with('-'))
+    }
+
+    /// Returns true if the VirtualMachine belongs to `owner`, false if it belongs to another owner, and `None` if it
+    /// has no owner. If owner and VirtualMachine are in different namespaces, an annotation replaces the owner
+    /// reference.
+    fn is_owner(&self, owner: &DeploymentOwner) -> Option<bool> {
+        let annotated = self.annotations.get(names::MACHINE_DEPLOYMENT_UID_ANNOTATION);
+        match (&self.controller_uid, annotated) {
+            (Some(uid), _) => Some(*uid == owner.uid),
+            (None, Some(uid)) => Some(*uid == owner.uid),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Parses a Kubernetes timestamp and returns the seconds since the epoch.
+fn parse_timestamp(text: &str) -> Option<i64> {
+    text.parse::<k8s_openapi::jiff::Timestamp>().ok().map(k8s_openapi::jiff::Timestamp::as_second)
+}
+
+/// Computes the steps. `machines` are all VirtualMachines in the namespace, and `now` is the time in seconds since
+/// the epoch. `backoff` is the number of seconds for which no machine may be created, because previous machines have
+/// failed.
+///
+/// # Errors
+/// Returns an error if the strategy is invalid.
+pub fn compute_steps(
+    deployment: &MachineDeployment,
+    owner: &DeploymentOwner,
+    machines: &[ExistingVm],
+    now: i64,
+    backoff: Option<u32>,
+) -> Result<ReconcileSteps, StrategyError> {
+    let labelled_vms =
+        machines.iter().filter(|vm| vm.labels.get("md") == Some(&deployment.metadata.name));
+    let (mut adopt, mut owned) = (Vec::new(), Vec::new());
+    for vm in labelled_vms {
+        let is_owned = vm.is_owner(owner);
+        if is_owned == Some(false) || (is_owned.is_none() && vm.is_deleting) {
+            continue;
+        }
+        if is_owned.is_none() {
+            adopt.push(vm.name.clone());
+        }
+        // A machine that another controller created has no revision. It counts as current, so that an adoption does
+        // not replace the adopted machines.
+        let revision = vm.annotations.get(names::REVISION_ANNOTATION);
+        owned.push(ExistingMachine {
+            name: vm.name.clone(),
+            is_current: revision.is_none_or(|revision| revision == deployment.revision()),
+            creation_time: vm.creation_time,
+            ready_since: vm.ready_since,
+            is_deleting: vm.is_deleting,
+            has_failed: vm.has_failed,
+        });
+    }
+    let RolloutDecision {
+        create_count: create,
+        machines_to_delete: delete,
+        requeue_after,
+        counts,
+        is_complete,
+    } = decide_rollout(&deployment.spec, &owned, now, backoff)?;
+    Ok(ReconcileSteps {
+        vms_to_adopt: adopt,
+        create_count: create,
+        machines_to_delete: delete,
+        requeue_after,
+        counts,
+        is_complete,
+    })
+}
+
+/// Renders a new machine, with the owner reference or annotation that names its owner.
+///
+/// # Errors
+/// Returns all problems of the MachineDeployment that prevent rendering.
+pub fn render_new_machine(
+    deployment: &MachineDeployment,
+    owner: &DeploymentOwner,
+    context: &RenderContext,
+    options: &RenderOptions,
+) -> Result<RenderedMachine, Vec<Problem>> {
+    let mut rendered = render_machine(deployment, context, options)?;
+    let metadata = &mut rendered.machine["metadata"];
+    metadata["annotations"] = ownership_annotations(deployment, owner);
+    if owner.shares_namespace {
+        metadata["ownerReferences"] = json!([owner_reference(deployment, owner)]);
+    }
+    Ok(rendered)
+}
+
+/// Returns the merge patch by which the MachineDeployment becomes the owner of an existing machine.
+#[must_use]
+pub fn adoption_patch(deployment: &MachineDeployment, owner: &DeploymentOwner) -> Value {
+    let mut metadata = json!({"annotations": ownership_annotations(deployment, owner)});
+    if owner.shares_namespace {
+        metadata["ownerReferences"] = json!([owner_reference(deployment, owner)]);
+    }
+    json!({"metadata": metadata})
+}
+
+fn ownership_annotations(deployment: &MachineDeployment, owner: &DeploymentOwner) -> Value {
+    json!({names::REVISION_ANNOTATION: deployment.revision(), names::MACHINE_DEPLOYMENT_UID_ANNOTATION: owner.uid})
+}
+
+fn owner_reference(deployment: &MachineDeployment, owner: &DeploymentOwner) -> Value {
+    json!({
+        "apiVersion": format!("{MACHINE_DEPLOYMENT_GROUP}/v1alpha1"), "kind": MACHINE_DEPLOYMENT_KIND, "name": deployment.metadata.name,
+        "uid": owner.uid, "controller": true, "blockOwnerDeletion": true,
+    })
+}
+
+/// Returns a name for a new machine. `random` distinguishes the names of machines that are created at the same time.
+#[must_use]
+pub fn machine_name(deployment: &MachineDeployment, random: u64) -> String {
+    format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(random, 5))
+}
+
+/// Returns the backoff in seconds after consecutive failures: 10 s, doubled after each failure, at most 5 min, like
+/// the kubelet's backoff for containers.
+#[must_use]
+pub fn backoff_seconds(failures: u32) -> u32 {
+    match failures {
+        0 => 0,
+        _ => 10_u32.saturating_mul(1 << (failures - 1).min(5)).min(300),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment(replicas: i32) -> MachineDeployment {
+        let object = json!({
+            "metadata": {"name": "web", "namespace": "cluster-abc"}, "spec": {"replicas": replicas},
+        });
+        MachineDeployment::read("test", object).unwrap()
+    }
+
+    fn owner() -> DeploymentOwner {
+        DeploymentOwner { uid: "u-1".to_owned(), shares_namespace: true }
+    }
+
+    fn vm(name: &str, more: Value) -> Value {
+        let mut vm = json!({
+            "metadata": {
+                "name": name, "uid": name, "labels": {"md": "web"}, "creationTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": {names::REVISION_ANNOTATION: deployment(1).revision(), names::MACHINE_DEPLOYMENT_UID_ANNOTATION: "u-1"},
+                "ownerReferences": [{"uid": "u-1", "controller": true}],
+            },
+            "spec": {"runStrategy": "Once"},
+        });
+        for (pointer, value) in more.as_object().unwrap() {
+            *vm.pointer_mut(pointer).unwrap() = value.clone();
+        }
+        vm
+    }
+
+    fn running_instance() -> Value {
+        json!({"status": {"phase": "Running", "conditions":
+            [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:01:00Z"}]}})
+    }
+
+    #[test]
+    fn machine_is_ready_if_its_instance_is_ready() {
+        let object = vm("a", json!({}));
+        assert_eq!(
+            ExistingVm::from_objects(&object, Some(&running_instance())).ready_since,
+            Some(1_767_225_660)
+        );
+        assert_eq!(ExistingVm::from_objects(&object, None).ready_since, None);
+        let unready = json!({"status": {"phase": "Running"}});
+        assert_eq!(ExistingVm::from_objects(&object, Some(&unready)).ready_since, None);
+        for phase in ["Failed", "Succeeded"] {
+            let ended = json!({"status": {"phase": phase}});
+            assert!(ExistingVm::from_objects(&object, Some(&ended)).has_failed);
+            let always = vm("a", json!({"/spec/runStrategy": "Always"}));
+            assert!(!ExistingVm::from_objects(&always, Some(&ended)).has_failed);
+        }
+        let odd =
+            json!({"metadata": {"name": 5, "labels": [], "ownerReferences": "x"}, "status": 7});
+        assert_eq!(ExistingVm::from_objects(&odd, Some(&odd)), ExistingVm::default());
+    }
+
+    #[test]
+    fn only_machines_without_an_owner_are_adopted() {
+        let unowned =
+            vm("a", json!({"/metadata/annotations": {}, "/metadata/ownerReferences": []}));
+        let other =
+            vm("b", json!({"/metadata/ownerReferences": [{"uid": "u-2", "controller": true}]}));
+        let elsewhere = vm("c", json!({"/metadata/labels": {"md": "db"}}));
+        let far = vm("d", json!({"/metadata/ownerReferences": []}));
+        let all: Vec<ExistingVm> = [unowned, other, elsewhere, far]
+            .iter()
+            .map(|vm| ExistingVm::from_objects(vm, Some(&running_instance())))
+            .collect();
+        let steps = compute_steps(&deployment(2), &owner(), &all, 1_767_230_000, None).unwrap();
+        assert_eq!(steps.vms_to_adopt, ["a"]);
+        assert_eq!(
+            (steps.create_count, steps.machines_to_delete.len(), steps.is_complete),
+            (0, 0, true)
+        );
+        let patch = adoption_patch(&deployment(2), &owner());
+        assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "u-1");
+    }
+
+    #[test]
+    fn a_changed_template_replaces_machines() {
+        let object = json!({
+            "metadata": {"name": "web"}, "spec": {"replicas": 1, "template": {"metadata": {"labels": {"x": "y"}}}},
+        });
+        let changed = MachineDeployment::read("test", object).unwrap();
+        let old = ExistingVm::from_objects(&vm("a", json!({})), Some(&running_instance()));
+        let steps = compute_steps(&changed, &owner(), &[old], 1_767_230_000, None).unwrap();
+        assert_eq!((steps.create_count, steps.counts.updated), (1, 0));
+    }
+
+    #[test]
+    fn machine_names_have_fixed_length_and_backoff_doubles() {
+        let name = machine_name(&deployment(1), 12345);
+        assert_eq!(name.len(), "web".len() + 1 + 10 + 1 + 5, "{name}");
+        assert_eq!([0, 1, 2, 3, 6, 40].map(backoff_seconds), [0, 10, 20, 40, 300, 300]);
+    }
+}

@@ -1,0 +1,177 @@
+//! Objects that rendering needs in addition to the MachineDeployment: defaults, tenants, storage, Secrets. In a
+//! cluster the reconciler reads them from the API server; `berth-controller render` and `plan` read them from their
+//! input.
+
+use std::collections::BTreeMap;
+
+use berth_api::{InfraConfigSpec, TenantCluster};
+use serde_json::Value;
+
+use super::references::{EntryReference, ReferenceResolver, ResolveError};
+
+/// Objects that rendering needs. If `is_exhaustive` is true, an object that is not included does not exist; otherwise
+/// it is unknown whether it exists.
+#[derive(Clone, Debug, Default)]
+pub struct RenderContext {
+    /// Spec of the InfraConfig, which has the defaults for all tenants.
+    pub config: InfraConfigSpec,
+    /// TenantClusters by name.
+    pub tenants: BTreeMap<String, TenantCluster>,
+    /// Values of the entries of Secrets and ConfigMaps.
+    pub secret_and_config_map_entries: BTreeMap<EntryReference, String>,
+    /// StorageClasses by name.
+    pub storage_classes: BTreeMap<String, StorageClass>,
+    /// Access modes that CDI's StorageProfiles list, by the name of the storage class.
+    pub access_modes: BTreeMap<String, Vec<String>>,
+    /// Instance types by namespace (empty for cluster instance types) and name.
+    pub instancetypes: BTreeMap<(String, String), InstanceType>,
+    /// Secrets and ConfigMaps that the controller may not read, by kind, namespace and name. The value is the API
+    /// server's message.
+    pub forbidden_objects: BTreeMap<(&'static str, String, String), String>,
+    /// True if all existing objects are included, so that an object that is not included does not exist.
+    pub is_exhaustive: bool,
+}
+
+/// The fields of an instance type that affect which fields a VM may set. KubeVirt rejects a VM that sets a field that
+/// its instance type also sets, even with an equal value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InstanceType {
+    /// Field `spec.schedulerName`.
+    pub scheduler_name: Option<String>,
+    /// True if the instance type has a `spec.nodeSelector`.
+    pub has_node_selector: bool,
+}
+
+/// The topology of a StorageClass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StorageClass {
+    /// Keys and values of each term of `allowedTopologies`, in order.
+    pub topologies: Vec<Vec<(String, Vec<String>)>>,
+}
+
+impl RenderContext {
+    /// Adds an object. Returns false if rendering does not use objects of this kind.
+    pub fn add(&mut self, object: &Value) -> bool {
+        let text =
+            |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let name = text("/metadata/name").to_owned();
+        let namespace = text("/metadata/namespace").to_owned();
+        match text("/kind") {
+            kind @ ("Secret" | "ConfigMap") => {
+                let kind = if kind == "Secret" { "Secret" } else { "ConfigMap" };
+                self.add_entries(kind, &namespace, &name, object);
+            }
+            "StorageClass" => {
+                self.storage_classes.insert(name, StorageClass::from_object(object));
+            }
+            "StorageProfile" => {
+                let sets = object.pointer("/status/claimPropertySets").and_then(Value::as_array);
+                let modes = sets.into_iter().flatten().flat_map(|set| {
+                    let modes = set.get("accessModes").and_then(Value::as_array);
+                    modes.into_iter().flatten().filter_map(|mode| mode.as_str().map(str::to_owned))
+                });
+                self.access_modes.insert(name, modes.collect());
+            }
+            "VirtualMachineInstancetype" | "VirtualMachineClusterInstancetype" => {
+                self.instancetypes.insert((namespace, name), InstanceType::from_object(object));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn add_entries(&mut self, kind: &'static str, namespace: &str, name: &str, object: &Value) {
+        use base64::Engine as _;
+        let mut add = |key: &str, value: String| {
+            let reference = EntryReference {
+                kind,
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                key: key.to_owned(),
+            };
+            self.secret_and_config_map_entries.insert(reference, value);
+        };
+        let entries =
+            |field: &str| object.get(field).and_then(Value::as_object).into_iter().flatten();
+        for (key, value) in entries("data") {
+            let text = value.as_str().unwrap_or_default();
+            if kind == "ConfigMap" {
+                add(key, text.to_owned());
+                continue;
+            }
+            let decoded = base64::engine::general_purpose::STANDARD.decode(text.trim()).ok();
+            if let Some(text) = decoded.and_then(|bytes| String::from_utf8(bytes).ok()) {
+                add(key, text);
+            }
+        }
+        for (key, value) in entries("stringData") {
+            add(key, value.as_str().unwrap_or_default().to_owned());
+        }
+    }
+
+    /// Returns the keys and values of all entries of a Secret, sorted by key.
+    pub(super) fn secret_entries(&self, namespace: &str, name: &str) -> Vec<(&str, &str)> {
+        let is_in_secret = |reference: &EntryReference| {
+            reference.kind == "Secret" && reference.namespace == namespace && reference.name == name
+        };
+        let found = self
+            .secret_and_config_map_entries
+            .iter()
+            .filter(|(reference, _)| is_in_secret(reference));
+        found.map(|(reference, value)| (reference.key.as_str(), value.as_str())).collect()
+    }
+}
+
+impl ReferenceResolver for RenderContext {
+    fn resolve(&self, reference: &EntryReference) -> Result<String, ResolveError> {
+        let EntryReference { kind, namespace, name, .. } = reference;
+        if let Some(message) = self.forbidden_objects.get(&(*kind, namespace.clone(), name.clone()))
+        {
+            let (reference, message) = (reference.clone(), message.clone());
+            return Err(ResolveError::Forbidden { reference, message });
+        }
+        self.secret_and_config_map_entries.get(reference).cloned().ok_or_else(|| {
+            let mut keys = self.secret_and_config_map_entries.keys();
+            let exists = keys.any(|other| {
+                other.kind == *kind && other.namespace == *namespace && other.name == *name
+            });
+            if exists {
+                ResolveError::EntryNotFound(reference.clone())
+            } else {
+                ResolveError::ObjectNotFound(reference.clone())
+            }
+        })
+    }
+}
+
+impl InstanceType {
+    /// Reads the fields from the instance type's JSON.
+    #[must_use]
+    pub fn from_object(object: &Value) -> Self {
+        let scheduler = object.pointer("/spec/schedulerName").and_then(Value::as_str);
+        let selector = object.pointer("/spec/nodeSelector").and_then(Value::as_object);
+        Self {
+            scheduler_name: scheduler.filter(|name| !name.is_empty()).map(str::to_owned),
+            has_node_selector: selector.is_some_and(|selector| !selector.is_empty()),
+        }
+    }
+}
+
+impl StorageClass {
+    /// Reads the topology from the StorageClass's JSON.
+    #[must_use]
+    pub fn from_object(object: &Value) -> Self {
+        let list =
+            |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let terms = list(object.get("allowedTopologies")).into_iter().map(|term| {
+            let labels = list(term.get("matchLabelExpressions")).into_iter();
+            let label = |label: Value| {
+                let values = list(label.get("values"));
+                (label.get("key").map(text).unwrap_or_default(), values.iter().map(text).collect())
+            };
+            labels.map(label).collect()
+        });
+        Self { topologies: terms.collect() }
+    }
+}
