@@ -105,6 +105,19 @@ fn capture_and_live_machine_have_equal_reports() {
             |node: &serde_json::Value| node["status"]["capabilities"]["machine"][field].clone();
         assert_eq!(field(&capture), field(&live));
     }
+    // Without KSM, whose counters change, and the state of KVM, for which device files are opened.
+    for (part, field) in [
+        ("memory", "total"),
+        ("memory", "swap"),
+        ("memory", "zram"),
+        ("memory", "zswap"),
+        ("memory", "transparentHugepages"),
+        ("memory", "defaultHugepageSize"),
+        ("kvm", "nested"),
+    ] {
+        let value = |node: &serde_json::Value| node["status"]["capabilities"][part][field].clone();
+        assert_eq!(value(&capture), value(&live), "{part}.{field}");
+    }
     let zones = |node: &serde_json::Value| {
         let zones = node["status"]["zones"].as_array().unwrap().clone();
         zones

@@ -132,7 +132,7 @@ fn uplink(input: &Input) -> Outcome {
     for bridge in bridges {
         let Some(uplink) = uplink_of(input, bridge) else { continue };
         let name = &uplink.name;
-        if uplink.has_no_carrier() {
+        if uplink.is_down() {
             return Outcome::fail(format!("{name}, the uplink of {}, is down", bridge.name))
                 .with_evidence(format!("/sys/class/net/{name}/operstate"), "down")
                 .remedy(format!("ip link set {name} up; check cable and switch port"));

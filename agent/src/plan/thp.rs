@@ -1,7 +1,5 @@
 //! Transparent huge pages.
 
-use berth_api::infra_node::TransparentHugepages;
-
 use super::change::Change;
 use super::input::Input;
 use super::single_value::plan_single_value;
@@ -11,7 +9,8 @@ use berth_host_facts::setting::{Setting, Value};
 /// Adds the target of the spec.
 pub(super) fn targets(input: Input, targets: &mut Targets) {
     if let Some(mode) = input.spec.transparent_hugepages {
-        targets.set_target(Setting::TransparentHugepages, Value::Word(mode_name(mode).to_owned()));
+        targets
+            .set_target(Setting::TransparentHugepages, Value::Word(mode.kernel_name().to_owned()));
     }
 }
 
@@ -19,12 +18,4 @@ pub(super) fn change(input: Input, targets: &Targets) -> Option<Change> {
     let absent = "this kernel has no transparent huge pages";
     let effect = "applies to memory that programs allocate from now on";
     plan_single_value(input, targets, Setting::TransparentHugepages, absent, effect)
-}
-
-const fn mode_name(mode: TransparentHugepages) -> &'static str {
-    match mode {
-        TransparentHugepages::Always => "always",
-        TransparentHugepages::Madvise => "madvise",
-        TransparentHugepages::Never => "never",
-    }
 }

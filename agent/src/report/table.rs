@@ -135,7 +135,7 @@ fn memory(capabilities: &Capabilities) -> Vec<String> {
         _ => format!("swap {}", swap.human()),
     });
     let pages = [
-        memory.transparent_hugepages.map(|mode| format!("THP {}", api_name(&mode).to_lowercase())),
+        memory.transparent_hugepages.map(|mode| format!("THP {}", mode.kernel_name())),
         memory.default_hugepage_size.map(|size| format!("default huge page {size}")),
         (memory.zswap == Some(true)).then(|| "zswap on".to_owned()),
     ];

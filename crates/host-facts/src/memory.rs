@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::{Memory, TransparentHugepages, UnknownReason};
 use berth_api::{Bytes, PageSize};
 
-use super::hugepages;
 use super::kernel_files::read_bool;
+use super::{host_settings, hugepages};
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
 
@@ -81,18 +81,16 @@ fn has_zram(table: &str) -> bool {
 
 fn transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHugepages> {
     let path = "capabilities.memory.transparentHugepages";
-    let file = "sys/kernel/mm/transparent_hugepage/enabled";
+    let file = host_settings::TRANSPARENT_HUGEPAGES;
     let text = notes.value_or_unknown(path, root.read(file))?;
-    match bracketed_word(&text) {
-        Some("always") => Some(TransparentHugepages::Always),
-        Some("madvise") => Some(TransparentHugepages::Madvise),
-        Some("never") => Some(TransparentHugepages::Never),
-        _ => {
-            let message = format!("/{file}: `{}` selects no known mode", text.escape_debug());
-            notes.add_unknown(path, UnknownReason::Malformed, message);
-            None
-        }
+    let selected = bracketed_word(&text);
+    let mode =
+        TransparentHugepages::ALL.into_iter().find(|mode| selected == Some(mode.kernel_name()));
+    if mode.is_none() {
+        let message = format!("/{file}: `{}` selects no known mode", text.escape_debug());
+        notes.add_unknown(path, UnknownReason::Malformed, message);
     }
+    mode
 }
 
 /// Returns the word in brackets in a string such as `always [madvise] never`.

@@ -24,7 +24,7 @@ pub(super) struct Planner<'a> {
     pub(super) network: &'a Network<'a>,
     pub(super) changes: Vec<Change>,
     /// Reason why no tenant of the network can have a connection.
-    pub(super) down_reason: Option<String>,
+    pub(super) network_failure: Option<String>,
     /// Tenants whose links cannot be created, by id, with the reason.
     pub(super) failed: BTreeMap<u32, String>,
     /// Tenants that are not in place yet, by id.
@@ -42,7 +42,7 @@ impl<'a> Planner<'a> {
             links: &input.facts.links,
             network,
             changes: Vec::new(),
-            down_reason: None,
+            network_failure: None,
             failed: BTreeMap::new(),
             pending: BTreeSet::new(),
             waiting: BTreeMap::new(),
@@ -73,8 +73,8 @@ impl<'a> Planner<'a> {
             Scenario::Vxlan { .. } => self.plan_tenants(),
             Scenario::SriovVf => self.set_uplink_up(),
         }
-        if self.down_reason.is_none() {
-            self.down_reason = uplink::carrier_fault(self.network.uplink);
+        if self.network_failure.is_none() {
+            self.network_failure = uplink::carrier_fault(self.network.uplink);
         }
     }
 
@@ -155,7 +155,7 @@ impl<'a> Planner<'a> {
         }
         // The change corrects drift, and is blocked because `spec.enforce` is false.
         if let Some(reason) = self.changes.last().and_then(|change| change.blocked.clone()) {
-            self.down_reason = Some(reason);
+            self.network_failure = Some(reason);
             return false;
         }
         let Some(host_traffic) = host_traffic else { return true };
@@ -253,7 +253,7 @@ impl<'a> Planner<'a> {
     pub(super) fn record_to_adopt(&self) -> Option<NetworkRecord> {
         let is_uncommitted =
             |change: &Change| change.link_work().is_some_and(|work| work.stage < Stage::Tenants);
-        if self.down_reason.is_some() || self.changes.iter().any(is_uncommitted) {
+        if self.network_failure.is_some() || self.changes.iter().any(is_uncommitted) {
             return None;
         }
         let mut record = self.ledger_record().cloned().unwrap_or_default();
@@ -340,9 +340,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Blocks the last change, and records the reason in `down_reason`.
+    /// Blocks the last change, and records the reason in `network_failure`.
     fn block(&mut self, reason: String) {
-        self.down_reason = Some(reason.clone());
+        self.network_failure = Some(reason.clone());
         if let Some(change) = self.changes.last_mut() {
             change.blocked = Some(reason);
         }

@@ -86,7 +86,7 @@ pub(super) fn from_planner(network: &Network, planner: &Planner) -> NetworkState
         let not_ready =
             |state, message: String| NotReady { tenant: tenant.name.to_owned(), state, message };
         let found = if let Some(reason) =
-            planner.failed.get(&tenant.id()).or(planner.down_reason.as_ref())
+            planner.failed.get(&tenant.id()).or(planner.network_failure.as_ref())
         {
             not_ready(TenantNetworkState::Failed, reason.clone())
         } else if let Some(reason) = planner.waiting.get(&tenant.id()) {

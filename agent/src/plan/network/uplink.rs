@@ -94,7 +94,5 @@ pub(super) fn host_traffic(links: &Links, uplink: &Link) -> Option<String> {
 
 /// Returns the reason why frames cannot leave by this uplink now.
 pub(super) fn carrier_fault(uplink: &Link) -> Option<String> {
-    uplink
-        .has_no_carrier()
-        .then(|| format!("{} has no carrier; check cable and switch port", uplink.name))
+    uplink.is_down().then(|| format!("{} has no carrier; check cable and switch port", uplink.name))
 }

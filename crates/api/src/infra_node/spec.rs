@@ -220,6 +220,21 @@ pub enum TransparentHugepages {
     Never,
 }
 
+impl TransparentHugepages {
+    /// All modes of the kernel.
+    pub const ALL: [Self; 3] = [Self::Always, Self::Madvise, Self::Never];
+
+    /// Returns the kernel's name of the mode, as in `/sys/kernel/mm/transparent_hugepage/enabled`.
+    #[must_use]
+    pub const fn kernel_name(self) -> &'static str {
+        match self {
+            Self::Always => "always",
+            Self::Madvise => "madvise",
+            Self::Never => "never",
+        }
+    }
+}
+
 /// A host network that can carry tenants.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "kube", derive(KubeSchema))]

@@ -147,9 +147,10 @@ impl Link {
         self.alias.as_deref().is_some_and(|alias| alias.starts_with(prefix))
     }
 
-    /// Returns true if the kernel reports that the link has no carrier. If the state is unknown, returns false.
+    /// Returns true if the kernel reports that the link is down: it is set down, or it has no carrier. If the state
+    /// is unknown, returns false.
     #[must_use]
-    pub const fn has_no_carrier(&self) -> bool {
+    pub const fn is_down(&self) -> bool {
         matches!(
             self.state,
             Some(LinkState::Down | LinkState::LowerLayerDown | LinkState::NotPresent)

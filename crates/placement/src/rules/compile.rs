@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{
+    PodAffinityTerm, TopologySpreadConstraint, WeightedPodAffinityTerm,
+};
 
 use super::compiled::{Rules, Spread, Template};
 use super::counter::{CounterKey, CounterKind};
@@ -119,6 +121,33 @@ struct PodAffinityTerms {
     preferred: Vec<(Term, Symbol, i64)>,
 }
 
+type ReadTerm<'a> =
+    dyn FnMut(&FieldPath<'_>, &PodAffinityTerm) -> Result<(Term, Symbol), InvalidField> + 'a;
+
+fn required_terms(
+    read: &mut ReadTerm<'_>,
+    affinity: &FieldPath<'_>,
+    terms: &[PodAffinityTerm],
+) -> Result<Vec<(Term, Symbol)>, InvalidField> {
+    let path = affinity.field("requiredDuringSchedulingIgnoredDuringExecution");
+    terms.iter().enumerate().map(|(at, term)| read(&path.item(at), term)).collect()
+}
+
+/// Reads preferred terms with their topology keys and weights.
+fn weighted_terms(
+    read: &mut ReadTerm<'_>,
+    affinity: &FieldPath<'_>,
+    terms: &[WeightedPodAffinityTerm],
+) -> Result<Vec<(Term, Symbol, i64)>, InvalidField> {
+    let path = affinity.field("preferredDuringSchedulingIgnoredDuringExecution");
+    let read_term = |(at, one): (usize, &WeightedPodAffinityTerm)| {
+        let path = path.item(at);
+        let (term, key) = read(&path.field("podAffinityTerm"), &one.pod_affinity_term)?;
+        Ok((term, key, i64::from(validate_weight(&path, one.weight)?)))
+    };
+    terms.iter().enumerate().map(read_term).collect()
+}
+
 type CompiledAffinity =
     (Option<(u32, Box<[u32]>)>, Box<[u32]>, Box<[(u32, i64)]>, Box<[(u32, i64)]>);
 
@@ -130,8 +159,6 @@ impl PodAffinityTerms {
         namespace: Symbol,
         labels: &Labels,
     ) -> Result<Self, InvalidField> {
-        const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-        const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
         let mut terms = Self::default();
         let Some(affinity) = parts.affinity else { return Ok(terms) };
         let affinity_path = spec.field("affinity");
@@ -139,44 +166,20 @@ impl PodAffinityTerms {
             affinity_term(symbols, path, term, namespace, labels)
         };
         if let Some(one) = &affinity.pod_affinity {
-            let pod_affinity_path = affinity_path.field("podAffinity");
-            let terms_path = pod_affinity_path.field(REQUIRED);
+            let path = affinity_path.field("podAffinity");
             let required = one.required_during_scheduling_ignored_during_execution.as_deref();
-            for (at, term) in required.unwrap_or_default().iter().enumerate() {
-                terms.affinity.push(read(&terms_path.item(at), term)?);
-            }
-            let terms_path = pod_affinity_path.field(PREFERRED);
+            terms.affinity = required_terms(&mut read, &path, required.unwrap_or_default())?;
             let preferred = one.preferred_during_scheduling_ignored_during_execution.as_deref();
-            for (at, one) in preferred.unwrap_or_default().iter().enumerate() {
-                let term_path = terms_path.item(at);
-                let (term, key) =
-                    read(&term_path.field("podAffinityTerm"), &one.pod_affinity_term)?;
-                terms.preferred.push((
-                    term,
-                    key,
-                    i64::from(validate_weight(&term_path, one.weight)?),
-                ));
-            }
+            terms.preferred = weighted_terms(&mut read, &path, preferred.unwrap_or_default())?;
         }
         if let Some(one) = &affinity.pod_anti_affinity {
-            let pod_anti_affinity_path = affinity_path.field("podAntiAffinity");
-            let terms_path = pod_anti_affinity_path.field(REQUIRED);
+            let path = affinity_path.field("podAntiAffinity");
             let required = one.required_during_scheduling_ignored_during_execution.as_deref();
-            for (at, term) in required.unwrap_or_default().iter().enumerate() {
-                terms.anti_affinity.push(read(&terms_path.item(at), term)?);
-            }
-            let terms_path = pod_anti_affinity_path.field(PREFERRED);
+            terms.anti_affinity = required_terms(&mut read, &path, required.unwrap_or_default())?;
             let preferred = one.preferred_during_scheduling_ignored_during_execution.as_deref();
-            for (at, one) in preferred.unwrap_or_default().iter().enumerate() {
-                let term_path = terms_path.item(at);
-                let (term, key) =
-                    read(&term_path.field("podAffinityTerm"), &one.pod_affinity_term)?;
-                terms.preferred.push((
-                    term,
-                    key,
-                    -i64::from(validate_weight(&term_path, one.weight)?),
-                ));
-            }
+            let weighted = weighted_terms(&mut read, &path, preferred.unwrap_or_default())?;
+            let negative = weighted.into_iter().map(|(term, key, weight)| (term, key, -weight));
+            terms.preferred.extend(negative);
         }
         Ok(terms)
     }
