@@ -104,6 +104,8 @@ fn refusal_class(refusal: &ErrorRecord) -> &'static str {
 fn own_refusal_class(field: &str) -> &'static str {
     if field.ends_with("memory.guest") {
         "Berth: guest memory"
+    } else if field.ends_with("domain.cpu") {
+        "Berth: number of CPUs"
     } else if field == "spec.instancetype" {
         "Berth: instance type"
     } else if field.ends_with("addedOverhead") {
