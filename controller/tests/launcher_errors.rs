@@ -8,7 +8,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn predict_launcher(object: &Value, cluster_objects: &ClusterObjects) -> Result<Launcher, Invalid> {
-    predict(&Machine::read(object)?.unwrap(), &Configuration::default(), cluster_objects)
+    // KubeVirt reads the NetworkAttachmentDefinitions that a machine names only without this feature gate.
+    let disabled_feature_gates = ["ExternalNetResourceInjection".to_owned()].into();
+    let configuration = Configuration { disabled_feature_gates, ..Configuration::default() };
+    predict(&Machine::read(object)?.unwrap(), &configuration, cluster_objects)
 }
 
 fn virtual_machine(spec: Value) -> Value {
@@ -93,6 +96,15 @@ fn object_field_and_value_are_reported() {
         (
             json!({"cpu": {"cores": 4, "dedicatedCpuPlacement": true}, "resources": {"limits": {"cpu": 3}}}),
             "domain.resources.requests.cpu: `3` must equal the 4 vCPUs",
+        ),
+        (
+            json!({"cpu": {"threads": 4, "dedicatedCpuPlacement": true}}),
+            "domain.cpu.dedicatedCpuPlacement: allows at most two threads per core, not 4",
+        ),
+        (
+            json!({"memory": {"guest": "1Gi", "hugepages": {"pageSize": "2Mi"}},
+                "resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "512Mi"}}}),
+            "domain.resources.requests.memory: `1Gi` is greater than the limit 512Mi",
         ),
         (
             json!({"devices": {"interfaces": [{"name": "a", "binding": {"name": "b"}}]}}),
@@ -198,12 +210,34 @@ fn missing_and_conflicting_instance_types_are_reported() {
         assert!(error.contains(&expected), "{error}");
     }
     let spread = |options: Value| json!({"cpu": {"preferredCPUTopology": "spread", "spreadOptions": options}});
+    let one = json!({"cpu": {"guest": 1}, "memory": {"guest": "1Gi"}});
+    let requires = |requirements: Value| json!({"requirements": requirements});
     for (instancetype, preference, expected) in [
         (json!({"cpu": {"guest": 0}, "memory": {"guest": "1Gi"}}), json!({}), "cpu.guest of the"),
         (json!({"cpu": {"guest": 1}}), json!({}), "memory.guest of the instance type"),
         (three.clone(), spread(json!({})), "3 vCPUs are not divisible by 2"),
         (three.clone(), spread(json!({"ratio": 0})), "3 vCPUs are not divisible by 0"),
         (three.clone(), spread(json!({"across": "all"})), "`all` is unknown"),
+        (
+            one,
+            spread(json!({})),
+            "instancetype.spec.cpu.guest: cpu.spreadOptions of the preference: 1 vCPUs",
+        ),
+        (
+            three.clone(),
+            requires(json!({"cpu": {"guest": 4}})),
+            "spec.instancetype: 3 vCPUs: the preference requires 4",
+        ),
+        (
+            three.clone(),
+            requires(json!({"memory": {"guest": "2Gi"}})),
+            "spec.instancetype: 1Gi of memory: the",
+        ),
+        (
+            three.clone(),
+            requires(json!({"architecture": "arm64"})),
+            "architecture: `amd64`: the preference requires",
+        ),
         (three, json!({"cpu": {"preferredCPUTopology": "round"}}), "`round` is unknown"),
     ] {
         let (object, around) = machine_with_instancetype(instancetype, preference, json!({}));

@@ -109,7 +109,9 @@ pub fn kubevirt_object() -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
         "metadata": {"name": "kubevirt", "namespace": "default"},
-        "spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}},
+        // KubeVirt then requests the resources of networks for launcher pods; the demo has no other webhook for this.
+        "spec": {"configuration": {"developerConfiguration":
+            {"useEmulation": true, "disabledFeatureGates": ["ExternalNetResourceInjection"]}}},
     })
 }
 

@@ -5,7 +5,8 @@ use berth_api::Quantity;
 
 use super::amounts::{EPHEMERAL_STORAGE, given_or_calculated, multiply_truncating};
 use super::cluster_objects::ClusterObjects;
-use super::configuration::{Configuration, EVEN_PARITY, Gate};
+use super::configuration::{Configuration, EVEN_PARITY};
+use super::gate::Gate;
 use super::invalid::Invalid;
 use super::machine::Machine;
 use super::spec::{Amounts, Spec, amount};
@@ -75,8 +76,10 @@ pub(super) fn render(
             multiply_truncating(amount(&lists.requests, MEMORY).whole_units_rounded_up(), ratio);
         lists.calculated_limits.insert(MEMORY.to_owned(), limit);
     }
-    for resource in network_resources(machine, objects)? {
-        lists.add_device(&resource);
+    if configuration.requests_network_resources() {
+        for resource in network_resources(machine, objects)? {
+            lists.add_device(&resource);
+        }
     }
     lists.add_requested_devices(spec, configuration);
     Ok(lists.into_compute())
@@ -103,7 +106,7 @@ impl ResourceLists {
         for (device, is_required) in [
             ("tun", attached || !devices.interfaces.is_empty()),
             ("vhost-net", any_virtio && !configuration.use_emulation),
-            ("kvm", !configuration.use_emulation),
+            (configuration.hypervisor_device(), !configuration.use_emulation),
             ("vhost-vsock", devices.autoattach_vsock),
         ] {
             if is_required {
@@ -299,8 +302,6 @@ fn divide_by_ratio(vcpus: u64, ratio: i64) -> Quantity {
 /// Returns the resource names of the machine's networks. The pod requests one unit for each entry
 /// (`NetworkToResource`).
 fn network_resources(machine: &Machine, objects: &ClusterObjects) -> Result<Vec<String>, Invalid> {
-    // With the feature gate ExternalNetResourceInjection, another webhook adds these resources to the pod instead of
-    // KubeVirt; the pod is the same.
     let mut resources = Vec::new();
     for (index, network) in machine.spec.networks.iter().enumerate() {
         let Some(multus) = &network.multus else { continue };

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::invalid::{self, Invalid};
-use super::spec::{Amounts, Requirements};
+use super::spec::{Amounts, Named, Requirements};
 use super::version::Version;
 
 /// `KubeVirt`'s release and configuration. [`Default`] is the default configuration in the newest known release.
@@ -41,12 +41,15 @@ pub struct Configuration {
     pub machine_types: BTreeMap<String, String>,
     /// Architecture of VMs that name no architecture.
     pub architecture: String,
-    /// CPU model of VMs that name no CPU model.
+    /// CPU model of VMs that name no CPU model; not used for arm64.
     pub cpu_model: Option<String>,
     /// CPU request of VMs that set no CPU request; `None` to calculate the request from `cpu_allocation_ratio`.
     pub cpu_request: Option<Quantity>,
     /// Runtime class of launcher pods.
     pub runtime_class: Option<String>,
+    /// Name of the hypervisor, such as `hyperv-direct`; `None` for KVM. Used only with the feature gate
+    /// `ConfigurableHypervisor`.
+    pub hypervisor: Option<String>,
     /// Network binding plugins, by name.
     pub bindings: BTreeMap<String, Binding>,
     /// Selector of the namespaces in which pods get CPU limits even without a ResourceQuota.
@@ -74,6 +77,8 @@ pub struct Binding {
     pub has_sidecar: bool,
     /// Memory that the plugin adds to the container `compute`.
     pub memory: Quantity,
+    /// NetworkAttachmentDefinition of the plugin's CNI plugin, as `name` or `namespace/name`; empty if there is none.
+    pub network_attachment_definition: String,
 }
 
 /// Annotation for an even number of CPUs (`even_parity`), on an instance, or on the `KubeVirt` object for all
@@ -100,6 +105,7 @@ impl Default for Configuration {
             cpu_model: None,
             cpu_request: None,
             runtime_class: None,
+            hypervisor: None,
             bindings: BTreeMap::new(),
             cpu_limit_namespaces: None,
             tsc_frequency: None,
@@ -109,15 +115,6 @@ impl Default for Configuration {
 }
 
 impl Configuration {
-    /// Returns true if a feature gate is enabled (`featuregate.IsEnabled`).
-    pub(super) fn is_gate_enabled(&self, gate: Gate) -> bool {
-        let is_enabled = self.feature_gates.contains(gate.name());
-        // Since 1.9, beta gates are enabled by default; before 1.9, every gate had to be enabled.
-        let is_beta_default = gate.is_beta() && self.version.is_at_least(9, 0);
-        self.version.is_at_least(gate.since_minor(), 0)
-            && (is_enabled || is_beta_default && !self.disabled_feature_gates.contains(gate.name()))
-    }
-
     /// Returns the configured request or limit of a support container for a resource; `None` if it is absent or zero.
     pub(super) fn support_container_amount(
         &self,
@@ -197,8 +194,10 @@ impl Configuration {
         this.serial_console_log_disabled = options.disable_serial_console_log.is_some();
         this.machine_type = Some(configuration.machine_type).filter(|text| !text.is_empty());
         let architectures = configuration.architecture_configuration;
-        if !architectures.default_architecture.is_empty() {
-            this.architecture = architectures.default_architecture;
+        // KubeVirt reads only the status (`setConfigFromKubeVirt`). virt-operator copies the field of the spec to it.
+        let architecture = [status.default_architecture, architectures.default_architecture];
+        if let Some(architecture) = architecture.into_iter().find(|text| !text.is_empty()) {
+            this.architecture = architecture;
         }
         for (name, it) in [
             ("amd64", architectures.amd64),
@@ -216,47 +215,13 @@ impl Configuration {
         this.cpu_request = configuration.cpu_request.filter(|amount| !is_default_request(amount));
         this.runtime_class =
             Some(configuration.default_runtime_class).filter(|text| !text.is_empty());
+        // KubeVirt uses only the first hypervisor (`GetHypervisorFromKvConfig`).
+        this.hypervisor = configuration.hypervisors.into_iter().next().map(|it| it.name);
         this.bindings =
             configuration.network.binding.into_iter().map(|(name, it)| (name, it.into())).collect();
         this.cpu_limit_namespaces = configuration.auto_cpu_limit_namespace_label_selector;
         this.even_parity = kubevirt.metadata.annotations.contains_key(EVEN_PARITY);
         Ok(this)
-    }
-}
-
-/// Feature gates that affect launcher pods.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Gate {
-    AlignCpus,
-    CrossArchitecture,
-    HypervStrictCheck,
-    ImageVolume,
-    Iommufd,
-}
-
-impl Gate {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::AlignCpus => "AlignCPUs",
-            Self::CrossArchitecture => "CrossArchitectureVirtualization",
-            Self::HypervStrictCheck => "HypervStrictCheck",
-            Self::ImageVolume => "ImageVolume",
-            Self::Iommufd => "IOMMUFD",
-        }
-    }
-
-    /// Returns true if the feature gate is a beta gate in 1.9 (`pkg/virt-config/featuregate/active.go`).
-    const fn is_beta(self) -> bool {
-        matches!(self, Self::ImageVolume)
-    }
-
-    /// Returns the minor version of the first KubeVirt release 1.x that has the feature gate.
-    const fn since_minor(self) -> u16 {
-        match self {
-            Self::AlignCpus | Self::HypervStrictCheck => 2,
-            Self::ImageVolume => 6,
-            Self::CrossArchitecture | Self::Iommufd => 9,
-        }
     }
 }
 
@@ -279,6 +244,7 @@ struct Metadata {
 struct Status {
     observed_kube_virt_version: String,
     target_kube_virt_version: String,
+    default_architecture: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -299,6 +265,7 @@ struct ConfigurationSpec {
     cpu_model: String,
     cpu_request: Option<Quantity>,
     default_runtime_class: String,
+    hypervisors: Vec<Named>,
     network: Network,
     #[serde(rename = "autoCPULimitNamespaceLabelSelector")]
     auto_cpu_limit_namespace_label_selector: Option<LabelSelector>,
@@ -356,6 +323,7 @@ struct Network {
 #[serde(rename_all = "camelCase", default)]
 struct BindingSpec {
     sidecar_image: String,
+    network_attachment_definition: String,
     compute_resource_overhead: Overhead,
 }
 
@@ -368,6 +336,10 @@ struct Overhead {
 impl From<BindingSpec> for Binding {
     fn from(spec: BindingSpec) -> Self {
         let memory = super::spec::amount(&spec.compute_resource_overhead.requests, "memory");
-        Self { has_sidecar: !spec.sidecar_image.is_empty(), memory }
+        Self {
+            has_sidecar: !spec.sidecar_image.is_empty(),
+            memory,
+            network_attachment_definition: spec.network_attachment_definition,
+        }
     }
 }

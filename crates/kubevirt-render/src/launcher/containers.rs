@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::configuration::{Configuration, Gate};
+use super::configuration::Configuration;
+use super::gate::Gate;
 use super::invalid::Invalid;
 use super::machine::Machine;
 use super::overhead::is_pinned;
 use super::spec::{Amounts, Present};
+use super::version::Version;
 
 /// Requests and limits of a container in the pod's manifest.
 pub(super) struct ContainerSpec {
@@ -139,10 +141,9 @@ pub(super) fn other_containers(
         (0..hooks).map(|i| renderer.container(format!("hook-sidecar-{i}"), "sidecar", hook)),
     );
 
-    let skip_annotation = "kubevirt.io/image-volume-skip-digest-resolution";
     if image_volumes {
         // The only purpose of these init containers is to resolve the digest of the disk's image.
-        if machine.annotations.get(skip_annotation).is_none_or(|text| text != "true") {
+        if !skips_digest_resolution(machine, version) {
             init.extend(disks.into_iter().map(|name| renderer.disk(name)));
         }
     } else if !disks.is_empty() {
@@ -155,6 +156,14 @@ pub(super) fn other_containers(
         init.extend(disks.into_iter().map(|name| renderer.disk(format!("{name}-init"))));
     }
     Ok(OtherContainers { init, concurrent })
+}
+
+/// Returns true if an annotation of the machine disables the init containers that resolve digests (KubeVirt's main
+/// branch after 1.9).
+fn skips_digest_resolution(machine: &Machine, version: Version) -> bool {
+    let annotation = "kubevirt.io/image-volume-skip-digest-resolution";
+    version.is_at_least(10, 0)
+        && machine.annotations.get(annotation).is_some_and(|text| text == "true")
 }
 
 /// Returns true if the pod has a container that logs the guest's serial console (`isSerialConsoleLogEnabled`).

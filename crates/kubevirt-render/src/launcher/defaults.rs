@@ -1,13 +1,8 @@
-//! Defaults and checks of `KubeVirt`'s webhook for the creation of a VirtualMachineInstance.
-//!
-//! The defaults follow `pkg/defaults` and `ApplyNewVMIMutations`. From `vmi-create-admitter.go`, this module has only
-//! the checks on which the requests of a pod depend.
-
-use berth_api::{PageSize, Quantity};
+//! Defaults that `KubeVirt`'s webhook sets in a VirtualMachineInstance (`pkg/defaults`, `ApplyNewVMIMutations`).
 
 use super::compute::set_missing_memory_request;
-use super::configuration::{Configuration, EVEN_PARITY, Gate};
-use super::invalid::Invalid;
+use super::configuration::{Configuration, EVEN_PARITY};
+use super::gate::Gate;
 use super::machine::Machine;
 use super::spec::{CpuFeature, Hyperv, Interface, Spec, amount};
 
@@ -52,7 +47,10 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     add_default_network(spec);
     let cpu = spec.domain.cpu.get_or_insert_default();
     if cpu.model.is_empty() {
-        cpu.model = configuration.cpu_model.clone().unwrap_or_else(|| "host-model".to_owned());
+        // `setDefaultArm64CPUModel` precedes `setDefaultCPUModel`, so the configured model is not used for arm64.
+        let configured = configuration.cpu_model.as_deref().unwrap_or("host-model");
+        let is_arm = spec.architecture == "arm64";
+        cpu.model = if is_arm { "host-passthrough" } else { configured }.to_owned();
     }
     let parity = configuration.even_parity && configuration.is_gate_enabled(Gate::AlignCpus);
     if cpu.isolate_emulator_thread && parity {
@@ -121,112 +119,4 @@ fn require_cpu_feature(features: &mut Vec<CpuFeature>, name: &str) {
         Some(feature) => feature.policy = policy,
         None => features.push(CpuFeature { name: name.to_owned(), policy }),
     }
-}
-
-/// Maximum number of vCPUs. It exceeds the number of any host's CPUs and prevents overflows.
-const MAX_VCPUS: u128 = 1 << 20;
-
-/// Checks a machine as the webhook does; only the checks on which launcher pods depend are included.
-///
-/// # Errors
-///
-/// Returns the invalid field.
-pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
-    let (spec, domain) = (&machine.spec, &machine.spec.domain);
-    for (list, amounts) in
-        [("requests", &domain.resources.requests), ("limits", &domain.resources.limits)]
-    {
-        if let Some((name, amount)) = amounts.iter().find(|(_, amount)| amount.is_negative()) {
-            return Err(machine.invalid(
-                &format!("domain.resources.{list}.{name}"),
-                format!("`{amount}` is negative"),
-            ));
-        }
-    }
-    let none = super::spec::Cpu::default();
-    let cpu = domain.cpu.as_ref().unwrap_or(&none);
-    let vcpus = cpu.vcpus().saturating_add(u128::from(spec.pool_threads()));
-    if vcpus > MAX_VCPUS {
-        return Err(machine
-            .invalid("domain.cpu", format!("{vcpus} CPUs exceed the maximum of {MAX_VCPUS}")));
-    }
-    if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
-        return Err(
-            machine.invalid("domain.cpu.isolateEmulatorThread", "requires dedicatedCpuPlacement")
-        );
-    }
-    let guest = domain.memory.guest.unwrap_or_default();
-    if guest <= Quantity::ZERO {
-        return Err(machine
-            .invalid("domain.memory.guest", "is missing: set it here or in domain.resources"));
-    }
-    if domain.memory.reserved_overhead.added_overhead.is_some_and(Quantity::is_negative) {
-        return Err(machine.invalid("domain.memory.reservedOverhead.addedOverhead", "is negative"));
-    }
-    if let Some(pages) = &domain.memory.hugepages {
-        check_pages(machine, &pages.page_size)?;
-    }
-    let passthrough = cpu.numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
-    if passthrough && !(cpu.dedicated_cpu_placement && domain.memory.hugepages.is_some()) {
-        let message = "requires dedicatedCpuPlacement and memory.hugepages";
-        return Err(machine.invalid("domain.cpu.numa.guestMappingPassthrough", message));
-    }
-    if cpu.realtime.is_some() && !passthrough {
-        let message = "requires dedicatedCpuPlacement and numa.guestMappingPassthrough";
-        return Err(machine.invalid("domain.cpu.realtime", message));
-    }
-    if cpu.dedicated_cpu_placement { check_dedicated(machine, cpu.vcpus()) } else { Ok(()) }
-}
-
-/// Checks the page size and the memory amounts of a machine with huge pages (`validateHugepagesMemoryRequests`).
-fn check_pages(machine: &Machine, size: &str) -> Result<(), Invalid> {
-    let field = "domain.memory.hugepages.pageSize";
-    let size: PageSize = size.parse().map_err(|e| machine.invalid(field, format!("{e}")))?;
-    let domain = &machine.spec.domain;
-    let requested = amount(&domain.resources.requests, "memory");
-    let memory =
-        if requested.is_zero() { domain.memory.guest.unwrap_or_default() } else { requested };
-    if memory.whole_units_rounded_up() % i128::from(size.bytes()) != 0 {
-        return Err(
-            machine.invalid(field, format!("the memory {memory} is not a multiple of {size}"))
-        );
-    }
-    Ok(())
-}
-
-/// Checks the CPU amounts of a machine with dedicated CPUs (`validateCpuPinning`).
-fn check_dedicated(machine: &Machine, vcpus: u128) -> Result<(), Invalid> {
-    let resources = &machine.spec.domain.resources;
-    let (requests, limits) = (&resources.requests, &resources.limits);
-    for (list, amounts) in [("requests", requests), ("limits", limits)] {
-        let cpus = amount(amounts, "cpu");
-        let field = format!("domain.resources.{list}.cpu");
-        if cpus.millis_rounded_up() % 1000 != 0 {
-            return Err(machine.invalid(
-                &field,
-                format!("`{cpus}` must be a whole number with dedicatedCpuPlacement"),
-            ));
-        }
-    }
-    for name in ["cpu", "memory"] {
-        let (request, limit) = (amount(requests, name), amount(limits, name));
-        if !request.is_zero()
-            && !limit.is_zero()
-            && request.whole_units_rounded_up() != limit.whole_units_rounded_up()
-        {
-            let message =
-                format!("`{request}` must equal the limit {limit} with dedicatedCpuPlacement");
-            return Err(machine.invalid(&format!("domain.resources.requests.{name}"), message));
-        }
-    }
-    let requested = amount(limits, "cpu").max(amount(requests, "cpu"));
-    if !requested.is_zero()
-        && u128::try_from(requested.whole_units_rounded_up()).ok() != Some(vcpus)
-    {
-        let message = format!(
-            "`{requested}` must equal the {vcpus} vCPUs of domain.cpu with dedicatedCpuPlacement"
-        );
-        return Err(machine.invalid("domain.resources.requests.cpu", message));
-    }
-    Ok(())
 }

@@ -1,7 +1,4 @@
-//! Applies instance types and preferences (`instancetype.kubevirt.io`) to a machine.
-//!
-//! The rules follow `pkg/instancetype/apply` and `pkg/instancetype/preference/apply`. An instance type must not set a
-//! field that the machine sets. A preference then sets fields that are still empty.
+//! Finds the instance type and the preference of a machine, and applies the instance type (`pkg/instancetype/apply`).
 
 use std::collections::BTreeMap;
 
@@ -9,10 +6,12 @@ use berth_api::Quantity;
 
 use super::amounts;
 use super::cluster_objects::ClusterObjects;
-use super::instancetype_spec::{Instancetype, InstancetypeMemory, Preference, SpreadOptions};
+use super::conflict;
+use super::instancetype_spec::{Instancetype, InstancetypeMemory, Preference};
 use super::invalid::Invalid;
 use super::machine::{Machine, Matcher};
-use super::spec::{Cpu, IoThreads, Spec};
+use super::topology::topology;
+use super::version::Version;
 
 /// The kinds that a reference to an instance type or to a preference may name. The cluster-scoped kind is the
 /// default.
@@ -88,34 +87,20 @@ fn look_up<'a, T>(
     })
 }
 
-/// Sets the fields `autoattach...` of a machine from a preference, where they are unset
-/// (`ApplyAutoAttachPreferences`). The default network depends on one of them.
-pub(super) fn apply_autoattach_preferences(preference: &Preference, spec: &mut Spec) {
-    let (devices, prefer) = (&mut spec.domain.devices, &preference.devices);
-    for (field, preferred) in [
-        (&mut devices.autoattach_graphics_device, prefer.preferred_autoattach_graphics_device),
-        (&mut devices.autoattach_pod_interface, prefer.preferred_autoattach_pod_interface),
-        (&mut devices.autoattach_serial_console, prefer.preferred_autoattach_serial_console),
-    ] {
-        *field = field.or(preferred);
-    }
-}
-
 /// Applies an instance type.
 ///
 /// # Errors
 ///
 /// Returns an error if the machine sets a field that the instance type sets, or if the instance type is malformed.
-pub(super) fn apply_instancetype(
+pub(super) fn apply(
     machine: &mut Machine,
     from: &Instancetype,
     preference: Option<&Preference>,
+    version: Version,
 ) -> Result<(), Invalid> {
-    if let Some(field) = conflict(&machine.spec, from) {
-        return Err(
-            machine.invalid(&field, "is set by the instance type and must not be set in the VM")
-        );
-    }
+    let [cores, sockets, threads] = topology(from.cpu.guest, preference)
+        .map_err(|error| Invalid::new(&machine.object, error.field(), error.to_string()))?;
+    conflict::check(machine, from, version)?;
     let wrong = |field: &str, message: &str| {
         Invalid::new(
             &machine.object,
@@ -132,8 +117,6 @@ pub(super) fn apply_instancetype(
     if from.memory.overcommit_percent > 100 {
         return Err(wrong("memory.overcommitPercent", "must be at most 100"));
     }
-    let [cores, sockets, threads] = topology(from.cpu.guest, preference)
-        .map_err(|error| Invalid::new(&machine.object, "spec.preference", error.to_string()))?;
     let spec = &mut machine.spec;
     if let Some(selector) = &from.node_selector {
         spec.node_selector.clone_from(selector);
@@ -160,7 +143,8 @@ pub(super) fn apply_instancetype(
     if from.memory.hugepages.is_some() {
         domain.memory.hugepages.clone_from(&from.memory.hugepages);
     }
-    if from.io_threads.supplemental_pool_thread_count.is_some() {
+    // `applyIOThreads` exists since 1.7.
+    if version.is_at_least(7, 0) && from.io_threads.supplemental_pool_thread_count.is_some() {
         domain.io_threads = from.io_threads;
     }
     if from.io_threads_policy.is_some() {
@@ -185,143 +169,4 @@ fn overcommitted_memory(memory: &InstancetypeMemory) -> Quantity {
     let share = 1.0 - f32::from(memory.overcommit_percent) / 100.0;
     let requested = memory.guest.whole_units_rounded_up() as f32 * share;
     amounts::multiply_truncating(1, f64::from(requested))
-}
-
-/// Returns the path of a field that both the machine and the instance type set, if there is one (`validateCPU`,
-/// `validateMemory`, ...).
-fn conflict(spec: &Spec, instancetype: &Instancetype) -> Option<String> {
-    let domain = &spec.domain;
-    let none = Cpu::default();
-    let cpu = domain.cpu.as_ref().unwrap_or(&none);
-    let (requests, limits) = (&domain.resources.requests, &domain.resources.limits);
-    let sets_pool_threads = |threads: &IoThreads| threads.supplemental_pool_thread_count.is_some();
-    let conflicts = [
-        ("nodeSelector", instancetype.node_selector.is_some() && !spec.node_selector.is_empty()),
-        (
-            "schedulerName",
-            !instancetype.scheduler_name.is_empty() && !spec.scheduler_name.is_empty(),
-        ),
-        ("domain.resources.requests.cpu", requests.contains_key("cpu")),
-        ("domain.resources.limits.cpu", limits.contains_key("cpu")),
-        ("domain.cpu.sockets", cpu.sockets != 0),
-        ("domain.cpu.cores", cpu.cores != 0),
-        ("domain.cpu.threads", cpu.threads != 0),
-        ("domain.cpu.model", !cpu.model.is_empty() && instancetype.cpu.model.is_some()),
-        (
-            "domain.cpu.dedicatedCpuPlacement",
-            cpu.dedicated_cpu_placement && instancetype.cpu.dedicated_cpu_placement.is_some(),
-        ),
-        (
-            "domain.cpu.isolateEmulatorThread",
-            cpu.isolate_emulator_thread && instancetype.cpu.isolate_emulator_thread.is_some(),
-        ),
-        ("domain.cpu.numa", cpu.numa.is_some() && instancetype.cpu.numa.is_some()),
-        ("domain.cpu.realtime", cpu.realtime.is_some() && instancetype.cpu.realtime.is_some()),
-        ("domain.memory.guest", domain.memory.guest.is_some()),
-        (
-            "domain.memory.hugepages",
-            domain.memory.hugepages.is_some() && instancetype.memory.hugepages.is_some(),
-        ),
-        ("domain.resources.requests.memory", requests.contains_key("memory")),
-        ("domain.resources.limits.memory", limits.contains_key("memory")),
-        (
-            "domain.ioThreads.supplementalPoolThreadCount",
-            sets_pool_threads(&instancetype.io_threads) && sets_pool_threads(&domain.io_threads),
-        ),
-        (
-            "domain.ioThreadsPolicy",
-            instancetype.io_threads_policy.is_some() && domain.io_threads_policy.is_some(),
-        ),
-        (
-            "domain.launchSecurity",
-            instancetype.launch_security.is_some() && domain.launch_security.is_some(),
-        ),
-        ("domain.devices.gpus", !instancetype.gpus.is_empty() && !domain.devices.gpus.is_empty()),
-        (
-            "domain.devices.hostDevices",
-            !instancetype.host_devices.is_empty() && !domain.devices.host_devices.is_empty(),
-        ),
-    ];
-    conflicts.iter().find(|(_, is)| *is).map(|(field, _)| (*field).to_owned())
-}
-
-/// Reason why a preference determines no CPU topology.
-#[derive(Debug, thiserror::Error)]
-enum TopologyError {
-    #[error("cpu.preferredCPUTopology of the preference: `{0}` is unknown")]
-    UnknownTopology(String),
-    #[error("cpu.spreadOptions.across of the preference: `{0}` is unknown")]
-    UnknownAcross(String),
-    #[error("cpu.spreadOptions of the preference: {vcpus} vCPUs are not divisible by {divisor}")]
-    NotDivisible { vcpus: u32, divisor: u32 },
-}
-
-/// Returns the numbers of cores, sockets and threads for a number of vCPUs (`applyGuestCPUTopology`).
-fn topology(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
-    if vcpus == 1 {
-        return Ok([1, 1, 1]);
-    }
-    let prefer = preference.map(|preference| &preference.cpu);
-    match prefer.map_or("", |cpu| cpu.preferred_cpu_topology.as_str()) {
-        "" | "sockets" | "any" | "preferSockets" | "preferAny" => Ok([1, vcpus, 1]),
-        "cores" | "preferCores" => Ok([vcpus, 1, 1]),
-        "threads" | "preferThreads" => Ok([1, 1, vcpus]),
-        "spread" | "preferSpread" => spread_vcpus(vcpus, preference),
-        other => Err(TopologyError::UnknownTopology(other.to_owned())),
-    }
-}
-
-fn spread_vcpus(vcpus: u32, preference: Option<&Preference>) -> Result<[u32; 3], TopologyError> {
-    let none = SpreadOptions::default();
-    let options = preference.map_or(&none, |preference| &preference.cpu.spread_options);
-    let deprecated_ratio =
-        preference.map(|it| it.prefer_spread_socket_to_core_ratio).filter(|ratio| *ratio != 0);
-    let ratio = options.ratio.or(deprecated_ratio).unwrap_or(2);
-    // If the division has a remainder, the webhook rejects the VM when it is created
-    // (`preference/validation/cpu.go`).
-    let divide = |divisor: u32| {
-        let is_divisible = divisor != 0 && vcpus.is_multiple_of(divisor);
-        is_divisible.then(|| vcpus / divisor).ok_or(TopologyError::NotDivisible { vcpus, divisor })
-    };
-    match options.across.as_deref().unwrap_or("SocketsCores") {
-        "SocketsCores" => Ok([ratio, divide(ratio)?, 1]),
-        "CoresThreads" => Ok([divide(ratio)?, 1, ratio]),
-        "SocketsCoresThreads" => Ok([ratio, divide(ratio.saturating_mul(2))?, 2]),
-        other => Err(TopologyError::UnknownAcross(other.to_owned())),
-    }
-}
-
-/// Sets a machine's empty fields from a preference (`preference/apply/vmi.go`). The instance type must have been
-/// applied before.
-pub(super) fn apply_preference(machine: &mut Machine, preference: &Preference) {
-    apply_autoattach_preferences(preference, &mut machine.spec);
-    let domain = &mut machine.spec.domain;
-    let cpu = domain.cpu.get_or_insert_default();
-    for feature in &preference.cpu.preferred_cpu_features {
-        if !cpu.features.iter().any(|own| own.name == feature.name) {
-            cpu.features.push(feature.clone());
-        }
-    }
-    domain.devices.tpm = domain.devices.tpm.or(preference.devices.preferred_tpm);
-    for interface in &mut domain.devices.interfaces {
-        if interface.model.is_empty() {
-            interface.model.clone_from(&preference.devices.preferred_interface_model);
-        }
-    }
-    if let Some(preferred) = &preference.features.preferred_hyperv {
-        let hyperv = domain.features.hyperv.get_or_insert_default();
-        for (name, switch) in preferred {
-            hyperv.entry(name.clone()).or_insert(*switch);
-        }
-    }
-    if domain.machine.kind.is_empty() {
-        domain.machine.kind.clone_from(&preference.machine.preferred_machine_type);
-    }
-    domain.launch_security = domain.launch_security.or(preference.preferred_launch_security);
-    if machine.spec.architecture.is_empty() {
-        machine.spec.architecture.clone_from(&preference.preferred_architecture);
-    }
-    for (key, value) in &preference.annotations {
-        machine.annotations.entry(key.clone()).or_insert_with(|| value.clone());
-    }
 }

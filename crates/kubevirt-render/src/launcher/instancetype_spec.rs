@@ -41,6 +41,7 @@ pub(super) struct InstancetypeCpu {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct InstancetypeMemory {
     pub(super) guest: Quantity,
+    pub(super) max_guest: Option<Quantity>,
     pub(super) hugepages: Option<Hugepages>,
     pub(super) overcommit_percent: u8,
 }
@@ -57,6 +58,28 @@ pub(super) struct Preference {
     pub(super) preferred_launch_security: Option<LaunchSecurity>,
     pub(super) prefer_spread_socket_to_core_ratio: u32,
     pub(super) annotations: BTreeMap<String, String>,
+    pub(super) requirements: Requirements,
+}
+
+/// Minimum CPUs and memory of a machine, and its architecture.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Requirements {
+    pub(super) cpu: Option<RequiredCpu>,
+    pub(super) memory: Option<RequiredMemory>,
+    pub(super) architecture: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct RequiredCpu {
+    pub(super) guest: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct RequiredMemory {
+    pub(super) guest: Quantity,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

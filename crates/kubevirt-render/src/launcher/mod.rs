@@ -1,31 +1,41 @@
 //! Predicts the virt-launcher pod of a VM that does not run yet, according to `KubeVirt`'s rules.
 //!
-//! The prediction has three steps, as in a cluster: instance type and preference are applied (`instancetype`), the
-//! webhook sets defaults (`defaults`), and the controller renders the pod (`overhead`, `compute`, `containers`,
-//! `selector`). Comments name the function of kubevirt/kubevirt that implements a rule. Rules that differ between
-//! KubeVirt releases depend on the [`Version`].
+//! The prediction has three steps, as in a cluster: instance type and preference are applied (`instancetype`,
+//! `conflict`, `topology`, `preference`), the webhook sets defaults and checks the result (`defaults`,
+//! `requirements`, `check`), and the controller renders the pod (`overhead`, `compute`, `containers`, `selector`,
+//! `labels`, `annotations`). Comments name the function of kubevirt/kubevirt that implements a rule. Rules that differ
+//! between KubeVirt releases depend on the [`Version`].
 //!
 //! Two parts of the pod cannot be predicted: changes by other webhooks and admission plugins (injected sidecars,
 //! limit ranges), and the pod anti-affinity for persistent reservations, which depends on the UIDs of claims.
 
 mod amounts;
+mod annotations;
+mod check;
 mod cluster_objects;
 mod compute;
 pub mod configuration;
+mod conflict;
 mod containers;
 mod defaults;
 pub mod existing_pod;
+mod gate;
+mod hash;
 mod instancetype;
 mod instancetype_spec;
 mod invalid;
+mod labels;
 mod machine;
 mod namespace;
 mod overhead;
 mod predict;
+mod preference;
+mod requirements;
 mod selector;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod topology;
 mod version;
 
 pub use cluster_objects::{ClusterObjects, RESOURCE_NAME};

@@ -8,8 +8,10 @@ use super::cluster_objects::ClusterObjects;
 use super::configuration::Configuration;
 use super::invalid::Invalid;
 use super::machine::Machine;
-use super::version::Version;
-use super::{amounts, compute, containers, defaults, instancetype, overhead, selector};
+use super::{
+    amounts, annotations, check, compute, containers, defaults, instancetype, labels, overhead,
+    preference, requirements, selector,
+};
 use berth_kubelet_admission::pod::{Pod, Resources};
 
 /// A predicted launcher pod.
@@ -35,6 +37,8 @@ pub struct Launcher {
     pub namespace: String,
     /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
+    /// Annotations of the pod that depend on the machine: those of the machine, and the networks for Multus.
+    pub annotations: BTreeMap<String, String>,
     /// Labels that a node must have (`spec.nodeSelector` of the pod).
     pub node_selector: BTreeMap<String, String>,
     /// Node and pod affinity of the pod.
@@ -62,22 +66,24 @@ pub fn predict(
     objects: &ClusterObjects,
 ) -> Result<Launcher, Invalid> {
     let mut machine = machine.clone();
+    let version = configuration.version;
     let (instancetype, preference) = instancetype::find(&machine, objects)?;
     if let Some(preference) = preference {
-        instancetype::apply_autoattach_preferences(preference, &mut machine.spec);
+        preference::apply_autoattach(preference, &mut machine.spec);
     }
     if machine.spec_path != "spec" {
         // For a VirtualMachine, the controller adds the network before the instance type is applied.
         defaults::add_default_network(&mut machine.spec);
     }
     if let Some(instancetype) = instancetype {
-        instancetype::apply_instancetype(&mut machine, instancetype, preference)?;
+        instancetype::apply(&mut machine, instancetype, preference, version)?;
     }
     if let Some(preference) = preference {
-        instancetype::apply_preference(&mut machine, preference);
+        preference::apply(&mut machine, preference, version);
     }
     defaults::apply(&mut machine, configuration);
-    defaults::check(&machine)?;
+    requirements::check(&machine, instancetype, preference, version)?;
+    check::check(&machine)?;
     render(&machine, configuration, objects)
 }
 
@@ -146,7 +152,8 @@ pub(super) fn render(
         is_dedicated: cpu.dedicated_cpu_placement,
         numa_passthrough: cpu.numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some()),
         namespace: machine.namespace.clone(),
-        labels: labels(machine, version),
+        labels: labels::labels(machine, version),
+        annotations: annotations::annotations(machine, configuration),
         node_selector: selector::labels(machine, configuration, objects),
         affinity: selector::affinity(machine, configuration),
         tolerations: spec.tolerations.clone(),
@@ -167,31 +174,4 @@ fn runtime_overhead(
         let field = "spec.configuration.defaultRuntimeClass";
         Invalid::new("KubeVirt", field, format!("RuntimeClass `{class}` not found"))
     })
-}
-
-/// Maximum length of a label's value.
-const MAX_LABEL_LENGTH: usize = 63;
-
-/// Returns the labels of the pod (`podLabels`).
-fn labels(machine: &Machine, version: Version) -> BTreeMap<String, String> {
-    let mut labels = machine.labels.clone();
-    labels.insert("kubevirt.io".to_owned(), "virt-launcher".to_owned());
-    labels.extend(machine.uid.clone().map(|uid| ("kubevirt.io/created-by".to_owned(), uid)));
-    let first = machine.name.split('.').next().unwrap_or_default();
-    let hostname = if machine.spec.hostname.is_empty() {
-        first.chars().take(MAX_LABEL_LENGTH).collect()
-    } else {
-        machine.spec.hostname.clone()
-    };
-    labels.insert("vm.kubevirt.io/name".to_owned(), hostname);
-    // KubeVirt truncates a longer name and appends a hash. No selector uses the shortened name.
-    if version.is_at_least(7, 0) && machine.name.len() <= MAX_LABEL_LENGTH {
-        labels.insert("vmi.kubevirt.io/id".to_owned(), machine.name.clone());
-    }
-    if version.is_at_least(7, 0)
-        && let Some(inject) = machine.annotations.get("sidecar.istio.io/inject")
-    {
-        labels.insert("sidecar.istio.io/inject".to_owned(), inject.clone());
-    }
-    labels
 }

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::cluster_objects::ClusterObjects;
-use super::configuration::{Configuration, Gate};
+use super::configuration::Configuration;
+use super::gate::Gate;
 use super::machine::Machine;
 use super::spec::{Cpu, Spec};
 

@@ -93,10 +93,17 @@ pub(super) struct Numa {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Memory {
+    /// True if the spec has `domain.memory`, even if it is empty.
+    #[serde(skip, default = "is_set")]
+    pub(super) is_set: bool,
     pub(super) guest: Option<Quantity>,
     pub(super) max_guest: Option<Quantity>,
     pub(super) hugepages: Option<Hugepages>,
     pub(super) reserved_overhead: ReservedOverhead,
+}
+
+const fn is_set() -> bool {
+    true
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -171,6 +178,8 @@ pub(super) struct Lun {
 pub(super) struct Interface {
     pub(super) name: String,
     pub(super) model: String,
+    pub(super) mac_address: String,
+    pub(super) state: String,
     pub(super) sriov: Option<Present>,
     pub(super) passt_binding: Option<Present>,
     pub(super) binding: Option<Named>,
@@ -187,11 +196,16 @@ pub(super) struct HostDevice {
 }
 
 impl HostDevice {
+    /// Returns true if a claim provides the device.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.claim_name.is_some() || self.request_name.is_some()
+    }
+
     /// Returns the name of the device plugin resource; `None` if a claim provides the device. The pod requests one
     /// unit.
     pub(super) fn resource(&self) -> Option<&str> {
-        let claims = self.claim_name.is_some() || self.request_name.is_some();
-        (!claims && !self.device_name.is_empty()).then_some(self.device_name.as_str())
+        let is_named = !self.device_name.is_empty();
+        (is_named && !self.is_claimed()).then_some(self.device_name.as_str())
     }
 }
 
@@ -206,6 +220,9 @@ pub(super) struct Network {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Multus {
     pub(super) network_name: String,
+    /// True if this network replaces the pod network of the cluster.
+    #[serde(rename = "default")]
+    pub(super) is_default: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

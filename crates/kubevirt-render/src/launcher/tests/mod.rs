@@ -139,8 +139,10 @@ fn devices_are_counted() {
             {"name": "b", "multus": {"networkName": "other/net2"}},
         ],
     }));
-    let launcher = render(&machine, &release("main"), &objects).unwrap();
-    let expected: BTreeMap<String, u64> = [
+    let mut configuration = release("main");
+    configuration.disabled_feature_gates.insert("ExternalNetResourceInjection".to_owned());
+    let launcher = render(&machine, &configuration, &objects).unwrap();
+    let mut expected: BTreeMap<String, u64> = [
         ("devices.kubevirt.io/kvm", 1),
         ("devices.kubevirt.io/sev", 1),
         ("devices.kubevirt.io/tun", 1),
@@ -156,9 +158,61 @@ fn devices_are_counted() {
     assert_eq!(launcher.pod.containers[0].limits.extended, expected);
     assert_eq!(launcher.pod.containers[0].requests.extended, expected);
 
+    // By default, another webhook adds the resources of networks since 1.9.
+    let launcher = render(&machine, &release("main"), &ClusterObjects::default()).unwrap();
+    expected.remove("res1/vf");
+    assert_eq!(launcher.pod.containers[0].limits.extended, expected);
+
     let emulated = Configuration { use_emulation: true, ..release("main") };
     let bare = json!({"domain": {"devices": {"autoattachPodInterface": false}}});
-    assert_eq!(compute(bare, &emulated).limits.extended, BTreeMap::new());
+    assert_eq!(compute(bare.clone(), &emulated).limits.extended, BTreeMap::new());
+
+    let mut other =
+        Configuration { hypervisor: Some("hyperv-direct".to_owned()), ..release("main") };
+    assert!(compute(bare.clone(), &other).limits.extended.contains_key("devices.kubevirt.io/kvm"));
+    other.feature_gates.insert("ConfigurableHypervisor".to_owned());
+    let device = ("devices.kubevirt.io/mshv".to_owned(), 1);
+    assert_eq!(compute(bare, &other).limits.extended, [device].into());
+}
+
+/// Covers "`GenerateCNIAnnotation`" of annotation_test.go. The name of the interface in the pod is that of
+/// `printf '%s' blue | sha256sum`.
+#[test]
+fn networks_for_multus_are_annotated() {
+    let mut machine = instance(json!({
+        "domain": {"devices": {"interfaces": [
+            {"name": "gone", "bridge": {}, "state": "absent"},
+            {"name": "plugged", "binding": {"name": "plugin"}},
+            {"name": "blue", "bridge": {}, "macAddress": "02:00:00:00:00:01"},
+        ]}},
+        "networks": [
+            {"name": "plugged", "pod": {}},
+            {"name": "blue", "multus": {"networkName": "other/net2"}},
+            {"name": "gone", "multus": {"networkName": "net1"}},
+            {"name": "unused", "multus": {"networkName": "net3", "default": true}},
+        ],
+    }));
+    machine.annotations.insert("kubectl.kubernetes.io/x".to_owned(), "filtered".to_owned());
+    machine.annotations.insert("own".to_owned(), "kept".to_owned());
+    let binding = configuration::Binding {
+        network_attachment_definition: "plugin-net".to_owned(),
+        ..configuration::Binding::default()
+    };
+    let bindings = [("plugin".to_owned(), binding)].into();
+    let configuration = Configuration { bindings, ..release("main") };
+    let launcher = render(&machine, &configuration, &ClusterObjects::default()).unwrap();
+    let networks = concat!(
+        r#"[{"name":"plugin-net","namespace":"default","cni-args":{"logicNetworkName":"plugged"}},"#,
+        r#"{"name":"net2","namespace":"other","mac":"02:00:00:00:00:01","interface":"pod16477688c0e"}]"#,
+    );
+    let expected = [
+        ("k8s.v1.cni.cncf.io/networks", networks),
+        ("kubevirt.io/domain", "testvmi"),
+        ("own", "kept"),
+        ("v1.multus-cni.io/default-network", "net3"),
+    ];
+    let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    assert_eq!(launcher.annotations, expected.into());
 }
 
 /// Covers "`WithEphemeral` option", and the ephemeral storage of container disks.

@@ -1,0 +1,218 @@
+//! Compares the predicted launcher pods with those that KubeVirt's own code made of the same machines, in several
+//! releases, and the predicted refusals with KubeVirt's.
+//!
+//! The answers were recorded with KubeVirt's own packages: see `tests/data/README.md`.
+#![expect(clippy::disallowed_methods, reason = "the test reads recorded answers")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "kubevirt_vectors/compare.rs"]
+mod compare;
+#[path = "../../tests/src/data.rs"]
+mod data;
+#[path = "kubevirt_vectors/format.rs"]
+mod format;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+
+use compare::{Difference, Outcome};
+use flate2::read::GzDecoder;
+
+/// Releases of the records, in the order of the counts in [`KNOWN`].
+const RELEASES: [&str; 5] = ["v1.5.3", "v1.6.6", "v1.8.4", "v1.9.0", "main"];
+
+/// A kind of difference that is known.
+struct Known {
+    class: &'static str,
+    /// Why the difference remains.
+    reason: &'static str,
+    /// Number of machines with the difference in each release.
+    counts: [usize; 5],
+}
+
+/// Known differences. The numbers must be exact, so that a fix lowers them. No entry may be added for a difference that
+/// a change of the prediction causes.
+const KNOWN: [Known; 13] = [
+    Known {
+        class: "affinity of claims",
+        reason: "since 1.9 a term names the UID of a claim with a persistent reservation",
+        counts: [0, 0, 0, 59, 59],
+    },
+    Known {
+        class: "Berth: device",
+        reason: "1.5 requests a resource without a name for a GPU without deviceName",
+        counts: [4, 0, 0, 0, 0],
+    },
+    Known {
+        class: "Berth: number of CPUs",
+        reason: "KubeVirt admits a VM with 10,000,000 CPUs; Berth's maximum is 1,048,576",
+        counts: [4, 4, 4, 4, 4],
+    },
+    Known {
+        class: "Berth: guest memory",
+        reason: "KubeVirt admits guest memory that is not positive; such a VM never starts",
+        counts: [3, 4, 4, 4, 4],
+    },
+    Known {
+        class: "Berth: instance type",
+        reason: "KubeVirt admits an instance type without vCPUs or memory; such a VM never starts",
+        counts: [2, 2, 2, 2, 2],
+    },
+    Known {
+        class: "Berth: negative overhead",
+        reason: "KubeVirt admits a negative reservedOverhead.addedOverhead",
+        counts: [0, 0, 1, 1, 1],
+    },
+    Known {
+        class: "Berth: resource name",
+        reason: "an API server refuses resources such as `foo`, which the records do not show",
+        counts: [6, 6, 6, 6, 6],
+    },
+    Known {
+        class: "KubeVirt: schema",
+        reason: "the schema of the release has no such field or value",
+        counts: [385, 226, 29, 29, 29],
+    },
+    Known {
+        class: "KubeVirt: feature gate",
+        reason: "Berth does not check whether a field needs a feature gate that is disabled",
+        counts: [371, 403, 303, 144, 144],
+    },
+    Known {
+        class: "KubeVirt: guest memory",
+        reason: "Berth does not check memory hotplug, nor, in 1.5, guest memory above the limit",
+        counts: [27, 10, 14, 16, 16],
+    },
+    Known {
+        class: "KubeVirt: launch security",
+        reason: "Berth does not check what launch security needs, such as UEFI",
+        counts: [8, 8, 30, 38, 38],
+    },
+    Known {
+        class: "KubeVirt: machine type",
+        reason: "Berth does not check whether a release supports a machine type",
+        counts: [13, 14, 15, 15, 15],
+    },
+    Known {
+        class: "KubeVirt: other checks",
+        reason: "Berth checks only fields on which the requests of a pod depend",
+        counts: [184, 183, 165, 177, 177],
+    },
+];
+
+/// Machines by release and outcome, and machines with a difference by its class and release.
+#[derive(Default)]
+struct Tally {
+    outcomes: BTreeMap<(String, &'static str), usize>,
+    differences: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+}
+
+const OUTCOMES: [&str; 5] =
+    ["equal", "different", "refused by both", "by KubeVirt only", "by Berth only"];
+
+impl Tally {
+    fn count(&mut self, case: &format::Case) {
+        let (outcome, differences) = match compare::compare(case) {
+            Outcome::Equal => (OUTCOMES[0], Vec::new()),
+            Outcome::Different(differences) => (OUTCOMES[1], differences),
+            Outcome::RefusedByBoth(difference) => (OUTCOMES[2], difference.into_iter().collect()),
+            Outcome::RefusedByKubeVirt(difference) => (OUTCOMES[3], vec![difference]),
+            Outcome::RefusedByBerth(difference) => (OUTCOMES[4], vec![difference]),
+        };
+        *self.outcomes.entry((case.release.clone(), outcome)).or_default() += 1;
+        for Difference { class, ours, theirs } in differences {
+            let by_release = self.differences.entry(class).or_default();
+            let details = by_release.entry(case.release.clone()).or_default();
+            details.push(format!(
+                "{} {}\n    ours:   {ours}\n    theirs: {theirs}",
+                case.release, case.id
+            ));
+        }
+    }
+
+    fn found(&self, class: &str, release: &str) -> &[String] {
+        let by_release = self.differences.get(class);
+        let found = by_release.and_then(|by_release| by_release.get(release));
+        found.map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn print(&self) {
+        let mut out = std::io::stderr().lock();
+        let mut write_row = |name: &str, columns: [String; 5]| {
+            let columns = columns.map(|column| format!("{column:>18}")).concat();
+            writeln!(out, "{name:<8}{columns}").expect("stderr");
+        };
+        write_row("release", OUTCOMES.map(str::to_owned));
+        for release in RELEASES {
+            let count = |outcome| self.outcomes.get(&(release.to_owned(), outcome)).unwrap_or(&0);
+            write_row(release, OUTCOMES.map(|outcome| count(outcome).to_string()));
+        }
+    }
+}
+
+#[test]
+fn predictions_equal_recorded_answers() {
+    let (files, are_others) = files();
+    let mut tally = Tally::default();
+    for file in files {
+        let unpacked = GzDecoder::new(std::fs::File::open(&file).expect("the file opens"));
+        for line in BufReader::new(unpacked).lines() {
+            let line = line.expect("the file unpacks");
+            let case: format::Case = serde_json::from_str(&line)
+                .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            tally.count(&case);
+        }
+    }
+    tally.print();
+    assert!(!tally.outcomes.is_empty(), "no machine in any file");
+    let mut faults: Vec<String> = tally
+        .differences
+        .iter()
+        .filter(|(class, _)| KNOWN.iter().all(|known| known.class != class.as_str()))
+        .flat_map(|(class, by_release)| by_release.iter().map(move |found| (class, found)))
+        .map(|(class, (release, found))| described(class, release, found, "none is known"))
+        .collect();
+    // The numbers are those of the files in tests/data.
+    let known: &[Known] = if are_others { &[] } else { &KNOWN };
+    for Known { class, reason, counts } in known {
+        for (release, count) in RELEASES.iter().zip(counts) {
+            let found = tally.found(class, release);
+            if found.len() > *count {
+                faults.push(described(
+                    class,
+                    release,
+                    found,
+                    &format!("{count} are known: {reason}"),
+                ));
+            } else if found.len() < *count {
+                let number = found.len();
+                faults.push(format!("{class}, {release}: lower {count} to {number} in `KNOWN`"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n\n"));
+}
+
+/// Returns the first machines with a difference.
+fn described(class: &str, release: &str, found: &[String], known: &str) -> String {
+    let first: Vec<&str> = found.iter().take(5).map(String::as_str).collect();
+    format!("{class}, {release}: {} machines, {known}\n  {}", found.len(), first.join("\n  "))
+}
+
+/// Returns the files with recorded answers, and true if they are others than those of `tests/data`:
+/// `BERTH_KUBEVIRT_VECTORS` names another folder.
+fn files() -> (Vec<PathBuf>, bool) {
+    let Some(path) = std::env::var_os("BERTH_KUBEVIRT_VECTORS").map(PathBuf::from) else {
+        return (data::files("kubevirt", ".jsonl.gz"), std::env::var_os("BERTH_PEERS").is_some());
+    };
+    let entries = std::fs::read_dir(&path)
+        .unwrap_or_else(|error| panic!("BERTH_KUBEVIRT_VECTORS: {}: {error}", path.display()));
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.expect("the folder can be listed").path())
+        .filter(|path| path.to_string_lossy().ends_with(".jsonl.gz"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "no *.jsonl.gz in {}", path.display());
+    (files, true)
+}

@@ -1,0 +1,161 @@
+//! Format of the recorded answers: a machine, the cluster around it, and what `KubeVirt` made of it.
+
+use std::collections::BTreeMap;
+
+use berth_kubevirt_render::launcher::{
+    ClusterObjects, Configuration, Invalid, Launcher, Machine, predict,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A line of a file.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Case {
+    pub(crate) id: String,
+    pub(crate) release: String,
+    config: Value,
+    #[serde(default)]
+    kubevirt_annotations: Value,
+    default_architecture: String,
+    instancetype: Option<Value>,
+    preference: Option<Value>,
+    #[serde(default)]
+    objects: Vec<Value>,
+    vm: Option<Value>,
+    vmi: Option<Value>,
+    pub(crate) pod: Option<PodRecord>,
+    pub(crate) guest: Option<GuestRecord>,
+    pub(crate) error: Option<ErrorRecord>,
+}
+
+/// What the launcher pod requests. Empty fields are left out.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PodRecord {
+    pub(crate) containers: Vec<ContainerRecord>,
+    #[serde(default)]
+    pub(crate) init_containers: Vec<ContainerRecord>,
+    pub(crate) qos_class: String,
+    pub(crate) labels: Value,
+    #[serde(default)]
+    pub(crate) annotations: Value,
+    pub(crate) node_selector: Value,
+    #[serde(default)]
+    pub(crate) affinity: Value,
+    #[serde(default)]
+    pub(crate) tolerations: Value,
+    #[serde(default)]
+    pub(crate) topology_spread_constraints: Value,
+    pub(crate) scheduler_name: Option<String>,
+    pub(crate) priority_class_name: Option<String>,
+    #[serde(default)]
+    pub(crate) resource_claims: Vec<ClaimRecord>,
+    pub(crate) memory_overhead: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ContainerRecord {
+    pub(crate) name: String,
+    pub(crate) restart_policy: Option<String>,
+    #[serde(default)]
+    pub(crate) requests: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(crate) limits: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct ClaimRecord {
+    pub(crate) name: String,
+}
+
+/// The guest after defaults.
+#[derive(Deserialize)]
+pub(crate) struct GuestRecord {
+    pub(crate) sockets: u64,
+    pub(crate) cores: u64,
+    pub(crate) threads: u64,
+    /// Bytes; KubeVirt admits negative memory.
+    pub(crate) memory: i64,
+}
+
+/// The refusal of a machine.
+#[derive(Deserialize)]
+pub(crate) struct ErrorRecord {
+    pub(crate) stage: String,
+    pub(crate) causes: Vec<CauseRecord>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct CauseRecord {
+    pub(crate) field: String,
+    pub(crate) message: String,
+}
+
+impl Case {
+    /// Returns the `KubeVirt` object of the cluster.
+    fn kubevirt(&self) -> Value {
+        json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
+            "metadata": {
+                "namespace": "kubevirt", "name": "kubevirt",
+                "annotations": self.kubevirt_annotations,
+            },
+            "spec": {"configuration": self.config},
+            "status": {
+                "observedKubeVirtVersion": self.release,
+                "defaultArchitecture": self.default_architecture,
+            },
+        })
+    }
+
+    /// Predicts the launcher pod.
+    pub(crate) fn predict(&self) -> Result<Launcher, Invalid> {
+        let configuration = Configuration::from_kubevirt(&self.kubevirt())?;
+        let mut objects = ClusterObjects::default();
+        for object in self.instancetype.iter().chain(&self.preference).chain(&self.objects) {
+            let is_known = objects.add(object)?;
+            assert!(is_known, "{}: {object}", self.id);
+        }
+        let object = self.vm.as_ref().or(self.vmi.as_ref()).expect("a machine");
+        let machine = Machine::read(object)?.expect("a VirtualMachine or VirtualMachineInstance");
+        predict(&machine, &configuration, &objects)
+    }
+}
+
+/// Parts of a unit in which [`parse_quantity`] counts.
+const PARTS: u64 = 1_000_000_000;
+
+/// Parses a quantity as an API server writes it. The prediction has another parser (`berth_api::Quantity`), which this
+/// one does not use.
+fn parse_quantity(text: &str) -> i128 {
+    let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    let unit = i128::from(PARTS);
+    let scale = match suffix {
+        "n" => 1,
+        "u" => 1_000,
+        "m" => 1_000_000,
+        "" => unit,
+        "k" => unit * 1_000,
+        "M" => unit * 1_000_000,
+        "G" => unit * 1_000_000_000,
+        "T" => unit * 1_000_000_000_000,
+        "Ki" => unit << 10,
+        "Mi" => unit << 20,
+        "Gi" => unit << 30,
+        "Ti" => unit << 40,
+        exponent => {
+            let digits = exponent.strip_prefix('e').expect("a suffix or an exponent");
+            unit * 10_i128.pow(digits.parse().expect("an exponent"))
+        }
+    };
+    number.parse::<i128>().expect("a whole number") * scale
+}
+
+/// Returns a quantity as a number of `1/fraction` units, rounded up.
+pub(crate) fn amount(text: &str, fraction: u64) -> u64 {
+    let step = i128::from(PARTS / fraction);
+    u64::try_from((parse_quantity(text) + step - 1) / step).expect("an amount")
+}

@@ -1,0 +1,132 @@
+//! Conflicts between a machine and its instance type: both set the same field (`pkg/instancetype/apply`).
+
+use super::instancetype_spec::Instancetype;
+use super::invalid::Invalid;
+use super::machine::Machine;
+use super::spec::{Cpu, IoThreads, Spec};
+use super::version::Version;
+
+/// Checks that a machine sets no field that its instance type sets (`ApplyToVMI`).
+///
+/// # Errors
+///
+/// Returns the first field that both set. The path of the field is spelled as in `KubeVirt`'s answer.
+pub(super) fn check(
+    machine: &Machine,
+    instancetype: &Instancetype,
+    version: Version,
+) -> Result<(), Invalid> {
+    let problem = "is set by the instance type and must not be set here too";
+    let spec = &machine.spec;
+    let conflicts = [
+        scheduling_conflict(spec, instancetype),
+        cpu_conflict(spec, instancetype),
+        memory_conflict(spec, instancetype, version),
+        thread_conflict(spec, instancetype, version),
+        device_conflict(spec, instancetype),
+    ];
+    if let Some(field) = conflicts.into_iter().flatten().next() {
+        return Err(machine.invalid(field, problem));
+    }
+    // `applyInstanceTypeAnnotations` compares the annotations of the template. Equal values are no conflict.
+    let differs = |key: &str, value: &str| {
+        machine.annotations.get(key).is_some_and(|own| own.as_str() != value)
+    };
+    match instancetype.annotations.iter().find(|(key, value)| differs(key, value)) {
+        Some((key, value)) => {
+            let message = format!("is set to `{value}` by the instance type and must not differ");
+            Err(Invalid::new(&machine.object, format!("annotations.{key}"), message))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the first field whose condition is true.
+fn first<const N: usize>(conflicts: [(&'static str, bool); N]) -> Option<&'static str> {
+    conflicts.into_iter().find(|(_, is_conflict)| *is_conflict).map(|(field, _)| field)
+}
+
+/// `applyNodeSelector`, `applySchedulerName`.
+fn scheduling_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
+    first([
+        ("nodeSelector", from.node_selector.is_some() && !spec.node_selector.is_empty()),
+        ("schedulerName", !from.scheduler_name.is_empty() && !spec.scheduler_name.is_empty()),
+    ])
+}
+
+/// `validateCPU`. The CPU request, the CPU limit and the topology conflict with every instance type.
+fn cpu_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
+    let none = Cpu::default();
+    let cpu = spec.domain.cpu.as_ref().unwrap_or(&none);
+    let resources = &spec.domain.resources;
+    let from = &from.cpu;
+    first([
+        ("domain.resources.requests.cpu", resources.requests.contains_key("cpu")),
+        ("domain.resources.limits.cpu", resources.limits.contains_key("cpu")),
+        ("domain.cpu.sockets", cpu.sockets != 0),
+        ("domain.cpu.cores", cpu.cores != 0),
+        ("domain.cpu.threads", cpu.threads != 0),
+        ("domain.cpu.model", !cpu.model.is_empty() && from.model.is_some()),
+        (
+            // The field of the machine is `dedicatedCpuPlacement`.
+            "domain.cpu.dedicatedCPUPlacement",
+            cpu.dedicated_cpu_placement && from.dedicated_cpu_placement.is_some(),
+        ),
+        (
+            "domain.cpu.isolateEmulatorThread",
+            cpu.isolate_emulator_thread && from.isolate_emulator_thread.is_some(),
+        ),
+        ("domain.cpu.numa", cpu.numa.is_some() && from.numa.is_some()),
+        ("domain.cpu.realtime", cpu.realtime.is_some() && from.realtime.is_some()),
+    ])
+}
+
+/// `validateMemory`. Before 1.7, `applyMemory` rejected every machine with `domain.memory`, whatever the field
+/// contained.
+fn memory_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option<&'static str> {
+    let (memory, resources) = (&spec.domain.memory, &spec.domain.resources);
+    let from = &from.memory;
+    let is_compared = version.is_at_least(7, 0);
+    first([
+        ("domain.memory", !is_compared && memory.is_set),
+        ("domain.memory.guest", memory.guest.is_some()),
+        ("domain.memory.hugepages", memory.hugepages.is_some() && from.hugepages.is_some()),
+        ("domain.memory.maxGuest", memory.max_guest.is_some() && from.max_guest.is_some()),
+        ("domain.resources.requests.memory", resources.requests.contains_key("memory")),
+        ("domain.resources.limits.memory", resources.limits.contains_key("memory")),
+    ])
+}
+
+/// `applyIOThreads` (since 1.7), `applyIOThreadPolicy`.
+fn thread_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option<&'static str> {
+    let domain = &spec.domain;
+    let sets_pool_threads = |threads: &IoThreads| threads.supplemental_pool_thread_count.is_some();
+    first([
+        (
+            "domain.ioThreads.supplementalPoolThreadCount",
+            version.is_at_least(7, 0)
+                && sets_pool_threads(&from.io_threads)
+                && sets_pool_threads(&domain.io_threads),
+        ),
+        (
+            "domain.ioThreadsPolicy",
+            from.io_threads_policy.is_some() && domain.io_threads_policy.is_some(),
+        ),
+    ])
+}
+
+/// `applyLaunchSecurity`, `applyGPUs`, `applyHostDevices`.
+fn device_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
+    let (domain, devices) = (&spec.domain, &spec.domain.devices);
+    first([
+        (
+            "domain.launchSecurity",
+            from.launch_security.is_some() && domain.launch_security.is_some(),
+        ),
+        ("domain.devices.gpus", !from.gpus.is_empty() && !devices.gpus.is_empty()),
+        (
+            "domain.devices.hostDevices",
+            !from.host_devices.is_empty() && !devices.host_devices.is_empty(),
+        ),
+    ])
+}

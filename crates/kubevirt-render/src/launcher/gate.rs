@@ -1,0 +1,105 @@
+//! Feature gates that affect launcher pods (`pkg/virt-config/featuregate/active.go`).
+
+use super::configuration::Configuration;
+
+/// A feature gate that affects launcher pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gate {
+    AlignCpus,
+    ConfigurableHypervisor,
+    CrossArchitecture,
+    ExternalNetResourceInjection,
+    HypervStrictCheck,
+    ImageVolume,
+    Iommufd,
+}
+
+impl Gate {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::AlignCpus => "AlignCPUs",
+            Self::ConfigurableHypervisor => "ConfigurableHypervisor",
+            Self::CrossArchitecture => "CrossArchitectureVirtualization",
+            Self::ExternalNetResourceInjection => "ExternalNetResourceInjection",
+            Self::HypervStrictCheck => "HypervStrictCheck",
+            Self::ImageVolume => "ImageVolume",
+            Self::Iommufd => "IOMMUFD",
+        }
+    }
+
+    /// Returns true if the feature gate is a beta gate in 1.9.
+    const fn is_beta(self) -> bool {
+        matches!(self, Self::ExternalNetResourceInjection | Self::ImageVolume)
+    }
+
+    /// Returns the minor version of the first KubeVirt release 1.x that has the feature gate.
+    const fn since_minor(self) -> u16 {
+        match self {
+            Self::AlignCpus | Self::HypervStrictCheck => 2,
+            Self::ImageVolume => 6,
+            Self::ConfigurableHypervisor | Self::ExternalNetResourceInjection => 8,
+            Self::CrossArchitecture | Self::Iommufd => 9,
+        }
+    }
+}
+
+impl Configuration {
+    /// Returns true if a feature gate is enabled (`featuregate.IsEnabled`).
+    pub(super) fn is_gate_enabled(&self, gate: Gate) -> bool {
+        let is_enabled = self.feature_gates.contains(gate.name());
+        // Since 1.9, beta gates are enabled by default; before 1.9, every gate had to be enabled.
+        let is_beta_default = gate.is_beta() && self.version.is_at_least(9, 0);
+        self.version.is_at_least(gate.since_minor(), 0)
+            && (is_enabled || is_beta_default && !self.disabled_feature_gates.contains(gate.name()))
+    }
+
+    /// Returns true if launcher pods request the resources that NetworkAttachmentDefinitions name
+    /// ([`RESOURCE_NAME`](super::RESOURCE_NAME)).
+    ///
+    /// With the feature gate `ExternalNetResourceInjection`, which is enabled by default since 1.9, `KubeVirt` does not
+    /// read NetworkAttachmentDefinitions. A webhook such as network-resources-injector must then add the requests.
+    #[must_use]
+    pub fn requests_network_resources(&self) -> bool {
+        !self.is_gate_enabled(Gate::ExternalNetResourceInjection)
+    }
+
+    /// Returns the device resource of the hypervisor (`GetHypervisorDevice`).
+    pub(super) fn hypervisor_device(&self) -> &'static str {
+        let is_configurable = self.is_gate_enabled(Gate::ConfigurableHypervisor);
+        match self.hypervisor.as_deref().filter(|_| is_configurable) {
+            Some("hyperv-direct") => "mshv",
+            _ => "kvm",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn network_resources_are_requested_unless_another_webhook_adds_them() {
+        let gates = |is_listed: bool| -> BTreeSet<String> {
+            is_listed.then(|| "ExternalNetResourceInjection".to_owned()).into_iter().collect()
+        };
+        for (version, enabled, disabled, requests) in [
+            ("v1.7.4", true, false, true),
+            ("v1.8.4", false, false, true),
+            ("v1.8.4", true, false, false),
+            ("v1.9.0", false, false, false),
+            ("v1.9.0", false, true, true),
+            // A gate that is both enabled and disabled is enabled.
+            ("v1.9.0", true, true, false),
+        ] {
+            let configuration = Configuration {
+                version: version.parse().unwrap(),
+                feature_gates: gates(enabled),
+                disabled_feature_gates: gates(disabled),
+                ..Configuration::default()
+            };
+            assert_eq!(configuration.requests_network_resources(), requests, "{configuration:?}");
+        }
+    }
+}

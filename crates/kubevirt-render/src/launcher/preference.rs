@@ -1,0 +1,57 @@
+//! Sets empty fields of a machine from a preference (`pkg/instancetype/preference/apply`).
+
+use super::instancetype_spec::Preference;
+use super::machine::Machine;
+use super::spec::Spec;
+use super::version::Version;
+
+/// Sets the fields `autoattach...` of a machine from a preference, where they are unset
+/// (`ApplyAutoAttachPreferences`). The default network depends on one of them.
+pub(super) fn apply_autoattach(preference: &Preference, spec: &mut Spec) {
+    let (devices, prefer) = (&mut spec.domain.devices, &preference.devices);
+    for (field, preferred) in [
+        (&mut devices.autoattach_graphics_device, prefer.preferred_autoattach_graphics_device),
+        (&mut devices.autoattach_pod_interface, prefer.preferred_autoattach_pod_interface),
+        (&mut devices.autoattach_serial_console, prefer.preferred_autoattach_serial_console),
+    ] {
+        *field = field.or(preferred);
+    }
+}
+
+/// Sets a machine's empty fields from a preference (`preference/apply/vmi.go`). The instance type must have been
+/// applied before.
+pub(super) fn apply(machine: &mut Machine, preference: &Preference, version: Version) {
+    apply_autoattach(preference, &mut machine.spec);
+    let domain = &mut machine.spec.domain;
+    let cpu = domain.cpu.get_or_insert_default();
+    for feature in &preference.cpu.preferred_cpu_features {
+        if !cpu.features.iter().any(|own| own.name == feature.name) {
+            cpu.features.push(feature.clone());
+        }
+    }
+    domain.devices.tpm = domain.devices.tpm.or(preference.devices.preferred_tpm);
+    for interface in &mut domain.devices.interfaces {
+        if interface.model.is_empty() {
+            interface.model.clone_from(&preference.devices.preferred_interface_model);
+        }
+    }
+    if let Some(preferred) = &preference.features.preferred_hyperv {
+        let hyperv = domain.features.hyperv.get_or_insert_default();
+        for (name, switch) in preferred {
+            hyperv.entry(name.clone()).or_insert(*switch);
+        }
+    }
+    if domain.machine.kind.is_empty() {
+        domain.machine.kind.clone_from(&preference.machine.preferred_machine_type);
+    }
+    // `applyLaunchSecurityPreferences` exists since 1.9, `ApplyArchitecturePreferences` since 1.7.
+    if version.is_at_least(9, 0) {
+        domain.launch_security = domain.launch_security.or(preference.preferred_launch_security);
+    }
+    if version.is_at_least(7, 0) && machine.spec.architecture.is_empty() {
+        machine.spec.architecture.clone_from(&preference.preferred_architecture);
+    }
+    for (key, value) in &preference.annotations {
+        machine.annotations.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+}
