@@ -549,7 +549,9 @@ fn vlan_of_a_shared_wire_belongs_to_one_tenant(plane: &ControlPlane) {
     create_tenant(plane, "between", &json!({"network": {"name": "yard", "vlan": 295}}));
     let between = wait_until_condition(plane, "between", "NetworkReady", "False PoolsOverlap");
     assert!(
-        condition_texts(&between, "NetworkReady").1.contains("in the pool of network trunk too")
+        condition_texts(&between, "NetworkReady")
+            .1
+            .contains("also in the pool of network trunk, and both")
     );
     create_tenant(plane, "beyond", &json!({"network": {"name": "yard"}}));
     wait_until_condition(plane, "beyond", "NetworkReady", "True Ready");

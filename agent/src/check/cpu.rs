@@ -88,7 +88,7 @@ fn check_zones(input: &Input) -> Outcome {
 
 fn check_online_cpus(input: &Input) -> Outcome {
     let (Some(online), Some(offline)) = (&input.facts.cpu.online, &input.facts.cpu.offline) else {
-        return Outcome::skip("no CPU was found");
+        return Outcome::skip("the lists of online and offline CPUs cannot be read");
     };
     let path = "/sys/devices/system/cpu/offline";
     if offline.is_empty() {
@@ -292,7 +292,7 @@ fn check_governor(input: &Input) -> Outcome {
 fn check_core_types(input: &Input) -> Outcome {
     let kinds: BTreeSet<_> = input.facts.cpu.core_kinds.iter().map(|kind| kind.kind).collect();
     match input.facts.cpu.hybrid {
-        None => Outcome::skip("no CPU was found"),
+        None => Outcome::skip("the lists of online and offline CPUs cannot be read"),
         Some(false) => Outcome::pass("all cores are of one type")
             .with_evidence("/sys/devices/cpu_atom", "absent"),
         Some(true) => {

@@ -220,7 +220,7 @@ impl Publisher {
             tracing::info!(
                 kind = "InfraNode",
                 name = %name,
-                "the API server cannot store empty strings, leaving them out"
+                "the API server converts empty strings to null; the agent omits fields with an empty value"
             );
             self.refuses_empty_strings = true;
             return self.schedule_retry();

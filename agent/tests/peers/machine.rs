@@ -19,9 +19,9 @@ pub(crate) struct CapturedMachine {
     pub(crate) name: String,
     /// The folder that contains `sys`.
     pub(crate) root: PathBuf,
-    /// Output of `report`.
+    /// Standard output of `berth-agent report -o json`.
     report: Value,
-    /// Warnings of `report`.
+    /// Standard error of `berth-agent report`: its warnings.
     pub(crate) stderr: String,
     pub(crate) mismatches: Vec<String>,
     _unpacked_folder: TempDir,

@@ -34,7 +34,7 @@ struct Step {
     expected_host: Option<String>,
     #[serde(rename = "nowhere")]
     expected_reasons: Option<BTreeMap<String, String>>,
-    /// Pod that is already on the host `on`; `refused` contains words of the kubelet's refusal.
+    /// Pod that is already bound to the host in field `on`. Field `refused` contains words of the kubelet's refusal.
     bound: Option<PodDescription>,
     #[serde(rename = "refused")]
     expected_refusal: Option<String>,

@@ -1,4 +1,4 @@
-//! Compares the evaluator with the examples of the Kubernetes documentation.
+//! Compares the NetworkPolicy evaluator of these tests with the examples of the Kubernetes documentation.
 
 use serde_json::{Value, json};
 

@@ -14,7 +14,7 @@
 //! | `PodQueue` | pods without a host |
 //! | `VirtualMachines` | VirtualMachineInstances and claims |
 //!
-//! The module `states` documents the transitions of reservations and of hosts. The extender stores nothing: after a
+//! The module `state_transitions` documents the transitions of reservations and of hosts. The extender stores nothing: after a
 //! restart the state is rebuilt from bound pods, reports, nominated nodes and the selected nodes of claims. The crate
 //! is pure: callers pass the time and send the bindings.
 

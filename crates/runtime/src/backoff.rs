@@ -35,7 +35,7 @@ impl RetryBackoff {
 /// Returns a time for which the result of [`add_jitter`] is never shorter than `time`.
 #[must_use]
 pub fn compensate_jitter(time: Duration) -> Duration {
-    // Each of the two divisions in `jittered` rounds down, so together they may lose two nanoseconds.
+    // Each of the two divisions in `add_jitter` rounds down, so together they may lose two nanoseconds.
     time * 4 / 3 + Duration::from_nanos(2)
 }
 

@@ -120,7 +120,8 @@ pub(super) fn partial_allocation_is_reported(host: &mut Host) {
     let words: Vec<&str> = result.output.split_whitespace().collect();
     let words = words.join(" ");
     assert!(
-        words.contains("Partial hugepages 2Mi zone 0") && words.contains(" of 720: "),
+        words.contains("Partial hugepages 2Mi zone 0")
+            && words.contains(" of 720 pages reserved: "),
         "{words}"
     );
     assert!(words.contains("hugepagesz=2M hugepages=0:720"), "{words}");

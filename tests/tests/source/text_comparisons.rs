@@ -19,7 +19,7 @@ const COMPARISON_METHODS: [&str; 8] =
 #[derive(Default)]
 struct ComparisonFinder(Vec<String>);
 
-/// Returns the field of [`FIELDS`] that an expression reads, also through methods such as `as_str`.
+/// Returns the field of [`TEXT_FIELDS`] that an expression reads, also through methods such as `as_str`.
 fn text_field(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Field(access) => match &access.member {

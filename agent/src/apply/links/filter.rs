@@ -7,8 +7,8 @@ use super::error::FilterError;
 use crate::netlink::KernelRefusal;
 use crate::nftables::{NF_DROP, NftablesRequest, NftablesWriter, message};
 use crate::plan::network::filter::{
-    FORWARD_CHAIN, FORWARD_HOOK, RESERVED_CHAIN, RESERVED_MASK, RESERVED_SET, Rule, UPLINK_SET,
-    name_key, reserved_addresses, table,
+    FORWARD_CHAIN, FORWARD_HOOK, RESERVED_ADDRESS_CHAIN, RESERVED_MASK, RESERVED_SET, Rule,
+    UPLINK_SET, name_key, reserved_addresses, table,
 };
 use crate::plan::network::{FilterWork, LINK_GROUP};
 use berth_host_facts::ledger::FilterRecord;
@@ -77,7 +77,7 @@ fn replace_requests(filter: &FilterRecord) -> Vec<NftablesRequest> {
         .with_text(7, "filter");
     requests.push(NftablesRequest::create(
         message::NEW_CHAIN,
-        table_attribute().with_text(3, RESERVED_CHAIN),
+        table_attribute().with_text(3, RESERVED_ADDRESS_CHAIN),
     ));
     requests.push(NftablesRequest::create(message::NEW_CHAIN, forward));
     for rule in Rule::ALL {
@@ -147,7 +147,7 @@ fn expressions(rule: Rule) -> Vec<Expression> {
             ("payload", payload_expression()),
             ("bitwise", bitwise_expression(&RESERVED_MASK)),
             ("lookup", lookup_expression(RESERVED_SET)),
-            ("immediate", verdict_attributes(NFT_JUMP, Some(RESERVED_CHAIN))),
+            ("immediate", verdict_attributes(NFT_JUMP, Some(RESERVED_ADDRESS_CHAIN))),
         ],
         Rule::DropToGroup => vec![
             ("meta", meta_expression(OUTPUT_GROUP)),

@@ -27,7 +27,7 @@ use berth_host_facts::nftables::{Chain, Hook, NF_ACCEPT, Table};
 /// Name of the chain that the kernel calls for each frame that a bridge forwards.
 pub(crate) const FORWARD_CHAIN: &str = "forward";
 /// Name of the chain for frames to reserved addresses.
-pub(crate) const RESERVED_CHAIN: &str = "leaving";
+pub(crate) const RESERVED_ADDRESS_CHAIN: &str = "leaving";
 /// Name of the set of reserved addresses, without their last four bits.
 pub(crate) const RESERVED_SET: &str = "reserved";
 /// Name of the set of uplinks that are ports of Berth's bridges.
@@ -53,7 +53,7 @@ pub(crate) const fn new_filter_record(uplinks: BTreeSet<LinkName>) -> FilterReco
 /// The rules of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Jumps to the chain [`RESERVED_CHAIN`] for frames to reserved addresses.
+    /// Jumps to the chain [`RESERVED_ADDRESS_CHAIN`] for frames to reserved addresses.
     JumpForReserved,
     /// Drops frames that leave by a link that Berth created.
     DropToGroup,
@@ -68,7 +68,7 @@ impl Rule {
     pub(crate) const fn chain(self) -> &'static str {
         match self {
             Self::JumpForReserved => FORWARD_CHAIN,
-            Self::DropToGroup | Self::DropToUplinks => RESERVED_CHAIN,
+            Self::DropToGroup | Self::DropToUplinks => RESERVED_ADDRESS_CHAIN,
         }
     }
 

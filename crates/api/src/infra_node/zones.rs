@@ -21,7 +21,7 @@ pub struct Zone {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<u32>,
     /// CPUs of the zone by thread: the first threads of all cores, then the second threads. Siblings have the same
-    /// position in each set. Empty if the cores differ.
+    /// position in each set. Empty if the cores do not all have the same number of threads.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     pub threads: Vec<CpuSet>,

@@ -36,7 +36,7 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     }
     if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
         return Err(
-            machine.invalid("domain.cpu.isolateEmulatorThread", "needs dedicatedCpuPlacement")
+            machine.invalid("domain.cpu.isolateEmulatorThread", "requires dedicatedCpuPlacement")
         );
     }
     let guest = domain.memory.guest.unwrap_or_default();
@@ -54,11 +54,11 @@ pub(super) fn check(machine: &Machine) -> Result<(), Invalid> {
     }
     let passthrough = cpu.numa.is_some_and(|numa| numa.guest_mapping_passthrough.is_some());
     if passthrough && !(cpu.dedicated_cpu_placement && domain.memory.hugepages.is_some()) {
-        let message = "needs dedicatedCpuPlacement and memory.hugepages";
+        let message = "requires dedicatedCpuPlacement and memory.hugepages";
         return Err(machine.invalid("domain.cpu.numa.guestMappingPassthrough", message));
     }
     if cpu.realtime.is_some() && !passthrough {
-        let message = "needs dedicatedCpuPlacement and numa.guestMappingPassthrough";
+        let message = "requires dedicatedCpuPlacement and numa.guestMappingPassthrough";
         return Err(machine.invalid("domain.cpu.realtime", message));
     }
     if cpu.dedicated_cpu_placement { check_dedicated(machine, cpu) } else { Ok(()) }
@@ -115,7 +115,7 @@ fn check_dedicated(machine: &Machine, cpu: &Cpu) -> Result<(), Invalid> {
     for (list, amounts) in [("requests", requests), ("limits", limits)] {
         let cpus = amount(amounts, "cpu");
         let field = format!("domain.resources.{list}.cpu");
-        if cpus.millis() % 1000 != 0 {
+        if cpus.millis_rounded_up() % 1000 != 0 {
             return Err(machine.invalid(
                 &field,
                 format!("`{cpus}` must be a whole number with dedicatedCpuPlacement"),

@@ -16,7 +16,7 @@ pub(super) fn check(
     instancetype: &Instancetype,
     version: Version,
 ) -> Result<(), Invalid> {
-    let problem = "is set by the instance type and must not be set here too";
+    let problem = "is set by the instance type and must not be set in the VM";
     let spec = &machine.spec;
     let conflicts = [
         scheduling_conflict(spec, instancetype),

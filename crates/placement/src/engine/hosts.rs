@@ -58,7 +58,7 @@ impl HostEntry {
 pub(super) const UNKNOWN_HOST_REASON: Reason = Reason::Rule(rules::Reason::HostNotFound);
 
 /// Admits a pod that runs on a host or will be bound to it, with the resources that the kubelet would allocate. If
-/// the kubelet would reject the pod, `state` is unchanged; `State::admit` would also account for the resources that a
+/// the kubelet would reject the pod, `state` is unchanged; `HostState::admit` would also account for the resources that a
 /// kubelet allocates to a rejected pod and releases again.
 pub(super) fn accept_pod(state: &mut HostState, uid: &str, pod: &Pod) -> Result<(), Reason> {
     let admission = state.check_as(uid, pod).map_err(Reason::Kubelet)?;

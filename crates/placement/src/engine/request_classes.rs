@@ -86,7 +86,7 @@ pub(crate) struct RequestClass {
     pub(crate) last_seen_change: u64,
     /// Index of the class's fit scores in `RequestClasses::fit_scores`.
     fit_index: usize,
-    /// Value of `RequestClasses::clock` when the class was last used.
+    /// Value of `RequestClasses::use_counter` when the class was last used.
     last_used: u64,
 }
 

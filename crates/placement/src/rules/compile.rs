@@ -86,7 +86,7 @@ impl CompiledTemplate {
             constraints.push(SpreadConstraint::read(symbols, &path.item(at), one, labels)?);
         }
 
-        // All parts are valid. `counts` is changed only from here on.
+        // All parts are valid. `cluster` is changed only from here on.
         let tolerations = cluster.hosts.intern_tolerations(tolerations);
         let node_rule =
             (!rule.is_empty()).then(|| cluster.hosts.intern_node_rule(&cluster.symbols, rule));

@@ -1,4 +1,4 @@
-//! Compiled rules of a pod: numbers that identify entries of the `Counts` that compiled the rules.
+//! Compiled rules of a pod: numbers that identify entries of the `ClusterState` that compiled the rules.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use super::selector::Selector;
 use super::symbols::{Labels, Symbol};
 use berth_kubelet_admission::pod::Pod;
 
-/// Compiled rules of a pod: numbers that identify entries of the `Counts` that compiled the rules. The rules must not
-/// be used with another `Counts`.
+/// Compiled rules of a pod: numbers that identify entries of the `ClusterState` that compiled the rules. The rules must not
+/// be used with another `ClusterState`.
 #[derive(Debug)]
 pub struct Rules {
     pub(super) labels: Labels,
@@ -47,7 +47,7 @@ pub(super) struct CompiledTemplate {
     pub(super) counter_contributions: Box<[(u32, i64)]>,
 }
 
-/// The part of the rules that does not depend on other pods. Pods with equal values from the same `Counts` have the
+/// The part of the rules that does not depend on other pods. Pods with equal values from the same `ClusterState` have the
 /// same candidate hosts and the same `HostPreference`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostRules {

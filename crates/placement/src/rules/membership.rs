@@ -12,7 +12,7 @@ pub(super) struct GroupMembership {
     counters: Box<[u32]>,
     existing_anti_affinity_start: u32,
     weights_start: u32,
-    /// Version of the groups (`Counts::groups_version`) for which the counters were computed.
+    /// Version of the groups (`ClusterState::groups_version`) for which the counters were computed.
     pub(super) groups_version: u64,
 }
 
@@ -43,7 +43,7 @@ impl GroupMembership {
         }
     }
 
-    /// Returns the numbers of the counters that count the pods of these groups.
+    /// Returns the indexes of the counters of the groups to which the pod belongs.
     pub(super) fn group_pod_counters(&self) -> &[u32] {
         self.counters.get(..to_index(self.existing_anti_affinity_start)).unwrap_or_default()
     }
