@@ -38,7 +38,7 @@ fn host_files_go_through_root() {
         {
             // The trial guard is a process of the agent's own program, which the agent may start.
             let own = name == "agent/src/apply/links/guard.rs" && forbidden == "Command::new";
-            let ours = code_without_tests(&text).replace("Command::new(program()?)", "");
+            let ours = code_without_tests(&text).replace("Command::new(program_path()?)", "");
             let text = if own { ours.as_str() } else { code_without_tests(&text) };
             assert!(!text.contains(forbidden), "{name} uses {forbidden}: go through Root");
         }

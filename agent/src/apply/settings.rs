@@ -10,10 +10,10 @@ use super::outcome::{ApplyResult, Result};
 use crate::host_write::HostWrite as _;
 use crate::observe;
 use crate::systemd::SystemdError;
-use berth_host_facts::host_settings;
 use berth_host_facts::kernel_files::read_cpu_list;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::{Setting, SettingValue, SystemdUnit};
+use berth_host_facts::{host_settings, memory};
 
 /// Time limit for the control group to change: systemd answers before the kernel has changed the group.
 const CGROUP_UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -117,7 +117,7 @@ fn setting_path(setting: Setting) -> String {
         Setting::Hugepages { zone, size } => {
             super::hugepages::sysfs_folder(zone, size) + "/nr_hugepages"
         }
-        Setting::TransparentHugepages => host_settings::TRANSPARENT_HUGEPAGES_FILE.to_owned(),
+        Setting::TransparentHugepages => memory::TRANSPARENT_HUGEPAGES_FILE.to_owned(),
         Setting::Ksm(setting) => format!("{}/{}", host_settings::KSM_FOLDER, setting.file_name()),
         Setting::WorkqueueCpus => host_settings::WORKQUEUE_CPUMASK_FILE.to_owned(),
         Setting::DefaultIrqAffinity => host_settings::DEFAULT_IRQ_AFFINITY_FILE.to_owned(),

@@ -6,7 +6,7 @@ use berth_api::{Bytes, CpuSet};
 
 use super::facts::HostFacts;
 use super::irqs::{self, Irq};
-use super::memory::{bracketed_word, read_meminfo};
+use super::memory::{TRANSPARENT_HUGEPAGES_FILE, bracketed_word, read_meminfo};
 use super::pods::{self, Pods};
 use super::units;
 use crate::root::Root;
@@ -38,8 +38,6 @@ pub struct HostSettings {
 
 /// Folder with the files of KSM.
 pub const KSM_FOLDER: &str = "sys/kernel/mm/ksm";
-/// File with the mode of transparent huge pages. Its content is, for example, `always [madvise] never`.
-pub const TRANSPARENT_HUGEPAGES_FILE: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 /// File with the default affinity of interrupts, as a CPU mask.
 pub const DEFAULT_IRQ_AFFINITY_FILE: &str = "proc/irq/default_smp_affinity";
 /// File with the CPUs of unbound workqueues, as a CPU mask.

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use berth_api::infra_node::{Memory, TransparentHugepages, UnknownReason};
 use berth_api::{Bytes, PageSize};
 
+use super::hugepages;
 use super::kernel_files::read_bool;
-use super::{host_settings, hugepages};
 use crate::notes::Notes;
 use crate::root::{ReadError, Root};
+
+/// File with the mode of transparent huge pages. Its content is, for example, `always [madvise] never`.
+pub const TRANSPARENT_HUGEPAGES_FILE: &str = "sys/kernel/mm/transparent_hugepage/enabled";
 
 /// Values of `/proc/meminfo` or of a NUMA node's `meminfo`, by name. The unit is KiB, except for counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,7 +85,7 @@ fn has_zram(table: &str) -> bool {
 
 fn read_transparent_hugepages(root: &Root, notes: &mut Notes) -> Option<TransparentHugepages> {
     let path = "capabilities.memory.transparentHugepages";
-    let file = host_settings::TRANSPARENT_HUGEPAGES_FILE;
+    let file = TRANSPARENT_HUGEPAGES_FILE;
     let text = notes.value_or_unknown(path, root.read(file))?;
     let selected = bracketed_word(&text);
     let mode =
