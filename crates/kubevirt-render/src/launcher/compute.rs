@@ -299,15 +299,36 @@ fn divide_by_ratio(vcpus: u64, ratio: i64) -> Quantity {
     text.parse().unwrap_or_default()
 }
 
+/// Returns the resources of the machine's networks that the pod does not request, although the networks exist only on
+/// hosts with these resources ([`Launcher::unrequested_resources`](super::Launcher::unrequested_resources)). KubeVirt
+/// does not read the NetworkAttachmentDefinitions then, so an unknown one is no error.
+pub(super) fn unrequested_network_resources(
+    machine: &Machine,
+    configuration: &Configuration,
+    objects: &ClusterObjects,
+) -> Vec<String> {
+    if configuration.requests_network_resources() {
+        return Vec::new();
+    }
+    let names = machine.spec.networks.iter().filter_map(|network| network.multus.as_ref());
+    let resources = names.filter_map(|multus| {
+        objects.networks.get(&full_network_name(machine, &multus.network_name))
+    });
+    resources.filter(|resource| !resource.is_empty()).cloned().collect()
+}
+
+/// Returns `namespace/name` of a NetworkAttachmentDefinition. The default namespace is the machine's.
+fn full_network_name(machine: &Machine, name: &str) -> String {
+    if name.contains('/') { name.to_owned() } else { format!("{}/{name}", machine.namespace) }
+}
+
 /// Returns the resource names of the machine's networks. The pod requests one unit for each entry
 /// (`NetworkToResource`).
 fn network_resources(machine: &Machine, objects: &ClusterObjects) -> Result<Vec<String>, Invalid> {
     let mut resources = Vec::new();
     for (index, network) in machine.spec.networks.iter().enumerate() {
         let Some(multus) = &network.multus else { continue };
-        let name = &multus.network_name;
-        let full_name =
-            if name.contains('/') { name.clone() } else { format!("{}/{name}", machine.namespace) };
+        let full_name = full_network_name(machine, &multus.network_name);
         match objects.networks.get(&full_name) {
             Some(resource) if resource.is_empty() => {}
             Some(resource) => resources.push(resource.clone()),

@@ -19,6 +19,10 @@ use berth_kubelet_admission::pod::{Pod, Resources};
 pub struct Launcher {
     /// Requests and limits of the pod's containers. The pod has no uid yet.
     pub pod: Pod,
+    /// Device plugin resources of the machine's networks that the pod does not request, because the feature gate
+    /// `ExternalNetResourceInjection` leaves these requests to another webhook. Only hosts with these resources have the
+    /// networks.
+    pub unrequested_resources: Vec<String>,
     /// Bytes of the node's disk that the pod requests. These bytes belong to no NUMA zone and therefore are not in
     /// `pod`.
     pub ephemeral_storage: u64,
@@ -53,6 +57,24 @@ pub struct Launcher {
     pub priority_class: Option<String>,
     /// Claims of dynamic resource allocation, by their names in the pod. The devices of the claims are not known.
     pub resource_claims: Vec<String>,
+}
+
+impl Launcher {
+    /// Returns the pod as a placement must count it: the container `compute` also requests one unit of each entry of
+    /// [`unrequested_resources`](Self::unrequested_resources), as if network-resources-injector had changed the pod.
+    #[must_use]
+    pub fn placement_pod(&self) -> Pod {
+        let mut pod = self.pod.clone();
+        if let Some(compute) = pod.containers.first_mut() {
+            for resource in &self.unrequested_resources {
+                for amounts in [&mut compute.requests, &mut compute.limits] {
+                    let count = amounts.extended.entry(resource.clone()).or_default();
+                    *count = count.saturating_add(1);
+                }
+            }
+        }
+        pod
+    }
 }
 
 /// Predicts the launcher pod of a machine.
@@ -145,6 +167,11 @@ pub(super) fn render(
     let default_scheduler = || "default-scheduler".to_owned();
     Ok(Launcher {
         pod,
+        unrequested_resources: compute::unrequested_network_resources(
+            machine,
+            configuration,
+            objects,
+        ),
         ephemeral_storage: storage.max(init_storage),
         guest_memory: bytes(spec.domain.memory.guest),
         memory_overhead: bytes(Some(overhead)),

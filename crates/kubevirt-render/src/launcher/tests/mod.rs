@@ -158,10 +158,16 @@ fn devices_are_counted() {
     assert_eq!(launcher.pod.containers[0].limits.extended, expected);
     assert_eq!(launcher.pod.containers[0].requests.extended, expected);
 
-    // By default, another webhook adds the resources of networks since 1.9.
-    let launcher = render(&machine, &release("main"), &ClusterObjects::default()).unwrap();
+    assert_eq!(launcher.placement_pod(), launcher.pod);
+
+    // By default, another webhook adds the resources of networks since 1.9. A placement counts them anyway.
+    let launcher = render(&machine, &release("main"), &objects).unwrap();
+    let counted = launcher.placement_pod();
+    assert_eq!(counted.containers[0].limits.extended, expected);
+    assert_eq!(counted.containers[0].requests.extended, expected);
     expected.remove("res1/vf");
     assert_eq!(launcher.pod.containers[0].limits.extended, expected);
+    assert!(render(&machine, &release("main"), &ClusterObjects::default()).is_ok());
 
     let emulated = Configuration { use_emulation: true, ..release("main") };
     let bare = json!({"domain": {"devices": {"autoattachPodInterface": false}}});
