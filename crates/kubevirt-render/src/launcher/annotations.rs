@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::configuration::Configuration;
 use super::hash::hex_digest;
 use super::machine::Machine;
+use super::namespace::split_network_name;
 use super::spec::{Interface, Network};
 
 /// Annotation with the secondary networks of the pod, which Multus reads.
@@ -77,7 +78,7 @@ fn network_selections<'a>(
         let plugin = binding.and_then(|binding| configuration.bindings.get(&binding.name));
         let definition = plugin.map_or("", |plugin| plugin.network_attachment_definition.as_str());
         if !definition.is_empty() {
-            let (namespace, name) = split_name(machine, definition);
+            let (namespace, name) = split_network_name(&machine.namespace, definition);
             selections.push(NetworkSelection {
                 name,
                 namespace,
@@ -98,7 +99,7 @@ fn secondary_network<'a>(
     network: &'a Network,
 ) -> Option<NetworkSelection<'a>> {
     let multus = network.multus.as_ref().filter(|multus| !multus.is_default)?;
-    let (namespace, name) = split_name(machine, &multus.network_name);
+    let (namespace, name) = split_network_name(&machine.namespace, &multus.network_name);
     Some(NetworkSelection {
         name,
         namespace,
@@ -106,10 +107,4 @@ fn secondary_network<'a>(
         interface: format!("pod{}", hex_digest(&SHA256, &network.name, 11)),
         cni_args: BTreeMap::new(),
     })
-}
-
-/// Splits `namespace/name` of a NetworkAttachmentDefinition. The default namespace is the machine's
-/// (`NetAttachDefNamespacedName`).
-fn split_name<'a>(machine: &'a Machine, full_name: &'a str) -> (&'a str, &'a str) {
-    full_name.split_once('/').unwrap_or((machine.namespace.as_str(), full_name))
 }

@@ -9,6 +9,7 @@ use super::configuration::{Configuration, EVEN_PARITY};
 use super::gate::Gate;
 use super::invalid::Invalid;
 use super::machine::Machine;
+use super::namespace::split_network_name;
 use super::spec::{Amounts, Spec, amount};
 
 /// Requests and limits of the container `compute` in the pod's manifest.
@@ -77,8 +78,10 @@ pub(super) fn render(
         lists.calculated_limits.insert(MEMORY.to_owned(), limit);
     }
     if configuration.requests_network_resources() {
-        for resource in network_resources(machine, objects)? {
-            lists.add_device(&resource);
+        for resource in network_resources(machine, objects) {
+            if let Some(resource) = resource? {
+                lists.add_device(resource);
+            }
         }
     }
     lists.add_requested_devices(spec, configuration);
@@ -310,34 +313,30 @@ pub(super) fn unrequested_network_resources(
     if configuration.requests_network_resources() {
         return Vec::new();
     }
-    let names = machine.spec.networks.iter().filter_map(|network| network.multus.as_ref());
-    let resources = names.filter_map(|multus| {
-        objects.networks.get(&full_network_name(machine, &multus.network_name))
-    });
-    resources.filter(|resource| !resource.is_empty()).cloned().collect()
+    network_resources(machine, objects).flatten().flatten().cloned().collect()
 }
 
-/// Returns `namespace/name` of a NetworkAttachmentDefinition. The default namespace is the machine's.
-fn full_network_name(machine: &Machine, name: &str) -> String {
-    if name.contains('/') { name.to_owned() } else { format!("{}/{name}", machine.namespace) }
-}
-
-/// Returns the resource names of the machine's networks. The pod requests one unit for each entry
-/// (`NetworkToResource`).
-fn network_resources(machine: &Machine, objects: &ClusterObjects) -> Result<Vec<String>, Invalid> {
-    let mut resources = Vec::new();
-    for (index, network) in machine.spec.networks.iter().enumerate() {
-        let Some(multus) = &network.multus else { continue };
-        let full_name = full_network_name(machine, &multus.network_name);
-        match objects.networks.get(&full_name) {
-            Some(resource) if resource.is_empty() => {}
-            Some(resource) => resources.push(resource.clone()),
-            None => {
-                let field = format!("networks[{index}].multus.networkName");
-                let message = format!("NetworkAttachmentDefinition {full_name} not found");
-                return Err(machine.invalid(&field, message));
-            }
-        }
-    }
-    Ok(resources)
+/// Returns the resource of each Multus network of the machine; `None` if its NetworkAttachmentDefinition names no
+/// resource. The pod requests one unit for each resource (`NetworkToResource`).
+fn network_resources<'a>(
+    machine: &'a Machine,
+    objects: &'a ClusterObjects,
+) -> impl Iterator<Item = Result<Option<&'a String>, Invalid>> {
+    let networks = machine.spec.networks.iter().enumerate();
+    networks.filter_map(|(index, network)| {
+        let multus = network.multus.as_ref()?;
+        let (namespace, name) = split_network_name(&machine.namespace, &multus.network_name);
+        let full_name = format!("{namespace}/{name}");
+        Some(
+            objects
+                .networks
+                .get(&full_name)
+                .map(|it| Some(it).filter(|it| !it.is_empty()))
+                .ok_or_else(|| {
+                    let field = format!("networks[{index}].multus.networkName");
+                    let message = format!("NetworkAttachmentDefinition {full_name} not found");
+                    machine.invalid(&field, message)
+                }),
+        )
+    })
 }
