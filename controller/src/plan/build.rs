@@ -268,7 +268,7 @@ impl Simulation {
             }
         };
         let name = format!("{}/{}", machine.machine.namespace, machine.machine.name);
-        let mut pod = launcher.placement_pod();
+        let mut pod = launcher.placement_pod().into_owned();
         pod.uid.clone_from(&name);
         let needs = self.compute_requirements(machine, &launcher);
         let parts = PodFields {

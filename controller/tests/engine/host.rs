@@ -47,6 +47,8 @@ pub(crate) struct HostDescription {
     pub(crate) kvm_devices: u32,
     /// Number of virtual functions of each zone.
     pub(crate) vfs: Vec<u32>,
+    /// Bridges that the agent reports as resources of the Node, with the number of units.
+    pub(crate) bridges: BTreeMap<String, u32>,
     /// True if the report contains no devices.
     #[serde(rename = "hidesDevices")]
     pub(crate) omits_devices: bool,
@@ -99,6 +101,7 @@ impl Default for HostDescription {
             max_pods: 110,
             kvm_devices: 1000,
             vfs: Vec::new(),
+            bridges: BTreeMap::new(),
             omits_devices: false,
             allocations: Vec::new(),
         }
@@ -216,6 +219,10 @@ impl HostDescription {
             (KVM_RESOURCE, self.kvm_devices.to_string()),
             (VF_RESOURCE, self.vfs.iter().sum::<u32>().to_string()),
         ];
+        let bridges = self.bridges.iter().map(|(name, units)| {
+            (format!("bridge.network.kubevirt.io/{name}"), Quantity(units.to_string()))
+        });
+        let amounts = amounts.into_iter().map(|(name, text)| (name.to_owned(), Quantity(text)));
         let mut labels = self.labels.clone();
         labels.insert("kubernetes.io/hostname".to_owned(), self.name.clone());
         let taint = |text: &String| {
@@ -231,9 +238,7 @@ impl HostDescription {
             ..v1::NodeSpec::default()
         });
         node.status = Some(v1::NodeStatus {
-            allocatable: Some(
-                amounts.into_iter().map(|(name, text)| (name.to_owned(), Quantity(text))).collect(),
-            ),
+            allocatable: Some(amounts.chain(bridges).collect()),
             node_info: Some(v1::NodeSystemInfo {
                 kubelet_version: self.version.clone(),
                 ..v1::NodeSystemInfo::default()

@@ -9,6 +9,9 @@ use super::error::{BindError, FilterError, NotReadyReason};
 pub enum FilterAnswer<'n> {
     /// The host that is reserved for the pod.
     ReservedHost(&'n str),
+    /// The hosts on which a pod with ResourceClaims fits. No host is reserved: kube-scheduler chooses one of them,
+    /// because only its plugin knows the devices of the claims. `bind` then checks and reserves that host.
+    UnreservedHosts(Vec<&'n str>),
     /// No host accepts the pod; each host has a short reason.
     Refused(Vec<(&'n str, Cow<'static, str>)>),
     /// The watches lag behind; the caller should repeat the call after a moment.

@@ -95,7 +95,8 @@ impl Extender {
         observed: &ObservedPod,
         requirements: VmRequirements,
     ) -> Result<Request, InvalidField> {
-        let parts = PodFields::from_pod(pod, &observed.existing.pod);
+        let counted = self.virtual_machines.placement_pod(&observed.existing);
+        let parts = PodFields::from_pod(pod, &counted);
         let request = self.reservations.engine.compile_request(&parts, requirements);
         request.map_err(|invalid| InvalidField::new(observed.qualified_name(), invalid))
     }

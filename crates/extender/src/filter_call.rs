@@ -27,7 +27,8 @@ type NamedHost<'n> = (&'n str, Result<HostId, &'static str>);
 
 impl Extender {
     /// Reserves the best host of `names` for the pod. A repeated call returns the same host as long as the host is
-    /// among `names` and accepts the pod.
+    /// among `names` and accepts the pod. For a pod with ResourceClaims, returns all hosts that accept the pod, unless a
+    /// host is already reserved for the pod or its VM.
     pub fn answer_filter<'n>(
         &mut self,
         now: Instant,
@@ -79,6 +80,13 @@ impl Extender {
         let candidates: Vec<HostId> =
             named_hosts.iter().filter_map(|(_, host)| host.ok()).collect();
         let previous_reservation = self.reservations.take_for_pod(&observed);
+        if observed.has_resource_claims && previous_reservation.is_none() {
+            let hosts = self.hosts_with_room(&request, &named_hosts);
+            if !hosts.is_empty() {
+                self.queue.refused_pods.remove(observed.uid());
+                return FilterAnswer::UnreservedHosts(hosts);
+            }
+        }
         let previous_host = previous_reservation
             .as_ref()
             .and_then(|(_, reservation)| self.reservations.engine.host(&reservation.host));
@@ -111,6 +119,21 @@ impl Extender {
                 FilterAnswer::Failed(FilterError::HostNotOffered { pod: observed.qualified_name() })
             }
         }
+    }
+
+    /// Returns the hosts on which the pod fits now.
+    fn hosts_with_room<'n>(
+        &self,
+        request: &Request,
+        named_hosts: &[NamedHost<'n>],
+    ) -> Vec<&'n str> {
+        let engine = &self.reservations.engine;
+        let has_room = |host: HostId| engine.rejection_reasons(request, host).is_empty();
+        named_hosts
+            .iter()
+            .filter(|(_, host)| host.is_ok_and(has_room))
+            .map(|(name, _)| *name)
+            .collect()
     }
 
     fn read_pod(&self, pod: &v1::Pod) -> Result<ObservedPod, FilterError> {

@@ -1,4 +1,4 @@
-//! Watch events of VirtualMachineInstances, PersistentVolumeClaims and namespaces.
+//! Watch events of VirtualMachineInstances, PersistentVolumeClaims, NetworkAttachmentDefinitions and namespaces.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
@@ -51,7 +51,19 @@ impl Extender {
         self.retry_pods(&pods);
     }
 
-    /// Marks pods to be retried if their VirtualMachineInstance is now known and is in the pod's namespace.
+    /// Sets the device plugin resource of a NetworkAttachmentDefinition `namespace/name`; `None` if it has none or was
+    /// deleted. Only hosts with the resource have the network.
+    pub fn update_network_resource(&mut self, network: &str, resource: Option<&str>) {
+        if self.virtual_machines.set_network_resource(network, resource) {
+            let attached = self.queue.unassigned_pods.uids_with_network(network);
+            let refused: Vec<String> =
+                attached.filter(|uid| self.queue.refused_pods.contains(uid)).cloned().collect();
+            self.retry_pods(&refused);
+        }
+    }
+
+    /// Marks pods to be retried, with requests that are compiled again, if their VirtualMachineInstance is known and is
+    /// in the pod's namespace.
     fn retry_pods(&mut self, pods: &[String]) {
         for pod in pods {
             let Some(pod) = self.queue.unassigned_pods.get(pod).cloned() else { continue };

@@ -19,12 +19,14 @@ pub struct ObservedPod {
     pub uses_berth_scheduler: bool,
     /// Names of the PersistentVolumeClaims of the pod's volumes, in the pod's namespace.
     pub claims: Vec<String>,
+    /// True if the pod has ResourceClaims (dynamic resource allocation).
+    pub has_resource_claims: bool,
     /// True if the scheduler has found no host for the pod.
     pub is_unschedulable: bool,
     /// Reason why the kubelet has refused the pod, if it has.
     pub kubelet_refusal: Option<KubeletRefusal>,
-    /// Hash of the fields that the engine and other pods' rules read: the pod's labels and container resources, and
-    /// whether the pod is terminating.
+    /// Hash of the fields that the engine and other pods' rules read: the pod's labels, networks and container
+    /// resources, and whether the pod is terminating.
     pub(super) content_hash: u64,
 }
 
@@ -89,6 +91,7 @@ impl ObservedPod {
             existing.vmi_uid = None;
             existing.migration_uid = None;
             existing.is_first_consumer = false;
+            existing.networks.clear();
         }
         let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
         let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
@@ -104,6 +107,7 @@ impl ObservedPod {
         let failed = status.filter(|status| status.phase.as_deref() == Some("Failed"));
         let mut hasher = DefaultHasher::new();
         (&pod.metadata.labels, pod.metadata.deletion_timestamp.is_some()).hash(&mut hasher);
+        existing.networks.hash(&mut hasher);
         let own = &existing.pod;
         for container in own.init_containers.iter().chain(&own.containers) {
             (&container.requests, &container.limits).hash(&mut hasher);
@@ -111,6 +115,9 @@ impl ObservedPod {
         Ok(Self {
             uses_berth_scheduler: scheduler == Some(SCHEDULER_NAME),
             claims: claims.collect(),
+            has_resource_claims: spec
+                .and_then(|spec| spec.resource_claims.as_ref())
+                .is_some_and(|claims| !claims.is_empty()),
             is_unschedulable: conditions.iter().any(|condition| {
                 condition.type_ == "PodScheduled"
                     && condition.status == "False"

@@ -67,19 +67,9 @@ impl PendingVm {
             return Ok(None);
         }
         let machine = Machine::read(object)?.ok_or(VmError::WrongKind)?;
-        // Device plugin resources of networks are left out, because the launcher pod requests them only after its
-        // creation.
-        let networks = object.pointer("/spec/networks").and_then(Value::as_array);
-        let network_names = networks
-            .into_iter()
-            .flatten()
-            .filter_map(|network| network.pointer("/multus/networkName").and_then(Value::as_str));
-        let full_name = |name: &str| {
-            if name.contains('/') { name.to_owned() } else { format!("{namespace}/{name}") }
-        };
+        // Resources of networks are left out, because the host is already determined by the volumes.
         let mut cluster_objects = ClusterObjects::default();
-        cluster_objects.networks =
-            network_names.map(|name| (full_name(name), String::new())).collect();
+        cluster_objects.add_networks_without_resource(&machine);
         let launcher = Box::new(predict(&machine, configuration, &cluster_objects)?);
         Ok(Some(Self { instance: uid.to_owned(), claims, launcher }))
     }

@@ -169,7 +169,8 @@ impl Extender {
             Ok(request) => return Ok((request, Ok(()))),
             Err(invalid) => invalid,
         };
-        let parts_without_rules = PodFields::from_pod(pod, &observed.existing.pod).without_rules();
+        let counted = self.virtual_machines.placement_pod(&observed.existing);
+        let parts_without_rules = PodFields::from_pod(pod, &counted).without_rules();
         match self.reservations.engine.compile_request(&parts_without_rules, needs) {
             Ok(request) => Ok((request, Err(PodError::CountedWithoutRules(invalid)))),
             Err(_) => Err(PodError::NotCounted(invalid)),

@@ -177,12 +177,12 @@ struct FilterResult<'a> {
     error: &'a str,
 }
 
-/// Returns the response to a `filter` call with the chosen host.
+/// Returns the response to a `filter` call with the hosts that accept the pod.
 #[must_use]
-pub fn host_response(name: &str) -> String {
+pub fn hosts_response(names: &[&str]) -> String {
     to_json(&FilterResult {
         nodes: None,
-        node_names: &[name],
+        node_names: names,
         failed_nodes: FailedNodes(&[]),
         error: "",
     })
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn responses_have_the_fields_of_the_go_types() {
         assert_eq!(
-            host_response("n1"),
+            hosts_response(&["n1"]),
             r#"{"Nodes":null,"NodeNames":["n1"],"FailedNodes":{},"Error":""}"#
         );
         assert_eq!(

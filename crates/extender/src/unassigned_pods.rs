@@ -13,8 +13,16 @@ type Claim = (String, String);
 /// Pods without `spec.nodeName`.
 #[derive(Debug, Default)]
 pub(super) struct UnassignedPods {
-    pods: BTreeMap<String, (Arc<Pod>, Vec<Claim>)>,
+    pods: BTreeMap<String, UnassignedPod>,
     pods_by_claim: HashMap<Claim, BTreeSet<String>>,
+}
+
+#[derive(Debug)]
+struct UnassignedPod {
+    pod: Arc<Pod>,
+    claims: Vec<Claim>,
+    /// NetworkAttachmentDefinitions, as `namespace/name`.
+    networks: Vec<String>,
 }
 
 impl UnassignedPods {
@@ -27,13 +35,14 @@ impl UnassignedPods {
         for claim in &claims {
             self.pods_by_claim.entry(claim.clone()).or_default().insert(observed.uid().to_owned());
         }
-        self.pods.insert(observed.uid().to_owned(), (pod, claims));
+        let networks = observed.existing.networks.clone();
+        self.pods.insert(observed.uid().to_owned(), UnassignedPod { pod, claims, networks });
     }
 
     /// Removes a pod that has a host or was deleted.
     pub(super) fn remove(&mut self, uid: &str) {
-        let Some((_, claims)) = self.pods.remove(uid) else { return };
-        for claim in claims {
+        let Some(removed) = self.pods.remove(uid) else { return };
+        for claim in removed.claims {
             if let Some(pods) = self.pods_by_claim.get_mut(&claim) {
                 pods.remove(uid);
                 if pods.is_empty() {
@@ -44,7 +53,13 @@ impl UnassignedPods {
     }
 
     pub(super) fn get(&self, uid: &str) -> Option<&Arc<Pod>> {
-        Some(&self.pods.get(uid)?.0)
+        Some(&self.pods.get(uid)?.pod)
+    }
+
+    /// Returns the UIDs of the pods that are attached to a NetworkAttachmentDefinition `namespace/name`.
+    pub(super) fn uids_with_network(&self, network: &str) -> impl Iterator<Item = &String> {
+        let is_attached = move |pod: &UnassignedPod| pod.networks.iter().any(|it| it == network);
+        self.pods.iter().filter(move |(_, pod)| is_attached(pod)).map(|(uid, _)| uid)
     }
 
     pub(super) fn uids(&self) -> impl Iterator<Item = &String> {

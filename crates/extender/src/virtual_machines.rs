@@ -1,20 +1,26 @@
-//! VirtualMachineInstances, and the PersistentVolumeClaims of their volumes, from the watches.
+//! VirtualMachineInstances, the PersistentVolumeClaims of their volumes, and the resources of their networks, from the
+//! watches.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
+use berth_kubelet_admission::pod::Pod;
+use berth_kubevirt_render::launcher::ExistingPod;
 use k8s_openapi::api::core::v1::NodeSelector;
 
 use super::pending_vm::{Claim, PendingVm};
 use super::reservation::VmKey;
 use super::vm_instance::VmInstance;
 
-/// All VirtualMachineInstances, and all claims that are not bound to a volume.
+/// All VirtualMachineInstances, all claims that are not bound to a volume, and all networks with a resource.
 #[derive(Debug, Default)]
 pub(super) struct VirtualMachines {
     /// VirtualMachineInstances by uid; `None` if KubeVirt is not installed.
     pub(super) instances: Option<HashMap<String, VmInstance>>,
     /// Claims that are not bound to a volume, each with its selected node.
     unbound_claims: BTreeMap<Claim, Option<String>>,
+    /// Device plugin resources of NetworkAttachmentDefinitions, by `namespace/name`.
+    network_resources: HashMap<String, String>,
     /// VMs that have no pod on a host, and the node selectors of the volumes of their claims; kept until pods are
     /// listed.
     pub(super) pending_vms: (Vec<PendingVm>, BTreeMap<Claim, NodeSelector>),
@@ -34,6 +40,23 @@ impl VirtualMachines {
             Some(_) => self.instance(vm).is_some_and(|instance| !instance.has_ended),
             None => true,
         }
+    }
+
+    /// Returns the pod as it is counted on a host, with the resources of its networks.
+    pub(super) fn placement_pod<'a>(&self, existing: &'a ExistingPod) -> Cow<'a, Pod> {
+        existing.placement_pod(|network| self.network_resources.get(network).map(String::as_str))
+    }
+
+    /// Sets the resource of a NetworkAttachmentDefinition `namespace/name`; `None` if it has none or was deleted.
+    /// Returns true if the resource has changed.
+    pub(super) fn set_network_resource(&mut self, network: &str, resource: Option<&str>) -> bool {
+        let previous = match resource {
+            Some(resource) => {
+                self.network_resources.insert(network.to_owned(), resource.to_owned())
+            }
+            None => self.network_resources.remove(network),
+        };
+        previous.as_deref() != resource
     }
 
     pub(super) fn insert_instance(&mut self, uid: &str, instance: VmInstance) {

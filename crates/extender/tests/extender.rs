@@ -13,12 +13,18 @@ mod host;
 mod leaving;
 #[path = "extender/many.rs"]
 mod many;
+#[path = "extender/networks.rs"]
+mod networks;
 #[path = "extender/orders.rs"]
 mod orders;
 #[path = "extender/pod.rs"]
 mod pod;
+#[path = "extender/pod_groups.rs"]
+mod pod_groups;
 #[path = "extender/random.rs"]
 mod random;
+#[path = "extender/resource_claims.rs"]
+mod resource_claims;
 #[path = "extender/scenarios.rs"]
 mod scenarios;
 #[path = "extender/tenants.rs"]

@@ -82,7 +82,14 @@ impl Handlers {
             match answer {
                 FilterAnswer::ReservedHost(host) => {
                     tracing::debug!(host, "reserved a host");
-                    return (scheduler_api::host_response(host), "placed");
+                    return (scheduler_api::hosts_response(&[host]), "placed");
+                }
+                FilterAnswer::UnreservedHosts(hosts) => {
+                    tracing::debug!(
+                        hosts = hosts.len(),
+                        "left the choice of the host to kube-scheduler"
+                    );
+                    return (scheduler_api::hosts_response(&hosts), "unreserved");
                 }
                 FilterAnswer::Refused(hosts) => {
                     service.metrics.assignment.count_refusals(&hosts);

@@ -9,19 +9,21 @@ pub(super) enum ListedKind {
     Hosts,
     Namespaces,
     Claims,
+    Networks,
     Instances,
     Pods,
 }
 
 impl ListedKind {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Hosts, Self::Namespaces, Self::Claims, Self::Instances, Self::Pods];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Hosts, Self::Namespaces, Self::Claims, Self::Networks, Self::Instances, Self::Pods];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Hosts => "hosts",
             Self::Namespaces => "namespaces",
             Self::Claims => "persistentvolumeclaims",
+            Self::Networks => "network-attachment-definitions",
             Self::Instances => "virtualmachineinstances",
             Self::Pods => "pods",
         }

@@ -1,7 +1,7 @@
 //! Tasks of the scheduler extender. The extender runs on each replica of the controller; the Lease of kube-scheduler
 //! determines which of the extenders makes decisions.
 //!
-//! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`instances`], [`pods`]). The local
+//! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`networks`], [`instances`], [`pods`]). The local
 //! kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls ([`readiness_gate`]).
 //! The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit after a change
 //! ([`waker`]).
@@ -14,6 +14,7 @@ mod hosts;
 mod instances;
 mod list_state;
 mod namespaces;
+mod networks;
 mod pods;
 mod readiness_gate;
 mod service;
@@ -83,6 +84,7 @@ async fn watch_and_rebuild(service: Arc<Service>, shared: SharedInformers) {
         watches.spawn(hosts::watch_hosts(Arc::clone(&service), shared.clone()));
         watches.spawn(namespaces::watch_namespaces(Arc::clone(&service)));
         watches.spawn(claims::watch_claims(Arc::clone(&service)));
+        watches.spawn(networks::watch_networks(Arc::clone(&service)));
         watches.spawn(instances::watch_instances(Arc::clone(&service)));
         watches.spawn(pods::watch_pods(Arc::clone(&service)));
         tokio::select! {

@@ -177,6 +177,7 @@ impl SimulatedCluster {
                 None
             }
             FilterAnswer::NotReady(_) | FilterAnswer::Failed(_) => None,
+            FilterAnswer::UnreservedHosts(_) => unreachable!("no pod has ResourceClaims"),
         }
     }
 

@@ -42,7 +42,8 @@ fn filter_finds_host(extender: &mut Extender, body: &str) -> bool {
     let answer = extender.answer_filter(Instant::now(), &read.pod, &read.node_names);
     let is_host = matches!(answer, FilterAnswer::ReservedHost(_));
     let body = match answer {
-        FilterAnswer::ReservedHost(name) => scheduler_api::host_response(name),
+        FilterAnswer::ReservedHost(name) => scheduler_api::hosts_response(&[name]),
+        FilterAnswer::UnreservedHosts(names) => scheduler_api::hosts_response(&names),
         FilterAnswer::Refused(hosts) => scheduler_api::refusal_response(&hosts),
         FilterAnswer::NotReady(why) => scheduler_api::filter_error_response(&why.to_string()),
         FilterAnswer::Failed(error) => scheduler_api::filter_error_response(&error.to_string()),

@@ -21,6 +21,8 @@ pub(crate) struct PodBuilder {
     /// Value of the label `app`; the pod has an anti-affinity to pods with the same value.
     pub(crate) anti_affinity_app: Option<String>,
     pub(crate) claim: Option<String>,
+    /// NetworkAttachmentDefinition of the pod's network, as `namespace/name`.
+    pub(crate) network: Option<String>,
     /// Namespace of the pod; `None` means `default`.
     pub(crate) namespace: Option<String>,
 }
@@ -58,6 +60,11 @@ impl PodBuilder {
         let mut annotations = json!({});
         if self.is_first_consumer {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();
+        }
+        if let Some((namespace, name)) = self.network.as_ref().and_then(|it| it.split_once('/')) {
+            let networks =
+                json!([{"name": name, "namespace": namespace, "interface": "pod37a8eec1ce1"}]);
+            annotations["k8s.v1.cni.cncf.io/networks"] = networks.to_string().into();
         }
         let mut containers =
             vec![Self::container("compute", self.cpus * 1000, self.huge_pages_gib, "256Mi")];

@@ -12,16 +12,16 @@ use super::host::{HostDescription, ZoneDescription};
 use super::pod::{PodBuilder, observe_pod};
 
 /// Random bytes, followed by zeros.
-struct RandomChoices<'a>(&'a [u8]);
+pub(crate) struct RandomChoices<'a>(pub(crate) &'a [u8]);
 
 impl RandomChoices<'_> {
-    fn random_below(&mut self, limit: usize) -> usize {
+    pub(crate) fn random_below(&mut self, limit: usize) -> usize {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
         usize::from(*first) % limit.max(1)
     }
 
-    fn choose<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn choose<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.random_below(all.len())]
     }
 

@@ -14,9 +14,9 @@ use super::namespace::split_network_name;
 use super::spec::{Interface, Network};
 
 /// Annotation with the secondary networks of the pod, which Multus reads.
-const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
+pub(super) const NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
 /// Annotation with the network that replaces the pod network.
-const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
+pub(super) const DEFAULT_NETWORK: &str = "v1.multus-cni.io/default-network";
 
 /// Prefixes of the machine's annotations that the pod does not get (`filterVMIAnnotationsForPod`).
 const FILTERED_PREFIXES: [&str; 3] = [

@@ -9,7 +9,8 @@ use serde_json::Value;
 use super::amounts;
 use super::instancetype_spec::{Instancetype, Preference};
 use super::invalid::{self, Invalid};
-use super::namespace::or_default;
+use super::machine::Machine;
+use super::namespace::{or_default, split_network_name};
 use super::spec::Amounts;
 use berth_kubelet_admission::pod::Resources;
 
@@ -127,6 +128,14 @@ impl ClusterObjects {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Adds the NetworkAttachmentDefinitions that a machine names, without a resource.
+    pub fn add_networks_without_resource(&mut self, machine: &Machine) {
+        let multus = machine.spec.networks.iter().filter_map(|network| network.multus.as_ref());
+        let names = multus.map(|it| split_network_name(&machine.namespace, &it.network_name));
+        let names = names.map(|(namespace, name)| format!("{namespace}/{name}"));
+        self.networks.extend(names.map(|name| (name, String::new())));
     }
 
     /// Returns true if KubeVirt sets a CPU limit for pods of a namespace (`doesVMIRequireAutoCPULimits`).

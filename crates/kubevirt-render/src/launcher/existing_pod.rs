@@ -1,6 +1,7 @@
 //! A pod that exists in the cluster, with the data that the prediction of kubelet admission needs. The requests are
 //! read from the pod, never calculated.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use berth_api::Quantity;
@@ -9,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 
 use super::amounts;
 use super::invalid::Invalid;
+use super::network_resources::{attached_networks, with_resources};
 use super::spec::Amounts;
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
 
@@ -34,6 +36,8 @@ pub struct ExistingPod {
     pub is_terminal: bool,
     /// True if the pod is being deleted.
     pub is_terminating: bool,
+    /// NetworkAttachmentDefinitions of a launcher pod's networks, as `namespace/name`, one entry for each attachment.
+    pub networks: Vec<String>,
     /// Field `spec.nodeName`.
     pub node_name: Option<String>,
     /// Field `status.nominatedNodeName`.
@@ -118,16 +122,27 @@ impl ExistingPod {
         Ok(Self {
             pod,
             ephemeral_storage: storage.max(init_storage).saturating_add(runtime_storage),
-            namespace,
-            name,
             vmi_uid: launcher_label("kubevirt.io/created-by"),
             migration_uid: launcher_label("kubevirt.io/migrationJobUID"),
             is_first_consumer: is_launcher && annotation("kubevirt.io/ephemeral-provisioning"),
             is_terminal: matches!(phase.as_str(), "Succeeded" | "Failed"),
             is_terminating: meta.deletion_timestamp.is_some(),
+            networks: match &meta.annotations {
+                Some(annotations) if is_launcher => attached_networks(&namespace, annotations),
+                _ => Vec::new(),
+            },
             node_name: non_empty(&spec.node_name),
             nominated_node_name: non_empty(&status.nominated_node_name),
+            namespace,
+            name,
         })
+    }
+
+    /// Returns the pod as a placement must count it: the container `compute` also requests the resources of the pod's
+    /// networks that the pod does not request itself. `resource_of` returns the resource of a
+    /// NetworkAttachmentDefinition `namespace/name`, if it has one.
+    pub fn placement_pod<'r>(&self, resource_of: impl Fn(&str) -> Option<&'r str>) -> Cow<'_, Pod> {
+        with_resources(&self.pod, self.networks.iter().filter_map(|name| resource_of(name)))
     }
 }
 

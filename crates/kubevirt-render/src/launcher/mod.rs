@@ -27,6 +27,7 @@ mod invalid;
 mod labels;
 mod machine;
 mod namespace;
+mod network_resources;
 mod overhead;
 mod predict;
 mod preference;

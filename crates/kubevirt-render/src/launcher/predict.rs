@@ -1,5 +1,6 @@
 //! Predicts the launcher pod, with the steps in the order in which they occur in a cluster.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Affinity, Toleration, TopologySpreadConstraint};
@@ -8,6 +9,7 @@ use super::cluster_objects::ClusterObjects;
 use super::configuration::Configuration;
 use super::invalid::Invalid;
 use super::machine::Machine;
+use super::network_resources::with_resources;
 use super::{
     amounts, annotations, check, compute, containers, defaults, instancetype, labels, overhead,
     preference, requirements, selector,
@@ -63,17 +65,8 @@ impl Launcher {
     /// Returns the pod as a placement must count it: the container `compute` also requests one unit of each entry of
     /// [`unrequested_resources`](Self::unrequested_resources), as if network-resources-injector had changed the pod.
     #[must_use]
-    pub fn placement_pod(&self) -> Pod {
-        let mut pod = self.pod.clone();
-        if let Some(compute) = pod.containers.first_mut() {
-            for resource in &self.unrequested_resources {
-                for amounts in [&mut compute.requests, &mut compute.limits] {
-                    let count = amounts.extended.entry(resource.clone()).or_default();
-                    *count = count.saturating_add(1);
-                }
-            }
-        }
-        pod
+    pub fn placement_pod(&self) -> Cow<'_, Pod> {
+        with_resources(&self.pod, self.unrequested_resources.iter().map(String::as_str))
     }
 }
 

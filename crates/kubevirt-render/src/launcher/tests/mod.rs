@@ -158,7 +158,7 @@ fn devices_are_counted() {
     assert_eq!(launcher.pod.containers[0].limits.extended, expected);
     assert_eq!(launcher.pod.containers[0].requests.extended, expected);
 
-    assert_eq!(launcher.placement_pod(), launcher.pod);
+    assert_eq!(*launcher.placement_pod(), launcher.pod);
 
     // By default, another webhook adds the resources of networks since 1.9. A placement counts them anyway.
     let launcher = render(&machine, &release("main"), &objects).unwrap();

@@ -1,0 +1,43 @@
+//! Watch of NetworkAttachmentDefinitions. A launcher pod may not request the resource of its network itself; the extender
+//! then counts the resource, so that the pod is placed only on a host that has the network.
+
+use std::sync::Arc;
+
+use berth_kubevirt_render::launcher::RESOURCE_NAME;
+use berth_runtime::watch::{OptionalInformer, OptionalKind};
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+
+use super::list_state::ListedKind;
+use super::service::Service;
+use crate::tenants::objects::ObjectKind;
+
+/// Passes the resources of networks to the extender; never ends.
+pub(super) async fn watch_networks(service: Arc<Service>) {
+    let kind = OptionalKind {
+        resource: ObjectKind::NetworkAttachmentDefinition.resource(),
+        label_selector: None,
+        trim: keep_resource_name,
+    };
+    let updates = Arc::clone(&service);
+    let handle = move |object: &DynamicObject, is_gone: bool| {
+        let resource = object.annotations().get(RESOURCE_NAME).filter(|name| !name.is_empty());
+        let resource = resource.filter(|_| !is_gone).map(String::as_str);
+        let network = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+        updates.update(|extender, _| extender.update_network_resource(&network, resource));
+    };
+    let (informer, watch) = OptionalInformer::start(&service.client, kind, handle);
+    let mark_listed = async {
+        informer.wait_until_ready().await;
+        service.readiness_gate.set_listed(ListedKind::Networks, true);
+    };
+    tokio::join!(watch, mark_listed);
+}
+
+/// Removes all fields except the name and the resource.
+fn keep_resource_name(object: &mut DynamicObject) {
+    object.data = serde_json::Value::Null;
+    let metadata = &mut object.metadata;
+    (metadata.labels, metadata.managed_fields, metadata.owner_references) = (None, None, None);
+    metadata.annotations.iter_mut().for_each(|all| all.retain(|key, _| key == RESOURCE_NAME));
+}

@@ -1,0 +1,122 @@
+//! Pods of PodGroups: kube-scheduler 1.36 calls `filter` for each placement that it simulates, drops most placements
+//! without notice (`podGroupPodSchedulingAlgorithm`), and binds some pods. No reservation may remain.
+
+use std::time::{Duration, Instant};
+
+use berth_extender::{BindAnswer, Extender, FilterAnswer};
+use k8s_openapi::api::core::v1::Pod;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::pod::{PodBuilder, bind_to, observe_pod, uid};
+use super::random::RandomChoices;
+use super::scenarios::extender_with_hosts;
+use super::volumes::host_with_one_zone;
+
+const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
+/// Number of simulated scheduling cycles of groups in each case. All cases together have 10,000 cycles.
+const CYCLES: usize = 100;
+const CASES: u32 = 100;
+/// Random bytes of a cycle; a cycle that needs more continues with those of the next cycle.
+const BYTES_PER_CYCLE: usize = 12;
+
+#[derive(Default)]
+struct Counts {
+    simulated: usize,
+    bound: usize,
+    refused: usize,
+}
+
+/// Runs one scheduling cycle of a group: several simulated placements, then the end of the group.
+fn run_cycle(
+    extender: &mut Extender,
+    dice: &mut RandomChoices<'_>,
+    now: Instant,
+    number: usize,
+    bound: &mut Vec<Pod>,
+) -> Counts {
+    let mut counts = Counts::default();
+    let pods: Vec<Pod> = (0..1 + dice.random_below(3))
+        .map(|at| PodBuilder::vm(&format!("pod-{number}-{at}"), dice.choose(&[2, 4, 8])).build())
+        .collect();
+    let is_watched = dice.random_below(2) == 0;
+    if is_watched {
+        for pod in &pods {
+            extender.update_pod(now, pod.clone(), &observe_pod(pod)).expect("the pod is queued");
+        }
+    }
+    let mut placement: Vec<Option<String>> = vec![None; pods.len()];
+    for _ in 0..1 + dice.random_below(3) {
+        let first = dice.random_below(HOSTS.len());
+        let hosts = &HOSTS[first..(first + 1 + dice.random_below(3)).min(HOSTS.len())];
+        for (pod, host) in pods.iter().zip(&mut placement) {
+            counts.simulated += 1;
+            *host = match extender.answer_pod_group_filter(now, pod, hosts) {
+                FilterAnswer::ReservedHost(name) => Some(name.to_owned()),
+                _ => None,
+            };
+            counts.refused += usize::from(host.is_none());
+        }
+    }
+    let is_kept = dice.random_below(3) == 0;
+    for (pod, host) in pods.into_iter().zip(placement) {
+        match host.filter(|_| is_kept) {
+            Some(host) => {
+                let answer = extender.answer_bind(now, &uid(&pod), &host, Some(&pod));
+                assert_eq!(answer, BindAnswer::SendBinding, "the reservation is a moment old");
+                extender.record_binding_success(now, &uid(&pod));
+                let pod = bind_to(pod, &host);
+                extender.update_pod(now, pod.clone(), &observe_pod(&pod)).expect("it is counted");
+                counts.bound += 1;
+                bound.push(pod);
+            }
+            // The placement is dropped. The pod is deleted later, or was never in the watch.
+            None if is_watched => extender.delete_pod(now, &uid(&pod)),
+            None => {}
+        }
+    }
+    counts
+}
+
+#[test]
+fn no_reservation_of_a_pod_group_remains() {
+    let mut runner = TestRunner::new(ProptestConfig { cases: CASES, ..ProptestConfig::default() });
+    let total = std::cell::RefCell::new(Counts::default());
+    let bytes = prop::collection::vec(any::<u8>(), CYCLES * BYTES_PER_CYCLE);
+    let result = runner.run(&bytes, |bytes| {
+        let mut dice = RandomChoices(&bytes);
+        let mut extender = extender_with_hosts(&HOSTS.map(host_with_one_zone));
+        let mut now = Instant::now();
+        let initial = extender.free_resources();
+        let mut bound: Vec<Pod> = Vec::new();
+        for number in 0..CYCLES {
+            let counts = run_cycle(&mut extender, &mut dice, now, number, &mut bound);
+            let mut total = total.borrow_mut();
+            total.simulated += counts.simulated;
+            total.bound += counts.bound;
+            total.refused += counts.refused;
+            while bound.len() > dice.random_below(4) {
+                extender.delete_pod(now, &uid(&bound.remove(0)));
+            }
+            now += Duration::from_secs([0, 1, 4, 11][dice.random_below(4)]);
+            extender.expire_timeouts(now);
+            let reserved = extender.stage_counts().reserved;
+            prop_assert!(reserved <= 12 * 3, "{reserved} reservations after cycle {number}");
+        }
+        for pod in bound {
+            extender.delete_pod(now, &uid(&pod));
+        }
+        // Deleted pods are counted until a report or a timeout.
+        extender.expire_timeouts(now + Duration::from_secs(3600));
+        prop_assert_eq!(extender.stage_counts().reserved, 0);
+        prop_assert_eq!(extender.engine().pod_count(), 0);
+        prop_assert_eq!(extender.free_resources(), initial);
+        Ok(())
+    });
+    result.expect("no reservation should remain");
+    let Counts { simulated, bound, refused } = total.into_inner();
+    assert!(
+        simulated > 20_000 && bound > 1_000 && refused > 1_000,
+        "the cycles cover too little: {simulated} simulated, {bound} bound, {refused} refused"
+    );
+}
