@@ -8,6 +8,7 @@
 //! ```
 
 pub mod affected_tenants;
+pub mod binding_plugins;
 pub mod claim_gc;
 pub mod claims;
 pub mod cluster;

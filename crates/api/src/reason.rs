@@ -68,6 +68,7 @@ pub enum ConditionReason {
     InvalidNetworkId,
     NetworkIdImmutable,
     InvalidBinding,
+    BindingPluginMissing,
     CrdMissing,
     NotOwned,
     ApplyFailed,

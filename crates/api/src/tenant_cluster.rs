@@ -159,6 +159,16 @@ impl NetworkBinding {
             Self::Macvtap => format!("tenant-{tenant}-mvt"),
         }
     }
+
+    /// Returns the name of the network binding plugin that KubeVirt needs for this binding; `None` for the bindings of
+    /// KubeVirt itself.
+    #[must_use]
+    pub const fn plugin(self) -> Option<&'static str> {
+        match self {
+            Self::Bridge | Self::Sriov => None,
+            Self::Macvtap => Some("macvtap"),
+        }
+    }
 }
 
 /// Network policies of a tenant's machines on the pod network.

@@ -54,14 +54,11 @@ pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
     let attachment = match (claimed, network, &tenant.spec.network) {
         (Some(claimed), Some(network), Some(spec)) => {
             let note = claimed.note.as_ref().map_or_else(String::new, |note| format!("; {note}"));
+            let count = tenants(&network.name);
             Some(DesiredAttachment {
-                object: network_attachment_definition(
-                    &name,
-                    spec,
-                    network,
-                    claimed.id,
-                    tenants(&network.name),
-                ),
+                object: observed.binding_plugins.check(spec.binding).and_then(|()| {
+                    network_attachment_definition(&name, spec, network, claimed.id, count)
+                }),
                 message: format!("the tenant has {}{note}", claimed.id),
             })
         }

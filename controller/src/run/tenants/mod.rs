@@ -12,6 +12,7 @@ mod cluster;
 mod context;
 mod deletion;
 mod error;
+mod kubevirt;
 mod objects;
 mod prepare;
 mod read;

@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt as _};
 use super::context::{ApiServerResult, CachedKubeconfig, Context};
 use super::error::{Error, none_if_not_found, with_request};
 use crate::run::api_requests::catch_forbidden;
+use crate::tenants::binding_plugins::BindingPlugins;
 use crate::tenants::cluster::ClusterFacts;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
@@ -29,6 +30,7 @@ pub(super) struct ObservedState {
     pub(super) hosts: Vec<Arc<HostState>>,
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
+    pub(super) binding_plugins: BindingPlugins,
     /// Host of the tenant's own API server, or the reason why it is unknown.
     pub(super) api_server: Result<ApiServerResult, Error>,
 }
@@ -50,6 +52,7 @@ impl Context {
             hosts: self.stores.hosts(),
             config: self.config(),
             cluster: self.stores.cluster.facts(),
+            binding_plugins: self.stores.kubevirt.plugins(),
             api_server,
         }
     }

@@ -19,6 +19,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use super::cluster::ClusterWatch;
+use super::kubevirt::KubevirtWatch;
 use crate::managed_fields::reduce_to_conditions;
 use crate::run::packed_content::pack_content;
 use crate::tenants::affected_tenants::AffectedTenants;
@@ -75,6 +76,7 @@ pub(super) struct Stores {
     kinds: BTreeMap<ObjectKind, OptionalInformer>,
     hosts: RwLock<BTreeMap<String, Arc<HostState>>>,
     pub(super) cluster: Arc<ClusterWatch>,
+    pub(super) kubevirt: KubevirtWatch,
     pub(super) triggers: Arc<Triggers>,
 }
 
@@ -127,8 +129,12 @@ impl Stores {
                 on_change.trigger_all()
             });
         watches.extend(cluster_watches);
-        let stores =
-            Arc::new(Self { shared_informers, kinds, hosts: RwLock::default(), cluster, triggers });
+        let on_change = Arc::clone(&triggers);
+        let (kubevirt, kubevirt_watch) =
+            KubevirtWatch::start(client, move || on_change.trigger_all());
+        watches.push(kubevirt_watch);
+        let hosts = RwLock::default();
+        let stores = Arc::new(Self { shared_informers, kinds, hosts, cluster, kubevirt, triggers });
         watches.extend(stores.subscribe());
         let debounced = Arc::clone(&stores);
         watches.push(async move { debounced.trigger_affected().await }.boxed());
@@ -188,6 +194,7 @@ impl Stores {
         infra_nodes.wait_until_ready().await;
         nodes.wait_until_ready().await;
         self.cluster.wait_until_ready().await;
+        self.kubevirt.wait_until_ready().await;
         for kind in self.kinds.values() {
             kind.wait_until_ready().await;
         }
