@@ -6,6 +6,7 @@ pub mod controller;
 pub mod data;
 pub mod demo;
 pub mod host;
+pub mod kubevirt;
 pub mod lscpu;
 pub mod package;
 pub mod pings;

@@ -22,8 +22,12 @@ mod churn;
 mod host;
 #[path = "assign/migrations.rs"]
 mod migrations;
+#[path = "assign/pod_groups.rs"]
+mod pod_groups;
 #[path = "assign/replicas.rs"]
 mod replicas;
+#[path = "assign/resource_claims.rs"]
+mod resource_claims;
 #[path = "rules/server.rs"]
 #[expect(dead_code, reason = "this test uses only some of the methods")]
 mod server;
@@ -36,7 +40,7 @@ mod unschedulable_pods;
 #[path = "assign/volumes.rs"]
 mod volumes;
 
-use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, POD_GROUPS_RELEASE};
 
 use testbed::Testbed;
 
@@ -57,6 +61,7 @@ fn vms_are_placed_in_zones_with_room() {
     unschedulable_pods::taints_and_affinity_are_considered(&mut bed);
     unschedulable_pods::pods_on_nodes_without_a_report_are_considered(&plane, &mut bed);
     migrations::migration_targets_allocate_and_release_resources(&plane, &mut bed);
+    resource_claims::vm_gets_the_host_of_its_device(&plane, &mut bed, &extender);
     extender = volumes::reservation_survives_a_kill_in_prebind(&mut plane, &mut bed, extender);
     volumes::reservation_is_kept_after_the_first_consumer_pod(&plane, &mut bed);
     extender = unschedulable_pods::extender_is_killed_during_a_burst(&plane, &mut bed, extender);
@@ -72,6 +77,24 @@ fn reservation_of_an_imported_vm_survives_a_restart() {
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
     let mut bed = Testbed::start(&plane);
     volumes::reservation_exists_for_a_vm_without_pod(&plane, &mut bed);
+}
+
+#[test]
+fn pod_groups_are_bound_whole_or_not_at_all() {
+    let mut plane = ControlPlane::start(ControlPlaneOptions {
+        has_pod_groups: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
+    if !plane.supports("VMs of a PodGroup", POD_GROUPS_RELEASE) {
+        return;
+    }
+    plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
+    let mut bed = Testbed::start(&plane);
+    let extender = bed.start_with_scheduler(&mut plane);
+    pod_groups::group_is_bound_when_all_its_vms_fit(&plane, &mut bed, &extender);
+    pod_groups::group_that_does_not_fit_is_not_bound(&plane, &mut bed, &extender);
+    pod_groups::waiting_group_is_bound_later(&plane, &mut bed, &extender);
 }
 
 /// Places 10,000 VMs, which takes a quarter of an hour.

@@ -33,9 +33,12 @@ use tree::Tree;
 /// All tests share one control plane, because its start takes longest.
 #[test]
 fn agent_works_in_a_cluster() {
-    let mut plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: true })
-            .unwrap();
+    let mut plane = ControlPlane::start(ControlPlaneOptions {
+        has_controllers: true,
+        has_audit_log: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     plane.deploy(&[]).unwrap();
     plane.create_node("rack1-a").unwrap();
     let tree = host::rack1_a();

@@ -26,9 +26,11 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// All tests share one control plane, because its start takes longest.
 #[test]
 fn hosts_match_their_profiles() {
-    let plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: false, has_audit_log: true })
-            .unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_audit_log: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     let first = lead::controller_waits_for_missing_crds(&plane);
     for (number, name) in ["rack1-a", "rack1-b", "rack2-a"].into_iter().enumerate() {

@@ -38,9 +38,11 @@ fn machine(name: &str, instancetype: &str) -> Value {
 
 #[test]
 fn demo_manifests_are_accepted_by_the_server() {
-    let plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
-            .unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_controllers: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     manifests::apply_objects(&plane).unwrap();
     let controller =
         plane.get_json(&["deployment", "-n", "berth-system", "berth-controller"]).unwrap();
@@ -126,4 +128,6 @@ fn the_demo_recovers_from_all_faults() {
     for table in ["Hosts", "Zones", "Tenants", "VMs", "Pings between VMs", "Faults and outcomes"] {
         assert!(output.lines().any(|line| line == table), "no table {table}:\n{output}");
     }
+    let creator = "launcher pods created by ";
+    assert!(output.lines().any(|line| line.starts_with(creator)), "no virt-controller:\n{output}");
 }

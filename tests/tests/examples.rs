@@ -28,9 +28,11 @@ type RequestedMachines = BTreeMap<(String, String), u64>;
 
 #[test]
 fn example_tenants_get_their_machines() {
-    let plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
-            .unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_controllers: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     let kinds = [
         "virtualmachines.kubevirt.io",
         "virtualmachineinstances.kubevirt.io",

@@ -25,9 +25,11 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn daemonset_configures_and_reports_the_host() {
-    let plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
-            .unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_controllers: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     let mut host = Host::boot(&HostOptions {
         number: HOST_NUMBER,
         machine: Machine::IntelNoSmt,

@@ -43,9 +43,11 @@ syncFrequency: 10s
 
 #[test]
 fn kubelet_restarts_after_all_permitted_changes() {
-    let plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
-            .unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_controllers: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     if plane.version() < MIN_VERSION {
         let version = plane.version();
         return record(&format!(

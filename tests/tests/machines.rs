@@ -143,9 +143,11 @@ fn apply(plane: &ControlPlane, object: &Value) {
 /// All tests share one control plane, because its start takes longest.
 #[test]
 fn machines_are_created_and_reconciled() {
-    let plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
-            .unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_controllers: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     let kinds = ["virtualmachines.kubevirt.io", "virtualmachineinstances.kubevirt.io"];
     plane.install_kubevirt_crds(&kinds).unwrap();
     plane.define_machine_deployments().unwrap();

@@ -42,9 +42,11 @@ fn read_objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
 
 #[test]
 fn live_cluster_and_its_files_have_equal_plans() {
-    let plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: false, has_audit_log: true })
-            .unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_audit_log: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     plane.deploy(&[]).unwrap();
     for host in ["rack1-a", "rack1-b", "rack2-a", "lab-a"] {
         let mut infra = read_objects(&plane, &format!("{host}.yaml")).remove(0);

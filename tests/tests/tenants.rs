@@ -108,9 +108,11 @@ fn assert_unique_vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
 /// All tests share one control plane, because its start takes longest.
 #[test]
 fn tenants_are_created_and_deleted() {
-    let plane =
-        ControlPlane::start(ControlPlaneOptions { has_controllers: true, has_audit_log: false })
-            .unwrap();
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_controllers: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     let config = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},

@@ -57,27 +57,9 @@ impl Keys {
             .concat(),
         )?;
         let names = format!(
-            "subjectAltName=IP:127.0.0.1,IP:{HOST_GATEWAY},IP:10.96.0.1,DNS:kubernetes.default.svc,DNS:localhost"
+            "IP:127.0.0.1,IP:{HOST_GATEWAY},IP:10.96.0.1,DNS:kubernetes.default.svc,DNS:localhost"
         );
-        let signed = [
-            "-CA",
-            authority,
-            "-CAkey",
-            authority_key,
-            "-addext",
-            &names,
-            "-addext",
-            "basicConstraints=critical,CA:FALSE",
-        ];
-        let arguments = [
-            "-subj",
-            "/CN=kube-apiserver",
-            "-out",
-            path_str(&keys.server_certificate)?,
-            "-keyout",
-            path_str(&keys.server_key)?,
-        ];
-        run_openssl(&[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &arguments].concat())?;
+        keys.create_serving_certificate(&folder.join("server"), "kube-apiserver", &names)?;
         run_openssl(&["genrsa", "-out", path_str(&keys.service_account_key)?, "2048"])?;
         run_openssl(&[
             "rsa",
@@ -95,6 +77,17 @@ impl Keys {
         Ok(keys)
     }
 
+    /// Creates the certificate of a server and its key. `names` are alternative names such as `IP:127.0.0.1`.
+    pub(super) fn create_serving_certificate(
+        &self,
+        file: &Path,
+        server: &str,
+        names: &str,
+    ) -> Result<[PathBuf; 2]> {
+        let names = format!("subjectAltName={names}");
+        self.create_signed_certificate(file, &format!("/CN={server}"), &["-addext", &names])
+    }
+
     /// Creates a client certificate and its key. API servers read the user and the group from the certificate.
     pub(super) fn create_client_certificate(
         &self,
@@ -102,27 +95,54 @@ impl Keys {
         user: &str,
         group: &str,
     ) -> Result<[PathBuf; 2]> {
+        self.create_signed_certificate(file, &format!("/O={group}/CN={user}"), &[])
+    }
+
+    /// Creates a certificate that the authority has signed, and its key.
+    fn create_signed_certificate(
+        &self,
+        file: &Path,
+        subject: &str,
+        extensions: &[&str],
+    ) -> Result<[PathBuf; 2]> {
         let [certificate, key] = ["crt", "key"].map(|ending| file.with_extension(ending));
         let signed = ["-CA", path_str(&self.authority)?, "-CAkey", path_str(&self.authority_key)?];
-        let subject = format!("/O={group}/CN={user}");
         let arguments =
-            ["-subj", &subject, "-out", path_str(&certificate)?, "-keyout", path_str(&key)?];
-        let client = ["-addext", "basicConstraints=critical,CA:FALSE"];
+            ["-subj", subject, "-out", path_str(&certificate)?, "-keyout", path_str(&key)?];
+        let leaf = ["-addext", "basicConstraints=critical,CA:FALSE"];
         run_openssl(
-            &[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &client, &arguments].concat(),
+            &[&["req", "-x509"], &NEW_CERTIFICATE[..], &signed, &leaf, extensions, &arguments]
+                .concat(),
         )?;
         Ok([certificate, key])
     }
 
-    /// Writes a kubeconfig.
+    /// Writes a kubeconfig for the holder of a token.
     pub(super) fn write_kubeconfig(&self, file: &Path, server: &str, token: &str) -> Result<()> {
+        self.write_user_kubeconfig(file, server, &format!("token: \"{token}\""))
+    }
+
+    /// Writes a kubeconfig for the holder of a client certificate.
+    pub(super) fn write_certificate_kubeconfig(
+        &self,
+        file: &Path,
+        server: &str,
+        [certificate, key]: &[PathBuf; 2],
+    ) -> Result<()> {
+        let (certificate, key) = (path_str(certificate)?, path_str(key)?);
+        let user = format!("client-certificate: \"{certificate}\", client-key: \"{key}\"");
+        self.write_user_kubeconfig(file, server, &user)
+    }
+
+    /// Writes a kubeconfig; `user` is a YAML flow map without its braces.
+    fn write_user_kubeconfig(&self, file: &Path, server: &str, user: &str) -> Result<()> {
         use base64::Engine as _;
         let authority =
             base64::engine::general_purpose::STANDARD.encode(fs::read(&self.authority)?);
         let text = format!(
             "apiVersion: v1\nkind: Config\n\
              clusters: [{{name: c, cluster: {{server: \"{server}\", certificate-authority-data: {authority}}}}}]\n\
-             users: [{{name: u, user: {{token: \"{token}\"}}}}]\n\
+             users: [{{name: u, user: {{{user}}}}}]\n\
              contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\ncurrent-context: c\n"
         );
         fs::write(file, text).with_context(|| file.display().to_string())

@@ -6,6 +6,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs and read files")]
 
+mod certificates;
 mod definitions;
 mod join;
 mod keys;
@@ -43,6 +44,7 @@ pub struct ControlPlane {
     port: u16,
     server_command: Vec<String>,
     version: Version,
+    has_pod_groups: bool,
     /// Last output of kubectl, for error messages.
     last_output: Mutex<String>,
 }
@@ -65,7 +67,21 @@ pub struct ControlPlaneOptions {
     pub has_controllers: bool,
     /// Writes an audit log of all requests to `audit.log` in the folder.
     pub has_audit_log: bool,
+    /// Prepares the servers for KubeVirt's programs and for Nodes without a kubelet: the API server publishes the
+    /// authority of front proxies, without which virt-api does not start, and the controller manager keeps the status
+    /// that a test has written to a Node.
+    pub has_kubevirt: bool,
+    /// The Nodes have kubelets: also with [`has_kubevirt`](Self::has_kubevirt), the controller manager marks a Node as
+    /// not ready if its kubelet does not report.
+    pub has_kubelets: bool,
+    /// Enables PodGroups in the API server and the schedulers, if the release has them ([`POD_GROUPS_RELEASE`]).
+    pub has_pod_groups: bool,
 }
+
+/// Oldest Kubernetes release with the API `scheduling.k8s.io/v1alpha2`, which has PodGroups. It is disabled by default.
+pub const POD_GROUPS_RELEASE: Version = Version(1, 36);
+/// Flag of API servers and schedulers that enables PodGroups.
+const POD_GROUPS_FLAG: &str = "--feature-gates=GenericWorkload=true,GangScheduling=true";
 
 /// Address range of Services; the API server has the first address.
 const SERVICE_CIDR: &str = "10.96.0.0/16";
@@ -109,6 +125,7 @@ impl ControlPlane {
             assets,
             port,
             version,
+            has_pod_groups: parts.has_pod_groups && version >= POD_GROUPS_RELEASE,
             folder,
             last_output: Mutex::default(),
         };
@@ -120,7 +137,7 @@ impl ControlPlane {
         plane.start_server()?;
         plane.create_dns_service()?;
         if parts.has_controllers {
-            plane.start_controller_manager(&keys)?;
+            plane.start_controller_manager(&keys, parts)?;
         }
         Ok(plane)
     }
@@ -152,7 +169,7 @@ impl ControlPlane {
         self.server = None;
     }
 
-    fn start_controller_manager(&mut self, keys: &Keys) -> Result<()> {
+    fn start_controller_manager(&mut self, keys: &Keys, parts: ControlPlaneOptions) -> Result<()> {
         let kubeconfig = self.kubeconfig().display().to_string();
         let manager = [
             format!("--kubeconfig={kubeconfig}"),
@@ -168,9 +185,14 @@ impl ControlPlane {
             // The controller manager evicts pods of a lost node and garbage-collects objects after short delays.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
+        // By default, a Node without a kubelet is marked as not ready within a minute.
+        let grace_periods = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];
+        let grace_periods =
+            grace_periods.into_iter().filter(|_| parts.has_kubevirt && !parts.has_kubelets);
         let manager: Vec<String> = manager
             .into_iter()
             .chain(self.insecure_port_flag())
+            .chain(grace_periods.map(str::to_owned))
             .filter(|flag| {
                 self.version < Version(1, 27) || !flag.starts_with("--pod-eviction-timeout")
             })
@@ -247,19 +269,6 @@ impl ControlPlane {
         let keys = Keys::in_folder(self.folder.path());
         keys.write_kubeconfig(&file, &format!("https://{address}:{}", self.port), token)?;
         Ok(file)
-    }
-
-    /// Returns a client certificate of a user in a group, signed by the control plane's own authority, and the key
-    /// of the certificate.
-    ///
-    /// # Errors
-    /// Fails if openssl fails.
-    pub fn create_certificate(&self, name: &str, user: &str, group: &str) -> Result<[PathBuf; 2]> {
-        Keys::in_folder(self.folder.path()).create_client_certificate(
-            &self.folder.path().join(name),
-            user,
-            group,
-        )
     }
 
     /// Runs kubectl as administrator and returns its standard output.
@@ -384,6 +393,13 @@ fn server_flags(
         // Tokens of pods are bound to the pod and its node.
         flags.push("--feature-gates=BoundServiceAccountTokenVolume=true".to_owned());
     }
+    if parts.has_kubevirt {
+        flags.extend(request_header_flags(keys));
+    }
+    if parts.has_pod_groups && version >= POD_GROUPS_RELEASE {
+        flags.push(POD_GROUPS_FLAG.to_owned());
+        flags.push("--runtime-config=scheduling.k8s.io/v1alpha2=true".to_owned());
+    }
     if parts.has_audit_log {
         let policy = folder.join("audit-policy.yaml");
         fs::write(
@@ -396,8 +412,26 @@ fn server_flags(
     Ok(flags)
 }
 
+/// Returns the flags for front proxies, which name a user in request headers. The API server publishes their authority
+/// in the ConfigMap `kube-system/extension-apiserver-authentication`. No front proxy runs.
+fn request_header_flags(keys: &Keys) -> [String; 5] {
+    [
+        format!("--requestheader-client-ca-file={}", keys.authority.display()),
+        // Certificates of other clients are signed by the same authority.
+        "--requestheader-allowed-names=front-proxy".to_owned(),
+        "--requestheader-username-headers=X-Remote-User".to_owned(),
+        "--requestheader-group-headers=X-Remote-Group".to_owned(),
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+    ]
+}
+
 /// Starts a program that ends when this program ends; the log of the started program is in the folder.
-fn start_program(assets: &Path, folder: &Path, name: &str, flags: &[String]) -> Result<Running> {
+pub(crate) fn start_program(
+    assets: &Path,
+    folder: &Path,
+    name: &str,
+    flags: &[String],
+) -> Result<Running> {
     let log = File::options().create(true).append(true).open(folder.join(format!("{name}.log")))?;
     let mut command = Running::command(&assets.join(name), None);
     command.args(flags).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
@@ -438,7 +472,7 @@ fn read_version(assets: &Path) -> Result<Version> {
 }
 
 /// Returns ports that were free a moment ago.
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut listeners = Vec::new();
     for _ in 0..N {
         listeners.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);

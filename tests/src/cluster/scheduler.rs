@@ -10,15 +10,17 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
-use super::{ControlPlane, READY_TIMEOUT, Version, free_ports, start_program};
+use super::{ControlPlane, POD_GROUPS_FLAG, READY_TIMEOUT, Version, free_ports, start_program};
 use crate::repository;
 use crate::running::Running;
 use crate::wait;
 
 impl ControlPlane {
-    /// Starts a kube-scheduler in a control plane without [`has_controllers`](super::ControlPlaneOptions::has_controllers). The
-    /// controllers would mark Nodes without a kubelet as not ready. `configuration` replaces the default
-    /// configuration, and must contain the path of the kubeconfig.
+    /// Starts a kube-scheduler, in place of the scheduler that runs. A control plane with
+    /// [`has_controllers`](super::ControlPlaneOptions::has_controllers) also needs
+    /// [`has_kubevirt`](super::ControlPlaneOptions::has_kubevirt), because the controllers would otherwise mark Nodes
+    /// without a kubelet as not ready. `configuration` replaces the default configuration, and must contain the path of
+    /// the kubeconfig.
     ///
     /// # Errors
     /// Fails if the scheduler cannot be started.
@@ -65,6 +67,9 @@ impl ControlPlane {
             format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
         ];
+        if self.has_pod_groups {
+            flags.push(POD_GROUPS_FLAG.to_owned());
+        }
         match configuration {
             Some(file) => flags.push(format!("--config={}", file.display())),
             None => {

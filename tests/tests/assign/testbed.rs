@@ -47,6 +47,10 @@ pub(crate) struct Vm<'a> {
     pub(crate) affinity: Option<&'a str>,
     /// True for a first-consumer pod, which exists only so that the disk is created.
     pub(crate) is_first_consumer: bool,
+    /// ResourceClaim of a device of the VM.
+    pub(crate) resource_claim: Option<&'a str>,
+    /// PodGroup to which the pod belongs.
+    pub(crate) pod_group: Option<&'a str>,
 }
 
 impl<'a> Vm<'a> {
@@ -141,6 +145,13 @@ impl Testbed {
         if let Some(claim) = vm.claim {
             spec["volumes"] =
                 json!([{"name": "disk", "persistentVolumeClaim": {"claimName": claim}}]);
+        }
+        if let Some(claim) = vm.resource_claim {
+            spec["resourceClaims"] = json!([{"name": "device", "resourceClaimName": claim}]);
+            spec["containers"][0]["resources"]["claims"] = json!([{"name": "device"}]);
+        }
+        if let Some(group) = vm.pod_group {
+            spec["schedulingGroup"] = json!({"podGroupName": group});
         }
         if vm.is_first_consumer {
             annotations["kubevirt.io/ephemeral-provisioning"] = "true".into();

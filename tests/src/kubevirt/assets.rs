@@ -1,0 +1,101 @@
+//! Folder `KUBEVIRT_ASSETS` with KubeVirt's programs and the manifests that virt-operator would apply.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+use berth_kubevirt_render::launcher::Version;
+
+use super::webhooks::WebhookConfiguration;
+
+/// Files in the folder.
+const FILES: [&str; 5] =
+    ["VERSION", "virt-api", "virt-controller", "manifests/crds.yaml", "manifests/webhooks.yaml"];
+
+/// Programs and manifests of a KubeVirt release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assets {
+    folder: PathBuf,
+    version: Version,
+    crds: String,
+    webhooks: Vec<WebhookConfiguration>,
+}
+
+impl Assets {
+    /// Reads the folder that `KUBEVIRT_ASSETS` names.
+    ///
+    /// # Errors
+    /// Fails if the variable is not set, or if a file is missing or malformed.
+    pub fn find() -> Result<Self> {
+        let folder = std::env::var_os("KUBEVIRT_ASSETS").with_context(|| {
+            format!("KUBEVIRT_ASSETS is not set: set it to a folder with {}", FILES.join(", "))
+        })?;
+        Self::read(Path::new(&folder))
+    }
+
+    /// Reads a folder.
+    fn read(folder: &Path) -> Result<Self> {
+        for name in FILES {
+            ensure!(
+                folder.join(name).exists(),
+                "KUBEVIRT_ASSETS={}: {name} is missing in this folder",
+                folder.display()
+            );
+        }
+        let text = |name: &str| {
+            let file = folder.join(name);
+            fs::read_to_string(&file).with_context(|| file.display().to_string())
+        };
+        let in_file = |name: &str| folder.join(name).display().to_string();
+        let [version, _, _, crds, webhooks] = FILES;
+        Ok(Self {
+            folder: folder.canonicalize()?,
+            version: text(version)?.trim().parse().with_context(|| in_file(version))?,
+            crds: text(crds)?,
+            webhooks: WebhookConfiguration::parse_all(&text(webhooks)?)
+                .with_context(|| in_file(webhooks))?,
+        })
+    }
+
+    /// Returns the KubeVirt release.
+    #[must_use]
+    pub const fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Returns the folder of the programs.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Returns KubeVirt's CustomResourceDefinitions as YAML documents.
+    pub(super) fn crds(&self) -> &str {
+        &self.crds
+    }
+
+    /// Returns the webhook configurations of virt-api.
+    pub(super) fn webhooks(&self) -> &[WebhookConfiguration] {
+        &self.webhooks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_and_malformed_files_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = || format!("{:#}", Assets::read(folder.path()).unwrap_err());
+        assert!(error().contains("VERSION is missing in this folder"), "{}", error());
+        fs::create_dir(folder.path().join("manifests")).unwrap();
+        for name in FILES {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert!(error().contains("VERSION: `` is not a supported KubeVirt release"), "{}", error());
+        fs::write(folder.path().join("VERSION"), "v1.9.0\n").unwrap();
+        assert!(error().contains("manifests/webhooks.yaml: "), "{}", error());
+        fs::remove_file(folder.path().join("virt-controller")).unwrap();
+        assert!(error().contains("virt-controller is missing in this folder"), "{}", error());
+    }
+}

@@ -1,0 +1,214 @@
+//! Simulation of kubelets: a kubelet admits or refuses each pod of its Node by the rules of
+//! [`berth_kubelet_admission`], and an admitted pod runs at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use berth_api::InfraNodeStatus;
+use berth_api::infra_node::Allocation;
+use berth_kubelet_admission::HostState;
+use berth_kubevirt_render::launcher::ExistingPod;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::agent;
+use super::simulation::current_time;
+
+/// Host whose kubelet and agent are simulated.
+#[derive(Clone, Debug)]
+pub struct SimulatedHost {
+    /// Name of the Node and of the InfraNode.
+    pub name: String,
+    /// Report of the agent while the host has no pods.
+    pub report: InfraNodeStatus,
+    /// Resources that the kubelet can allocate.
+    pub state: HostState,
+    /// Returns the report about the resources that the kubelet has allocated to the pod with this uid.
+    pub report_allocation: fn(&HostState, &str) -> Option<Allocation>,
+}
+
+/// Kubelets of all hosts.
+pub(super) struct Kubelets {
+    client: Client,
+    hosts: BTreeMap<String, SimulatedHost>,
+    /// Hosts of the admitted pods, by the pods' uids.
+    admitted: BTreeMap<String, String>,
+    refusals: Arc<Mutex<Vec<String>>>,
+}
+
+impl Kubelets {
+    pub(super) fn new(
+        client: Client,
+        hosts: Vec<SimulatedHost>,
+        refusals: Arc<Mutex<Vec<String>>>,
+    ) -> Self {
+        let hosts = hosts.into_iter().map(|host| (host.name.clone(), host)).collect();
+        Self { client, hosts, admitted: BTreeMap::new(), refusals }
+    }
+
+    /// Handles each pod of the hosts once, and writes the reports. Returns the first error, after all pods and reports.
+    pub(super) async fn sync(&mut self) -> Result<()> {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let mut pods = pods.list(&ListParams::default()).await?.items;
+        // A kubelet receives its pods in the order in which they are bound.
+        pods.sort_by_key(binding_order);
+        self.release_deleted(&pods);
+        let mut result = Ok(());
+        for pod in &pods {
+            result = result.and(self.sync_pod(pod).await);
+        }
+        result.and(agent::write_reports(&self.client, &self.hosts, &self.admitted).await)
+    }
+
+    /// Releases the resources of pods that no longer exist.
+    fn release_deleted(&mut self, pods: &[Pod]) {
+        let uids: BTreeSet<&str> =
+            pods.iter().filter_map(|pod| pod.metadata.uid.as_deref()).collect();
+        let deleted: Vec<String> =
+            self.admitted.keys().filter(|uid| !uids.contains(uid.as_str())).cloned().collect();
+        for uid in deleted {
+            self.release(&uid);
+        }
+    }
+
+    fn release(&mut self, uid: &str) {
+        let Some(name) = self.admitted.remove(uid) else { return };
+        if let Some(host) = self.hosts.get_mut(&name) {
+            host.state.remove(uid);
+        }
+    }
+
+    async fn sync_pod(&mut self, pod: &Pod) -> Result<()> {
+        let read = ExistingPod::read(pod)?;
+        let Some(host) = read.node_name.clone().filter(|name| self.hosts.contains_key(name)) else {
+            return Ok(());
+        };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &read.namespace);
+        if read.is_terminating {
+            // The containers end at once.
+            self.release(&read.pod.uid);
+            let uid = Preconditions { uid: pod.uid(), ..Preconditions::default() };
+            let immediately = DeleteParams::default().grace_period(0).preconditions(uid);
+            return match pods.delete(&read.name, &immediately).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                deleted => Ok(deleted.map(drop)?),
+            };
+        }
+        if read.is_terminal {
+            self.release(&read.pod.uid);
+            return Ok(());
+        }
+        let status = if self.admit(&host, &read) {
+            running_status(pod)
+        } else {
+            Some(json!({"phase": "Failed", "reason": "UnexpectedAdmissionError"}))
+        };
+        if let Some(status) = status {
+            let patch = Patch::Strategic(json!({"status": status}));
+            pods.patch_status(&read.name, &PatchParams::default(), &patch).await?;
+        }
+        Ok(())
+    }
+
+    /// Admits a pod, unless it was admitted before. Returns false if the kubelet refuses the pod.
+    fn admit(&mut self, host: &str, read: &ExistingPod) -> bool {
+        let uid = &read.pod.uid;
+        let Some(kubelet) = self.hosts.get_mut(host).filter(|_| !self.admitted.contains_key(uid))
+        else {
+            return true;
+        };
+        match kubelet.state.admit(&read.pod).map(|_| ()) {
+            Ok(()) => {
+                self.admitted.insert(uid.clone(), host.to_owned());
+                true
+            }
+            Err(refusal) => {
+                let message = format!("{host} refuses {}/{}: {refusal}", read.namespace, read.name);
+                self.refusals.lock().unwrap_or_else(PoisonError::into_inner).push(message);
+                false
+            }
+        }
+    }
+}
+
+/// Returns a key that sorts pods in the order of their binding. The time of the binding has a resolution of one second.
+fn binding_order(pod: &Pod) -> (String, u64) {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let mut scheduled = conditions.filter(|one| one.type_ == "PodScheduled");
+    let since = scheduled.find_map(|one| one.last_transition_time.as_ref());
+    let version = pod.resource_version().and_then(|version| version.parse().ok());
+    (since.map(|since| since.0.to_string()).unwrap_or_default(), version.unwrap_or_default())
+}
+
+/// Returns the changed fields of the status of a pod whose containers run; `None` if nothing changes. The pod is ready
+/// if its readiness gates are true.
+fn running_status(pod: &Pod) -> Option<Value> {
+    let spec = pod.spec.as_ref()?;
+    let status = pod.status.clone().unwrap_or_default();
+    let is_true = |type_: &str| {
+        let mut conditions = status.conditions.iter().flatten();
+        conditions.any(|one| one.type_ == type_ && one.status == "True")
+    };
+    let gates = spec.readiness_gates.iter().flatten();
+    let is_ready = gates.map(|gate| gate.condition_type.as_str()).all(is_true);
+    if status.phase.as_deref() == Some("Running") && is_true("Ready") == is_ready {
+        return None;
+    }
+    let now = current_time();
+    let started = status.start_time.as_ref().map_or_else(|| json!(now), |time| json!(time));
+    let container = |one: &Container, is_running: bool| {
+        let running = json!({"running": {"startedAt": started}});
+        let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
+        json!({
+            "name": one.name, "image": one.image, "imageID": "", "ready": true, "started": is_running,
+            "restartCount": 0, "state": if is_running { running } else { ended },
+        })
+    };
+    let is_sidecar = |one: &Container| one.restart_policy.as_deref() == Some("Always");
+    let init_containers = spec.init_containers.iter().flatten();
+    let init_containers: Vec<Value> =
+        init_containers.map(|one| container(one, is_sidecar(one))).collect();
+    let containers: Vec<Value> = spec.containers.iter().map(|one| container(one, true)).collect();
+    let conditions = [("Initialized", true), ("ContainersReady", true), ("Ready", is_ready)];
+    let conditions = conditions.map(|(type_, is)| {
+        let status = if is { "True" } else { "False" };
+        json!({"type": type_, "status": status, "lastTransitionTime": now})
+    });
+    Some(json!({
+        "phase": "Running", "startTime": started, "conditions": conditions,
+        "initContainerStatuses": init_containers, "containerStatuses": containers,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(conditions: &Value) -> Pod {
+        let pod = json!({
+            "metadata": {"name": "virt-launcher-a"},
+            "spec": {
+                "readinessGates": [{"conditionType": "kubevirt.io/virtual-machine-unpaused"}],
+                "initContainers": [{"name": "guest-console-log", "restartPolicy": "Always"}],
+                "containers": [{"name": "compute", "image": "launcher"}],
+            },
+            "status": {"phase": "Running", "conditions": conditions},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn pods_are_ready_after_their_readiness_gates() {
+        let gate = json!({"type": "kubevirt.io/virtual-machine-unpaused", "status": "True"});
+        let ready = |is: &str| json!({"type": "Ready", "status": is});
+        assert_eq!(running_status(&pod(&json!([ready("False")]))), None);
+        assert_eq!(running_status(&pod(&json!([gate, ready("True")]))), None);
+        let status = running_status(&pod(&json!([gate, ready("False")]))).unwrap();
+        assert_eq!(status["conditions"][2]["status"], "True");
+        assert!(status["initContainerStatuses"][0]["state"]["running"].is_object(), "{status}");
+        assert_eq!(status["containerStatuses"][0]["name"], "compute");
+    }
+}

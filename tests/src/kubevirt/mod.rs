@@ -1,0 +1,113 @@
+//! KubeVirt's own virt-api and virt-controller beside a test control plane, without virt-operator and without images.
+//!
+//! The programs come from the folder `KUBEVIRT_ASSETS` ([`Assets`]). [`KubeVirt`] starts them with the objects that
+//! virt-operator would create. Nothing runs on the Nodes: [`Simulation`] replaces the kubelets with their agents,
+//! virt-handler, and CDI with its provisioner.
+
+#![expect(clippy::disallowed_methods, reason = "tests write and read files")]
+
+mod agent;
+mod assets;
+mod cdi;
+mod kubelet;
+mod migration;
+mod objects;
+mod programs;
+mod simulation;
+mod virt_handler;
+mod webhooks;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::cluster::{ControlPlane, Version, free_ports};
+use crate::running::Running;
+pub use assets::Assets;
+pub use cdi::define_kinds as define_cdi_kinds;
+pub use kubelet::SimulatedHost;
+pub use simulation::Simulation;
+
+/// Oldest Kubernetes release that evaluates the `matchConditions` of KubeVirt's webhooks by default.
+const OLDEST_KUBERNETES: Version = Version(1, 28);
+/// File from which KubeVirt's programs read their namespace; without it they use the namespace `kubevirt`. No flag sets
+/// the namespace.
+const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// Folder of the certificates, below the control plane's folder. KubeVirt's programs load their certificates again
+/// whenever any file in this folder is written, so no log may be there.
+const CERTIFICATE_FOLDER: &str = "kubevirt-certificates";
+
+/// Running virt-api and virt-controller; drop ends both.
+#[derive(Debug)]
+pub struct KubeVirt {
+    // virt-controller ends first, because its writes need the webhooks of virt-api.
+    _controller: Running,
+    _api: Running,
+    kubeconfig: PathBuf,
+}
+
+impl KubeVirt {
+    /// Starts KubeVirt beside a control plane with [`has_kubevirt`](crate::cluster::ControlPlaneOptions::has_kubevirt),
+    /// and waits until virt-controller is the leader. Only one KubeVirt may run beside a control plane.
+    ///
+    /// If the test needs CDI's kinds, it must call [`define_cdi_kinds`] before: virt-api and virt-controller exit when
+    /// these kinds appear later.
+    ///
+    /// # Errors
+    /// Fails if the server is too old or refuses an object, or if a program does not start; the error message has the
+    /// end of its log.
+    pub fn start(plane: &ControlPlane, assets: &Assets) -> Result<Self> {
+        ensure!(
+            plane.version() >= OLDEST_KUBERNETES,
+            "KubeVirt {} requires Kubernetes {OLDEST_KUBERNETES}, the server has {}: set KUBEBUILDER_ASSETS to a \
+             folder with a later release",
+            assets.version(),
+            plane.version()
+        );
+        ensure!(
+            !Path::new(NAMESPACE_FILE).exists(),
+            "{NAMESPACE_FILE} exists, and KubeVirt's programs read their namespace from it: run the test outside of a \
+             pod"
+        );
+        objects::create_objects(plane, assets)?;
+        let folder = plane.folder().join(CERTIFICATE_FOLDER);
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let serving = plane.create_serving_certificate(
+            &format!("{CERTIFICATE_FOLDER}/serving"),
+            "IP:127.0.0.1,DNS:localhost,DNS:virt-api.kubevirt.svc",
+        )?;
+        let [api_port, controller_port] = free_ports()?;
+        let api_kubeconfig = write_kubeconfig(plane, "virt-api", "kubevirt-apiserver")?;
+        let api = programs::start_virt_api(plane, assets, &api_kubeconfig, &serving, api_port)?;
+        let authority = fs::read(plane.authority())?;
+        for configuration in assets.webhooks() {
+            plane.apply(&configuration.for_port(api_port, &authority).to_string())?;
+        }
+        webhooks::wait_until_called(plane).with_context(|| plane.log_tail("virt-api"))?;
+        let kubeconfig = write_kubeconfig(plane, "virt-controller", "kubevirt-controller")?;
+        let controller =
+            programs::start_virt_controller(plane, assets, &kubeconfig, &serving, controller_port)?;
+        Ok(Self { _controller: controller, _api: api, kubeconfig })
+    }
+
+    /// Returns the kubeconfig of virt-controller. virt-api reverts changes of a VirtualMachineInstance's status by
+    /// other users, and exempts virt-controller from the check that virt-handler changes only instances of its own
+    /// Node.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+}
+
+/// Writes the kubeconfig of a program. virt-api recognizes KubeVirt's programs by the names of their ServiceAccounts.
+/// The group has all permissions, in place of virt-operator's roles.
+fn write_kubeconfig(plane: &ControlPlane, program: &str, account: &str) -> Result<PathBuf> {
+    let user = format!("system:serviceaccount:{}:{account}", objects::NAMESPACE);
+    let certificate = plane.create_certificate(
+        &format!("{CERTIFICATE_FOLDER}/{program}"),
+        &user,
+        "system:masters",
+    )?;
+    plane.write_certificate_kubeconfig(program, &certificate)
+}

@@ -1,0 +1,65 @@
+//! Objects that virt-operator would create before it starts virt-api and virt-controller.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use super::assets::Assets;
+use crate::cluster::ControlPlane;
+
+/// Namespace of KubeVirt.
+pub(super) const NAMESPACE: &str = "kubevirt";
+/// ConfigMaps with authorities of KubeVirt's programs. virt-controller lists all of them.
+const AUTHORITIES: [&str; 3] = ["kubevirt-ca", "kubevirt-export-ca", "kubevirt-backup-ca"];
+/// Time limit for the API server to publish an object.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Creates the objects, and waits until virt-api can start.
+///
+/// # Errors
+/// Fails if the server refuses an object, or does not publish the authority of front proxies.
+pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets) -> Result<()> {
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    plane.apply(&namespace.to_string())?;
+    plane.apply(assets.crds()).context("KUBEVIRT_ASSETS: manifests/crds.yaml")?;
+    // virt-controller waits forever for the list of a kind that is not defined.
+    let wait = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"];
+    plane.wait_until("all CRDs are established", TIMEOUT, |plane| plane.kubectl(&wait).ok())?;
+    let authority = fs::read_to_string(plane.authority())?;
+    for name in AUTHORITIES {
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE},
+            "data": {"ca-bundle": authority},
+        });
+        plane.apply(&map.to_string())?;
+    }
+    create_configuration(plane, assets)?;
+    // virt-api exits without this entry, which the API server writes some time after it is ready.
+    plane.wait_until("the authority of front proxies is published", TIMEOUT, |plane| {
+        let map = ["configmap", "extension-apiserver-authentication", "-n", "kube-system"];
+        let map = plane.get_json(&map).ok()?;
+        map["data"]["requestheader-client-ca-file"].is_string().then_some(())
+    })
+}
+
+/// Creates the KubeVirt object. KubeVirt ignores it until its status has a phase, and refuses VMs without an
+/// architecture until its status has a default architecture.
+fn create_configuration(plane: &ControlPlane, assets: &Assets) -> Result<()> {
+    let object = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
+        "metadata": {"name": "kubevirt", "namespace": NAMESPACE},
+        "spec": {"configuration": {"developerConfiguration": {"featureGates": ["CPUManager"]}}},
+    });
+    plane.apply(&object.to_string())?;
+    let version = assets.version().to_string();
+    let status: Value = json!({"status": {
+        "phase": "Deployed", "defaultArchitecture": "amd64",
+        "observedKubeVirtVersion": version, "targetKubeVirtVersion": version,
+    }});
+    let status = status.to_string();
+    let patch = ["patch", "kubevirt", "kubevirt", "-n", NAMESPACE, "--subresource=status"];
+    plane.kubectl(&[&patch[..], &["--type=merge", "-p", &status]].concat()).map(drop)
+}

@@ -1,0 +1,64 @@
+//! Tests with KubeVirt's own virt-api and virt-controller, a real kube-scheduler with the configuration of `deploy/`,
+//! and the controller as its extender: from MachineDeployments to launcher pods on hosts.
+//!
+//! `KUBEVIRT_ASSETS` names the folder of KubeVirt's programs. The Nodes have no kubelets and no virt-handler, which
+//! [`berth_tests::kubevirt::Simulation`] replaces, together with CDI. CDI's first-consumer pods are not tested here,
+//! because only CDI's own controllers know when they are needed.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests read files, run programs, and fail by panicking"
+)]
+
+#[path = "../../controller/tests/engine/allocation.rs"]
+mod allocation;
+#[path = "kubevirt/deletion.rs"]
+mod deletion;
+#[path = "kubevirt/evictions.rs"]
+mod evictions;
+#[path = "../../controller/tests/engine/host.rs"]
+#[expect(dead_code, reason = "this test uses only some of the methods")]
+mod host;
+#[path = "kubevirt/hosts.rs"]
+mod hosts;
+#[path = "kubevirt/instances.rs"]
+mod instances;
+#[path = "kubevirt/machines.rs"]
+mod machines;
+#[path = "kubevirt/migrations.rs"]
+mod migrations;
+#[path = "kubevirt/networks.rs"]
+mod networks;
+#[path = "kubevirt/predictions.rs"]
+mod predictions;
+#[path = "kubevirt/testbed.rs"]
+mod testbed;
+
+use testbed::Testbed;
+
+/// All scenarios share one control plane, because its start takes longest.
+#[test]
+#[ignore = "needs KUBEVIRT_ASSETS: make test-current"]
+fn machines_run_with_real_kubevirt() {
+    let bed = Testbed::start();
+    machines::machines_are_accepted_and_placed(&bed);
+    predictions::launcher_pods_equal_their_predictions(&bed);
+    networks::vms_get_only_hosts_with_their_network(&bed);
+    machines::changed_flavor_replaces_machines(&bed);
+    machines::edited_instance_type_applies_to_new_machines(&bed);
+    machines::ended_machine_is_replaced(&bed);
+    evictions::eviction_marks_the_vm_and_keeps_its_pod(&bed);
+    instances::deleted_instance_is_placed_again(&bed);
+    instances::halted_vm_has_no_pod(&bed);
+    predictions::launcher_pods_equal_their_predictions(&bed);
+    migrations::migration_reserves_both_hosts(&bed);
+    deletion::deleted_machines_leave_no_objects(&bed);
+    deletion::deleted_tenants_leave_no_objects(&bed);
+    assert!(
+        !bed.plane.log_tail("berth-controller").contains("forbidden"),
+        "a permission is missing: {}",
+        bed.plane.log_tail("berth-controller")
+    );
+}

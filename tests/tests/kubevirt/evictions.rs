@@ -1,0 +1,55 @@
+//! Eviction of a launcher pod, which a webhook of virt-api answers.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use berth_tests::cluster::ADMIN_TOKEN;
+use serde_json::{Value, json};
+
+use crate::machines::{SHOP, launcher_pod, machines, wait_until_replaced};
+use crate::testbed::{Testbed, text};
+
+/// Tests a VM with the eviction strategy `External`: the eviction is refused, the instance names the Node to leave, and
+/// the pod keeps running until another controller acts. Here this is the deletion of the machine.
+pub(crate) fn eviction_marks_the_vm_and_keeps_its_pod(bed: &Testbed) {
+    let machine = machines(bed, SHOP, "web").remove(0);
+    assert_eq!(machine["spec"]["template"]["spec"]["evictionStrategy"], "External");
+    let name = text(&machine["metadata"]["name"]);
+    let pod = launcher_pod(bed, SHOP, &machine);
+    let (code, response) = evict(bed, &pod);
+    assert_eq!(code, 429, "{response:#}");
+    let message = text(&response["message"]);
+    assert!(message.contains("Eviction triggered evacuation of VMI"), "{message}");
+    bed.wait_until("the instance is marked", &["vmi", name, "-n", SHOP], || {
+        let instance = bed.get("vmi", SHOP, name);
+        (instance["status"]["evacuationNodeName"] == pod["spec"]["nodeName"]).then_some(())
+    });
+    let (code, response) = evict(bed, &pod);
+    assert_eq!(code, 429, "{response:#}");
+    let same = launcher_pod(bed, SHOP, &machine);
+    assert_eq!(same["metadata"]["uid"], pod["metadata"]["uid"]);
+    assert_eq!(bed.list("virtualmachineinstancemigrations", &["-A"]).len(), 0);
+    bed.plane.kubectl(&["delete", "vm", name, "-n", SHOP, "--wait=false"]).unwrap();
+    wait_until_replaced(bed, SHOP, "web", name);
+    bed.assert_kubelets_admit();
+}
+
+/// Requests the eviction of a pod, and returns the status code and the response. kubectl does not print the code.
+fn evict(bed: &Testbed, pod: &Value) -> (u16, Value) {
+    let (namespace, name) = (text(&pod["metadata"]["namespace"]), text(&pod["metadata"]["name"]));
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction");
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": name, "namespace": namespace}});
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "-w", "\n%{http_code}", "-X", "POST", "--cacert"]);
+    curl.arg(bed.plane.authority());
+    curl.args(["-H", &format!("Authorization: Bearer {ADMIN_TOKEN}")]);
+    curl.args(["-H", "Content-Type: application/json", "--data-binary", "@-"]);
+    curl.arg(format!("https://127.0.0.1:{}{path}", bed.plane.port()));
+    curl.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = curl.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(eviction.to_string().as_bytes()).unwrap();
+    let output = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    let (body, code) = output.rsplit_once('\n').unwrap();
+    (code.parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+}

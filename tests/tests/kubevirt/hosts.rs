@@ -1,0 +1,111 @@
+//! Nodes and InfraNodes of the simulated hosts.
+
+use std::collections::BTreeMap;
+
+use berth_kubelet_admission::HostState;
+use berth_placement::inventory::ReportedHost;
+use berth_tests::cluster::ControlPlane;
+use berth_tests::kubevirt::SimulatedHost;
+use serde_json::{Value, json};
+
+use crate::allocation::reported_allocation;
+use crate::host::{HostDescription, ZoneDescription};
+
+/// Hosts with the bridge of tenants' networks.
+pub(crate) const TENANT_HOSTS: [&str; 3] = ["rack1-a", "rack1-b", "rack1-c"];
+/// Host like [`TENANT_HOSTS`], but without the bridge.
+pub(crate) const HOST_WITHOUT_BRIDGE: &str = "rack2-a";
+/// Hosts on each of which only one of the migration's VMs fits. Other VMs do not tolerate their taint.
+pub(crate) const MIGRATION_HOSTS: [&str; 2] = ["rack3-a", "rack3-b"];
+/// Bridge of the host network `tenant-trunk` in `examples/tenants/config.yaml`.
+pub(crate) const BRIDGE_RESOURCE: &str = "bridge.network.kubevirt.io/br-tenant";
+/// Taint of [`MIGRATION_HOSTS`].
+pub(crate) const MIGRATION_TAINT: &str = "example.com/migrations";
+/// Label by which HostProfiles select the hosts.
+pub(crate) const PURPOSE_LABEL: &str = "example.com/purpose";
+
+/// Labels of a Node with virt-handler. Launcher pods select most of them. virt-controller selects the target Node of a
+/// migration by the CPU model and the CPU vendor of the source Node.
+const KUBEVIRT_LABELS: [&str; 7] = [
+    "cpu-model-migration.node.kubevirt.io/Skylake-Server",
+    "cpu-vendor.node.kubevirt.io/Intel",
+    "cpumanager",
+    "host-model-cpu.node.kubevirt.io/Skylake-Server",
+    "kubevirt.io/cpumanager",
+    "kubevirt.io/schedulable",
+    "machine-type.node.kubevirt.io/q35",
+];
+
+/// Creates the Nodes and the InfraNodes, and returns the hosts for their simulation.
+pub(crate) fn create_hosts(plane: &ControlPlane) -> Vec<SimulatedHost> {
+    let hosts = TENANT_HOSTS.map(|name| tenant_host(name, true)).into_iter();
+    let hosts = hosts.chain([tenant_host(HOST_WITHOUT_BRIDGE, false)]);
+    let hosts = hosts.chain(MIGRATION_HOSTS.map(migration_host));
+    hosts.map(|form| create_host(plane, &form)).collect()
+}
+
+/// Describes a host with room for one VM `performance-4` in each of its two zones.
+fn tenant_host(name: &str, has_bridge: bool) -> HostDescription {
+    let zone =
+        ZoneDescription { cpus: 16, memory: 64, huge_pages_gib: 0, small_pages_mib: 24 << 10 };
+    let purpose = if has_bridge { "tenants" } else { "none" };
+    HostDescription {
+        name: name.to_owned(),
+        zones: vec![zone; 2],
+        labels: BTreeMap::from([(PURPOSE_LABEL.to_owned(), purpose.to_owned())]),
+        bridges: has_bridge.then(|| ("br-tenant".to_owned(), 1000)).into_iter().collect(),
+        ..HostDescription::default()
+    }
+}
+
+fn migration_host(name: &str) -> HostDescription {
+    let zone = ZoneDescription { cpus: 8, memory: 32, huge_pages_gib: 0, small_pages_mib: 0 };
+    HostDescription {
+        name: name.to_owned(),
+        zones: vec![zone; 2],
+        labels: BTreeMap::from([(PURPOSE_LABEL.to_owned(), "migrations".to_owned())]),
+        taints: vec![format!("{MIGRATION_TAINT}:NoSchedule")],
+        ..HostDescription::default()
+    }
+}
+
+fn create_host(plane: &ControlPlane, form: &HostDescription) -> SimulatedHost {
+    let node = node_object(form);
+    let infra_node = form.infra_node();
+    for object in [&node, &serde_json::to_value(&infra_node).unwrap()] {
+        let create = ["create", "--validate=false", "-f", "-"];
+        plane.kubectl_with(&plane.kubeconfig(), &create, &object.to_string()).unwrap();
+    }
+    let node = serde_json::from_value(node).unwrap();
+    let facts = ReportedHost::read(&infra_node, Some(&node), &mut Vec::new()).unwrap();
+    SimulatedHost {
+        name: form.name.clone(),
+        state: HostState::new(&facts.admission),
+        report: infra_node.status.unwrap(),
+        report_allocation: reported_allocation,
+    }
+}
+
+/// Returns the Node as its kubelet and virt-handler write it.
+fn node_object(form: &HostDescription) -> Value {
+    let mut node = serde_json::to_value(form.node()).unwrap();
+    node["apiVersion"] = "v1".into();
+    node["kind"] = "Node".into();
+    let labels = &mut node["metadata"]["labels"];
+    labels["kubernetes.io/arch"] = "amd64".into();
+    labels["kubernetes.io/os"] = "linux".into();
+    for label in KUBEVIRT_LABELS {
+        labels[label] = "true".into();
+    }
+    let status = &mut node["status"];
+    for device in ["tun", "vhost-net"] {
+        status["allocatable"][format!("devices.kubevirt.io/{device}")] = "1000".into();
+    }
+    status["allocatable"]["ephemeral-storage"] = "100Gi".into();
+    status["capacity"] = status["allocatable"].clone();
+    status["conditions"] = json!([{
+        "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "set by a test",
+        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }]);
+    node
+}
