@@ -12,7 +12,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # Requirements of emulated hosts, as PROGRAM=PACKAGE.
 HOST_PROGRAMS = qemu-system-x86_64=qemu-system-x86 debootstrap=debootstrap mke2fs=e2fsprogs
 
-.PHONY: help all report demo test quick setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo soak dist image deb
+.PHONY: help all report demo test test-current quick setup lint deny crds samples bench fuzz hosts faults faults-hosts faults-cluster faults-demo soak dist image deb
 
 help:  ## print this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -37,6 +37,12 @@ test: setup lint  ## run lint and all tests, with the requirements from setup
 	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast && \
 	wait $$prepare
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
+
+test-current: setup  ## run all tests on the Kubernetes of KUBEBUILDER_ASSETS and the KubeVirt of KUBEVIRT_ASSETS, without skips; writes a result to docs/results
+	nice ./tests/prepare.sh
+	$(CARGO) test --locked --release --workspace --no-run
+	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast
+	CARGO="$(CARGO)" ./tests/current.sh $(RESULTS)
 
 quick: lint  ## run lint, and the tests that require no server and no emulated host
 	$(CARGO) test --locked --release --workspace --exclude berth-tests --exclude berth-benches

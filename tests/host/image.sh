@@ -1,11 +1,13 @@
 #!/bin/sh
-# Builds the disk image that emulated hosts boot from, out of Debian packages, once: a later call with the
-# same recipe finds it in the cache. Prints the folder with disk.img, and for each kernel vmlinuz-KERNEL and
-# initrd-KERNEL: `stable` (6.1, no KSM advisor) and `backports` (6.12, with it; left out if it cannot be had).
-# Needs root (debootstrap), 3 GB of disk and three minutes. usage: tests/host/image.sh
+# Builds the disk image of emulated hosts from Debian packages, once: a later call with the same recipe finds it in
+# the cache. Prints the folder with disk.img, versions, and for each kernel vmlinuz-KERNEL and initrd-KERNEL: `stable`
+# (that of the suite) and `backports` (a newer one; that of the suite if there is none). In bookworm, these are 6.1
+# without KSM advisor and 6.12 with it. BERTH_HOST_SUITE selects another suite, for other versions of the kernel,
+# containerd and the CNI plugins. Needs root (debootstrap), 3 GB of disk and three minutes.
+# usage: tests/host/image.sh [--find]    --find: fails if the image is not in the cache
 set -eu
 
-suite=bookworm
+suite=${BERTH_HOST_SUITE:-bookworm}
 packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cloud-amd64
 # Second opinions on what the agent says.
 packages=$packages,util-linux,numactl,pciutils,lvm2,libvirt-clients
@@ -26,6 +28,7 @@ found() {
     [ -f "$cache/disk.img" ] && echo "$cache"
 }
 found && exit
+[ "${1:-}" != --find ] || exit 1
 # What is mounted below the work folder goes away with this program, however it ends.
 [ "${1:-}" = --unshared ] || exec unshare --mount "$0" --unshared
 
@@ -62,6 +65,7 @@ printf '%s\n' virtio_pci virtio_blk ext4 >>"$root/etc/initramfs-tools/modules"
 chroot "$root" update-initramfs -u >>"$log" 2>&1
 
 keep_kernel() { # its name
+    (cd "$root/boot" && ls vmlinuz-*) | sed "s/^vmlinuz-/kernel-$1 /" >>"$work/versions"
     mv "$root"/boot/vmlinuz-* "$work/vmlinuz-$1" && mv "$root"/boot/initrd.img-* "$work/initrd-$1"
 }
 keep_kernel stable
@@ -82,6 +86,10 @@ fetch update && fetch install --download-only --no-install-recommends -t "$suite
     chroot "$root" sh -c 'dpkg -i /tmp/*.deb' >>"$log" 2>&1 && keep_kernel backports || {
     echo "image.sh: no kernel from backports, going on without; the end of what apt said:" >&2
     tail -5 "$log" >&2
+}
+[ -e "$work/vmlinuz-backports" ] || {
+    ln -s vmlinuz-stable "$work/vmlinuz-backports"
+    ln -s initrd-stable "$work/initrd-backports"
 }
 # What else manages links. Its packages' scripts want /proc, which debootstrap does not give them.
 rm -f "$root"/tmp/*.deb
@@ -137,6 +145,8 @@ printf '127.0.0.1 localhost\n127.0.1.1 rack1-a\n' >"$root/etc/hosts"
 : >"$root/etc/machine-id"
 ln -sf /etc/machine-id "$root/var/lib/dbus/machine-id"
 
+chroot "$root" dpkg-query -W -f '${Package} ${Version}\n' containerd containernetworking-plugins runc systemd \
+    >>"$work/versions"
 progress "writing the disk image"
 umount "$root/proc"
 rm -rf "$root"/tmp/*.deb "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/etc/resolv.conf

@@ -1,0 +1,34 @@
+#!/bin/sh
+# Writes the table of tried versions in docs/compatibility.md from the results of `make test-current`.
+# usage: tests/compatibility.sh [FOLDER-OF-RESULTS [DOCUMENT]]
+set -eu
+cd "$(dirname "$0")/.."
+results=${1:-docs/results}
+document=${2:-docs/compatibility.md}
+begin='<!-- begin: tried versions, written by tests/compatibility.sh -->'
+end='<!-- end: tried versions -->'
+table=$(mktemp)
+trap 'rm -f "$table" "$table.new"' EXIT
+{
+    printf '| program | version | tried |\n|---|---|---|\n'
+    # In a result, the table of versions is the first one; the next table has another heading.
+    for result in "$results"/*-current.md; do
+        [ -e "$result" ] || continue
+        name=${result##*/}
+        awk -F' *[|] *' -v name="$name" '
+            /^\| program \| version \|/ { inside = 1; next }
+            !/^\|/ { inside = 0 }
+            inside && $2 != "---" && $2 !~ /^-/ { printf "| %s | %s | [%s](results/%s) |\n", $2, $3, substr(name, 1, 10), name }
+        ' "$result"
+    done | sort -t'|' -k2,2 -k3,3 -u
+} >"$table"
+awk -v begin="$begin" -v end="$end" -v table="$table" '
+    $0 == end { inside = 0 }
+    !inside { print }
+    $0 == begin { inside = 1; found = 1; while ((getline line < table) > 0) print line }
+    END { if (!found) exit 1 }
+' "$document" >"$table.new" || {
+    echo "compatibility.sh: $document has no line: $begin" >&2
+    exit 1
+}
+cat "$table.new" >"$document"

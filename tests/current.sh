@@ -1,0 +1,60 @@
+#!/bin/sh
+# Runs all tests against a current Kubernetes and the real KubeVirt, and writes a dated result. No test may be skipped,
+# except the slow ones of other make targets. usage: tests/current.sh FOLDER-OF-RESULTS
+set -eu
+cd "$(dirname "$0")/.."
+results=$1
+cargo=${CARGO:-cargo}
+
+require() { # a variable, then the files that its folder must have
+    variable=$1
+    shift
+    eval "folder=\${$variable:-}"
+    [ -n "$folder" ] || {
+        echo "make test-current: set $variable to a folder with: $*" >&2
+        exit 1
+    }
+    for name in "$@"; do
+        [ -e "$folder/$name" ] || {
+            echo "make test-current: $variable=$folder has no $name" >&2
+            exit 1
+        }
+    done
+}
+require KUBEBUILDER_ASSETS etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet
+require KUBEVIRT_ASSETS VERSION virt-api virt-controller manifests/crds.yaml manifests/webhooks.yaml
+
+log=target/tests-current.log
+begin=$(date +%s)
+code=0
+export BERTH_NO_SKIP=1
+./tests/run.sh --locked --release --workspace >"$log" 2>&1 || code=1
+tail -30 "$log"
+for test in kubevirt demo; do
+    $cargo test --locked --release --workspace --test "$test" -- --include-ignored --nocapture >"$log.$test" 2>&1 || code=1
+    echo "$test: $(grep '^test result:' "$log.$test" || tail -3 "$log.$test")"
+done
+if grep -q '^part: ' target/tests-skipped.log; then
+    echo "make test-current: parts of tests were skipped because of the version of Kubernetes:" >&2
+    grep '^part: ' target/tests-skipped.log >&2
+    code=1
+fi
+[ "$code" = 0 ] || {
+    echo "make test-current: failed; the logs are $log, $log.kubevirt and $log.demo" >&2
+    exit 1
+}
+mkdir -p "$results"
+result=$results/$(date -u +%F)-current.md
+{
+    printf '# All tests on a current Kubernetes and the real KubeVirt, %s\n\n' "$(date -u +%F)"
+    printf 'Command: `make test-current`, %s min on %s cores.\n\n| program | version |\n|---|---|\n' \
+        "$((($(date +%s) - begin) / 60))" "$(nproc)"
+    ./tests/versions.sh | sed -E 's/^(host: )?([^ ]+) (.*)/| \1\2 | \3 |/'
+    printf '\n| tests | result |\n|---|---|\n'
+    printf '| all but the next two | %s |\n' "$(tail -1 "$log")"
+    for test in kubevirt demo; do
+        printf '| `%s`, ignored tests included | %s |\n' "$test" "$(sed -n 's/^test result: ok. \(.*\); 0 measured.*/\1/p' "$log.$test")"
+    done
+} >"$result"
+./tests/compatibility.sh "$results"
+echo "the result is in $result"

@@ -1,0 +1,17 @@
+#!/bin/sh
+# Prints the versions of the programs that the tests run against, one `NAME VERSION` for each line. Programs that the
+# machine does not have yet are left out. usage: tests/versions.sh
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+assets=${KUBEBUILDER_ASSETS:-$(ls -d "${XDG_CACHE_HOME:-$HOME/.cache}"/berth/kubernetes-*/ 2>/dev/null | tail -1)}
+for program in kube-apiserver kube-scheduler kube-controller-manager kubelet etcd; do
+    [ -x "$assets/$program" ] &&
+        "$assets/$program" --version 2>/dev/null | sed -n "s/^\(Kubernetes\|etcd Version:\) v*/$program /p"
+done
+if [ -n "${KUBEVIRT_ASSETS:-}" ]; then
+    echo "KubeVirt $(cat "$KUBEVIRT_ASSETS/VERSION" 2>/dev/null || echo "unknown: $KUBEVIRT_ASSETS/VERSION is missing")"
+fi
+qemu-system-x86_64 --version 2>/dev/null | sed -n 's/^QEMU emulator version \([^ ]*\).*/QEMU \1/p'
+# The image is named by its Debian suite; the versions of its packages are in a file beside it.
+image=$("$here/host/image.sh" --find 2>/dev/null) && [ -f "$image/versions" ] && sed 's/^/host: /' "$image/versions"
+exit 0
