@@ -334,17 +334,8 @@ impl Demo<'_> {
 
     fn drain_host(&mut self) -> Result<String> {
         let began = Instant::now();
-        let vms = self.vms_on_host(DRAINED_HOST)?;
+        let count = self.vms_on_host(DRAINED_HOST)?;
         let timeout = format!("--timeout={}s", EMULATION_TIMEOUT.as_secs());
-        if self.virt_controller.is_real() {
-            // virt-api refuses the eviction of VMs with the eviction strategy `External`. docs/install.md describes
-            // these steps.
-            self.plane.kubectl(&["cordon", DRAINED_HOST])?;
-            for vm in &vms {
-                let vm = ["vm", &vm.name, "-n", &vm.namespace, &timeout];
-                self.plane.kubectl(&[&["delete"], &vm[..]].concat())?;
-            }
-        }
         self.plane.kubectl(&[
             "drain",
             DRAINED_HOST,
@@ -354,12 +345,9 @@ impl Demo<'_> {
             &timeout,
         ])?;
         self.wait_until_vms_run(FailedPods::Allowed)?;
-        ensure!(self.vms_on_host(DRAINED_HOST)?.is_empty(), "the drained host still has VMs");
-        let (count, took) = (vms.len(), began.elapsed().as_secs());
+        ensure!(self.vms_on_host(DRAINED_HOST)? == 0, "the drained host still has VMs");
+        let took = began.elapsed().as_secs();
         self.plane.kubectl(&["uncordon", DRAINED_HOST])?;
-        if self.virt_controller.is_real() {
-            return Ok(format!("its {count} VMs are replaced on other hosts after {took} s"));
-        }
         Ok(format!("its {count} VMs run on other hosts after {took} s"))
     }
 
@@ -403,7 +391,6 @@ impl Demo<'_> {
     fn power_on_host(&mut self) -> Result<String> {
         let began = Instant::now();
         let before = self.read_renew_times()?;
-        let lost = self.vms_on_host(LOST_HOST)?;
         let index = host_index(LOST_HOST)?;
         let (kind, plane) = (HOSTS.get(index).context("unknown host")?, &self.plane);
         let host = self.hosts.get_mut(index).context("unknown host")?;
@@ -428,22 +415,9 @@ impl Demo<'_> {
         ensure!(join.code == 0, "{}", join.output);
         self.wait_until_ready(kind)?;
         self.wait_for_renewals(&before)?;
-        self.wait_until_pods_end(&lost)?;
         self.wait_until_vms_run(FailedPods::Allowed)?;
         self.wait_until_tenants_are_ready()?;
         Ok(format!("all VMs run after {} s", began.elapsed().as_secs()))
-    }
-
-    /// Waits until the kubelet of the lost host has reported that the pods of these VMs do not run.
-    fn wait_until_pods_end(&mut self, lost: &[super::Vm]) -> Result<()> {
-        let Self { plane, addresses, screen, .. } = self;
-        screen.wait_until("the pods of the lost host have ended", EMULATION_TIMEOUT, || {
-            let vms = observe::read_vms(plane, addresses)?;
-            let runs = |vm: &super::Vm| {
-                vm.phase == "Running" && lost.iter().any(|other| other.pod_uid == vm.pod_uid)
-            };
-            Ok((!vms.iter().any(runs)).then_some(()))
-        })
     }
 
     /// Waits until the kubelet and the agent of a host report Ready, and virt-handler's Node status is set again.
@@ -470,11 +444,10 @@ impl Demo<'_> {
         self.hosts.get_mut(host_index(name)?).context("unknown host")
     }
 
-    /// Returns the VMs on a host.
-    fn vms_on_host(&mut self, name: &str) -> Result<Vec<super::Vm>> {
-        let mut vms = observe::read_vms(&self.plane, &mut self.addresses)?;
-        vms.retain(|vm| vm.host == name);
-        Ok(vms)
+    /// Returns the number of VMs on a host.
+    fn vms_on_host(&mut self, name: &str) -> Result<usize> {
+        let vms = observe::read_vms(&self.plane, &mut self.addresses)?;
+        Ok(vms.iter().filter(|vm| vm.host == name).count())
     }
 }
 

@@ -1,9 +1,8 @@
 //! Demo of all of Berth on one machine: a control plane, three emulated hosts with real kubelets, two tenants and
 //! their VMs.
 //!
-//! These parts are not real: the hosts are emulated, virt-controller is simulated (`launchers`) unless KubeVirt's own
-//! programs are available (`virt_controller`), and the Node status that virt-handler sets is simulated
-//! (`set_virt_handler_status`). The launcher pods sleep and run no guests.
+//! These parts are not real: the hosts are emulated, virt-controller is simulated (`launchers`), and so is the Node
+//! status that virt-handler sets (`set_virt_handler_status`). The launcher pods sleep and run no guests.
 
 mod attach;
 mod cluster_state;
@@ -16,7 +15,6 @@ pub mod manifests;
 mod observe;
 pub mod screen;
 mod tables;
-mod virt_controller;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -32,8 +30,8 @@ use attach::Addresses;
 use cluster_state::{ClusterState, Vm};
 use hosts::{DemoHost, HOSTS, InstallMethod, PURPOSE_LABEL};
 use hub::Hub;
+use launchers::LauncherSimulation;
 use screen::Screen;
-use virt_controller::{Selection, VirtController};
 
 /// Time limit under emulation, on a machine that also runs other programs.
 const EMULATION_TIMEOUT: Duration = Duration::from_secs(600);
@@ -42,7 +40,7 @@ const EMULATION_TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Demo<'a> {
     // The parts end in the order of the fields.
-    virt_controller: VirtController,
+    _launchers: LauncherSimulation,
     hosts: Vec<Host>,
     plane: ControlPlane,
     _hub: Hub,
@@ -69,10 +67,9 @@ impl<'a> Demo<'a> {
     /// # Errors
     /// Fails if a part does not start; the error message names the part, and the folder of logs has the details.
     pub fn start_all(screen: &'a Screen, folder: &'a Path, logs: &'a Path) -> Result<Self> {
-        let selection = Selection::from_environment()?;
         screen.print_step("starting a Kubernetes control plane and three two-socket hosts (the first start also builds their images)");
         let hub = Hub::new(folder, HOSTS.len())?;
-        let ((mut virt_controller, plane), hosts) = std::thread::scope(|scope| {
+        let (plane, hosts) = std::thread::scope(|scope| {
             let boots: Vec<_> = HOSTS
                 .iter()
                 .enumerate()
@@ -81,13 +78,14 @@ impl<'a> Demo<'a> {
                     scope.spawn(move || kind.boot(hub, cable, screen))
                 })
                 .collect();
-            let control_plane = start_control_plane(screen, selection);
+            let plane = start_control_plane(screen);
             let hosts: Result<Vec<Host>> = boots.into_iter().map(join_thread).collect();
-            anyhow::Ok((control_plane?, hosts?))
+            anyhow::Ok((plane?, hosts?))
         })?;
-        virt_controller.start_simulations(&plane)?;
+        let launchers =
+            LauncherSimulation::start(&plane.kubeconfig(), &manifests::kubevirt_object())?;
         let mut this = Self {
-            virt_controller,
+            _launchers: launchers,
             hosts,
             plane,
             _hub: hub,
@@ -112,7 +110,6 @@ impl<'a> Demo<'a> {
     fn join_hosts(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
         let images = manifests::build_images(plane)?;
-        let launcher_image = self.virt_controller.launcher_image();
         std::thread::scope(|scope| {
             let joins: Vec<_> = HOSTS
                 .iter()
@@ -120,9 +117,6 @@ impl<'a> Demo<'a> {
                 .map(|(kind, host)| {
                     let images = &images;
                     scope.spawn(move || {
-                        if let Some(image) = launcher_image {
-                            virt_controller::prepare_host(host, image)?;
-                        }
                         kind.join(host, plane, images, screen)?;
                         if kind.install_method == InstallMethod::Package {
                             let kubeconfig = manifests::create_agent_kubeconfig(plane, kind)?;
@@ -218,11 +212,10 @@ impl<'a> Demo<'a> {
     }
 
     fn attach_vms(&mut self, vms: &[Vm]) -> Result<()> {
-        let Self { virt_controller, plane, hosts, attached_pods: attached, .. } = self;
-        let kubeconfig = virt_controller.instance_kubeconfig(plane);
+        let Self { plane, hosts, attached_pods: attached, .. } = self;
         let is_new = |vm: &&Vm| !attached.contains(&vm.pod_uid);
         let new: Vec<&Vm> = vms.iter().filter(is_new).collect();
-        let (plane, kubeconfig, new) = (&*plane, kubeconfig.as_path(), new.as_slice());
+        let (plane, new) = (&*plane, new.as_slice());
         std::thread::scope(|scope| {
             let all: Vec<_> = HOSTS
                 .iter()
@@ -230,7 +223,7 @@ impl<'a> Demo<'a> {
                 .map(|(kind, host)| {
                     scope.spawn(move || {
                         let mut on_host = new.iter().filter(|vm| vm.host == kind.name);
-                        on_host.try_for_each(|vm| attach::attach(plane, kubeconfig, host, vm))
+                        on_host.try_for_each(|vm| attach::attach(plane, host, vm))
                     })
                 })
                 .collect();
@@ -259,7 +252,6 @@ impl<'a> Demo<'a> {
         self.screen.print_step("every VM pings every other VM");
         let mut cluster_state =
             observe::observe_state(&self.plane, &mut self.hosts, &mut self.addresses)?;
-        cluster_state.pod_creator = self.virt_controller.name().to_owned();
         cluster_state.pings = self.send_pings(&cluster_state)?;
         Ok((tables::render(&cluster_state), cluster_state.find_problems()))
     }
@@ -296,23 +288,16 @@ fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Resul
     }
 }
 
-fn start_control_plane(
-    screen: &Screen,
-    selection: Selection,
-) -> Result<(VirtController, ControlPlane)> {
+fn start_control_plane(screen: &Screen) -> Result<ControlPlane> {
     let plane = ControlPlane::start(ControlPlaneOptions {
         has_controllers: true,
-        has_kubevirt: selection.is_real(),
-        has_kubelets: true,
         ..ControlPlaneOptions::default()
     })?;
     let version = plane.version();
     screen.print_step(&format!("Kubernetes {version} is running"));
-    let virt_controller = VirtController::start(&plane, selection)?;
-    screen.print_step(virt_controller.step());
-    manifests::apply_berth_objects(&plane)?;
+    manifests::apply_objects(&plane)?;
     screen.print_step("deploy/ is applied: CRDs, RBAC, the controller with a stock kube-scheduler in its pod; three HostProfiles");
-    Ok((virt_controller, plane))
+    Ok(plane)
 }
 
 /// Sets the Node status that virt-handler sets, and the label for the host's purpose, which an administrator sets.
