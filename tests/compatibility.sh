@@ -1,5 +1,6 @@
 #!/bin/sh
-# Writes the table of tried versions in docs/compatibility.md from the results of `make test-current`.
+# Writes the table of tried versions in docs/compatibility.md from the results that have a table of versions, such as
+# those of `make test-current`.
 # usage: tests/compatibility.sh [FOLDER-OF-RESULTS [DOCUMENT]]
 set -eu
 cd "$(dirname "$0")/.."
@@ -11,8 +12,7 @@ table=$(mktemp)
 trap 'rm -f "$table" "$table.new"' EXIT
 {
     printf '| program | version | tried |\n|---|---|---|\n'
-    # In a result, the table of versions is the first one; the next table has another heading.
-    for result in "$results"/*-current.md; do
+    for result in "$results"/*.md; do
         [ -e "$result" ] || continue
         name=${result##*/}
         awk -F' *[|] *' -v name="$name" '
