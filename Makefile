@@ -39,6 +39,7 @@ test: setup lint  ## run lint and all tests, with the requirements from setup
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
 
 test-current: setup  ## run all tests on the Kubernetes of KUBEBUILDER_ASSETS and the KubeVirt of KUBEVIRT_ASSETS, without skips; writes a result to docs/results
+	./tests/current.sh --check
 	nice ./tests/prepare.sh
 	$(CARGO) test --locked --release --workspace --no-run
 	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --fast

@@ -20,15 +20,19 @@ trap 'rm -f "$table" "$table.new"' EXIT
             !/^\|/ { inside = 0 }
             inside && $2 != "---" && $2 !~ /^-/ { printf "| %s | %s | [%s](results/%s) |\n", $2, $3, substr(name, 1, 10), name }
         ' "$result"
-    done | sort -t'|' -k2,2 -k3,3 -u
+    done | LC_ALL=C sort -t'|' -k4,4r | LC_ALL=C sort -t'|' -k2,2 -k3,3 -u -s
 } >"$table"
+[ "$(wc -l <"$table")" -gt 2 ] || {
+    echo "compatibility.sh: no result in $results has a table of versions" >&2
+    exit 1
+}
 awk -v begin="$begin" -v end="$end" -v table="$table" '
-    $0 == end { inside = 0 }
+    $0 == end { inside = 0; ended = 1 }
     !inside { print }
     $0 == begin { inside = 1; found = 1; while ((getline line < table) > 0) print line }
-    END { if (!found) exit 1 }
+    END { if (!found || !ended) exit 1 }
 ' "$document" >"$table.new" || {
-    echo "compatibility.sh: $document has no line: $begin" >&2
+    echo "compatibility.sh: $document lacks the lines that mark the table: $begin, $end" >&2
     exit 1
 }
 cat "$table.new" >"$document"

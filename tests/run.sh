@@ -47,7 +47,8 @@ skipped=$(grep -cv '^part: ' "$BERTH_SKIPS")
     echo "tests failed: exit code $code for shape and networks, $others for the other tests" >&2
     grep -hE '^test .* FAILED|^error: test failed' "$log" "$hosts_log" | sort -u >&2
 }
-printf '\nThe tests ran against:\n%s\n' "$(./tests/versions.sh | sed 's/^/  /')"
+# The tests with KubeVirt belong to `make test-current`.
+printf '\nVersions of the programs on this machine:\n%s\n' "$(KUBEVIRT_ASSETS='' ./tests/versions.sh | sed 's/^/  /')"
 echo
 echo "all tests took $((($(date +%s) - begin) / 60)) min"
 echo "$(($(sum passed) - skipped)) passed, $(sum failed) failed, $(($(sum ignored) + skipped)) skipped"

@@ -2,8 +2,12 @@
 # Prints the versions of the programs that the tests run against, one `NAME VERSION` for each line. Programs that the
 # machine does not have yet are left out. usage: tests/versions.sh
 set -u
+export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
-assets=${KUBEBUILDER_ASSETS:-$(ls -d "${XDG_CACHE_HOME:-$HOME/.cache}"/berth/kubernetes-*/ 2>/dev/null | tail -1)}
+# The name of the cache folder ends in the checksum of the script that fills it.
+recipe=$(cksum <"$here/cluster/assets.sh" | cut -d' ' -f1)
+cache=$(ls -d "${XDG_CACHE_HOME:-${HOME:-/root}/.cache}"/berth/kubernetes-*-"$recipe" 2>/dev/null | head -1)
+assets=${KUBEBUILDER_ASSETS:-$cache}
 for program in kube-apiserver kube-scheduler kube-controller-manager kubelet etcd; do
     [ -x "$assets/$program" ] &&
         "$assets/$program" --version 2>/dev/null | sed -n "s/^\(Kubernetes\|etcd Version:\) v*/$program /p"

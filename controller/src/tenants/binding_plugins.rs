@@ -1,5 +1,5 @@
-//! Network binding plugins of KubeVirt. A VM whose interface names a plugin that is not registered gets no launcher pod
-//! (virt-controller fails to render it), so a tenant with such a binding gets no NetworkAttachmentDefinition.
+//! Network binding plugins of KubeVirt. virt-controller does not create a launcher pod for a VM whose interface names an
+//! unregistered plugin. A tenant with such a binding therefore gets no NetworkAttachmentDefinition.
 
 use std::collections::BTreeSet;
 

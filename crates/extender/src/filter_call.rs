@@ -81,7 +81,7 @@ impl Extender {
             named_hosts.iter().filter_map(|(_, host)| host.ok()).collect();
         let previous_reservation = self.reservations.take_for_pod(&observed);
         if observed.has_resource_claims && previous_reservation.is_none() {
-            let hosts = self.hosts_with_room(&request, &named_hosts);
+            let hosts = self.hosts_with_room(now, &request, &named_hosts);
             if !hosts.is_empty() {
                 self.queue.refused_pods.remove(observed.uid());
                 return FilterAnswer::UnreservedHosts(hosts);
@@ -121,14 +121,17 @@ impl Extender {
         }
     }
 
-    /// Returns the hosts on which the pod fits now.
+    /// Returns the hosts on which the pod fits now, in every order of admission.
     fn hosts_with_room<'n>(
         &self,
+        now: Instant,
         request: &Request,
         named_hosts: &[NamedHost<'n>],
     ) -> Vec<&'n str> {
-        let engine = &self.reservations.engine;
-        let has_room = |host: HostId| engine.rejection_reasons(request, host).is_empty();
+        let has_room = |host: HostId| {
+            self.reservations.engine.rejection_reasons(request, host).is_empty()
+                && self.reservations.fits_in_every_order(now, request, host)
+        };
         named_hosts
             .iter()
             .filter(|(_, host)| host.is_ok_and(has_room))

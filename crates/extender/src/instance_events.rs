@@ -52,7 +52,8 @@ impl Extender {
     }
 
     /// Sets the device plugin resource of a NetworkAttachmentDefinition `namespace/name`; `None` if it has none or was
-    /// deleted. Only hosts with the resource have the network.
+    /// deleted. Only hosts with the resource have the network. Pods on hosts stay counted with the resource that the
+    /// network had when they were counted, until the state is rebuilt.
     pub fn update_network_resource(&mut self, network: &str, resource: Option<&str>) {
         if self.virtual_machines.set_network_resource(network, resource) {
             let attached = self.queue.unassigned_pods.uids_with_network(network);

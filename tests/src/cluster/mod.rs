@@ -350,6 +350,16 @@ impl ControlPlane {
         })
     }
 
+    /// Returns a program's log.
+    ///
+    /// # Errors
+    /// Fails if there is no log.
+    pub fn log(&self, program: &str) -> Result<String> {
+        let file = self.folder.path().join(format!("{program}.log"));
+        let log = fs::read(&file).with_context(|| file.display().to_string())?;
+        Ok(String::from_utf8_lossy(&log).into_owned())
+    }
+
     /// Returns the end of a program's log.
     #[must_use]
     pub fn log_tail(&self, program: &str) -> String {

@@ -12,6 +12,9 @@ use super::list_state::ListedKind;
 use super::service::Service;
 use crate::tenants::objects::ObjectKind;
 
+/// Maximum length of a resource name: a DNS subdomain, `/`, and a name.
+const MAX_RESOURCE_NAME_BYTES: usize = 253 + 1 + 63;
+
 /// Passes the resources of networks to the extender; never ends.
 pub(super) async fn watch_networks(service: Arc<Service>) {
     let kind = OptionalKind {
@@ -21,8 +24,8 @@ pub(super) async fn watch_networks(service: Arc<Service>) {
     };
     let updates = Arc::clone(&service);
     let handle = move |object: &DynamicObject, is_gone: bool| {
-        let resource = object.annotations().get(RESOURCE_NAME).filter(|name| !name.is_empty());
-        let resource = resource.filter(|_| !is_gone).map(String::as_str);
+        let resource = object.annotations().get(RESOURCE_NAME).map(String::as_str);
+        let resource = resource.filter(|name| !is_gone && is_extended_resource(name));
         let network = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
         updates.update(|extender, _| extender.update_network_resource(&network, resource));
     };
@@ -32,6 +35,11 @@ pub(super) async fn watch_networks(service: Arc<Service>) {
         service.readiness_gate.set_listed(ListedKind::Networks, true);
     };
     tokio::join!(watch, mark_listed);
+}
+
+/// Returns true for the name of a device plugin resource. A tenant can write any text, such as `cpu`.
+fn is_extended_resource(name: &str) -> bool {
+    name.contains('/') && name.len() <= MAX_RESOURCE_NAME_BYTES
 }
 
 /// Removes all fields except the name and the resource.

@@ -1,6 +1,6 @@
 //! Watches the KubeVirt object, which registers network binding plugins.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError};
 
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use futures::future::{BoxFuture, FutureExt as _};
@@ -9,10 +9,9 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 
 use crate::tenants::binding_plugins::BindingPlugins;
 
-/// Binding plugins of the KubeVirt object.
+/// Store of the KubeVirt object.
 #[derive(Debug)]
 pub(super) struct KubevirtWatch {
-    plugins: Arc<RwLock<BindingPlugins>>,
     informer: OptionalInformer,
 }
 
@@ -29,23 +28,20 @@ impl KubevirtWatch {
             label_selector: None,
             trim: |object| object.metadata.managed_fields = None,
         };
-        let plugins = Arc::<RwLock<BindingPlugins>>::default();
-        let current = Arc::clone(&plugins);
+        let last_read = Mutex::new(BindingPlugins::default());
         let handle = move |object: &DynamicObject, is_gone: bool| {
             let read = match is_gone {
                 true => BindingPlugins::default(),
                 false => BindingPlugins::from_kubevirt(&object.data),
             };
-            let previous = {
-                let mut current = current.write().unwrap_or_else(PoisonError::into_inner);
-                std::mem::replace(&mut *current, read.clone())
-            };
-            if previous != read {
+            let mut last_read = last_read.lock().unwrap_or_else(PoisonError::into_inner);
+            if *last_read != read {
+                *last_read = read;
                 changed();
             }
         };
         let (informer, watch) = OptionalInformer::start(client, kind, handle);
-        (Self { plugins, informer }, watch.boxed())
+        (Self { informer }, watch.boxed())
     }
 
     /// Waits until the KubeVirt object is listed, or is known not to be installed.
@@ -53,8 +49,12 @@ impl KubevirtWatch {
         self.informer.wait_until_ready().await;
     }
 
-    /// Returns the current plugins.
+    /// Returns the current plugins. KubeVirt allows one object; of several, the oldest is read.
     pub(super) fn plugins(&self) -> BindingPlugins {
-        self.plugins.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let all = self.informer.all().into_iter();
+        let oldest = all.min_by_key(|object| {
+            object.metadata.creation_timestamp.as_ref().map(|created| created.0)
+        });
+        oldest.map_or_else(BindingPlugins::default, |it| BindingPlugins::from_kubevirt(&it.data))
     }
 }

@@ -13,6 +13,10 @@ use serde::Deserialize;
 use super::annotations::{DEFAULT_NETWORK, NETWORKS};
 use super::namespace::split_network_name;
 
+/// Maximum length of an annotation that is read. No launcher pod has so many networks, and a user can set the annotation
+/// of any pod.
+const MAX_ANNOTATION_BYTES: usize = 16 * 1024;
+
 /// An entry of [`NETWORKS`], with the fields that identify the NetworkAttachmentDefinition.
 #[derive(Deserialize)]
 struct Selection {
@@ -23,12 +27,16 @@ struct Selection {
 
 /// Returns the NetworkAttachmentDefinitions of a pod in `namespace`, as `namespace/name`, one entry for each
 /// attachment. Multus accepts a JSON list, or names with commas between them, such as `namespace/name@interface`
-/// (`parsePodNetworkAnnotation`). A malformed annotation has no entries: Multus then refuses the pod on every host.
+/// (`parsePodNetworkAnnotation`). A malformed or very long annotation has no entries: Multus refuses a pod with a malformed
+/// one on every host.
 pub(super) fn attached_networks(
     namespace: &str,
     annotations: &BTreeMap<String, String>,
 ) -> Vec<String> {
-    let text = |key: &str| annotations.get(key).map(|text| text.trim()).unwrap_or_default();
+    let text = |key: &str| {
+        let text = annotations.get(key).map(|text| text.trim());
+        text.filter(|text| text.len() <= MAX_ANNOTATION_BYTES).unwrap_or_default()
+    };
     let mut networks = parse_selections(namespace, text(NETWORKS));
     networks.extend(parse_selections(namespace, text(DEFAULT_NETWORK)));
     networks
@@ -66,7 +74,8 @@ pub(super) fn with_resources<'a, 'r>(
     }
     needed.retain(|resource, count| {
         let requested = pod.containers.iter().filter_map(|it| it.requests.extended.get(*resource));
-        *count = count.saturating_sub(requested.sum());
+        let requested = requested.fold(0_u64, |sum, units| sum.saturating_add(*units));
+        *count = count.saturating_sub(requested);
         *count > 0
     });
     if needed.is_empty() {
@@ -100,6 +109,7 @@ mod tests {
         for malformed in ["", "[", "[{}]", "[{\"name\":1}]", "[\"a\"]"] {
             assert_eq!(networks(malformed), [""; 0], "{malformed}");
         }
+        assert_eq!(networks(&"a,".repeat(MAX_ANNOTATION_BYTES)), [""; 0], "too long");
         let default = [(DEFAULT_NETWORK.to_owned(), "red/a".to_owned())];
         assert_eq!(attached_networks("own", &default.into()), ["red/a"]);
     }
@@ -120,6 +130,11 @@ mod tests {
         assert!(matches!(with_resources(&pod, ["bridge/a"]), Cow::Borrowed(_)));
         let counted = with_resources(&pod, ["bridge/a", "bridge/a"]).into_owned();
         assert_eq!(counted.containers[0].requests.extended["bridge/a"], 1);
+        // A user may request any number.
+        for container in &mut pod.containers {
+            container.requests.extended.insert("bridge/a".to_owned(), u64::MAX);
+        }
+        assert!(matches!(with_resources(&pod, ["bridge/a"]), Cow::Borrowed(_)));
     }
 
     proptest::proptest! {

@@ -1,12 +1,13 @@
 //! A store of all objects of a kind that may not be installed, or may be installed later.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{Config, Event};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
 use super::stream::watch_events;
@@ -46,7 +47,7 @@ pub struct OptionalKind {
 
 impl OptionalInformer {
     /// Returns the store, and a future that updates the store and never ends. `handle` is called with each object
-    /// after the store has been updated, and with true if the object is deleted.
+    /// after the store has been updated, and with true if the object is deleted or its kind is not installed any more.
     pub fn start(
         client: &Client,
         kind: OptionalKind,
@@ -150,16 +151,24 @@ async fn run_watch(
             Some(labels) => config.labels(labels),
             None => config,
         };
+        let mut listed_before: Vec<Arc<DynamicObject>> = Vec::new();
         let apply = |mut event| {
             if let Event::InitApply(object) | Event::Apply(object) | Event::Delete(object) =
                 &mut event
             {
                 trim(object);
             }
+            if matches!(event, Event::Init) {
+                listed_before = store.state();
+            }
             writer.apply_watcher_event(&event);
             match event {
                 Event::InitDone => {
                     state.send_replace(WatchState::Listed(store.clone()));
+                    // Objects may have been deleted while the watch was interrupted.
+                    for object in missing_objects(std::mem::take(&mut listed_before), &store) {
+                        handle(&object, true);
+                    }
                     store.state().iter().for_each(|object| handle(object, false));
                 }
                 Event::Apply(object) => handle(&object, false),
@@ -172,5 +181,17 @@ async fn run_watch(
             async move { is_kind_served(&client, &resource).await.unwrap_or(true) }
         };
         watch_events(api, config, &resource.plural, apply, is_still_served).await;
+        state.send_replace(WatchState::NotInstalled);
+        store.state().iter().for_each(|object| handle(object, true));
     }
+}
+
+/// Returns the objects of `earlier` that are not in the store.
+fn missing_objects(
+    earlier: Vec<Arc<DynamicObject>>,
+    store: &Store<DynamicObject>,
+) -> impl Iterator<Item = Arc<DynamicObject>> {
+    let key = |object: &DynamicObject| (object.namespace(), object.name_any());
+    let listed: HashSet<_> = store.state().iter().map(|object| key(object)).collect();
+    earlier.into_iter().filter(move |object| !listed.contains(&key(object)))
 }
