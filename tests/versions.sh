@@ -4,10 +4,7 @@
 set -u
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
-# The name of the cache folder ends in the checksum of the script that fills it.
-recipe=$(cksum <"$here/cluster/assets.sh" | cut -d' ' -f1)
-cache=$(ls -d "${XDG_CACHE_HOME:-${HOME:-/root}/.cache}"/berth/kubernetes-*-"$recipe" 2>/dev/null | head -1)
-assets=${KUBEBUILDER_ASSETS:-$cache}
+assets=${KUBEBUILDER_ASSETS:-$("$here/cluster/assets.sh" --find 2>/dev/null)}
 for program in kube-apiserver kube-scheduler kube-controller-manager kubelet etcd; do
     [ -x "$assets/$program" ] &&
         "$assets/$program" --version 2>/dev/null | sed -n "s/^\(Kubernetes\|etcd Version:\) v*/$program /p"

@@ -2,7 +2,8 @@
 # Builds a Kubernetes control plane and kubelet (1.20, the one whose source Debian carries with all it needs), once:
 # a later call with the same recipe finds them in the cache. Prints the folder that has etcd, kube-apiserver,
 # kube-controller-manager, kube-scheduler, kubectl and kubelet. Installs nothing; needs 4 GB of disk and five minutes.
-# Tests take the folder KUBEBUILDER_ASSETS instead, where it is set. usage: tests/cluster/assets.sh
+# Tests take the folder KUBEBUILDER_ASSETS instead, where it is set.
+# usage: tests/cluster/assets.sh [--find]    --find: fails if the programs are not in the cache
 set -eu
 
 suite=bookworm
@@ -20,6 +21,7 @@ found() {
     [ -x "$cache/kube-apiserver" ] && echo "$cache"
 }
 found && exit
+[ "${1:-}" != --find ] || exit 1
 
 mkdir -p "$folder"
 exec 9<"$folder"

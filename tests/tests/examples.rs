@@ -52,9 +52,7 @@ fn example_tenants_get_their_machines() {
             "instancetypes/preferences.yaml",
         ])
         .unwrap();
-    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
-        "provisioner": "driver.longhorn.io"});
-    plane.apply(&class.to_string()).unwrap();
+    plane.create_example_storage_class().unwrap();
     let _fleet = Fleet::start(&plane.kubeconfig(), &HOSTS, FleetBehaviour::Agents).unwrap();
     let _kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
     let mut controllers = ["first", "second"].map(|name| start_controller(&plane, name));

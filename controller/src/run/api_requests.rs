@@ -1,8 +1,14 @@
-//! Parameters of requests, and conversion of their results, that several reconcilers share.
+//! Kinds and parameters of requests, and conversion of their results, that several reconcilers share.
 
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
 pub(super) use berth_runtime::call::none_if_not_found;
-use kube::api::{PatchParams, PostParams};
+use kube::api::{ApiResource, GroupVersionKind, PatchParams, PostParams};
+
+/// Returns the kind of the KubeVirt object, which has KubeVirt's configuration.
+pub(super) fn kubevirt_resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt");
+    ApiResource::from_gvk_with_plural(&kind, "kubevirts")
+}
 
 /// Returns the parameters of a create or replace, with the controller as the field manager.
 pub(super) fn post_params() -> PostParams {

@@ -65,6 +65,18 @@ impl ControlPlane {
         self.wait_until_established(name)
     }
 
+    /// Creates the storage class that the machines of `examples/tenants` name.
+    ///
+    /// # Errors
+    /// Fails like [`Self::kubectl`].
+    pub fn create_example_storage_class(&self) -> Result<()> {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
+            "provisioner": "driver.longhorn.io",
+        });
+        self.apply(&class.to_string()).map(drop)
+    }
+
     /// Installs KubeVirt's own definitions of these kinds, with their whole schemas.
     ///
     /// # Errors

@@ -91,11 +91,7 @@ pub fn apply_objects(plane: &ControlPlane) -> Result<()> {
     });
     plane.apply(&map.to_string())?;
     plane.apply(&controller_deployment()?.to_string())?;
-    let class = json!({
-        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
-        "provisioner": "driver.longhorn.io",
-    });
-    plane.apply(&class.to_string())?;
+    plane.create_example_storage_class()?;
     plane.apply(&kubevirt_object().to_string())?;
     for file in ["demo/instancetypes.yaml", "demo/profiles.yaml", "tenants/config.yaml"] {
         plane.apply_file(&repository().join("examples").join(file))?;

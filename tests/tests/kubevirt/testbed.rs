@@ -53,9 +53,7 @@ impl Testbed {
                 "instancetypes/preferences.yaml",
             ])
             .unwrap();
-        let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn"},
-            "provisioner": "driver.longhorn.io"});
-        plane.apply(&class.to_string()).unwrap();
+        plane.create_example_storage_class().unwrap();
         for purpose in ["none", "migrations"] {
             plane.apply(&profile_without_networks(purpose).to_string()).unwrap();
         }

@@ -1,10 +1,10 @@
 //! Tasks of the scheduler extender. The extender runs on each replica of the controller; the Lease of kube-scheduler
 //! determines which of the extenders makes decisions.
 //!
-//! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`networks`], [`instances`], [`pods`]). The local
-//! kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls ([`readiness_gate`]).
-//! The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit after a change
-//! ([`waker`]).
+//! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`networks`], [`instances`],
+//! [`pods`]). The local kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls
+//! ([`readiness_gate`]). The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit
+//! after a change ([`waker`]).
 
 mod binder;
 mod claims;

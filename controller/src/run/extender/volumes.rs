@@ -8,11 +8,12 @@ use berth_kubevirt_render::launcher::Configuration;
 use berth_runtime::call::{CallError, with_timeout};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolumeClaim};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 
 use super::claims::SELECTED_NODE_ANNOTATION;
 use super::service::Service;
+use crate::run::api_requests::kubevirt_resource;
 
 /// Namespace and name of a PersistentVolumeClaim.
 type ClaimKey = (String, String);
@@ -67,9 +68,7 @@ async fn read_node_selector(
 
 /// Returns KubeVirt's configuration, on which the predicted launcher pods depend; the defaults if it cannot be read.
 pub(super) async fn kubevirt_configuration(client: &Client) -> Configuration {
-    let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "kubevirts");
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kubevirt_resource());
     let read = match with_timeout(api.list(&ListParams::default().limit(1))).await {
         Ok(list) => match list.items.into_iter().next() {
             Some(object) => serde_json::to_value(object).map_err(anyhow::Error::from),

@@ -5,8 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use futures::future::{BoxFuture, FutureExt as _};
 use kube::Client;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::DynamicObject;
 
+use crate::run::api_requests::kubevirt_resource;
 use crate::tenants::binding_plugins::BindingPlugins;
 
 /// Store of the KubeVirt object.
@@ -22,9 +23,8 @@ impl KubevirtWatch {
         client: &Client,
         changed: impl Fn() + Send + Sync + 'static,
     ) -> (Self, BoxFuture<'static, ()>) {
-        let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt");
         let kind = OptionalKind {
-            resource: ApiResource::from_gvk_with_plural(&kind, "kubevirts"),
+            resource: kubevirt_resource(),
             label_selector: None,
             trim: |object| object.metadata.managed_fields = None,
         };
