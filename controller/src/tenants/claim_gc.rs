@@ -19,49 +19,60 @@ pub struct LiveTenant {
     pub assigned_id: Option<(String, NetworkId)>,
 }
 
-/// Due action on one VlanClaim.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum ClaimAction<'a> {
-    /// Start the quarantine of the claim. Before that, the caller must read the tenant from the API server, because a
-    /// store may lack the newest tenants.
-    Release(&'a VlanClaim),
+/// Due action on one VlanClaim. Before the caller takes it, the caller must read the tenant from the API server and
+/// compute the action again, because a store may lack the newest tenants and the newest states of tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimAction {
+    /// Start the quarantine of the claim.
+    Release,
     /// End the quarantine of the claim, because its tenant uses the claim. This occurs if the controller was stopped
     /// while the tenant took over the claim.
-    Reclaim(&'a VlanClaim),
+    Reclaim,
     /// Delete the claim, because its quarantine has ended.
-    Delete(&'a VlanClaim),
+    Delete,
 }
 
-/// Returns the actions that are due now, and the time at which the next action is due.
+/// Returns the actions that are due now, each with its claim, and the time at which the next action is due. The keys
+/// of `live_tenants` are UIDs.
 #[must_use]
 pub fn due_actions<'a>(
     claims: &'a [Arc<VlanClaim>],
     live_tenants: &BTreeMap<String, LiveTenant>,
     config: &InfraConfigSpec,
     now: Timestamp,
-) -> (Vec<ClaimAction<'a>>, Option<Timestamp>) {
+) -> (Vec<(&'a VlanClaim, ClaimAction)>, Option<Timestamp>) {
     let mut claim_actions = Vec::new();
     let mut next: Option<Timestamp> = None;
     for claim in claims.iter().map(Arc::as_ref) {
-        let id = NetworkId::from_claim(claim);
-        // A tenant without a VLAN or VNI in its status may need any of its claims.
-        let needed = live_tenants.get(&claim.spec.tenant_uid).map(|tenant| {
-            tenant
-                .assigned_id
-                .as_ref()
-                .map(|(network, assigned)| *network == claim.spec.network && Some(*assigned) == id)
-        });
-        match (quarantine_end(claim, config), needed) {
-            (None, None | Some(Some(false))) => claim_actions.push(ClaimAction::Release(claim)),
-            (Some(_), Some(Some(true))) => claim_actions.push(ClaimAction::Reclaim(claim)),
-            (Some(end), None | Some(Some(false))) if end <= now => {
-                claim_actions.push(ClaimAction::Delete(claim));
-            }
-            (Some(end), None | Some(Some(false))) => {
-                next = Some(next.map_or(end, |next| next.min(end)));
-            }
-            (None, Some(Some(true))) | (_, Some(None)) => {}
+        match next_action(claim, live_tenants.get(&claim.spec.tenant_uid), config) {
+            Some((action, due)) if due <= now => claim_actions.push((claim, action)),
+            Some((_, due)) => next = Some(next.map_or(due, |next| next.min(due))),
+            None => {}
         }
     }
     (claim_actions, next)
+}
+
+/// Returns the next action on a claim, and the time at which it is due. `tenant` is the tenant with the UID in the
+/// claim, or `None` if the tenant does not exist.
+#[must_use]
+pub fn next_action(
+    claim: &VlanClaim,
+    tenant: Option<&LiveTenant>,
+    config: &InfraConfigSpec,
+) -> Option<(ClaimAction, Timestamp)> {
+    // A tenant without a VLAN or VNI in its status may need any of its claims.
+    let is_needed = match tenant.map(|tenant| tenant.assigned_id.as_ref()) {
+        None => false,
+        Some(None) => return None,
+        Some(Some((network, id))) => {
+            *network == claim.spec.network && Some(*id) == NetworkId::from_claim(claim)
+        }
+    };
+    match (quarantine_end(claim, config), is_needed) {
+        (None, true) => None,
+        (None, false) => Some((ClaimAction::Release, Timestamp::MIN)),
+        (Some(_), true) => Some((ClaimAction::Reclaim, Timestamp::MIN)),
+        (Some(end), false) => Some((ClaimAction::Delete, end)),
+    }
 }

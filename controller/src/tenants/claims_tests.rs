@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions};
+use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
 
 fn config(ranges: &str) -> InfraConfigSpec {
     serde_json::from_value(json!({
@@ -197,10 +197,10 @@ fn unneeded_claims_are_released_and_deleted() {
         due_actions(&claims, &alive, &config("100-199"), Timestamp::from_second(60).unwrap());
     let todo: Vec<String> = todo
         .iter()
-        .map(|one| match one {
-            ClaimAction::Release(claim) => format!("release {}", claim.name_any()),
-            ClaimAction::Reclaim(claim) => format!("keep {}", claim.name_any()),
-            ClaimAction::Delete(claim) => format!("delete {}", claim.name_any()),
+        .map(|(claim, action)| match action {
+            ClaimAction::Release => format!("release {}", claim.name_any()),
+            ClaimAction::Reclaim => format!("keep {}", claim.name_any()),
+            ClaimAction::Delete => format!("delete {}", claim.name_any()),
         })
         .collect();
     assert_eq!(
@@ -208,6 +208,21 @@ fn unneeded_claims_are_released_and_deleted() {
         ["release trunk-102", "release trunk-103", "delete trunk-104", "keep trunk-107"]
     );
     assert_eq!(next, Some(Timestamp::from_second(90).unwrap()));
+}
+
+#[test]
+fn a_released_claim_of_a_tenant_in_deletion_stays_in_quarantine() {
+    let config = config("100-199");
+    let released = claim(107, "back", "6", Some(0));
+    let stale =
+        LiveTenant { name: "back".to_owned(), assigned_id: Some(("trunk".to_owned(), vlan(107))) };
+    let fresh = LiveTenant { assigned_id: None, ..stale.clone() };
+    let reclaim = Some((ClaimAction::Reclaim, Timestamp::MIN));
+    assert_eq!(next_action(&released, Some(&stale), &config), reclaim);
+    // The deletion removes the VLAN from the status before it releases the claim.
+    assert_eq!(next_action(&released, Some(&fresh), &config), None);
+    let end = Timestamp::from_second(60).unwrap();
+    assert_eq!(next_action(&released, None, &config), Some((ClaimAction::Delete, end)));
 }
 
 /// A simulated API server that accepts only one claim of each name. The lists of its controllers may be of any age.

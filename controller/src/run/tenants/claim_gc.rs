@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_api::TenantCluster;
+use berth_api::{TenantCluster, VlanClaim};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, Preconditions};
+use kube::api::{DeleteParams, Preconditions};
 use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
-use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions};
+use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
 use crate::tenants::network_id::NetworkId;
 
 /// Time for which changes are collected before garbage collection runs.
@@ -32,8 +32,8 @@ pub(super) async fn run(context: &Context) {
             .collect();
         let (claim_actions, next) =
             due_actions(&claims, &live_tenants, &context.config(), Timestamp::now());
-        for one in claim_actions {
-            match context.apply_claim_action(one).await {
+        for (claim, action) in claim_actions {
+            match context.apply_claim_action(claim, action).await {
                 // After a conflict with another client, the watch triggers the next run.
                 Ok(()) | Err(Error::ChangedConcurrently(_)) => {}
                 Err(error) => tracing::warn!(%error, "failed to garbage-collect a VlanClaim"),
@@ -55,41 +55,36 @@ fn to_live_tenant(tenant: &TenantCluster) -> LiveTenant {
 }
 
 impl Context {
-    async fn apply_claim_action(&self, one: ClaimAction<'_>) -> Result<(), Error> {
-        match one {
-            ClaimAction::Reclaim(claim) => self.set_released_at(claim, Value::Null).await,
-            ClaimAction::Release(claim) => {
-                // The tenant is read from the API server, because the store may be stale.
-                let api: Api<TenantCluster> = Api::all(self.client.clone());
-                let name = &claim.spec.tenant;
-                let tenant = with_request(
-                    format!("get TenantCluster {name}"),
-                    none_if_not_found(api.get(name).await),
-                )?;
-                let tenant =
-                    tenant.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
-                if let Some(tenant) = tenant {
-                    match to_live_tenant(&tenant).assigned_id {
-                        Some((network, id))
-                            if network != claim.spec.network
-                                || Some(id) != NetworkId::from_claim(claim) => {}
-                        _ => return Ok(()),
-                    }
-                }
-                tracing::info!(claim = %claim.name_any(), tenant = %name, "starting the quarantine of a VlanClaim");
+    /// Takes an action on a claim, if the action is still due for the tenant that the API server has. A store may be
+    /// stale: a tenant that was just deleted, or that cannot be parsed, still has a VLAN there.
+    async fn apply_claim_action(
+        &self,
+        claim: &VlanClaim,
+        action: ClaimAction,
+    ) -> Result<(), Error> {
+        let fresh = self.get_tenant(&claim.spec.tenant).await?;
+        let fresh = fresh.filter(|one| one.uid().as_ref() == Some(&claim.spec.tenant_uid));
+        let current =
+            next_action(claim, fresh.as_ref().map(to_live_tenant).as_ref(), &self.config());
+        if current.is_none_or(|(current, _)| current != action) {
+            return Ok(());
+        }
+        let name = claim.name_any();
+        match action {
+            ClaimAction::Reclaim => self.set_released_at(claim, Value::Null).await,
+            ClaimAction::Release => {
+                tracing::info!(claim = %name, tenant = %claim.spec.tenant, "starting the quarantine of a VlanClaim");
                 self.set_released_at(claim, json!(Timestamp::now())).await
             }
-            ClaimAction::Delete(claim) => {
-                let name = claim.name_any();
+            ClaimAction::Delete => {
                 let preconditions =
                     Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
                 let params =
                     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-                let api: Api<berth_api::VlanClaim> = Api::all(self.client.clone());
                 tracing::info!(claim = %name, "deleting a VlanClaim after its quarantine");
                 with_request(
                     format!("delete VlanClaim {name}"),
-                    none_if_not_found(api.delete(&name, &params).await),
+                    none_if_not_found(self.claims_api().delete(&name, &params).await),
                 )
                 .map(drop)
             }

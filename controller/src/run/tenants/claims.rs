@@ -129,7 +129,7 @@ impl Context {
         Err(Error::ChangedConcurrently(format!("a claim of network {}", network.name)))
     }
 
-    fn claims_api(&self) -> Api<VlanClaim> {
+    pub(super) fn claims_api(&self) -> Api<VlanClaim> {
         Api::all(self.client.clone())
     }
 

@@ -120,7 +120,7 @@ fn machine_resource(kind: &str) -> Option<ApiResource> {
 
 impl Context {
     /// Reads a tenant from the API server, even if its spec cannot be parsed.
-    async fn get_tenant(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
+    pub(super) async fn get_tenant(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
         let object = with_request(
             format!("get TenantCluster {name}"),
             none_if_not_found(self.tenants_api().get(name).await),
