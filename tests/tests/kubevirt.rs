@@ -2,8 +2,7 @@
 //! and the controller as its extender: from MachineDeployments to launcher pods on hosts.
 //!
 //! `KUBEVIRT_ASSETS` names the folder of KubeVirt's programs. The Nodes have no kubelets and no virt-handler, which
-//! [`berth_tests::kubevirt::Simulation`] replaces, together with CDI. CDI's first-consumer pods are not tested here,
-//! because only CDI's own controllers know when they are needed.
+//! [`berth_tests::kubevirt::Simulation`] replaces, together with CDI and provisioners.
 
 #![expect(
     clippy::disallowed_methods,
@@ -16,8 +15,12 @@
 mod allocation;
 #[path = "kubevirt/deletion.rs"]
 mod deletion;
+#[path = "kubevirt/disks.rs"]
+mod disks;
 #[path = "kubevirt/evictions.rs"]
 mod evictions;
+#[path = "kubevirt/first_consumer.rs"]
+mod first_consumer;
 #[path = "../../controller/tests/engine/host.rs"]
 #[expect(dead_code, reason = "this test uses only some of the methods")]
 mod host;
@@ -54,6 +57,10 @@ fn machines_run_with_real_kubevirt() {
     instances::halted_vm_has_no_pod(&bed);
     predictions::launcher_pods_equal_their_predictions(&bed);
     migrations::migration_reserves_both_hosts(&bed);
+    first_consumer::room_is_reserved_during_the_import(&bed);
+    first_consumer::room_is_reserved_if_the_pod_is_deleted_at_once(&bed);
+    first_consumer::launcher_pod_waits_for_the_import(&bed);
+    first_consumer::deleted_vms_leave_no_volumes(&bed);
     deletion::deleted_machines_leave_no_objects(&bed);
     deletion::deleted_tenants_leave_no_objects(&bed);
     let log = bed.plane.log("berth-controller").unwrap();

@@ -29,8 +29,6 @@ impl Extender {
     ) -> Result<(), PodError> {
         let existing = &observed.existing;
         if existing.is_terminal {
-            // If the pod has failed, for example because the kubelet refused it, its reservation is not kept for the
-            // VM's launcher pod.
             let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
             self.handle_pod_end(now, observed.uid(), phase == Some("Failed"));
             return Ok(());
@@ -303,7 +301,13 @@ impl Extender {
             .vm
             .as_ref()
             .is_some_and(|vm| holds_reservation(vm) && self.virtual_machines.is_alive(vm));
-        if reservation.is_first_consumer && vm_needs_host && !has_failed {
+        // A first-consumer pod that has failed on its host does not end its VM if the volumes are provisioned there:
+        // KubeVirt fails the instance only while a DataVolume waits for its first consumer
+        // (pkg/virt-controller/watch/vmi/lifecycle.go). The end of the instance releases the reservation.
+        let was_on_host = !matches!(reservation.stage, Stage::Reserved { .. });
+        let may_continue =
+            !has_failed || (was_on_host && self.virtual_machines.instances.is_some());
+        if reservation.is_first_consumer && vm_needs_host && may_continue {
             return self.keep_reservation_for_vm(now, uid);
         }
         let was_sent = matches!(reservation.stage, Stage::Bound { .. } | Stage::Binding { .. });

@@ -12,6 +12,9 @@ use super::webhooks::WebhookConfiguration;
 const FILES: [&str; 5] =
     ["VERSION", "virt-api", "virt-controller", "manifests/crds.yaml", "manifests/webhooks.yaml"];
 
+/// Variable that names the folder.
+pub(crate) const ASSETS_VARIABLE: &str = "KUBEVIRT_ASSETS";
+
 /// Programs and manifests of a KubeVirt release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Assets {
@@ -27,8 +30,8 @@ impl Assets {
     /// # Errors
     /// Fails if the variable is not set, or if a file is missing or malformed.
     pub fn find() -> Result<Self> {
-        let folder = std::env::var_os("KUBEVIRT_ASSETS").with_context(|| {
-            format!("KUBEVIRT_ASSETS is not set: set it to a folder with {}", FILES.join(", "))
+        let folder = std::env::var_os(ASSETS_VARIABLE).with_context(|| {
+            format!("{ASSETS_VARIABLE} is not set: set it to a folder with {}", FILES.join(", "))
         })?;
         Self::read(Path::new(&folder))
     }
@@ -38,7 +41,7 @@ impl Assets {
         for name in FILES {
             ensure!(
                 folder.join(name).exists(),
-                "KUBEVIRT_ASSETS={}: {name} is missing in this folder",
+                "{ASSETS_VARIABLE}={}: {name} is missing in this folder",
                 folder.display()
             );
         }
@@ -61,6 +64,11 @@ impl Assets {
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
+    }
+
+    /// Returns the name of the image in launcher pods. No registry has this image.
+    pub(crate) fn launcher_image(&self) -> String {
+        format!("registry.invalid/virt-launcher:{}", self.version)
     }
 
     /// Returns the folder of the programs.

@@ -1,5 +1,5 @@
 //! Simulation of kubelets: a kubelet admits or refuses each pod of its Node by the rules of
-//! [`berth_kubelet_admission`], and an admitted pod runs at once.
+//! [`berth_kubelet_admission`], and an admitted pod runs at once ([`super::pod_status`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,13 @@ use berth_api::InfraNodeStatus;
 use berth_api::infra_node::Allocation;
 use berth_kubelet_admission::HostState;
 use berth_kubevirt_render::launcher::ExistingPod;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::agent;
-use super::simulation::current_time;
+use super::pod_status::next_status;
 
 /// Host whose kubelet and agent are simulated.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ impl Kubelets {
             return Ok(());
         }
         let status = if self.admit(&host, &read) {
-            running_status(pod)
+            next_status(pod, read.is_first_consumer)
         } else {
             Some(json!({"phase": "Failed", "reason": "UnexpectedAdmissionError"}))
         };
@@ -141,74 +141,4 @@ fn binding_order(pod: &Pod) -> (String, u64) {
     let since = scheduled.find_map(|one| one.last_transition_time.as_ref());
     let version = pod.resource_version().and_then(|version| version.parse().ok());
     (since.map(|since| since.0.to_string()).unwrap_or_default(), version.unwrap_or_default())
-}
-
-/// Returns the changed fields of the status of a pod whose containers run; `None` if nothing changes. The pod is ready
-/// if its readiness gates are true.
-fn running_status(pod: &Pod) -> Option<Value> {
-    let spec = pod.spec.as_ref()?;
-    let status = pod.status.clone().unwrap_or_default();
-    let is_true = |type_: &str| {
-        let mut conditions = status.conditions.iter().flatten();
-        conditions.any(|one| one.type_ == type_ && one.status == "True")
-    };
-    let gates = spec.readiness_gates.iter().flatten();
-    let is_ready = gates.map(|gate| gate.condition_type.as_str()).all(is_true);
-    if status.phase.as_deref() == Some("Running") && is_true("Ready") == is_ready {
-        return None;
-    }
-    let now = current_time();
-    let started = status.start_time.as_ref().map_or_else(|| json!(now), |time| json!(time));
-    let container = |one: &Container, is_running: bool| {
-        let running = json!({"running": {"startedAt": started}});
-        let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
-        json!({
-            "name": one.name, "image": one.image, "imageID": "", "ready": true, "started": is_running,
-            "restartCount": 0, "state": if is_running { running } else { ended },
-        })
-    };
-    let is_sidecar = |one: &Container| one.restart_policy.as_deref() == Some("Always");
-    let init_containers = spec.init_containers.iter().flatten();
-    let init_containers: Vec<Value> =
-        init_containers.map(|one| container(one, is_sidecar(one))).collect();
-    let containers: Vec<Value> = spec.containers.iter().map(|one| container(one, true)).collect();
-    let conditions = [("Initialized", true), ("ContainersReady", true), ("Ready", is_ready)];
-    let conditions = conditions.map(|(type_, is)| {
-        let status = if is { "True" } else { "False" };
-        json!({"type": type_, "status": status, "lastTransitionTime": now})
-    });
-    Some(json!({
-        "phase": "Running", "startTime": started, "conditions": conditions,
-        "initContainerStatuses": init_containers, "containerStatuses": containers,
-    }))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pod(conditions: &Value) -> Pod {
-        let pod = json!({
-            "metadata": {"name": "virt-launcher-a"},
-            "spec": {
-                "readinessGates": [{"conditionType": "kubevirt.io/virtual-machine-unpaused"}],
-                "initContainers": [{"name": "guest-console-log", "restartPolicy": "Always"}],
-                "containers": [{"name": "compute", "image": "launcher"}],
-            },
-            "status": {"phase": "Running", "conditions": conditions},
-        });
-        serde_json::from_value(pod).unwrap()
-    }
-
-    #[test]
-    fn pods_are_ready_after_their_readiness_gates() {
-        let gate = json!({"type": "kubevirt.io/virtual-machine-unpaused", "status": "True"});
-        let ready = |is: &str| json!({"type": "Ready", "status": is});
-        assert_eq!(running_status(&pod(&json!([ready("False")]))), None);
-        assert_eq!(running_status(&pod(&json!([gate, ready("True")]))), None);
-        let status = running_status(&pod(&json!([gate, ready("False")]))).unwrap();
-        assert_eq!(status["conditions"][2]["status"], "True");
-        assert!(status["initContainerStatuses"][0]["state"]["running"].is_object(), "{status}");
-        assert_eq!(status["containerStatuses"][0]["name"], "compute");
-    }
 }

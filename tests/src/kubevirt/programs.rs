@@ -57,7 +57,7 @@ pub(super) fn start_virt_controller(
         format!("--prom-cert-file={certificate}"),
         format!("--prom-key-file={key}"),
         // No kubelet pulls these images.
-        format!("--launcher-image=registry.invalid/virt-launcher:{version}"),
+        format!("--launcher-image={}", assets.launcher_image()),
         format!("--exporter-image=registry.invalid/virt-exportserver:{version}"),
         // virt-controller exits if it does not renew its Lease in time, for example on a busy machine.
         "--leader-elect-lease-duration=120s".to_owned(),

@@ -1,5 +1,5 @@
 //! Simulation of the programs that would run on the Nodes and of the storage: kubelets and their agents, virt-handler,
-//! and CDI. They read and write the same objects as the real programs.
+//! CDI, and provisioners. They read and write the same objects as the real programs.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -11,9 +11,10 @@ use anyhow::Result;
 use k8s_openapi::jiff::Timestamp;
 use tokio::runtime::Runtime;
 
+use super::cdi::Cdi;
 use super::kubelet::{Kubelets, SimulatedHost};
 use super::virt_handler::VirtHandlers;
-use super::{KubeVirt, cdi};
+use super::{KubeVirt, provisioner};
 use crate::cluster::ControlPlane;
 use crate::simulated::{create_client, create_runtime};
 
@@ -26,6 +27,11 @@ pub struct Simulation {
     runtime: Option<Runtime>,
     /// True while live migrations complete. Otherwise both pods of a migrating VM keep running.
     pub completes_migrations: Arc<AtomicBool>,
+    /// True while CDI starts imports. Otherwise a DataVolume stays in phase `WaitForFirstConsumer` or
+    /// `PendingPopulation`, as with a slow CDI.
+    pub starts_imports: Arc<AtomicBool>,
+    /// True while imports complete. Otherwise a DataVolume stays in phase `ImportInProgress`.
+    pub completes_imports: Arc<AtomicBool>,
     refusals: Arc<Mutex<Vec<String>>>,
 }
 
@@ -39,29 +45,61 @@ impl Simulation {
         kubevirt: &KubeVirt,
         hosts: Vec<SimulatedHost>,
     ) -> Result<Self> {
+        Self::start_programs(plane, kubevirt, Some(hosts))
+    }
+
+    /// Starts the simulation of virt-handler, CDI and provisioners only, for hosts that have real kubelets and agents.
+    ///
+    /// # Errors
+    /// Fails like [`Self::start`].
+    pub fn start_without_kubelets(plane: &ControlPlane, kubevirt: &KubeVirt) -> Result<Self> {
+        Self::start_programs(plane, kubevirt, None)
+    }
+
+    fn start_programs(
+        plane: &ControlPlane,
+        kubevirt: &KubeVirt,
+        hosts: Option<Vec<SimulatedHost>>,
+    ) -> Result<Self> {
         let runtime = create_runtime()?;
         let client = runtime.block_on(create_client(&plane.kubeconfig()))?;
         let handler = runtime.block_on(create_client(kubevirt.kubeconfig()))?;
-        let completes_migrations = Arc::new(AtomicBool::new(true));
+        let [completes_migrations, starts_imports, completes_imports] =
+            std::array::from_fn(|_| Arc::new(AtomicBool::new(true)));
         let refusals = Arc::new(Mutex::new(Vec::new()));
-        let mut kubelets = Kubelets::new(client.clone(), hosts, Arc::clone(&refusals));
-        runtime.spawn(async move {
-            loop {
-                finish_round("kubelet", kubelets.sync()).await;
-            }
-        });
+        if let Some(hosts) = hosts {
+            let mut kubelets = Kubelets::new(client.clone(), hosts, Arc::clone(&refusals));
+            runtime.spawn(async move {
+                loop {
+                    finish_round("kubelet", kubelets.sync()).await;
+                }
+            });
+        }
         let handlers = VirtHandlers::new(handler, Arc::clone(&completes_migrations));
         runtime.spawn(async move {
             loop {
                 finish_round("virt-handler", handlers.sync()).await;
             }
         });
+        let cdi =
+            Cdi::new(client.clone(), Arc::clone(&starts_imports), Arc::clone(&completes_imports));
         runtime.spawn(async move {
             loop {
-                finish_round("CDI", cdi::sync_volumes(&client)).await;
+                finish_round("CDI", cdi.sync()).await;
             }
         });
-        Ok(Self { runtime: Some(runtime), completes_migrations, refusals })
+        runtime.spawn(async move {
+            loop {
+                finish_round("provisioner", provisioner::sync(&client)).await;
+            }
+        });
+        Ok(Self {
+            runtime: Some(runtime),
+            completes_migrations,
+            starts_imports,
+            completes_imports,
+            refusals,
+        })
     }
 
     /// Returns a message for each pod that a simulated kubelet has refused.

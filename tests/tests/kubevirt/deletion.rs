@@ -55,7 +55,8 @@ pub(crate) fn deleted_tenants_leave_no_objects(bed: &Testbed) {
     }
 }
 
-fn wait_until_absent(bed: &Testbed, kinds: &[&[&str]]) {
+/// Waits until none of these objects exist. `kinds` has the arguments of `kubectl get` of each kind.
+pub(crate) fn wait_until_absent(bed: &Testbed, kinds: &[&[&str]]) {
     for arguments in kinds {
         let (kind, arguments) = arguments.split_first().unwrap();
         let object = [&[*kind], arguments].concat();

@@ -17,10 +17,15 @@ pub(crate) const TENANT_HOSTS: [&str; 3] = ["rack1-a", "rack1-b", "rack1-c"];
 pub(crate) const HOST_WITHOUT_BRIDGE: &str = "rack2-a";
 /// Hosts on each of which only one of the migration's VMs fits. Other VMs do not tolerate their taint.
 pub(crate) const MIGRATION_HOSTS: [&str; 2] = ["rack3-a", "rack3-b"];
+/// Hosts of VMs with local disks. Two such VMs fit on the first host, one in each zone. The Node of the second host has
+/// enough resources for one, but no zone of this host has enough huge pages. Other VMs do not tolerate their taint.
+pub(crate) const DISK_HOSTS: [&str; 2] = ["rack4-a", "rack4-b"];
 /// Bridge of the host network `tenant-trunk` in `examples/tenants/config.yaml`.
 pub(crate) const BRIDGE_RESOURCE: &str = "bridge.network.kubevirt.io/br-tenant";
 /// Taint of [`MIGRATION_HOSTS`].
 pub(crate) const MIGRATION_TAINT: &str = "example.com/migrations";
+/// Taint of [`DISK_HOSTS`].
+pub(crate) const DISK_TAINT: &str = "example.com/disks";
 /// Label by which HostProfiles select the hosts.
 pub(crate) const PURPOSE_LABEL: &str = "example.com/purpose";
 
@@ -41,6 +46,8 @@ pub(crate) fn create_hosts(plane: &ControlPlane) -> Vec<SimulatedHost> {
     let hosts = TENANT_HOSTS.map(|name| tenant_host(name, true)).into_iter();
     let hosts = hosts.chain([tenant_host(HOST_WITHOUT_BRIDGE, false)]);
     let hosts = hosts.chain(MIGRATION_HOSTS.map(migration_host));
+    let [roomy, small] = DISK_HOSTS;
+    let hosts = hosts.chain([disk_host(roomy, 8 << 10), disk_host(small, 4 << 10)]);
     hosts.map(|form| create_host(plane, &form)).collect()
 }
 
@@ -65,6 +72,18 @@ fn migration_host(name: &str) -> HostDescription {
         zones: vec![zone; 2],
         labels: BTreeMap::from([(PURPOSE_LABEL.to_owned(), "migrations".to_owned())]),
         taints: vec![format!("{MIGRATION_TAINT}:NoSchedule")],
+        ..HostDescription::default()
+    }
+}
+
+/// Describes a host with this amount of huge pages in each of its two zones, in MiB.
+fn disk_host(name: &str, small_pages_mib: u64) -> HostDescription {
+    let zone = ZoneDescription { cpus: 6, memory: 16, huge_pages_gib: 0, small_pages_mib };
+    HostDescription {
+        name: name.to_owned(),
+        zones: vec![zone; 2],
+        labels: BTreeMap::from([(PURPOSE_LABEL.to_owned(), "disks".to_owned())]),
+        taints: vec![format!("{DISK_TAINT}:NoSchedule")],
         ..HostDescription::default()
     }
 }

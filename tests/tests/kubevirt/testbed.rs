@@ -26,7 +26,7 @@ const LOGS: [&str; 6] = [
 pub(crate) struct Testbed {
     // The programs end in the order of the fields.
     pub(crate) simulation: Simulation,
-    _controller: Controller,
+    pub(crate) controller: Controller,
     pub(crate) kubevirt: KubeVirt,
     pub(crate) plane: ControlPlane,
 }
@@ -54,13 +54,13 @@ impl Testbed {
             ])
             .unwrap();
         plane.create_example_storage_class().unwrap();
-        for purpose in ["none", "migrations"] {
+        for purpose in ["none", "migrations", "disks"] {
             plane.apply(&profile_without_networks(purpose).to_string()).unwrap();
         }
         let hosts = create_hosts(&plane);
         let simulation = Simulation::start(&plane, &kubevirt, hosts).unwrap();
         let controller = start_controller_and_scheduler(&mut plane);
-        Self { simulation, _controller: controller, kubevirt, plane }
+        Self { simulation, controller, kubevirt, plane }
     }
 
     /// Calls a function repeatedly until the function returns a value. `object` names the object that is printed after

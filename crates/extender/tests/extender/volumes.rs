@@ -41,6 +41,13 @@ fn first_consumer_pod() -> PodBuilder {
 
 /// Returns the state after the first-consumer pod has ended on host a.
 pub(crate) fn extender_after_first_consumer(now: Instant) -> Extender {
+    let (mut extender, _) = extender_with_first_consumer(now);
+    extender.delete_pod(now, "first-consumer");
+    extender
+}
+
+/// Returns the state while the first-consumer pod is on host a, and the pod.
+fn extender_with_first_consumer(now: Instant) -> (Extender, v1::Pod) {
     let mut extender = extender_with_hosts(&[host_with_one_zone("a"), host_with_one_zone("b")]);
     extender.replace_instances(HashMap::from([vm_instance("vmi-vm", "Pending")]));
     let pod = first_consumer_pod().build();
@@ -51,8 +58,7 @@ pub(crate) fn extender_after_first_consumer(now: Instant) -> Extender {
     extender
         .update_pod(now, bound_pod.clone(), &observe_pod(&bound_pod))
         .expect("the pod should be counted");
-    extender.delete_pod(now, "first-consumer");
-    extender
+    (extender, bound_pod)
 }
 
 fn filter_another_vm(extender: &mut Extender, now: Instant) -> FilterAnswer<'static> {
@@ -90,6 +96,20 @@ fn reservation_is_released_when_the_vm_is_deleted_or_has_ended() {
         assert_eq!(extender.take_hosts_to_patch(), ["a"]);
         assert_eq!(filter_another_vm(&mut extender, now), FilterAnswer::ReservedHost("a"));
     }
+}
+
+#[test]
+fn the_reservation_of_a_failed_first_consumer_pod_is_kept_until_its_vm_ends() {
+    let now = Instant::now();
+    let (mut extender, mut pod) = extender_with_first_consumer(now);
+    pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
+    extender.update_pod(now, pod.clone(), &observe_pod(&pod)).expect("the pod should be valid");
+    extender.delete_pod(now, "first-consumer");
+    assert_eq!(extender.stage_counts().kept, 1);
+    assert!(matches!(filter_another_vm(&mut extender, now), FilterAnswer::Refused(_)));
+    let (uid, ended) = vm_instance("vmi-vm", "Failed");
+    extender.update_instance(&uid, ended);
+    assert_eq!(filter_another_vm(&mut extender, now), FilterAnswer::ReservedHost("a"));
 }
 
 #[test]
