@@ -57,11 +57,12 @@ mod tests {
         let mut tries = 0;
         let error = wait_until("three", Duration::from_millis(30), || -> Result<(), Pending> {
             tries += 1;
-            Err(format!("{} of 3", if tries == 1 { 1 } else { 2 }).into())
+            Err(format!("{tries} of 3").into())
         });
-        let message = error.map_err(|error| error.to_string());
-        assert_eq!(message, Err("timeout after 0 s: three; last observation: 2 of 3".to_owned()));
-        assert!(tries > 2);
+        // The number of tries and the seconds depend on the load of the machine.
+        let message = error.unwrap_err().to_string();
+        let end = format!(" s: three; last observation: {tries} of 3");
+        assert!(message.starts_with("timeout after ") && message.ends_with(&end), "{message}");
         assert_eq!(wait_until("now", Duration::ZERO, || Ok(7)).ok(), Some(7));
     }
 }
