@@ -13,8 +13,6 @@ use super::network_id::NetworkId;
 /// A TenantCluster that exists. It may be in deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveTenant {
-    /// Name of the TenantCluster.
-    pub name: String,
     /// Host network of the tenant, and the VLAN or VNI in its status; `None` if the status has neither.
     pub assigned_id: Option<(String, NetworkId)>,
 }

@@ -184,14 +184,12 @@ fn unneeded_claims_are_released_and_deleted() {
         claim(106, "young", "5", None),
         claim(107, "back", "6", Some(0)),
     ];
-    let live_tenant = |name: &str, id: Option<u16>| LiveTenant {
-        name: name.to_owned(),
-        assigned_id: id.map(|id| ("trunk".to_owned(), vlan(id))),
-    };
+    let live_tenant =
+        |id: Option<u16>| LiveTenant { assigned_id: id.map(|id| ("trunk".to_owned(), vlan(id))) };
     let alive = BTreeMap::from([
-        ("1".to_owned(), live_tenant("held", Some(101))),
-        ("5".to_owned(), live_tenant("young", None)),
-        ("6".to_owned(), live_tenant("back", Some(107))),
+        ("1".to_owned(), live_tenant(Some(101))),
+        ("5".to_owned(), live_tenant(None)),
+        ("6".to_owned(), live_tenant(Some(107))),
     ]);
     let (todo, next) =
         due_actions(&claims, &alive, &config("100-199"), Timestamp::from_second(60).unwrap());
@@ -214,9 +212,8 @@ fn unneeded_claims_are_released_and_deleted() {
 fn a_released_claim_of_a_tenant_in_deletion_stays_in_quarantine() {
     let config = config("100-199");
     let released = claim(107, "back", "6", Some(0));
-    let stale =
-        LiveTenant { name: "back".to_owned(), assigned_id: Some(("trunk".to_owned(), vlan(107))) };
-    let fresh = LiveTenant { assigned_id: None, ..stale.clone() };
+    let stale = LiveTenant { assigned_id: Some(("trunk".to_owned(), vlan(107))) };
+    let fresh = LiveTenant { assigned_id: None };
     let reclaim = Some((ClaimAction::Reclaim, Timestamp::MIN));
     assert_eq!(next_action(&released, Some(&stale), &config), reclaim);
     // The deletion removes the VLAN from the status before it releases the claim.

@@ -67,23 +67,27 @@ fn tenant_host(name: &str, has_bridge: bool) -> HostDescription {
 
 fn migration_host(name: &str) -> HostDescription {
     let zone = ZoneDescription { cpus: 8, memory: 32, huge_pages_gib: 0, small_pages_mib: 0 };
-    HostDescription {
-        name: name.to_owned(),
-        zones: vec![zone; 2],
-        labels: BTreeMap::from([(PURPOSE_LABEL.to_owned(), "migrations".to_owned())]),
-        taints: vec![format!("{MIGRATION_TAINT}:NoSchedule")],
-        ..HostDescription::default()
-    }
+    dedicated_host(name, "migrations", MIGRATION_TAINT, zone)
 }
 
 /// Describes a host with this amount of huge pages in each of its two zones, in MiB.
 fn disk_host(name: &str, small_pages_mib: u64) -> HostDescription {
     let zone = ZoneDescription { cpus: 6, memory: 16, huge_pages_gib: 0, small_pages_mib };
+    dedicated_host(name, "disks", DISK_TAINT, zone)
+}
+
+/// Describes a host with two such zones, for the VMs that tolerate the taint.
+fn dedicated_host(
+    name: &str,
+    purpose: &str,
+    taint: &str,
+    zone: ZoneDescription,
+) -> HostDescription {
     HostDescription {
         name: name.to_owned(),
         zones: vec![zone; 2],
-        labels: BTreeMap::from([(PURPOSE_LABEL.to_owned(), "disks".to_owned())]),
-        taints: vec![format!("{DISK_TAINT}:NoSchedule")],
+        labels: BTreeMap::from([(PURPOSE_LABEL.to_owned(), purpose.to_owned())]),
+        taints: vec![format!("{taint}:NoSchedule")],
         ..HostDescription::default()
     }
 }

@@ -51,7 +51,7 @@ pub(super) async fn run(context: &Context) {
 fn to_live_tenant(tenant: &TenantCluster) -> LiveTenant {
     let network = tenant.spec.network.as_ref().map(|network| network.name.clone());
     let id = tenant.status.as_ref().and_then(NetworkId::from_status);
-    LiveTenant { name: tenant.name_any(), assigned_id: network.zip(id) }
+    LiveTenant { assigned_id: network.zip(id) }
 }
 
 impl Context {
