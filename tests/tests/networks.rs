@@ -19,6 +19,8 @@ mod faults;
 mod frames;
 #[path = "networks/management.rs"]
 mod management;
+#[path = "networks/running_pings.rs"]
+mod running_pings;
 #[path = "networks/server_lost.rs"]
 mod server_lost;
 #[path = "networks/traffic.rs"]

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use berth_tests::host::Host;
 use berth_tests::package::newest_package;
-use berth_tests::pings::unexplained_losses;
 use serde_json::Value;
 
 use crate::{
-    MANIFEST_PATH, UPLINK_NAME, assert_same, frames, manifest, read_link_state, write_manifest,
+    MANIFEST_PATH, UPLINK_NAME, assert_same, frames, manifest, read_link_state, running_pings,
+    write_manifest,
 };
 
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
@@ -67,10 +67,7 @@ pub(crate) fn daemon_maintains_networks(hosts: &mut [Host; 2]) {
         host.run_checked(&format!("tenants add a{number} br-tenant 10.1.0.{number} 100")).unwrap();
     }
     hosts[0].run_checked("tenants ping a1 10.1.0.2").unwrap();
-    let peer = hosts[1].number();
-    hosts[0]
-        .run_checked(&format!("tenants watch control 10.77.0.{peer} /run/control; tenants watch a1 10.1.0.2 /run/watch"))
-        .unwrap();
+    running_pings::start(hosts);
 
     let [first, _] = hosts;
     drift_is_corrected(first);
@@ -78,13 +75,7 @@ pub(crate) fn daemon_maintains_networks(hosts: &mut [Host; 2]) {
     foreign_changes_are_reported(first);
     vms_stay_connected(first);
 
-    let output =
-        hosts[0].run_checked("tenants unwatch /run/watch; tenants unwatch /run/control").unwrap();
-    let [tenant, control] = ["/run/watch", "/run/control"]
-        .map(|file| hosts[0].run_checked(&format!("cat {file}")).unwrap());
-    assert!(tenant.contains("icmp_seq=1 "), "no ping within the tenant was answered: {output}");
-    let lost = unexplained_losses(&tenant, &control);
-    assert!(lost.is_empty(), "pings {lost:?} within the tenant were lost: {output}");
+    running_pings::assert_answered(&mut hosts[0]);
     for (host, number) in hosts.iter_mut().zip([1, 2]) {
         stop_agent(host);
         host.run_checked(&format!(
