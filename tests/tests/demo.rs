@@ -128,4 +128,6 @@ fn the_demo_recovers_from_all_faults() {
     for table in ["Hosts", "Zones", "Tenants", "VMs", "Pings between VMs", "Faults and outcomes"] {
         assert!(output.lines().any(|line| line == table), "no table {table}:\n{output}");
     }
+    let creator = "launcher pods created by ";
+    assert!(output.lines().any(|line| line.starts_with(creator)), "no virt-controller:\n{output}");
 }

@@ -71,6 +71,9 @@ pub struct ControlPlaneOptions {
     /// authority of front proxies, without which virt-api does not start, and the controller manager keeps the status
     /// that a test has written to a Node.
     pub has_kubevirt: bool,
+    /// The Nodes have kubelets: also with [`has_kubevirt`](Self::has_kubevirt), the controller manager marks a Node as
+    /// not ready if its kubelet does not report.
+    pub has_kubelets: bool,
     /// Enables PodGroups in the API server and the schedulers, if the release has them ([`POD_GROUPS_RELEASE`]).
     pub has_pod_groups: bool,
 }
@@ -184,7 +187,8 @@ impl ControlPlane {
         ];
         // By default, a Node without a kubelet is marked as not ready within a minute.
         let grace_periods = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];
-        let grace_periods = grace_periods.into_iter().filter(|_| parts.has_kubevirt);
+        let grace_periods =
+            grace_periods.into_iter().filter(|_| parts.has_kubevirt && !parts.has_kubelets);
         let manager: Vec<String> = manager
             .into_iter()
             .chain(self.insecure_port_flag())

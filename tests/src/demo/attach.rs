@@ -3,6 +3,7 @@
 //! VMs reach each other.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
@@ -31,11 +32,16 @@ impl Addresses {
 }
 
 /// Attaches a VM on its host, sets the address as a guest would, and writes the address to the status of the
-/// instance.
+/// instance. `kubeconfig` must have the permission to write this status.
 ///
 /// # Errors
 /// Fails if there is no definition, if the host has no pod of the VM, or if the plugin fails.
-pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<()> {
+pub(super) fn attach(
+    plane: &ControlPlane,
+    kubeconfig: &Path,
+    host: &mut Host,
+    vm: &Vm,
+) -> Result<()> {
     let Vm { namespace, name, pod_uid, address, network, .. } = vm;
     let (space, definition) = network.split_once('/').context("the VM has no second network")?;
     let object = plane.get_json(&["network-attachment-definitions", "-n", space, definition])?;
@@ -69,7 +75,8 @@ pub(super) fn attach(plane: &ControlPlane, host: &mut Host, vm: &Vm) -> Result<(
         {"name": "tenant", "ipAddress": address, "ipAddresses": [address], "mac": link[0]["address"]},
     ]}})
     .to_string();
-    plane.kubectl(&["patch", "vmi", "-n", namespace, name, "--type=merge", "-p", &status])?;
+    let patch = ["patch", "vmi", "-n", namespace, name, "--type=merge", "-p", &status];
+    plane.kubectl_with(kubeconfig, &patch, "")?;
     Ok(())
 }
 

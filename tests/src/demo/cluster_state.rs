@@ -63,6 +63,8 @@ pub(super) struct ClusterState {
     pub(super) refused_pods: Vec<String>,
     /// Holder of the Lease of `berth-scheduler`, which binds the pods.
     pub(super) scheduler: String,
+    /// Program that creates the launcher pods.
+    pub(super) pod_creator: String,
 }
 
 /// Reasons with which a kubelet refuses a pod.

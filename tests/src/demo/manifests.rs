@@ -19,7 +19,7 @@ use crate::repository;
 
 /// Image of the stock scheduler, built here from the control plane's own kube-scheduler.
 const SCHEDULER_IMAGE: &str = "berth.test/kube-scheduler:1";
-/// CRDs of KubeVirt that the demo uses.
+/// CRDs of KubeVirt that the simulation of virt-controller uses.
 const KUBEVIRT_CRDS: [&str; 7] = [
     "kubevirts.kubevirt.io",
     "virtualmachines.kubevirt.io",
@@ -70,12 +70,32 @@ pub fn build_images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
     archives.collect()
 }
 
-/// Applies all objects except the agents, which need the labels of their hosts first.
+/// Applies all objects for the simulation of virt-controller, except the agents, which need the labels of their hosts
+/// first.
 ///
 /// # Errors
 /// Fails if the server refuses an object.
 pub fn apply_objects(plane: &ControlPlane) -> Result<()> {
-    define_kinds(plane)?;
+    apply_kubevirt_objects(plane)?;
+    apply_berth_objects(plane)
+}
+
+/// Installs KubeVirt's definitions and configuration, for the simulation of virt-controller.
+///
+/// # Errors
+/// Fails if the server refuses an object.
+pub(super) fn apply_kubevirt_objects(plane: &ControlPlane) -> Result<()> {
+    plane.install_kubevirt_crds(&KUBEVIRT_CRDS)?;
+    plane.apply(&kubevirt_object().to_string()).map(drop)
+}
+
+/// Applies all objects except KubeVirt's, which must exist, and the agents.
+///
+/// # Errors
+/// Fails if the server refuses an object.
+pub(super) fn apply_berth_objects(plane: &ControlPlane) -> Result<()> {
+    plane.define_network_attachments()?;
+    plane.define_machine_deployments()?;
     plane.deploy(&["base/rbac-controller.yaml", "instancetypes/preferences.yaml"])?;
     let scheduler = Path::new("deploy/components/scheduler");
     for file in ["rbac.yaml", "lease.yaml"] {
@@ -92,7 +112,6 @@ pub fn apply_objects(plane: &ControlPlane) -> Result<()> {
     plane.apply(&map.to_string())?;
     plane.apply(&controller_deployment()?.to_string())?;
     plane.create_example_storage_class()?;
-    plane.apply(&kubevirt_object().to_string())?;
     for file in ["demo/instancetypes.yaml", "demo/profiles.yaml", "tenants/config.yaml"] {
         plane.apply_file(&repository().join("examples").join(file))?;
     }
@@ -109,13 +128,6 @@ pub fn kubevirt_object() -> Value {
         "spec": {"configuration": {"developerConfiguration":
             {"useEmulation": true, "disabledFeatureGates": ["ExternalNetResourceInjection"]}}},
     })
-}
-
-/// Installs the definitions of KubeVirt, Multus and MachineDeployments.
-fn define_kinds(plane: &ControlPlane) -> Result<()> {
-    plane.install_kubevirt_crds(&KUBEVIRT_CRDS)?;
-    plane.define_network_attachments()?;
-    plane.define_machine_deployments()
 }
 
 /// Returns the Deployment of `deploy/base` with the additions of `deploy/components/scheduler`, like the output of

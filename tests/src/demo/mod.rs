@@ -1,8 +1,9 @@
 //! Demo of all of Berth on one machine: a control plane, three emulated hosts with real kubelets, two tenants and
 //! their VMs.
 //!
-//! These parts are not real: the hosts are emulated, virt-controller is simulated (`launchers`), and so is the Node
-//! status that virt-handler sets (`set_virt_handler_status`). The launcher pods sleep and run no guests.
+//! These parts are not real: the hosts are emulated, virt-controller is simulated (`launchers`) unless KubeVirt's own
+//! programs are available (`virt_controller`), and the Node status that virt-handler sets is simulated
+//! (`set_virt_handler_status`). The launcher pods sleep and run no guests.
 
 mod attach;
 mod cluster_state;
@@ -13,14 +14,16 @@ pub mod launchers;
 pub mod logs;
 pub mod manifests;
 mod observe;
+mod running_pings;
 pub mod screen;
 mod tables;
+mod virt_controller;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::cluster::{ControlPlane, ControlPlaneOptions, condition};
@@ -30,8 +33,8 @@ use attach::Addresses;
 use cluster_state::{ClusterState, Vm};
 use hosts::{DemoHost, HOSTS, InstallMethod, PURPOSE_LABEL};
 use hub::Hub;
-use launchers::LauncherSimulation;
 use screen::Screen;
+use virt_controller::{Selection, VirtController};
 
 /// Time limit under emulation, on a machine that also runs other programs.
 const EMULATION_TIMEOUT: Duration = Duration::from_secs(600);
@@ -40,7 +43,7 @@ const EMULATION_TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Demo<'a> {
     // The parts end in the order of the fields.
-    _launchers: LauncherSimulation,
+    virt_controller: VirtController,
     hosts: Vec<Host>,
     plane: ControlPlane,
     _hub: Hub,
@@ -67,9 +70,10 @@ impl<'a> Demo<'a> {
     /// # Errors
     /// Fails if a part does not start; the error message names the part, and the folder of logs has the details.
     pub fn start_all(screen: &'a Screen, folder: &'a Path, logs: &'a Path) -> Result<Self> {
+        let selection = Selection::from_environment()?;
         screen.print_step("starting a Kubernetes control plane and three two-socket hosts (the first start also builds their images)");
         let hub = Hub::new(folder, HOSTS.len())?;
-        let (plane, hosts) = std::thread::scope(|scope| {
+        let ((mut virt_controller, plane), hosts) = std::thread::scope(|scope| {
             let boots: Vec<_> = HOSTS
                 .iter()
                 .enumerate()
@@ -78,14 +82,13 @@ impl<'a> Demo<'a> {
                     scope.spawn(move || kind.boot(hub, cable, screen))
                 })
                 .collect();
-            let plane = start_control_plane(screen);
+            let control_plane = start_control_plane(screen, selection);
             let hosts: Result<Vec<Host>> = boots.into_iter().map(join_thread).collect();
-            anyhow::Ok((plane?, hosts?))
+            anyhow::Ok((control_plane?, hosts?))
         })?;
-        let launchers =
-            LauncherSimulation::start(&plane.kubeconfig(), &manifests::kubevirt_object())?;
+        virt_controller.start_simulations(&plane)?;
         let mut this = Self {
-            _launchers: launchers,
+            virt_controller,
             hosts,
             plane,
             _hub: hub,
@@ -110,6 +113,7 @@ impl<'a> Demo<'a> {
     fn join_hosts(&mut self) -> Result<()> {
         let (plane, screen) = (&self.plane, self.screen);
         let images = manifests::build_images(plane)?;
+        let launcher_image = self.virt_controller.launcher_image();
         std::thread::scope(|scope| {
             let joins: Vec<_> = HOSTS
                 .iter()
@@ -117,6 +121,9 @@ impl<'a> Demo<'a> {
                 .map(|(kind, host)| {
                     let images = &images;
                     scope.spawn(move || {
+                        if let Some(image) = launcher_image {
+                            virt_controller::prepare_host(host, image)?;
+                        }
                         kind.join(host, plane, images, screen)?;
                         if kind.install_method == InstallMethod::Package {
                             let kubeconfig = manifests::create_agent_kubeconfig(plane, kind)?;
@@ -192,6 +199,7 @@ impl<'a> Demo<'a> {
     fn wait_until_vms_run(&mut self, failures: FailedPods) -> Result<()> {
         let Self { screen, plane, addresses, .. } = self;
         let mut bound = Vec::new();
+        let mut missing = String::new();
         let vms = screen.wait_until("all VMs run", EMULATION_TIMEOUT, || {
             let requested: u64 = observe::read_requested_machines(plane)?.values().sum();
             let vms = observe::read_vms(plane, addresses)?;
@@ -205,17 +213,24 @@ impl<'a> Demo<'a> {
                     failures == FailedPods::Forbidden && vm.phase.starts_with("Failed");
                 ensure!(!has_failed, "{}: the pod is {}", vm.name, vm.phase);
             }
-            let run = vms.iter().filter(|vm| vm.phase == "Running").count() as u64;
-            Ok((run == requested && vms.len() as u64 == requested).then_some(vms))
-        })?;
+            let others: Vec<String> = vms
+                .iter()
+                .filter(|vm| vm.phase != "Running")
+                .map(|vm| format!("{} is {}", vm.name, vm.phase))
+                .collect();
+            missing = format!("{} of {requested} VMs exist; {}", vms.len(), others.join(", "));
+            Ok((others.is_empty() && vms.len() as u64 == requested).then_some(vms))
+        });
+        let vms = vms.with_context(|| missing)?;
         self.attach_vms(&vms)
     }
 
     fn attach_vms(&mut self, vms: &[Vm]) -> Result<()> {
-        let Self { plane, hosts, attached_pods: attached, .. } = self;
+        let Self { virt_controller, plane, hosts, attached_pods: attached, .. } = self;
+        let kubeconfig = virt_controller.instance_kubeconfig(plane);
         let is_new = |vm: &&Vm| !attached.contains(&vm.pod_uid);
         let new: Vec<&Vm> = vms.iter().filter(is_new).collect();
-        let (plane, new) = (&*plane, new.as_slice());
+        let (plane, kubeconfig, new) = (&*plane, kubeconfig.as_path(), new.as_slice());
         std::thread::scope(|scope| {
             let all: Vec<_> = HOSTS
                 .iter()
@@ -223,7 +238,7 @@ impl<'a> Demo<'a> {
                 .map(|(kind, host)| {
                     scope.spawn(move || {
                         let mut on_host = new.iter().filter(|vm| vm.host == kind.name);
-                        on_host.try_for_each(|vm| attach::attach(plane, host, vm))
+                        on_host.try_for_each(|vm| attach::attach(plane, kubeconfig, host, vm))
                     })
                 })
                 .collect();
@@ -252,6 +267,7 @@ impl<'a> Demo<'a> {
         self.screen.print_step("every VM pings every other VM");
         let mut cluster_state =
             observe::observe_state(&self.plane, &mut self.hosts, &mut self.addresses)?;
+        cluster_state.pod_creator = self.virt_controller.name().to_owned();
         cluster_state.pings = self.send_pings(&cluster_state)?;
         Ok((tables::render(&cluster_state), cluster_state.find_problems()))
     }
@@ -288,16 +304,23 @@ fn join_thread<T>(thread: std::thread::ScopedJoinHandle<'_, Result<T>>) -> Resul
     }
 }
 
-fn start_control_plane(screen: &Screen) -> Result<ControlPlane> {
+fn start_control_plane(
+    screen: &Screen,
+    selection: Selection,
+) -> Result<(VirtController, ControlPlane)> {
     let plane = ControlPlane::start(ControlPlaneOptions {
         has_controllers: true,
+        has_kubevirt: selection.is_real(),
+        has_kubelets: true,
         ..ControlPlaneOptions::default()
     })?;
     let version = plane.version();
     screen.print_step(&format!("Kubernetes {version} is running"));
-    manifests::apply_objects(&plane)?;
+    let virt_controller = VirtController::start(&plane, selection)?;
+    screen.print_step(virt_controller.step());
+    manifests::apply_berth_objects(&plane)?;
     screen.print_step("deploy/ is applied: CRDs, RBAC, the controller with a stock kube-scheduler in its pod; three HostProfiles");
-    Ok(plane)
+    Ok((virt_controller, plane))
 }
 
 /// Sets the Node status that virt-handler sets, and the label for the host's purpose, which an administrator sets.

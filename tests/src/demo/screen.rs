@@ -1,7 +1,7 @@
 //! Progress messages with the seconds since the start, and the stop signal of the demo.
 
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -13,19 +13,27 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Screen {
     began: Instant,
+    /// Milliseconds from the start to the last step.
+    last_step: AtomicU64,
     is_stopped: AtomicBool,
 }
 
 impl Default for Screen {
     fn default() -> Self {
-        Self { began: Instant::now(), is_stopped: AtomicBool::new(false) }
+        Self {
+            began: Instant::now(),
+            last_step: AtomicU64::new(0),
+            is_stopped: AtomicBool::new(false),
+        }
     }
 }
 
 impl Screen {
     /// Prints the current step, and writes the step to the log.
     pub fn print_step(&self, step: &str) {
-        let line = format!("{:>4} s  {step}\n", self.began.elapsed().as_secs());
+        let elapsed = self.began.elapsed();
+        self.last_step.store(elapsed.as_millis().try_into().unwrap_or(u64::MAX), Ordering::SeqCst);
+        let line = format!("{:>4} s  {step}\n", elapsed.as_secs());
         self.print(&line);
         std::io::stderr().write_all(line.as_bytes()).unwrap_or_default();
     }
@@ -50,7 +58,8 @@ impl Screen {
     /// Calls a function repeatedly until the function returns a value or an error.
     ///
     /// # Errors
-    /// Fails if there is no value within the time limit, or if the demo is to stop.
+    /// Fails if there is no value and no step for the time of the limit, or if the demo is to stop. A slow machine needs
+    /// several times longer than an idle one, but makes progress.
     pub fn wait_until<T>(
         &self,
         step: &str,
@@ -62,7 +71,9 @@ impl Screen {
             if let Some(answer) = answer()? {
                 return Ok(answer);
             }
-            ensure!(begin.elapsed() < timeout, "timeout after {} s: {step}", timeout.as_secs());
+            let last_step = Duration::from_millis(self.last_step.load(Ordering::SeqCst));
+            let silence = begin.elapsed().min(self.began.elapsed().saturating_sub(last_step));
+            ensure!(silence < timeout, "no progress for {} s: {step}", timeout.as_secs());
             self.pause(POLL_INTERVAL)?;
         }
     }

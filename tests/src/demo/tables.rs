@@ -128,6 +128,8 @@ fn vms_table(cluster_state: &ClusterState) -> String {
     });
     let head = ["VM", "HOST", "ZONE", "CPUS", "PAGES", "ADDRESS"];
     let mut out = render_table("VMs", &head, rows.collect());
+    let creator = &cluster_state.pod_creator;
+    writeln!(out, "launcher pods created by {creator}").unwrap_or_default();
     let scheduler = cluster_state.scheduler.split('_').next().unwrap_or_default();
     writeln!(out, "placed by berth-scheduler in pod {scheduler}").unwrap_or_default();
     out

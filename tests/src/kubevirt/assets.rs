@@ -13,7 +13,7 @@ const FILES: [&str; 5] =
     ["VERSION", "virt-api", "virt-controller", "manifests/crds.yaml", "manifests/webhooks.yaml"];
 
 /// Variable that names the folder.
-const ASSETS_VARIABLE: &str = "KUBEVIRT_ASSETS";
+pub(crate) const ASSETS_VARIABLE: &str = "KUBEVIRT_ASSETS";
 
 /// Programs and manifests of a KubeVirt release.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Assets {
     }
 
     /// Returns the name of the image in launcher pods. No registry has this image.
-    pub(super) fn launcher_image(&self) -> String {
+    pub(crate) fn launcher_image(&self) -> String {
         format!("registry.invalid/virt-launcher:{}", self.version)
     }
 

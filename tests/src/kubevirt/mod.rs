@@ -27,13 +27,14 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::{ControlPlane, Version, free_ports};
 use crate::running::Running;
+pub(crate) use assets::ASSETS_VARIABLE;
 pub use assets::Assets;
 pub use cdi::define_kinds as define_cdi_kinds;
 pub use kubelet::SimulatedHost;
 pub use simulation::Simulation;
 
 /// Oldest Kubernetes release that evaluates the `matchConditions` of KubeVirt's webhooks by default.
-const OLDEST_KUBERNETES: Version = Version(1, 28);
+pub(crate) const OLDEST_KUBERNETES: Version = Version(1, 28);
 /// File from which KubeVirt's programs read their namespace; without it they use the namespace `kubevirt`. No flag sets
 /// the namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";

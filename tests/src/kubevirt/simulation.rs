@@ -45,18 +45,36 @@ impl Simulation {
         kubevirt: &KubeVirt,
         hosts: Vec<SimulatedHost>,
     ) -> Result<Self> {
+        Self::start_programs(plane, kubevirt, Some(hosts))
+    }
+
+    /// Starts the simulation of virt-handler, CDI and provisioners only, for hosts that have real kubelets and agents.
+    ///
+    /// # Errors
+    /// Fails like [`Self::start`].
+    pub fn start_without_kubelets(plane: &ControlPlane, kubevirt: &KubeVirt) -> Result<Self> {
+        Self::start_programs(plane, kubevirt, None)
+    }
+
+    fn start_programs(
+        plane: &ControlPlane,
+        kubevirt: &KubeVirt,
+        hosts: Option<Vec<SimulatedHost>>,
+    ) -> Result<Self> {
         let runtime = create_runtime()?;
         let client = runtime.block_on(create_client(&plane.kubeconfig()))?;
         let handler = runtime.block_on(create_client(kubevirt.kubeconfig()))?;
         let [completes_migrations, starts_imports, completes_imports] =
             std::array::from_fn(|_| Arc::new(AtomicBool::new(true)));
         let refusals = Arc::new(Mutex::new(Vec::new()));
-        let mut kubelets = Kubelets::new(client.clone(), hosts, Arc::clone(&refusals));
-        runtime.spawn(async move {
-            loop {
-                finish_round("kubelet", kubelets.sync()).await;
-            }
-        });
+        if let Some(hosts) = hosts {
+            let mut kubelets = Kubelets::new(client.clone(), hosts, Arc::clone(&refusals));
+            runtime.spawn(async move {
+                loop {
+                    finish_round("kubelet", kubelets.sync()).await;
+                }
+            });
+        }
         let handlers = VirtHandlers::new(handler, Arc::clone(&completes_migrations));
         runtime.spawn(async move {
             loop {
