@@ -59,9 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
         number: 9,
         machine: Machine::IntelSmt,
         kernel: Kernel::Backports,
-        memory_mib: None,
-        trunk: None,
-        has_loopback_access: false,
+        ..HostOptions::default()
     };
     let mut host = Host::boot(&options)?;
     host.run_checked("udevadm settle --timeout 100")?;

@@ -52,6 +52,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
             memory_mib: Some(1536),
             trunk: Some(Trunk { local_socket: ours, peer_socket: theirs }),
             has_loopback_access: cluster,
+            ..HostOptions::default()
         })
         .unwrap();
         host.run_checked("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();

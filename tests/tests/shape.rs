@@ -32,9 +32,7 @@ fn boot(number: u8, kernel: Kernel) -> Host {
         number,
         machine: Machine::IntelSmt,
         kernel,
-        memory_mib: None,
-        trunk: None,
-        has_loopback_access: false,
+        ..HostOptions::default()
     };
     let mut host = Host::boot(&options).unwrap();
     host.run_checked("udevadm settle --timeout 100").unwrap();

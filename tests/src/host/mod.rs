@@ -43,6 +43,20 @@ pub struct HostOptions<'a> {
     pub trunk: Option<Trunk<'a>>,
     /// True if the host can reach this machine's loopback, at 10.0.2.2, which joining a control plane requires.
     pub has_loopback_access: bool,
+    /// Files that are too large for [`Host::copy_file`], such as archives of images. Each is a read-only disk of the
+    /// host ([`archive_disk`]), padded with zeros to whole sectors of 512 bytes.
+    pub archives: &'a [&'a Path],
+    /// Size of an additional empty disk, [`SCRATCH_DISK`], in GiB; `None` for a host without this disk.
+    pub scratch_gib: Option<u8>,
+}
+
+/// Path of the additional empty disk on a host.
+pub const SCRATCH_DISK: &str = "/dev/disk/by-id/virtio-berth-scratch";
+
+/// Returns the path on a host of the disk with this archive, counted from zero.
+#[must_use]
+pub fn archive_disk(index: usize) -> String {
+    format!("/dev/disk/by-id/virtio-berth-archive{index}")
 }
 
 /// Cable between two hosts. Each host has a separate network card for the cable. The last byte of the card's MAC
@@ -74,6 +88,8 @@ impl Default for HostOptions<'_> {
             memory_mib: None,
             trunk: None,
             has_loopback_access: false,
+            archives: &[],
+            scratch_gib: None,
         }
     }
 }

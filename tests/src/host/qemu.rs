@@ -41,6 +41,7 @@ struct Disks {
     system: File,
     transfer: File,
     nvme: [File; 2],
+    scratch: Option<File>,
 }
 
 impl Qemu {
@@ -52,6 +53,10 @@ impl Qemu {
             system: create_disk(0)?,
             transfer: create_disk(TRANSFER_DISK_SIZE)?,
             nvme: [create_disk(1 << 30)?, create_disk(1 << 30)?],
+            scratch: options
+                .scratch_gib
+                .map(|size| create_disk(u64::from(size) << 30))
+                .transpose()?,
         };
         let copied = Command::new("cp")
             .args(["--sparse=always", "--reflink=auto"])
@@ -60,6 +65,7 @@ impl Qemu {
         ensure!(copied.success(), "not enough space for a copy of {} in /var/tmp", image.display());
         let mut arguments = processor_arguments(options);
         arguments.extend(device_arguments(&disks, folder.path(), options.has_loopback_access));
+        arguments.extend(archive_arguments(options.archives));
         if let Some(trunk) = &options.trunk {
             arguments.extend(split_words(&format!(
                 "-netdev dgram,id=trunk,local.type=unix,local.path={},remote.type=unix,remote.path={} \
@@ -223,12 +229,15 @@ fn processor_arguments(options: &HostOptions<'_>) -> Vec<String> {
 fn device_arguments(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> {
     let [nvme0, nvme1] = &disks.nvme;
     let mut arguments = split_words("-display none -device intel-iommu -device virtio-serial-pci");
-    for (name, file, device) in [
+    let scratch = disks.scratch.iter();
+    let scratch = scratch.map(|file| ("scratch", file, "virtio-blk-pci,serial=berth-scratch"));
+    let always = [
         ("system", &disks.system, "virtio-blk-pci,serial=berth-system"),
         ("inbox", &disks.transfer, "virtio-blk-pci,serial=berth-inbox"),
         ("nvme0", nvme0, "nvme,serial=nv0"),
         ("nvme1", nvme1, "nvme,serial=nv1"),
-    ] {
+    ];
+    for (name, file, device) in always.into_iter().chain(scratch) {
         // This cache mode loses data only if the machine that runs the tests loses power.
         arguments.extend(split_words(&format!(
             "-drive file={},if=none,id={name},format=raw,cache=unsafe -device {device},drive={name}",
@@ -250,6 +259,19 @@ fn device_arguments(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> 
         arguments.extend([option.to_owned(), value]);
     }
     arguments
+}
+
+/// Returns the arguments for the read-only disks with archives. Several hosts may use the same files.
+fn archive_arguments(archives: &[&Path]) -> Vec<String> {
+    let drives = archives.iter().enumerate().flat_map(|(index, file)| {
+        let drive = format!(
+            "file={},if=none,id=archive{index},format=raw,readonly=on,file.locking=off",
+            file.display()
+        );
+        let device = format!("virtio-blk-pci,serial=berth-archive{index},drive=archive{index}");
+        ["-drive".to_owned(), drive, "-device".to_owned(), device]
+    });
+    drives.collect()
 }
 
 /// Returns the arguments for the kernel. A kernel restarts after a panic, and a restart ends QEMU.
