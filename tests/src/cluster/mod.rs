@@ -68,8 +68,8 @@ pub struct ControlPlaneOptions {
     /// Writes an audit log of all requests to `audit.log` in the folder.
     pub has_audit_log: bool,
     /// Prepares the servers for KubeVirt's programs and for Nodes without a kubelet: the API server publishes the
-    /// authority of front proxies, without which virt-api does not start, and the controller manager keeps the status
-    /// that a test has written to a Node.
+    /// authority of front proxies, without which virt-api does not start, and accepts privileged pods; the controller
+    /// manager keeps the status that a test has written to a Node, also of a Node with a slow kubelet.
     pub has_kubevirt: bool,
     /// The Nodes have kubelets: also with [`has_kubevirt`](Self::has_kubevirt), the controller manager marks a Node as
     /// not ready if its kubelet does not report.
@@ -405,6 +405,8 @@ fn server_flags(
     }
     if parts.has_kubevirt {
         flags.extend(request_header_flags(keys));
+        // KubeVirt reads the properties of a host's CPUs in such a pod.
+        flags.push("--allow-privileged=true".to_owned());
     }
     if parts.has_pod_groups && version >= POD_GROUPS_RELEASE {
         flags.push(POD_GROUPS_FLAG.to_owned());

@@ -22,7 +22,7 @@ use super::manifests;
 use crate::cluster::{ControlPlane, Version};
 use crate::host::Host;
 use crate::kubevirt::{
-    ASSETS_VARIABLE, Assets, KubeVirt, OLDEST_KUBERNETES, Simulation, define_cdi_kinds,
+    ASSETS_VARIABLE, Assets, KubeVirt, Nodes, OLDEST_KUBERNETES, Simulation, define_cdi_kinds,
 };
 use crate::simulated::{create_client, create_runtime};
 
@@ -144,7 +144,7 @@ impl VirtController {
                 let version = assets.version();
                 Ok(Self {
                     kubevirt: Some(start_kubevirt(plane, &assets)?),
-                    launcher_image: Some(assets.launcher_image()),
+                    launcher_image: Some(assets.launcher_image(Nodes::Simulated)),
                     name: format!("virt-controller {version}"),
                     step: format!(
                         "virt-api and virt-controller of KubeVirt {version} are running \
@@ -206,7 +206,7 @@ impl VirtController {
 fn start_kubevirt(plane: &ControlPlane, assets: &Assets) -> Result<KubeVirt> {
     // The machines have disks that CDI would import. CDI's kinds must exist before KubeVirt's programs start.
     define_cdi_kinds(plane)?;
-    let kubevirt = KubeVirt::start(plane, assets)?;
+    let kubevirt = KubeVirt::start(plane, assets, Nodes::Simulated)?;
     // Both programs use a changed configuration at once.
     let configuration = json!({"spec": manifests::kubevirt_object()["spec"]}).to_string();
     let patch = ["patch", "kubevirt", "kubevirt", "-n", "kubevirt", "--type=merge"];

@@ -6,11 +6,24 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use berth_kubevirt_render::launcher::Version;
 
+use super::Nodes;
 use super::webhooks::WebhookConfiguration;
 
 /// Files in the folder.
 const FILES: [&str; 5] =
     ["VERSION", "virt-api", "virt-controller", "manifests/crds.yaml", "manifests/webhooks.yaml"];
+/// Program that runs VMs on a host.
+pub const VIRT_HANDLER: &str = "virt-handler";
+/// Program that virt-handler runs in the namespaces of a launcher pod.
+pub const VIRT_CHROOT: &str = "virt-chroot";
+/// Archive of the image of launcher pods, `docker.io/kubevirt/virt-launcher` with the release as its tag.
+pub const LAUNCHER_IMAGE: &str = "launcher-image.tar";
+/// Archive of the image `berth.test/guest:1` with the kernel and the initial RAM disk of a small guest.
+pub const GUEST_IMAGE: &str = "guest-image.tar";
+/// Permissions of KubeVirt's programs.
+pub(super) const PERMISSIONS: &str = "manifests/rbac.yaml";
+/// Further files in the folder, for VMs on hosts.
+const HOST_FILES: [&str; 5] = [VIRT_HANDLER, VIRT_CHROOT, LAUNCHER_IMAGE, GUEST_IMAGE, PERMISSIONS];
 
 /// Variable that names the folder.
 pub(crate) const ASSETS_VARIABLE: &str = "KUBEVIRT_ASSETS";
@@ -30,21 +43,31 @@ impl Assets {
     /// # Errors
     /// Fails if the variable is not set, or if a file is missing or malformed.
     pub fn find() -> Result<Self> {
+        Self::find_with(&FILES)
+    }
+
+    /// Reads the folder like [`Self::find`]. The folder must also have the files for VMs on hosts.
+    ///
+    /// # Errors
+    /// Fails like [`Self::find`].
+    pub fn find_for_hosts() -> Result<Self> {
+        let files = [&FILES[..], &HOST_FILES].concat();
+        let assets = Self::find_with(&files)?;
+        require_files(&assets.folder, &HOST_FILES)?;
+        Ok(assets)
+    }
+
+    /// Reads the folder that the variable names. `files` are the names of its files, for the error message.
+    fn find_with(files: &[&str]) -> Result<Self> {
         let folder = std::env::var_os(ASSETS_VARIABLE).with_context(|| {
-            format!("{ASSETS_VARIABLE} is not set: set it to a folder with {}", FILES.join(", "))
+            format!("{ASSETS_VARIABLE} is not set: set it to a folder with {}", files.join(", "))
         })?;
         Self::read(Path::new(&folder))
     }
 
     /// Reads a folder.
     fn read(folder: &Path) -> Result<Self> {
-        for name in FILES {
-            ensure!(
-                folder.join(name).exists(),
-                "{ASSETS_VARIABLE}={}: {name} is missing in this folder",
-                folder.display()
-            );
-        }
+        require_files(folder, &FILES)?;
         let text = |name: &str| {
             let file = folder.join(name);
             fs::read_to_string(&file).with_context(|| file.display().to_string())
@@ -66,9 +89,21 @@ impl Assets {
         self.version
     }
 
-    /// Returns the name of the image in launcher pods. No registry has this image.
-    pub(crate) fn launcher_image(&self) -> String {
-        format!("registry.invalid/virt-launcher:{}", self.version)
+    /// Returns the path of a file in the folder.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Returns the name of the image in launcher pods.
+    #[must_use]
+    pub fn launcher_image(&self, nodes: Nodes) -> String {
+        let registry = match nodes {
+            // No registry has this image.
+            Nodes::Simulated => "registry.invalid",
+            Nodes::Real { .. } => "docker.io/kubevirt",
+        };
+        format!("{registry}/virt-launcher:{}", self.version)
     }
 
     /// Returns the folder of the programs.
@@ -85,6 +120,18 @@ impl Assets {
     pub(super) fn webhooks(&self) -> &[WebhookConfiguration] {
         &self.webhooks
     }
+}
+
+/// Checks that a folder has these files.
+fn require_files(folder: &Path, names: &[&str]) -> Result<()> {
+    for name in names {
+        ensure!(
+            folder.join(name).exists(),
+            "{ASSETS_VARIABLE}={}: {name} is missing in this folder",
+            folder.display()
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! KubeVirt's own virt-api and virt-controller beside a test control plane, without virt-operator and without images.
 //!
 //! The programs come from the folder `KUBEVIRT_ASSETS` ([`Assets`]). [`KubeVirt`] starts them with the objects that
-//! virt-operator would create. Nothing runs on the Nodes: [`Simulation`] replaces the kubelets with their agents,
-//! virt-handler, CDI, and provisioners.
+//! virt-operator would create. With [`Nodes::Simulated`], nothing runs on the Nodes: [`Simulation`] replaces the kubelets
+//! with their agents, virt-handler, CDI, and provisioners.
 
 #![expect(clippy::disallowed_methods, reason = "tests write and read files")]
 
@@ -28,7 +28,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::cluster::{ControlPlane, Version, free_ports};
 use crate::running::Running;
 pub(crate) use assets::ASSETS_VARIABLE;
-pub use assets::Assets;
+pub use assets::{Assets, GUEST_IMAGE, LAUNCHER_IMAGE, VIRT_CHROOT, VIRT_HANDLER};
 pub use cdi::define_kinds as define_cdi_kinds;
 pub use kubelet::SimulatedHost;
 pub use simulation::Simulation;
@@ -41,6 +41,18 @@ const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/name
 /// Folder of the certificates, below the control plane's folder. KubeVirt's programs load their certificates again
 /// whenever any file in this folder is written, so no log may be there.
 const CERTIFICATE_FOLDER: &str = "kubevirt-certificates";
+
+/// Programs that run on the Nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Nodes {
+    /// None: a simulation replaces them, and KubeVirt's images do not exist.
+    Simulated,
+    /// A kubelet and virt-handler, with KubeVirt's images on each host.
+    Real {
+        /// True if QEMU emulates the CPUs of the guests, without KVM.
+        uses_emulation: bool,
+    },
+}
 
 /// Running virt-api and virt-controller; drop ends both.
 #[derive(Debug)]
@@ -61,7 +73,7 @@ impl KubeVirt {
     /// # Errors
     /// Fails if the server is too old or refuses an object, or if a program does not start; the error message has the
     /// end of its log.
-    pub fn start(plane: &ControlPlane, assets: &Assets) -> Result<Self> {
+    pub fn start(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> Result<Self> {
         ensure!(
             plane.version() >= OLDEST_KUBERNETES,
             "KubeVirt {} requires Kubernetes {OLDEST_KUBERNETES}, the server has {}: set KUBEBUILDER_ASSETS to a \
@@ -74,7 +86,7 @@ impl KubeVirt {
             "{NAMESPACE_FILE} exists, and KubeVirt's programs read their namespace from it: run the test outside of a \
              pod"
         );
-        objects::create_objects(plane, assets)?;
+        objects::create_objects(plane, assets, nodes)?;
         let folder = plane.folder().join(CERTIFICATE_FOLDER);
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let serving = plane.create_serving_certificate(
@@ -90,8 +102,14 @@ impl KubeVirt {
         }
         webhooks::wait_until_called(plane).with_context(|| plane.log_tail("virt-api"))?;
         let kubeconfig = write_kubeconfig(plane, "virt-controller", "kubevirt-controller")?;
-        let controller =
-            programs::start_virt_controller(plane, assets, &kubeconfig, &serving, controller_port)?;
+        let controller = programs::start_virt_controller(
+            plane,
+            assets,
+            nodes,
+            &kubeconfig,
+            &serving,
+            controller_port,
+        )?;
         Ok(Self { _controller: controller, _api: api, kubeconfig })
     }
 

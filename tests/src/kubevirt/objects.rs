@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use super::assets::Assets;
+use super::Nodes;
+use super::assets::{Assets, PERMISSIONS};
 use crate::cluster::ControlPlane;
 
 /// Namespace of KubeVirt.
@@ -20,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// Fails if the server refuses an object, or does not publish the authority of front proxies.
-pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets) -> Result<()> {
+pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> Result<()> {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
     plane.apply(&namespace.to_string())?;
@@ -36,7 +37,11 @@ pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets) -> Result<()
         });
         plane.apply(&map.to_string())?;
     }
-    create_configuration(plane, assets)?;
+    if let Nodes::Real { .. } = nodes {
+        // virt-handler uses the token of its ServiceAccount.
+        plane.apply(&fs::read_to_string(assets.file(PERMISSIONS))?).context(PERMISSIONS)?;
+    }
+    create_configuration(plane, assets, nodes)?;
     // virt-api exits without this entry, which the API server writes some time after it is ready.
     plane.wait_until("the authority of front proxies is published", TIMEOUT, |plane| {
         let map = ["configmap", "extension-apiserver-authentication", "-n", "kube-system"];
@@ -47,11 +52,20 @@ pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets) -> Result<()
 
 /// Creates the KubeVirt object. KubeVirt ignores it until its status has a phase, and refuses VMs without an
 /// architecture until its status has a default architecture.
-fn create_configuration(plane: &ControlPlane, assets: &Assets) -> Result<()> {
+fn create_configuration(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> Result<()> {
+    let mut configuration = json!({"developerConfiguration": {"featureGates": ["CPUManager"]}});
+    if let Nodes::Real { uses_emulation } = nodes {
+        // No registry has the images.
+        configuration["imagePullPolicy"] = "IfNotPresent".into();
+        let developer = &mut configuration["developerConfiguration"];
+        developer["useEmulation"] = uses_emulation.into();
+        // containerd 1.6 cannot mount an image as a volume.
+        developer["disabledFeatureGates"] = json!(["ImageVolume"]);
+    }
     let object = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
         "metadata": {"name": "kubevirt", "namespace": NAMESPACE},
-        "spec": {"configuration": {"developerConfiguration": {"featureGates": ["CPUManager"]}}},
+        "spec": {"configuration": configuration},
     });
     plane.apply(&object.to_string())?;
     let version = assets.version().to_string();

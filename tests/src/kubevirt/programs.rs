@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use super::Nodes;
 use super::assets::Assets;
 use crate::cluster::{ControlPlane, start_program};
 use crate::running::Running;
@@ -31,7 +32,7 @@ pub(super) fn start_virt_api(
     flags.extend([
         format!("--tls-cert-file={certificate}"),
         format!("--tls-key-file={key}"),
-        // virt-api presents this certificate to virt-handler, which does not run.
+        // virt-api presents this certificate to virt-handler for consoles, which no test uses.
         format!("--handler-cert-file={certificate}"),
         format!("--handler-key-file={key}"),
     ]);
@@ -46,6 +47,7 @@ pub(super) fn start_virt_api(
 pub(super) fn start_virt_controller(
     plane: &ControlPlane,
     assets: &Assets,
+    nodes: Nodes,
     kubeconfig: &Path,
     serving: &[PathBuf; 2],
     port: u16,
@@ -56,9 +58,11 @@ pub(super) fn start_virt_controller(
     flags.extend([
         format!("--prom-cert-file={certificate}"),
         format!("--prom-key-file={key}"),
-        // No kubelet pulls these images.
-        format!("--launcher-image={}", assets.launcher_image()),
+        format!("--launcher-image={}", assets.launcher_image(nodes)),
+        // No kubelet pulls this image.
         format!("--exporter-image=registry.invalid/virt-exportserver:{version}"),
+        // QEMU starts slowly on an emulated host.
+        "--launcher-qemu-timeout=900".to_owned(),
         // virt-controller exits if it does not renew its Lease in time, for example on a busy machine.
         "--leader-elect-lease-duration=120s".to_owned(),
         "--leader-elect-renew-deadline=90s".to_owned(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use berth_api::CpuSet;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::controller::Controller;
-use berth_tests::kubevirt::{Assets, KubeVirt, Simulation, define_cdi_kinds};
+use berth_tests::kubevirt::{Assets, KubeVirt, Nodes, Simulation, define_cdi_kinds};
 use serde_json::{Value, json};
 
 use crate::hosts::{PURPOSE_LABEL, create_hosts};
@@ -43,7 +43,8 @@ impl Testbed {
         define_cdi_kinds(&plane).unwrap();
         plane.define_network_attachments().unwrap();
         plane.define_machine_deployments().unwrap();
-        let kubevirt = KubeVirt::start(&plane, &assets).unwrap_or_else(|error| panic!("{error:#}"));
+        let kubevirt = KubeVirt::start(&plane, &assets, Nodes::Simulated);
+        let kubevirt = kubevirt.unwrap_or_else(|error| panic!("{error:#}"));
         plane
             .deploy(&[
                 "base/rbac-controller.yaml",
