@@ -6,8 +6,9 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::cluster::ControlPlane;
 use crate::cluster::proxy::Proxy;
@@ -33,6 +34,8 @@ pub fn write_controller_kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
 
 /// Lease duration in seconds: the time that the other controllers wait before they acquire the lease.
 pub const LEASE_SECONDS: u64 = 6;
+/// Time limit for the extender to become ready.
+const EXTENDER_TIMEOUT: Duration = Duration::from_secs(90);
 
 impl Controller {
     /// Starts a controller; its log has the same name. The test must apply `deploy/base/rbac-controller.yaml`
@@ -45,6 +48,27 @@ impl Controller {
         let lease = format!("--lease-duration={LEASE_SECONDS}");
         let more = [&[lease.as_str()], extra_flags].concat();
         Self::start_program(&program, plane, name, None, &more)
+    }
+
+    /// Starts a controller like [`Self::start`] with the scheduler extender, and kube-scheduler with the configuration of
+    /// `deploy/` in place of the scheduler that runs. Waits until the extender is ready. The test must also apply
+    /// `deploy/components/scheduler/lease.yaml` before.
+    ///
+    /// # Errors
+    /// Fails if a program does not start; the error message has the end of the controller's log.
+    pub fn start_with_scheduler(plane: &mut ControlPlane, name: &str) -> Result<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let listen = format!("--extender-listen=127.0.0.1:{port}");
+        let lease = "--scheduler-lease=kube-system/berth-scheduler";
+        let controller = Self::start(plane, name, &[&listen, lease])?;
+        let file = plane.scheduler_configuration(Some(port))?;
+        plane.start_scheduler(Some(&file))?;
+        let is_ready =
+            || controller.http_get("/readyz").is_some_and(|(code, _)| code == 200).then_some(());
+        plane
+            .wait_until("the extender is ready", EXTENDER_TIMEOUT, |_| is_ready())
+            .with_context(|| plane.log_tail(name))?;
+        Ok(controller)
     }
 
     /// Starts a controller like [`Self::start`]. The process sees `name` as its host name, which needs root.

@@ -1,6 +1,5 @@
 //! Control plane with KubeVirt, the controller, its scheduler, and simulated hosts.
 
-use std::net::TcpListener;
 use std::time::Duration;
 
 use berth_api::CpuSet;
@@ -60,7 +59,8 @@ impl Testbed {
         }
         let hosts = create_hosts(&plane);
         let simulation = Simulation::start(&plane, &kubevirt, hosts).unwrap();
-        let controller = start_controller_and_scheduler(&mut plane);
+        let controller = Controller::start_with_scheduler(&mut plane, "berth-controller");
+        let controller = controller.unwrap_or_else(|error| panic!("{error:#}"));
         Self { simulation, controller, kubevirt, plane }
     }
 
@@ -165,22 +165,4 @@ fn profile_without_networks(purpose: &str) -> Value {
         "apiVersion": "berth.dev/v1alpha1", "kind": "HostProfile", "metadata": {"name": purpose},
         "spec": {"priority": 200, "class": "Standard", "nodeSelector": {PURPOSE_LABEL: purpose}},
     })
-}
-
-fn start_controller_and_scheduler(plane: &mut ControlPlane) -> Controller {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("--extender-listen=127.0.0.1:{port}");
-    let controller = Controller::start(
-        plane,
-        "berth-controller",
-        &[&listen, "--scheduler-lease=kube-system/berth-scheduler"],
-    )
-    .unwrap();
-    let file = plane.scheduler_configuration(Some(port)).unwrap();
-    plane.start_scheduler(Some(&file)).unwrap();
-    let is_ready =
-        || controller.http_get("/readyz").is_some_and(|(code, _)| code == 200).then_some(());
-    let ready = plane.wait_until("the extender is ready", TIMEOUT, |_| is_ready());
-    ready.unwrap_or_else(|error| panic!("{error}\n{}", plane.log_tail("berth-controller")));
-    controller
 }
