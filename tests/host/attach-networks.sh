@@ -9,6 +9,7 @@ plugins=/usr/lib/cni
 # The plugins' configurations by container and interface, for the deletion.
 state=/var/lib/cni/attach-networks
 annotation=k8s.v1.cni.cncf.io
+errors=/run/attach-networks.${CNI_CONTAINERID:-none}
 pod_network='{"cniVersion":"0.4.0","name":"pods","type":"bridge","bridge":"cni0","isDefaultGateway":true,
   "ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.0.0/24"}]]}}'
 
@@ -17,7 +18,7 @@ fail() { # prints an error as the CNI specification defines it
     exit 1
 }
 kubectl() {
-    timeout 100 /usr/local/bin/kubectl --kubeconfig /etc/cni/kubeconfig --cache-dir /run/kubectl-cache "$@" </dev/null 2>&1
+    timeout 100 /usr/local/bin/kubectl --kubeconfig /etc/cni/kubeconfig --cache-dir /run/kubectl-cache "$@" </dev/null 2>"$errors"
 }
 bridge() { # COMMAND INTERFACE, with the configuration on standard input
     CNI_COMMAND=$1 CNI_IFNAME=$2 $plugins/bridge
@@ -32,20 +33,20 @@ ADD)
     result=$(bridge ADD "$CNI_IFNAME" <<<"$pod_network") || { echo "$result" && exit 1; }
     namespace=$(argument K8S_POD_NAMESPACE) pod=$(argument K8S_POD_NAME)
     networks=$(kubectl get pod -n "$namespace" "$pod" -o "jsonpath={.metadata.annotations.${annotation//./\\.}/networks}") ||
-        fail "pod $namespace/$pod: $networks"
+        fail "pod $namespace/$pod: $(cat "$errors")"
     status="{\"name\":\"pods\",\"interface\":\"$CNI_IFNAME\",\"mac\":\"$(address "$CNI_IFNAME")\",\"default\":true,\"dns\":{}}"
     mkdir -p "$state/$CNI_CONTAINERID"
     while read -r network; do
         interface=$(field interface) space=$(field namespace) name=$(field name)
         file=$state/$CNI_CONTAINERID/$interface
         kubectl get network-attachment-definitions -n "$space" "$name" -o 'jsonpath={.spec.config}' >"$file" ||
-            fail "NetworkAttachmentDefinition $space/$name: $(cat "$file")"
+            fail "NetworkAttachmentDefinition $space/$name: $(cat "$errors")"
         attached=$(bridge ADD "$interface" <"$file") || { echo "$attached" && exit 1; }
         status="$status,{\"name\":\"$space/$name\",\"interface\":\"$interface\",\"mac\":\"$(address "$interface")\",\"dns\":{}}"
     done < <(tr '{' '\n' <<<"$networks" | grep '"interface":"')
     if [ -n "$networks" ]; then
-        written=$(kubectl annotate pod -n "$namespace" "$pod" --overwrite "$annotation/network-status=[$status]") ||
-            fail "pod $namespace/$pod: $written"
+        kubectl annotate pod -n "$namespace" "$pod" --overwrite "$annotation/network-status=[$status]" >/dev/null ||
+            fail "pod $namespace/$pod: $(cat "$errors")"
     fi
     echo "$result"
     ;;
@@ -54,7 +55,7 @@ DEL)
         # The pod's interfaces may have been deleted with its network namespace.
         [ ! -e "$file" ] || bridge DEL "$(basename "$file")" <"$file" >/dev/null || true
     done
-    rm -rf "${state:?}/$CNI_CONTAINERID"
+    rm -rf "${state:?}/$CNI_CONTAINERID" "$errors"
     bridge DEL "$CNI_IFNAME" <<<"$pod_network"
     ;;
 esac

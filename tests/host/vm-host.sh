@@ -20,6 +20,8 @@ for link in /sys/class/net/*; do
         ip link set "${link##*/}" name eth1
     fi
 done
+# A trunk of a switch has no router for the host: QEMU's would give the card an address and a default route.
+echo 1 >/proc/sys/net/ipv6/conf/eth1/disable_ipv6
 ip link set eth1 up
 
 # The system disk is too small for KubeVirt's image.
