@@ -22,9 +22,10 @@ use shell::Shell;
 use crate::wait;
 
 /// Time limit for a boot, which takes 30 s on two idle cores and several times longer on busy cores.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(300);
-/// Time limit for a command of [`Host::run`].
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Time limit for a command of [`Host::run`]. The slowest command, the installation of the package, takes 10 s on two
+/// idle cores.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Options of a host.
 #[derive(Debug, Clone, Copy)]
@@ -177,7 +178,7 @@ impl Host {
     /// Runs a shell command as root.
     ///
     /// # Errors
-    /// Fails like [`Self::run_for`], with a limit of two minutes.
+    /// Fails like [`Self::run_for`], with a limit of ten minutes.
     pub fn run(&mut self, command: &str) -> Result<CommandOutput> {
         self.run_for(command, COMMAND_TIMEOUT)
     }
