@@ -13,7 +13,7 @@
 #   tenants listen FILTER NAME...            starts to capture, in these VMs, frames that match a tcpdump filter
 #   tenants heard NAME...                    prints the VMs that received such a frame
 #   tenants watch NAME ADDRESS FILE          pings five times a second until `tenants unwatch FILE`
-#   tenants unwatch FILE                     prints all output of the pings after a ping that this command sent last
+#   tenants unwatch FILE                     ends the pings when one that was sent after this call is answered; prints their output
 #   tenants links                            prints the host's links and Berth's nftables table, without counters and timers
 set -eu
 export CNI_PATH=/usr/lib/cni CNI_IFNAME=net1
@@ -94,8 +94,8 @@ watch)
     echo $! >"$4.pid"
     ;;
 unwatch)
-    # The last ping before a signal has no reply yet, so that the log ends with an answered ping: one that was sent
-    # after this call, three intervals later or more.
+    # A signal would end `ping` before the reply to its last ping, which is not a loss. The third ping from now was
+    # sent after this call.
     last_reply() { sed -n 's/.*bytes from.* icmp_seq=\([0-9]*\) .*/\1/p' "$1" | sort -n | tail -1; }
     end=$(($(last_reply "$2") + 3))
     for _ in $(seq 100); do

@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::faults::host_index;
 use super::{Demo, observe};
+use crate::pings::{longest_loss, lost_pings, replies};
 
 /// Interval of pings; see `tests/host/tenants.sh`.
 const PING_INTERVAL: Duration = Duration::from_millis(200);
@@ -47,47 +48,14 @@ impl Demo<'_> {
         let mut results = Vec::new();
         for RunningPing { host, tenant, file } in all {
             let host = self.hosts.get_mut(*host).context("unknown host")?;
-            let answers = host.run_checked(&format!(
-                "set -o pipefail; tenants unwatch {file} | sed -n 's/.*icmp_seq=\\([0-9]*\\).*/\\1/p'"
-            ))?;
-            let answers: Vec<u32> = answers
-                .lines()
-                .map(str::parse)
-                .collect::<Result<_, _>>()
-                .context(answers.clone())?;
-            let (lost, gap) = ping_gaps(&answers);
-            let silence = PING_INTERVAL * gap;
-            ensure!(!answers.is_empty(), "{tenant}: no ping was answered");
+            let log = host.run_checked(&format!("tenants unwatch {file}"))?;
+            let (answered, lost) = (replies(&log).count(), lost_pings(&log));
+            let silence = PING_INTERVAL * longest_loss(&lost);
+            ensure!(answered > 0, "{tenant}: no ping was answered");
             ensure!(silence <= MAX_PING_GAP, "{tenant}: no ping was answered for {silence:?}");
-            results.push(format!(
-                "{tenant}: {lost} of {} pings lost",
-                u32::try_from(answers.len())? + lost
-            ));
+            let sent = answered + lost.len();
+            results.push(format!("{tenant}: {} of {sent} pings lost", lost.len()));
         }
         Ok(results.join(", "))
-    }
-}
-
-/// Returns the total number of unanswered pings, from ping 1 on, and the largest number of consecutive unanswered
-/// pings.
-fn ping_gaps(answers: &[u32]) -> (u32, u32) {
-    let mut sorted = answers.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    let before = std::iter::once(&0).chain(&sorted);
-    let missing = sorted.iter().zip(before).map(|(now, before)| now - before - 1);
-    missing.fold((0, 0), |(sum, most), gap| (sum + gap, most.max(gap)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn unanswered_pings_are_counted() {
-        assert_eq!(ping_gaps(&[]), (0, 0));
-        assert_eq!(ping_gaps(&[1, 2, 3]), (0, 0));
-        assert_eq!(ping_gaps(&[2, 3, 3, 7, 5]), (3, 1));
-        assert_eq!(ping_gaps(&[1, 9, 4]), (6, 4));
     }
 }
