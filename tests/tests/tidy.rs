@@ -279,3 +279,20 @@ fn make_targets_in_documents_exist() {
         }
     }
 }
+
+/// Documentation tests would not run: no library is built for them (`doctest = false`), because an empty run costs each
+/// crate a second compilation.
+#[test]
+fn code_blocks_in_doc_comments_are_texts() {
+    for (name, text) in files("", ".rs") {
+        let mut is_inside = false;
+        for line in text.lines().map(str::trim_start) {
+            let comment = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"));
+            let Some(fence) = comment.and_then(|comment| comment.trim().strip_prefix("```")) else {
+                continue;
+            };
+            assert!(is_inside || fence == "text", "{name}: a code block is not `text`: {line}");
+            is_inside = !is_inside;
+        }
+    }
+}
