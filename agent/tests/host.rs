@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::kubelet::stop_kubelet;
 use common::{findings_by_id, host, report, run_agent_on, stdout};
 use serde_json::{Value, json};
 
@@ -95,6 +96,30 @@ fn zones_have_pinnable_and_pinned_cpus() {
         json!([{"podUID": "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e", "cpus": "1-4,49-52", "zones": [0],
                 "containers": [{"name": "compute", "cpus": "1-4,49-52"}]}])
     );
+}
+
+/// The kubelet's Memory Manager keeps the memory of an ended pod until the kubelet admits another pod.
+#[test]
+fn memory_of_a_pod_without_a_control_group_is_reported() {
+    let running = "7d3c5f0e-1b2a-4c64-9f7e-3a1d2b4c5d6e";
+    let tree = host::rack1_a();
+    tree.write_file(
+        "var/lib/kubelet/memory_manager_state",
+        r#"{"policyName":"Static","machineState":{},"entries":{"ended":{"compute":[{"numaAffinity":[0],"type":"memory",
+            "size":1073741824}]}}}"#,
+    );
+    let has_control_group = |uid: &str| {
+        let node = report(&tree);
+        let mut all = node["status"]["allocations"].as_array().unwrap().iter();
+        all.find(|one| one["podUID"] == uid).unwrap()["hasControlGroup"].clone()
+    };
+    assert_eq!(has_control_group("ended"), Value::Null, "no folder of control groups exists");
+    let group = format!("kubepods-pod{}.slice", running.replace('-', "_"));
+    tree.create_folder(&format!("sys/fs/cgroup/kubepods.slice/{group}"));
+    assert_eq!(has_control_group("ended"), json!(false));
+    assert_eq!(has_control_group(running), json!(true));
+    stop_kubelet(&tree);
+    assert_eq!(has_control_group("ended"), Value::Null, "no kubelet runs");
 }
 
 #[test]

@@ -43,7 +43,8 @@ fn merge_allocations(
         current.drain(..).map(|one| (one.pod_uid.clone(), one)).collect();
     for old in previous.iter().filter(|old| is_running(&old.pod_uid)) {
         let Some(one) = merged.get_mut(&old.pod_uid) else {
-            merged.insert(old.pod_uid.clone(), old.clone());
+            let running = Allocation { has_control_group: Some(true), ..old.clone() };
+            merged.insert(old.pod_uid.clone(), running);
             continue;
         };
         one.cpus = one.cpus.take().or_else(|| old.cpus.clone());
@@ -92,6 +93,7 @@ mod tests {
             pod_uid: uid.to_owned(),
             namespace: None,
             pod: None,
+            has_control_group: None,
             cpus: cpus.map(|cpus| cpus.parse().unwrap()),
             zones: zones.to_vec(),
             hugepages: Vec::new(),
@@ -130,8 +132,10 @@ mod tests {
         let reported = || vec![allocation("a", Some("4"), &[], &[0])];
         let mut unresponsive = status(reported(), &["allocations.devices"]);
         merge_unknown_facts(&mut unresponsive, &before, &facts(&["a", "b"]), false);
-        let kept =
-            [allocation("a", Some("4"), &["nic"], &[0, 1]), allocation("b", None, &["gpu"], &[0])];
+        // The pod that is only in the last report has a control group.
+        let running =
+            Allocation { has_control_group: Some(true), ..allocation("b", None, &["gpu"], &[0]) };
+        let kept = [allocation("a", Some("4"), &["nic"], &[0, 1]), running];
         assert_eq!(unresponsive.allocations, kept);
         // If all allocations are known, an allocation that is missing was released.
         let mut responsive = status(reported(), &[]);

@@ -77,6 +77,14 @@ fn listed_pods(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
         .collect()
 }
 
+/// Returns whether a pod has a control group; `None` if it is unknown, or if no kubelet runs. A starting kubelet admits
+/// the pods of its first list before its managers may remove the allocations of ended pods (`syncLoopIteration` of
+/// pkg/kubelet/kubelet.go calls `AddSource` last), so without a kubelet no reader may take an allocation as free.
+fn has_control_group(facts: &HostFacts, uid: &str) -> Option<bool> {
+    let is_known = facts.kubelet.is_running && facts.pod_allocations.are_control_groups_visible;
+    is_known.then(|| facts.pod_allocations.hugepage_limits.contains_key(uid))
+}
+
 const fn has_resources(allocation: &Allocation) -> bool {
     allocation.cpus.is_some()
         || !allocation.hugepages.is_empty()
@@ -180,6 +188,7 @@ impl PodAllocations {
         Allocation {
             namespace: name.map(|(namespace, _)| namespace.clone()),
             pod: name.map(|(_, name)| name.clone()),
+            has_control_group: has_control_group(facts, &uid),
             pod_uid: uid,
             cpus: Some(cpus).filter(|cpus| !cpus.is_empty()),
             zones: zones.into_iter().collect(),

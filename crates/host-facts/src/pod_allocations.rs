@@ -23,6 +23,9 @@ pub struct PodAllocations {
     /// Huge page limits of each pod's control group, by UID of the pod and page size. Every pod that has a control
     /// group has an entry.
     pub hugepage_limits: BTreeMap<String, BTreeMap<PageSize, u64>>,
+    /// True if a folder of the pods' control groups exists, so that a pod without an entry in `hugepage_limits` has no
+    /// control group.
+    pub are_control_groups_visible: bool,
 }
 
 /// Path of the device list in the InfraNode's `status`.
@@ -60,5 +63,6 @@ pub fn observe(root: &Root, services: &dyn HostServices, notes: &mut Notes) -> P
         pod_resources: listed,
         pod_names: names.iter().filter_map(|name| parse_log_folder_name(name)).collect(),
         hugepage_limits: pods::hugepage_limits_by_pod(root),
+        are_control_groups_visible: pods::are_control_groups_visible(root),
     }
 }

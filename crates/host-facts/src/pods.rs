@@ -124,6 +124,12 @@ pub(super) fn hugepage_limits_by_pod(root: &Root) -> BTreeMap<String, BTreeMap<P
     pods
 }
 
+/// Returns true if a folder of the pods' control groups exists. No such folder exists if the kubelet creates the
+/// control groups below another group (`cgroupRoot`), or none at all (`cgroupsPerQOS: false`).
+pub(super) fn are_control_groups_visible(root: &Root) -> bool {
+    POD_CGROUP_FOLDERS.iter().any(|folder| root.list(folder).is_ok())
+}
+
 fn list_groups(root: &Root, folder: &str) -> Vec<(String, String)> {
     let names = root.list(folder).unwrap_or_default();
     // The name of a control file has a dot after the controller's name. The name of a group ends in .slice or has no

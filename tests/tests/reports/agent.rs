@@ -164,6 +164,7 @@ pub(crate) fn report(
             .iter()
             .map(|(uid, one)| (uid.clone(), group_limits(&one.pod)))
             .collect(),
+        are_control_groups_visible: true,
     };
     // The InfraNode is parsed as the API server returns it.
     serde_json::from_value(json!(report::report(&facts))).expect("the report is a valid InfraNode")
