@@ -89,6 +89,15 @@ impl Engine {
         Ok(id)
     }
 
+    /// Removes allocations from the report of a host, as if a newer report did not list these pods.
+    pub fn remove_allocations(&mut self, host: HostId, uids: &[Arc<str>]) {
+        let Some(entry) = self.host_entry(host) else { return };
+        let (mut report, class) = (entry.report.clone(), entry.class);
+        report.allocations.retain(|allocation| !uids.iter().any(|uid| **uid == *allocation.uid));
+        // The API server has accepted the taints of the host before.
+        drop(self.set_host(report, class));
+    }
+
     /// Adds a Node whose agent does not report. The engine places no pods on the Node. However, the rules of other pods
     /// take the Node's labels and its bound pods into account, as in kube-scheduler.
     ///

@@ -32,9 +32,18 @@ pub struct Allocation {
     /// True if the pod's memory is on several zones and the report does not show how much is on each zone. Agents
     /// that report only sums per pod write such reports.
     pub has_unknown_zones: bool,
+    /// True if the pod has a control group; `None` if the report does not show it.
+    pub has_control_group: Option<bool>,
 }
 
 impl Allocation {
+    /// Returns true if the pod uses nothing of the allocation: its kubelet has created no control group for it yet, or
+    /// has removed the control group and the exclusive CPUs of the ended pod.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.has_control_group == Some(false) && self.cpus.is_empty()
+    }
+
     /// Returns the requests of the pod that count in the Node's totals, as far as the report shows them.
     #[must_use]
     pub fn requests(&self) -> Resources {
@@ -139,6 +148,9 @@ impl Allocation {
         let own = std::mem::take(&mut self.devices);
         self.devices = sum_by_key(own.into_iter().chain(other.devices), u32::saturating_add);
         self.has_unknown_zones |= other.has_unknown_zones;
+        if other.has_control_group != Some(false) {
+            self.has_control_group = other.has_control_group;
+        }
     }
 }
 
@@ -208,6 +220,7 @@ impl AllocationReader<'_> {
             hugepages: sum_by_key(hugepages, u64::saturating_add),
             memory,
             devices: sum_by_key(devices, u32::saturating_add),
+            has_control_group: reported.has_control_group,
             ..Allocation::default()
         };
         if reported.containers.is_empty() {
