@@ -40,6 +40,9 @@ pub(super) struct HostAvailability {
     /// lists. It is unknown whether the kubelet has released the resources of these pods, and therefore which zones a
     /// new pod would get.
     pods_awaiting_removal: HashMap<HostId, BTreeSet<Arc<str>>>,
+    /// Hosts with allocations that are going to become stale. Until then it is unknown whether the kubelet counts these
+    /// allocations for a new pod.
+    hosts_with_orphaned_allocations: HashSet<HostId>,
     /// `metadata.resourceVersion` of each host's InfraNode.
     report_versions: HashMap<HostId, u64>,
 }
@@ -50,7 +53,9 @@ impl HostAvailability {
             Availability::Unusable
         } else if self.report_deadlines.contains_key(&host) {
             Availability::AwaitingReport
-        } else if self.pods_awaiting_removal.contains_key(&host) {
+        } else if self.pods_awaiting_removal.contains_key(&host)
+            || self.hosts_with_orphaned_allocations.contains(&host)
+        {
             Availability::AwaitingPodRemoval
         } else {
             Availability::Available
@@ -62,6 +67,7 @@ impl HostAvailability {
         self.unusable_hosts.is_empty()
             && self.report_deadlines.is_empty()
             && self.pods_awaiting_removal.is_empty()
+            && self.hosts_with_orphaned_allocations.is_empty()
     }
 
     fn debug_assert_transition(&self, host: HostId, before: Availability) {
@@ -138,6 +144,19 @@ impl HostAvailability {
         self.pods_awaiting_removal.get(&host).into_iter().flatten()
     }
 
+    /// Records whether a host has allocations that are going to become stale. Returns true if the host had some and has
+    /// none now.
+    pub(super) fn set_orphaned_allocations(&mut self, host: HostId, has_some: bool) -> bool {
+        let before = self.get(host);
+        let had_some = if has_some {
+            !self.hosts_with_orphaned_allocations.insert(host)
+        } else {
+            self.hosts_with_orphaned_allocations.remove(&host)
+        };
+        self.debug_assert_transition(host, before);
+        had_some && !has_some
+    }
+
     /// Returns true if `version` is lower than the version of the host's last report.
     pub(super) fn is_outdated(&self, host: HostId, version: Option<u64>) -> bool {
         let last = self.report_versions.get(&host);
@@ -164,5 +183,6 @@ impl HostAvailability {
         self.report_versions.remove(&host);
         self.report_deadlines.remove(&host);
         self.pods_awaiting_removal.remove(&host);
+        self.hosts_with_orphaned_allocations.remove(&host);
     }
 }

@@ -15,6 +15,7 @@ use super::pod_queue::PodQueue;
 use super::refusal_cache::RefusalCache;
 use super::reservation::{Stage, VmKey};
 use super::reservation_table::ReservationTable;
+use super::stale_candidates::StaleCandidates;
 use super::state_transitions::Availability;
 use super::virtual_machines::VirtualMachines;
 
@@ -26,6 +27,7 @@ const NO_REPORT_REASON: &str = "node(s) had no agent report";
 pub struct Extender {
     pub(super) reservations: ReservationTable,
     pub(super) availability: HostAvailability,
+    pub(super) stale_candidates: StaleCandidates,
     pub(super) queue: PodQueue,
     pub(super) virtual_machines: VirtualMachines,
     pub(super) refusal_cache: RefusalCache,
@@ -166,7 +168,7 @@ impl Extender {
         hosts.into_iter().filter_map(name).collect()
     }
 
-    /// Releases expired reservations, and ends waits that have timed out.
+    /// Releases expired reservations and stale allocations, and ends waits that have timed out.
     pub fn expire_timeouts(&mut self, now: Instant) {
         for uid in self.reservations.records.expired_reservations(now) {
             let reservation = self.reservations.get(&uid);
@@ -174,6 +176,9 @@ impl Extender {
                 .and_then(|reservation| self.reservations.engine.host(&reservation.host));
             self.release(&uid);
             host.into_iter().for_each(|host| self.end_removal_wait(host, &uid));
+        }
+        for name in self.stale_candidates.host_names() {
+            self.update_stale_allocations(now, &name);
         }
         for host in self.availability.expire_report_waits(now) {
             self.queue.refused_pods.mark_host_changed(host);

@@ -28,7 +28,7 @@ impl Extender {
         if known.is_some_and(|host| self.availability.is_outdated(host, version)) {
             return Ok(());
         }
-        let Some((facts, class)) = reported_host else {
+        let Some((mut facts, class)) = reported_host else {
             // The pods of the host continue to use their resources, because no watch has shown their end.
             if let Some(host) = known {
                 self.availability.set_unusable(host);
@@ -36,6 +36,7 @@ impl Extender {
             }
             return Ok(());
         };
+        self.remove_stale_allocations(name, &mut facts);
         let result = self.reservations.engine.set_host(facts, class);
         let host = result.map_err(|invalid| {
             if let Some(host) = known {
@@ -57,6 +58,7 @@ impl Extender {
             let until = now.checked_add(LIST_TIMEOUT).unwrap_or(now);
             self.availability.await_report(host, until);
         }
+        self.update_stale_allocations(now, name);
         self.queue.refused_pods.mark_host_changed(host);
         Ok(())
     }
@@ -117,6 +119,7 @@ impl Extender {
             self.reservations.records.mark_without_host(&uid);
         }
         self.availability.remove_host(host);
+        self.stale_candidates.remove_host(name);
         self.queue.refused_pods.schedule_full_scan();
     }
 
@@ -129,7 +132,7 @@ impl Extender {
     /// Compares the pods with exclusive CPUs or huge pages on a host with the host's new report. Marks the pods that
     /// the report lists. If the report no longer lists a pod, releases the pod's resources or awaits the removal of the
     /// pod. Ends the waits for removals that the report confirms.
-    fn compare_report(&mut self, name: &str, host: HostId) {
+    pub(super) fn compare_report(&mut self, name: &str, host: HostId) {
         let pods_on_host = self
             .reservations
             .engine

@@ -11,12 +11,14 @@
 //! |---|---|
 //! | `ReservationTable` | the placement engine, and a record for each pod that has a reservation or is on a host |
 //! | `HostAvailability` | hosts that accept no pods, or no pods with exclusive CPUs or huge pages |
+//! | `StaleCandidates` | allocations in reports that no pod uses |
 //! | `PodQueue` | pods without a host |
 //! | `VirtualMachines` | VirtualMachineInstances and claims |
 //!
-//! The module `state_transitions` documents the transitions of reservations and of hosts. The extender stores nothing: after a
-//! restart the state is rebuilt from bound pods, reports, nominated nodes and the selected nodes of claims. The crate
-//! is pure: callers pass the time and send the bindings.
+//! The module `state_transitions` documents the transitions of reservations and of hosts, and the module
+//! `stale_allocations` the rule for allocations of ended pods. The extender stores nothing: after a restart the state
+//! is rebuilt from bound pods, reports, nominated nodes and the selected nodes of claims. The crate is pure: callers
+//! pass the time and send the bindings.
 
 mod admission_order;
 mod availability;
@@ -39,6 +41,8 @@ mod reservation;
 mod reservation_records;
 mod reservation_table;
 pub mod scheduler_api;
+mod stale_allocations;
+mod stale_candidates;
 mod state_transitions;
 mod statistics;
 mod unassigned_pods;

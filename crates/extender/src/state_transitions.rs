@@ -45,8 +45,8 @@
 //! |---|---|---|
 //! | available | unusable | the Node or the InfraNode becomes unreadable, or the InfraNode is deleted |
 //! | available | awaiting report | the report and the pods of the host differ, right after a start or when the host is new |
-//! | available | awaiting pod removal | a pod with exclusive CPUs or huge pages is terminating, or the report no longer lists such a pod |
-//! | awaiting pod removal | available | the report no longer lists any of these pods, or the reservation of the last of them expires |
+//! | available | awaiting pod removal | a pod with exclusive CPUs or huge pages is terminating, or the report no longer lists such a pod; or the report lists an unused allocation of a pod that does not exist |
+//! | awaiting pod removal | available | the report no longer lists any of these pods, or only stale allocations of them; or the reservation of the last of them expires |
 //! | awaiting pod removal | awaiting report | as from `available` |
 //! | awaiting pod removal | unusable | as from `available` |
 //! | awaiting report | available | a report agrees with the pods, or a minute passes |

@@ -27,6 +27,8 @@ mod random;
 mod resource_claims;
 #[path = "extender/scenarios.rs"]
 mod scenarios;
+#[path = "extender/stale.rs"]
+mod stale;
 #[path = "extender/tenants.rs"]
 mod tenants;
 #[path = "extender/unreported.rs"]

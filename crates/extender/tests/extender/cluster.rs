@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use berth_api::Class;
+use berth_api::infra_node::Allocation;
 use berth_extender::{BindAnswer, Extender, FilterAnswer};
 use berth_kubelet_admission::HostState;
 use k8s_openapi::api::core::v1;
@@ -36,6 +37,8 @@ pub(crate) struct SimulatedKubelet {
     /// The last report on the API server.
     published_report: (u64, HostDescription),
     newest_version: u64,
+    /// Memory of ended pods, by UID, that is in the checkpoint of the Memory Manager until the next admission.
+    stale_memory: BTreeMap<String, Allocation>,
 }
 
 pub(crate) struct SimulatedCluster {
@@ -54,6 +57,11 @@ pub(crate) struct SimulatedCluster {
     pub(crate) bound_count: usize,
     pub(crate) refused_count: usize,
     pub(crate) refused_binding_count: usize,
+    /// True if the checkpoints list the memory of an ended pod until the next admission. It is not part of the state of
+    /// the kubelets, because they remove it before they allocate.
+    pub(crate) keeps_stale_memory: bool,
+    /// Number of ended pods whose memory was listed.
+    pub(crate) stale_memory_count: usize,
 }
 
 impl SimulatedCluster {
@@ -69,6 +77,7 @@ impl SimulatedCluster {
                 reports,
                 published_report: published,
                 newest_version: 0,
+                stale_memory: BTreeMap::new(),
             }
         };
         let mut this = Self {
@@ -84,6 +93,8 @@ impl SimulatedCluster {
             bound_count: 0,
             refused_count: 0,
             refused_binding_count: 0,
+            keeps_stale_memory: false,
+            stale_memory_count: 0,
         };
         this.restart();
         this
@@ -227,6 +238,7 @@ impl SimulatedCluster {
                 // The kubelet never sees a pod that was deleted earlier.
                 let Some(pod) = self.pods.get(&uid) else { return };
                 let pod = observe_pod(pod).existing.pod;
+                kubelet.stale_memory.clear();
                 let result = kubelet.state.admit(&pod);
                 let (name, log) = (&kubelet.host.name, self.log.join("\n"));
                 assert!(
@@ -243,6 +255,12 @@ impl SimulatedCluster {
                 }
             }
             Some(KubeletTask::RemovePod(uid)) => {
+                let allocation =
+                    reported_allocation(&kubelet.state, &uid).filter(|_| self.keeps_stale_memory);
+                if let Some(memory) = allocation.and_then(memory_of_ended_pod) {
+                    kubelet.stale_memory.insert(uid.clone(), memory);
+                    self.stale_memory_count += 1;
+                }
                 kubelet.state.remove(&uid);
                 self.log
                     .push(format!("the kubelet of {} has released pod {uid}", kubelet.host.name));
@@ -264,6 +282,7 @@ impl SimulatedCluster {
         let mut form = kubelet.host.clone();
         form.allocations =
             uids.filter_map(|uid| reported_allocation(&kubelet.state, &uid)).collect();
+        form.allocations.extend(kubelet.stale_memory.values().cloned());
         kubelet.published_report = (self.version, form.clone());
         kubelet.reports.push_back((self.version, form));
     }
@@ -345,4 +364,18 @@ impl SimulatedCluster {
         self.now += time;
         self.extender.expire_timeouts(self.now);
     }
+}
+
+/// Returns the allocation that a report lists after a pod has ended: the memory of the pod without CPUs, devices and a
+/// control group. Returns `None` if the Memory Manager has allocated no memory to the pod.
+pub(crate) fn memory_of_ended_pod(mut allocation: Allocation) -> Option<Allocation> {
+    allocation.cpus = None;
+    allocation.devices.clear();
+    for container in &mut allocation.containers {
+        container.cpus = None;
+        container.devices.clear();
+    }
+    allocation.containers.retain(|container| !container.memory.is_empty());
+    allocation.has_control_group = Some(false);
+    (!allocation.containers.is_empty()).then_some(allocation)
 }

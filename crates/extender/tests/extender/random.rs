@@ -176,3 +176,45 @@ fn kubelets_admit_all_bound_pods() {
         "too few refusals or repeated calls occurred: {seen:?}"
     );
 }
+
+/// The checkpoints list the memory of ended pods until the next admission. No host refuses pods for ever because of it.
+#[test]
+fn hosts_with_stale_memory_accept_pods() {
+    let tally = ActionCounts::default();
+    let stale_memory_count = Cell::new(0);
+    let mut runner = TestRunner::new(ProptestConfig { cases: 300, ..ProptestConfig::default() });
+    let result = runner.run(&prop::collection::vec(any::<u8>(), 40..400), |bytes| {
+        let mut dice = RandomChoices(&bytes);
+        let hosts = (0..1 + dice.random_below(3)).map(|at| dice.random_host(at)).collect();
+        let mut cluster = SimulatedCluster::new(hosts);
+        cluster.keeps_stale_memory = true;
+        let mut number = 0;
+        while !dice.0.is_empty() {
+            number += 1;
+            run_random_step(&mut cluster, &mut dice, number, &tally);
+        }
+        while !cluster.pending_bindings.is_empty() {
+            cluster.bind_pod(0, true);
+        }
+        cluster.advance_time(Duration::from_secs(40));
+        let uids: Vec<String> = cluster.pods.keys().cloned().collect();
+        for uid in uids {
+            cluster.delete_pod(&uid, false);
+        }
+        // A host may await a report for a minute, and a pod that is unknown after a restart for another minute.
+        for _ in 0..5 {
+            cluster.advance_time(Duration::from_secs(40));
+        }
+        for host in cluster.host_names() {
+            let pod = PodBuilder::vm(&format!("last-{host}"), 1).build();
+            let uid = pod.metadata.uid.clone().unwrap_or_default();
+            cluster.create_pod(pod);
+            let reserved = cluster.filter_pod(&uid, &[&host]);
+            assert_eq!(reserved.as_ref(), Some(&host), "{}", cluster.log.join("\n"));
+        }
+        stale_memory_count.set(stale_memory_count.get() + cluster.stale_memory_count);
+        Ok(())
+    });
+    result.expect("kubelets should admit all bound pods, and hosts should accept pods");
+    assert!(stale_memory_count.get() > 50, "{} pods", stale_memory_count.get());
+}

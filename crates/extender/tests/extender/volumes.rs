@@ -4,6 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use berth_api::Bytes;
 use berth_api::infra_node::Allocation;
 use berth_extender::{
     BindAnswer, Extender, FilterAnswer, PendingVm, VmInstance, selector_for_node,
@@ -138,6 +139,32 @@ fn a_vm_waits_until_the_kubelet_has_released_its_first_consumer_pod() {
         "the host is reserved for the VM"
     );
     assert_eq!(extender.answer_filter(now, &own, &["a"]), FilterAnswer::ReservedHost("a"));
+}
+
+/// The kubelet removes the memory of the first-consumer pod from its checkpoint when it admits the VM's pod.
+#[test]
+fn memory_of_a_first_consumer_pod_does_not_block_its_vm() {
+    let now = Instant::now();
+    let mut extender = extender_after_first_consumer(now);
+    let allocation = Allocation {
+        pod_uid: "first-consumer".to_owned(),
+        memory: Some(Bytes(256 << 20)),
+        zones: vec![0],
+        has_control_group: Some(false),
+        ..Allocation::default()
+    };
+    report_host(
+        &mut extender,
+        &HostDescription { allocations: vec![allocation], ..host_with_one_zone("a") },
+        2,
+    );
+    let own = PodBuilder::vm("vm", 8).build();
+    assert!(matches!(extender.answer_filter(now, &own, &["a"]), FilterAnswer::Refused(_)));
+    let later = now + Duration::from_secs(20);
+    extender.expire_timeouts(later);
+    assert_eq!(extender.stage_counts().kept, 1);
+    assert!(matches!(filter_another_vm(&mut extender, later), FilterAnswer::Refused(_)));
+    assert_eq!(extender.answer_filter(later, &own, &["a"]), FilterAnswer::ReservedHost("a"));
 }
 
 #[test]

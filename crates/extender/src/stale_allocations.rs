@@ -1,0 +1,83 @@
+//! Stale allocations: memory that a report lists although its pod has ended.
+//!
+//! The CPU Manager of a kubelet removes the entries of ended pods from its checkpoint every ten seconds
+//! (`reconcileState`). The Memory Manager removes them only when the kubelet admits another pod, before it allocates
+//! (`removeStaleState` of pkg/kubelet/cm/memorymanager/memory_manager.go). If such an entry counted as allocated, the
+//! host would accept no pod with exclusive CPUs or huge pages until another pod is admitted there.
+//!
+//! An allocation is stale, and does not count, if both of these statements have been true for a while:
+//!
+//! * **Nothing uses the allocation.** The report shows neither a control group nor exclusive CPUs of the pod. The pods
+//!   of the API server are not enough: `GetActivePods` of the kubelet omits force-deleted pods whose containers still
+//!   run (Kubernetes issue 104824), so the kubelet would allocate memory that is in use. The control group is also the
+//!   evidence for a static pod without a mirror pod, which the API server does not list.
+//! * **The pod does not exist.** No pod with this UID is on a host or waits for one. A pod without a control group may
+//!   also be one that the kubelet has just admitted.
+//!
+//! The time is [`REPORT_DELAY`] if the watch has shown the end of the pod. Otherwise the pod may be new and the watch
+//! late, or the extender was restarted and has not seen the end: then the time is [`LIST_TIMEOUT`]. Meanwhile the host
+//! awaits the removal of the pod, because it is unknown which zones a new pod would get.
+//!
+//! A pod ends with its containers (phase `Succeeded` or `Failed`) or with its deletion. The kubelet removes the entries
+//! of both.
+
+use std::time::{Duration, Instant};
+
+use berth_placement::inventory::ReportedHost;
+
+use super::extender::Extender;
+use super::reservation::{LIST_TIMEOUT, Stage};
+
+/// Time within which a report shows a control group that the kubelet creates. The agent watches the folders of control
+/// groups, and starts a cycle at most two seconds after a change.
+const REPORT_DELAY: Duration = Duration::from_secs(10);
+
+impl Extender {
+    /// Removes the stale allocations from a new report of a host.
+    pub(super) fn remove_stale_allocations(&mut self, host: &str, report: &mut ReportedHost) {
+        self.stale_candidates.read_report(host, report);
+        report.allocations.retain(|allocation| {
+            let uid = allocation.uid.as_str();
+            !self.stale_candidates.is_stale(host, uid) || self.has_pod(uid)
+        });
+    }
+
+    /// Determines which allocations of a host are stale now, and releases them. Marks the host while it has
+    /// allocations that are going to become stale.
+    pub(super) fn update_stale_allocations(&mut self, now: Instant, name: &str) {
+        let Some(host) = self.reservations.engine.host(name) else { return };
+        if self.awaits_pod_list {
+            return;
+        }
+        let mut candidates = std::mem::take(&mut self.stale_candidates);
+        let stale_uids = candidates.update(name, now, |uid| self.orphan_delay(uid));
+        let has_orphans = candidates.has_orphans(name);
+        self.stale_candidates = candidates;
+        if !stale_uids.is_empty() {
+            self.reservations.engine.remove_allocations(host, &stale_uids);
+            self.compare_report(name, host);
+            self.queue.refused_pods.mark_host_changed(host);
+        }
+        if self.availability.set_orphaned_allocations(host, has_orphans) {
+            self.queue.refused_pods.mark_host_changed(host);
+        }
+    }
+
+    /// Returns the time after which an unused allocation becomes stale; `None` if its pod exists.
+    fn orphan_delay(&self, uid: &str) -> Option<Duration> {
+        if self.has_pod(uid) {
+            None
+        } else if self.queue.is_deleted(uid) {
+            Some(REPORT_DELAY)
+        } else {
+            Some(LIST_TIMEOUT)
+        }
+    }
+
+    /// Returns true if a pod with this UID is on a host or waits for one, and has not ended.
+    fn has_pod(&self, uid: &str) -> bool {
+        let has_ended = |stage: Stage| matches!(stage, Stage::Kept { .. } | Stage::Leaving { .. });
+        self.reservations.get(uid).is_some_and(|reservation| !has_ended(reservation.stage))
+            || self.queue.unassigned_pods.get(uid).is_some()
+    }
+}
