@@ -50,9 +50,8 @@ pub(crate) fn cpus_are_counted_until_the_kubelet_releases_them(
     bed.wait_until("the launcher pod is deleted", &object, |plane| {
         read_pod(plane, vm)?.is_null().then_some(())
     });
-    if !has_ended {
-        make_kubelet_release_memory(bed, promise);
-    }
+    // The kubelet's Memory Manager keeps the memory of the pod in its checkpoint until the kubelet admits the next pod
+    // (`removeStaleState` in its memory_manager.go). The scheduler extender must not wait for it.
     let (host, uid) = (promise.host.clone(), vm.uid.as_str());
     bed.wait_until("the allocation is removed", &["infranode", &promise.host], |plane| {
         let allocations = plane.infra_node(&host)["status"]["allocations"].to_string();
@@ -131,23 +130,6 @@ fn stuck_pod_keeps_its_cpus(bed: &mut Testbed, vm: &Vm, promise: &Promise) {
     assert!(bound.is_empty(), "another launcher pod has a host: {bound:#?}");
     let pages = placement::free_pages(bed, vm.host, promise.zones[0]);
     print(&format!("free huge pages of zone {}: {pages} of {HOST_PAGES}", promise.zones[0]));
-}
-
-/// Creates a pod on a host, as docs/troubleshooting.md describes. The kubelet's Memory Manager releases the memory of a
-/// pod whose containers were removed by hand only when it admits another pod (`removeStaleState` in its
-/// memory_manager.go); until then the checkpoint and the report of the agent list the memory.
-fn make_kubelet_release_memory(bed: &Testbed, promise: &Promise) {
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "release", "namespace": "default"},
-        "spec": {
-            "nodeName": promise.host, "restartPolicy": "Never", "automountServiceAccountToken": false,
-            "containers": [{
-                "name": "release", "image": "berth.test/busybox:1", "imagePullPolicy": "Never",
-                "command": ["true"],
-            }],
-        },
-    });
-    bed.plane.apply(&pod.to_string()).unwrap();
 }
 
 /// Removes the containers of a pod as an administrator does.
