@@ -116,6 +116,15 @@ fn memory_of_a_pod_without_a_control_group_is_reported() {
     assert_eq!(has_control_group("ended"), Value::Null, "no folder of control groups exists");
     let group = format!("kubepods-pod{}.slice", running.replace('-', "_"));
     tree.create_folder(&format!("sys/fs/cgroup/kubepods.slice/{group}"));
+    assert_eq!(has_control_group("ended"), Value::Null, "the uptime is unknown");
+    // The kubelet was started 42 s after the boot.
+    tree.write_file("proc/uptime", "101.99 200.00\n");
+    assert_eq!(
+        has_control_group("ended"),
+        Value::Null,
+        "the kubelet may not have admitted its first pods"
+    );
+    tree.write_file("proc/uptime", "102.00 200.00\n");
     assert_eq!(has_control_group("ended"), json!(false));
     assert_eq!(has_control_group(running), json!(true));
     stop_kubelet(&tree);

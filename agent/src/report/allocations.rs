@@ -77,12 +77,17 @@ fn listed_pods(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
         .collect()
 }
 
-/// Returns whether a pod has a control group; `None` if it is unknown, or if no kubelet runs. A starting kubelet admits
-/// the pods of its first list before its managers may remove the allocations of ended pods (`syncLoopIteration` of
-/// pkg/kubelet/kubelet.go calls `AddSource` last), so without a kubelet no reader may take an allocation as free.
+/// Returns true if a pod has a control group, and false if it has none and the kubelet would release its allocations;
+/// `None` if one of both is unknown. A starting kubelet admits the pods of its first list before its managers may remove
+/// the allocations of ended pods (`syncLoopIteration` of pkg/kubelet/kubelet.go calls `AddSource` last), so no reader
+/// may regard an allocation as free until these pods are admitted.
 fn has_control_group(facts: &HostFacts, uid: &str) -> Option<bool> {
-    let is_known = facts.kubelet.is_running && facts.pod_allocations.are_control_groups_visible;
-    is_known.then(|| facts.pod_allocations.hugepage_limits.contains_key(uid))
+    if facts.pod_allocations.hugepage_limits.contains_key(uid) {
+        return Some(true);
+    }
+    let is_known =
+        facts.kubelet.has_admitted_first_pods && facts.pod_allocations.are_control_groups_visible;
+    is_known.then_some(false)
 }
 
 const fn has_resources(allocation: &Allocation) -> bool {

@@ -144,8 +144,8 @@ impl HostAvailability {
         self.pods_awaiting_removal.get(&host).into_iter().flatten()
     }
 
-    /// Records whether a host has allocations that are going to become stale. Returns true if the host had some and has
-    /// none now.
+    /// Records whether a host has allocations that are going to become stale. Returns true if the host had some
+    /// before and has none now.
     pub(super) fn set_orphaned_allocations(&mut self, host: HostId, has_some: bool) -> bool {
         let before = self.get(host);
         let had_some = if has_some {

@@ -109,6 +109,8 @@ impl Extender {
     /// Removes a deleted Node, so that rules no longer count the Node and its pods. If the Node is created again, its
     /// pods are counted again.
     pub fn delete_node(&mut self, name: &str) {
+        // Also of a host whose reports the engine has never accepted.
+        self.stale_candidates.remove_host(name);
         let Some(host) = self.reservations.engine.node(name) else { return };
         let unreported: Vec<Arc<str>> =
             self.reservations.records.pods_without_report(name).cloned().collect();
@@ -119,7 +121,6 @@ impl Extender {
             self.reservations.records.mark_without_host(&uid);
         }
         self.availability.remove_host(host);
-        self.stale_candidates.remove_host(name);
         self.queue.refused_pods.schedule_full_scan();
     }
 

@@ -14,9 +14,10 @@
 //! * **The pod does not exist.** No pod with this UID is on a host or waits for one. A pod without a control group may
 //!   also be one that the kubelet has just admitted.
 //!
-//! The time is [`REPORT_DELAY`] if the watch has shown the end of the pod. Otherwise the pod may be new and the watch
-//! late, or the extender was restarted and has not seen the end: then the time is [`LIST_TIMEOUT`]. Meanwhile the host
-//! awaits the removal of the pod, because it is unknown which zones a new pod would get.
+//! The time is [`END_DELAY`] if the watch has shown the end of the pod in the last minute, and the reports have shown the
+//! end of its control group. Otherwise the pod may be new and the watch or the report late, or the extender was
+//! restarted and has not seen the end: then the time is [`LIST_TIMEOUT`]. Meanwhile the host awaits the removal of the
+//! pod, because it is unknown which zones a new pod would get.
 //!
 //! A pod ends with its containers (phase `Succeeded` or `Failed`) or with its deletion. The kubelet removes the entries
 //! of both.
@@ -28,14 +29,15 @@ use berth_placement::inventory::ReportedHost;
 use super::extender::Extender;
 use super::reservation::{LIST_TIMEOUT, Stage};
 
-/// Time within which a report shows a control group that the kubelet creates. The agent watches the folders of control
-/// groups, and starts a cycle at most two seconds after a change.
-const REPORT_DELAY: Duration = Duration::from_secs(10);
+/// Time after which an allocation is stale if its pod and its control group were seen to end.
+const END_DELAY: Duration = Duration::from_secs(10);
 
 impl Extender {
     /// Removes the stale allocations from a new report of a host.
     pub(super) fn remove_stale_allocations(&mut self, host: &str, report: &mut ReportedHost) {
-        self.stale_candidates.read_report(host, report);
+        let engine = &self.reservations.engine;
+        let last_report = engine.host(host).and_then(|id| engine.reported_host(id));
+        self.stale_candidates.read_report(host, last_report, report);
         report.allocations.retain(|allocation| {
             let uid = allocation.uid.as_str();
             !self.stale_candidates.is_stale(host, uid) || self.has_pod(uid)
@@ -50,7 +52,8 @@ impl Extender {
             return;
         }
         let mut candidates = std::mem::take(&mut self.stale_candidates);
-        let stale_uids = candidates.update(name, now, |uid| self.orphan_delay(uid));
+        let stale_uids = candidates
+            .update(name, now, |uid, had_control_group| self.orphan_delay(uid, had_control_group));
         let has_orphans = candidates.has_orphans(name);
         self.stale_candidates = candidates;
         if !stale_uids.is_empty() {
@@ -64,11 +67,11 @@ impl Extender {
     }
 
     /// Returns the time after which an unused allocation becomes stale; `None` if its pod exists.
-    fn orphan_delay(&self, uid: &str) -> Option<Duration> {
+    fn orphan_delay(&self, uid: &str, had_control_group: bool) -> Option<Duration> {
         if self.has_pod(uid) {
             None
-        } else if self.queue.is_deleted(uid) {
-            Some(REPORT_DELAY)
+        } else if had_control_group && self.queue.is_deleted(uid) {
+            Some(END_DELAY)
         } else {
             Some(LIST_TIMEOUT)
         }

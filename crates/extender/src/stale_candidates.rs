@@ -6,9 +6,16 @@ use std::time::{Duration, Instant};
 
 use berth_placement::inventory::ReportedHost;
 
-/// State of an allocation that nothing uses according to the report of its host.
+/// An allocation that nothing uses according to the report of its host.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    /// True if the report before showed a control group of the pod, so the kubelet has removed the control group.
+    had_control_group: bool,
+    state: State,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Candidate {
+enum State {
     /// The pod exists, and its kubelet has not started it yet; or the pods are not listed yet.
     PodExists,
     /// The pod does not exist. The allocation becomes stale at `stale_at`.
@@ -24,15 +31,28 @@ pub(super) struct StaleCandidates {
 }
 
 impl StaleCandidates {
-    /// Replaces the candidates of a host with the unused allocations in its new report. An allocation that the last
-    /// report listed, too, keeps its state.
-    pub(super) fn read_report(&mut self, host: &str, report: &ReportedHost) {
+    /// Replaces the candidates of a host with the unused allocations in its new report. An allocation that was unused in
+    /// the last report, too, keeps its state.
+    pub(super) fn read_report(
+        &mut self,
+        host: &str,
+        last_report: Option<&ReportedHost>,
+        report: &ReportedHost,
+    ) {
         let before = self.hosts.remove(host).unwrap_or_default();
+        let had_control_group = |uid: &str| {
+            let mut last = last_report.into_iter().flat_map(|report| &report.allocations);
+            last.any(|one| one.uid == uid && one.has_control_group == Some(true))
+        };
         let unused = report.allocations.iter().filter(|allocation| allocation.is_unused());
         let candidates: BTreeMap<Arc<str>, Candidate> = unused
             .map(|allocation| {
                 let uid = allocation.uid.as_str();
-                (Arc::from(uid), before.get(uid).copied().unwrap_or(Candidate::PodExists))
+                let new = || Candidate {
+                    had_control_group: had_control_group(uid),
+                    state: State::PodExists,
+                };
+                (Arc::from(uid), before.get(uid).copied().unwrap_or_else(new))
             })
             .collect();
         if !candidates.is_empty() {
@@ -51,33 +71,35 @@ impl StaleCandidates {
 
     pub(super) fn is_stale(&self, host: &str, uid: &str) -> bool {
         let candidate = self.hosts.get(host).and_then(|candidates| candidates.get(uid));
-        candidate == Some(&Candidate::Stale)
+        candidate.is_some_and(|candidate| candidate.state == State::Stale)
     }
 
     /// Returns true if an allocation of the host is going to become stale.
     pub(super) fn has_orphans(&self, host: &str) -> bool {
         let mut candidates = self.hosts.get(host).into_iter().flat_map(BTreeMap::values);
-        candidates.any(|candidate| matches!(candidate, Candidate::Orphan { .. }))
+        candidates.any(|candidate| matches!(candidate.state, State::Orphan { .. }))
     }
 
     /// Updates the candidates of a host, and returns the UIDs of those that have become stale. `orphan_delay` returns
-    /// the time after which the allocation of a pod becomes stale, and `None` for a pod that exists.
+    /// the time after which the allocation of a pod becomes stale, and `None` for a pod that exists; its second argument
+    /// is true if the kubelet has removed the control group of the pod.
     pub(super) fn update(
         &mut self,
         host: &str,
         now: Instant,
-        orphan_delay: impl Fn(&str) -> Option<Duration>,
+        orphan_delay: impl Fn(&str, bool) -> Option<Duration>,
     ) -> Vec<Arc<str>> {
         let mut stale_uids = Vec::new();
         for (uid, candidate) in self.hosts.get_mut(host).into_iter().flatten() {
-            *candidate = match (*candidate, orphan_delay(uid)) {
-                (_, None) => Candidate::PodExists,
-                (Candidate::PodExists, Some(delay)) => {
-                    Candidate::Orphan { stale_at: now.checked_add(delay).unwrap_or(now) }
+            let delay = orphan_delay(uid, candidate.had_control_group);
+            candidate.state = match (candidate.state, delay) {
+                (_, None) => State::PodExists,
+                (State::PodExists, Some(delay)) => {
+                    State::Orphan { stale_at: now.checked_add(delay).unwrap_or(now) }
                 }
-                (Candidate::Orphan { stale_at }, Some(_)) if stale_at <= now => {
+                (State::Orphan { stale_at }, Some(_)) if stale_at <= now => {
                     stale_uids.push(Arc::clone(uid));
-                    Candidate::Stale
+                    State::Stale
                 }
                 (unchanged, Some(_)) => unchanged,
             };

@@ -19,7 +19,8 @@ pub struct Allocation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// True if the pod has a control group. False if the kubelet has not created it yet, or has removed it after the
-    /// containers ended. Absent if no kubelet runs, or if the folder of the control groups does not exist.
+    /// containers ended. Absent if the pod has none and no kubelet has run for a minute, or if the folder of the control
+    /// groups does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_control_group: Option<bool>,
     /// CPUs that are allocated exclusively to its containers.

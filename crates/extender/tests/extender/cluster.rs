@@ -39,6 +39,8 @@ pub(crate) struct SimulatedKubelet {
     newest_version: u64,
     /// Memory of ended pods, by UID, that is in the checkpoint of the Memory Manager until the next admission.
     stale_memory: BTreeMap<String, Allocation>,
+    /// UIDs of the pods in earlier reports.
+    reported_pods: HashSet<String>,
 }
 
 pub(crate) struct SimulatedCluster {
@@ -78,6 +80,7 @@ impl SimulatedCluster {
                 published_report: published,
                 newest_version: 0,
                 stale_memory: BTreeMap::new(),
+                reported_pods: HashSet::new(),
             }
         };
         let mut this = Self {
@@ -282,6 +285,13 @@ impl SimulatedCluster {
         let mut form = kubelet.host.clone();
         form.allocations =
             uids.filter_map(|uid| reported_allocation(&kubelet.state, &uid)).collect();
+        if self.keeps_stale_memory {
+            for allocation in &mut form.allocations {
+                // The first report of a pod is older than its control group.
+                let is_new = kubelet.reported_pods.insert(allocation.pod_uid.clone());
+                allocation.has_control_group = Some(!is_new);
+            }
+        }
         form.allocations.extend(kubelet.stale_memory.values().cloned());
         kubelet.published_report = (self.version, form.clone());
         kubelet.reports.push_back((self.version, form));

@@ -188,6 +188,44 @@ fn allocation_of_a_new_pod_counts() {
     }
 }
 
+/// The extender has not seen the end of the pod.
+#[test]
+fn memory_of_an_unknown_pod_becomes_stale_after_a_minute() {
+    let now = Instant::now();
+    let mut extender = Extender::new();
+    report(&mut extender, now, None, 1);
+    report(&mut extender, now, Some(&running_allocation("ended")), 2);
+    report(&mut extender, now, Some(&stale_allocation("ended")), 3);
+    expect_stale_after_a_minute(&mut extender, now);
+}
+
+/// The report is older than the control group of the pod, and the pod was deleted by force: no report has shown the
+/// end of its containers.
+#[test]
+fn memory_of_a_deleted_pod_without_a_control_group_before_becomes_stale_after_a_minute() {
+    let now = Instant::now();
+    let mut extender = Extender::new();
+    report(&mut extender, now, None, 1);
+    add_bound_pod(&mut extender, now, pod_with_all_pages("ended").build());
+    report(&mut extender, now, Some(&stale_allocation("ended")), 2);
+    extender.delete_pod(now, "ended");
+    report(&mut extender, now, Some(&stale_allocation("ended")), 3);
+    expect_stale_after_a_minute(&mut extender, now);
+}
+
+/// Tests that host a awaits the removal of a pod for a minute.
+fn expect_stale_after_a_minute(extender: &mut Extender, now: Instant) {
+    let next = pod_with_all_pages("next").build();
+    for seconds in [0, 59] {
+        let later = now + SECOND * seconds;
+        extender.expire_timeouts(later);
+        let reason = refusal_reason(extender, later, &next);
+        assert_eq!(reason.as_deref(), Some(TERMINATING_REASON), "after {seconds} s");
+    }
+    extender.expire_timeouts(now + SECOND * 60);
+    assert_eq!(refusal_reason(extender, now + SECOND * 60, &next), None);
+}
+
 /// For a static pod, the report has the uid of the kubelet, and the API server has the mirror pod.
 #[test]
 fn allocation_of_a_static_pod_counts() {
@@ -195,14 +233,20 @@ fn allocation_of_a_static_pod_counts() {
     let mut mirror = PodBuilder { instance: None, ..pod_with_all_pages("mirror") }.build();
     mirror.metadata.annotations =
         Some([("kubernetes.io/config.mirror".to_owned(), "static-uid".to_owned())].into());
-    let mut extender = Extender::new_awaiting_pod_list();
-    report(&mut extender, now, Some(&stale_allocation("static-uid")), 1);
+    let mut extender = Extender::new();
+    report(&mut extender, now, None, 1);
     add_bound_pod(&mut extender, now, mirror);
-    extender.handle_pod_list(now, &HashSet::from(["static-uid".to_owned()]));
-    let next = pod_with_all_pages("next").build();
+    report(&mut extender, now, Some(&stale_allocation("static-uid")), 2);
     for minutes in 0..5 {
         let later = now + SECOND * 60 * minutes;
         extender.expire_timeouts(later);
+        // The host does not await the end of the pod, and its memory is not free.
+        let small = PodBuilder::vm("small", 1).build();
+        assert_eq!(refusal_reason(&mut extender, later, &small), None, "after {minutes} minutes");
+        let next = pod_with_all_pages("next").build();
         assert!(refusal_reason(&mut extender, later, &next).is_some(), "after {minutes} minutes");
+        let host = extender.engine().host("a").expect("the host should exist");
+        let reported = extender.engine().reported_host(host).expect("the host has a report");
+        assert!(reported.allocations.iter().any(|one| one.uid == "static-uid"));
     }
 }

@@ -24,6 +24,9 @@ pub struct KubeletFacts {
     pub running_config: RunningConfig,
     /// Start of the running kubelet, if its time is known.
     pub start_id: Option<StartId>,
+    /// True if the kubelet has run long enough to have admitted the pods of its first list. False if the time of its
+    /// start is unknown.
+    pub has_admitted_first_pods: bool,
     /// The kubelet's command line without the program. If the kubelet is stopped, the command line that was last
     /// observed.
     pub arguments: Vec<String>,

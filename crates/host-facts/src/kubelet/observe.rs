@@ -1,5 +1,7 @@
 //! Finds the host's kubelet and reads its configuration and checkpoints.
 
+use std::time::Duration;
+
 use berth_api::infra_node::UnknownReason;
 
 use super::facts::KubeletFacts;
@@ -20,6 +22,10 @@ const FLAGS_AND_FIELDS: [(&str, &str); 6] = [
     ("memory-manager-policy", "memoryManagerPolicy"),
     ("reserved-memory", "reservedMemory"),
 ];
+
+/// Time after the start of a kubelet within which it admits the pods of its first list. It waits for the API server,
+/// which it reaches within seconds.
+const FIRST_ADMISSIONS: Duration = Duration::from_secs(60);
 
 /// Finds the kubelet by its process, or else by the usual configuration files, and reads its configuration and
 /// checkpoints.
@@ -52,6 +58,9 @@ pub fn observe(
             facts.systemd_unit =
                 process::read_systemd_unit(root, pid).unwrap_or(facts.systemd_unit);
             let after_boot = start_record::process_start_time(root, pid);
+            facts.has_admitted_first_pods = after_boot
+                .zip(start_record::uptime(root))
+                .is_some_and(|(start, now)| now >= start_record::since_boot(start) + FIRST_ADMISSIONS);
             facts.start_id = boot_id
                 .zip(after_boot)
                 .map(|(boot_id, after_boot)| StartId { boot_id: boot_id.to_owned(), after_boot });

@@ -98,10 +98,22 @@ pub(super) fn find_change_after_start(
     let Some(boot_time) = read_boot_time(root) else {
         return Some("the boot time of the host is unknown".to_owned());
     };
-    let started = boot_time + Duration::from_millis(after_boot.saturating_mul(10));
+    let started = boot_time + since_boot(after_boot);
     let is_changed = |file: &&String| root.change_time(file).is_none_or(|time| time > started);
     let file = files.iter().find(is_changed)?;
     Some(format!("/{} was changed after the kubelet started", file.trim_start_matches('/')))
+}
+
+/// Converts a start time in clock ticks, of which Linux reports 100 per second on all architectures.
+pub(super) const fn since_boot(ticks: u64) -> Duration {
+    Duration::from_millis(ticks.saturating_mul(10))
+}
+
+/// Returns the time since the boot of the host.
+pub(super) fn uptime(root: &Root) -> Option<Duration> {
+    let text = root.read("proc/uptime").ok()?;
+    let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// Returns the time of the host's boot, as the duration since 1970.
@@ -111,10 +123,8 @@ fn read_boot_time(root: &Root) -> Option<Duration> {
         let time = text.lines().find_map(|line| line.strip_prefix("btime "))?;
         return time.trim().parse().ok().map(Duration::from_secs);
     }
-    let uptime = root.read("proc/uptime").ok()?;
-    let uptime: f64 = uptime.split_whitespace().next()?.parse().ok()?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
-    now.checked_sub(Duration::try_from_secs_f64(uptime).ok()?)
+    now.checked_sub(uptime(root)?)
 }
 
 #[cfg(test)]
