@@ -146,18 +146,21 @@ fn a_vm_waits_until_the_kubelet_has_released_its_first_consumer_pod() {
 fn memory_of_a_first_consumer_pod_does_not_block_its_vm() {
     let now = Instant::now();
     let mut extender = extender_after_first_consumer(now);
-    let allocation = Allocation {
-        pod_uid: "first-consumer".to_owned(),
-        memory: Some(Bytes(256 << 20)),
-        zones: vec![0],
-        has_control_group: Some(false),
-        ..Allocation::default()
-    };
-    report_host(
-        &mut extender,
-        &HostDescription { allocations: vec![allocation], ..host_with_one_zone("a") },
-        2,
-    );
+    // The pod has ended.
+    for (has_control_group, version) in [(true, 2), (false, 3)] {
+        let allocation = Allocation {
+            pod_uid: "first-consumer".to_owned(),
+            memory: Some(Bytes(256 << 20)),
+            zones: vec![0],
+            has_control_group: Some(has_control_group),
+            ..Allocation::default()
+        };
+        report_host(
+            &mut extender,
+            &HostDescription { allocations: vec![allocation], ..host_with_one_zone("a") },
+            version,
+        );
+    }
     let own = PodBuilder::vm("vm", 8).build();
     assert!(matches!(extender.answer_filter(now, &own, &["a"]), FilterAnswer::Refused(_)));
     let later = now + Duration::from_secs(20);
