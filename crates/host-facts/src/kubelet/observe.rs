@@ -58,9 +58,10 @@ pub fn observe(
             facts.systemd_unit =
                 process::read_systemd_unit(root, pid).unwrap_or(facts.systemd_unit);
             let after_boot = start_record::process_start_time(root, pid);
-            facts.has_admitted_first_pods = after_boot
-                .zip(start_record::uptime(root))
-                .is_some_and(|(start, now)| now >= start_record::since_boot(start) + FIRST_ADMISSIONS);
+            facts.has_admitted_first_pods =
+                after_boot.zip(start_record::uptime(root)).is_some_and(|(start, now)| {
+                    now >= start_record::since_boot(start) + FIRST_ADMISSIONS
+                });
             facts.start_id = boot_id
                 .zip(after_boot)
                 .map(|(boot_id, after_boot)| StartId { boot_id: boot_id.to_owned(), after_boot });
