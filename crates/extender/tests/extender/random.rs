@@ -139,6 +139,23 @@ fn run_random_step(
     }
 }
 
+/// Runs random steps until all choices are used, and then completes all calls in flight.
+fn run_all_steps(
+    cluster: &mut SimulatedCluster,
+    dice: &mut RandomChoices<'_>,
+    tally: &ActionCounts,
+) {
+    let mut number = 0;
+    while !dice.0.is_empty() {
+        number += 1;
+        run_random_step(cluster, dice, number, tally);
+    }
+    while !cluster.pending_bindings.is_empty() {
+        cluster.bind_pod(0, true);
+    }
+    cluster.advance_time(Duration::from_secs(40));
+}
+
 #[test]
 fn kubelets_admit_all_bound_pods() {
     let tally = ActionCounts::default();
@@ -148,16 +165,7 @@ fn kubelets_admit_all_bound_pods() {
         let mut dice = RandomChoices(&bytes);
         let hosts = (0..1 + dice.random_below(4)).map(|at| dice.random_host(at)).collect();
         let mut cluster = SimulatedCluster::new(hosts);
-        let mut number = 0;
-        while !dice.0.is_empty() {
-            number += 1;
-            run_random_step(&mut cluster, &mut dice, number, &tally);
-        }
-        // Completes all calls in flight.
-        while !cluster.pending_bindings.is_empty() {
-            cluster.bind_pod(0, true);
-        }
-        cluster.advance_time(Duration::from_secs(40));
+        run_all_steps(&mut cluster, &mut dice, &tally);
         add(&tally.bound_count, cluster.bound_count);
         add(&tally.refused_count, cluster.refused_count);
         add(&tally.refused_binding_count, cluster.refused_binding_count);
@@ -188,15 +196,7 @@ fn hosts_with_stale_memory_accept_pods() {
         let hosts = (0..1 + dice.random_below(3)).map(|at| dice.random_host(at)).collect();
         let mut cluster = SimulatedCluster::new(hosts);
         cluster.keeps_stale_memory = true;
-        let mut number = 0;
-        while !dice.0.is_empty() {
-            number += 1;
-            run_random_step(&mut cluster, &mut dice, number, &tally);
-        }
-        while !cluster.pending_bindings.is_empty() {
-            cluster.bind_pod(0, true);
-        }
-        cluster.advance_time(Duration::from_secs(40));
+        run_all_steps(&mut cluster, &mut dice, &tally);
         let uids: Vec<String> = cluster.pods.keys().cloned().collect();
         for uid in uids {
             cluster.delete_pod(&uid, false);
