@@ -12,6 +12,7 @@ use berth_host_facts::root::Root;
 use berth_tests::host::{Host, HostOptions, Kernel, Machine};
 
 use crate::output::OutputArgs;
+use crate::progress::print_step;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
 
@@ -65,8 +66,11 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     })?;
     host.run_checked("udevadm settle --timeout 100; modprobe -a 8021q bridge dummy")?;
     host.copy_file(&std::env::current_exe()?, "/usr/local/bin/berth-benches")?;
+    print_step("add VLANs");
     let vlans = measure_vlans(&mut host, args.rounds * 3)?;
+    print_step("create tenants");
     let tenants = measure_tenants(&mut host, args.rounds)?;
+    print_step("repair the bridges of tenants");
     let (repairs, resident) = measure_repairs(&mut host, args.rounds * 4)?;
 
     let (agent, repair) = (args.agent.display(), percentile(&repairs, 90));

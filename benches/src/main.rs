@@ -13,6 +13,7 @@ mod memory;
 mod output;
 mod plan;
 mod program;
+mod progress;
 mod render;
 mod report;
 mod result;

@@ -1,6 +1,6 @@
-//! Compares the predictions with the answers of real kubelets to random pods on random hosts.
+//! Compares the predictions with the answers of the kubelet's own packages to random pods on random hosts.
 //!
-//! The answers were recorded with the kubelet's own packages: see `tests/data/README.md`.
+//! `tests/data/README.md` describes the recording.
 #![expect(clippy::disallowed_methods, reason = "the test reads recorded answers")]
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -341,7 +341,7 @@ fn resources_json(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
 
 /// A predicted pod has the same requests as the created pod that is read from the cluster.
 #[test]
-fn predicted_and_created_pods_have_equal_requests() {
+fn a_predicted_pod_read_as_a_created_pod_is_the_same() {
     let spec = json!({"domain": {"cpu": {"cores": 3}, "memory": {"guest": "1Gi"}}, "hostname": "host-1",
         "volumes": [{"name": "d", "containerDisk": {"image": "i"}}]});
     let instance = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",

@@ -2,8 +2,8 @@
 //! its extender with the permissions of `deploy/`. The Nodes have no kubelets; their InfraNodes contain what
 //! kubelets would report.
 //!
-//! [`berth_kubelet_admission`] computes what a kubelet would do with each pod; this crate is tested against real
-//! kubelets.
+//! [`berth_kubelet_admission`] computes what a kubelet would do with each pod; this crate is compared with recorded
+//! answers of the kubelet's own packages.
 
 #![expect(
     clippy::disallowed_methods,

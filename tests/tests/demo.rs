@@ -1,5 +1,5 @@
-//! Tests of `make demo`: a real API server accepts the objects of the demo, and the simulation creates the same
-//! objects for a VirtualMachine as KubeVirt. On request, the whole demo runs with its faults.
+//! Tests of `make demo`: a real API server accepts the objects of the demo, and the simulation creates the
+//! objects that KubeVirt is predicted to create for a VirtualMachine. On request, the whole demo runs with its faults.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs")]
 

@@ -1,6 +1,6 @@
 //! Tests of `report` and `check` on an emulated two-socket host with its own kernel: bonds, VLANs, zones, huge
-//! pages, KVM, IOMMU and NVMe, compared with the output of lscpu, numactl, ip and virt-host-validate on the same
-//! host.
+//! pages, KVM, IOMMU and NVMe, compared with the output of lscpu, numactl and virt-host-validate on the same host, and
+//! with the links that the test creates.
 //!
 //! The tests are slow (QEMU without KVM), so `make hosts` runs them, and `make test` does not.
 

@@ -26,6 +26,7 @@ use watch::Watch;
 
 use crate::memory::Usage;
 use crate::output::OutputArgs;
+use crate::progress::print_step;
 
 /// User name of the agents at the API server.
 const AGENTS_USER: &str = "system:serviceaccount:berth-system:berth-agent";
@@ -120,6 +121,7 @@ fn measure(args: &Args) -> Result<Measurements> {
         &plane.create_token(AGENT_FIELD_MANAGER)?,
         false,
     )?;
+    print_step(format_args!("start {} agents", args.agents));
     let mut fleet = Fleet::prepare(&args.agent, &kubeconfig, names)?;
     server::create_nodes(&plane, fleet.names())?;
     server::create_nodes(&plane, &peers::node_names())?;
@@ -131,10 +133,12 @@ fn measure(args: &Args) -> Result<Measurements> {
         .wait_until_ready(fleet.names(), TIMEOUT)
         .map_err(|late| late.with_log(|name| fleet.log_tail(name)))?;
     std::thread::sleep(SETTLE_TIME);
+    print_step(format_args!("measure idle agents for {} min", args.minutes));
     let quiet = measure_quiet_phase(&plane, &fleet, args.minutes)?;
     let idle = server_usage(&plane)?;
     let sizes = server::measure_sizes(&plane, fleet.names())?;
     let mut spec_count = 0;
+    print_step("change the spec of single hosts, then of all hosts");
     let single_applies =
         measure_single_applies(&plane, &mut watch, &fleet, args.rounds, &mut spec_count)?;
     let fleet_applies = measure_fleet_applies(&plane, &mut watch, &fleet, &mut spec_count)?;

@@ -16,6 +16,7 @@ use super::process::Extender;
 use super::setup::create_namespaces;
 use crate::cluster::{Cluster, NewObject, collection_path};
 use crate::full_fleet::Launcher;
+use crate::progress::print_step;
 
 const NAMESPACE: &str = "bound";
 const LEASE: (&str, &str) = ("kube-system", "berth-scheduler");
@@ -46,6 +47,7 @@ impl Testbed<'_> {
         create_namespaces(self.cluster, &[NAMESPACE.to_owned()])?;
         let mut rates = BindingRates::default();
         for pair in 0..pairs {
+            print_step(format_args!("bind {} pods, pair {} of {pairs}", self.pods, pair + 1));
             let is_first = pair.is_multiple_of(2);
             for with_extender in [is_first, !is_first] {
                 let name = format!("pair-{pair}");

@@ -25,6 +25,7 @@ use crate::cluster::Cluster;
 use crate::memory::Usage;
 use crate::output::OutputArgs;
 use crate::program::ensure_controller_exists;
+use crate::progress::print_step;
 
 /// Number of parallel requests while the benchmark creates objects.
 const CONCURRENCY: usize = 32;
@@ -77,6 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 
 fn measure(args: &Args) -> Result<Measurements> {
     let hosts = usize::try_from(args.hosts)?;
+    print_step(format_args!("create {hosts} hosts"));
     let mut plane = setup::start()?;
     let cluster = Cluster::new(&plane.kubeconfig(), CONCURRENCY)?;
     setup::create_hosts(&cluster, hosts)?;
@@ -85,6 +87,7 @@ fn measure(args: &Args) -> Result<Measurements> {
         Testbed { plane: &mut plane, cluster: &cluster, controller: &args.controller, pods };
     let rates = testbed.measure(usize::try_from(args.pairs)?)?;
 
+    print_step("create ten VMs for each host");
     let pods = setup::create_vms(&cluster, hosts)?;
     let request = FilterRequest::new(hosts);
     let mut starts = Vec::new();
@@ -93,6 +96,7 @@ fn measure(args: &Args) -> Result<Measurements> {
         if let Some(before) = last.take() {
             process::Extender::terminate(before)?;
         }
+        print_step(format_args!("cold start {} of {}", number + 1, args.starts));
         // These pods have higher numbers than the pods of all later calls, so that no pod occurs twice.
         let (start, extender) =
             cold_start::measure(&args.controller, &plane, &request, 1_000_000 + number)?;
@@ -102,6 +106,7 @@ fn measure(args: &Args) -> Result<Measurements> {
     let extender = last.context("no cold start was measured")?;
     let peer = Peer::start()?;
     let requests = usize::try_from(args.requests)?;
+    print_step(format_args!("{requests} calls of filter for each kind of VM"));
     let times = filter::measure(extender.port, peer.port, &request, requests)?;
     let usage = extender.usage()?;
     extender.terminate()?;

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::output::OutputArgs;
+use crate::progress::print_step;
 use crate::report;
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
@@ -67,6 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
 
     let mut times = PlanTimes::default();
     for round in 0..=args.rounds {
+        print_step(format_args!("round {round} of {}", args.rounds));
         let seconds = [
             time_plan(&args.controller, &yaml)?,
             time_plan(&args.controller, &json)?,

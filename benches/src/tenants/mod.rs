@@ -25,6 +25,7 @@ use render::RenderTimes;
 
 use crate::memory::Usage;
 use crate::output::OutputArgs;
+use crate::progress::print_step;
 
 /// Time limit for each phase.
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -186,15 +187,18 @@ fn measure(args: &Args) -> Result<Measurements> {
     let at_once = usize::try_from(args.at_once)?;
     let plane = setup::start()?;
     let cluster = Cluster::new(&plane.kubeconfig(), at_once)?;
+    print_step(format_args!("create {} hosts", args.hosts));
     setup::create_hosts(&cluster, args.hosts)?;
     let controller = Controller::start(&args.controller, &plane, NO_RESYNC, "first")?;
     setup::wait_for_hosts(&cluster, args.hosts)?;
     let testbed = Testbed { plane: &plane, cluster: &cluster, controller };
     let snapshot = testbed.snapshot()?;
+    print_step(format_args!("create {} tenants", args.tenants));
     let tenants = create_tenants(&cluster, args.tenants)?;
     let tenants_phase = testbed.wait_until_idle(&snapshot)?;
     cluster.create(&machines::user_data_secrets(args.tenants))?;
     let snapshot = testbed.snapshot()?;
+    print_step("create the machines of all tenants");
     let machines = create_machines(&cluster, args)?;
     let machines_phase = testbed.wait_until_idle(&snapshot)?;
     let snapshot = testbed.snapshot()?;
@@ -202,6 +206,7 @@ fn measure(args: &Args) -> Result<Measurements> {
     let quiet = testbed.phase_since(&snapshot)?;
     testbed.controller.terminate()?;
 
+    print_step("start a second controller");
     let (server, client_requests, begin) =
         (server_requests(&plane)?, cluster.sent_requests(), Instant::now());
     let controller = Controller::start(&args.controller, &plane, RESYNC, "second")?;
@@ -220,6 +225,7 @@ fn measure(args: &Args) -> Result<Measurements> {
     testbed.controller.terminate()?;
 
     let created_objects = CreatedObjects::list(&cluster)?;
+    print_step("render all machines from files");
     let rendered = render::measure(&args.controller, &plane, args.runs)?;
     let version = plane.version();
     drop(cluster);

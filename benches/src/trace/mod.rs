@@ -22,6 +22,7 @@ use policy::{POLICY_NAMES, create_policy};
 use replay::{Outcome, fill_cluster, replay};
 
 use crate::output::OutputArgs;
+use crate::progress::print_step;
 use crate::report;
 
 /// Replays VM arrivals on hosts with two NUMA zones: with kube-scheduler, with full information, and with Berth.
@@ -83,6 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     for trace in read_traces(args.synthetic)? {
         let mut runs = Vec::new();
         for load in &args.loads {
+            print_step(format_args!("replay {} with load {load}", trace.name));
             let vms = trace.scale_to(load * empty.pinnable_cpus());
             ensure!(!vms.is_empty(), "{}: no VM is left at this load", trace.name);
             let outcomes = (0..POLICY_NAMES.len()).map(|at| -> Result<Outcome> {
