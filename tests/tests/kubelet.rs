@@ -165,6 +165,7 @@ fn drift_is_corrected(plane: &ControlPlane, host: &mut Host) {
 fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     // A kubelet counts huge pages only at its start.
     restart_kubelet(plane, host);
+    capacity_without_a_node_equals_the_node(plane);
     let amounts = json!({"cpu": "2", "memory": "32Mi", "hugepages-2Mi": "8Mi"});
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pinned", "namespace": "default"},
@@ -216,6 +217,41 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     }
     plane.kubectl_with(&plane.kubeconfig(), &["create", "-f", "-"], &pod.to_string()).unwrap();
     wait_until_pod_runs(plane, host, "pinned");
+}
+
+/// Tests the capacity that `plan` derives from a report alone against the kubelet's own calculation. Only the kubelet's
+/// hard eviction threshold, which reports do not have, makes a difference.
+fn capacity_without_a_node_equals_the_node(plane: &ControlPlane) {
+    const EVICTION_THRESHOLD: i128 = 20 << 20;
+    let report = plane.folder().join("infranode.json");
+    std::fs::write(&report, plane.infra_node(NODE_NAME).to_string()).unwrap();
+    let planned = Command::new(repository().join("target/release/berth-controller"))
+        .args(["plan", "-o", "json", "-f"])
+        .arg(&report)
+        .output()
+        .unwrap();
+    let planned: Value = serde_json::from_slice(&planned.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}", String::from_utf8_lossy(&planned.stderr));
+    });
+    let planned = &planned["hosts"][0];
+    let total = |resource: &str| i128::from(planned[resource]["total"].as_u64().unwrap());
+    let node = plane.get_json(&["node", NODE_NAME]).unwrap();
+    let allocatable = &node["status"]["allocatable"];
+    let bytes = |name: &str| {
+        let quantity = allocatable[name].as_str().unwrap();
+        let (number, factor) = match quantity.strip_suffix("Ki") {
+            Some(number) => (number, 1 << 10),
+            None => (quantity.strip_suffix("Mi").unwrap(), 1 << 20),
+        };
+        number.parse::<i128>().unwrap() * factor
+    };
+    assert_eq!(allocatable["cpu"], (total("cpuMillis") / 1000).to_string(), "{planned:#}");
+    assert_eq!(total("hugepages"), bytes("hugepages-2Mi"), "{planned:#}");
+    assert_eq!(
+        total("memory") - bytes("memory"),
+        EVICTION_THRESHOLD,
+        "{planned:#}\n{allocatable:#}"
+    );
 }
 
 /// Returns the state of pods on the host itself, for the message of a failure.
