@@ -10,6 +10,7 @@ pub mod kubevirt;
 pub mod lscpu;
 pub mod package;
 pub mod pings;
+pub mod plan;
 pub mod running;
 pub mod simulated;
 pub mod skip;

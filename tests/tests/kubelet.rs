@@ -12,8 +12,10 @@ use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
+use berth_api::Bytes;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version, condition};
 use berth_tests::host::{Host, HostOptions, Kernel, Machine};
+use berth_tests::plan::run_plan;
 use berth_tests::repository;
 use serde_json::{Value, json};
 
@@ -222,34 +224,20 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
 /// Tests the capacity that `plan` derives from a report alone against the kubelet's own calculation. Only the kubelet's
 /// hard eviction threshold, which reports do not have, makes a difference.
 fn capacity_without_a_node_equals_the_node(plane: &ControlPlane) {
-    const EVICTION_THRESHOLD: i128 = 20 << 20;
+    const EVICTION_THRESHOLD: u64 = 20 << 20;
     let report = plane.folder().join("infranode.json");
     std::fs::write(&report, plane.infra_node(NODE_NAME).to_string()).unwrap();
-    let planned = Command::new(repository().join("target/release/berth-controller"))
-        .args(["plan", "-o", "json", "-f"])
-        .arg(&report)
-        .output()
-        .unwrap();
-    let planned: Value = serde_json::from_slice(&planned.stdout).unwrap_or_else(|error| {
-        panic!("{error}: {}", String::from_utf8_lossy(&planned.stderr));
-    });
+    let planned = run_plan(&["-f", report.to_str().unwrap()]).unwrap();
     let planned = &planned["hosts"][0];
-    let total = |resource: &str| i128::from(planned[resource]["total"].as_u64().unwrap());
+    let total = |resource: &str| planned[resource]["total"].as_u64().unwrap();
     let node = plane.get_json(&["node", NODE_NAME]).unwrap();
     let allocatable = &node["status"]["allocatable"];
-    let bytes = |name: &str| {
-        let quantity = allocatable[name].as_str().unwrap();
-        let (number, factor) = match quantity.strip_suffix("Ki") {
-            Some(number) => (number, 1 << 10),
-            None => (quantity.strip_suffix("Mi").unwrap(), 1 << 20),
-        };
-        number.parse::<i128>().unwrap() * factor
-    };
+    let bytes = |name: &str| allocatable[name].as_str().unwrap().parse::<Bytes>().unwrap().0;
     assert_eq!(allocatable["cpu"], (total("cpuMillis") / 1000).to_string(), "{planned:#}");
     assert_eq!(total("hugepages"), bytes("hugepages-2Mi"), "{planned:#}");
     assert_eq!(
-        total("memory") - bytes("memory"),
-        EVICTION_THRESHOLD,
+        total("memory"),
+        bytes("memory") + EVICTION_THRESHOLD,
         "{planned:#}\n{allocatable:#}"
     );
 }

@@ -3,28 +3,16 @@
 
 #![expect(
     clippy::disallowed_methods,
-    clippy::panic,
     clippy::unwrap_used,
     reason = "tests run the program, read its server's files, and fail by panicking"
 )]
 
-use std::process::Command;
 use std::time::Duration;
 
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
+use berth_tests::plan::run_plan;
 use berth_tests::repository;
 use serde_json::{Value, json};
-
-fn run_plan(arguments: &[&str]) -> Value {
-    let output = Command::new(repository().join("target/release/berth-controller"))
-        .args(["plan", "-o", "json"])
-        .args(arguments)
-        .current_dir(repository())
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"))
-}
 
 /// Returns the objects of a file of the example fleet, as `kubectl create --dry-run=client` prints them.
 fn read_objects(plane: &ControlPlane, file: &str) -> Vec<Value> {
@@ -100,8 +88,8 @@ fn live_cluster_and_its_files_have_equal_plans() {
     let machines = ["-f", "examples/fleet/machines.yaml", "-f", "examples/fleet/profiles.yaml"];
     let live: Vec<&str> =
         ["--kubeconfig", kubeconfig.to_str().unwrap()].into_iter().chain(machines).collect();
-    let live = run_plan(&live);
-    let filed = run_plan(&["-f", "examples/fleet/"]);
+    let live = run_plan(&live).unwrap();
+    let filed = run_plan(&["-f", "examples/fleet/"]).unwrap();
     for part in ["problems", "unplaced", "running", "placed", "hosts"] {
         assert_eq!(live[part], filed[part], "{part}");
     }
@@ -122,7 +110,7 @@ fn live_cluster_and_its_files_have_equal_plans() {
 /// KubeVirt add.
 fn create_node(plane: &ControlPlane, host: &str) {
     plane.create_node(host).unwrap();
-    let filed = run_plan(&["-f", &format!("examples/fleet/{host}.yaml")]);
+    let filed = run_plan(&["-f", &format!("examples/fleet/{host}.yaml")]).unwrap();
     let usage = &filed["hosts"][0];
     let bytes = |part: &str| usage[part]["total"].as_u64().unwrap();
     let infra = read_objects(plane, &format!("{host}.yaml")).remove(0);

@@ -294,9 +294,8 @@ fn kernel_arguments(options: &HostOptions<'_>, image: &Path) -> Result<Vec<Strin
     // CPUs is the same, but the kernel cannot know this; its other clock, the HPET, is an emulated device, which is
     // slow to read.
     let append = format!(
-        "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check mitigations=off norandmaps \
-         tsc=reliable \
-         systemd.machine_id=b347000000000000000000000000{:04x}",
+        "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check mitigations=off \
+         norandmaps tsc=reliable systemd.machine_id=b347000000000000000000000000{:04x}",
         options.number
     );
     let [vmlinuz, initrd] = [vmlinuz, initrd].map(|path| path.display().to_string());
