@@ -84,11 +84,11 @@ bench:  ## measure report compared with lstopo; the idle daemon, and tenant netw
 fuzz:  ## fuzz every parser for FUZZ_SECONDS; writes a result to docs/results
 	./fuzz/run.sh $(FUZZ_SECONDS) $(RESULTS)
 
-hosts: setup  ## test the test bed itself, and KVM on an emulated host; slow
-	$(CARGO) build --locked --release -p berth-agent -p berth-controller
-	$(CARGO) test --locked --release -p berth-tests --test emulated --test bed -- --ignored --nocapture
-	printf '# Emulated hosts, %s\n\nCommand: `make hosts`. The tests `tests/tests/emulated.rs` and `tests/tests/bed.rs` passed on hosts booted from %s.\n' \
-	  "$$(date -u +%F)" "$$(basename $$(./tests/host/image.sh))" > $(RESULTS)/$$(date -u +%F)-hosts.md
+hosts: setup  ## test the test bed itself, KVM, configuration, tenant networks and the DaemonSet on emulated hosts of BERTH_HOST_SUITE; slow, writes a result to docs/results
+	nice ./tests/prepare.sh
+	$(CARGO) test --locked --release --workspace --no-run
+	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --compress-type gz
+	CARGO="$(CARGO)" ./tests/hosts.sh $(RESULTS)
 
 faults: faults-hosts faults-cluster faults-demo  ## run these three targets
 

@@ -61,9 +61,8 @@ mkdir -p "$results"
 result=$results/$(date -u +%F)-current.md
 {
     printf '# All tests on a current Kubernetes and the real KubeVirt, %s\n\n' "$(date -u +%F)"
-    printf 'Command: `make test-current`, %s min on %s cores.\n\n| program | version |\n|---|---|\n' \
-        "$((($(date +%s) - begin) / 60))" "$(nproc)"
-    echo "$versions" | sed -E 's/^(host: )?([^ ]+) (.*)/| \1\2 | \3 |/'
+    printf 'Command: `make test-current`, %s min on %s cores.\n\n' "$((($(date +%s) - begin) / 60))" "$(nproc)"
+    ./tests/versions.sh --table
     printf '\n| tests | result |\n|---|---|\n'
     printf '| all but the next three | %s |\n' "$(tail -1 "$log")"
     for test in kubevirt vm demo; do

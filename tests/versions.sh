@@ -1,7 +1,12 @@
 #!/bin/sh
 # Prints the versions of the programs that the tests run against, one `NAME VERSION` for each line. Programs that the
-# machine does not have yet are left out. usage: tests/versions.sh
+# machine does not have yet are left out. usage: tests/versions.sh [--table]    --table: as a table in Markdown
 set -u
+if [ "${1:-}" = --table ]; then
+    printf '| program | version |\n|---|---|\n'
+    "$0" | sed -E 's/^(host: )?([^ ]+) (.*)/| \1\2 | \3 |/'
+    exit 0
+fi
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 assets=${KUBEBUILDER_ASSETS:-$("$here/cluster/assets.sh" --find 2>/dev/null)}
