@@ -14,6 +14,7 @@
 mod admission_orders;
 mod change_log;
 mod free_resources;
+mod host_order;
 mod hosts;
 mod reason;
 mod request;

@@ -78,8 +78,9 @@ pub(crate) struct RequestClass {
     /// requests of the class.
     pub(crate) rules: Arc<Rules>,
     pub(crate) vm_requirements: VmRequirements,
+    /// Score of each host, by rank ([`HostOrder`](super::host_order::HostOrder)).
     pub(crate) scores: ScoreIndex,
-    /// Points of each host for its own properties, independent of pods and resources; [`UNSUITABLE`] if the host is
+    /// Points of each host, by number, for its own properties, independent of pods and resources; [`UNSUITABLE`] if the host is
     /// unsuitable for the class.
     pub(crate) base_scores: Vec<Score>,
     /// Number of the newest change ([`ChangeLog`]) that `scores` and `base` include.
@@ -243,6 +244,13 @@ impl RequestClasses {
         }
         let fit = self.fit_scores.get_mut(class.fit_index)?;
         Some((class, fit))
+    }
+
+    /// Makes the scores of all classes be computed again, because the ranks of hosts have changed.
+    pub(crate) fn reset_scores(&mut self) {
+        for class in &mut self.classes {
+            class.last_seen_change = 0;
+        }
     }
 
     /// Updates the score of the newest changed host in those eager fit scores that already include all earlier

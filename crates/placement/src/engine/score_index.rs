@@ -17,7 +17,7 @@ pub(crate) type Score = u16;
 /// Score of a host that cannot accept the request.
 pub(crate) const UNSUITABLE: Score = Score::MAX;
 
-/// The score of each host, by host number.
+/// The score of each host, by the number that the caller gives it: its rank in the order of names.
 #[derive(Debug, Default)]
 pub(crate) struct ScoreIndex {
     scores: Vec<Score>,
@@ -58,7 +58,7 @@ impl ScoreIndex {
         self.scores.get(host).copied().unwrap_or(UNSUITABLE)
     }
 
-    /// Returns the host with the lowest score; among hosts with equal scores, the host with the lowest number.
+    /// Returns the host with the lowest score; of hosts with equal scores, the one with the lowest number.
     pub(crate) fn best_host(&self) -> Option<(Score, usize)> {
         let (block, &score) = find_first_minimum(&self.superblock_minima)?;
         if score == UNSUITABLE {

@@ -1,5 +1,5 @@
-//! Search of the best host for a request: hosts are ordered by score, then checked against the rules that depend on
-//! other pods, then against the kubelet's admission.
+//! Search of the best host for a request: hosts are ordered by score and name, then checked against the rules that depend
+//! on other pods, then against the kubelet's admission.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,11 +20,11 @@ use berth_kubelet_admission::Admission;
 /// that depend on other pods may change the order of the scores.
 const MAX_COMPARED_HOSTS: usize = 64;
 
-/// Points and index of a compared host.
+/// Points and rank of a compared host.
 type ComparedHost = Reverse<(i64, usize)>;
 
 impl Engine {
-    /// Returns the best host for a pod, without assuming the pod on it.
+    /// Returns the best host for a pod, without assuming the pod on it; of equally good hosts, the first by name.
     pub fn choose_host(
         &mut self,
         request: &Request,
@@ -41,6 +41,9 @@ impl Engine {
     ) -> Option<(HostId, Admission)> {
         let mut classes = std::mem::take(&mut self.request_classes);
         let mut scratch = std::mem::take(&mut self.search_buffers);
+        if self.host_order.update() {
+            classes.reset_scores();
+        }
         let (mut at, mut key) = (request.class_index, Arc::clone(&request.class_key));
         if classes.get_mut(at, &key).is_none() {
             // The class was evicted because other classes were used more recently; create it again.
@@ -58,8 +61,8 @@ impl Engine {
             );
             // The kubelets of these hosts would reject the pod, although their scores suggest otherwise. The hosts
             // are excluded until they change.
-            for host in refused {
-                class.scores.set(host, UNSUITABLE);
+            for rank in refused {
+                class.scores.set(rank, UNSUITABLE);
             }
             found
         });
@@ -74,23 +77,26 @@ impl Engine {
         scores: &mut ScoreIndex,
         candidates: Option<&[HostId]>,
         buffers: &mut SearchBuffers,
-        rejected_hosts: &mut Vec<usize>,
+        rejected_ranks: &mut Vec<usize>,
     ) -> Option<(HostId, Admission)> {
         let filter = self.cluster.pod_filter(&request.rules);
         let preference_scores = filter.pod_preference_scores();
-        let mut try_host = |at: usize| {
-            let admission = self.evaluate_host(request, HostId::from_index(at));
+        let mut try_host = |rank: usize| {
+            let host = self.host_order.host(rank)?;
+            let admission = self.evaluate_host(request, host);
             if admission.is_none() {
-                rejected_hosts.push(at);
+                rejected_ranks.push(rank);
             }
-            admission.map(|admission| (HostId::from_index(at), admission))
+            admission.map(|admission| (host, admission))
         };
         let few_candidates = candidates.filter(|among| among.len() * 8 < self.host_entries.len());
         let mut scored_candidates: Vec<(Score, usize)> = Vec::new();
         if let Some(few) = few_candidates {
-            let score = |host: &HostId| (scores.get(host.index()), host.index());
-            scored_candidates =
-                few.iter().map(score).filter(|(score, _)| *score != UNSUITABLE).collect();
+            let ranks = few.iter().filter_map(|host| self.host_order.rank(*host));
+            scored_candidates = ranks
+                .map(|rank| (scores.get(rank), rank))
+                .filter(|(score, _)| *score != UNSUITABLE)
+                .collect();
             scored_candidates.sort_unstable();
             scored_candidates.dedup();
         }
@@ -111,14 +117,15 @@ impl Engine {
             Some(ascending) => ascending.next(),
             None => listed.next(),
         });
-        let is_excluded = |at: usize| {
-            allowed_hosts.as_ref().is_some_and(|allowed| !allowed.contains(at))
-                || !filter.allows_by_pods(HostId::from_index(at))
+        let is_excluded = |host: HostId| {
+            allowed_hosts.as_ref().is_some_and(|allowed| !allowed.contains(host.index()))
+                || !filter.allows_by_pods(host)
         };
-        for (score, at) in hosts_by_score {
+        for (score, rank) in hosts_by_score {
+            let Some(host) = self.host_order.host(rank) else { continue };
             let Some(preference_scores) = &preference_scores else {
-                if !is_excluded(at)
-                    && let Some(found) = try_host(at)
+                if !is_excluded(host)
+                    && let Some(found) = try_host(rank)
                 {
                     return Some(found);
                 }
@@ -133,12 +140,10 @@ impl Engine {
                     return Some(found);
                 }
             }
-            if !is_excluded(at) {
+            if !is_excluded(host) {
                 let points = i64::from(score)
-                    + score::pod_preference_points(
-                        &preference_scores.score_for_host(HostId::from_index(at)),
-                    );
-                waiting.push(Reverse((points, at)));
+                    + score::pod_preference_points(&preference_scores.score_for_host(host));
+                waiting.push(Reverse((points, rank)));
             }
         }
         while let Some(Reverse((_, best))) = waiting.pop() {
@@ -168,13 +173,15 @@ impl Engine {
                         let base = self.base_score(host, class);
                         class.base_scores[host] = base;
                     }
-                    class.scores.set(host, sum_points(&class.base_scores, &fit.points, host));
+                    if let Some(rank) = self.host_order.rank(HostId::from_index(host)) {
+                        class.scores.set(rank, sum_points(&class.base_scores, &fit.points, host));
+                    }
                 }
             }
             _ => {
                 let hosts = 0..self.host_entries.len();
-                class.base_scores =
-                    hosts.clone().map(|host| self.base_score(host, class)).collect();
+                class.base_scores = hosts.map(|host| self.base_score(host, class)).collect();
+                let hosts = self.host_order.numbers();
                 let scores = hosts.map(|host| sum_points(&class.base_scores, &fit.points, host));
                 class.scores = ScoreIndex::new(scores.collect());
             }

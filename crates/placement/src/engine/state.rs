@@ -7,6 +7,7 @@ use berth_api::Class;
 
 use super::change_log::ChangeLog;
 use super::free_resources::FreeResources;
+use super::host_order::HostOrder;
 use super::hosts::{HostEntry, UNKNOWN_HOST_REASON, accept_pod};
 use super::reason::Reason;
 use super::request::Request;
@@ -30,6 +31,7 @@ pub(super) struct AssumedPod {
 pub struct Engine {
     pub(super) cluster: ClusterState,
     pub(super) host_entries: Vec<Option<HostEntry>>,
+    pub(super) host_order: HostOrder,
     /// Free resources of each host, stored in a separate vector because every class reads them after every change.
     pub(super) free_resources: Vec<FreeResources>,
     pub(super) assumed_pods: HashMap<Arc<str>, AssumedPod>,
@@ -60,7 +62,9 @@ impl Engine {
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
     pub fn set_host(&mut self, report: ReportedHost, class: Class) -> Result<HostId, InvalidField> {
-        let id = self.cluster.set_host(&report.node_fields())?;
+        let fields = report.node_fields();
+        let id = self.cluster.set_host(&fields)?;
+        self.host_order.add(id, fields.name);
         if self.host_entries.len() <= id.index() {
             self.host_entries.resize_with(id.index() + 1, || None);
             self.free_resources.resize_with(id.index() + 1, FreeResources::default);
@@ -105,6 +109,7 @@ impl Engine {
     /// Returns an error for a taint that the API server would have rejected.
     pub fn set_node(&mut self, parts: &NodeFields<'_>) -> Result<HostId, InvalidField> {
         let id = self.cluster.set_host(parts)?;
+        self.host_order.add(id, parts.name);
         if self.host_entries.len() <= id.index() {
             self.host_entries.resize_with(id.index() + 1, || None);
             self.free_resources.resize_with(id.index() + 1, FreeResources::default);

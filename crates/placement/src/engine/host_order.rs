@@ -1,0 +1,103 @@
+//! Order of the hosts by name. Of hosts with equal scores, the engine selects the first by name, so the result does not
+//! depend on the order in which the hosts joined the cluster: a dry run and a restarted controller select the same host.
+
+use crate::rules::HostId;
+
+/// The hosts by name. The rank of a host is its position in this order, counted from 0.
+#[derive(Debug, Default)]
+pub(crate) struct HostOrder {
+    /// Name of each host, by host number.
+    names: Vec<Box<str>>,
+    /// Rank of each host, by host number. Shorter than `names` until the next [`Self::update`].
+    ranks: Vec<usize>,
+    /// Number of the host at each rank.
+    numbers: Vec<usize>,
+}
+
+impl HostOrder {
+    /// Adds the host with the next number; ignores a host that was added before.
+    pub(crate) fn add(&mut self, host: HostId, name: &str) {
+        if host.index() == self.names.len() {
+            self.names.push(name.into());
+        }
+    }
+
+    /// Assigns ranks to the added hosts. Returns true if a host that already had a rank may have got another one.
+    pub(crate) fn update(&mut self) -> bool {
+        let ranked_count = self.ranks.len();
+        if ranked_count == self.names.len() {
+            return false;
+        }
+        let last = self.numbers.last().copied();
+        self.numbers.extend(ranked_count..self.names.len());
+        let added_from = ranked_count.saturating_sub(usize::from(last.is_some()));
+        // Lists of the API server are sorted by name, so new hosts usually have the highest ranks.
+        let is_sorted = self.numbers[added_from..].is_sorted_by_key(|number| &self.names[*number]);
+        if !is_sorted {
+            self.numbers.sort_by_key(|number| &self.names[*number]);
+        }
+        self.ranks.resize(self.names.len(), 0);
+        for (rank, number) in self.numbers.iter().enumerate() {
+            self.ranks[*number] = rank;
+        }
+        !is_sorted && ranked_count > 0
+    }
+
+    /// Returns the rank of a host; `None` if it has none yet.
+    pub(crate) fn rank(&self, host: HostId) -> Option<usize> {
+        self.ranks.get(host.index()).copied()
+    }
+
+    /// Returns the host at a rank.
+    pub(crate) fn host(&self, rank: usize) -> Option<HostId> {
+        self.numbers.get(rank).map(|number| HostId::from_index(*number))
+    }
+
+    /// Returns the numbers of all hosts with a rank, by name.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.numbers.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(order: &HostOrder) -> Vec<&str> {
+        for (number, rank) in order.ranks.iter().enumerate() {
+            assert_eq!(order.host(*rank), Some(HostId::from_index(number)));
+        }
+        order.numbers().map(|number| &*order.names[number]).collect()
+    }
+
+    fn add(order: &mut HostOrder, names: &[&str]) -> bool {
+        for name in names {
+            order.add(HostId::from_index(order.names.len()), name);
+        }
+        order.update()
+    }
+
+    #[test]
+    fn hosts_are_ordered_by_name() {
+        let mut order = HostOrder::default();
+        assert!(!add(&mut order, &["c", "b", "e"]), "no host had a rank");
+        assert_eq!(names(&order), ["b", "c", "e"]);
+        assert!(!add(&mut order, &[]));
+        assert!(!add(&mut order, &["f", "g"]), "the ranks of b, c and e remain");
+        assert_eq!(names(&order), ["b", "c", "e", "f", "g"]);
+        assert!(add(&mut order, &["h", "d"]), "d moves e");
+        assert_eq!(names(&order), ["b", "c", "d", "e", "f", "g", "h"]);
+        order.add(HostId::from_index(0), "c");
+        assert!(!order.update(), "a known host changes nothing");
+    }
+
+    #[test]
+    fn hosts_without_a_rank_are_unknown() {
+        let mut order = HostOrder::default();
+        order.add(HostId::from_index(0), "a");
+        assert_eq!((order.rank(HostId::from_index(0)), order.host(0)), (None, None));
+        order.update();
+        assert_eq!(order.rank(HostId::from_index(0)), Some(0));
+        assert_eq!(order.rank(HostId::from_index(1)), None);
+    }
+}
