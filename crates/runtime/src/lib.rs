@@ -1,4 +1,4 @@
-//! Shared code of Berth's programs: command lines, logging, the client of the API server (feature `cluster`), and HTTP
+//! Shared code of Berth's programs: command lines, checks, logging, the client of the API server (feature `cluster`), and HTTP
 //! servers (feature `http`).
 
 #[cfg(feature = "cluster")]
@@ -6,6 +6,7 @@ pub mod backoff;
 #[cfg(feature = "cluster")]
 pub mod call;
 pub mod certificate;
+pub mod check;
 pub mod cli;
 #[cfg(feature = "cluster")]
 pub mod client;

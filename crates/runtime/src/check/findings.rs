@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::outcome::Outcome;
+use super::definition::Check;
+use super::outcome::{Outcome, Status};
 
 /// A check with its outcome, as `check --output json` prints it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,6 +24,27 @@ pub struct Findings {
     pub summary: Summary,
     /// Findings, in the order of the list of checks.
     pub checks: Vec<Finding>,
+}
+
+impl Findings {
+    /// Runs the checks. `run` calls the function of a check with its input.
+    pub fn collect<F>(checks: &[Check<F>], run: impl Fn(&F) -> Outcome) -> Self {
+        let finding = |check: &Check<F>| Finding {
+            id: check.id,
+            title: check.title,
+            outcome: run(&check.run),
+        };
+        let checks: Vec<Finding> = checks.iter().map(finding).collect();
+        let count =
+            |status| checks.iter().filter(|finding| finding.outcome.status == status).count();
+        let summary = Summary {
+            pass: count(Status::Pass),
+            warn: count(Status::Warn),
+            fail: count(Status::Fail),
+            skip: count(Status::Skip),
+        };
+        Self { summary, checks }
+    }
 }
 
 /// Number of checks by status.

@@ -10,9 +10,9 @@ pub enum Status {
     Pass,
     /// VMs can run, but with a disadvantage.
     Warn,
-    /// VMs cannot run, or the kubelet will not start.
+    /// VMs cannot run, a kubelet will not start, or tenants are not isolated.
     Fail,
-    /// The check was not possible on this host, or does not apply; the message contains the reason.
+    /// The check was not possible here, or does not apply; the message contains the reason.
     Skip,
 }
 

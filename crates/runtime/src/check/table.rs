@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use super::definition::Check;
 use super::findings::{Finding, Findings, Summary};
 use super::outcome::Status;
-use berth_runtime::cli::style::Style;
-use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
+use crate::cli::style::Style;
+use crate::cli::text::{push_line, replace_control_characters, wrap_text};
 
 /// Width of a default terminal, in columns.
 const TERMINAL_WIDTH: usize = 80;
@@ -82,7 +82,7 @@ fn write_indented(out: &mut String, label: &str, text: &str, style: Style) {
 
 /// Renders the titles and explanations of checks (`check --list`).
 #[must_use]
-pub fn render_list(checks: &[Check], style: Style) -> String {
+pub fn render_list<F>(checks: &[Check<F>], style: Style) -> String {
     let mut out = String::new();
     for check in checks {
         push_line(&mut out, &format!("{:<30}", style.format_title(check.id)), check.title);
