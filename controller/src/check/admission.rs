@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::definition::Check;
 use super::difference::first_difference;
-use super::input::{Input, Unread};
+use super::input::Input;
 use super::kind::Kind;
+use super::read::Unread;
 use super::release::Release;
 use super::values::{name, text, texts};
 use berth_runtime::check::Outcome;

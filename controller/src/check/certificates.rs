@@ -1,7 +1,8 @@
 //! Check of the certificates of webhooks.
 
 use super::definition::Check;
-use super::input::{CaBundle, Input, Unread};
+use super::input::{CaBundle, Input};
+use super::read::Unread;
 use super::values::join_names;
 use berth_runtime::certificate::ExpiryState;
 use berth_runtime::check::Outcome;

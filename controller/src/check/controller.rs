@@ -4,10 +4,11 @@ use berth_api::names::CONTROLLER_TENANT_CLUSTER_ROLE;
 use serde_json::Value;
 
 use super::definition::Check;
-use super::input::{Input, Unread};
+use super::input::Input;
 use super::kind::Kind;
 use super::lease::{Election, LeaseState};
 use super::rbac::{BoundRule, permissions_of, rules_of_controller};
+use super::read::Unread;
 use super::values::{join_names, name, text};
 use berth_runtime::check::Outcome;
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::definition::Check;
 use super::difference::first_difference;
-use super::input::{Input, Unread};
+use super::input::Input;
+use super::read::Unread;
 use super::release::Release;
 use super::values::{condition, items, join_names, text, texts};
 use berth_runtime::check::Outcome;
@@ -148,7 +149,7 @@ mod tests {
 
     use super::*;
     use crate::check::Status;
-    use crate::check::input::ReadError;
+    use crate::check::read::ReadError;
     use crate::check::test_helpers::{empty_cluster, run_check};
 
     /// Returns a cluster with Berth's definitions, after a change of the definition of InfraNodes.

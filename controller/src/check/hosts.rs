@@ -5,7 +5,8 @@ use berth_api::infra_node::{MIN_CORES, MIN_MEMORY, is_enough_memory};
 
 use super::definition::Check;
 use super::host::{Host, HostCondition};
-use super::input::{Input, Unread};
+use super::input::Input;
+use super::read::Unread;
 use super::values::join_names;
 use berth_runtime::check::Outcome;
 

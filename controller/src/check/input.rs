@@ -3,61 +3,17 @@
 use std::collections::BTreeMap;
 
 use berth_runtime::certificate::ExpiryState;
-use berth_runtime::check::Outcome;
 use serde_json::Value;
 
 use super::host::Host;
 use super::kind::Kind;
 use super::lease::{Election, LeaseState};
+use super::read::{Read, ReadError, Unread};
 use super::release::Release;
 use super::tenant_input::TenantInput;
 
-/// Reason why objects were not read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// RBAC does not permit the user of the kubeconfig to read the objects.
-    #[error("the user of the kubeconfig has no permission to read this: {0}")]
-    Forbidden(String),
-    /// The object does not exist, or the API server does not serve its kind.
-    #[error("not found")]
-    NotFound,
-    /// The API server answered with another error.
-    #[error("{0}")]
-    Refused(String),
-    /// The API server did not answer.
-    #[error("{0}")]
-    Unreachable(String),
-    /// The list is too long.
-    #[error("more than {0} objects")]
-    TooMany(usize),
-    /// The objects were not requested.
-    #[error("not requested")]
-    NotRequested,
-}
-
-/// Result of a read.
-pub type Read<T> = Result<T, ReadError>;
-
-/// Objects that a check examines, and the reason why they were not read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{objects}: {reason}")]
-pub struct Unread {
-    objects: String,
-    reason: ReadError,
-}
-
-impl Unread {
-    /// Returns the error for these objects.
-    pub(super) fn new(objects: impl Into<String>, reason: &ReadError) -> Self {
-        Self { objects: objects.into(), reason: reason.clone() }
-    }
-
-    /// Returns the outcome of a check whose objects were not read.
-    pub(super) fn into_outcome(self) -> Outcome {
-        Outcome::skip(format!("{} could not be read", self.objects))
-            .with_evidence(self.objects, self.reason)
-    }
-}
+/// Lists of objects by kind and namespace ([`LISTS`](super::LISTS)).
+pub type Lists = BTreeMap<(Kind, &'static str), Read<Vec<Value>>>;
 
 /// Certificates of authorities with which the API server verifies a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,8 +43,8 @@ pub struct InvalidBundle(pub String);
 pub struct Input {
     /// Version of the API server, such as `v1.36.2`.
     pub kubernetes: Read<String>,
-    /// Lists of objects by kind and namespace ([`LISTS`](super::LISTS)).
-    pub lists: BTreeMap<(Kind, &'static str), Read<Vec<Value>>>,
+    /// Lists of objects.
+    pub lists: Lists,
     /// CustomResourceDefinitions by name.
     pub crds: BTreeMap<String, Read<Value>>,
     /// Hosts.
@@ -166,6 +122,12 @@ impl Input {
             Some(Err(error)) => Err(Unread::new(lease(), error)),
             None => Err(Unread::new(lease(), &ReadError::NotRequested)),
         }
+    }
+
+    /// Returns the objects of the tenant that `--tenant` names.
+    pub(super) fn tenant(&self) -> Result<&TenantInput, Unread> {
+        let objects = "objects of a tenant (--tenant NAME)";
+        self.tenant.as_ref().ok_or_else(|| Unread::new(objects, &ReadError::NotRequested))
     }
 
     /// Returns the release of Kubernetes; `None` if it is unknown.

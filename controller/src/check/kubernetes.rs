@@ -1,7 +1,8 @@
 //! Check of Kubernetes itself.
 
 use super::definition::Check;
-use super::input::{Input, Unread};
+use super::input::Input;
+use super::read::Unread;
 use super::release::Release;
 use berth_runtime::check::Outcome;
 

@@ -5,8 +5,9 @@ use berth_kubevirt_render::launcher::Configuration;
 use serde_json::Value;
 
 use super::definition::Check;
-use super::input::{Input, Unread};
+use super::input::Input;
 use super::kind::Kind;
+use super::read::Unread;
 use super::release::Release;
 use super::values::{items, join_names, name, text, texts};
 use crate::tenants::binding_plugins::BindingPlugins;

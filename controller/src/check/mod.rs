@@ -20,6 +20,7 @@ mod kubevirt;
 mod lease;
 mod network;
 mod rbac;
+mod read;
 mod release;
 mod scheduler;
 mod storage;
@@ -33,9 +34,10 @@ pub use berth_runtime::check::{Evidence, Finding, Findings, Outcome, Status, Sum
 pub use crds::crd_names;
 pub use definition::Check;
 pub use host::{Host, HostCondition};
-pub use input::{BundleValidity, CaBundle, Input, InvalidBundle, Read, ReadError, Unread};
+pub use input::{BundleValidity, CaBundle, Input, InvalidBundle, Lists};
 pub use kind::{Kind, LISTS};
 pub use lease::{Election, LeaseState};
+pub use read::{Read, ReadError, Unread};
 pub use tenant_input::{ApiServerAnswer, KubeconfigProblem, KubeconfigState, TenantInput};
 
 /// Group of the checks of one tenant.

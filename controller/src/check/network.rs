@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use super::definition::Check;
-use super::input::{Input, Unread};
+use super::input::Input;
 use super::kind::Kind;
+use super::read::Unread;
 use super::values::{items, join_names, name, text, texts};
 use berth_runtime::check::Outcome;
 

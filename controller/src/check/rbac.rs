@@ -5,8 +5,9 @@ use std::fmt;
 use berth_api::names::CONTROLLER_SERVICE_ACCOUNT;
 use serde_json::Value;
 
-use super::input::{Input, Unread};
+use super::input::Input;
 use super::kind::Kind;
+use super::read::Unread;
 use super::values::{items, name, text, texts};
 
 /// Namespaces, besides all namespaces at once, in which the manifests grant permissions to the controller.

@@ -5,9 +5,10 @@ use serde_json::Value;
 
 use super::controller::check_lease;
 use super::definition::Check;
-use super::input::{Input, Unread};
+use super::input::Input;
 use super::kind::Kind;
 use super::lease::Election;
+use super::read::Unread;
 use super::values::{condition, items, join_names, name, text, texts};
 use berth_runtime::check::Outcome;
 
@@ -99,7 +100,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::check::input::ReadError;
+    use crate::check::read::ReadError;
     use crate::check::lease::LeaseState;
     use crate::check::test_helpers::{input_with, run_check};
     use crate::check::{Read, Status};

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::definition::Check;
-use super::input::{Input, Unread};
+use super::input::Input;
 use super::kind::Kind;
+use super::read::Unread;
 use super::values::{items, join_names, name, text};
 use berth_runtime::check::Outcome;
 

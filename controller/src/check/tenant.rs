@@ -7,9 +7,10 @@ use berth_api::names::TENANT_LABEL;
 use serde_json::Value;
 
 use super::definition::Check;
-use super::input::{Input, Read, ReadError, Unread};
+use super::input::Input;
+use super::read::{Read, ReadError, Unread};
 use super::storage::missing_classes;
-use super::tenant_input::{ApiServerAnswer, KubeconfigState, TenantInput};
+use super::tenant_input::{ApiServerAnswer, KubeconfigState};
 use super::values::{condition, join_names, text};
 use berth_runtime::check::Outcome;
 
@@ -59,12 +60,6 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// Returns the tenant; the outcome of the check if no tenant was named.
-fn tenant(input: &Input) -> Result<&TenantInput, Outcome> {
-    let none = || Outcome::skip("no tenant: specify --tenant NAME");
-    input.tenant.as_ref().ok_or_else(none)
-}
-
 /// Returns an object; `None` if it does not exist.
 fn found<'r>(read: &'r Read<Value>, object: &str) -> Result<Option<&'r Value>, Unread> {
     match read {
@@ -75,10 +70,7 @@ fn found<'r>(read: &'r Read<Value>, object: &str) -> Result<Option<&'r Value>, U
 }
 
 fn check_object(input: &Input) -> Result<Outcome, Unread> {
-    let tenant = match tenant(input) {
-        Ok(tenant) => tenant,
-        Err(outcome) => return Ok(outcome),
-    };
+    let tenant = input.tenant()?;
     let evidence = format!("TenantCluster {}", tenant.name);
     let Some(object) = found(&tenant.object, &evidence)? else {
         return Ok(Outcome::fail("the TenantCluster does not exist")
@@ -98,10 +90,7 @@ fn check_object(input: &Input) -> Result<Outcome, Unread> {
 }
 
 fn check_namespace(input: &Input) -> Result<Outcome, Unread> {
-    let tenant = match tenant(input) {
-        Ok(tenant) => tenant,
-        Err(outcome) => return Ok(outcome),
-    };
+    let tenant = input.tenant()?;
     let name = TenantCluster::namespace_of(&tenant.name);
     let evidence = format!("Namespace {name}");
     let Some(namespace) = found(&tenant.namespace, &evidence)? else {
@@ -124,10 +113,7 @@ fn check_namespace(input: &Input) -> Result<Outcome, Unread> {
 }
 
 fn check_network(input: &Input) -> Result<Outcome, Unread> {
-    let tenant = match tenant(input) {
-        Ok(tenant) => tenant,
-        Err(outcome) => return Ok(outcome),
-    };
+    let tenant = input.tenant()?;
     let evidence = format!("TenantCluster {}", tenant.name);
     let has_network = found(&tenant.object, &evidence)?
         .is_some_and(|object| object.pointer("/spec/network").is_some_and(Value::is_object));
@@ -152,10 +138,7 @@ fn check_network(input: &Input) -> Result<Outcome, Unread> {
 }
 
 fn check_storage_classes(input: &Input) -> Result<Outcome, Unread> {
-    let tenant = match tenant(input) {
-        Ok(tenant) => tenant,
-        Err(outcome) => return Ok(outcome),
-    };
+    let tenant = input.tenant()?;
     let deployments = match &tenant.machine_deployments {
         Ok(deployments) => deployments.as_slice(),
         Err(ReadError::NotFound) => &[],
@@ -200,10 +183,7 @@ fn collect_classes<'v>(value: &'v Value, classes: &mut BTreeSet<&'v str>) {
 }
 
 fn check_kubeconfig(input: &Input) -> Result<Outcome, Unread> {
-    let tenant = match tenant(input) {
-        Ok(tenant) => tenant,
-        Err(outcome) => return Ok(outcome),
-    };
+    let tenant = input.tenant()?;
     Ok(match &tenant.kubeconfig {
         KubeconfigState::NotReferenced => {
             Outcome::skip("the TenantCluster has no spec.kubeconfigSecretRef")
@@ -225,10 +205,7 @@ fn check_kubeconfig(input: &Input) -> Result<Outcome, Unread> {
 }
 
 fn check_api_server(input: &Input) -> Result<Outcome, Unread> {
-    let tenant = match tenant(input) {
-        Ok(tenant) => tenant,
-        Err(outcome) => return Ok(outcome),
-    };
+    let tenant = input.tenant()?;
     let remedy = "check the server and the credential of the kubeconfig, and whether this machine may connect to it";
     let evidence = format!("API server of tenant {}", tenant.name);
     Ok(match &tenant.api_server {
@@ -256,7 +233,7 @@ mod tests {
     use super::*;
     use crate::check::Status;
     use crate::check::kind::Kind;
-    use crate::check::tenant_input::KubeconfigProblem;
+    use crate::check::tenant_input::{KubeconfigProblem, TenantInput};
     use crate::check::test_helpers::{input_with, run_check};
 
     fn bank() -> TenantInput {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::input::{Read, ReadError};
+use super::read::{Read, ReadError};
 
 /// Objects of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,9 +3,11 @@
 
 mod definition;
 mod findings;
+mod names;
 mod outcome;
 pub mod table;
 
 pub use definition::{Check, select};
 pub use findings::{Finding, Findings, Summary};
+pub use names::name_parser;
 pub use outcome::{Evidence, Outcome, Status};
