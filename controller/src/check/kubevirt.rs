@@ -32,9 +32,9 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kubevirt.cpu-manager",
         title: "feature gate CPUManager",
-        explanation: "Only with the feature gate CPUManager does virt-handler label the Nodes whose kubelet allocates \
-            exclusive CPUs. Without the label, VMs with dedicated CPUs stay Pending: FAIL if a host has the CPU Manager \
-            policy static, otherwise WARN.",
+        explanation: "virt-handler labels the Nodes whose kubelet allocates exclusive CPUs only if the feature gate \
+            CPUManager is enabled. Without the label, VMs with dedicated CPUs stay Pending: FAIL if a host has the CPU \
+            Manager policy static, otherwise WARN.",
         run: check_cpu_manager,
     },
     Check {
