@@ -19,6 +19,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use base64::Engine as _;
 use serde_json::Value;
 
 fn repository() -> PathBuf {
@@ -94,11 +95,17 @@ fn checks_are_documented() {
 #[test]
 fn unreachable_cluster_is_reported_by_check() {
     let kubeconfig = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unreachable.kubeconfig");
+    // Without an authority, the client needs those of the operating system, which may be missing.
+    let authority = std::fs::read(repository().join("crates/runtime/tests/agent.crt")).unwrap();
+    let authority = base64::engine::general_purpose::STANDARD.encode(authority);
     // Port 1 is reserved, and no program listens on it.
-    let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-                clusters: [{name: c, cluster: {server: 'https://127.0.0.1:1'}}]\n\
-                users: [{name: u, user: {token: t}}]\n\
-                contexts: [{name: c, context: {cluster: c, user: u}}]\n";
+    let cluster = format!(
+        "{{server: 'https://127.0.0.1:1', certificate-authority-data: {authority}}}"
+    );
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {cluster}}}]\n\
+         users: [{{name: u, user: {{token: t}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n"
+    );
     std::fs::write(&kubeconfig, text).unwrap();
     let output = run_controller(&["check", "--kubeconfig", kubeconfig.to_str().unwrap()], "");
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));

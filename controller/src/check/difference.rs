@@ -4,9 +4,9 @@ use serde_json::Value;
 
 /// Returns the path of the first field of `desired` that `actual` lacks, or has with another value.
 ///
-/// Additional fields of `actual` are ignored, because API servers set defaults. Numbers are compared by value and strings
-/// without the amount of white space, because they have been through other encoders. Fields with the names in `ignored`
-/// are not compared.
+/// Additional fields of `actual` are ignored, because API servers set defaults. Numbers are compared by value, and
+/// strings regardless of the amount of white space, because other encoders have written them. Fields with the names in
+/// `ignored` are not compared.
 pub(super) fn first_difference(
     desired: &Value,
     actual: &Value,

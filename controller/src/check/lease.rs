@@ -55,8 +55,8 @@ impl LeaseState {
         Self { is_fresh: is_current && !holder.is_empty(), holder, renew_time, duration }
     }
 
-    /// Returns this state after a second read. The Lease is fresh if it was renewed in between, even if the clocks of the
-    /// holder and of this machine differ.
+    /// Returns this state after a second read. The Lease is fresh if it was renewed in between, even if the clocks of
+    /// the holder and of this machine differ.
     #[must_use]
     pub fn after(self, before: &Self) -> Self {
         let is_renewed = self.renew_time != before.renew_time && !self.holder.is_empty();

@@ -1,8 +1,8 @@
 //! Checks of an infra cluster (`berth-controller check`), each with evidence and a remedy.
 //!
-//! Every check is a pure function of [`Input`], with a stable ID. A check never guesses: if the objects that it examines
-//! could not be read, or if the cluster does not show the property, its status is SKIP. [`crate::observe`] reads the
-//! objects.
+//! Every check is a pure function of [`Input`], with a stable ID. A check never guesses: if the objects that it
+//! examines could not be read, or if the cluster does not show the property, its status is SKIP. [`crate::observe`]
+//! reads the objects.
 
 mod admission;
 mod cdi;
@@ -63,8 +63,8 @@ pub fn all_checks() -> Vec<Check> {
     .concat()
 }
 
-/// Returns the checks with these ids and the checks of these groups (`storage` is the group of `storage.default-class`);
-/// all checks if `names` is empty.
+/// Returns the checks with these ids and the checks of these groups (`storage` is the group of
+/// `storage.default-class`); all checks if `names` is empty.
 #[must_use]
 pub fn select(names: &[String]) -> Vec<Check> {
     berth_runtime::check::select(all_checks(), names)

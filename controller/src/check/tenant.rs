@@ -105,7 +105,11 @@ fn check_namespace(input: &Input) -> Result<Outcome, Unread> {
             .remedy(format!("kubectl get namespace {name} -o yaml names what remains"))
     } else if label != tenant.name {
         Outcome::fail("the namespace does not belong to the tenant: another user created it")
-            .remedy(format!("delete the namespace, or, if all its objects belong to the tenant: kubectl label namespace {name} {TENANT_LABEL}={}", tenant.name))
+            .remedy(format!(
+                "delete the namespace; or, if all its objects belong to the tenant: \
+                 kubectl label namespace {name} {TENANT_LABEL}={}",
+                tenant.name
+            ))
     } else {
         Outcome::pass("active")
     };
@@ -164,7 +168,8 @@ fn check_storage_classes(input: &Input) -> Result<Outcome, Unread> {
     Ok(outcome.with_evidence(format!("machinedeployments in {namespace}"), join_names(&classes)))
 }
 
-/// Collects the StorageClasses of a providerSpec, at any depth. The name is a string, or an object with the field `value`.
+/// Collects the StorageClasses of a providerSpec, at any depth. A name is a string, or an object with the field
+/// `value`.
 fn collect_classes<'v>(value: &'v Value, classes: &mut BTreeSet<&'v str>) {
     match value {
         Value::Object(fields) => {

@@ -1,7 +1,7 @@
 //! Checks a tenant's kubeconfig before it is used on the machine of an operator.
 //!
-//! The author of the Secret is not trusted: a kubeconfig can name programs that are run (`exec`, `auth-provider`), files
-//! that are sent as credentials, and proxies.
+//! The author of the Secret is not trusted: a kubeconfig can name programs that are run (`exec`, `auth-provider`),
+//! files that are sent as credentials, and proxies.
 
 use kube::config::{AuthInfo, Cluster, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};

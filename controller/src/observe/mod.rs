@@ -1,5 +1,5 @@
-//! Reads the objects that the checks examine, with GET requests only. A failed read is a value in the input of the checks,
-//! and does not stop the other reads.
+//! Reads the objects that the checks examine, with GET requests only. A failed read is a value in the input of the
+//! checks, and does not stop the other reads.
 
 mod kubeconfig;
 mod requests;
@@ -80,8 +80,8 @@ async fn observe_hosts(client: &Client) -> Read<Vec<Host>> {
     list(client, &resource, "", None, |object| Host::from_object(&object)).await
 }
 
-/// Reads a Lease. If the Lease has expired by the clock of this machine, it is read again after its duration, because the
-/// clocks of the holder and of this machine may differ.
+/// Reads a Lease. If the Lease has expired by the clock of this machine, it is read again after its duration, because
+/// the clocks of the holder and of this machine may differ.
 async fn observe_lease(client: &Client, election: Election) -> Read<LeaseState> {
     let before = read_lease(client, election).await?;
     if before.is_fresh || before.holder.is_empty() {

@@ -115,7 +115,8 @@ async fn read_kubeconfig(
     create_client(&String::from_utf8_lossy(&entry.0)).await
 }
 
-/// Requests the version of a tenant's API server. The answer is untrusted, so only the beginning of the version is kept.
+/// Requests the version of a tenant's API server. Only the beginning of the version is kept, because the server is not
+/// trusted.
 async fn request_version(client: &Client) -> ApiServerAnswer {
     match with_timeout(client.apiserver_version()).await {
         Ok(version) => {

@@ -1,5 +1,5 @@
-//! Shared code of Berth's programs: command lines, checks, logging, the client of the API server (feature `cluster`), and HTTP
-//! servers (feature `http`).
+//! Shared code of Berth's programs: command lines, checks, logging, the client of the API server (feature `cluster`),
+//! and HTTP servers (feature `http`).
 
 #[cfg(feature = "cluster")]
 pub mod backoff;
