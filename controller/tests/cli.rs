@@ -99,9 +99,8 @@ fn unreachable_cluster_is_reported_by_check() {
     let authority = std::fs::read(repository().join("crates/runtime/tests/agent.crt")).unwrap();
     let authority = base64::engine::general_purpose::STANDARD.encode(authority);
     // Port 1 is reserved, and no program listens on it.
-    let cluster = format!(
-        "{{server: 'https://127.0.0.1:1', certificate-authority-data: {authority}}}"
-    );
+    let cluster =
+        format!("{{server: 'https://127.0.0.1:1', certificate-authority-data: {authority}}}");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {cluster}}}]\n\
          users: [{{name: u, user: {{token: t}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n"

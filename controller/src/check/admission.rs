@@ -41,9 +41,7 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
     let Some(policy) = policies.iter().find(|policy| name(policy) == policy_name) else {
         let is_old = input.kubernetes_release().is_some_and(|release| release < HAS_POLICIES);
         let remedy = if is_old { "upgrade Kubernetes to 1.30 or later" } else { REMEDY };
-        return Ok(Outcome::warn(message)
-            .with_evidence(evidence, "does not exist")
-            .remedy(remedy));
+        return Ok(Outcome::warn(message).with_evidence(evidence, "does not exist").remedy(remedy));
     };
     let of_policy = |binding: &&Value| text(binding, "/spec/policyName") == policy_name;
     if !bindings.iter().filter(of_policy).any(denies_everywhere) {
@@ -66,7 +64,8 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
 fn denies_everywhere(binding: &Value) -> bool {
     // The API server sets the empty selectors and the match policy.
     let has_exceptions = |field: &str| {
-        let value = binding.pointer("/spec/matchResources").and_then(|resources| resources.get(field));
+        let value =
+            binding.pointer("/spec/matchResources").and_then(|resources| resources.get(field));
         value.and_then(Value::as_object).is_some_and(|selector| !selector.is_empty())
             || value.and_then(Value::as_array).is_some_and(|rules| !rules.is_empty())
     };
@@ -122,7 +121,8 @@ mod tests {
             let found = outcome.evidence.iter().any(|one| one.value.contains(evidence));
             assert!(found, "{evidence}: {outcome:?}");
         }
-        let defaults = json!({"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}});
+        let defaults =
+            json!({"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {}});
         let outcome = check(|_, binding| binding["spec"]["matchResources"] = defaults.clone());
         assert_eq!(outcome.status, Status::Pass, "{outcome:?}");
     }

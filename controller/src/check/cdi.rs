@@ -34,7 +34,9 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
     let Some(cdi) = input.objects(Kind::Cdi)?.first() else {
         return Ok(Outcome::fail("CDI is not installed: machines get no disks")
             .with_evidence("cdis.cdi.kubevirt.io", "none")
-            .remedy("install CDI: https://kubevirt.io/user-guide/storage/containerized_data_importer"));
+            .remedy(
+                "install CDI: https://kubevirt.io/user-guide/storage/containerized_data_importer",
+            ));
     };
     let version = text(cdi, "/status/observedVersion");
     let outcome = if version.is_empty() {
@@ -81,7 +83,8 @@ mod tests {
 
     #[test]
     fn cdi_must_be_deployed() {
-        let status = |objects: Value| run_check("cdi.version", &input_with(Kind::Cdi, &objects)).status;
+        let status =
+            |objects: Value| run_check("cdi.version", &input_with(Kind::Cdi, &objects)).status;
         assert_eq!(status(json!([])), Status::Fail);
         assert_eq!(status(json!([{"metadata": {"name": "cdi"}}])), Status::Warn);
         assert_eq!(status(json!([{"status": {"observedVersion": "v1.61.0"}}])), Status::Pass);
@@ -90,7 +93,8 @@ mod tests {
     #[test]
     fn gate_is_needed_for_classes_that_wait() {
         let check = |mode: &str, gates: Value| {
-            let cdi = json!([{"metadata": {"name": "cdi"}, "spec": {"config": {"featureGates": gates}}}]);
+            let cdi =
+                json!([{"metadata": {"name": "cdi"}, "spec": {"config": {"featureGates": gates}}}]);
             let class = json!([{"metadata": {"name": "local"}, "volumeBindingMode": mode}]);
             let input = with_objects(input_with(Kind::Cdi, &cdi), Kind::StorageClass, &class);
             run_check("cdi.first-consumer", &input)

@@ -59,7 +59,8 @@ pub(super) fn check_lease(election: Election, state: &LeaseState, remedy: &str) 
 }
 
 fn check_leader(input: &Input) -> Result<Outcome, Unread> {
-    let remedy = "kubectl -n berth-system get pods; kubectl -n berth-system logs deploy/berth-controller";
+    let remedy =
+        "kubectl -n berth-system get pods; kubectl -n berth-system logs deploy/berth-controller";
     Ok(match input.lease(Election::Controller)? {
         Some(state) => check_lease(Election::Controller, state, remedy),
         None => Outcome::fail("no controller has run in this cluster")
@@ -91,7 +92,8 @@ fn check_permissions(input: &Input) -> Result<Outcome, Unread> {
         for permission in permissions_of(&manifest[desired], "") {
             count += 1;
             if !rules.iter().any(|rule| rule.grants(&permission)) {
-                missing.push(format!("{permission} in ClusterRole {CONTROLLER_TENANT_CLUSTER_ROLE}"));
+                missing
+                    .push(format!("{permission} in ClusterRole {CONTROLLER_TENANT_CLUSTER_ROLE}"));
             }
         }
     }
@@ -148,9 +150,9 @@ mod tests {
             (Kind::Role, "Role"),
             (Kind::RoleBinding, "RoleBinding"),
         ];
-        kinds.into_iter().fold(empty_cluster(), |input, (kind, name)| {
-            with_objects(input, kind, &of_kind(name))
-        })
+        kinds
+            .into_iter()
+            .fold(empty_cluster(), |input, (kind, name)| with_objects(input, kind, &of_kind(name)))
     }
 
     #[test]
@@ -176,15 +178,23 @@ mod tests {
             outcome.evidence[0].value.clone()
         };
         let first = missing(&without_rule(0, ROLE));
-        assert!(first.starts_with("get infranodes.berth.dev, list infranodes.berth.dev"), "{first}");
+        assert!(
+            first.starts_with("get infranodes.berth.dev, list infranodes.berth.dev"),
+            "{first}"
+        );
         let tenants = missing(&without_rule(0, CONTROLLER_TENANT_CLUSTER_ROLE));
-        assert!(tenants.contains("get secrets in ClusterRole berth-controller-tenant"), "{tenants}");
+        assert!(
+            tenants.contains("get secrets in ClusterRole berth-controller-tenant"),
+            "{tenants}"
+        );
         let unbound = cluster(|object| {
             if object["kind"] == "RoleBinding" && object["metadata"]["namespace"] == "kube-system" {
                 object["subjects"] = json!([{"kind": "ServiceAccount", "name": "other"}]);
             }
         });
         let unbound = missing(&unbound);
-        assert!(unbound.starts_with("get leases.coordination.k8s.io berth-scheduler in kube-system"));
+        assert!(
+            unbound.starts_with("get leases.coordination.k8s.io berth-scheduler in kube-system")
+        );
     }
 }

@@ -117,7 +117,8 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
         "use the program of the installed release; or upgrade the cluster: {REMEDY}, then agents and controller"
     ));
     Ok(differences.iter().fold(outcome, |outcome, (name, path)| {
-        outcome.with_evidence(format!("CustomResourceDefinition {name}"), format!("differs at {path}"))
+        outcome
+            .with_evidence(format!("CustomResourceDefinition {name}"), format!("differs at {path}"))
     }))
 }
 
@@ -202,8 +203,7 @@ mod tests {
 
     #[test]
     fn other_schemas_are_named() {
-        const STATUS: &str =
-            "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
+        const STATUS: &str = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties";
         let remove: fn(&mut Value) = |crd| {
             let fields = crd.pointer_mut(STATUS).and_then(Value::as_object_mut).unwrap();
             fields.remove("zones").unwrap();

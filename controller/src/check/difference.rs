@@ -19,8 +19,10 @@ pub(super) fn first_difference(
 /// Returns true if the values differ. Appends the path of the difference to `path`.
 fn differs(desired: &Value, actual: &Value, ignored: &[&str], path: &mut String) -> bool {
     match (desired, actual) {
-        (Value::Object(desired), Value::Object(actual)) => {
-            desired.iter().filter(|(key, _)| !ignored.contains(&key.as_str())).any(|(key, value)| {
+        (Value::Object(desired), Value::Object(actual)) => desired
+            .iter()
+            .filter(|(key, _)| !ignored.contains(&key.as_str()))
+            .any(|(key, value)| {
                 let length = path.len();
                 path.push('.');
                 path.push_str(key);
@@ -30,8 +32,7 @@ fn differs(desired: &Value, actual: &Value, ignored: &[&str], path: &mut String)
                     path.truncate(length);
                 }
                 is_different
-            })
-        }
+            }),
         (Value::Array(desired), Value::Array(actual)) => {
             desired.len() != actual.len()
                 || desired.iter().zip(actual).enumerate().any(|(index, (desired, actual))| {

@@ -67,8 +67,7 @@ impl Host {
     #[must_use]
     pub fn is_unresponsive(&self) -> bool {
         let conditions = [&self.ready, &self.virtualization, &self.credential];
-        let is_cause =
-            |one: &&HostCondition| one.cause == Some(ConditionReason::AgentUnresponsive);
+        let is_cause = |one: &&HostCondition| one.cause == Some(ConditionReason::AgentUnresponsive);
         conditions.iter().any(is_cause)
     }
 }

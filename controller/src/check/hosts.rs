@@ -61,11 +61,7 @@ fn no_hosts() -> Outcome {
 }
 
 /// Adds the names and the descriptions of the first hosts as evidence.
-fn with_hosts(
-    outcome: Outcome,
-    hosts: &[&Host],
-    describe: impl Fn(&Host) -> String,
-) -> Outcome {
+fn with_hosts(outcome: Outcome, hosts: &[&Host], describe: impl Fn(&Host) -> String) -> Outcome {
     const SHOWN_HOSTS: usize = 5;
     hosts.iter().take(SHOWN_HOSTS).fold(outcome, |outcome, host| {
         outcome.with_evidence(format!("InfraNode {}", host.name), describe(host))
@@ -179,12 +175,12 @@ fn check_ready(input: &Input) -> Result<Outcome, Unread> {
     let is_affected = |host: &&Host| host.ready.status != Some(true);
     let affected: Vec<&Host> = hosts.iter().filter(is_affected).collect();
     if affected.is_empty() {
-        return Ok(Outcome::pass(format!("{} hosts", hosts.len()))
-            .with_evidence("infranodes", "Ready"));
+        return Ok(
+            Outcome::pass(format!("{} hosts", hosts.len())).with_evidence("infranodes", "Ready")
+        );
     }
-    let outcome = Outcome::warn(format!("not ready: {}", count_text(&affected, hosts))).remedy(
-        "kubectl describe inode HOST; docs/troubleshooting.md describes each reason",
-    );
+    let outcome = Outcome::warn(format!("not ready: {}", count_text(&affected, hosts)))
+        .remedy("kubectl describe inode HOST; docs/troubleshooting.md describes each reason");
     Ok(with_hosts(outcome, &affected, |host| describe_condition(&host.ready)))
 }
 
@@ -237,9 +233,7 @@ mod tests {
 
     #[test]
     fn size_is_compared_with_the_minimum() {
-        let size = |cores: u32, memory: &str| {
-            json!({"capabilities": {"cpu": {"cores": cores}, "memory": {"total": memory}}})
-        };
+        let size = |cores: u32, memory: &str| json!({"capabilities": {"cpu": {"cores": cores}, "memory": {"total": memory}}});
         assert_eq!(status_of("hosts.minimum", &[size(16, "64Gi")]), Status::Pass);
         assert_eq!(status_of("hosts.minimum", &[size(16, "64Gi"), size(8, "64Gi")]), Status::Warn);
         assert_eq!(status_of("hosts.minimum", &[size(16, "32Gi")]), Status::Warn);
@@ -283,6 +277,9 @@ mod tests {
         assert_eq!(status_of(id, &[json!({})]), Status::Skip);
         assert_eq!(status_of(id, &[valid("True", "Valid")]), Status::Pass);
         assert_eq!(status_of(id, &[valid("False", "ExpiresSoon")]), Status::Warn);
-        assert_eq!(status_of(id, &[valid("True", "Valid"), valid("False", "Expired")]), Status::Fail);
+        assert_eq!(
+            status_of(id, &[valid("True", "Valid"), valid("False", "Expired")]),
+            Status::Fail
+        );
     }
 }

@@ -84,12 +84,13 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
     let Some(kubevirt) = input.kubevirt()? else {
         return Ok(Outcome::fail("KubeVirt is not installed")
             .with_evidence("kubevirts", "none")
-            .remedy("install KubeVirt: https://kubevirt.io/user-guide/cluster_admin/installation"));
+            .remedy(
+                "install KubeVirt: https://kubevirt.io/user-guide/cluster_admin/installation",
+            ));
     };
     let version = text(kubevirt, "/status/observedKubeVirtVersion");
     let field = format!("{} status.observedKubeVirtVersion", object_name(kubevirt));
-    let is_on_1_36 =
-        input.kubernetes_release().is_some_and(|release| release >= KUBERNETES_1_36);
+    let is_on_1_36 = input.kubernetes_release().is_some_and(|release| release >= KUBERNETES_1_36);
     let outcome = match version.parse::<Release>() {
         Err(_) => Outcome::warn("the release of KubeVirt is unknown")
             .remedy("wait until KubeVirt is deployed: kubectl get kubevirt -A"),
@@ -126,8 +127,9 @@ fn check_phase(input: &Input) -> Result<Outcome, Unread> {
     let phase = text(kubevirt, "/status/phase");
     let outcome = match phase {
         "Deployed" => Outcome::pass("deployed"),
-        _ => Outcome::warn("KubeVirt is not deployed completely")
-            .remedy("kubectl get kubevirt -A -o yaml shows the conditions; wait, or correct what they name"),
+        _ => Outcome::warn("KubeVirt is not deployed completely").remedy(
+            "kubectl get kubevirt -A -o yaml shows the conditions; wait, or correct what they name",
+        ),
     };
     Ok(outcome.with_evidence(format!("{} status.phase", object_name(kubevirt)), phase))
 }
@@ -135,10 +137,8 @@ fn check_phase(input: &Input) -> Result<Outcome, Unread> {
 fn check_cpu_manager(input: &Input) -> Result<Outcome, Unread> {
     let Some(kubevirt) = input.kubevirt()? else { return Ok(not_installed()) };
     let gates = texts(kubevirt, GATES);
-    let field = format!(
-        "{} spec.configuration.developerConfiguration.featureGates",
-        object_name(kubevirt)
-    );
+    let field =
+        format!("{} spec.configuration.developerConfiguration.featureGates", object_name(kubevirt));
     if gates.contains(&CPU_MANAGER_GATE) {
         return Ok(Outcome::pass("enabled").with_evidence(field, gates.join(", ")));
     }
@@ -264,9 +264,8 @@ mod tests {
 
     #[test]
     fn phase_must_be_deployed() {
-        let phase = |objects: Value| {
-            run_check("kubevirt.phase", &input_with(Kind::KubeVirt, &objects))
-        };
+        let phase =
+            |objects: Value| run_check("kubevirt.phase", &input_with(Kind::KubeVirt, &objects));
         let one = |phase: &str| json!({"metadata": {"name": "a"}, "status": {"phase": phase}});
         assert_eq!(phase(json!([one("Deployed")])).status, Status::Pass);
         assert_eq!(phase(json!([one("Deploying")])).status, Status::Warn);
@@ -311,9 +310,7 @@ mod tests {
 
     #[test]
     fn macvtap_needs_its_plugin() {
-        let tenant = |binding: &str| {
-            json!([{"metadata": {"name": "bank"}, "spec": {"network": {"binding": binding}}}])
-        };
+        let tenant = |binding: &str| json!([{"metadata": {"name": "bank"}, "spec": {"network": {"binding": binding}}}]);
         let check = |binding: &str, plugins: Value| {
             let object = json!({"spec": {"configuration": {"network": {"binding": plugins}}}});
             let input = input_with(Kind::KubeVirt, &json!([object]));

@@ -92,7 +92,11 @@ mod tests {
         for check in all_checks() {
             assert!(check.id.split_once('.').is_some_and(|(a, b)| !a.is_empty() && !b.is_empty()));
             assert!(check.id.len() <= 28, "{} does not fit the table", check.id);
-            assert!(check.explanation.len() > 40 && check.explanation.ends_with('.'), "{}", check.id);
+            assert!(
+                check.explanation.len() > 40 && check.explanation.ends_with('.'),
+                "{}",
+                check.id
+            );
         }
     }
 

@@ -100,8 +100,9 @@ fn check_policies(input: &Input) -> Result<Outcome, Unread> {
         let (ready, desired) = pod_counts(set);
         let evidence = format!("{ready} of {desired} pods ready");
         let outcome = match ready {
-            0 => Outcome::fail("the network plugin does not run: tenants are not isolated")
-                .remedy(format!("kubectl -n {} get pods -o wide", text(set, "/metadata/namespace"))),
+            0 => Outcome::fail("the network plugin does not run: tenants are not isolated").remedy(
+                format!("kubectl -n {} get pods -o wide", text(set, "/metadata/namespace")),
+            ),
             _ => Outcome::pass(name(set)),
         };
         return Ok(outcome.with_evidence(set_name(set), evidence));

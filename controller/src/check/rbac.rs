@@ -154,11 +154,14 @@ mod tests {
 
     #[test]
     fn rules_grant_permissions_as_in_kubernetes() {
-        let permission =
-            Permission { verb: "get", group: "", resource: "pods/status", name: None, namespace: "a" };
-        let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| {
-            json!({"rules": [{"apiGroups": groups, "resources": resources, "verbs": verbs}]})
+        let permission = Permission {
+            verb: "get",
+            group: "",
+            resource: "pods/status",
+            name: None,
+            namespace: "a",
         };
+        let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| json!({"rules": [{"apiGroups": groups, "resources": resources, "verbs": verbs}]});
         let grants = |role: &Value, namespace, permission: &Permission<'_>| {
             BoundRule::all_of(role, namespace).any(|rule| rule.grants(permission))
         };
@@ -193,7 +196,9 @@ mod tests {
         assert!(!is_bound_to(account("default")));
         let user = "system:serviceaccount:berth-system:berth-controller";
         assert!(is_bound_to(json!({"kind": "User", "name": user})));
-        assert!(is_bound_to(json!({"kind": "Group", "name": "system:serviceaccounts:berth-system"})));
+        assert!(is_bound_to(
+            json!({"kind": "Group", "name": "system:serviceaccounts:berth-system"})
+        ));
         assert!(!is_bound_to(json!({"kind": "Group", "name": "system:masters"})));
         assert!(!is_bound(&json!({"subjects": "berth-controller"})));
     }

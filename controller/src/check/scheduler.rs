@@ -100,8 +100,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::check::read::ReadError;
     use crate::check::lease::LeaseState;
+    use crate::check::read::ReadError;
     use crate::check::test_helpers::{input_with, run_check};
     use crate::check::{Read, Status};
 

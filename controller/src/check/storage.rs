@@ -179,8 +179,7 @@ fn check_snapshot_classes(input: &Input) -> Result<Outcome, Unread> {
         return Ok(Outcome::skip("no StorageClass has the provisioner of a CSI driver"));
     }
     let snapshots = input.objects(Kind::VolumeSnapshotClass)?;
-    let covered: BTreeSet<&str> =
-        snapshots.iter().map(|class| text(class, "/driver")).collect();
+    let covered: BTreeSet<&str> = snapshots.iter().map(|class| text(class, "/driver")).collect();
     let missing: Vec<&str> = drivers.difference(&covered).copied().collect();
     let names: Vec<&str> = snapshots.iter().map(name).collect();
     let outcome = if missing.is_empty() {

@@ -161,8 +161,9 @@ fn check_storage_classes(input: &Input) -> Result<Outcome, Unread> {
     let outcome = if missing.is_empty() {
         Outcome::pass(join_names(&classes))
     } else {
-        Outcome::fail(format!("do not exist: {}", join_names(&missing)))
-            .remedy("create the StorageClasses, or change storageClassName in the MachineDeployments")
+        Outcome::fail(format!("do not exist: {}", join_names(&missing))).remedy(
+            "create the StorageClasses, or change storageClassName in the MachineDeployments",
+        )
     };
     let namespace = TenantCluster::namespace_of(&tenant.name);
     Ok(outcome.with_evidence(format!("machinedeployments in {namespace}"), join_names(&classes)))
@@ -289,7 +290,8 @@ mod tests {
 
     #[test]
     fn malformed_objects_do_not_pass() {
-        for malformed in [json!(null), json!([7]), json!({"status": 7, "metadata": {"labels": []}})] {
+        for malformed in [json!(null), json!([7]), json!({"status": 7, "metadata": {"labels": []}})]
+        {
             let object = Ok(malformed.clone());
             assert_eq!(status("tenant.object", |tenant| tenant.object = object), Status::Warn);
             let namespace = Ok(malformed);
@@ -305,7 +307,8 @@ mod tests {
     fn storage_classes_of_machines_must_exist() {
         let check = |disks: Value| {
             let value = json!({"virtualMachine": {"template": disks}});
-            let deployment = json!({"spec": {"template": {"spec": {"providerSpec": {"value": value}}}}});
+            let deployment =
+                json!({"spec": {"template": {"spec": {"providerSpec": {"value": value}}}}});
             let changed = |tenant: &mut TenantInput| {
                 tenant.machine_deployments = Ok(vec![deployment, json!(7)]);
             };

@@ -50,8 +50,7 @@ async fn observe_definition(
     let definition = field.and_then(Value::as_str)?;
     let (namespace, name) = definition.split_once('/')?;
     let kind = "NetworkAttachmentDefinition";
-    let resource =
-        api_resource(["k8s.cni.cncf.io", "v1", kind, "network-attachment-definitions"]);
+    let resource = api_resource(["k8s.cni.cncf.io", "v1", kind, "network-attachment-definitions"]);
     Some((definition.to_owned(), get(client, &resource, namespace, name).await))
 }
 
@@ -107,8 +106,7 @@ async fn read_kubeconfig(
     let secrets = api_resource(["", "v1", "Secret", "secrets"]);
     let object = get(client, &secrets, namespace, name).await;
     let object = object.map_err(KubeconfigProblem::Unread)?;
-    let secret: Secret =
-        serde_json::from_value(object).map_err(|_| KubeconfigProblem::Invalid)?;
+    let secret: Secret = serde_json::from_value(object).map_err(|_| KubeconfigProblem::Invalid)?;
     let no_entry = || KubeconfigProblem::NoEntry(key.to_owned());
     let data = secret.data.unwrap_or_default();
     let entry = data.get(key).ok_or_else(no_entry)?;

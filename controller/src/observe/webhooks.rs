@@ -57,7 +57,8 @@ mod tests {
 
     #[test]
     fn bundles_of_all_webhooks_are_read() {
-        let webhooks = |value: Value| Ok(vec![json!({"metadata": {"name": "virt-api"}, "webhooks": value})]);
+        let webhooks =
+            |value: Value| Ok(vec![json!({"metadata": {"name": "virt-api"}, "webhooks": value})]);
         let mutating = webhooks(json!([{"name": "a", "clientConfig": {"caBundle": "bm8="}}, 7]));
         let validating = webhooks(json!([{"name": "b", "clientConfig": {}}]));
         let mut lists: Lists = BTreeMap::new();
