@@ -82,6 +82,9 @@ mod tests {
     use crate::check::Status;
     use crate::check::test_helpers::{input_with, run_check, with_objects};
 
+    /// A change of the policy and its binding.
+    type Change = fn(&mut Value, &mut Value);
+
     /// Returns the outcome for the policy and the binding of the manifest, after a change of both.
     fn check(change: impl Fn(&mut Value, &mut Value)) -> Outcome {
         let manifest: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap();
@@ -101,7 +104,7 @@ mod tests {
 
     #[test]
     fn weaker_policies_and_bindings_cause_a_warning() {
-        let changes: [(fn(&mut Value, &mut Value), &str); 6] = [
+        let changes: [(Change, &str); 6] = [
             (|policy, _| policy["metadata"]["name"] = "other".into(), "does not exist"),
             (|policy, _| policy["spec"]["validations"][0]["expression"] = "true".into(), "differs"),
             (|policy, _| policy["spec"] = json!([]), "differs"),

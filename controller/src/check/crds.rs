@@ -153,6 +153,9 @@ mod tests {
     use crate::check::read::ReadError;
     use crate::check::test_helpers::{empty_cluster, run_check};
 
+    /// A change of a definition.
+    type Change = fn(&mut Value);
+
     /// Returns a cluster with Berth's definitions, after a change of the definition of InfraNodes.
     fn cluster(change: impl Fn(&mut Value)) -> Input {
         let mut input = empty_cluster();
@@ -180,7 +183,7 @@ mod tests {
 
     #[test]
     fn unusable_definitions_are_named() {
-        let changes: [(fn(&mut Value), &str); 5] = [
+        let changes: [(Change, &str); 5] = [
             (|crd| crd["status"]["conditions"][0]["status"] = "False".into(), "not established"),
             (|crd| crd["spec"]["versions"][0]["served"] = false.into(), "does not serve v1alpha1"),
             (|crd| crd["spec"]["versions"] = "v1alpha1".into(), "does not serve v1alpha1"),
