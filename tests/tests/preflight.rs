@@ -125,11 +125,20 @@ fn gates_are_read_from_kubevirts_own_kind(plane: &ControlPlane) {
     plane.apply(&kubevirt(json!({})).to_string()).unwrap();
     let path = "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts/kubevirt/status";
     let mut object = plane.get_json(&["kubevirt", "kubevirt", "-n", "kubevirt"]).unwrap();
-    object["status"] = json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.9.0"});
+    let status_with = |available: &str| {
+        let conditions = json!([{"type": "Available", "status": available}]);
+        json!({"phase": "Deployed", "observedKubeVirtVersion": "v1.9.0", "conditions": conditions})
+    };
     let replace = ["replace", "--raw", path, "-f", "-"];
-    plane.kubectl_with(&plane.kubeconfig(), &replace, &object.to_string()).unwrap();
+    for (available, expected) in [("False", "WARN"), ("True", "PASS")] {
+        object["status"] = status_with(available);
+        // Each write changes the version.
+        let current = plane.get_json(&["kubevirt", "kubevirt", "-n", "kubevirt"]).unwrap();
+        object["metadata"] = current["metadata"].clone();
+        plane.kubectl_with(&plane.kubeconfig(), &replace, &object.to_string()).unwrap();
+        assert_eq!(status(plane, "kubevirt.phase"), expected);
+    }
     assert_eq!(status(plane, "kubevirt.version"), "PASS");
-    assert_eq!(status(plane, "kubevirt.phase"), "PASS");
     assert_eq!(status(plane, "kubevirt.cpu-manager"), "WARN");
     assert_eq!(status(plane, "kubevirt.network-resources"), "WARN");
     // A webhook that is never called, because no pod is created.

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::definition::Check;
 use super::input::Input;
 use super::kind::Kind;
+use super::operator::{problem_conditions, with_conditions};
 use super::read::Unread;
 use super::values::{join_names, name, text, texts};
 use berth_runtime::check::Outcome;
@@ -14,7 +15,8 @@ pub(super) const CHECKS: &[Check] = &[
         id: "cdi.version",
         title: "CDI is installed",
         explanation: "Machines of MachineDeployments have DataVolumes, which CDI (the Containerized Data Importer) \
-            imports: FAIL without CDI. No version of CDI is known not to work.",
+            imports: FAIL without CDI, WARN if the conditions of the CDI object are not Available True, Progressing and \
+            Degraded not True. No version of CDI is known not to work.",
         run: check_version,
     },
     Check {
@@ -39,13 +41,15 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
             ));
     };
     let version = text(cdi, "/status/observedVersion");
-    let outcome = if version.is_empty() {
+    let (object, problems) = (format!("CDI {}", name(cdi)), problem_conditions(cdi));
+    let outcome = if version.is_empty() || !problems.is_empty() {
         Outcome::warn("CDI is not deployed completely")
             .remedy("kubectl get cdi -o yaml shows the conditions; wait, or correct what they name")
     } else {
         Outcome::pass(version)
     };
-    Ok(outcome.with_evidence(format!("CDI {} status.observedVersion", name(cdi)), version))
+    let outcome = outcome.with_evidence(format!("{object} status.observedVersion"), version);
+    Ok(with_conditions(outcome, &object, &problems))
 }
 
 fn check_first_consumer(input: &Input) -> Result<Outcome, Unread> {
@@ -87,7 +91,13 @@ mod tests {
             |objects: Value| run_check("cdi.version", &input_with(Kind::Cdi, &objects)).status;
         assert_eq!(status(json!([])), Status::Fail);
         assert_eq!(status(json!([{"metadata": {"name": "cdi"}}])), Status::Warn);
-        assert_eq!(status(json!([{"status": {"observedVersion": "v1.61.0"}}])), Status::Pass);
+        let deployed = |available: &str| {
+            let conditions = json!([{"type": "Available", "status": available}]);
+            json!([{"status": {"observedVersion": "v1.61.0", "conditions": conditions}}])
+        };
+        assert_eq!(status(deployed("True")), Status::Pass);
+        assert_eq!(status(deployed("False")), Status::Warn);
+        assert_eq!(status(json!([{"status": {"observedVersion": "v1.61.0"}}])), Status::Warn);
     }
 
     #[test]

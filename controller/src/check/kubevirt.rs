@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::definition::Check;
 use super::input::Input;
 use super::kind::Kind;
+use super::operator::{problem_conditions, with_conditions};
 use super::read::Unread;
 use super::release::Release;
 use super::values::{items, join_names, name, text, texts};
@@ -25,8 +26,9 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "kubevirt.phase",
         title: "KubeVirt is deployed",
-        explanation: "The phase of the KubeVirt object must be Deployed; during an installation, an upgrade or a deletion \
-            VMs may not start. KubeVirt allows only one KubeVirt object.",
+        explanation: "The phase of the KubeVirt object must be Deployed, and its conditions Available True, Progressing and \
+            Degraded not True: during an installation, an upgrade or a deletion VMs may not start. During an upgrade only \
+            the conditions change. KubeVirt allows only one KubeVirt object.",
         run: check_phase,
     },
     Check {
@@ -124,14 +126,21 @@ fn check_phase(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("kubevirts", join_names(&names))
             .remedy("delete all but one: kubectl get kubevirt -A"));
     }
-    let phase = text(kubevirt, "/status/phase");
-    let outcome = match phase {
-        "Deployed" => Outcome::pass("deployed"),
-        _ => Outcome::warn("KubeVirt is not deployed completely").remedy(
+    let (phase, object) = (text(kubevirt, "/status/phase"), object_name(kubevirt));
+    let problems = problem_conditions(kubevirt);
+    let outcome = if phase == "Deployed" && problems.is_empty() {
+        Outcome::pass("deployed")
+    } else {
+        let message = match phase {
+            "Deployed" => "KubeVirt is being upgraded, or a program of it does not run",
+            _ => "KubeVirt is not deployed completely",
+        };
+        Outcome::warn(message).remedy(
             "kubectl get kubevirt -A -o yaml shows the conditions; wait, or correct what they name",
-        ),
+        )
     };
-    Ok(outcome.with_evidence(format!("{} status.phase", object_name(kubevirt)), phase))
+    let outcome = outcome.with_evidence(format!("{object} status.phase"), phase);
+    Ok(with_conditions(outcome, &object, &problems))
 }
 
 fn check_cpu_manager(input: &Input) -> Result<Outcome, Unread> {
@@ -266,8 +275,22 @@ mod tests {
     fn phase_must_be_deployed() {
         let phase =
             |objects: Value| run_check("kubevirt.phase", &input_with(Kind::KubeVirt, &objects));
-        let one = |phase: &str| json!({"metadata": {"name": "a"}, "status": {"phase": phase}});
+        let with_conditions = |phase: &str, conditions: Value| json!({"metadata": {"name": "a"}, "status": {"phase": phase, "conditions": conditions}});
+        let one =
+            |phase: &str| with_conditions(phase, json!([{"type": "Available", "status": "True"}]));
         assert_eq!(phase(json!([one("Deployed")])).status, Status::Pass);
+        assert_eq!(phase(json!([with_conditions("Deployed", json!([]))])).status, Status::Warn);
+        // virt-operator does not change the phase during an upgrade.
+        let upgrade = json!([
+            {"type": "Available", "status": "True"},
+            {"type": "Progressing", "status": "True", "reason": "UpdateInProgress", "message": "v1.9.0"},
+            {"type": "Degraded", "status": "True", "reason": "UpdateInProgress", "message": "v1.9.0"},
+        ]);
+        let outcome = phase(json!([with_conditions("Deployed", upgrade)]));
+        assert_eq!(outcome.status, Status::Warn);
+        let evidence = &outcome.evidence[1];
+        assert_eq!(evidence.path, "KubeVirt /a condition Progressing");
+        assert_eq!(evidence.value, "True UpdateInProgress: v1.9.0");
         assert_eq!(phase(json!([one("Deploying")])).status, Status::Warn);
         assert_eq!(phase(json!([one("Deployed"), one("Deployed")])).status, Status::Warn);
         assert_eq!(phase(json!([])).status, Status::Skip);

@@ -19,6 +19,7 @@ mod kubernetes;
 mod kubevirt;
 mod lease;
 mod network;
+mod operator;
 mod rbac;
 mod read;
 mod release;
