@@ -52,7 +52,12 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("bindings", names.join(", "))
             .remedy(REMEDY));
     }
-    Ok(match first_difference(&desired["spec"], &policy["spec"], &[]) {
+    // The second comparison finds exceptions that only the policy in the cluster has. The API server sets the match
+    // policy.
+    let (desired, actual) = (&desired["spec"], &policy["spec"]);
+    let difference = first_difference(desired, actual, &[])
+        .or_else(|| first_difference(actual, desired, &["matchPolicy"]));
+    Ok(match difference {
         None => Outcome::pass("bound").with_evidence(evidence, "as in this release"),
         Some(path) => Outcome::warn("the policy is of another release, or was changed")
             .with_evidence(evidence, format!("spec.{path} differs"))
@@ -89,7 +94,10 @@ mod tests {
     fn check(change: impl Fn(&mut Value, &mut Value)) -> Outcome {
         let manifest: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap();
         let [mut policy, mut binding] = <[Value; 2]>::try_from(manifest).unwrap();
+        // The API server sets these fields.
         policy["spec"]["matchConstraints"]["matchPolicy"] = "Equivalent".into();
+        policy["spec"]["matchConstraints"]["namespaceSelector"] = json!({});
+        policy["spec"]["matchConstraints"]["objectSelector"] = json!({});
         change(&mut policy, &mut binding);
         let input = input_with(Kind::AdmissionPolicy, &json!([policy]));
         let input = with_objects(input, Kind::AdmissionPolicyBinding, &json!([binding]));
@@ -104,10 +112,31 @@ mod tests {
 
     #[test]
     fn weaker_policies_and_bindings_cause_a_warning() {
-        let changes: [(Change, &str); 6] = [
+        let changes: [(Change, &str); 9] = [
             (|policy, _| policy["metadata"]["name"] = "other".into(), "does not exist"),
             (|policy, _| policy["spec"]["validations"][0]["expression"] = "true".into(), "differs"),
             (|policy, _| policy["spec"] = json!([]), "differs"),
+            (
+                |policy, _| {
+                    let rule = json!({"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["nodes/status"]});
+                    policy["spec"]["matchConstraints"]["excludeResourceRules"] = json!([rule]);
+                },
+                "matchConstraints.excludeResourceRules differs",
+            ),
+            (
+                |policy, _| {
+                    let selector = json!({"matchLabels": {"a": "b"}});
+                    policy["spec"]["matchConstraints"]["namespaceSelector"] = selector;
+                },
+                "matchConstraints.namespaceSelector differs",
+            ),
+            (
+                |policy, _| {
+                    let names = json!(["rack1-a"]);
+                    policy["spec"]["matchConstraints"]["resourceRules"][0]["resourceNames"] = names;
+                },
+                "matchConstraints.resourceRules[0].resourceNames differs",
+            ),
             (|_, binding| binding["spec"]["validationActions"] = json!(["Audit"]), "none"),
             (|_, binding| binding["spec"]["policyName"] = "other".into(), "none"),
             (
