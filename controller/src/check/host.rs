@@ -34,11 +34,25 @@ pub struct Host {
     pub credential: HostCondition,
 }
 
+/// Status of a condition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConditionStatus {
+    /// The host has no such condition.
+    #[default]
+    Absent,
+    /// `True`.
+    True,
+    /// `False`.
+    False,
+    /// `Unknown`, which the controller sets for unresponsive agents, or malformed.
+    Unknown,
+}
+
 /// Condition of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostCondition {
-    /// True if the condition is `True`, false if it is `False`; `None` if it is absent or unknown.
-    pub status: Option<bool>,
+    /// Status.
+    pub status: ConditionStatus,
     /// Reason; `None` if it is absent or of another release.
     pub cause: Option<ConditionReason>,
     /// Message.
@@ -77,9 +91,10 @@ impl HostCondition {
         let found = condition(object, kind);
         Self {
             status: match text(found, "/status") {
-                "True" => Some(true),
-                "False" => Some(false),
-                _ => None,
+                "True" => ConditionStatus::True,
+                "False" => ConditionStatus::False,
+                _ if found.is_null() => ConditionStatus::Absent,
+                _ => ConditionStatus::Unknown,
             },
             cause: text(found, "/reason").parse().ok(),
             message: text(found, "/message").to_owned(),

@@ -4,10 +4,10 @@ use berth_api::ConditionReason;
 use berth_api::infra_node::{MIN_CORES, MIN_MEMORY, is_enough_memory};
 
 use super::definition::Check;
-use super::host::{Host, HostCondition};
+use super::host::{ConditionStatus, Host, HostCondition};
 use super::input::Input;
 use super::read::Unread;
-use super::values::join_names;
+use super::values::{count, join_names};
 use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -22,7 +22,8 @@ pub(super) const CHECKS: &[Check] = &[
         id: "hosts.minimum",
         title: "hosts have the minimum size",
         explanation: "Production minimum for an infra node: 16 physical cores and 64 GiB of memory (8 and 32 for testing). \
-            `berth-agent check host` on a host also checks its disks.",
+            WARN also for hosts of unknown size; SKIP if the size of no host is known. `berth-agent check host` on a host \
+            also checks its disks.",
         run: check_minimum,
     },
     Check {
@@ -36,7 +37,8 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "hosts.virtualization",
         title: "hosts can run VMs",
-        explanation: "Condition VirtualizationReady of the InfraNodes: FAIL if no host can run VMs, WARN if some cannot.",
+        explanation: "Condition VirtualizationReady of the InfraNodes: FAIL if no host can run VMs, WARN if some cannot, or \
+            if it is unknown whether they can.",
         run: check_virtualization,
     },
     Check {
@@ -50,7 +52,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "hosts.certificates",
         title: "client certificates of agents",
         explanation: "Condition CredentialValid of the InfraNodes, which agents with a client certificate set: FAIL if a \
-            certificate has expired, WARN if one expires soon.",
+            certificate has expired, WARN if one expires soon or is unknown, because its agent is unresponsive.",
         run: check_certificates,
     },
 ];
@@ -71,10 +73,16 @@ fn with_hosts(outcome: Outcome, hosts: &[&Host], describe: impl Fn(&Host) -> Str
 /// Returns the reason and the message of a condition.
 fn describe_condition(condition: &HostCondition) -> String {
     match condition {
-        HostCondition { status: None, .. } => "unknown".to_owned(),
+        HostCondition { status: ConditionStatus::Absent, .. } => "no such condition".to_owned(),
         HostCondition { cause: Some(cause), message, .. } => format!("{cause}: {message}"),
         HostCondition { message, .. } => message.clone(),
     }
+}
+
+/// Returns the outcome for hosts whose state is unknown, because their agents have not reported it.
+fn unknown_hosts(some: &[&Host], all: &[Host]) -> Outcome {
+    Outcome::warn(format!("unknown on {}", count_text(some, all)))
+        .remedy("the agents report it: berth-controller check hosts.responsive")
 }
 
 /// Returns `3 of 5 hosts: a, b, c`.
@@ -90,7 +98,7 @@ fn check_count(input: &Input) -> Result<Outcome, Unread> {
             .remedy("install the agent on the hosts: docs/install.md"),
         1 => Outcome::warn("only one host: its VMs have no other host during a drain")
             .remedy("install the agent on further hosts: docs/install.md"),
-        count => Outcome::pass(format!("{count} hosts")),
+        number => Outcome::pass(count(number, "host")),
     };
     Ok(outcome.with_evidence("infranodes", join_names(&names)))
 }
@@ -116,11 +124,12 @@ fn check_minimum(input: &Input) -> Result<Outcome, Unread> {
             format!("cores: {cores}, memory: {memory}")
         }));
     }
-    let known = hosts.iter().filter(is_known).count();
-    Ok(match known {
-        0 => Outcome::skip("the size of no host is known"),
-        _ => Outcome::pass(format!("{known} hosts of known size"))
-            .with_evidence("infranodes", format!("{known} of {}", hosts.len())),
+    let unknown: Vec<&Host> = hosts.iter().filter(|host| !is_known(host)).collect();
+    Ok(match unknown.len() {
+        number if number == hosts.len() => Outcome::skip("the size of no host is known"),
+        0 => Outcome::pass(count(hosts.len(), "host"))
+            .with_evidence("infranodes", "at least the minimum"),
+        _ => with_hosts(unknown_hosts(&unknown, hosts), &unknown, |_| "unknown size".to_owned()),
     })
 }
 
@@ -131,10 +140,10 @@ fn check_responsive(input: &Input) -> Result<Outcome, Unread> {
     let outcome = match affected.len() {
         _ if hosts.is_empty() => return Ok(no_hosts()),
         0 => {
-            return Ok(Outcome::pass(format!("{} agents", hosts.len()))
+            return Ok(Outcome::pass(count(hosts.len(), "agent"))
                 .with_evidence("infranodes", "all have reports"));
         }
-        count if count == hosts.len() => Outcome::fail("no agent is responsive"),
+        number if number == hosts.len() => Outcome::fail("no agent is responsive"),
         _ => Outcome::warn(format!("unresponsive: {}", count_text(&affected, hosts))),
     };
     let outcome = outcome.remedy(
@@ -149,22 +158,34 @@ fn check_responsive(input: &Input) -> Result<Outcome, Unread> {
 
 fn check_virtualization(input: &Input) -> Result<Outcome, Unread> {
     let hosts = input.hosts()?;
-    let reported = hosts.iter().filter(|host| host.virtualization.status.is_some()).count();
-    let is_affected = |host: &&Host| host.virtualization.status == Some(false);
+    if hosts.iter().all(|host| host.virtualization.status == ConditionStatus::Absent) {
+        return Ok(Outcome::skip("no InfraNode has the condition VirtualizationReady"));
+    }
+    let describe = |host: &Host| describe_condition(&host.virtualization);
+    let is_affected = |host: &&Host| host.virtualization.status == ConditionStatus::False;
     let affected: Vec<&Host> = hosts.iter().filter(is_affected).collect();
+    let is_unknown = |host: &&Host| {
+        [ConditionStatus::Absent, ConditionStatus::Unknown].contains(&host.virtualization.status)
+    };
+    let unknown: Vec<&Host> = hosts.iter().filter(is_unknown).collect();
     let outcome = match affected.len() {
-        _ if reported == 0 => {
-            return Ok(Outcome::skip("no InfraNode has the condition VirtualizationReady"));
-        }
-        0 => {
-            return Ok(Outcome::pass(format!("{reported} hosts"))
+        0 if unknown.is_empty() => {
+            return Ok(Outcome::pass(count(hosts.len(), "host"))
                 .with_evidence("infranodes", "VirtualizationReady"));
         }
-        count if count == reported => Outcome::fail("no host can run VMs"),
-        _ => Outcome::warn(format!("cannot run VMs: {}", count_text(&affected, hosts))),
+        0 => return Ok(with_hosts(unknown_hosts(&unknown, hosts), &unknown, describe)),
+        number if number == hosts.len() => Outcome::fail("no host can run VMs"),
+        _ if unknown.is_empty() => {
+            Outcome::warn(format!("cannot run VMs: {}", count_text(&affected, hosts)))
+        }
+        _ => Outcome::warn(format!(
+            "cannot run VMs: {}; unknown on {}",
+            count_text(&affected, hosts),
+            count_text(&unknown, hosts)
+        )),
     };
     let outcome = outcome.remedy("on the host: berth-agent check kvm");
-    Ok(with_hosts(outcome, &affected, |host| describe_condition(&host.virtualization)))
+    Ok(with_hosts(outcome, &affected, describe))
 }
 
 fn check_ready(input: &Input) -> Result<Outcome, Unread> {
@@ -172,12 +193,10 @@ fn check_ready(input: &Input) -> Result<Outcome, Unread> {
     if hosts.is_empty() {
         return Ok(no_hosts());
     }
-    let is_affected = |host: &&Host| host.ready.status != Some(true);
+    let is_affected = |host: &&Host| host.ready.status != ConditionStatus::True;
     let affected: Vec<&Host> = hosts.iter().filter(is_affected).collect();
     if affected.is_empty() {
-        return Ok(
-            Outcome::pass(format!("{} hosts", hosts.len())).with_evidence("infranodes", "Ready")
-        );
+        return Ok(Outcome::pass(count(hosts.len(), "host")).with_evidence("infranodes", "Ready"));
     }
     let outcome = Outcome::warn(format!("not ready: {}", count_text(&affected, hosts)))
         .remedy("kubectl describe inode HOST; docs/troubleshooting.md describes each reason");
@@ -186,13 +205,20 @@ fn check_ready(input: &Input) -> Result<Outcome, Unread> {
 
 fn check_certificates(input: &Input) -> Result<Outcome, Unread> {
     let hosts = input.hosts()?;
-    let with_certificate = hosts.iter().filter(|host| host.credential.status.is_some()).count();
-    let is_affected = |host: &&Host| host.credential.status == Some(false);
-    let affected: Vec<&Host> = hosts.iter().filter(is_affected).collect();
-    let outcome = if with_certificate == 0 {
+    let with_status = |status: ConditionStatus| -> Vec<&Host> {
+        hosts.iter().filter(|host| host.credential.status == status).collect()
+    };
+    let describe = |host: &Host| describe_condition(&host.credential);
+    let affected = with_status(ConditionStatus::False);
+    // The controller sets the condition of an unresponsive agent to Unknown, whose certificate may have expired.
+    let unknown = with_status(ConditionStatus::Unknown);
+    let valid = with_status(ConditionStatus::True).len();
+    let outcome = if affected.is_empty() && !unknown.is_empty() {
+        return Ok(with_hosts(unknown_hosts(&unknown, hosts), &unknown, describe));
+    } else if affected.is_empty() && valid == 0 {
         return Ok(Outcome::skip("no agent has a client certificate"));
     } else if affected.is_empty() {
-        return Ok(Outcome::pass(format!("{with_certificate} certificates"))
+        return Ok(Outcome::pass(count(valid, "certificate"))
             .with_evidence("infranodes", "CredentialValid"));
     } else if affected.iter().any(|host| host.credential.cause == Some(ConditionReason::Expired)) {
         Outcome::fail(format!("expired, or expires soon: {}", count_text(&affected, hosts)))
@@ -202,7 +228,7 @@ fn check_certificates(input: &Input) -> Result<Outcome, Unread> {
     let outcome = outcome.remedy(
         "deploy/agent-kubeconfig.sh NODE >kubeconfig, and replace /etc/berth/kubeconfig on the host with it",
     );
-    Ok(with_hosts(outcome, &affected, |host| describe_condition(&host.credential)))
+    Ok(with_hosts(outcome, &affected, describe))
 }
 
 #[cfg(test)]
@@ -239,6 +265,7 @@ mod tests {
         assert_eq!(status_of("hosts.minimum", &[size(16, "32Gi")]), Status::Warn);
         let malformed = json!({"capabilities": {"cpu": {"cores": -1}, "memory": {"total": 7}}});
         assert_eq!(status_of("hosts.minimum", &[malformed, json!(7)]), Status::Skip);
+        assert_eq!(status_of("hosts.minimum", &[size(16, "64Gi"), json!({})]), Status::Warn);
     }
 
     #[test]
@@ -262,8 +289,14 @@ mod tests {
         let id = "hosts.virtualization";
         assert_eq!(status_of(id, &[json!({})]), Status::Skip);
         assert_eq!(status_of(id, std::slice::from_ref(&yes)), Status::Pass);
-        assert_eq!(status_of(id, &[yes, no.clone()]), Status::Warn);
-        assert_eq!(status_of(id, &[no]), Status::Fail);
+        assert_eq!(status_of(id, &[yes.clone(), no.clone()]), Status::Warn);
+        assert_eq!(status_of(id, std::slice::from_ref(&no)), Status::Fail);
+        // The other hosts may be able to run VMs.
+        let unknown = condition("VirtualizationReady", "Unknown", "AgentUnresponsive");
+        assert_eq!(status_of(id, &[no, unknown.clone()]), Status::Warn);
+        assert_eq!(status_of(id, &[yes.clone(), unknown.clone()]), Status::Warn);
+        assert_eq!(status_of(id, &[yes, json!({})]), Status::Warn);
+        assert_eq!(status_of(id, &[unknown]), Status::Warn);
         let ready = condition("Ready", "True", "Applied");
         assert_eq!(status_of("hosts.ready", std::slice::from_ref(&ready)), Status::Pass);
         assert_eq!(status_of("hosts.ready", &[ready, json!({"conditions": 7})]), Status::Warn);
@@ -277,6 +310,8 @@ mod tests {
         assert_eq!(status_of(id, &[json!({})]), Status::Skip);
         assert_eq!(status_of(id, &[valid("True", "Valid")]), Status::Pass);
         assert_eq!(status_of(id, &[valid("False", "ExpiresSoon")]), Status::Warn);
+        let unknown = valid("Unknown", "AgentUnresponsive");
+        assert_eq!(status_of(id, &[valid("True", "Valid"), unknown]), Status::Warn);
         assert_eq!(
             status_of(id, &[valid("True", "Valid"), valid("False", "Expired")]),
             Status::Fail

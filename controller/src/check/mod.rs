@@ -34,7 +34,7 @@ mod values;
 pub use berth_runtime::check::{Evidence, Finding, Findings, Outcome, Status, Summary, table};
 pub use crds::crd_names;
 pub use definition::Check;
-pub use host::{Host, HostCondition};
+pub use host::{ConditionStatus, Host, HostCondition};
 pub use input::{BundleValidity, CaBundle, Input, InvalidBundle, Lists};
 pub use kind::{Kind, LISTS};
 pub use lease::{Election, LeaseState};

@@ -40,6 +40,12 @@ pub(super) fn join_names<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
+/// Returns a number with a noun: `1 host`, `2 hosts`.
+pub(super) fn count(number: usize, noun: &str) -> String {
+    let suffix = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{suffix}")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -56,6 +62,11 @@ mod tests {
         }
         let object = json!({"status": {"conditions": [null, 7, {"type": "Ready", "status": 1}]}});
         assert_eq!(condition(&object, "Ready")["status"], 1);
+    }
+
+    #[test]
+    fn noun_agrees_with_its_number() {
+        assert_eq!([0, 1, 2].map(|n| count(n, "host")), ["0 hosts", "1 host", "2 hosts"]);
     }
 
     #[test]
