@@ -22,22 +22,21 @@ pub(super) const CHECKS: &[Check] = &[
         id: "network.policies",
         title: "NetworkPolicies are enforced",
         explanation: "NetworkPolicies isolate tenants on the pod network, but only if the network plugin enforces them. The \
-            check looks for the DaemonSets of plugins that are known to do so: PASS if one has ready pods, FAIL if none of \
-            its pods is ready, WARN if only flannel is found, which enforces none itself. SKIP for other plugins: test with \
-            two pods.",
+            check searches for the DaemonSets of plugins that are known to do so: PASS if all pods of one are ready, WARN if \
+            some are not, FAIL if none is ready. WARN if only flannel is found, which enforces none itself. SKIP for other \
+            plugins: test with two pods.",
         run: check_policies,
     },
 ];
 
 /// Names of DaemonSets that enforce NetworkPolicies by default, and of containers that do so.
-const ENFORCERS: [&str; 9] = [
+const ENFORCERS: [&str; 8] = [
     "calico-node",
     "canal",
     "cilium",
     "antrea-agent",
     "kube-router",
     "ovnkube-node",
-    "ovs-ovn",
     "weave-net",
     "kube-network-policies",
 ];
@@ -99,10 +98,15 @@ fn check_policies(input: &Input) -> Result<Outcome, Unread> {
     if let Some(set) = enforcers.iter().max_by_key(|set| pod_counts(set)) {
         let (ready, desired) = pod_counts(set);
         let evidence = format!("{ready} of {desired} pods ready");
+        let remedy = format!("kubectl -n {} get pods -o wide", text(set, "/metadata/namespace"));
         let outcome = match ready {
-            0 => Outcome::fail("the network plugin does not run: tenants are not isolated").remedy(
-                format!("kubectl -n {} get pods -o wide", text(set, "/metadata/namespace")),
-            ),
+            0 => Outcome::fail("the network plugin does not run: tenants are not isolated")
+                .remedy(remedy),
+            _ if ready < desired => Outcome::warn(format!(
+                "{}: {ready} of {desired} pods are ready; on the other Nodes tenants may not be isolated",
+                name(set)
+            ))
+            .remedy(remedy),
             _ => Outcome::pass(name(set)),
         };
         return Ok(outcome.with_evidence(set_name(set), evidence));
@@ -156,7 +160,10 @@ mod tests {
         let id = "network.policies";
         let none = json!({});
         assert_eq!(status(id, &[set("calico-node", &none, 3)]), Status::Pass);
+        assert_eq!(status(id, &[set("cilium", &none, 1)]), Status::Warn);
         assert_eq!(status(id, &[set("cilium", &none, 0)]), Status::Fail);
+        // Kube-OVN may be a secondary network only.
+        assert_eq!(status(id, &[set("ovs-ovn", &none, 3)]), Status::Skip);
         assert_eq!(status(id, &[set("kube-flannel-ds", &none, 3)]), Status::Warn);
         let enforcer = json!({"name": "kube-network-policies"});
         assert_eq!(status(id, &[set("kube-flannel-ds", &enforcer, 3)]), Status::Pass);
