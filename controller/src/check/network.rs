@@ -1,5 +1,7 @@
 //! Checks of the pod network and of Multus.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::definition::Check;
@@ -12,10 +14,11 @@ use berth_runtime::check::Outcome;
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "network.multus",
-        title: "Multus runs on all Nodes",
-        explanation: "VMs with a tenant network need Multus. The check looks for a DaemonSet with an image of Multus, and \
-            compares its ready pods with the desired number: FAIL if none is ready, WARN if some are not. No version of \
-            Multus is known not to work. SKIP if no DaemonSet is found: Multus may be installed in another way.",
+        title: "Multus runs",
+        explanation: "VMs with a tenant network need Multus. The check searches for DaemonSets with the name or an image of \
+            Multus, and compares their ready pods with the desired number, which may not include all Nodes: FAIL if none is \
+            ready, WARN if some are not. No version of Multus is known not to work. SKIP if no DaemonSet is found: Multus \
+            may be installed in another way.",
         run: check_multus,
     },
     Check {
@@ -40,6 +43,10 @@ const ENFORCERS: [&str; 8] = [
     "weave-net",
     "kube-network-policies",
 ];
+/// Part of the names of images of Multus. Its DaemonSets are `multus` and `kube-multus-ds`.
+const MULTUS: &str = "multus";
+/// Part of the name of the image of a controller that only uses Multus.
+const MULTUS_USER: &str = "dynamic-networks";
 /// Part of the names of DaemonSets and containers of flannel.
 const FLANNEL: &str = "flannel";
 /// Option that disables kube-router's NetworkPolicies.
@@ -61,24 +68,49 @@ fn pod_counts(set: &Value) -> (u64, u64) {
     (number("numberReady"), number("desiredNumberScheduled"))
 }
 
+/// Returns the last part of an image's name, without tag and digest.
+fn image_name(image: &str) -> &str {
+    let image = image.split_once('@').map_or(image, |(name, _)| name);
+    let last = image.rsplit('/').next().unwrap_or_default();
+    last.split_once(':').map_or(last, |(name, _)| name)
+}
+
+/// Returns true for a DaemonSet of Multus. Its image may have a name without `multus`, as on OpenShift.
+fn is_multus(set: &Value) -> bool {
+    let is_image = |image: &str| image.contains(MULTUS) && !image.contains(MULTUS_USER);
+    name(set) == MULTUS
+        || name(set).starts_with("kube-multus")
+        || containers(set).any(|one| is_image(image_name(text(one, "/image"))))
+}
+
 fn check_multus(input: &Input) -> Result<Outcome, Unread> {
-    let sets = input.objects(Kind::DaemonSet)?;
-    let has_image =
-        |set: &&Value| containers(set).any(|one| text(one, "/image").contains("multus"));
-    let Some(set) = sets.iter().find(has_image) else {
-        return Ok(Outcome::skip("no DaemonSet has an image of Multus")
-            .with_evidence("daemonsets", sets.len()));
+    let all = input.objects(Kind::DaemonSet)?;
+    let mut sets: Vec<&Value> = all.iter().filter(|set| is_multus(set)).collect();
+    // Some manifests of Multus have a DaemonSet for each architecture.
+    if sets.iter().any(|set| pod_counts(set).1 > 0) {
+        sets.retain(|set| pod_counts(set).1 > 0);
+    }
+    let Some(first) = sets.first() else {
+        return Ok(
+            Outcome::skip("no DaemonSet is of Multus").with_evidence("daemonsets", all.len())
+        );
     };
-    let images: Vec<&str> = containers(set).map(|one| text(one, "/image")).collect();
-    let (ready, desired) = pod_counts(set);
-    let remedy = format!("kubectl -n {} get pods -o wide", text(set, "/metadata/namespace"));
+    let images: BTreeSet<&str> =
+        sets.iter().flat_map(|set| containers(set)).map(|one| text(one, "/image")).collect();
+    let images: Vec<&str> = images.into_iter().collect();
+    let (ready, desired) = sets.iter().fold((0, 0), |(ready, desired): (u64, u64), set| {
+        let (more_ready, more_desired) = pod_counts(set);
+        (ready.saturating_add(more_ready), desired.saturating_add(more_desired))
+    });
+    let names: Vec<String> = sets.iter().map(|set| set_name(set)).collect();
+    let remedy = format!("kubectl -n {} get pods -o wide", text(first, "/metadata/namespace"));
     let outcome = match ready {
         _ if ready >= desired && ready > 0 => Outcome::pass(join_names(&images)),
         0 => Outcome::fail("no pod of Multus is ready").remedy(remedy),
         _ => Outcome::warn(format!("{ready} of {desired} pods are ready")).remedy(remedy),
     };
     Ok(outcome
-        .with_evidence(set_name(set), format!("{ready} of {desired} pods ready"))
+        .with_evidence(join_names(&names), format!("{ready} of {desired} pods ready"))
         .with_evidence("images", join_names(&images)))
 }
 
@@ -146,13 +178,29 @@ mod tests {
     }
 
     #[test]
-    fn multus_is_found_by_its_image() {
+    fn multus_is_found_by_its_name_or_its_image() {
         let multus = json!({"image": "ghcr.io/k8snetworkplumbingwg/multus-cni:v4.2.2-thick"});
         let id = "network.multus";
         assert_eq!(status(id, &[set("kube-multus-ds", &multus, 3)]), Status::Pass);
         assert_eq!(status(id, &[set("kube-multus-ds", &multus, 2)]), Status::Warn);
         assert_eq!(status(id, &[set("kube-multus-ds", &multus, 0)]), Status::Fail);
-        assert_eq!(status(id, &[set("multus", &json!({"image": 7}), 3), json!([])]), Status::Skip);
+        assert_eq!(status(id, &[set("other", &json!({"image": 7}), 3), json!([])]), Status::Skip);
+        // OpenShift's images have digests and no names.
+        let digest = json!({"image": "quay.io/openshift-release-dev/ocp-v4.0-art-dev@sha256:0a1b"});
+        assert_eq!(status(id, &[set("multus", &digest, 3)]), Status::Pass);
+        // This controller sorts before Multus, and does not replace it.
+        let user = json!({"image": "ghcr.io/k8snetworkplumbingwg/multus-dynamic-networks-controller:v0.3.7"});
+        let user = set("a", &user, 3);
+        assert_eq!(status(id, std::slice::from_ref(&user)), Status::Skip);
+        let folder = json!({"image": "registry:5000/multus/whereabouts:latest"});
+        assert_eq!(status(id, &[set("whereabouts", &folder, 3)]), Status::Skip);
+        assert_eq!(status(id, &[user, set("kube-multus-ds", &multus, 0)]), Status::Fail);
+        // DaemonSets for other architectures have no pods.
+        let mut other = set("kube-multus-ds-arm64", &multus, 0);
+        other["status"]["desiredNumberScheduled"] = 0.into();
+        let amd64 = |ready| set("kube-multus-ds-amd64", &multus, ready);
+        assert_eq!(status(id, &[other.clone(), amd64(3)]), Status::Pass);
+        assert_eq!(status(id, &[other, amd64(2), set("multus", &multus, 3)]), Status::Warn);
     }
 
     #[test]
