@@ -142,18 +142,22 @@ fn gates_are_read_from_kubevirts_own_kind(plane: &ControlPlane) {
     assert_eq!(status(plane, "kubevirt.cpu-manager"), "WARN");
     assert_eq!(status(plane, "kubevirt.network-resources"), "WARN");
     // A webhook that is never called, because no pod is created.
-    let webhook = json!({
-        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-        "metadata": {"name": "network-resources-injector-config"},
-        "webhooks": [{
-            "name": "network-resources-injector-config.k8s.io", "sideEffects": "None",
-            "admissionReviewVersions": ["v1"], "failurePolicy": "Ignore",
-            "clientConfig": {"service": {"name": "network-resources-injector-service", "namespace": "kube-system"}},
-            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
-        }],
-    });
-    plane.apply(&webhook.to_string()).unwrap();
-    assert_eq!(status(plane, "kubevirt.network-resources"), "PASS");
+    let webhook = |policy: &str| {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "network-resources-injector-config"},
+            "webhooks": [{
+                "name": "network-resources-injector-config.k8s.io", "sideEffects": "None",
+                "admissionReviewVersions": ["v1"], "failurePolicy": policy,
+                "clientConfig": {"service": {"name": "network-resources-injector-service", "namespace": "kube-system"}},
+                "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
+            }],
+        })
+    };
+    for (policy, expected) in [("Ignore", "WARN"), ("Fail", "PASS")] {
+        plane.apply(&webhook(policy).to_string()).unwrap();
+        assert_eq!(status(plane, "kubevirt.network-resources"), expected);
+    }
     let name = "network-resources-injector-config";
     plane.kubectl(&["delete", "mutatingwebhookconfiguration", name]).unwrap();
     assert_eq!(status(plane, "kubevirt.network-resources"), "WARN");

@@ -45,7 +45,7 @@ pub(super) const CHECKS: &[Check] = &[
         explanation: "With the feature gate ExternalNetResourceInjection, the default since KubeVirt 1.9, KubeVirt does not \
             add the bridge of a tenant's network to the requests of launcher pods. Berth's scheduler counts it, but other \
             schedulers may place VMs on hosts without the network. WARN unless network-resources-injector adds the \
-            request (docs/networks.md).",
+            request (docs/networks.md), with failurePolicy Fail. The pods of the injector are not examined.",
         run: check_network_resources,
     },
     Check {
@@ -185,8 +185,23 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence(gate, format!("disabled in {version}")));
     }
     let webhooks = input.objects(Kind::MutatingWebhook)?;
-    if let Some(webhook) = webhooks.iter().find(|webhook| is_injector(webhook)) {
-        return Ok(Outcome::pass("network-resources-injector adds the requests")
+    let injectors: Vec<&Value> = webhooks.iter().filter(|one| is_injector(one)).collect();
+    if let Some(first) = injectors.first() {
+        let required = injectors.iter().find(|one| is_required(one));
+        let webhook = required.unwrap_or(first);
+        let outcome = if required.is_some() {
+            Outcome::pass("network-resources-injector adds the requests")
+        } else {
+            Outcome::warn(
+                "without network-resources-injector, pods are created without the requests",
+            )
+            .with_evidence("failurePolicy Ignore", "pods of the injector not checked")
+            .remedy(format!(
+                "kubectl edit mutatingwebhookconfiguration {}: failurePolicy: Fail",
+                name(webhook)
+            ))
+        };
+        return Ok(outcome
             .with_evidence(gate, format!("enabled in {version}"))
             .with_evidence("MutatingWebhookConfiguration", name(webhook)));
     }
@@ -202,13 +217,22 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
 }
 
 /// Returns true for the webhook configuration of network-resources-injector. Its operators give the object various names,
-/// but keep the name of its webhook.
+/// but the same name to its webhook.
 fn is_injector(configuration: &Value) -> bool {
-    let is_own = |one: &Value| {
-        text(one, "/name").contains(INJECTOR)
-            || text(one, "/clientConfig/service/name").contains(INJECTOR)
-    };
-    name(configuration).contains(INJECTOR) || items(configuration, "/webhooks").any(is_own)
+    name(configuration).contains(INJECTOR) || items(configuration, "/webhooks").any(has_own_name)
+}
+
+/// Returns true if a webhook has the name of network-resources-injector.
+fn has_own_name(webhook: &Value) -> bool {
+    text(webhook, "/name").contains(INJECTOR)
+        || text(webhook, "/clientConfig/service/name").contains(INJECTOR)
+}
+
+/// Returns true if the API server refuses pods while the injector does not run.
+fn is_required(configuration: &Value) -> bool {
+    let is_own = |one: &&Value| name(configuration).contains(INJECTOR) || has_own_name(one);
+    let mut own = items(configuration, "/webhooks").filter(is_own).peekable();
+    own.peek().is_some() && own.all(|one| text(one, "/failurePolicy") == "Fail")
 }
 
 fn check_binding_plugins(input: &Input) -> Result<Outcome, Unread> {
@@ -321,12 +345,20 @@ mod tests {
         let remedy = outcome.remedy.unwrap_or_default();
         assert!(remedy.contains("network-resources-injector"), "{remedy}");
         assert!(remedy.contains("disabledFeatureGates"), "{remedy}");
-        let webhook = json!([
-            {"metadata": {"name": "other"}, "webhooks": 7},
-            {"metadata": {"name": "sriov"}, "webhooks": [{"name": "network-resources-injector-config.k8s.io"}]},
-        ]);
-        let input = with_objects(kubevirt("v1.9.0", json!({})), Kind::MutatingWebhook, &webhook);
-        assert_eq!(check(&input).status, Status::Pass);
+        let with_injector = |policy: &str| {
+            let webhook = json!({"name": "network-resources-injector-config.k8s.io", "failurePolicy": policy});
+            let webhooks = json!([
+                {"metadata": {"name": "other"}, "webhooks": 7},
+                {"metadata": {"name": "sriov"}, "webhooks": [webhook, {"name": "other", "failurePolicy": "Ignore"}]},
+            ]);
+            with_objects(kubevirt("v1.9.0", json!({})), Kind::MutatingWebhook, &webhooks)
+        };
+        assert_eq!(check(&with_injector("Fail")).status, Status::Pass);
+        let outcome = check(&with_injector("Ignore"));
+        assert_eq!(outcome.status, Status::Warn);
+        assert_eq!(outcome.evidence[0].path, "failurePolicy Ignore");
+        let remedy = outcome.remedy.unwrap_or_default();
+        assert!(remedy.contains("mutatingwebhookconfiguration sriov"), "{remedy}");
         // The release decides about the default, so an unknown release is no reason for a guess.
         assert_eq!(check(&kubevirt("v0.59.0", json!({}))).status, Status::Skip);
     }
