@@ -3,7 +3,7 @@
 use super::definition::Check;
 use super::input::{CaBundle, Input};
 use super::read::Unread;
-use super::values::join_names;
+use super::values::{count, join_names};
 use berth_runtime::certificate::ExpiryState;
 use berth_runtime::check::Outcome;
 
@@ -11,9 +11,11 @@ pub(super) const CHECKS: &[Check] = &[Check {
     id: "certificates.webhooks",
     title: "certificates of webhooks",
     explanation: "The API server verifies webhooks, such as those of KubeVirt and CDI, with the certificates in their \
-        configurations (caBundle), which are public. FAIL if all certificates of a bundle have expired or cannot be read: \
-        the API server then cannot call the webhook. WARN if the last one expires soon. Secrets are not read, because they \
-        contain the private keys too; Berth itself has no webhook and no serving certificate.",
+        configurations (caBundle), which are public. If all certificates of a bundle have expired or cannot be read, the \
+        API server cannot call the webhook: FAIL if it then refuses VMs, their disks or pods (failurePolicy Fail), \
+        otherwise WARN. WARN also if the last certificate expires soon: less than a tenth of its lifetime and two weeks \
+        remain, because operators renew theirs before. Secrets are not read, because they contain the private keys too; \
+        Berth itself has no webhook and no serving certificate.",
     run: check_webhooks,
 }];
 
@@ -38,12 +40,17 @@ fn check_webhooks(input: &Input) -> Result<Outcome, Unread> {
         let names: Vec<&str> = bundles.iter().map(|bundle| bundle.webhook.as_str()).collect();
         join_names(&names)
     };
-    let outcome = if !expired.is_empty() {
+    let outcome = if expired.iter().any(|bundle| bundle.is_needed_for_vms) {
         Outcome::fail(format!("expired, or not readable: {}", names(&expired)))
+    } else if !expired.is_empty() {
+        Outcome::warn(format!(
+            "expired, or not readable; VMs do not depend on them: {}",
+            names(&expired)
+        ))
     } else if !soon.is_empty() {
         Outcome::warn(format!("expires soon: {}", names(&soon)))
     } else {
-        return Ok(Outcome::pass(format!("{} bundles", bundles.len()))
+        return Ok(Outcome::pass(count(bundles.len(), "bundle"))
             .with_evidence("caBundle", "none expires soon"));
     };
     let outcome = outcome.remedy(
@@ -68,11 +75,13 @@ mod tests {
     #[test]
     fn expired_bundles_fail() {
         let valid = |expiry| Ok(BundleValidity { end: "2026-11-26T00:00:00Z".to_owned(), expiry });
-        let status = |validities: Vec<Result<BundleValidity, InvalidBundle>>| {
-            let bundle = |validity| CaBundle { webhook: "virt-api".to_owned(), validity };
+        let check = |is_needed_for_vms, validities: Vec<Result<BundleValidity, InvalidBundle>>| {
+            let bundle =
+                |validity| CaBundle { webhook: "virt-api".to_owned(), is_needed_for_vms, validity };
             let ca_bundles = Ok(validities.into_iter().map(bundle).collect());
             run_check("certificates.webhooks", &Input { ca_bundles, ..Input::default() }).status
         };
+        let status = |validities| check(true, validities);
         assert_eq!(status(vec![valid(ExpiryState::NotSoon)]), Status::Pass);
         assert_eq!(
             status(vec![valid(ExpiryState::NotSoon), valid(ExpiryState::Soon)]),
@@ -83,6 +92,7 @@ mod tests {
             Status::Fail
         );
         assert_eq!(status(vec![Err(InvalidBundle("not PEM".to_owned()))]), Status::Fail);
+        assert_eq!(check(false, vec![valid(ExpiryState::Expired)]), Status::Warn);
         assert_eq!(status(Vec::new()), Status::Skip);
     }
 }

@@ -20,6 +20,8 @@ pub type Lists = BTreeMap<(Kind, &'static str), Read<Vec<Value>>>;
 pub struct CaBundle {
     /// Kind and name of the configuration, and name of the webhook.
     pub webhook: String,
+    /// True if the API server refuses objects of VMs while it cannot call the webhook.
+    pub is_needed_for_vms: bool,
     /// Validity of the certificate that expires last.
     pub validity: Result<BundleValidity, InvalidBundle>,
 }

@@ -30,23 +30,46 @@ pub struct Validity {
 pub enum ExpiryState {
     /// The certificate need not be renewed yet.
     NotSoon,
-    /// Less than a third of the lifetime and less than two weeks remain; kubelets renew their certificates at that
-    /// time.
+    /// Less than a share of the lifetime ([`ExpiryWarning`]) and less than two weeks remain.
     Soon,
     /// The certificate has expired.
     Expired,
 }
 
+/// Share of the lifetime of a certificate, at most [`MAX_EXPIRY_WARNING_TIME`], during which it expires soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpiryWarning {
+    /// A third, for client certificates: kubelets renew theirs at that time.
+    Third,
+    /// A tenth, for certificates of operators: KubeVirt renews its authority when a fifth remains, so a larger share
+    /// would be a warning about every healthy cluster.
+    Tenth,
+}
+
+impl ExpiryWarning {
+    const fn divisor(self) -> u32 {
+        match self {
+            Self::Third => 3,
+            Self::Tenth => 10,
+        }
+    }
+}
+
 impl Validity {
-    /// Returns the remaining validity at a time.
+    /// Returns the remaining validity of a client certificate at a time.
     #[must_use]
     pub fn expiry_at(&self, now: SystemTime) -> ExpiryState {
+        self.expiry_with(ExpiryWarning::Third, now)
+    }
+
+    /// Returns the remaining validity at a time.
+    #[must_use]
+    pub fn expiry_with(&self, warning: ExpiryWarning, now: SystemTime) -> ExpiryState {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
+        let limit = (lifetime / warning.divisor()).min(MAX_EXPIRY_WARNING_TIME);
         match self.not_after.duration_since(now) {
             Err(_) => ExpiryState::Expired,
-            Ok(remaining) if remaining < (lifetime / 3).min(MAX_EXPIRY_WARNING_TIME) => {
-                ExpiryState::Soon
-            }
+            Ok(remaining) if remaining < limit => ExpiryState::Soon,
             Ok(_) => ExpiryState::NotSoon,
         }
     }
@@ -223,6 +246,23 @@ mod tests {
         let year = Validity { not_after: begin + DAY * 365, ..validity };
         assert_eq!(year.expiry_at(begin + DAY * 350), ExpiryState::NotSoon);
         assert_eq!(year.expiry_at(begin + DAY * 352), ExpiryState::Soon);
+    }
+
+    /// KubeVirt renews its authority, which is valid for a week, when 33.6 hours remain.
+    #[test]
+    fn authority_of_an_operator_is_renewed_before_it_expires_soon() {
+        let hour = Duration::from_secs(3600);
+        let begin = SystemTime::UNIX_EPOCH + DAY * 20_000;
+        let authority = Validity { not_before: begin, not_after: begin + DAY * 7 };
+        let at = |hours: u32| authority.expiry_with(ExpiryWarning::Tenth, begin + hour * hours);
+        assert_eq!(at(168 - 33), ExpiryState::NotSoon);
+        assert_eq!(at(168 - 17), ExpiryState::NotSoon);
+        assert_eq!(at(168 - 16), ExpiryState::Soon);
+        assert_eq!(at(169), ExpiryState::Expired);
+        assert_eq!(authority.expiry_at(begin + hour * 135), ExpiryState::Soon);
+        let decade = Validity { not_after: begin + DAY * 3650, ..authority };
+        let state = decade.expiry_with(ExpiryWarning::Tenth, begin + DAY * 3630);
+        assert_eq!(state, ExpiryState::NotSoon, "two weeks at most");
     }
 
     #[test]
