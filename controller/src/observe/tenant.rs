@@ -1,7 +1,6 @@
 //! Reads the objects of one tenant, and requests the version of its API server.
 
-use berth_api::{InfraConfig, InfraConfigSpec, TenantCluster};
-use berth_kubevirt_render::machines::ReferenceScope;
+use berth_api::{InfraConfig, InfraConfigSpec, SecretRef, TenantCluster};
 use berth_runtime::call::with_timeout;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
@@ -12,6 +11,7 @@ use super::requests::{api_resource, get, list};
 use crate::check::{
     ApiServerAnswer, Kind, KubeconfigProblem, KubeconfigState, Lists, Read, TenantInput,
 };
+use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
 /// Largest number of characters of a version that a tenant's API server returns.
 const MAX_VERSION_LENGTH: usize = 40;
@@ -65,18 +65,17 @@ async fn observe_kubeconfig(
     let Some(reference) = reference.filter(|reference| reference.is_object()) else {
         return (KubeconfigState::NotReferenced, None);
     };
-    let own = TenantCluster::namespace_of(tenant);
     let text = |field: &str| reference[field].as_str().filter(|text| !text.is_empty());
-    let namespace = text("namespace").unwrap_or(&own);
-    let name = text("name").unwrap_or_default();
-    let key = text("key").unwrap_or("kubeconfig");
-    let secret = format!("{namespace}/{name}");
-    let config = infra_config(lists);
-    let scope = ReferenceScope::new(&[&own], &config.spec);
-    let read = if scope.is_permitted(namespace, name) {
-        read_kubeconfig(client, namespace, name, key).await
-    } else {
-        Err(KubeconfigProblem::NotPermitted(scope.not_permitted_message()))
+    let reference = SecretRef {
+        name: text("name").unwrap_or_default().to_owned(),
+        namespace: text("namespace").map(str::to_owned),
+        key: text("key").map(str::to_owned),
+    };
+    let reference = KubeconfigSecret::resolve(tenant, &reference);
+    let secret = format!("{}/{}", reference.namespace, reference.name);
+    let read = match reference.refusal(&infra_config(lists).spec) {
+        None => read_kubeconfig(client, &reference).await,
+        Some(refusal) => Err(KubeconfigProblem::NotPermitted(refusal)),
     };
     match read {
         Ok(tenant_client) => {
@@ -99,15 +98,14 @@ fn infra_config(lists: &Lists) -> InfraConfig {
 /// Reads a Secret with a kubeconfig, and returns a client for its API server.
 async fn read_kubeconfig(
     client: &Client,
-    namespace: &str,
-    name: &str,
-    key: &str,
+    reference: &KubeconfigSecret,
 ) -> Result<Client, KubeconfigProblem> {
+    let KubeconfigSecret { namespace, name, key, .. } = reference;
     let secrets = api_resource(["", "v1", "Secret", "secrets"]);
     let object = get(client, &secrets, namespace, name).await;
     let object = object.map_err(KubeconfigProblem::Unread)?;
     let secret: Secret = serde_json::from_value(object).map_err(|_| KubeconfigProblem::Invalid)?;
-    let no_entry = || KubeconfigProblem::NoEntry(key.to_owned());
+    let no_entry = || KubeconfigProblem::NoEntry(key.clone());
     let data = secret.data.unwrap_or_default();
     let entry = data.get(key).ok_or_else(no_entry)?;
     create_client(&String::from_utf8_lossy(&entry.0)).await
