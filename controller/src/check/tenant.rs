@@ -188,8 +188,16 @@ fn collect_classes<'v>(value: &'v Value, classes: &mut BTreeSet<&'v str>) {
     }
 }
 
+/// Returns the outcome of a check that needs the TenantCluster.
+fn not_found() -> Outcome {
+    Outcome::skip("the TenantCluster does not exist, see tenant.object")
+}
+
 fn check_kubeconfig(input: &Input) -> Result<Outcome, Unread> {
     let tenant = input.tenant()?;
+    if found(&tenant.object, &format!("TenantCluster {}", tenant.name))?.is_none() {
+        return Ok(not_found());
+    }
     Ok(match &tenant.kubeconfig {
         KubeconfigState::NotReferenced => {
             Outcome::skip("the TenantCluster has no spec.kubeconfigSecretRef")
@@ -198,20 +206,24 @@ fn check_kubeconfig(input: &Input) -> Result<Outcome, Unread> {
             Outcome::pass("usable").with_evidence(format!("Secret {secret}"), "a kubeconfig")
         }
         KubeconfigState::Unusable { secret, problem } => {
-            let outcome = match problem.read_error() {
-                Some(ReadError::NotFound) | None => Outcome::fail("the kubeconfig cannot be used"),
-                Some(error) => return Err(Unread::new(format!("Secret {secret}"), error)),
-            };
-            outcome.with_evidence(format!("Secret {secret}"), problem).remedy(format!(
-                "correct the Secret, or spec.kubeconfigSecretRef: kubectl edit tenantcluster {}",
-                tenant.name
-            ))
+            if let Some(unread) = problem.unread(secret) {
+                return Err(unread);
+            }
+            Outcome::fail("the kubeconfig cannot be used")
+                .with_evidence(format!("Secret {secret}"), problem)
+                .remedy(format!(
+                    "correct the Secret, or spec.kubeconfigSecretRef: kubectl edit tenantcluster {}",
+                    tenant.name
+                ))
         }
     })
 }
 
 fn check_api_server(input: &Input) -> Result<Outcome, Unread> {
     let tenant = input.tenant()?;
+    if found(&tenant.object, &format!("TenantCluster {}", tenant.name))?.is_none() {
+        return Ok(not_found());
+    }
     let remedy = "check the server and the credential of the kubeconfig, and whether this machine may connect to it";
     let evidence = format!("API server of tenant {}", tenant.name);
     Ok(match &tenant.api_server {
@@ -332,11 +344,30 @@ mod tests {
         assert_eq!(with_problem(KubeconfigProblem::Unread(ReadError::NotFound)), Status::Fail);
         let forbidden = ReadError::Forbidden("secrets".to_owned());
         assert_eq!(with_problem(KubeconfigProblem::Unread(forbidden)), Status::Skip);
+        let forbidden = ReadError::Forbidden("infraconfigs".to_owned());
+        assert_eq!(with_problem(KubeconfigProblem::ConfigUnread(forbidden)), Status::Skip);
         let id = "tenant.api-server";
         let refused = Some(ApiServerAnswer::Status(401));
         assert_eq!(status(id, |tenant| tenant.api_server = refused), Status::Warn);
         let none = Some(ApiServerAnswer::NoAnswer);
         assert_eq!(status(id, |tenant| tenant.api_server = none), Status::Fail);
         assert_eq!(status(id, |tenant| tenant.api_server = None), Status::Skip);
+    }
+
+    /// Without the TenantCluster it is unknown whether it names a Secret.
+    #[test]
+    fn unread_tenant_has_an_unknown_kubeconfig() {
+        for id in ["tenant.kubeconfig", "tenant.api-server"] {
+            let object = Err(ReadError::Forbidden("tenantclusters".to_owned()));
+            let tenant = TenantInput {
+                object,
+                kubeconfig: KubeconfigState::NotReferenced,
+                api_server: None,
+                ..bank()
+            };
+            let outcome = run_check(id, &Input { tenant: Some(tenant), ..Input::default() });
+            assert_eq!(outcome.status, Status::Skip);
+            assert_eq!(outcome.message, "TenantCluster bank could not be read");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::read::{Read, ReadError};
+use super::read::{Read, ReadError, Unread};
 
 /// Objects of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,9 @@ pub enum KubeconfigProblem {
     /// The Secret could not be read.
     #[error("{0}")]
     Unread(ReadError),
+    /// The InfraConfig, which permits references to other namespaces, could not be read.
+    #[error("InfraConfig: {0}")]
+    ConfigUnread(ReadError),
     /// The Secret has no such entry.
     #[error("the Secret has no entry `{0}`")]
     NoEntry(String),
@@ -66,10 +69,13 @@ pub enum KubeconfigProblem {
 }
 
 impl KubeconfigProblem {
-    /// Returns the error of the read of the Secret; `None` for another problem.
-    pub(super) const fn read_error(&self) -> Option<&ReadError> {
+    /// Returns the error for objects that could not be read; `None` for another problem. A Secret that does not exist is
+    /// another problem.
+    pub(super) fn unread(&self, secret: &str) -> Option<Unread> {
         match self {
-            Self::Unread(error) => Some(error),
+            Self::Unread(ReadError::NotFound) => None,
+            Self::Unread(error) => Some(Unread::new(format!("Secret {secret}"), error)),
+            Self::ConfigUnread(error) => Some(Unread::new("infraconfigs", error)),
             _ => None,
         }
     }

@@ -1,6 +1,6 @@
 //! Reads the objects of one tenant, and requests the version of its API server.
 
-use berth_api::{InfraConfig, InfraConfigSpec, SecretRef, TenantCluster};
+use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
 use berth_runtime::call::with_timeout;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::kubeconfig::create_client;
 use super::requests::{api_resource, get, list};
 use crate::check::{
-    ApiServerAnswer, Kind, KubeconfigProblem, KubeconfigState, Lists, Read, TenantInput,
+    ApiServerAnswer, Kind, KubeconfigProblem, KubeconfigState, Lists, Read, ReadError, TenantInput,
 };
 use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
@@ -73,9 +73,9 @@ async fn observe_kubeconfig(
     };
     let reference = KubeconfigSecret::resolve(tenant, &reference);
     let secret = format!("{}/{}", reference.namespace, reference.name);
-    let read = match reference.refusal(&infra_config(lists).spec) {
-        None => read_kubeconfig(client, &reference).await,
-        Some(refusal) => Err(KubeconfigProblem::NotPermitted(refusal)),
+    let read = match check_permission(&reference, lists) {
+        Ok(()) => read_kubeconfig(client, &reference).await,
+        Err(problem) => Err(problem),
     };
     match read {
         Ok(tenant_client) => {
@@ -86,13 +86,31 @@ async fn observe_kubeconfig(
     }
 }
 
-/// Returns the InfraConfig; a config without entries if there is none, or if it is malformed.
-fn infra_config(lists: &Lists) -> InfraConfig {
-    let configs = lists.get(&(Kind::InfraConfig, "")).and_then(|list| list.as_ref().ok());
-    let mut configs = configs.into_iter().flatten();
-    let config = configs.find(|one| one["metadata"]["name"] == "default").cloned();
-    let parsed = config.and_then(|config| serde_json::from_value(config).ok());
-    parsed.unwrap_or_else(|| InfraConfig::new("default", InfraConfigSpec::default()))
+/// Returns an error if the tenant may not refer to the Secret, or if this is unknown.
+fn check_permission(reference: &KubeconfigSecret, lists: &Lists) -> Result<(), KubeconfigProblem> {
+    let config = match infra_config(lists) {
+        Ok(config) => config,
+        // The InfraConfig is needed only for other namespaces.
+        Err(_) if reference.is_own() => InfraConfigSpec::default(),
+        Err(error) => return Err(KubeconfigProblem::ConfigUnread(error)),
+    };
+    reference.refusal(&config).map_or(Ok(()), |text| Err(KubeconfigProblem::NotPermitted(text)))
+}
+
+/// Returns the spec of the InfraConfig; a spec without entries if there is none.
+fn infra_config(lists: &Lists) -> Read<InfraConfigSpec> {
+    let configs = match lists.get(&(Kind::InfraConfig, "")) {
+        Some(Ok(configs)) => configs.as_slice(),
+        Some(Err(ReadError::NotFound)) => &[],
+        Some(Err(error)) => return Err(error.clone()),
+        None => return Err(ReadError::NotRequested),
+    };
+    let config = configs.iter().find(|one| one["metadata"]["name"] == "default");
+    let Some(spec) = config.and_then(|config| config.get("spec")) else {
+        return Ok(InfraConfigSpec::default());
+    };
+    let parsed = serde_json::from_value(spec.clone());
+    parsed.map_err(|error| ReadError::Refused(format!("spec of the InfraConfig: {error}")))
 }
 
 /// Reads a Secret with a kubeconfig, and returns a client for its API server.
@@ -122,5 +140,39 @@ async fn request_version(client: &Client) -> ApiServerAnswer {
             Some(code) => ApiServerAnswer::Status(code),
             None => ApiServerAnswer::NoAnswer,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn unread_config_is_no_refusal() {
+        let check = |namespace: &str, configs: Read<Vec<Value>>| {
+            let namespace = Some(namespace.to_owned());
+            let reference = SecretRef { name: "admin".to_owned(), namespace, key: None };
+            let lists: Lists = BTreeMap::from([((Kind::InfraConfig, ""), configs)]);
+            check_permission(&KubeconfigSecret::resolve("bank", &reference), &lists)
+        };
+        let with_spec =
+            |spec: Value| Ok(vec![json!({"metadata": {"name": "default"}, "spec": spec})]);
+        let listed = json!({"secretReferences": [{"namespace": "infra", "name": "admin"}]});
+        assert_eq!(check("infra", with_spec(listed)), Ok(()));
+        for configs in [Ok(Vec::new()), with_spec(json!({})), Err(ReadError::NotFound)] {
+            let refused = check("infra", configs.clone());
+            assert!(matches!(refused, Err(KubeconfigProblem::NotPermitted(_))), "{refused:?}");
+            assert_eq!(check("cluster-bank", configs), Ok(()));
+        }
+        let forbidden = Err(ReadError::Forbidden("infraconfigs".to_owned()));
+        for configs in [forbidden, with_spec(json!({"secretReferences": 7}))] {
+            let unread = check("infra", configs.clone());
+            assert!(matches!(unread, Err(KubeconfigProblem::ConfigUnread(_))), "{unread:?}");
+            assert_eq!(check("cluster-bank", configs), Ok(()));
+        }
     }
 }
