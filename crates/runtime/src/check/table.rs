@@ -6,7 +6,7 @@ use super::definition::Check;
 use super::findings::{Finding, Findings, Summary};
 use super::outcome::Status;
 use crate::cli::style::Style;
-use crate::cli::text::{push_line, replace_control_characters, wrap_text};
+use crate::cli::text::{push_line, to_single_line, wrap_text};
 
 /// Width of a default terminal, in columns.
 const TERMINAL_WIDTH: usize = 80;
@@ -52,9 +52,12 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
         Status::Skip => "SKIP".to_owned(),
     };
     let mut label = format!("{word}  {:<width$}", finding.id, width = MESSAGE_COLUMN - ID_COLUMN);
-    for part in
-        wrap_text(&replace_control_characters(&outcome.message), TERMINAL_WIDTH - MESSAGE_COLUMN)
-    {
+    // A line end in a message could imitate another check.
+    let mut parts = wrap_text(&to_single_line(&outcome.message), TERMINAL_WIDTH - MESSAGE_COLUMN);
+    if parts.is_empty() {
+        parts.push(String::new());
+    }
+    for part in parts {
         push_line(out, &label, &part);
         label = " ".repeat(MESSAGE_COLUMN);
     }
@@ -73,11 +76,7 @@ fn render_finding(out: &mut String, finding: &Finding, style: Style) {
 /// wraps the line for display.
 fn write_indented(out: &mut String, label: &str, text: &str, style: Style) {
     let label = style.format_heading(&format!("{label:<10}"));
-    push_line(
-        out,
-        &format!("{}{label}", " ".repeat(ID_COLUMN)),
-        &replace_control_characters(text).replace('\n', " "),
-    );
+    push_line(out, &format!("{}{label}", " ".repeat(ID_COLUMN)), &to_single_line(text));
 }
 
 /// Renders the titles and explanations of checks (`check --list`).
@@ -92,4 +91,39 @@ pub fn render_list<F>(checks: &[Check<F>], style: Style) -> String {
         out.push('\n');
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::outcome::{Evidence, Outcome};
+    use super::*;
+
+    const STATUSES: [Status; 4] = [Status::Pass, Status::Warn, Status::Fail, Status::Skip];
+    const WORDS: [&str; 4] = ["PASS", "WARN", "FAIL", "SKIP"];
+
+    proptest! {
+        #[test]
+        fn text_of_an_object_imitates_no_check(
+            status in prop::sample::select(STATUSES.to_vec()),
+            texts in prop::array::uniform4("(PASS|FAIL|[a, \n\r\t\u{1b}\u{85}]){0,40}"),
+        ) {
+            let [message, path, value, remedy] = texts;
+            let evidence = vec![Evidence { path, value }];
+            let outcome = Outcome { status, message, evidence, remedy: Some(remedy) };
+            let finding = |id| Finding { id, title: "", outcome: outcome.clone() };
+            let checks = vec![finding("a.one"), finding("b.two")];
+            let findings = Findings { summary: Summary::default(), checks };
+            let text = render(&findings, Style::Plain);
+            let lines: Vec<&str> = text.lines().collect();
+            let (summary, lines) = lines.split_last().unwrap();
+            prop_assert_eq!(*summary, "0 passed, 0 warnings, 0 failed, 0 skipped");
+            let is_check = |line: &&&str| WORDS.iter().any(|word| line.starts_with(word));
+            prop_assert_eq!(lines.iter().filter(is_check).count(), 2, "{}", text);
+            let is_known = |line: &str| line.is_empty() || line.starts_with("      ");
+            prop_assert!(lines.iter().all(|line| is_check(&line) || is_known(line)), "{}", text);
+            prop_assert!(text.chars().all(|c| !c.is_control() || c == '\n'), "{:?}", text);
+        }
+    }
 }
