@@ -2,6 +2,11 @@
 
 use serde::Serialize;
 
+use crate::cli::text::to_single_line;
+
+/// Largest number of characters of a message, of a path and of a value. Objects can have texts of any length.
+const MAX_LENGTH: usize = 500;
+
 /// Status of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
@@ -61,22 +66,53 @@ impl Outcome {
     }
 
     fn new(status: Status, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), evidence: Vec::new(), remedy: None }
+        Self { status, message: shorten(&message.into()), evidence: Vec::new(), remedy: None }
     }
 
     /// Adds a piece of evidence.
     #[must_use]
     pub fn with_evidence(mut self, path: impl Into<String>, value: impl ToString) -> Self {
-        let value = value.to_string();
+        let value = shorten(&value.to_string());
         let value = if value.is_empty() { "(empty)".to_owned() } else { value };
-        self.evidence.push(Evidence { path: path.into(), value });
+        self.evidence.push(Evidence { path: shorten(&path.into()), value });
         self
     }
 
     /// Sets the remedy.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
+        self.remedy = Some(to_single_line(&remedy.into()));
         self
+    }
+}
+
+/// Returns the beginning of a text, on one line and without control characters, which terminals would execute.
+fn shorten(text: &str) -> String {
+    let line = to_single_line(text);
+    if line.chars().nth(MAX_LENGTH).is_none() {
+        return line;
+    }
+    line.chars().take(MAX_LENGTH).chain("...".chars()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_objects_are_short_and_have_no_control_characters() {
+        let outcome = Outcome::warn("a\nb\u{1b}[2J")
+            .with_evidence("path\u{7f}", "\u{9f}c\r\n")
+            .with_evidence("long", "é".repeat(501))
+            .with_evidence("longest", "é".repeat(500))
+            .with_evidence("none", "")
+            .remedy("x\u{80}\ny");
+        assert_eq!(outcome.message, "a b\u{fffd}[2J");
+        assert_eq!(outcome.evidence[0].path, "path\u{fffd}");
+        assert_eq!(outcome.evidence[0].value, "\u{fffd}c\u{fffd} ");
+        assert_eq!(outcome.evidence[1].value, "é".repeat(500) + "...");
+        assert_eq!(outcome.evidence[2].value, "é".repeat(500));
+        assert_eq!(outcome.evidence[3].value, "(empty)");
+        assert_eq!(outcome.remedy.as_deref(), Some("x\u{fffd} y"));
     }
 }
