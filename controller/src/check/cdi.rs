@@ -1,6 +1,6 @@
 //! Checks of CDI, which imports the disks of VMs.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::definition::Check;
 use super::input::Input;
@@ -66,21 +66,19 @@ fn check_first_consumer(input: &Input) -> Result<Outcome, Unread> {
     let outcome = if gates.contains(&FIRST_CONSUMER_GATE) {
         Outcome::pass("enabled")
     } else {
-        Outcome::warn("disabled: an import selects the host of a volume before the scheduler does").remedy(format!(
-            "kubectl patch cdi {} --type=merge -p '{{\"spec\":{{\"config\":{{\"featureGates\":[\"{FIRST_CONSUMER_GATE}\"]}}}}}}'; \
-             the list must keep the gates that it has",
-            name(cdi)
-        ))
+        // A merge patch replaces the list.
+        let all: Vec<&str> = gates.iter().copied().chain([FIRST_CONSUMER_GATE]).collect();
+        let patch = json!({"spec": {"config": {"featureGates": all}}});
+        Outcome::warn("disabled: an import selects the host of a volume before the scheduler does")
+            .remedy(format!("kubectl patch cdi {} --type=merge -p '{patch}'", name(cdi)))
     };
     Ok(outcome
-        .with_evidence(format!("CDI {} spec.config.featureGates", name(cdi)), gates.join(", "))
+        .with_evidence(format!("CDI {} spec.config.featureGates", name(cdi)), join_names(&gates))
         .with_evidence("StorageClasses with WaitForFirstConsumer", join_names(&waiting)))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::check::Status;
     use crate::check::test_helpers::{input_with, run_check, with_objects};
@@ -114,7 +112,11 @@ mod tests {
         assert_eq!(check("Immediate", json!([])).status, Status::Skip);
         let outcome = check(waits, json!({"HonorWaitForFirstConsumer": true}));
         assert_eq!(outcome.status, Status::Warn);
+        // The patch retains the other gates.
+        let outcome = check(waits, json!(["WebhookPvcRendering", 7]));
         let remedy = outcome.remedy.unwrap_or_default();
-        assert!(remedy.contains(r#"'{"spec":{"config":{"featureGates":["Honor"#), "{remedy}");
+        let list = r#"["WebhookPvcRendering","HonorWaitForFirstConsumer"]"#;
+        let patch = format!(r#"'{{"spec":{{"config":{{"featureGates":{list}}}}}}}'"#);
+        assert!(remedy.ends_with(&patch), "{remedy}");
     }
 }

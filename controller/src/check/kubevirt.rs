@@ -149,7 +149,7 @@ fn check_cpu_manager(input: &Input) -> Result<Outcome, Unread> {
     let field =
         format!("{} spec.configuration.developerConfiguration.featureGates", object_name(kubevirt));
     if gates.contains(&CPU_MANAGER_GATE) {
-        return Ok(Outcome::pass("enabled").with_evidence(field, gates.join(", ")));
+        return Ok(Outcome::pass("enabled").with_evidence(field, join_names(&gates)));
     }
     // Without InfraNodes the weaker status applies.
     let hosts = input.hosts().unwrap_or_default();
@@ -164,9 +164,11 @@ fn check_cpu_manager(input: &Input) -> Result<Outcome, Unread> {
         Outcome::fail("disabled: VMs with dedicated CPUs stay Pending")
             .with_evidence("hosts with CPU Manager policy static", join_names(&exclusive))
     };
-    Ok(outcome.with_evidence(field, gates.join(", ")).remedy(
-        "add CPUManager to spec.configuration.developerConfiguration.featureGates of the KubeVirt object: kubectl edit kubevirt -A",
-    ))
+    Ok(outcome.with_evidence(field, join_names(&gates)).remedy(format!(
+        "add CPUManager to spec.configuration.developerConfiguration.featureGates: kubectl -n {} edit kubevirt {}",
+        text(kubevirt, "/metadata/namespace"),
+        name(kubevirt)
+    )))
 }
 
 fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
@@ -206,7 +208,7 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("MutatingWebhookConfiguration", name(webhook)));
     }
     Ok(Outcome::warn(
-        "nothing adds the requests: only Berth's scheduler keeps VMs off hosts without their network",
+        "nothing adds the requests: only Berth's scheduler prevents placement on hosts without the network",
     )
     .with_evidence(gate, format!("enabled in {version}"))
     .with_evidence("MutatingWebhookConfiguration of network-resources-injector", "none")
@@ -332,6 +334,9 @@ mod tests {
         assert_eq!(with_host(kubevirt("v1.9.0", json!({})), "static"), Status::Fail);
         let malformed = json!({"featureGates": {"CPUManager": true}});
         assert_eq!(with_host(kubevirt("v1.9.0", malformed), "none"), Status::Warn);
+        let outcome = run_check("kubevirt.cpu-manager", &kubevirt("v1.9.0", json!({})));
+        let remedy = outcome.remedy.unwrap_or_default();
+        assert!(remedy.ends_with("kubectl -n kubevirt edit kubevirt kubevirt"), "{remedy}");
     }
 
     #[test]
