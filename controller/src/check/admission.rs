@@ -8,7 +8,7 @@ use super::input::Input;
 use super::kind::Kind;
 use super::read::Unread;
 use super::release::Release;
-use super::values::{name, text, texts};
+use super::values::{join_names, name, text, texts};
 use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[Check {
@@ -49,7 +49,7 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
         return Ok(Outcome::warn(message)
             .with_evidence(evidence, "exists")
             .with_evidence("bindings that deny in all namespaces", "none")
-            .with_evidence("bindings", names.join(", "))
+            .with_evidence("bindings", join_names(&names))
             .remedy(REMEDY));
     }
     // The second comparison finds exceptions that only the policy in the cluster has. The API server sets the match

@@ -64,7 +64,7 @@ fn check_installed(input: &Input) -> Result<Outcome, Unread> {
     }
     if problems.is_empty() {
         return Ok(Outcome::pass(format!("{} are established", names.len()))
-            .with_evidence("customresourcedefinitions", names.join(", ")));
+            .with_evidence("customresourcedefinitions", join_names(&names)));
     }
     let failed: Vec<&str> = problems.iter().map(|(name, _)| name.as_str()).collect();
     let outcome = Outcome::fail(format!("not usable: {}", join_names(&failed))).remedy(REMEDY);
@@ -85,7 +85,7 @@ fn find_problem(desired: &CustomResourceDefinition, found: &Value) -> Option<Str
     }
     let stored = texts(found, "/status/storedVersions");
     (stored != [version])
-        .then(|| format!("status.storedVersions: [{}], not [{version}]", stored.join(", ")))
+        .then(|| format!("status.storedVersions: [{}], not [{version}]", join_names(&stored)))
 }
 
 fn check_schema(input: &Input) -> Result<Outcome, Unread> {
