@@ -66,6 +66,9 @@ const DEFAULT_ANNOTATIONS: [&str; 3] = [
     "storageclass.beta.kubernetes.io/is-default-class",
 ];
 
+/// Largest number of classes in evidence.
+const SHOWN_CLASSES: usize = 5;
+
 /// Returns true if an annotation of a class is `true`.
 fn has_annotation(class: &Value, key: &str) -> bool {
     class["metadata"]["annotations"][key] == "true"
@@ -97,19 +100,24 @@ fn check_default_class(input: &Input) -> Result<Outcome, Unread> {
         classes.iter().filter(|class| has_annotation(class, key)).map(name).collect()
     };
     let mut defaults = with(of_kubevirt);
+    let mut keys = vec![of_kubevirt];
     if defaults.is_empty() {
         let all: BTreeSet<&str> = with(of_cluster).into_iter().chain(with(beta)).collect();
         defaults = all.into_iter().collect();
+        keys = vec![of_cluster, beta];
+        keys.retain(|key| !with(key).is_empty());
     }
-    let remedy = format!("kubectl annotate --overwrite storageclass NAME {of_cluster}=true");
     Ok(match defaults.as_slice() {
         [] => Outcome::warn("no class is the default: disks must name a class")
             .with_evidence("storageclasses", join_names(&listed))
-            .remedy(remedy),
+            .remedy(format!("kubectl annotate --overwrite storageclass NAME {of_cluster}=true")),
         [one] => Outcome::pass(*one).with_evidence(format!("StorageClass {one}"), "default"),
         several => Outcome::warn(format!("{} classes are the default", several.len()))
             .with_evidence("storageclasses", join_names(several))
-            .remedy(format!("keep one of them; for each other: {remedy}").replace("=true", "-")),
+            .remedy(format!(
+                "retain one of them; for each other: kubectl annotate storageclass NAME {}",
+                keys.iter().map(|key| format!("{key}-")).collect::<Vec<_>>().join(" ")
+            )),
     })
 }
 
@@ -162,7 +170,7 @@ fn check_local_classes(input: &Input) -> Result<Outcome, Unread> {
         "the field is immutable: delete the class and create it again with volumeBindingMode: WaitForFirstConsumer; \
          existing volumes stay",
     );
-    Ok(immediate.iter().fold(outcome, |outcome, class| {
+    Ok(immediate.iter().take(SHOWN_CLASSES).fold(outcome, |outcome, class| {
         let mode = text(class, "/volumeBindingMode");
         let evidence = format!("{mode}, provisioner {}", provisioner(class));
         outcome.with_evidence(format!("StorageClass {}", name(class)), evidence)
@@ -214,7 +222,7 @@ mod tests {
 
     #[test]
     fn one_class_is_the_default() {
-        let [of_kubevirt, of_cluster, _] = DEFAULT_ANNOTATIONS;
+        let [of_kubevirt, of_cluster, beta] = DEFAULT_ANNOTATIONS;
         let one = |name: &str, annotation: &str| class(name, "a.b", "Immediate", annotation);
         let id = "storage.default-class";
         assert_eq!(status(id, &json!([])), Status::Fail);
@@ -222,6 +230,17 @@ mod tests {
         assert_eq!(status(id, &json!([one("a", of_cluster)])), Status::Pass);
         assert_eq!(status(id, &json!([one("a", of_cluster), one("b", of_cluster)])), Status::Warn);
         assert_eq!(status(id, &json!([one("a", of_cluster), one("b", of_kubevirt)])), Status::Pass);
+        let remedy = |classes: Value| {
+            let outcome = run_check(id, &input_with(Kind::StorageClass, &classes));
+            assert_eq!(outcome.status, Status::Warn);
+            outcome.remedy.unwrap_or_default()
+        };
+        let of_vms = remedy(json!([one("a", of_kubevirt), one("b", of_kubevirt)]));
+        assert!(of_vms.ends_with(&format!("storageclass NAME {of_kubevirt}-")), "{of_vms}");
+        let mixed = remedy(json!([one("a", of_cluster), one("b", beta)]));
+        assert!(mixed.ends_with(&format!("NAME {of_cluster}- {beta}-")), "{mixed}");
+        let old = remedy(json!([one("a", beta), one("b", beta)]));
+        assert!(old.ends_with(&format!("NAME {beta}-")), "{old}");
         assert_eq!(status(id, &json!([{"metadata": {"annotations": ["true"]}}])), Status::Warn);
         let config = json!([{
             "metadata": {"name": "default"},
@@ -252,6 +271,10 @@ mod tests {
         let id = "storage.local-classes";
         assert_eq!(status(id, &one("topolvm.io", "WaitForFirstConsumer")), Status::Pass);
         assert_eq!(status(id, &one("topolvm.io", "Immediate")), Status::Warn);
+        let many = vec![class("local", "topolvm.io", "Immediate", "x"); 50];
+        let outcome = run_check(id, &input_with(Kind::StorageClass, &json!(many)));
+        assert_eq!(outcome.evidence.len(), SHOWN_CLASSES);
+        assert!(outcome.message.ends_with("and 45 more"), "{}", outcome.message);
         assert_eq!(status(id, &one("rbd.csi.ceph.com", "Immediate")), Status::Skip);
     }
 
