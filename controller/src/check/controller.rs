@@ -37,9 +37,28 @@ const MANIFEST: &str = include_str!("../../../deploy/base/rbac-controller.yaml")
 /// Name of the controller's roles in the manifest.
 const ROLE: &str = "berth-controller";
 
-/// Returns the outcome for the Lease of a leader election. `remedy` is for a Lease without a leader.
-pub(super) fn check_lease(election: Election, state: &LeaseState, remedy: &str) -> Outcome {
+/// Returns the command that shows what the controller in a pod waits for.
+pub(super) fn readyz_command(pod: &str) -> String {
+    format!("kubectl get --raw /api/v1/namespaces/berth-system/pods/{pod}:9478/proxy/readyz")
+}
+
+/// Returns the remedy for a Lease without a leader: the logs of the pod that holds it, or of all pods.
+fn lease_remedy(election: Election, state: &LeaseState) -> String {
+    let container = match election {
+        Election::Controller => "berth-controller",
+        Election::Scheduler => "kube-scheduler",
+    };
+    let logs = "kubectl -n berth-system get pods; kubectl -n berth-system logs";
+    match state.pod() {
+        "" => format!("{logs} -l app.kubernetes.io/name=berth-controller -c {container}"),
+        pod => format!("{logs} {pod} -c {container}; {}", readyz_command(pod)),
+    }
+}
+
+/// Returns the outcome for the Lease of a leader election.
+pub(super) fn check_lease(election: Election, state: &LeaseState) -> Outcome {
     let (namespace, name) = election.lease();
+    let remedy = lease_remedy(election, state);
     let outcome = match state {
         LeaseState { is_fresh: true, holder, .. } => Outcome::pass(holder.as_str()),
         LeaseState { holder, .. } if holder.is_empty() => {
@@ -59,10 +78,8 @@ pub(super) fn check_lease(election: Election, state: &LeaseState, remedy: &str) 
 }
 
 fn check_leader(input: &Input) -> Result<Outcome, Unread> {
-    let remedy =
-        "kubectl -n berth-system get pods; kubectl -n berth-system logs deploy/berth-controller";
     Ok(match input.lease(Election::Controller)? {
-        Some(state) => check_lease(Election::Controller, state, remedy),
+        Some(state) => check_lease(Election::Controller, state),
         None => Outcome::fail("no controller has run in this cluster")
             .with_evidence("Lease berth-system/berth-controller", "does not exist")
             .remedy("kubectl apply -k deploy/"),
@@ -127,14 +144,20 @@ mod tests {
 
     #[test]
     fn leader_must_renew_its_lease() {
-        let status = |holder: &str, is_fresh: bool| {
+        let check = |holder: &str, is_fresh: bool| {
             let state = LeaseState { holder: holder.to_owned(), is_fresh, ..LeaseState::default() };
             let leases = [(Election::Controller, Ok(state))].into();
-            run_check("controller.leader", &Input { leases, ..Input::default() }).status
+            run_check("controller.leader", &Input { leases, ..Input::default() })
         };
+        let status = |holder: &str, is_fresh: bool| check(holder, is_fresh).status;
         assert_eq!(status("berth-controller-a", true), Status::Pass);
         assert_eq!(status("berth-controller-a", false), Status::Fail);
         assert_eq!(status("", false), Status::Fail);
+        let remedy = check("berth-controller-a_00ab", false).remedy.unwrap_or_default();
+        assert!(remedy.contains("logs berth-controller-a -c berth-controller;"), "{remedy}");
+        assert!(remedy.ends_with("/pods/berth-controller-a:9478/proxy/readyz"), "{remedy}");
+        let remedy = check("", false).remedy.unwrap_or_default();
+        assert!(remedy.contains("logs -l app.kubernetes.io/name=berth-controller"), "{remedy}");
     }
 
     /// Returns a cluster with the roles and bindings of the manifest, after a change of each object.

@@ -55,6 +55,17 @@ impl LeaseState {
         Self { is_fresh: is_current && !holder.is_empty(), holder, renew_time, duration }
     }
 
+    /// Returns the name of the holder's pod; empty if it is unknown. The controller and kube-scheduler append a random
+    /// number to the host name, which is the name of the pod.
+    pub(super) fn pod(&self) -> &str {
+        let holder = self.holder.as_str();
+        let pod = holder.rsplit_once('_').map_or(holder, |(pod, _)| pod);
+        // Remedies contain the name, so it must not contain characters of a shell.
+        let is_valid =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+        if pod.chars().all(is_valid) { pod } else { "" }
+    }
+
     /// Returns this state after a second read. The Lease is fresh if it was renewed in between, even if the clocks of
     /// the holder and of this machine differ.
     #[must_use]
@@ -88,6 +99,19 @@ mod tests {
             (json!(null), false),
         ] {
             assert_eq!(LeaseState::from_object(&object, now).is_fresh, is_fresh, "{object}");
+        }
+    }
+
+    #[test]
+    fn pod_is_the_beginning_of_the_holder() {
+        for (holder, pod) in [
+            ("berth-controller-7d9-x2_00ab", "berth-controller-7d9-x2"),
+            ("berth-controller-7d9-x2", "berth-controller-7d9-x2"),
+            ("", ""),
+            ("$(reboot)_00ab", ""),
+        ] {
+            let state = LeaseState { holder: holder.to_owned(), ..LeaseState::default() };
+            assert_eq!(state.pod(), pod, "{holder}");
         }
     }
 

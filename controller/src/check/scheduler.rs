@@ -3,7 +3,7 @@
 use berth_api::names::SCHEDULER_NAME;
 use serde_json::Value;
 
-use super::controller::check_lease;
+use super::controller::{check_lease, readyz_command};
 use super::definition::Check;
 use super::input::Input;
 use super::kind::Kind;
@@ -37,10 +37,9 @@ const EXTENDER_OPTION: &str = "--extender-listen=";
 const INSTALL: &str = "kubectl apply -k deploy/overlays/scheduler";
 
 fn check_leader(input: &Input) -> Result<Outcome, Unread> {
-    let remedy = "kubectl -n berth-system logs deploy/berth-controller -c kube-scheduler";
     // The component creates the Lease, without a holder.
     if let Some(state) = input.lease(Election::Scheduler)? {
-        return Ok(check_lease(Election::Scheduler, state, remedy));
+        return Ok(check_lease(Election::Scheduler, state));
     }
     let tenants = input.objects(Kind::TenantCluster)?;
     let needs_scheduler = |one: &&Value| text(one, "/spec/schedulerName") == SCHEDULER_NAME;
@@ -60,9 +59,7 @@ fn check_extender(input: &Input) -> Result<Outcome, Unread> {
         return Ok(Outcome::skip("no berth-scheduler is the leader, see scheduler.leader"));
     };
     let pods = input.objects_in(Kind::ControllerPod, "berth-system")?;
-    // kube-scheduler appends a UUID to the host name, which is the name of the pod.
-    let holder = state.holder.as_str();
-    let host = holder.rsplit_once('_').map_or(holder, |(host, _)| host);
+    let (holder, host) = (state.holder.as_str(), state.pod());
     let lease = "Lease kube-system/berth-scheduler holder";
     let Some(pod) = pods.iter().find(|pod| name(pod) == host) else {
         return Ok(Outcome::skip("the leader is in no pod of the controller, so it is unknown")
@@ -81,7 +78,8 @@ fn check_extender(input: &Input) -> Result<Outcome, Unread> {
     Ok(Outcome::fail("the extender has not listed all objects, or its pod does not run")
         .with_evidence(evidence, format!("not Ready: {}", text(ready, "/message")))
         .remedy(format!(
-            "kubectl -n berth-system logs {host} -c berth-controller; /readyz names the missing kinds"
+            "{} names the missing kinds; kubectl -n berth-system logs {host} -c berth-controller",
+            readyz_command(host)
         )))
 }
 
@@ -133,14 +131,18 @@ mod tests {
             let holder = holder.to_owned();
             let lease = LeaseState { holder, is_fresh: true, ..LeaseState::default() };
             let input = with_lease(input_with(Kind::ControllerPod, &pod), Ok(lease));
-            run_check("scheduler.extender", &input).status
+            run_check("scheduler.extender", &input)
         };
         let (holder, option) = ("berth-controller-a_b1f4", "--extender-listen=127.0.0.1:10262");
-        assert_eq!(check(holder, option, "True"), Status::Pass);
-        assert_eq!(check(holder, option, "False"), Status::Fail);
-        assert_eq!(check(holder, "--extender-listen=none", "True"), Status::Fail);
-        assert_eq!(check(holder, "--resync=600", "True"), Status::Fail);
-        assert_eq!(check("other_b1f4", option, "True"), Status::Skip);
+        assert_eq!(check(holder, option, "True").status, Status::Pass);
+        let outcome = check(holder, option, "False");
+        assert_eq!(outcome.status, Status::Fail);
+        let remedy = outcome.remedy.unwrap_or_default();
+        let path = "/api/v1/namespaces/berth-system/pods/berth-controller-a:9478/proxy/readyz ";
+        assert!(remedy.starts_with(&format!("kubectl get --raw {path}")), "{remedy}");
+        assert_eq!(check(holder, "--extender-listen=none", "True").status, Status::Fail);
+        assert_eq!(check(holder, "--resync=600", "True").status, Status::Fail);
+        assert_eq!(check("other_b1f4", option, "True").status, Status::Skip);
         let input = with_lease(Input::default(), Ok(LeaseState::default()));
         assert_eq!(run_check("scheduler.extender", &input).status, Status::Skip);
     }
