@@ -9,8 +9,8 @@ use berth_runtime::check::Outcome;
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "kubernetes.version",
     title: "version of Kubernetes",
-    explanation: "The manifests in deploy/ need Kubernetes 1.20, and releases up to 1.36 are tried \
-        (docs/compatibility.md). WARN for other releases.",
+    explanation: "The manifests in deploy/ need Kubernetes 1.20. Releases 1.20 and 1.36 are tried, the releases between are \
+        expected to work (docs/compatibility.md). WARN for other releases.",
     run: check_version,
 }];
 

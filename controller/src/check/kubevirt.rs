@@ -19,8 +19,9 @@ pub(super) const CHECKS: &[Check] = &[
         id: "kubevirt.version",
         title: "release of KubeVirt",
         explanation: "FAIL without KubeVirt, and for KubeVirt before 1.9 on Kubernetes 1.36 and later: VMs stay in phase \
-            Scheduled there (kubevirt/kubevirt issue 17858). WARN for releases before 1.5.3 and after 1.9, which are \
-            not tried (docs/compatibility.md): the prediction of launcher pods may be wrong.",
+            Scheduled there (kubevirt/kubevirt issue 17858). Releases 1.5.3, 1.6.6, 1.8.4 and 1.9.0 are tried, the releases \
+            between are expected to work (docs/compatibility.md). WARN for earlier and later releases: the prediction of \
+            launcher pods may be wrong.",
         run: check_version,
     },
     Check {
