@@ -11,6 +11,8 @@ pub enum Kind {
     AdmissionPolicyBinding,
     /// Configuration of CDI's operator.
     Cdi,
+    /// VirtualMachineClusterInstancetype.
+    ClusterInstancetype,
     /// ClusterRole.
     ClusterRole,
     /// ClusterRoleBinding.
@@ -21,6 +23,8 @@ pub enum Kind {
     DaemonSet,
     /// InfraConfig.
     InfraConfig,
+    /// VirtualMachineInstancetype.
+    Instancetype,
     /// Configuration of KubeVirt's operator.
     KubeVirt,
     /// MutatingWebhookConfiguration.
@@ -40,15 +44,17 @@ pub enum Kind {
 }
 
 /// Lists that are read: the kind and the namespace, which is empty for all namespaces.
-pub const LISTS: [(Kind, &str); 20] = [
+pub const LISTS: [(Kind, &str); 22] = [
     (Kind::AdmissionPolicy, ""),
     (Kind::AdmissionPolicyBinding, ""),
     (Kind::Cdi, ""),
+    (Kind::ClusterInstancetype, ""),
     (Kind::ClusterRole, ""),
     (Kind::ClusterRoleBinding, ""),
     (Kind::ControllerPod, CONTROLLER_SERVICE_ACCOUNT.0),
     (Kind::DaemonSet, ""),
     (Kind::InfraConfig, ""),
+    (Kind::Instancetype, ""),
     (Kind::KubeVirt, ""),
     (Kind::MutatingWebhook, ""),
     (Kind::Role, CONTROLLER_SERVICE_ACCOUNT.0),
@@ -68,6 +74,7 @@ impl Kind {
     #[must_use]
     pub const fn resource(self) -> [&'static str; 4] {
         const ADMISSION: &str = "admissionregistration.k8s.io";
+        const INSTANCETYPE: &str = "instancetype.kubevirt.io";
         const RBAC: &str = "rbac.authorization.k8s.io";
         match self {
             Self::AdmissionPolicy => {
@@ -80,11 +87,23 @@ impl Kind {
                 "validatingadmissionpolicybindings",
             ],
             Self::Cdi => ["cdi.kubevirt.io", "v1beta1", "CDI", "cdis"],
+            Self::ClusterInstancetype => [
+                INSTANCETYPE,
+                "v1beta1",
+                "VirtualMachineClusterInstancetype",
+                "virtualmachineclusterinstancetypes",
+            ],
             Self::ClusterRole => [RBAC, "v1", "ClusterRole", "clusterroles"],
             Self::ClusterRoleBinding => [RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings"],
             Self::ControllerPod => ["", "v1", "Pod", "pods"],
             Self::DaemonSet => ["apps", "v1", "DaemonSet", "daemonsets"],
             Self::InfraConfig => ["berth.dev", "v1alpha1", "InfraConfig", "infraconfigs"],
+            Self::Instancetype => [
+                INSTANCETYPE,
+                "v1beta1",
+                "VirtualMachineInstancetype",
+                "virtualmachineinstancetypes",
+            ],
             Self::KubeVirt => ["kubevirt.io", "v1", "KubeVirt", "kubevirts"],
             Self::MutatingWebhook => {
                 [ADMISSION, "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"]

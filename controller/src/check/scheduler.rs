@@ -18,7 +18,8 @@ pub(super) const CHECKS: &[Check] = &[
         title: "a berth-scheduler is the leader",
         explanation: "One kube-scheduler of the component scheduler must hold the Lease kube-system/berth-scheduler and \
             renew it; otherwise pods with schedulerName berth-scheduler stay Pending. If the component is not installed: \
-            FAIL if a tenant names this scheduler, otherwise SKIP.",
+            FAIL if a TenantCluster or an instancetype names this scheduler, as those in deploy/instancetypes do, otherwise \
+            SKIP.",
         run: check_leader,
     },
     Check {
@@ -31,6 +32,8 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
+/// The Lease, for evidence.
+const LEASE: &str = "Lease kube-system/berth-scheduler";
 /// Option of the controller that enables the extender.
 const EXTENDER_OPTION: &str = "--extender-listen=";
 /// How to install the component.
@@ -44,14 +47,34 @@ fn check_leader(input: &Input) -> Result<Outcome, Unread> {
     let tenants = input.objects(Kind::TenantCluster)?;
     let needs_scheduler = |one: &&Value| text(one, "/spec/schedulerName") == SCHEDULER_NAME;
     let names: Vec<&str> = tenants.iter().filter(needs_scheduler).map(name).collect();
-    let outcome = if names.is_empty() {
-        Outcome::skip("the component scheduler is not installed, and no tenant names it")
-    } else {
-        Outcome::fail("the component scheduler is not installed: VMs of tenants stay Pending")
-            .with_evidence("tenants with schedulerName berth-scheduler", join_names(&names))
-            .remedy(INSTALL)
-    };
-    Ok(outcome.with_evidence("Lease kube-system/berth-scheduler", "does not exist"))
+    if !names.is_empty() {
+        return Ok(not_installed(
+            "the component scheduler is not installed: VMs of tenants stay Pending",
+            "tenants with schedulerName berth-scheduler",
+            &names,
+        ));
+    }
+    let mut types = Vec::new();
+    for kind in [Kind::ClusterInstancetype, Kind::Instancetype] {
+        types.extend(input.objects(kind)?.iter().filter(needs_scheduler).map(name));
+    }
+    if !types.is_empty() {
+        return Ok(not_installed(
+            "the component scheduler is not installed: VMs of these instancetypes stay Pending",
+            "instancetypes with schedulerName berth-scheduler",
+            &types,
+        ));
+    }
+    Ok(Outcome::skip("the component scheduler is not installed, and no object names it")
+        .with_evidence(LEASE, "does not exist"))
+}
+
+/// Returns the outcome for objects that name the scheduler, although it is not installed.
+fn not_installed(message: &str, path: &str, names: &[&str]) -> Outcome {
+    Outcome::fail(message)
+        .with_evidence(path, join_names(names))
+        .with_evidence(LEASE, "does not exist")
+        .remedy(INSTALL)
 }
 
 fn check_extender(input: &Input) -> Result<Outcome, Unread> {
@@ -118,6 +141,22 @@ mod tests {
         };
         assert_eq!(status("berth-scheduler"), Status::Fail);
         assert_eq!(status("default-scheduler"), Status::Skip);
+    }
+
+    #[test]
+    fn scheduler_is_needed_if_an_instancetype_names_it() {
+        let check = |kind: Kind, scheduler: &str| {
+            let all =
+                json!([{"metadata": {"name": "density-1"}, "spec": {"schedulerName": scheduler}}]);
+            let input = input_with(kind, &all);
+            run_check("scheduler.leader", &with_lease(input, Err(ReadError::NotFound)))
+        };
+        for kind in [Kind::ClusterInstancetype, Kind::Instancetype] {
+            let outcome = check(kind, "berth-scheduler");
+            assert_eq!(outcome.status, Status::Fail);
+            assert_eq!(outcome.evidence[0].value, "density-1");
+            assert_eq!(check(kind, "default-scheduler").status, Status::Skip);
+        }
     }
 
     #[test]
