@@ -187,7 +187,7 @@ fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
     plane.kubectl(&["label", "namespace", "cluster-bank", "berth.dev/tenant=bank"]).unwrap();
     let tenant = json!({
         "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "bank"},
-        "spec": {"kubeconfigSecretRef": {"name": "kubeconfig"}},
+        "spec": {"kubeconfigSecretRef": {"name": "kubeconfig"}, "machineNamespaces": ["kube-system"]},
     });
     plane.apply(&tenant.to_string()).unwrap();
     let run = || check(plane, &["--tenant", "bank", "tenant"]);
@@ -205,11 +205,25 @@ fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
         plane.apply(&secret.to_string()).unwrap();
     };
     write_secret(&kubeconfig);
+    let value = json!({
+        "cloudProviderSpec": {"virtualMachine": {"template": {"primaryDisk": {"storageClassName": "absent"}}}},
+    });
+    // MachineDeployments of kube-system may refer to the tenant.
+    let deployment = json!({
+        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
+        "metadata": {"name": "pool", "namespace": "kube-system", "annotations": {"berth.dev/tenant": "bank"}},
+        "spec": {
+            "replicas": 0, "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"providerSpec": {"value": value}}},
+        },
+    });
+    plane.apply(&deployment.to_string()).unwrap();
     let output = run();
     for (id, expected) in [
         ("tenant.object", "WARN"),
         ("tenant.namespace", "PASS"),
         ("tenant.network", "SKIP"),
+        ("tenant.storage-classes", "FAIL"),
         ("tenant.kubeconfig", "PASS"),
         ("tenant.api-server", "PASS"),
     ] {

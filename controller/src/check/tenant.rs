@@ -39,8 +39,9 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "tenant.storage-classes",
         title: "StorageClasses of the tenant's machines",
-        explanation: "The StorageClasses that the MachineDeployments in the tenant's namespace name must exist; otherwise \
-            their disks stay Pending. Names from Secrets or ConfigMaps are not resolved. SKIP if none is named.",
+        explanation: "The StorageClasses that the MachineDeployments of the tenant name must exist; otherwise their disks \
+            stay Pending. MachineDeployments are read in the tenant's namespace, and in spec.machineNamespaces if they name \
+            the tenant. Names from Secrets or ConfigMaps are not resolved. SKIP if none is named.",
         run: check_storage_classes,
     },
     Check {
@@ -165,8 +166,8 @@ fn check_storage_classes(input: &Input) -> Result<Outcome, Unread> {
             "create the StorageClasses, or change storageClassName in the MachineDeployments",
         )
     };
-    let namespace = TenantCluster::namespace_of(&tenant.name);
-    Ok(outcome.with_evidence(format!("machinedeployments in {namespace}"), join_names(&classes)))
+    let evidence = format!("machinedeployments of tenant {}", tenant.name);
+    Ok(outcome.with_evidence(evidence, join_names(&classes)))
 }
 
 /// Collects the StorageClasses of a providerSpec, at any depth. A name is a string, or an object with the field

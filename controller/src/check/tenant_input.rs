@@ -15,7 +15,7 @@ pub struct TenantInput {
     pub namespace: Read<Value>,
     /// The NetworkAttachmentDefinition that the status names, as namespace/name; `None` if it names none.
     pub definition: Option<(String, Read<Value>)>,
-    /// MachineDeployments in the tenant's namespace.
+    /// MachineDeployments of the tenant.
     pub machine_deployments: Read<Vec<Value>>,
     /// The Secret with the tenant's kubeconfig.
     pub kubeconfig: KubeconfigState,

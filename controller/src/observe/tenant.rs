@@ -1,5 +1,8 @@
 //! Reads the objects of one tenant, and requests the version of its API server.
 
+use std::collections::BTreeSet;
+
+use berth_api::names::TENANT_LABEL;
 use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
 use berth_runtime::call::with_timeout;
 use k8s_openapi::api::core::v1::Secret;
@@ -22,11 +25,9 @@ pub(super) async fn observe_tenant(client: &Client, name: &str, lists: &Lists) -
     let object = get(client, &tenants, "", name).await;
     let namespace_name = TenantCluster::namespace_of(name);
     let namespaces = api_resource(["", "v1", "Namespace", "namespaces"]);
-    let deployments =
-        api_resource(["cluster.k8s.io", "v1alpha1", "MachineDeployment", "machinedeployments"]);
     let (namespace, machine_deployments, definition) = tokio::join!(
         get(client, &namespaces, "", &namespace_name),
-        list(client, &deployments, &namespace_name, None, |object| object),
+        observe_deployments(client, name, &object),
         observe_definition(client, &object),
     );
     let (kubeconfig, api_server) = observe_kubeconfig(client, name, &object, lists).await;
@@ -39,6 +40,39 @@ pub(super) async fn observe_tenant(client: &Client, name: &str, lists: &Lists) -
         kubeconfig,
         api_server,
     }
+}
+
+/// Reads the MachineDeployments of a tenant, in its namespace and in the other namespaces that its TenantCluster lists.
+async fn observe_deployments(
+    client: &Client,
+    tenant: &str,
+    object: &Read<Value>,
+) -> Read<Vec<Value>> {
+    let resource =
+        api_resource(["cluster.k8s.io", "v1alpha1", "MachineDeployment", "machinedeployments"]);
+    let own = TenantCluster::namespace_of(tenant);
+    let mut all = list(client, &resource, &own, None, |object| object).await?;
+    let listed = object.as_ref().ok().and_then(|it| it.pointer("/spec/machineNamespaces"));
+    let listed = listed.and_then(Value::as_array).into_iter().flatten();
+    let others: BTreeSet<&str> =
+        listed.filter_map(Value::as_str).filter(|name| *name != own).collect();
+    for namespace in others {
+        let found = list(client, &resource, namespace, None, |object| object).await?;
+        all.extend(found.into_iter().filter(|deployment| names_tenant(deployment, tenant)));
+    }
+    Ok(all)
+}
+
+/// Returns true if a MachineDeployment outside the tenant's namespace names the tenant, by its annotation or else by its
+/// providerSpec.
+fn names_tenant(deployment: &Value, tenant: &str) -> bool {
+    let annotation = deployment["metadata"]["annotations"][TENANT_LABEL].as_str();
+    if let Some(annotated) = annotation.filter(|name| !name.is_empty()) {
+        return annotated == tenant;
+    }
+    let field = "/spec/template/spec/providerSpec/value/cloudProviderSpec/clusterName";
+    let name = deployment.pointer(field).unwrap_or(&Value::Null);
+    name.as_str().or_else(|| name["value"].as_str()) == Some(tenant)
 }
 
 /// Reads the NetworkAttachmentDefinition that the status of a TenantCluster names.
@@ -150,6 +184,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn deployments_of_other_namespaces_name_the_tenant() {
+        let deployment = |annotation: &str, cluster: Value| {
+            json!({
+                "metadata": {"annotations": {TENANT_LABEL: annotation}},
+                "spec": {"template": {"spec": {"providerSpec": {"value": {"cloudProviderSpec": {"clusterName": cluster}}}}}},
+            })
+        };
+        for (annotation, cluster, is_own) in [
+            ("bank", json!(null), true),
+            ("", json!("bank"), true),
+            ("", json!({"value": "bank"}), true),
+            ("shop", json!("bank"), false),
+            ("", json!(["bank"]), false),
+        ] {
+            let object = deployment(annotation, cluster);
+            assert_eq!(names_tenant(&object, "bank"), is_own, "{object}");
+        }
+        assert!(!names_tenant(&json!(7), "bank"));
+    }
 
     #[test]
     fn unread_config_is_no_refusal() {
