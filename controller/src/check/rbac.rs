@@ -103,13 +103,14 @@ impl<'v> BoundRule<'v> {
 pub(super) fn rules_of_controller(input: &Input) -> Result<Vec<BoundRule<'_>>, Unread> {
     let cluster_roles = input.objects(Kind::ClusterRole)?;
     let mut all = Vec::new();
-    for binding in input.objects(Kind::ClusterRoleBinding)?.iter().filter(|one| is_bound(one)) {
+    let bindings = input.objects(Kind::ClusterRoleBinding)?;
+    for binding in bindings.iter().filter(|one| is_bound(one, "")) {
         all.extend(bound_rules(cluster_roles, binding, ""));
     }
     for namespace in NAMESPACES {
         let roles = input.objects_in(Kind::Role, namespace)?;
         let bindings = input.objects_in(Kind::RoleBinding, namespace)?;
-        for binding in bindings.iter().filter(|one| is_bound(one)) {
+        for binding in bindings.iter().filter(|one| is_bound(one, namespace)) {
             let is_role = text(binding, "/roleRef/kind") == "Role";
             let roles = if is_role { roles } else { cluster_roles };
             all.extend(bound_rules(roles, binding, namespace));
@@ -129,13 +130,21 @@ fn bound_rules<'v>(
     named.flat_map(|role| BoundRule::all_of(role, namespace)).collect()
 }
 
-/// Returns true if the controller's ServiceAccount, or a group that it belongs to, is a subject of a binding.
-fn is_bound(binding: &Value) -> bool {
+/// Returns true if the controller's ServiceAccount, or a group that it belongs to, is a subject of a binding in a
+/// namespace, which is empty for ClusterRoleBindings.
+fn is_bound(binding: &Value, binding_namespace: &str) -> bool {
     let (namespace, account) = CONTROLLER_SERVICE_ACCOUNT;
     items(binding, "/subjects").any(|subject| {
         let name = text(subject, "/name");
         match text(subject, "/kind") {
-            "ServiceAccount" => name == account && text(subject, "/namespace") == namespace,
+            "ServiceAccount" => {
+                // RBAC completes the namespace, although today's API servers refuse a subject without one.
+                let own = match text(subject, "/namespace") {
+                    "" => binding_namespace,
+                    own => own,
+                };
+                name == account && own == namespace
+            }
             "User" => name == format!("system:serviceaccount:{namespace}:{account}"),
             "Group" => {
                 ["system:authenticated", "system:serviceaccounts"].contains(&name)
@@ -190,16 +199,23 @@ mod tests {
 
     #[test]
     fn bindings_name_the_account_or_its_groups() {
-        let is_bound_to = |subject: Value| is_bound(&json!({"subjects": [null, subject]}));
+        let is_bound_in = |namespace: &str, subject: Value| {
+            is_bound(&json!({"subjects": [null, subject]}), namespace)
+        };
+        let is_bound_to = |subject: Value| is_bound_in("", subject);
         let account = |namespace: &str| json!({"kind": "ServiceAccount", "name": "berth-controller", "namespace": namespace});
         assert!(is_bound_to(account("berth-system")));
         assert!(!is_bound_to(account("default")));
+        assert!(!is_bound_in("berth-system", account("default")));
+        assert!(is_bound_in("berth-system", account("")));
+        assert!(!is_bound_in("kube-system", account("")));
+        assert!(!is_bound_to(account("")));
         let user = "system:serviceaccount:berth-system:berth-controller";
         assert!(is_bound_to(json!({"kind": "User", "name": user})));
         assert!(is_bound_to(
             json!({"kind": "Group", "name": "system:serviceaccounts:berth-system"})
         ));
         assert!(!is_bound_to(json!({"kind": "Group", "name": "system:masters"})));
-        assert!(!is_bound(&json!({"subjects": "berth-controller"})));
+        assert!(!is_bound(&json!({"subjects": "berth-controller"}), ""));
     }
 }
