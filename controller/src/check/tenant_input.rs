@@ -57,6 +57,15 @@ pub enum KubeconfigProblem {
     /// The entry is no kubeconfig.
     #[error("the entry is not a valid kubeconfig")]
     Invalid,
+    /// The kubeconfig has no user with a credential.
+    #[error("users[].user must have a token, a client certificate with its key, or a password")]
+    NoCredential,
+    /// The client of this machine cannot use the kubeconfig.
+    #[error(
+        "no client can be created: a certificate or a key is malformed; or, without certificate-authority-data, \
+         this machine has no authorities"
+    )]
+    NoClient,
     /// The kubeconfig names no server with TLS.
     #[error("clusters[].cluster.server must be https://HOST:PORT")]
     NoServer,

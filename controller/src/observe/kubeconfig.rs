@@ -15,7 +15,7 @@ pub(super) async fn create_client(text: &str) -> Result<Client, KubeconfigProble
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let mut config = config.map_err(|_| KubeconfigProblem::Invalid)?;
     config.default_retry = false;
-    Client::try_from(config).map_err(|_| KubeconfigProblem::Invalid)
+    Client::try_from(config).map_err(|_| KubeconfigProblem::NoClient)
 }
 
 /// Parses a kubeconfig that contains everything itself.
@@ -30,11 +30,22 @@ fn parse(text: &str) -> Result<Kubeconfig, KubeconfigProblem> {
     if clusters.any(|cluster| !has_tls(cluster)) {
         return Err(KubeconfigProblem::NoServer);
     }
+    let mut users = kubeconfig.auth_infos.iter().filter_map(|one| one.auth_info.as_ref());
+    if !users.any(has_credential) {
+        return Err(KubeconfigProblem::NoCredential);
+    }
     Ok(kubeconfig)
 }
 
 fn has_tls(cluster: &Cluster) -> bool {
     cluster.server.as_deref().is_some_and(|server| server.starts_with("https://"))
+}
+
+/// Returns true if a user has a token, a client certificate or a password.
+const fn has_credential(user: &AuthInfo) -> bool {
+    user.token.is_some()
+        || user.client_certificate_data.is_some() && user.client_key_data.is_some()
+        || user.username.is_some() && user.password.is_some()
 }
 
 const fn cluster_uses_machine(cluster: &Cluster) -> bool {
@@ -53,12 +64,23 @@ const fn user_uses_machine(user: &AuthInfo) -> bool {
 mod tests {
     use super::*;
 
-    fn parse_with(cluster: &str, user: &str) -> Result<(), KubeconfigProblem> {
-        let text = format!(
+    fn kubeconfig(cluster: &str, user: &str) -> String {
+        format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts:\n- name: a\n  context: {{cluster: c, user: u}}\n\
              clusters:\n- name: c\n  cluster: {{{cluster}}}\nusers:\n- name: u\n  user: {{{user}}}\n"
-        );
-        parse(&text).map(drop)
+        )
+    }
+
+    fn parse_with(cluster: &str, user: &str) -> Result<(), KubeconfigProblem> {
+        parse(&kubeconfig(cluster, user)).map(drop)
+    }
+
+    #[tokio::test]
+    async fn malformed_certificates_give_no_client() {
+        let pair = "client-certificate-data: bm8=, client-key-data: bm8=";
+        let text = kubeconfig("server: 'https://192.0.2.1:6443'", pair);
+        let created = create_client(&text).await.map(drop);
+        assert_eq!(created, Err(KubeconfigProblem::NoClient));
     }
 
     #[test]
@@ -79,6 +101,11 @@ mod tests {
             let parsed = parse_with(&cluster, "token: secret");
             assert_eq!(parsed, Err(KubeconfigProblem::UsesMachine), "{more}");
         }
+        for user in ["", "username: admin", "client-certificate-data: bm8="] {
+            assert_eq!(parse_with(server, user), Err(KubeconfigProblem::NoCredential), "{user}");
+        }
+        let pair = "client-certificate-data: bm8=, client-key-data: bm8=";
+        assert_eq!(parse_with(server, pair), Ok(()));
         let plain = parse_with("server: 'http://192.0.2.1'", "token: secret");
         assert_eq!(plain, Err(KubeconfigProblem::NoServer));
         assert_eq!(parse("- secret").map(drop), Err(KubeconfigProblem::Invalid));
