@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_api::names::TENANT_LABEL;
 use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
-use berth_runtime::call::with_timeout;
+use berth_runtime::limited_request::{LimitedRequestError, get_limited};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use serde_json::Value;
@@ -16,6 +16,8 @@ use crate::check::{
 };
 use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
+/// Largest number of bytes of the answer of a tenant's API server: 64 KiB.
+const MAX_ANSWER_LENGTH: usize = 1 << 16;
 /// Largest number of characters of a version that a tenant's API server returns.
 const MAX_VERSION_LENGTH: usize = 40;
 
@@ -163,17 +165,23 @@ async fn read_kubeconfig(
     create_client(&String::from_utf8_lossy(&entry.0)).await
 }
 
-/// Requests the version of a tenant's API server. Only the beginning of the version is kept, because the server is not
-/// trusted.
+/// Requests the version of a tenant's API server. The size of the answer is limited, and only the beginning of the
+/// version is kept, because the server is not trusted.
 async fn request_version(client: &Client) -> ApiServerAnswer {
-    match with_timeout(client.apiserver_version()).await {
-        Ok(version) => {
-            ApiServerAnswer::Version(version.git_version.chars().take(MAX_VERSION_LENGTH).collect())
+    match get_limited(client, "/version", MAX_ANSWER_LENGTH).await {
+        Ok(body) => parse_version(&body),
+        Err(LimitedRequestError::Status(code)) => ApiServerAnswer::Status(code),
+        Err(LimitedRequestError::NoAnswer) => ApiServerAnswer::NoAnswer,
+    }
+}
+
+fn parse_version(body: &[u8]) -> ApiServerAnswer {
+    let object: Value = serde_json::from_slice(body).unwrap_or_default();
+    match object["gitVersion"].as_str() {
+        Some(version) => {
+            ApiServerAnswer::Version(version.chars().take(MAX_VERSION_LENGTH).collect())
         }
-        Err(error) => match error.status_code() {
-            Some(code) => ApiServerAnswer::Status(code),
-            None => ApiServerAnswer::NoAnswer,
-        },
+        None => ApiServerAnswer::NoAnswer,
     }
 }
 
@@ -204,6 +212,17 @@ mod tests {
             assert_eq!(names_tenant(&object, "bank"), is_own, "{object}");
         }
         assert!(!names_tenant(&json!(7), "bank"));
+    }
+
+    #[test]
+    fn answers_of_other_servers_have_no_version() {
+        let version = parse_version(br#"{"major": "1", "gitVersion": "v1.31.0"}"#);
+        assert_eq!(version, ApiServerAnswer::Version("v1.31.0".to_owned()));
+        let long = parse_version(format!(r#"{{"gitVersion": "{}"}}"#, "v".repeat(99)).as_bytes());
+        assert_eq!(long, ApiServerAnswer::Version("v".repeat(MAX_VERSION_LENGTH)));
+        for other in ["<html>", "[]", "7", "", r#"{"gitVersion": 7}"#] {
+            assert_eq!(parse_version(other.as_bytes()), ApiServerAnswer::NoAnswer, "{other}");
+        }
     }
 
     #[test]

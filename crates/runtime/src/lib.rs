@@ -22,6 +22,8 @@ pub mod field_conflicts;
 mod kubeconfig;
 #[cfg(feature = "cluster")]
 pub mod leader_election;
+#[cfg(feature = "cluster")]
+pub mod limited_request;
 #[cfg(feature = "http")]
 pub mod listen;
 #[cfg(feature = "http")]
