@@ -44,10 +44,10 @@ impl Unread {
 
     /// Returns the outcome of a check whose objects were not read.
     pub(super) fn into_outcome(self) -> Outcome {
-        let message = match self.reason {
-            ReadError::NotRequested => format!("{} not requested", self.objects),
-            _ => format!("{} could not be read", self.objects),
+        let outcome = match self.reason {
+            ReadError::NotRequested => Outcome::skip(format!("{} not requested", self.objects)),
+            _ => Outcome::unread(format!("{} could not be read", self.objects)),
         };
-        Outcome::skip(message).with_evidence(self.objects, self.reason)
+        outcome.with_evidence(self.objects, self.reason)
     }
 }

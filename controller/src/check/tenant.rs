@@ -285,7 +285,8 @@ mod tests {
         for check in CHECKS.iter().filter(|check| check.id != "tenant.storage-classes") {
             assert_eq!(status(check.id, |_| {}), Status::Pass, "{}", check.id);
         }
-        assert_eq!(run_check("tenant.object", &Input::default()).status, Status::Skip);
+        let outcome = run_check("tenant.object", &Input::default());
+        assert_eq!((outcome.status, outcome.unread), (Status::Skip, false));
     }
 
     #[test]
@@ -369,6 +370,7 @@ mod tests {
             let outcome = run_check(id, &Input { tenant: Some(tenant), ..Input::default() });
             assert_eq!(outcome.status, Status::Skip);
             assert_eq!(outcome.message, "TenantCluster bank could not be read");
+            assert!(outcome.unread);
         }
     }
 }

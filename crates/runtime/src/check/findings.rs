@@ -42,6 +42,7 @@ impl Findings {
             warn: count(Status::Warn),
             fail: count(Status::Fail),
             skip: count(Status::Skip),
+            unread: checks.iter().filter(|finding| finding.outcome.unread).count(),
         };
         Self { summary, checks }
     }
@@ -58,4 +59,11 @@ pub struct Summary {
     pub fail: usize,
     /// Skipped.
     pub skip: usize,
+    /// Skipped, because files or objects could not be read. They are also part of `skip`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unread: usize,
+}
+
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
 }

@@ -42,6 +42,9 @@ pub struct Outcome {
     /// Commands or steps that solve the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// True if the check was skipped because its files or objects could not be read, and not because it does not apply.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unread: bool,
 }
 
 impl Outcome {
@@ -65,8 +68,14 @@ impl Outcome {
         Self::new(Status::Skip, message)
     }
 
+    /// Returns the outcome of a check that was skipped because its files or objects could not be read.
+    pub fn unread(message: impl Into<String>) -> Self {
+        Self { unread: true, ..Self::skip(message) }
+    }
+
     fn new(status: Status, message: impl Into<String>) -> Self {
-        Self { status, message: shorten(&message.into()), evidence: Vec::new(), remedy: None }
+        let message = shorten(&message.into());
+        Self { status, message, evidence: Vec::new(), remedy: None, unread: false }
     }
 
     /// Adds a piece of evidence.

@@ -28,7 +28,7 @@ pub fn render(findings: &Findings, style: Style) -> String {
         group = current_group;
         render_finding(&mut out, finding, style);
     }
-    let Summary { pass, warn, fail, skip } = findings.summary;
+    let Summary { pass, warn, fail, skip, unread } = findings.summary;
     let count = |n: usize, word: &str| format!("{n} {word}");
     // Writing to a String cannot fail.
     writeln!(
@@ -40,6 +40,10 @@ pub fn render(findings: &Findings, style: Style) -> String {
         count(skip, "skipped")
     )
     .unwrap_or_default();
+    if unread > 0 {
+        let checks = if unread == 1 { "check" } else { "checks" };
+        push_line(&mut out, &count(unread, checks), " could not be read");
+    }
     out
 }
 
@@ -103,6 +107,25 @@ mod tests {
     const STATUSES: [Status; 4] = [Status::Pass, Status::Warn, Status::Fail, Status::Skip];
     const WORDS: [&str; 4] = ["PASS", "WARN", "FAIL", "SKIP"];
 
+    #[test]
+    fn unread_checks_are_distinguished_from_those_that_do_not_apply() {
+        let check =
+            |id, outcome: fn() -> Outcome| Check { id, title: "", explanation: "", run: outcome };
+        let render_with = |checks: &[Check<fn() -> Outcome>]| {
+            let findings = Findings::collect(checks, |run| run());
+            (render(&findings, Style::Plain), serde_json::to_string(&findings).unwrap())
+        };
+        let other = check("a.one", || Outcome::skip("does not apply"));
+        let unread = check("a.two", || Outcome::unread("pods could not be read"));
+        let (text, json) = render_with(&[other, unread]);
+        assert!(text.ends_with("2 skipped\n1 check could not be read\n"), "{text}");
+        assert!(json.contains(r#""skip":2,"unread":1"#), "{json}");
+        assert_eq!(json.matches(r#""unread":true"#).count(), 1, "{json}");
+        let (text, json) = render_with(&[other]);
+        assert!(text.ends_with("1 skipped\n"), "{text}");
+        assert!(!json.contains("unread"), "{json}");
+    }
+
     proptest! {
         #[test]
         fn text_of_an_object_imitates_no_check(
@@ -111,7 +134,7 @@ mod tests {
         ) {
             let [message, path, value, remedy] = texts;
             let evidence = vec![Evidence { path, value }];
-            let outcome = Outcome { status, message, evidence, remedy: Some(remedy) };
+            let outcome = Outcome { status, message, evidence, remedy: Some(remedy), unread: false };
             let finding = |id| Finding { id, title: "", outcome: outcome.clone() };
             let checks = vec![finding("a.one"), finding("b.two")];
             let findings = Findings { summary: Summary::default(), checks };
