@@ -12,6 +12,8 @@ mod crds;
 mod definition;
 mod difference;
 mod host;
+#[cfg(test)]
+mod hostile_tests;
 mod hosts;
 mod input;
 mod kind;
@@ -81,9 +83,6 @@ pub fn run(checks: &[Check], input: &Input) -> Findings {
 mod tests {
     use std::collections::BTreeSet;
 
-    use proptest::prelude::*;
-    use serde_json::{Value, json};
-
     use super::*;
 
     #[test]
@@ -116,88 +115,6 @@ mod tests {
             let is_problem = [Status::Warn, Status::Fail].contains(&outcome.status);
             assert_eq!(is_problem, outcome.remedy.is_some(), "{}", finding.id);
             assert!(!is_problem || !outcome.evidence.is_empty(), "{}", finding.id);
-        }
-    }
-
-    /// Fields that the checks read.
-    const FIELDS: [&str; 24] = [
-        "metadata",
-        "name",
-        "namespace",
-        "annotations",
-        "labels",
-        "spec",
-        "status",
-        "conditions",
-        "type",
-        "configuration",
-        "developerConfiguration",
-        "featureGates",
-        "versions",
-        "rules",
-        "verbs",
-        "subjects",
-        "roleRef",
-        "webhooks",
-        "containers",
-        "template",
-        "capabilities",
-        "network",
-        "holderIdentity",
-        "renewTime",
-    ];
-
-    /// Returns any JSON value, with fields that the checks read.
-    fn hostile_object() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![
-            Just(Value::Null),
-            any::<bool>().prop_map(Value::from),
-            any::<i64>().prop_map(Value::from),
-            any::<f64>().prop_map(Value::from),
-            "\\PC{0,12}".prop_map(Value::from),
-            Just(json!("True")),
-            Just(json!("berth-controller")),
-            Just(json!("\u{1b}[2J\r\n")),
-        ];
-        leaf.prop_recursive(5, 48, 6, |inner| {
-            let field = prop::sample::select(FIELDS.to_vec()).prop_map(str::to_owned);
-            prop_oneof![
-                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
-                prop::collection::btree_map(field, inner, 0..6)
-                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
-            ]
-        })
-    }
-
-    proptest! {
-        #[test]
-        fn hostile_objects_cause_no_panic(
-            objects in prop::collection::vec(hostile_object(), 1..6),
-            version in "v?[0-9]{0,4}[.]?[0-9]{0,12}",
-        ) {
-            let mut input = test_helpers::empty_cluster();
-            input.kubernetes = Ok(version.clone());
-            input.lists.values_mut().for_each(|list| *list = Ok(objects.clone()));
-            input.hosts = Ok(objects.iter().map(Host::from_object).collect());
-            let crds = crd_names().into_iter().zip(objects.iter().cycle());
-            input.crds = crds.map(|(name, object)| (name, Ok(object.clone()))).collect();
-            let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
-            for election in [Election::Controller, Election::Scheduler] {
-                let state = LeaseState::from_object(&objects[0], now);
-                input.leases.insert(election, Ok(state.clone().after(&state)));
-            }
-            input.tenant = Some(TenantInput {
-                name: version,
-                object: Ok(objects[0].clone()),
-                namespace: Ok(objects[0].clone()),
-                definition: Some((String::new(), Ok(objects[0].clone()))),
-                machine_deployments: Ok(objects),
-                kubeconfig: KubeconfigState::NotReferenced,
-                api_server: None,
-            });
-            let findings = run(&all_checks(), &input);
-            let text = table::render(&findings, berth_runtime::cli::style::Style::Plain);
-            prop_assert!(text.chars().all(|c| !c.is_control() || c == '\n'), "{text:?}");
         }
     }
 }
