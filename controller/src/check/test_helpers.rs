@@ -1,4 +1,4 @@
-//! Runs a single check on made-up objects, for unit tests.
+//! Runs a single check on test objects, for unit tests.
 
 use std::collections::BTreeMap;
 
