@@ -1,15 +1,11 @@
 //! State of a host, from its InfraNode.
 
-use berth_api::names::condition::READY;
+use berth_api::names::condition::{CREDENTIAL_VALID, READY, VIRTUALIZATION_READY};
 use berth_api::{Bytes, ConditionReason};
 use serde_json::Value;
 
 use super::values::{condition, name, text};
 
-/// Condition of an InfraNode: `True` if VMs can run.
-const VIRTUALIZATION_READY: &str = "VirtualizationReady";
-/// Condition of an InfraNode: `True` if the agent's client certificate is valid; absent without a certificate.
-const CREDENTIAL_VALID: &str = "CredentialValid";
 /// Policy of the kubelet's CPU Manager that allocates exclusive CPUs.
 const STATIC_POLICY: &str = "static";
 

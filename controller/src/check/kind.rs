@@ -1,6 +1,6 @@
 //! Kinds of the objects that the checks examine.
 
-use berth_api::names::CONTROLLER_SERVICE_ACCOUNT;
+use berth_api::names::NAMESPACE;
 
 /// A kind whose objects are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,16 +51,16 @@ pub const LISTS: [(Kind, &str); 22] = [
     (Kind::ClusterInstancetype, ""),
     (Kind::ClusterRole, ""),
     (Kind::ClusterRoleBinding, ""),
-    (Kind::ControllerPod, CONTROLLER_SERVICE_ACCOUNT.0),
+    (Kind::ControllerPod, NAMESPACE),
     (Kind::DaemonSet, ""),
     (Kind::InfraConfig, ""),
     (Kind::Instancetype, ""),
     (Kind::KubeVirt, ""),
     (Kind::MutatingWebhook, ""),
-    (Kind::Role, CONTROLLER_SERVICE_ACCOUNT.0),
+    (Kind::Role, NAMESPACE),
     (Kind::Role, "default"),
     (Kind::Role, "kube-system"),
-    (Kind::RoleBinding, CONTROLLER_SERVICE_ACCOUNT.0),
+    (Kind::RoleBinding, NAMESPACE),
     (Kind::RoleBinding, "default"),
     (Kind::RoleBinding, "kube-system"),
     (Kind::StorageClass, ""),

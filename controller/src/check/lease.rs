@@ -1,5 +1,6 @@
 //! State of a Lease for leader election.
 
+use berth_api::names::{CONTROLLER_LEASE, NAMESPACE, SCHEDULER_LEASE};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
@@ -20,10 +21,10 @@ pub enum Election {
 impl Election {
     /// Returns the namespace and the name of the Lease in `deploy/`.
     #[must_use]
-    pub const fn lease(self) -> (&'static str, &'static str) {
+    pub fn lease(self) -> (&'static str, &'static str) {
         match self {
-            Self::Controller => ("berth-system", "berth-controller"),
-            Self::Scheduler => ("kube-system", "berth-scheduler"),
+            Self::Controller => (NAMESPACE, CONTROLLER_LEASE),
+            Self::Scheduler => SCHEDULER_LEASE.split_once('/').unwrap_or_default(),
         }
     }
 }
@@ -100,6 +101,12 @@ mod tests {
         ] {
             assert_eq!(LeaseState::from_object(&object, now).is_fresh, is_fresh, "{object}");
         }
+    }
+
+    #[test]
+    fn leases_are_those_of_the_manifests() {
+        assert_eq!(Election::Controller.lease(), ("berth-system", "berth-controller"));
+        assert_eq!(Election::Scheduler.lease(), ("kube-system", "berth-scheduler"));
     }
 
     #[test]

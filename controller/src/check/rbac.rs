@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use berth_api::names::CONTROLLER_SERVICE_ACCOUNT;
+use berth_api::names::{CONTROLLER_SERVICE_ACCOUNT, NAMESPACE};
 use serde_json::Value;
 
 use super::input::Input;
@@ -11,7 +11,7 @@ use super::read::Unread;
 use super::values::{items, name, text, texts};
 
 /// Namespaces, besides all namespaces at once, in which the manifests grant permissions to the controller.
-const NAMESPACES: [&str; 3] = [CONTROLLER_SERVICE_ACCOUNT.0, "default", "kube-system"];
+const NAMESPACES: [&str; 3] = [NAMESPACE, "default", "kube-system"];
 
 /// Permission for one verb of one resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Checks of the kube-scheduler with the controller as its extender.
 
-use berth_api::names::SCHEDULER_NAME;
+use berth_api::names::{NAMESPACE, SCHEDULER_NAME};
 use serde_json::Value;
 
 use super::controller::{check_lease, readyz_command};
@@ -81,7 +81,7 @@ fn check_extender(input: &Input) -> Result<Outcome, Unread> {
     let Some(state) = input.lease(Election::Scheduler)?.filter(|state| state.is_fresh) else {
         return Ok(Outcome::skip("no berth-scheduler is the leader, see scheduler.leader"));
     };
-    let pods = input.objects_in(Kind::ControllerPod, "berth-system")?;
+    let pods = input.objects_in(Kind::ControllerPod, NAMESPACE)?;
     let (holder, host) = (state.holder.as_str(), state.pod());
     let lease = "Lease kube-system/berth-scheduler holder";
     let Some(pod) = pods.iter().find(|pod| name(pod) == host) else {
