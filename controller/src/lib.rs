@@ -7,6 +7,7 @@
 pub mod check;
 pub mod cli;
 pub mod fleet;
+mod list;
 pub mod managed_fields;
 pub mod observe;
 mod parallel;

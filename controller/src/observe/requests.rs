@@ -1,19 +1,15 @@
 //! GET requests to the API server, with a time limit and a limit of objects.
 
 use berth_runtime::call::{CallError, with_timeout};
-use kube::api::{ApiResource, DynamicObject, GetParams, GroupVersionKind, ListParams};
-use kube::core::Request;
-use kube::{Client, Resource as _};
+use kube::Client;
+use kube::api::{ApiResource, GetParams, GroupVersionKind};
 use serde_json::Value;
 
 use crate::check::{Read, ReadError};
+use crate::list::{list_objects, request_builder};
 
-/// Number of objects per page of a list.
-const PAGE_SIZE: u32 = 500;
-/// Largest number of pages.
+/// Largest number of pages of a list: 100,000 objects.
 const MAX_PAGES: usize = 200;
-/// Largest number of objects of a list.
-const MAX_OBJECTS: usize = 100_000;
 /// Largest length of a name in Kubernetes.
 const MAX_NAME_LENGTH: usize = 253;
 
@@ -52,36 +48,11 @@ pub(super) async fn list<T>(
     if !namespace.is_empty() && !is_valid_name(namespace) {
         return Err(ReadError::NotFound);
     }
-    let builder = request_builder(resource, namespace);
-    let mut parameters = ListParams::default().limit(PAGE_SIZE);
-    parameters.label_selector = label_selector.map(str::to_owned);
     let mut all = Vec::new();
-    for _ in 0..MAX_PAGES {
-        let request = builder.list(&parameters);
-        let request = request.map_err(|error| ReadError::Refused(error.to_string()))?;
-        let page = with_timeout(client.request::<Value>(request)).await;
-        let mut page = page.map_err(read_error)?;
-        if let Some(Value::Array(items)) = page.pointer_mut("/items").map(Value::take) {
-            all.extend(items.into_iter().map(without_managed_fields).map(&convert));
-        }
-        match page.pointer("/metadata/continue").and_then(Value::as_str) {
-            Some(token) if !token.is_empty() => parameters = parameters.continue_token(token),
-            _ => return Ok(all),
-        }
-    }
-    Err(ReadError::TooMany(MAX_OBJECTS))
-}
-
-fn request_builder(resource: &ApiResource, namespace: &str) -> Request {
-    let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
-    Request::new(DynamicObject::url_path(resource, namespace))
-}
-
-fn without_managed_fields(mut object: Value) -> Value {
-    if let Some(metadata) = object.pointer_mut("/metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-    }
-    object
+    let visit = |object| all.push(convert(object));
+    let read = list_objects(client, resource, namespace, label_selector, MAX_PAGES, visit).await;
+    let is_complete = read.map_err(read_error)?;
+    if is_complete { Ok(all) } else { Err(ReadError::TooMany(all.len())) }
 }
 
 /// Returns true for a string that can be the name of an object.
