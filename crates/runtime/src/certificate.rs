@@ -36,7 +36,7 @@ pub enum ExpiryState {
     Expired,
 }
 
-/// Share of the lifetime of a certificate, at most [`MAX_EXPIRY_WARNING_TIME`], during which it expires soon.
+/// Share of the lifetime of a certificate, at most two weeks, during which it expires soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryWarning {
     /// A third, for client certificates: kubelets renew theirs at that time.
