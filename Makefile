@@ -60,7 +60,7 @@ deny:  ## check licences, sources and bans of all dependencies (cargo-deny)
 crds:  ## generate deploy/crds from the Rust types
 	$(CARGO) run --locked --release -p berth-api --example crdgen deploy/crds
 
-samples:  ## update the samples of the README, docs/checks.md and the command-line references
+samples:  ## update the samples of the README, docs/checks.md, docs/preflight.md and the command-line references
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent -p berth-controller --test readme --test cli
 
 bench:  ## measure report compared with lstopo; the idle daemon, and tenant networks compared with ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, and the scheduler extender with 5,000 hosts

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use berth_api::ConditionReason;
 use berth_api::infra_node::{InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState};
+use berth_api::names::condition::{CREDENTIAL_VALID, READY, VIRTUALIZATION_READY};
 use berth_api::{Condition, Time};
 use berth_runtime::certificate::{ExpiryState, Validity};
 use jiff::Timestamp;
@@ -39,12 +40,12 @@ pub struct Input<'a> {
 
 /// Types of the conditions that the agent writes; the controller writes others.
 pub const CONDITION_TYPES: [&str; 6] = [
-    "VirtualizationReady",
+    VIRTUALIZATION_READY,
     "HostTuned",
     "TenantNetworksReady",
     "KubeletAligned",
-    "CredentialValid",
-    "Ready",
+    CREDENTIAL_VALID,
+    READY,
 ];
 
 /// Status, reason and message of one condition.

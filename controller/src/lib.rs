@@ -4,9 +4,12 @@
 //! The code that makes decisions has no side effects: its input and output are plain data. Therefore
 //! `berth-controller plan` can predict the decisions of the controller without a cluster.
 
+pub mod check;
 pub mod cli;
 pub mod fleet;
+mod list;
 pub mod managed_fields;
+pub mod observe;
 mod parallel;
 pub mod parsers;
 pub mod plan;

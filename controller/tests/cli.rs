@@ -19,6 +19,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use base64::Engine as _;
 use serde_json::Value;
 
 fn repository() -> PathBuf {
@@ -69,6 +70,48 @@ fn compare_with_file(path: &str, wanted: &str) {
     std::fs::write(&path, wanted).unwrap();
 }
 
+/// Compares the fenced block after `<!-- sample: NAME -->` of a document.
+fn compare_sample(path: &str, name: &str, sample: &str) {
+    let document = std::fs::read_to_string(repository().join(path)).unwrap();
+    let marker = format!("<!-- sample: {name} -->\n```text\n");
+    let start = document.find(&marker).unwrap() + marker.len();
+    let end = start + document[start..].find("```\n").unwrap();
+    compare_with_file(path, &format!("{}{sample}{}", &document[..start], &document[end..]));
+}
+
+#[test]
+fn checks_are_documented() {
+    let list = stdout(&run_controller(&["check", "--list"], ""));
+    for line in list.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    compare_sample("docs/preflight.md", "checks", &list);
+    let json = stdout(&run_controller(&["check", "--list", "-o", "json", "kubevirt"], ""));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json[0]["id"], "kubevirt.version");
+}
+
+/// An API server that does not answer has another exit code than invalid usage.
+#[test]
+fn unreachable_cluster_is_reported_by_check() {
+    let kubeconfig = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unreachable.kubeconfig");
+    // Without an authority, the client needs those of the operating system, which may be missing.
+    let authority = std::fs::read(repository().join("crates/runtime/tests/agent.crt")).unwrap();
+    let authority = base64::engine::general_purpose::STANDARD.encode(authority);
+    // Port 1 is reserved, and no program listens on it.
+    let cluster =
+        format!("{{server: 'https://127.0.0.1:1', certificate-authority-data: {authority}}}");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {cluster}}}]\n\
+         users: [{{name: u, user: {{token: t}}}}]\ncontexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n"
+    );
+    std::fs::write(&kubeconfig, text).unwrap();
+    let output = run_controller(&["check", "--kubeconfig", kubeconfig.to_str().unwrap()], "");
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    let error = stderr(&output);
+    assert!(error.starts_with("berth-controller: API server 127.0.0.1:1: "), "{error}");
+}
+
 #[test]
 fn documents_contain_the_output_of_the_program() {
     let output = run_controller(&["plan", "-f", "examples/fleet/"], "");
@@ -77,14 +120,7 @@ fn documents_contain_the_output_of_the_program() {
     for line in table.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }
-    let document = std::fs::read_to_string(repository().join("docs/placement.md")).unwrap();
-    let marker = "<!-- sample: fleet -->\n```text\n";
-    let start = document.find(marker).unwrap() + marker.len();
-    let end = start + document[start..].find("```\n").unwrap();
-    compare_with_file(
-        "docs/placement.md",
-        &format!("{}{table}{}", &document[..start], &document[end..]),
-    );
+    compare_sample("docs/placement.md", "fleet", &table);
     let reference = stdout(&run_controller(&["man", "--markdown"], ""));
     compare_with_file("docs/berth-controller.md", &reference);
     manual::check("berth-controller", &stdout(&run_controller(&["man"], "")), &reference);
@@ -307,6 +343,9 @@ fn invalid_usage_is_reported_with_a_remedy() {
         (&["plan", "-f", "examples/fleet/", "--add", "0xrack1-a"], 2, "2xrack1-a"),
         (&["plan", "-f", "examples/machines.yaml"], 2, "no InfraNode"),
         (&["plan", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
+        (&["check", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
+        (&["check", "tenant.network"], 2, "specify --tenant NAME"),
+        (&["check", "kubevirt.nothing"], 2, "kubevirt.nothing"),
         (&["run", "--kubeconfig", "/nowhere"], 2, "/nowhere"),
         (&["run", "--kubeconfig", "docs/packing.svg"], 2, "packing.svg"),
     ] {

@@ -36,6 +36,8 @@ mod migrations;
 mod networks;
 #[path = "kubevirt/predictions.rs"]
 mod predictions;
+#[path = "kubevirt/preflight.rs"]
+mod preflight;
 #[path = "kubevirt/testbed.rs"]
 mod testbed;
 
@@ -49,6 +51,7 @@ fn machines_run_with_real_kubevirt() {
     machines::machines_are_accepted_and_placed(&bed);
     predictions::launcher_pods_equal_their_predictions(&bed);
     networks::vms_get_only_hosts_with_their_network(&bed);
+    preflight::checks_agree_with_kubevirt(&bed);
     machines::changed_flavor_replaces_machines(&bed);
     machines::edited_instance_type_applies_to_new_machines(&bed);
     machines::ended_machine_is_replaced(&bed);

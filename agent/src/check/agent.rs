@@ -4,8 +4,8 @@ use berth_runtime::certificate::ExpiryState;
 
 use super::definition::Check;
 use super::input::Input;
-use super::outcome::Outcome;
 use crate::credential::KUBECONFIG;
+use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "agent.certificate",

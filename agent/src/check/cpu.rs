@@ -6,8 +6,8 @@ use berth_api::CpuSet;
 
 use super::definition::Check;
 use super::input::Input;
-use super::outcome::Outcome;
 use berth_host_facts::HostFacts;
+use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -1,12 +1,12 @@
 //! Checks of the host as a whole: control groups, size and identity.
 
 use berth_api::Bytes;
-use berth_api::infra_node::Hypervisor;
+use berth_api::infra_node::{Hypervisor, MIN_CORES, MIN_MEMORY, is_enough_memory};
 
 use super::definition::Check;
 use super::input::Input;
-use super::outcome::Outcome;
 use berth_host_facts::identity::is_machine_id;
+use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -112,8 +112,6 @@ fn check_bare_metal(input: &Input) -> Outcome {
     }
 }
 
-const MIN_CORES: u32 = 16;
-const MIN_MEMORY: Bytes = Bytes(64 << 30);
 const MIN_STORAGE: Bytes = Bytes(500_000_000_000);
 
 fn check_cores(input: &Input) -> Outcome {
@@ -136,7 +134,7 @@ fn check_memory(input: &Input) -> Outcome {
         return Outcome::skip("the size of memory is unknown");
     };
     let path = "/proc/meminfo MemTotal";
-    if total.0 < MIN_MEMORY.0 / 20 * 19 {
+    if !is_enough_memory(total) {
         Outcome::warn(format!(
             "{}, below the production minimum of {}",
             total.to_human_readable(),

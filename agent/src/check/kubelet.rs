@@ -6,10 +6,10 @@ use berth_api::infra_node::UnknownReason;
 
 use super::definition::Check;
 use super::input::Input;
-use super::outcome::Outcome;
 use crate::plan::kubelet::{next_start_failure, restart_procedure};
 use berth_host_facts::kubelet::checkpoints::{find_cpu_state_error, find_memory_state_error};
 use berth_host_facts::kubelet::{KubeletConfig, RunningConfig};
+use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

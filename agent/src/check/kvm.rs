@@ -4,8 +4,8 @@ use berth_api::infra_node::{Hypervisor, KvmState};
 
 use super::definition::Check;
 use super::input::Input;
-use super::outcome::Outcome;
 use berth_host_facts::kvm::device::KvmDevice;
+use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -5,7 +5,7 @@ use berth_api::{Bytes, PageSize};
 
 use super::definition::Check;
 use super::input::Input;
-use super::outcome::Outcome;
+use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -8,23 +8,19 @@ mod agent;
 mod cpu;
 mod definition;
 mod devices;
-mod findings;
 mod host;
 mod input;
 mod kubelet;
 mod kvm;
 mod links;
 mod memory;
-mod outcome;
-pub mod table;
 mod tenants;
 #[cfg(test)]
 pub(crate) mod test_helpers;
 
+pub use berth_runtime::check::{Evidence, Finding, Findings, Outcome, Status, Summary, table};
 pub use definition::Check;
-pub use findings::{Finding, Findings, Summary};
 pub use input::Input;
-pub use outcome::{Evidence, Outcome, Status};
 
 /// Returns all checks, in the order of output.
 #[must_use]
@@ -47,28 +43,13 @@ pub fn all_checks() -> Vec<Check> {
 /// `names` is empty.
 #[must_use]
 pub fn select(names: &[String]) -> Vec<Check> {
-    let matches = |check: &Check, name: &str| {
-        let rest = check.id.strip_prefix(name);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    let chosen = |check: &Check| names.is_empty() || names.iter().any(|name| matches(check, name));
-    all_checks().into_iter().filter(chosen).collect()
+    berth_runtime::check::select(all_checks(), names)
 }
 
 /// Runs the checks.
 #[must_use]
 pub fn run(checks: &[Check], input: &Input) -> Findings {
-    let finding =
-        |check: &Check| Finding { id: check.id, title: check.title, outcome: (check.run)(input) };
-    let checks: Vec<Finding> = checks.iter().map(finding).collect();
-    let count = |status| checks.iter().filter(|finding| finding.outcome.status == status).count();
-    let summary = Summary {
-        pass: count(Status::Pass),
-        warn: count(Status::Warn),
-        fail: count(Status::Fail),
-        skip: count(Status::Skip),
-    };
-    Findings { summary, checks }
+    Findings::collect(checks, |check| check(input))
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use super::definition::Check;
 use super::input::Input;
-use super::outcome::Outcome;
 use crate::plan::network::filter;
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind};
 use berth_host_facts::nftables::TABLE_NAME;
+use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

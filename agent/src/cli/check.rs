@@ -1,14 +1,13 @@
 //! The command `berth-agent check`.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use clap::builder::PossibleValuesParser;
 
 use super::options::HostArguments;
 use crate::check::{self, Input};
 use crate::report;
+use berth_runtime::check::name_parser;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::{EXIT_PROBLEMS, Failure, print};
 
@@ -29,7 +28,7 @@ use berth_runtime::cli::{EXIT_PROBLEMS, Failure, print};
 )]
 pub(super) struct Arguments {
     /// Checks or groups of checks to run (default: all)
-    #[arg(value_name = "ID", value_parser = check_name_parser(), hide_possible_values = true)]
+    #[arg(value_name = "ID", value_parser = name_parser(&check::all_checks()), hide_possible_values = true)]
     ids: Vec<String>,
     #[command(flatten)]
     host: HostArguments,
@@ -47,13 +46,6 @@ enum Output {
     Table,
     /// JSON
     Json,
-}
-
-/// Returns the ids of all checks and their groups, for shell completion.
-fn check_name_parser() -> PossibleValuesParser {
-    let ids: Vec<&'static str> = check::all_checks().iter().map(|check| check.id).collect();
-    let groups: BTreeSet<&'static str> = ids.iter().filter_map(|id| id.split('.').next()).collect();
-    PossibleValuesParser::new(groups.into_iter().chain(ids))
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use berth_api::Condition;
 use berth_api::infra_node::ChangeResult;
+use berth_api::names::condition::CREDENTIAL_VALID;
 use berth_api::{InfraNode, InfraNodeStatus};
 use tokio::sync::mpsc::Sender;
 
@@ -190,7 +191,7 @@ fn collect_problems(
     let ConvergeResult { outcomes, facts, .. } = cycle.converged;
     let blocked = outcomes.iter().filter(|outcome| outcome.result == ChangeResult::Blocked);
     // While the API server rejects the credential, the condition can only be read in the log.
-    let credential = conditions.iter().find(|one| one.type_ == "CredentialValid");
+    let credential = conditions.iter().find(|one| one.type_ == CREDENTIAL_VALID);
     let expiring = credential.filter(|condition| condition.status == "False");
     let mut problems: BTreeSet<Problem> = faults.iter().cloned().map(Problem::Fault).collect();
     problems.extend(cycle.desired.not_applied_reason.clone().map(Problem::NotApplied));

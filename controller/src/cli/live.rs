@@ -3,12 +3,15 @@
 use std::path::Path;
 
 use anyhow::Context;
+use berth_runtime::call::CallError;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
-use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{ApiResource, GroupVersionKind};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use serde_json::Value;
 
 use crate::fleet::{FleetItem, InputObject};
+use crate::list::list_objects;
 use berth_api::Problem;
 
 /// Kinds that placement reads: group, version, kind and plural, and true if the kind is optional.
@@ -59,8 +62,6 @@ const LISTED_KINDS: [(&str, &str, &str, &str, bool); 15] = [
         true,
     ),
 ];
-/// Number of objects per page of a list: a page of 500 pods is about two megabytes.
-const PAGE_SIZE: u32 = 500;
 
 /// Lists all objects that placement reads, with the kubeconfig at `path`.
 ///
@@ -85,19 +86,17 @@ pub(super) fn list_items(
         for (group, version, kind, plural, is_optional) in LISTED_KINDS {
             let kind = GroupVersionKind::gvk(group, version, kind);
             let resource = ApiResource::from_gvk_with_plural(&kind, plural);
-            match list_kind(&client, &resource, &mut all).await {
-                Ok(()) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 && is_optional => {}
-                Err(kube::Error::Api(status)) if is_optional => {
+            let Err(error) = list_kind(&client, &resource, &mut all).await else { continue };
+            if let Some(status) = error.status().filter(|_| is_optional) {
+                if status.code != 404 {
                     let message =
                         format!("cannot be listed: {}; this kind is ignored", status.message);
                     problems.push(Problem::new(plural, "", "", message));
                 }
-                Err(error) => {
-                    let error = anyhow::Error::from(error).context(format!("{server}: {plural}"));
-                    return Err(Failure { exit_code: EXIT_UNREACHABLE, error });
-                }
+                continue;
             }
+            let error = anyhow::Error::from(error).context(format!("{server}: {plural}"));
+            return Err(Failure { exit_code: EXIT_UNREACHABLE, error });
         }
         Ok(all)
     })
@@ -107,24 +106,17 @@ async fn list_kind(
     client: &Client,
     resource: &ApiResource,
     all: &mut Vec<FleetItem>,
-) -> kube::Result<()> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
-    let mut parameters = ListParams::default().limit(PAGE_SIZE);
-    loop {
-        let page = api.list(&parameters).await?;
-        for mut object in page.items {
-            object.types.get_or_insert_with(|| kube::api::TypeMeta {
-                api_version: resource.api_version.clone(),
-                kind: resource.kind.clone(),
-            });
-            object.metadata.managed_fields = None;
-            let location = resource.plural.clone();
-            let object = serde_json::to_value(object).map_err(kube::Error::SerdeError)?;
-            all.push(FleetItem::from_input(InputObject { location, object }));
+) -> Result<(), CallError> {
+    let visit = |mut object: Value| {
+        // The objects of a list have no kind.
+        if let Some(fields) = object.as_object_mut() {
+            fields.entry("apiVersion").or_insert_with(|| resource.api_version.clone().into());
+            fields.entry("kind").or_insert_with(|| resource.kind.clone().into());
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => parameters = parameters.continue_token(&token),
-            None => return Ok(()),
-        }
-    }
+        let location = resource.plural.clone();
+        all.push(FleetItem::from_input(InputObject { location, object }));
+    };
+    // A plan without some of the objects would be wrong, so there is no limit.
+    list_objects(client, resource, "", None, usize::MAX, visit).await?;
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Command line: reads arguments, calls the library, prints the result, and chooses the exit code.
 
+mod check;
 mod input;
 mod live;
 mod plan;
@@ -19,13 +20,14 @@ const EXAMPLES: &str = "  \
   berth-controller plan --kubeconfig ~/.kube/config   the same for a live cluster; read-only
   berth-agent report -o yaml | berth-controller plan -f - -f machines.yaml
   berth-controller render -f machines.yaml            the VirtualMachine of a MachineDeployment
+  berth-controller check --kubeconfig ~/.kube/config  problems of the infra cluster, with remedies
   berth-controller crds | kubectl apply -f -
   berth-controller run --kubeconfig ~/.kube/config    the daemon
 ";
 
 const EXIT_CODES: &str = "  \
   0  success
-  1  a VM does not fit, a host cannot be drained, or an object was left out
+  1  a VM does not fit, a host cannot be drained, an object was left out, or a check failed
   2  invalid usage or input
   3  the cluster could not be reached
 ";
@@ -52,6 +54,7 @@ enum Command {
     Plan(Box<plan::Arguments>),
     Render(render::Arguments),
     Run(run::Arguments),
+    Check(check::Arguments),
     /// Print Berth's CustomResourceDefinitions as YAML
     #[command(after_help = "To install them:  berth-controller crds | kubectl apply -f -")]
     Crds,
@@ -79,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Render(arguments) => render::run(&arguments),
         Command::Run(arguments) => run::run(arguments),
+        Command::Check(arguments) => check::run(&arguments),
         Command::Crds => print_crds(),
         Command::Completion { shell } => print(&pages::completion_script(Cli::command(), shell)),
         Command::Man { markdown: true } => print(&pages::markdown_reference(Cli::command())),

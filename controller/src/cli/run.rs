@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
+use berth_api::names::{NAMESPACE, SCHEDULER_LEASE};
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
 use berth_runtime::client::is_kubeconfig_error;
 use berth_runtime::log::{self, LogFormat};
@@ -41,7 +42,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     kubeconfig: Option<PathBuf>,
     /// Namespace of the Lease for leader election, and of the agents' Leases
-    #[arg(long, value_name = "NAME", default_value = "berth-system")]
+    #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
     lease_namespace: String,
     /// Seconds after which another replica takes over the Lease of an unresponsive leader
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u64).range(3..=3600))]
@@ -59,7 +60,7 @@ pub(super) struct Arguments {
     extender_listen: ExtenderAddress,
     /// NAMESPACE/NAME of the Lease of that kube-scheduler: the extender makes decisions only while the
     /// holder of the Lease has its own host name. Empty if only one scheduler runs, without a Lease
-    #[arg(long, value_name = "LEASE", default_value = "kube-system/berth-scheduler")]
+    #[arg(long, value_name = "LEASE", default_value = SCHEDULER_LEASE)]
     scheduler_lease: SchedulerLease,
     /// Seconds between reconciles of unchanged objects
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=86_400))]

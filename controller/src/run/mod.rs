@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
+use berth_api::names::{CONTROLLER_FIELD_MANAGER, CONTROLLER_LEASE};
 use berth_runtime::client;
 use berth_runtime::leader_election::{ElectionConfig, LeaderElector, LeaderGuard};
 use berth_runtime::serve;
@@ -47,8 +47,6 @@ use http_pages::Pages;
 pub use metrics::Metrics;
 pub use settings::Settings;
 
-/// Name of the leader lease.
-const LEADER_LEASE: &str = "berth-controller";
 /// Timeout of the release of the leader lease when the program ends.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -112,14 +110,14 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let election = ElectionConfig {
-        lease_name: LEADER_LEASE,
+        lease_name: CONTROLLER_LEASE,
         identity: settings.identity.clone(),
         lease_duration: settings.lease_duration,
         field_manager: CONTROLLER_FIELD_MANAGER,
     };
     let mut elector = LeaderElector::new(leases, election, guard);
     let (identity, namespace) = (&settings.identity, &settings.lease_namespace);
-    tracing::info!(identity, namespace, lease = LEADER_LEASE, "started leader election");
+    tracing::info!(identity, namespace, lease = CONTROLLER_LEASE, "started leader election");
     // The reconcilers are stopped when this set is dropped.
     let mut reconcilers = JoinSet::new();
     let result = loop {

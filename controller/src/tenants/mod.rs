@@ -17,6 +17,7 @@ pub mod fault;
 pub mod foreign_ids;
 pub mod hosts;
 pub mod kubeconfig;
+pub mod kubeconfig_secret;
 pub mod network;
 pub mod network_id;
 pub mod objects;

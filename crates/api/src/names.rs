@@ -52,8 +52,14 @@ pub const USER_DATA_SECRET_ANNOTATION: &str = "berth.dev/user-data-secret";
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.
 pub const MACHINE_DEPLOYMENT_UID_ANNOTATION: &str = "berth.dev/machine-deployment-uid";
+/// Namespace of Berth's programs and of their Leases in `deploy/`.
+pub const NAMESPACE: &str = "berth-system";
 /// Namespace and name of the controller's ServiceAccount in `deploy/`.
-pub const CONTROLLER_SERVICE_ACCOUNT: (&str, &str) = ("berth-system", "berth-controller");
+pub const CONTROLLER_SERVICE_ACCOUNT: (&str, &str) = (NAMESPACE, "berth-controller");
+/// Name of the Lease for leader election of the controller.
+pub const CONTROLLER_LEASE: &str = "berth-controller";
+/// Lease for leader election of the kube-schedulers with the controller as their extender, as NAMESPACE/NAME.
+pub const SCHEDULER_LEASE: &str = "kube-system/berth-scheduler";
 /// ClusterRole with the controller's permissions for Secrets of a namespace. It is bound in tenants' namespaces only.
 pub const CONTROLLER_TENANT_CLUSTER_ROLE: &str = "berth-controller-tenant";
 /// Label of a Secret with a machine's user data: the name of the machine.
@@ -116,4 +122,8 @@ pub mod condition {
     pub const PROFILE_INCOMPLETE: &str = "ProfileIncomplete";
     /// Condition of most objects: `True` if everything matches the spec.
     pub const READY: &str = "Ready";
+    /// Condition of an InfraNode: `True` if VMs can run.
+    pub const VIRTUALIZATION_READY: &str = "VirtualizationReady";
+    /// Condition of an InfraNode: `True` if the agent's client certificate is valid; absent without a certificate.
+    pub const CREDENTIAL_VALID: &str = "CredentialValid";
 }

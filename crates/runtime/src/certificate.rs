@@ -1,4 +1,4 @@
-//! Validity of the client certificates of kubeconfigs.
+//! Validity of the client certificates of kubeconfigs, and of the certificates in webhook configurations.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,6 +12,9 @@ use x509_cert::der::Decode as _;
 /// Longest time before expiry at which a certificate is reported as expiring soon: for a certificate that is valid for
 /// a year, a warning four months before its expiry would be too early.
 const MAX_EXPIRY_WARNING_TIME: Duration = Duration::from_secs(14 * 86_400);
+
+/// Label of a certificate in PEM text.
+const CERTIFICATE_TAG: &str = "CERTIFICATE";
 
 /// Validity period of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,29 +30,52 @@ pub struct Validity {
 pub enum ExpiryState {
     /// The certificate need not be renewed yet.
     NotSoon,
-    /// Less than a third of the lifetime and less than two weeks remain; kubelets renew their certificates at that
-    /// time.
+    /// Less than a share of the lifetime ([`ExpiryWarning`]) and less than two weeks remain.
     Soon,
     /// The certificate has expired.
     Expired,
 }
 
+/// Share of the lifetime of a certificate, at most two weeks, during which it expires soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpiryWarning {
+    /// A third, for client certificates: kubelets renew theirs at that time.
+    Third,
+    /// A tenth, for certificates of operators: KubeVirt renews its authority when a fifth remains, so a larger share
+    /// would be a warning about every healthy cluster.
+    Tenth,
+}
+
+impl ExpiryWarning {
+    const fn divisor(self) -> u32 {
+        match self {
+            Self::Third => 3,
+            Self::Tenth => 10,
+        }
+    }
+}
+
 impl Validity {
-    /// Returns the remaining validity at a time.
+    /// Returns the remaining validity of a client certificate at a time.
     #[must_use]
     pub fn expiry_at(&self, now: SystemTime) -> ExpiryState {
+        self.expiry_with(ExpiryWarning::Third, now)
+    }
+
+    /// Returns the remaining validity at a time.
+    #[must_use]
+    pub fn expiry_with(&self, warning: ExpiryWarning, now: SystemTime) -> ExpiryState {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
+        let limit = (lifetime / warning.divisor()).min(MAX_EXPIRY_WARNING_TIME);
         match self.not_after.duration_since(now) {
             Err(_) => ExpiryState::Expired,
-            Ok(remaining) if remaining < (lifetime / 3).min(MAX_EXPIRY_WARNING_TIME) => {
-                ExpiryState::Soon
-            }
+            Ok(remaining) if remaining < limit => ExpiryState::Soon,
             Ok(_) => ExpiryState::NotSoon,
         }
     }
 }
 
-/// Reason why a client certificate cannot be read.
+/// Reason why a certificate cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// The text is not a valid kubeconfig.
@@ -58,17 +84,17 @@ pub enum CertificateError {
     /// The file that the kubeconfig names cannot be read.
     #[error("failed to read the client certificate")]
     UnreadableFile(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The data in the kubeconfig are not base64.
-    #[error("client-certificate-data is not base64")]
+    /// The data are not base64.
+    #[error("the data are not base64")]
     InvalidBase64(#[source] base64::DecodeError),
     /// The text is not PEM.
-    #[error("the client certificate is not PEM")]
+    #[error("the certificate is not PEM")]
     InvalidPem(#[source] pem::PemError),
     /// The PEM text has no certificate, but only entries of other types.
     #[error("the PEM text contains no certificate")]
     NoCertificate,
     /// The certificate cannot be decoded.
-    #[error("the client certificate is not X.509: {0}")]
+    #[error("the certificate is not X.509: {0}")]
     InvalidX509(x509_cert::der::Error),
 }
 
@@ -164,10 +190,27 @@ impl CertificateSource {
 /// If the text has no certificate that can be decoded.
 pub fn parse_validity(text: &str) -> Result<Validity, CertificateError> {
     let all = pem::parse_many(text).map_err(CertificateError::InvalidPem)?;
-    let first = all.iter().find(|one| one.tag() == "CERTIFICATE");
-    let first = first.ok_or(CertificateError::NoCertificate)?;
+    let first = all.iter().find(|one| one.tag() == CERTIFICATE_TAG);
+    validity_of(first.ok_or(CertificateError::NoCertificate)?)
+}
+
+/// Returns the validity of that certificate in a base64-encoded PEM bundle which expires last. While an authority is
+/// replaced, its bundle has the certificates of the old and of the new authority.
+///
+/// # Errors
+/// If the data have no certificate, or a certificate that cannot be decoded.
+pub fn parse_bundle(data: &str) -> Result<Validity, CertificateError> {
+    let bytes = STANDARD.decode(data.trim()).map_err(CertificateError::InvalidBase64)?;
+    let all = pem::parse_many(&bytes).map_err(CertificateError::InvalidPem)?;
+    let certificates = all.iter().filter(|one| one.tag() == CERTIFICATE_TAG);
+    let all: Result<Vec<Validity>, CertificateError> = certificates.map(validity_of).collect();
+    let last = all?.into_iter().max_by_key(|validity| validity.not_after);
+    last.ok_or(CertificateError::NoCertificate)
+}
+
+fn validity_of(certificate: &pem::Pem) -> Result<Validity, CertificateError> {
     let certificate =
-        Certificate::from_der(first.contents()).map_err(CertificateError::InvalidX509)?;
+        Certificate::from_der(certificate.contents()).map_err(CertificateError::InvalidX509)?;
     let validity = certificate.tbs_certificate.validity;
     Ok(Validity {
         not_before: UNIX_EPOCH + validity.not_before.to_unix_duration(),
@@ -203,6 +246,41 @@ mod tests {
         let year = Validity { not_after: begin + DAY * 365, ..validity };
         assert_eq!(year.expiry_at(begin + DAY * 350), ExpiryState::NotSoon);
         assert_eq!(year.expiry_at(begin + DAY * 352), ExpiryState::Soon);
+    }
+
+    /// KubeVirt renews its authority, which is valid for a week, when 33.6 hours remain.
+    #[test]
+    fn authority_of_an_operator_is_renewed_before_it_expires_soon() {
+        let hour = Duration::from_secs(3600);
+        let begin = SystemTime::UNIX_EPOCH + DAY * 20_000;
+        let authority = Validity { not_before: begin, not_after: begin + DAY * 7 };
+        let at = |hours: u32| authority.expiry_with(ExpiryWarning::Tenth, begin + hour * hours);
+        assert_eq!(at(168 - 33), ExpiryState::NotSoon);
+        assert_eq!(at(168 - 17), ExpiryState::NotSoon);
+        assert_eq!(at(168 - 16), ExpiryState::Soon);
+        assert_eq!(at(169), ExpiryState::Expired);
+        assert_eq!(authority.expiry_at(begin + hour * 135), ExpiryState::Soon);
+        let decade = Validity { not_after: begin + DAY * 3650, ..authority };
+        let state = decade.expiry_with(ExpiryWarning::Tenth, begin + DAY * 3630);
+        assert_eq!(state, ExpiryState::NotSoon, "two weeks at most");
+    }
+
+    #[test]
+    fn bundle_is_valid_until_its_last_certificate_expires() {
+        let known = parse_validity(TEST_CERTIFICATE).unwrap();
+        let bundle = STANDARD.encode(format!("{TEST_CERTIFICATE}\n{TEST_CERTIFICATE}"));
+        assert_eq!(parse_bundle(&bundle).unwrap(), known);
+        for (data, error) in [
+            (STANDARD.encode("no"), "contains no certificate"),
+            ("?".to_owned(), "not base64"),
+            (
+                STANDARD.encode("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+                "not X.509",
+            ),
+        ] {
+            let message = parse_bundle(&data).unwrap_err().to_string();
+            assert!(message.contains(error), "{message}");
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
-//! Shared code of Berth's programs: command lines, logging, the client of the API server (feature `cluster`), and HTTP
-//! servers (feature `http`).
+//! Shared code of Berth's programs: command lines, checks, logging, the client of the API server (feature `cluster`),
+//! and HTTP servers (feature `http`).
 
 #[cfg(feature = "cluster")]
 pub mod backoff;
 #[cfg(feature = "cluster")]
 pub mod call;
 pub mod certificate;
+pub mod check;
 pub mod cli;
 #[cfg(feature = "cluster")]
 pub mod client;
@@ -21,6 +22,8 @@ pub mod field_conflicts;
 mod kubeconfig;
 #[cfg(feature = "cluster")]
 pub mod leader_election;
+#[cfg(feature = "cluster")]
+pub mod limited_request;
 #[cfg(feature = "http")]
 pub mod listen;
 #[cfg(feature = "http")]

@@ -72,6 +72,7 @@ fn create_configuration(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> 
     let status: Value = json!({"status": {
         "phase": "Deployed", "defaultArchitecture": "amd64",
         "observedKubeVirtVersion": version, "targetKubeVirtVersion": version,
+        "conditions": [{"type": "Available", "status": "True", "reason": "AllComponentsReady"}],
     }});
     let status = status.to_string();
     let patch = ["patch", "kubevirt", "kubevirt", "-n", NAMESPACE, "--subresource=status"];

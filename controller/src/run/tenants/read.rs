@@ -17,7 +17,7 @@ use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::HostState;
 use crate::tenants::kubeconfig::parse_server;
-use berth_kubevirt_render::machines::ReferenceScope;
+use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
 /// Age after which a kubeconfig is read again. The first value is for a valid kubeconfig, the second for an invalid
 /// or missing one.
@@ -84,21 +84,18 @@ impl Context {
         tenant: &str,
         secret_ref: &SecretRef,
     ) -> Result<ApiServerResult, Error> {
-        let default_namespace = || TenantCluster::namespace_of(tenant);
-        let namespace = secret_ref.namespace.clone().unwrap_or_else(default_namespace);
-        let key = secret_ref.key.as_deref().unwrap_or("kubeconfig");
-        let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{}", secret_ref.name);
+        let reference = KubeconfigSecret::resolve(tenant, secret_ref);
+        let KubeconfigSecret { namespace, name, key, .. } = &reference;
+        let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{name}");
         let fault = |message: String| Err(Fault::new(ConditionReason::InvalidKubeconfig, message));
-        let (own, config) = (default_namespace(), self.config());
-        let scope = ReferenceScope::new(&[&own], &config);
-        if !scope.is_permitted(&namespace, &secret_ref.name) {
-            return Ok(fault(format!("{place} {}", scope.not_permitted_message())));
+        if let Some(refusal) = reference.refusal(&self.config()) {
+            return Ok(fault(format!("{place} {refusal}")));
         }
-        let api: Api<Secret> = Api::namespaced(self.client.clone(), &namespace);
-        let read = none_if_not_found(api.get(&secret_ref.name).await);
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let read = none_if_not_found(api.get(name).await);
         // In the tenant's own namespace, a missing permission is an error that is retried: the RoleBinding was
         // created a moment ago, and takes effect soon.
-        let read = if namespace == own { read.map(Ok) } else { catch_forbidden(read) };
+        let read = if reference.is_own() { read.map(Ok) } else { catch_forbidden(read) };
         let secret = match with_request(format!("get {place}"), read)? {
             Ok(Some(secret)) => secret,
             Ok(None) => return Ok(fault(format!("{place} does not exist"))),

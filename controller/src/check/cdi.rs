@@ -1,0 +1,122 @@
+//! Checks of CDI, which imports the disks of VMs.
+
+use serde_json::{Value, json};
+
+use super::definition::Check;
+use super::input::Input;
+use super::kind::Kind;
+use super::operator::{problem_conditions, with_conditions};
+use super::read::Unread;
+use super::values::{join_names, name, text, texts};
+use berth_runtime::check::Outcome;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "cdi.version",
+        title: "CDI is installed",
+        explanation: "Machines of MachineDeployments have DataVolumes, which CDI (the Containerized Data Importer) \
+            imports: FAIL without CDI, WARN if the conditions of the CDI object are not Available True, Progressing and \
+            Degraded not True. No version of CDI is known not to work.",
+        run: check_version,
+    },
+    Check {
+        id: "cdi.first-consumer",
+        title: "CDI waits for the first consumer",
+        explanation: "For a StorageClass with volumeBindingMode WaitForFirstConsumer, CDI must have the feature gate \
+            HonorWaitForFirstConsumer. Without it, the pod of the import selects the host of a local volume, and the VM \
+            may not fit there. SKIP without such a class.",
+        run: check_first_consumer,
+    },
+];
+
+/// Feature gate for storage classes that wait for the first consumer.
+const FIRST_CONSUMER_GATE: &str = "HonorWaitForFirstConsumer";
+
+fn check_version(input: &Input) -> Result<Outcome, Unread> {
+    let Some(cdi) = input.objects(Kind::Cdi)?.first() else {
+        return Ok(Outcome::fail("CDI is not installed: machines get no disks")
+            .with_evidence("cdis.cdi.kubevirt.io", "none")
+            .remedy(
+                "install CDI: https://kubevirt.io/user-guide/storage/containerized_data_importer",
+            ));
+    };
+    let version = text(cdi, "/status/observedVersion");
+    let (object, problems) = (format!("CDI {}", name(cdi)), problem_conditions(cdi));
+    let outcome = if version.is_empty() || !problems.is_empty() {
+        Outcome::warn("CDI is not deployed completely")
+            .remedy("kubectl get cdi -o yaml shows the conditions; wait, or correct what they name")
+    } else {
+        Outcome::pass(version)
+    };
+    let outcome = outcome.with_evidence(format!("{object} status.observedVersion"), version);
+    Ok(with_conditions(outcome, &object, &problems))
+}
+
+fn check_first_consumer(input: &Input) -> Result<Outcome, Unread> {
+    let classes = input.objects(Kind::StorageClass)?;
+    let waits = |class: &&Value| text(class, "/volumeBindingMode") == "WaitForFirstConsumer";
+    let waiting: Vec<&str> = classes.iter().filter(waits).map(name).collect();
+    if waiting.is_empty() {
+        return Ok(Outcome::skip("no StorageClass waits for the first consumer"));
+    }
+    let Some(cdi) = input.objects(Kind::Cdi)?.first() else {
+        return Ok(Outcome::skip("CDI is not installed, see cdi.version"));
+    };
+    let gates = texts(cdi, "/spec/config/featureGates");
+    let outcome = if gates.contains(&FIRST_CONSUMER_GATE) {
+        Outcome::pass("enabled")
+    } else {
+        // A merge patch replaces the list.
+        let all: Vec<&str> = gates.iter().copied().chain([FIRST_CONSUMER_GATE]).collect();
+        let patch = json!({"spec": {"config": {"featureGates": all}}});
+        Outcome::warn("disabled: an import selects the host of a volume before the scheduler does")
+            .remedy(format!("kubectl patch cdi {} --type=merge -p '{patch}'", name(cdi)))
+    };
+    Ok(outcome
+        .with_evidence(format!("CDI {} spec.config.featureGates", name(cdi)), join_names(&gates))
+        .with_evidence("StorageClasses with WaitForFirstConsumer", join_names(&waiting)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Status;
+    use crate::check::test_helpers::{input_with, run_check, with_objects};
+
+    #[test]
+    fn cdi_must_be_deployed() {
+        let status =
+            |objects: Value| run_check("cdi.version", &input_with(Kind::Cdi, &objects)).status;
+        assert_eq!(status(json!([])), Status::Fail);
+        assert_eq!(status(json!([{"metadata": {"name": "cdi"}}])), Status::Warn);
+        let deployed = |available: &str| {
+            let conditions = json!([{"type": "Available", "status": available}]);
+            json!([{"status": {"observedVersion": "v1.61.0", "conditions": conditions}}])
+        };
+        assert_eq!(status(deployed("True")), Status::Pass);
+        assert_eq!(status(deployed("False")), Status::Warn);
+        assert_eq!(status(json!([{"status": {"observedVersion": "v1.61.0"}}])), Status::Warn);
+    }
+
+    #[test]
+    fn gate_is_needed_for_classes_that_wait() {
+        let check = |mode: &str, gates: Value| {
+            let cdi =
+                json!([{"metadata": {"name": "cdi"}, "spec": {"config": {"featureGates": gates}}}]);
+            let class = json!([{"metadata": {"name": "local"}, "volumeBindingMode": mode}]);
+            let input = with_objects(input_with(Kind::Cdi, &cdi), Kind::StorageClass, &class);
+            run_check("cdi.first-consumer", &input)
+        };
+        let waits = "WaitForFirstConsumer";
+        assert_eq!(check(waits, json!([FIRST_CONSUMER_GATE])).status, Status::Pass);
+        assert_eq!(check("Immediate", json!([])).status, Status::Skip);
+        let outcome = check(waits, json!({"HonorWaitForFirstConsumer": true}));
+        assert_eq!(outcome.status, Status::Warn);
+        // The patch retains the other gates.
+        let outcome = check(waits, json!(["WebhookPvcRendering", 7]));
+        let remedy = outcome.remedy.unwrap_or_default();
+        let list = r#"["WebhookPvcRendering","HonorWaitForFirstConsumer"]"#;
+        let patch = format!(r#"'{{"spec":{{"config":{{"featureGates":{list}}}}}}}'"#);
+        assert!(remedy.ends_with(&patch), "{remedy}");
+    }
+}

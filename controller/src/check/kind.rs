@@ -1,0 +1,135 @@
+//! Kinds of the objects that the checks examine.
+
+use berth_api::names::NAMESPACE;
+
+/// A kind whose objects are listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// ValidatingAdmissionPolicy; Kubernetes 1.30 and later.
+    AdmissionPolicy,
+    /// ValidatingAdmissionPolicyBinding.
+    AdmissionPolicyBinding,
+    /// Configuration of CDI's operator.
+    Cdi,
+    /// VirtualMachineClusterInstancetype.
+    ClusterInstancetype,
+    /// ClusterRole.
+    ClusterRole,
+    /// ClusterRoleBinding.
+    ClusterRoleBinding,
+    /// Pods of the controller.
+    ControllerPod,
+    /// DaemonSet.
+    DaemonSet,
+    /// InfraConfig.
+    InfraConfig,
+    /// VirtualMachineInstancetype.
+    Instancetype,
+    /// Configuration of KubeVirt's operator.
+    KubeVirt,
+    /// MutatingWebhookConfiguration.
+    MutatingWebhook,
+    /// Role.
+    Role,
+    /// RoleBinding.
+    RoleBinding,
+    /// StorageClass.
+    StorageClass,
+    /// TenantCluster.
+    TenantCluster,
+    /// ValidatingWebhookConfiguration.
+    ValidatingWebhook,
+    /// VolumeSnapshotClass.
+    VolumeSnapshotClass,
+}
+
+/// Lists that are read: the kind and the namespace, which is empty for all namespaces.
+pub const LISTS: [(Kind, &str); 22] = [
+    (Kind::AdmissionPolicy, ""),
+    (Kind::AdmissionPolicyBinding, ""),
+    (Kind::Cdi, ""),
+    (Kind::ClusterInstancetype, ""),
+    (Kind::ClusterRole, ""),
+    (Kind::ClusterRoleBinding, ""),
+    (Kind::ControllerPod, NAMESPACE),
+    (Kind::DaemonSet, ""),
+    (Kind::InfraConfig, ""),
+    (Kind::Instancetype, ""),
+    (Kind::KubeVirt, ""),
+    (Kind::MutatingWebhook, ""),
+    (Kind::Role, NAMESPACE),
+    (Kind::Role, "default"),
+    (Kind::Role, "kube-system"),
+    (Kind::RoleBinding, NAMESPACE),
+    (Kind::RoleBinding, "default"),
+    (Kind::RoleBinding, "kube-system"),
+    (Kind::StorageClass, ""),
+    (Kind::TenantCluster, ""),
+    (Kind::ValidatingWebhook, ""),
+    (Kind::VolumeSnapshotClass, ""),
+];
+
+impl Kind {
+    /// Returns the API group, the version, the kind and the plural.
+    #[must_use]
+    pub const fn resource(self) -> [&'static str; 4] {
+        const ADMISSION: &str = "admissionregistration.k8s.io";
+        const INSTANCETYPE: &str = "instancetype.kubevirt.io";
+        const RBAC: &str = "rbac.authorization.k8s.io";
+        match self {
+            Self::AdmissionPolicy => {
+                [ADMISSION, "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies"]
+            }
+            Self::AdmissionPolicyBinding => [
+                ADMISSION,
+                "v1",
+                "ValidatingAdmissionPolicyBinding",
+                "validatingadmissionpolicybindings",
+            ],
+            Self::Cdi => ["cdi.kubevirt.io", "v1beta1", "CDI", "cdis"],
+            Self::ClusterInstancetype => [
+                INSTANCETYPE,
+                "v1beta1",
+                "VirtualMachineClusterInstancetype",
+                "virtualmachineclusterinstancetypes",
+            ],
+            Self::ClusterRole => [RBAC, "v1", "ClusterRole", "clusterroles"],
+            Self::ClusterRoleBinding => [RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings"],
+            Self::ControllerPod => ["", "v1", "Pod", "pods"],
+            Self::DaemonSet => ["apps", "v1", "DaemonSet", "daemonsets"],
+            Self::InfraConfig => ["berth.dev", "v1alpha1", "InfraConfig", "infraconfigs"],
+            Self::Instancetype => [
+                INSTANCETYPE,
+                "v1beta1",
+                "VirtualMachineInstancetype",
+                "virtualmachineinstancetypes",
+            ],
+            Self::KubeVirt => ["kubevirt.io", "v1", "KubeVirt", "kubevirts"],
+            Self::MutatingWebhook => {
+                [ADMISSION, "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"]
+            }
+            Self::Role => [RBAC, "v1", "Role", "roles"],
+            Self::RoleBinding => [RBAC, "v1", "RoleBinding", "rolebindings"],
+            Self::StorageClass => ["storage.k8s.io", "v1", "StorageClass", "storageclasses"],
+            Self::TenantCluster => ["berth.dev", "v1alpha1", "TenantCluster", "tenantclusters"],
+            Self::ValidatingWebhook => [
+                ADMISSION,
+                "v1",
+                "ValidatingWebhookConfiguration",
+                "validatingwebhookconfigurations",
+            ],
+            Self::VolumeSnapshotClass => {
+                ["snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass", "volumesnapshotclasses"]
+            }
+        }
+    }
+
+    /// Returns the label selector of the list; `None` for all objects.
+    #[must_use]
+    pub const fn label_selector(self) -> Option<&'static str> {
+        match self {
+            Self::ControllerPod => Some("app.kubernetes.io/name=berth-controller"),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Objects of one tenant, for the checks of that tenant.
+
+use serde_json::Value;
+
+use super::read::{Read, ReadError, Unread};
+
+/// Objects of one tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantInput {
+    /// Name of the TenantCluster.
+    pub name: String,
+    /// The TenantCluster.
+    pub object: Read<Value>,
+    /// The tenant's namespace.
+    pub namespace: Read<Value>,
+    /// The NetworkAttachmentDefinition that the status names, as namespace/name; `None` if it names none.
+    pub definition: Option<(String, Read<Value>)>,
+    /// MachineDeployments of the tenant.
+    pub machine_deployments: Read<Vec<Value>>,
+    /// The Secret with the tenant's kubeconfig.
+    pub kubeconfig: KubeconfigState,
+    /// Answer of the tenant's API server; `None` if the kubeconfig is not used.
+    pub api_server: Option<ApiServerAnswer>,
+}
+
+/// State of a tenant's kubeconfig. Contains no part of the kubeconfig.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubeconfigState {
+    /// The TenantCluster names no Secret, or was not read.
+    NotReferenced,
+    /// The kubeconfig can be used. The value names the Secret.
+    Usable(String),
+    /// The kubeconfig cannot be used.
+    Unusable {
+        /// Namespace and name of the Secret.
+        secret: String,
+        /// The problem.
+        problem: KubeconfigProblem,
+    },
+}
+
+/// Problem of a tenant's kubeconfig. The texts contain no part of the kubeconfig.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KubeconfigProblem {
+    /// The tenant may not refer to this Secret.
+    #[error("{0}")]
+    NotPermitted(String),
+    /// The Secret could not be read.
+    #[error("{0}")]
+    Unread(ReadError),
+    /// The InfraConfig, which permits references to other namespaces, could not be read.
+    #[error("InfraConfig: {0}")]
+    ConfigUnread(ReadError),
+    /// The Secret has no such entry.
+    #[error("the Secret has no entry `{0}`")]
+    NoEntry(String),
+    /// The entry is no kubeconfig.
+    #[error("the entry is not a valid kubeconfig")]
+    Invalid,
+    /// The kubeconfig has no user with a credential.
+    #[error("users[].user must have a token, a client certificate with its key, or a password")]
+    NoCredential,
+    /// The client of this machine cannot use the kubeconfig.
+    #[error(
+        "no client can be created: a certificate or a key is malformed; or, without certificate-authority-data, \
+         this machine has no authorities"
+    )]
+    NoClient,
+    /// The kubeconfig names no server with TLS.
+    #[error("clusters[].cluster.server must be https://HOST:PORT")]
+    NoServer,
+    /// The kubeconfig would run a program, or read files of this machine.
+    #[error(
+        "the kubeconfig names a program (exec, auth-provider), a file or a proxy of the machine that uses it; \
+         certificates, keys and tokens must be in the kubeconfig itself"
+    )]
+    UsesMachine,
+}
+
+impl KubeconfigProblem {
+    /// Returns the error for objects that could not be read; `None` for another problem. A Secret that does not exist is
+    /// another problem.
+    pub(super) fn unread(&self, secret: &str) -> Option<Unread> {
+        match self {
+            Self::Unread(ReadError::NotFound) => None,
+            Self::Unread(error) => Some(Unread::new(format!("Secret {secret}"), error)),
+            Self::ConfigUnread(error) => Some(Unread::new("infraconfigs", error)),
+            _ => None,
+        }
+    }
+}
+
+/// Answer of a tenant's API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApiServerAnswer {
+    /// Version of the API server.
+    Version(String),
+    /// HTTP status code of an error.
+    Status(u16),
+    /// No connection, no TLS, or a timeout.
+    NoAnswer,
+}

@@ -1,0 +1,75 @@
+//! Resolves the reference of a TenantCluster to the Secret with its kubeconfig.
+
+use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
+use berth_kubevirt_render::machines::ReferenceScope;
+
+/// Key of the entry of a Secret, if the reference names none.
+const DEFAULT_KEY: &str = "kubeconfig";
+
+/// The Secret with a tenant's kubeconfig.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KubeconfigSecret {
+    /// Namespace of the Secret.
+    pub namespace: String,
+    /// Name of the Secret.
+    pub name: String,
+    /// Key of the entry with the kubeconfig.
+    pub key: String,
+    /// Namespace of the tenant.
+    own: String,
+}
+
+impl KubeconfigSecret {
+    /// Resolves the reference of a tenant.
+    #[must_use]
+    pub fn resolve(tenant: &str, reference: &SecretRef) -> Self {
+        let own = TenantCluster::namespace_of(tenant);
+        Self {
+            namespace: reference.namespace.clone().unwrap_or_else(|| own.clone()),
+            name: reference.name.clone(),
+            key: reference.key.clone().unwrap_or_else(|| DEFAULT_KEY.to_owned()),
+            own,
+        }
+    }
+
+    /// Returns true if the Secret is in the namespace of the tenant, which permits the reference.
+    #[must_use]
+    pub fn is_own(&self) -> bool {
+        self.namespace == self.own
+    }
+
+    /// Returns the reason why the tenant may not refer to the Secret; `None` if it may.
+    #[must_use]
+    pub fn refusal(&self, config: &InfraConfigSpec) -> Option<String> {
+        let scope = ReferenceScope::new(&[&self.own], config);
+        (!scope.is_permitted(&self.namespace, &self.name)).then(|| scope.not_permitted_message())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::SecretReference;
+
+    use super::*;
+
+    #[test]
+    fn other_namespaces_need_an_entry() {
+        let resolve = |namespace: Option<&str>, key: Option<&str>| {
+            let (namespace, key) = (namespace.map(str::to_owned), key.map(str::to_owned));
+            let reference = SecretRef { name: "admin".to_owned(), namespace, key };
+            KubeconfigSecret::resolve("bank", &reference)
+        };
+        let own = resolve(None, None);
+        assert_eq!((own.namespace.as_str(), own.key.as_str()), ("cluster-bank", "kubeconfig"));
+        assert!(own.is_own());
+        assert_eq!(own, resolve(Some("cluster-bank"), Some("kubeconfig")));
+        assert_eq!(own.refusal(&InfraConfigSpec::default()), None);
+        let other = resolve(Some("infra"), Some("value"));
+        assert_eq!(other.key, "value");
+        assert!(!other.is_own());
+        assert!(other.refusal(&InfraConfigSpec::default()).is_some());
+        let listed = SecretReference { namespace: "infra".to_owned(), name: "admin".to_owned() };
+        let config = InfraConfigSpec { secret_references: vec![listed], ..Default::default() };
+        assert_eq!(other.refusal(&config), None);
+    }
+}

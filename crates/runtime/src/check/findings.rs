@@ -1,0 +1,69 @@
+//! Findings: the checks that ran, with their outcomes.
+
+use serde::Serialize;
+
+use super::definition::Check;
+use super::outcome::{Outcome, Status};
+
+/// A check with its outcome, as `check --output json` prints it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The check's stable id.
+    pub id: &'static str,
+    /// Title of the check.
+    pub title: &'static str,
+    /// Outcome of the check.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Findings of all checks that ran.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Findings {
+    /// Number of checks by status.
+    pub summary: Summary,
+    /// Findings, in the order of the list of checks.
+    pub checks: Vec<Finding>,
+}
+
+impl Findings {
+    /// Runs the checks. `run` calls the function of a check with its input.
+    pub fn collect<F>(checks: &[Check<F>], run: impl Fn(&F) -> Outcome) -> Self {
+        let finding = |check: &Check<F>| Finding {
+            id: check.id,
+            title: check.title,
+            outcome: run(&check.run),
+        };
+        let checks: Vec<Finding> = checks.iter().map(finding).collect();
+        let count =
+            |status| checks.iter().filter(|finding| finding.outcome.status == status).count();
+        let summary = Summary {
+            pass: count(Status::Pass),
+            warn: count(Status::Warn),
+            fail: count(Status::Fail),
+            skip: count(Status::Skip),
+            unread: checks.iter().filter(|finding| finding.outcome.unread).count(),
+        };
+        Self { summary, checks }
+    }
+}
+
+/// Number of checks by status.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Passed.
+    pub pass: usize,
+    /// Warnings.
+    pub warn: usize,
+    /// Failed.
+    pub fail: usize,
+    /// Skipped.
+    pub skip: usize,
+    /// Skipped, because files or objects could not be read. They are also part of `skip`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unread: usize,
+}
+
+const fn is_zero(number: &usize) -> bool {
+    *number == 0
+}

@@ -1,0 +1,52 @@
+//! Output of `berth-controller check`.
+
+#![expect(clippy::disallowed_methods, reason = "tests run programs")]
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// Findings of `berth-controller check -o json`.
+#[derive(Debug)]
+pub struct CheckOutput {
+    /// Exit code.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub text: String,
+    /// Standard error.
+    pub error: String,
+}
+
+impl CheckOutput {
+    /// Runs the command with a kubeconfig and further arguments.
+    ///
+    /// # Errors
+    /// Fails if the program cannot be started.
+    pub fn run(kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
+        let output = Command::new(crate::repository().join("target/release/berth-controller"))
+            .args(["check", "-o", "json", "--kubeconfig"])
+            .arg(kubeconfig)
+            .args(arguments)
+            .output()?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Self {
+            code: output.status.code(),
+            text: text(&output.stdout),
+            error: text(&output.stderr),
+        })
+    }
+
+    /// Returns the finding of a check.
+    ///
+    /// # Errors
+    /// Fails if the output is not JSON, or has no such check; the error message has the standard error.
+    pub fn finding(&self, id: &str) -> Result<Value> {
+        let findings: Value =
+            serde_json::from_str(&self.text).with_context(|| self.error.clone())?;
+        let checks = findings["checks"].as_array();
+        let found = checks.and_then(|all| all.iter().find(|one| one["id"] == id));
+        found.cloned().with_context(|| format!("no check {id}: {findings:#}"))
+    }
+}

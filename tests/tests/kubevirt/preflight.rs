@@ -1,0 +1,38 @@
+//! `berth-controller check` beside the real KubeVirt: its findings agree with what KubeVirt does.
+
+use berth_tests::check::CheckOutput;
+
+use crate::machines::BANK;
+use crate::testbed::Testbed;
+
+/// Tests that the check of the feature gate `ExternalNetResourceInjection` warns exactly if KubeVirt creates launcher
+/// pods that do not request their bridge, and that the other findings fit to the running programs.
+pub(crate) fn checks_agree_with_kubevirt(bed: &Testbed) {
+    let output = CheckOutput::run(&bed.plane.kubeconfig(), &[]).unwrap();
+    let pods = bed.launcher_pods(BANK);
+    assert!(!pods.is_empty(), "no launcher pod in {BANK}");
+    let requests_bridge = pods.iter().all(|pod| {
+        let containers = pod["spec"]["containers"].as_array().unwrap();
+        containers.iter().any(|one| one["resources"].to_string().contains("bridge."))
+    });
+    let expected = if requests_bridge { "PASS" } else { "WARN" };
+    for (id, expected) in [
+        ("kubevirt.network-resources", expected),
+        ("kubevirt.phase", "PASS"),
+        ("kubevirt.cpu-manager", "PASS"),
+        ("crd.installed", "PASS"),
+        ("crd.schema", "PASS"),
+        ("crd.machine-deployments", "PASS"),
+        ("controller.leader", "PASS"),
+        ("controller.permissions", "PASS"),
+        ("scheduler.leader", "PASS"),
+        // The programs run in no pods.
+        ("scheduler.extender", "SKIP"),
+    ] {
+        let finding = output.finding(id).unwrap();
+        assert_eq!(finding["status"], expected, "{finding:#}");
+    }
+    // VMs run, so a FAIL would be wrong.
+    let finding = output.finding("kubevirt.version").unwrap();
+    assert_ne!(finding["status"], "FAIL", "{finding:#}");
+}
