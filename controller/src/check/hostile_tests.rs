@@ -208,7 +208,8 @@ fn pointers(value: &Value, prefix: &str, all: &mut Vec<String>) {
 fn with_replaced(object: &Value, index: Index, replacement: &Value) -> Value {
     let (mut object, mut all) = (object.clone(), Vec::new());
     pointers(&object, "", &mut all);
-    if let Some(value) = object.pointer_mut(index.get(&all)) {
+    let pointer: &String = index.get(&all);
+    if let Some(value) = object.pointer_mut(pointer) {
         *value = replacement.clone();
     }
     object
