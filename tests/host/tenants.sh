@@ -112,7 +112,7 @@ links)
         { ip -o link show group 48679 type bridge; ip -o link show group 48679 type vlan; } | grep -q 'state UNKNOWN' || break
         sleep 0.5
     done
-    ip -d link | sed -E 's/[a-z_]+_timer +[0-9.]+//g; s/ qlen [0-9]+//'
+    ip -d link | sed -E 's/[a-z_]+_timer +[0-9.]+//g; s/ qlen [0-9]+//; s/ fdb_n_learned [0-9]+//'
     bridge -d vlan show
     ip address | grep -E 'inet|^[0-9]' | sed -E 's/(valid|preferred)_lft [^ ]+//g; s/ tentative//'
     bridge fdb show | grep -v ' dynamic\| master ' | sort
