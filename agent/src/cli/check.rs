@@ -2,14 +2,12 @@
 
 use std::process::ExitCode;
 
-use clap::ValueEnum;
-
 use super::options::HostArguments;
 use crate::check::{self, Input};
 use crate::report;
-use berth_runtime::check::name_parser;
+use berth_runtime::check::{OutputFormat, Status, name_parser};
 use berth_runtime::cli::style::Style;
-use berth_runtime::cli::{EXIT_PROBLEMS, Failure, print};
+use berth_runtime::cli::{Failure, print};
 
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
@@ -33,43 +31,28 @@ pub(super) struct Arguments {
     #[command(flatten)]
     host: HostArguments,
     /// Output format
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
     /// Explain the checks instead of running them
     #[arg(long)]
     list: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Output {
-    /// Text for a terminal of 80 columns
-    Table,
-    /// JSON
-    Json,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let checks = check::select(&arguments.ids);
     if arguments.list {
-        return print(&match arguments.output {
-            Output::Table => check::table::render_list(&checks, Style::for_stdout()),
-            Output::Json => serde_json::to_string_pretty(&checks)? + "\n",
-        });
+        return print(&arguments.output.render_list(&checks)?);
     }
     let (root, facts) = arguments.host.observe()?;
     let findings = check::run(&checks, &Input::observe(&root, &facts));
-    print(&match arguments.output {
-        Output::Table => {
-            let style = Style::for_stdout();
-            let show_links = findings.checks.iter().any(|finding| {
-                finding.id.starts_with("network.") && finding.outcome.status != check::Status::Skip
-            });
-            let tree =
-                if show_links { report::tree::render(&facts.links, style) } else { String::new() };
-            let tree = if tree.is_empty() { tree } else { format!("{}\n", tree.trim_start()) };
-            tree + &check::table::render(&findings, style)
-        }
-        Output::Json => serde_json::to_string_pretty(&findings)? + "\n",
-    })?;
-    Ok(ExitCode::from(if findings.summary.fail > 0 { EXIT_PROBLEMS } else { 0 }))
+    let links = |style: Style| {
+        let show_links = findings.checks.iter().any(|finding| {
+            finding.id.starts_with("network.") && finding.outcome.status != Status::Skip
+        });
+        let tree =
+            if show_links { report::tree::render(&facts.links, style) } else { String::new() };
+        if tree.is_empty() { tree } else { format!("{}\n", tree.trim_start()) }
+    };
+    print(&arguments.output.render(&findings, links)?)?;
+    Ok(findings.exit_code())
 }

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use berth_runtime::check::name_parser;
-use berth_runtime::cli::style::Style;
-use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_PROBLEMS, EXIT_UNREACHABLE, Failure, print};
+use berth_runtime::check::{OutputFormat, name_parser};
+use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure, print};
 use berth_runtime::client::{Connection, connect};
-use clap::{ValueEnum, ValueHint};
+use clap::ValueHint;
 
-use crate::check::{self, Input, ReadError, TENANT_GROUP, table};
+use crate::check::{self, Input, ReadError, TENANT_GROUP};
 use crate::observe;
 
 /// Arguments of `check`.
@@ -44,28 +43,17 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
     /// Output format
-    #[arg(long, short, value_enum, default_value_t = Output::Table)]
-    output: Output,
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
     /// Explain the checks instead of running them
     #[arg(long)]
     list: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Output {
-    /// Text for a terminal of 80 columns
-    Table,
-    /// JSON
-    Json,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let mut checks = check::select(&arguments.ids);
     if arguments.list {
-        return print(&match arguments.output {
-            Output::Table => table::render_list(&checks, Style::for_stdout()),
-            Output::Json => serde_json::to_string_pretty(&checks)? + "\n",
-        });
+        return print(&arguments.output.render_list(&checks)?);
     }
     if arguments.tenant.is_none() {
         let count = checks.len();
@@ -76,11 +64,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     let findings = check::run(&checks, &read_input(arguments)?);
-    print(&match arguments.output {
-        Output::Table => table::render(&findings, Style::for_stdout()),
-        Output::Json => serde_json::to_string_pretty(&findings)? + "\n",
-    })?;
-    Ok(ExitCode::from(if findings.summary.fail > 0 { EXIT_PROBLEMS } else { 0 }))
+    print(&arguments.output.render(&findings, |_| String::new())?)?;
+    Ok(findings.exit_code())
 }
 
 /// Reads the objects that the checks examine.

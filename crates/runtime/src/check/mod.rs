@@ -5,9 +5,11 @@ mod definition;
 mod findings;
 mod names;
 mod outcome;
+mod output;
 pub mod table;
 
 pub use definition::{Check, select};
 pub use findings::{Finding, Findings, Summary};
 pub use names::name_parser;
 pub use outcome::{Evidence, Outcome, Status};
+pub use output::OutputFormat;
