@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 /// Findings of `berth-controller check -o json`.
@@ -36,6 +36,18 @@ impl CheckOutput {
             text: text(&output.stdout),
             error: text(&output.stderr),
         })
+    }
+
+    /// Tests that the checks with these ids have these statuses.
+    ///
+    /// # Errors
+    /// Fails with the finding of the first other status, or like [`Self::finding`].
+    pub fn require(&self, expected: &[(&str, &str)]) -> Result<()> {
+        for (id, status) in expected {
+            let finding = self.finding(id)?;
+            ensure!(finding["status"] == *status, "{status} was expected: {finding:#}");
+        }
+        Ok(())
     }
 
     /// Returns the finding of a check.
