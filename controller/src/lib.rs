@@ -4,6 +4,7 @@
 //! The code that makes decisions has no side effects: its input and output are plain data. Therefore
 //! `berth-controller plan` can predict the decisions of the controller without a cluster.
 
+mod api_resource;
 pub mod check;
 pub mod cli;
 pub mod fleet;

@@ -5,11 +5,12 @@ use std::path::Path;
 use anyhow::Context;
 use berth_runtime::call::CallError;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_UNREACHABLE, Failure};
-use kube::api::{ApiResource, GroupVersionKind};
+use kube::api::ApiResource;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
 
+use crate::api_resource::api_resource;
 use crate::fleet::{FleetItem, InputObject};
 use crate::list::list_objects;
 use berth_api::Problem;
@@ -84,8 +85,7 @@ pub(super) fn list_items(
         let client = Client::try_from(config).with_context(|| name)?;
         let mut all = Vec::new();
         for (group, version, kind, plural, is_optional) in LISTED_KINDS {
-            let kind = GroupVersionKind::gvk(group, version, kind);
-            let resource = ApiResource::from_gvk_with_plural(&kind, plural);
+            let resource = api_resource(group, version, kind, plural);
             let Err(error) = list_kind(&client, &resource, &mut all).await else { continue };
             if let Some(status) = error.status().filter(|_| is_optional) {
                 if status.code != 404 {

@@ -21,17 +21,15 @@ pub(super) async fn create_client(text: &str) -> Result<Client, KubeconfigProble
 /// Parses a kubeconfig that contains everything itself.
 fn parse(text: &str) -> Result<Kubeconfig, KubeconfigProblem> {
     let kubeconfig = Kubeconfig::from_yaml(text).map_err(|_| KubeconfigProblem::Invalid)?;
-    let mut clusters = kubeconfig.clusters.iter().filter_map(|one| one.cluster.as_ref());
-    let mut users = kubeconfig.auth_infos.iter().filter_map(|one| one.auth_info.as_ref());
-    if clusters.any(cluster_uses_machine) || users.any(user_uses_machine) {
+    let clusters = || kubeconfig.clusters.iter().filter_map(|one| one.cluster.as_ref());
+    let users = || kubeconfig.auth_infos.iter().filter_map(|one| one.auth_info.as_ref());
+    if clusters().any(cluster_uses_machine) || users().any(user_uses_machine) {
         return Err(KubeconfigProblem::UsesMachine);
     }
-    let mut clusters = kubeconfig.clusters.iter().filter_map(|one| one.cluster.as_ref());
-    if clusters.any(|cluster| !has_tls(cluster)) {
+    if !clusters().all(has_tls) {
         return Err(KubeconfigProblem::NoServer);
     }
-    let mut users = kubeconfig.auth_infos.iter().filter_map(|one| one.auth_info.as_ref());
-    if !users.any(has_credential) {
+    if !users().any(has_credential) {
         return Err(KubeconfigProblem::NoCredential);
     }
     Ok(kubeconfig)

@@ -15,8 +15,9 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde_json::Value;
 
+use crate::api_resource::api_resource;
 use crate::check::{Election, Host, Input, LISTS, LeaseState, Lists, Read, crd_names};
-use requests::{api_resource, get, list, read_error};
+use requests::{get, kind_resource, list, read_error};
 
 /// Longest time to wait for the renewal of a Lease, in seconds.
 const MAX_RENEWAL_TIME: i64 = 30;
@@ -50,7 +51,7 @@ pub async fn observe(client: &Client, kubernetes: Read<String>, tenant: Option<&
 
 async fn observe_lists(client: &Client) -> Lists {
     let reads = LISTS.iter().map(|(kind, namespace)| async move {
-        let resource = api_resource(kind.resource());
+        let resource = kind_resource(*kind);
         let all = list(client, &resource, namespace, kind.label_selector(), |object| object).await;
         ((*kind, *namespace), all)
     });
@@ -58,12 +59,12 @@ async fn observe_lists(client: &Client) -> Lists {
 }
 
 async fn observe_crds(client: &Client) -> BTreeMap<String, Read<Value>> {
-    let resource = api_resource([
+    let resource = api_resource(
         "apiextensions.k8s.io",
         "v1",
         "CustomResourceDefinition",
         "customresourcedefinitions",
-    ]);
+    );
     let reads = crd_names().into_iter().map(|name| {
         let resource = &resource;
         async move {
@@ -75,7 +76,7 @@ async fn observe_crds(client: &Client) -> BTreeMap<String, Read<Value>> {
 }
 
 async fn observe_hosts(client: &Client) -> Read<Vec<Host>> {
-    let resource = api_resource(["berth.dev", "v1alpha1", "InfraNode", "infranodes"]);
+    let resource = api_resource("berth.dev", "v1alpha1", "InfraNode", "infranodes");
     // Only a part of each report is kept: the reports of thousands of hosts are large.
     list(client, &resource, "", None, |object| Host::from_object(&object)).await
 }
@@ -93,7 +94,7 @@ async fn observe_lease(client: &Client, election: Election) -> Read<LeaseState> 
 }
 
 async fn read_lease(client: &Client, election: Election) -> Read<LeaseState> {
-    let resource = api_resource(["coordination.k8s.io", "v1", "Lease", "leases"]);
+    let resource = api_resource("coordination.k8s.io", "v1", "Lease", "leases");
     let (namespace, name) = election.lease();
     let object = get(client, &resource, namespace, name).await?;
     Ok(LeaseState::from_object(&object, Timestamp::now()))

@@ -2,10 +2,11 @@
 
 use berth_runtime::call::{CallError, with_timeout};
 use kube::Client;
-use kube::api::{ApiResource, GetParams, GroupVersionKind};
+use kube::api::{ApiResource, GetParams};
 use serde_json::Value;
 
-use crate::check::{Read, ReadError};
+use crate::api_resource::api_resource;
+use crate::check::{Kind, Read, ReadError};
 use crate::list::{list_objects, request_builder};
 
 /// Largest number of pages of a list: 100,000 objects.
@@ -13,9 +14,10 @@ const MAX_PAGES: usize = 200;
 /// Largest length of a name in Kubernetes.
 const MAX_NAME_LENGTH: usize = 253;
 
-/// Returns a kind from its API group, version, kind and plural.
-pub(super) fn api_resource([group, version, kind, plural]: [&str; 4]) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+/// Returns the resource of a kind.
+pub(super) fn kind_resource(kind: Kind) -> ApiResource {
+    let [group, version, kind, plural] = kind.resource();
+    api_resource(group, version, kind, plural)
 }
 
 /// Reads an object. `namespace` is empty for objects without a namespace.

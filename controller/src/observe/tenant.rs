@@ -10,7 +10,8 @@ use kube::Client;
 use serde_json::Value;
 
 use super::kubeconfig::create_client;
-use super::requests::{api_resource, get, list};
+use super::requests::{get, kind_resource, list};
+use crate::api_resource::api_resource;
 use crate::check::{
     ApiServerAnswer, Kind, KubeconfigProblem, KubeconfigState, Lists, Read, ReadError, TenantInput,
 };
@@ -23,10 +24,10 @@ const MAX_VERSION_LENGTH: usize = 40;
 
 /// Reads the objects of a tenant.
 pub(super) async fn observe_tenant(client: &Client, name: &str, lists: &Lists) -> TenantInput {
-    let tenants = api_resource(Kind::TenantCluster.resource());
+    let tenants = kind_resource(Kind::TenantCluster);
     let object = get(client, &tenants, "", name).await;
     let namespace_name = TenantCluster::namespace_of(name);
-    let namespaces = api_resource(["", "v1", "Namespace", "namespaces"]);
+    let namespaces = api_resource("", "v1", "Namespace", "namespaces");
     let (namespace, machine_deployments, definition) = tokio::join!(
         get(client, &namespaces, "", &namespace_name),
         observe_deployments(client, name, &object),
@@ -51,7 +52,7 @@ async fn observe_deployments(
     object: &Read<Value>,
 ) -> Read<Vec<Value>> {
     let resource =
-        api_resource(["cluster.k8s.io", "v1alpha1", "MachineDeployment", "machinedeployments"]);
+        api_resource("cluster.k8s.io", "v1alpha1", "MachineDeployment", "machinedeployments");
     let own = TenantCluster::namespace_of(tenant);
     let mut all = list(client, &resource, &own, None, |object| object).await?;
     let listed = object.as_ref().ok().and_then(|it| it.pointer("/spec/machineNamespaces"));
@@ -86,7 +87,7 @@ async fn observe_definition(
     let definition = field.and_then(Value::as_str)?;
     let (namespace, name) = definition.split_once('/')?;
     let kind = "NetworkAttachmentDefinition";
-    let resource = api_resource(["k8s.cni.cncf.io", "v1", kind, "network-attachment-definitions"]);
+    let resource = api_resource("k8s.cni.cncf.io", "v1", kind, "network-attachment-definitions");
     Some((definition.to_owned(), get(client, &resource, namespace, name).await))
 }
 
@@ -155,7 +156,7 @@ async fn read_kubeconfig(
     reference: &KubeconfigSecret,
 ) -> Result<Client, KubeconfigProblem> {
     let KubeconfigSecret { namespace, name, key, .. } = reference;
-    let secrets = api_resource(["", "v1", "Secret", "secrets"]);
+    let secrets = api_resource("", "v1", "Secret", "secrets");
     let object = get(client, &secrets, namespace, name).await;
     let object = object.map_err(KubeconfigProblem::Unread)?;
     let secret: Secret = serde_json::from_value(object).map_err(|_| KubeconfigProblem::Invalid)?;

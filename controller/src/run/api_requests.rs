@@ -2,12 +2,13 @@
 
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
 pub(super) use berth_runtime::call::none_if_not_found;
-use kube::api::{ApiResource, GroupVersionKind, PatchParams, PostParams};
+use kube::api::{ApiResource, PatchParams, PostParams};
+
+use crate::api_resource::api_resource;
 
 /// Returns the kind of the KubeVirt object, which has KubeVirt's configuration.
 pub(super) fn kubevirt_resource() -> ApiResource {
-    let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "KubeVirt");
-    ApiResource::from_gvk_with_plural(&kind, "kubevirts")
+    api_resource("kubevirt.io", "v1", "KubeVirt", "kubevirts")
 }
 
 /// Returns the parameters of a create or replace, with the controller as the field manager.

@@ -10,7 +10,7 @@ use berth_kubevirt_render::launcher::Configuration;
 use berth_runtime::cli::text::error_chain;
 use berth_runtime::discovery::is_kind_served;
 use berth_runtime::watch::{Config, Event, watch_events};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, DynamicObject};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::list_state::ListedKind;
 use super::service::Service;
 use super::volumes;
+use crate::api_resource::api_resource;
 
 /// Interval between checks whether the kind is installed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
@@ -26,8 +27,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Passes VirtualMachineInstances to the extender whenever KubeVirt is installed; never ends.
 pub(super) async fn watch_instances(service: Arc<Service>) {
-    let kind = GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachineInstance");
-    let resource = ApiResource::from_gvk_with_plural(&kind, "virtualmachineinstances");
+    let resource =
+        api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
     loop {
         match is_kind_served(&service.client, &resource).await {
             Ok(true) => watch_installed(&service, &resource).await,

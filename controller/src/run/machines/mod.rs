@@ -36,12 +36,13 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::events::EventEmitter;
 use super::metrics::Metrics;
+use crate::api_resource::api_resource;
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
 use errors::RequestError;
 use resources::{
-    api_resource, deployment_resource, foreign_machine_resource, keep_metadata_only,
-    machine_resource, remove_managed_fields, trim_instance, trim_machine,
+    deployment_resource, foreign_machine_resource, keep_metadata_only, machine_resource,
+    remove_managed_fields, trim_instance, trim_machine,
 };
 use triggers::Triggers;
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::context::Context;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::references::References;
-use super::resources::api_resource;
+use crate::api_resource::api_resource;
 use crate::run::api_requests::catch_forbidden;
 use crate::run::context::INFRA_CONFIG;
 use berth_kubevirt_render::machines::{

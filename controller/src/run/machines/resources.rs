@@ -1,15 +1,12 @@
 //! Kinds of the objects that the reconciler of MachineDeployments reads, and functions that remove unused fields
 //! before the objects are stored.
 
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
+use crate::api_resource::api_resource;
 use crate::run::packed_content::pack_content;
 use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
-
-pub(super) fn api_resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
-}
 
 pub(super) fn deployment_resource() -> ApiResource {
     api_resource(

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::resources::api_resource;
 use super::update_status::{StatusReport, report_conditions};
+use crate::api_resource::api_resource;
 use crate::managed_fields::conditions_are_atomic;
 
 impl Context {

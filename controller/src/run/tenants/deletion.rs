@@ -6,14 +6,13 @@ use berth_api::TenantCluster;
 use berth_api::names::FINALIZER;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Preconditions,
-};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Preconditions};
 use serde_json::json;
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
 use super::objects::is_owned;
+use crate::api_resource::api_resource;
 use crate::tenants::deletion::{
     DeletionAction, DeletionState, MachineObject, NamespaceState, next_step, parse_lenient,
 };
@@ -115,7 +114,7 @@ pub(super) async fn finalize(
 fn machine_resource(kind: &str) -> Option<ApiResource> {
     let (group, version, kind, plural) =
         *MACHINE_KINDS.iter().find(|(_, _, known, _)| *known == kind)?;
-    Some(ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural))
+    Some(api_resource(group, version, kind, plural))
 }
 
 impl Context {

@@ -1,6 +1,8 @@
 //! Kinds of the objects that Berth creates for tenants.
 
-use kube::api::{ApiResource, GroupVersionKind};
+use kube::api::ApiResource;
+
+use crate::api_resource::api_resource;
 
 /// A kind that Berth creates for tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,6 +97,6 @@ impl ObjectKind {
     #[must_use]
     pub fn resource(self) -> ApiResource {
         let (group, version, kind, plural) = self.group_version_kind_plural();
-        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+        api_resource(group, version, kind, plural)
     }
 }
