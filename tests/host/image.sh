@@ -2,12 +2,14 @@
 # Builds the disk image of emulated hosts from Debian packages, once: a later call with the same recipe finds it in
 # the cache. Prints the folder with disk.img, versions, and for each kernel vmlinuz-KERNEL and initrd-KERNEL: `stable`
 # (that of the suite) and `backports` (a newer one; left out if it cannot be had, and in suites without one, that of the
-# suite). In bookworm, these are 6.1 without KSM advisor and 6.12 with it. BERTH_HOST_SUITE selects another suite, for other versions of the kernel,
-# containerd and the CNI plugins. Needs root (debootstrap), 3 GB of disk and three minutes.
+# suite). In bookworm, these are 6.1 without KSM advisor and 6.12 with it. BERTH_HOST_SUITE selects another suite, for other
+# versions of the kernel, containerd and the CNI plugins. BERTH_HOST_NEWER_SUITE takes the second kernel, containerd, runc and
+# the CNI plugins from a newer suite, because debootstrap cannot always install that suite itself. Needs root (debootstrap), 3 GB of disk and three minutes.
 # usage: tests/host/image.sh [--find]    --find: fails if the image is not in the cache
 set -eu
 
 suite=${BERTH_HOST_SUITE:-bookworm}
+newer=${BERTH_HOST_NEWER_SUITE:-}
 packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cloud-amd64
 # Second opinions on what the agent says.
 packages=$packages,util-linux,numactl,pciutils,lvm2,libvirt-clients
@@ -17,7 +19,7 @@ packages=$packages,containernetworking-plugins,nftables,iputils-ping,tcpdump
 packages=$packages,containerd,runc,conntrack,iptables,busybox-static
 recipe=$(cksum <"$0" | cut -d' ' -f1)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/berth
-cache=$folder/host-$suite-$recipe
+cache=$folder/host-$suite${newer:+-$newer}-$recipe
 
 here=$(cd "$(dirname "$0")" && pwd)
 begin=$(date +%s)
@@ -42,7 +44,7 @@ found && exit # Someone else built it meanwhile.
 work=$cache.building
 root=$work/root
 # Under the lock a work folder is one that a killed build left.
-rm -rf --one-file-system "$folder/host-$suite"-*.building
+rm -rf --one-file-system "$folder/host-$suite${newer:+-$newer}"-[0-9]*.building
 mkdir "$work"
 trap 'rm -rf --one-file-system "$work"' EXIT
 trap 'exit 1' HUP INT TERM
@@ -50,6 +52,7 @@ export DEBIAN_FRONTEND=noninteractive LC_ALL=C
 log=$work/build.log
 
 mirror=$("$here/../mirror.sh" "$suite")
+[ -z "$newer" ] || newer_mirror=$("$here/../mirror.sh" "$newer")
 progress "building the image of emulated hosts once, some three minutes: installing Debian $suite"
 timeout --foreground 1500 debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$mirror" \
     >"$log" 2>&1 || {
@@ -69,7 +72,7 @@ keep_kernel() { # its name
     mv "$root"/boot/vmlinuz-* "$work/vmlinuz-$1" && mv "$root"/boot/initrd.img-* "$work/initrd-$1"
 }
 keep_kernel stable
-progress "installing the kernel of $suite-backports and NetworkManager"
+progress "installing the kernel of ${newer:-$suite-backports} and NetworkManager"
 
 # This machine's apt fetches, as its settings for proxies and dates may be needed; the image's dpkg installs.
 fetch() {
@@ -79,15 +82,22 @@ fetch() {
 }
 mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
 keyring=$root/usr/share/keyrings/debian-archive-keyring.gpg
-echo "deb [signed-by=$keyring] $mirror $suite-backports main" >"$work/backports.list"
-# shellcheck disable=SC2015 # either way what follows `||` is right
-fetch update && fetch install --download-only --no-install-recommends -t "$suite-backports" linux-image-cloud-amd64 &&
+newer_packages=linux-image-cloud-amd64
+if [ -n "$newer" ]; then
+    echo "deb [signed-by=$keyring] $newer_mirror $newer main" >"$work/backports.list"
+    newer_packages="$newer_packages containerd runc containernetworking-plugins"
+else
+    echo "deb [signed-by=$keyring] $mirror $suite-backports main" >"$work/backports.list"
+fi
+# shellcheck disable=SC2015,SC2086 # either way what follows `||` is right; a list of words
+fetch update && fetch install --download-only --no-install-recommends -t "${newer:-$suite-backports}" $newer_packages &&
     mv "$work"/cache/archives/*.deb "$root/tmp/" &&
     chroot "$root" sh -c 'dpkg -i /tmp/*.deb' >>"$log" 2>&1 && keep_kernel backports || {
     echo "image.sh: no kernel from backports, going on without; the end of what apt said:" >&2
     tail -5 "$log" >&2
 }
-# The tests need both kernels of bookworm, so a failed download must not be hidden.
+# The tests need both kernels of bookworm, and a newer suite was asked for, so a failed download must not be hidden.
+[ -e "$work/vmlinuz-backports" ] || [ -z "$newer" ] || exit 1
 [ -e "$work/vmlinuz-backports" ] || [ "$suite" = bookworm ] || {
     sed -n 's/^kernel-stable /kernel-backports /p' "$work/versions" >"$work/versions.new"
     cat "$work/versions.new" >>"$work/versions"
