@@ -77,6 +77,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         namespace: arguments.namespace.clone(),
         user_data_secret: arguments.user_data_secret.clone(),
         user_data: None,
+        interfaces: Vec::new(),
     };
     let mut text = String::new();
     for deployment in &deployments {

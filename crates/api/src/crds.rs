@@ -3,6 +3,8 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
+use crate::address_claim::AddressClaim;
+use crate::host_leases::HostLeases;
 use crate::host_profile::HostProfile;
 use crate::infra_config::InfraConfig;
 use crate::infra_node::InfraNode;
@@ -18,6 +20,8 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
         InfraConfig::crd(),
         TenantCluster::crd(),
         VlanClaim::crd(),
+        AddressClaim::crd(),
+        HostLeases::crd(),
     ];
     all.into_iter().map(adapt_integer_formats).collect()
 }

@@ -67,6 +67,15 @@ pub struct InfraConfigSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 31_536_000))]
     pub vlan_quarantine_seconds: Option<u32>,
+    /// Seconds for which an address stays unused after its machine is deleted. Default 300.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 31_536_000))]
+    pub address_quarantine_seconds: Option<u32>,
+    /// NetworkAttachmentDefinitions that tenants may attach to their machines, as NAMESPACE/NAME.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(min = 3, max = 317)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub additional_networks: Vec<String>,
     /// DNS policy of VMs that do not specify one: ClusterFirst, ClusterFirstWithHostNet, Default or None.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_policy: Option<DnsPolicy>,

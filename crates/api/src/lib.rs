@@ -4,12 +4,17 @@
 //! [`VlanId`]. Strings exist only in `FromStr`, `Display` and serde. This crate has no client, no I/O and no clock, so
 //! agent, controller and tools can all share it.
 
+#[cfg(feature = "kube")]
+mod address_claim;
+mod address_pool;
+mod address_range;
 mod bit_set;
 mod bytes;
 mod condition;
 mod cpu_set;
 #[cfg(feature = "kube")]
 mod crds;
+mod host_leases;
 #[cfg(feature = "kube")]
 mod host_profile;
 #[cfg(feature = "kube")]
@@ -33,11 +38,18 @@ mod vlan_claim;
 mod vlan_id;
 mod vlan_set;
 
+#[cfg(feature = "kube")]
+pub use address_claim::*;
+pub use address_pool::{AddressPool, NetworkRoute};
+pub use address_range::{AddressRange, ParseAddressRangeError};
 pub use bytes::{Bytes, ParseBytesError};
 pub use condition::{Condition, Time};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 #[cfg(feature = "kube")]
 pub use crds::{all_crds, crd_yaml};
+#[cfg(feature = "kube")]
+pub use host_leases::HostLeases;
+pub use host_leases::{HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions};
 #[cfg(feature = "kube")]
 pub use host_profile::{Class, HostProfile, HostProfileSpec, HostProfileStatus};
 #[cfg(feature = "kube")]

@@ -12,7 +12,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Condition, VlanId};
+use crate::{AddressPool, Condition, VlanId};
 
 /// Desired state of one tenant cluster. Its id is its name, and its namespace is `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -121,10 +121,28 @@ pub struct TenantNetwork {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub vni: Option<u32>,
-    /// IP addresses of the network, in CIDR notation.
+    /// IP addresses of the network in CIDR notation, for information only. Machines get addresses from `ipv4` and
+    /// `ipv6`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 43))]
     pub cidr: Option<String>,
+    /// IPv4 addresses of the machines. Default: machines get none from Berth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<AddressPool>,
+    /// IPv6 addresses of the machines. Default: machines get none from Berth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<AddressPool>,
+    /// True if the agents of the hosts answer DHCPv4, DHCPv6 and router solicitations of the machines. Default true;
+    /// with false, machines get their addresses by cloud-init or Ignition only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dhcp: Option<bool>,
+    /// Further networks that MachineDeployments of the tenant may attach, as NAMESPACE/NAME of a
+    /// NetworkAttachmentDefinition. Each must also be in InfraConfig's `additionalNetworks`, unless it is in the tenant's
+    /// own namespace.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32), inner(length(min = 3, max = 317)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub additional: Vec<String>,
     /// Binding of VMs to the network. Default: the binding of the host network's scenario.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<NetworkBinding>,
@@ -249,16 +267,35 @@ pub struct TenantClusterStatus {
     /// NetworkAttachmentDefinition of the tenant's machines, as namespace/name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_attachment_definition: Option<String>,
+    /// Addresses of the tenant's machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2))]
+    pub addresses: Vec<AddressCount>,
     /// Hosts that carry the tenant's network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<TenantHosts>,
     /// Numbers of the tenant's machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<TenantMachines>,
-    /// Conditions of the tenant cluster: Ready, NetworkReady, HostsReady, PoliciesReady, ObjectsReady, MachinesReady.
+    /// Conditions of the tenant cluster: Ready, NetworkReady, AddressesReady, HostsReady, PoliciesReady, ObjectsReady, MachinesReady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+}
+
+/// Numbers of addresses of one family.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct AddressCount {
+    /// Network in CIDR notation.
+    #[schemars(length(max = 43))]
+    pub cidr: String,
+    /// Number of addresses that machines have.
+    pub allocated: u32,
+    /// Number of addresses in quarantine.
+    pub quarantined: u32,
+    /// Number of free addresses; at most 2^31-1.
+    pub free: u32,
 }
 
 /// Hosts that carry a tenant's network.

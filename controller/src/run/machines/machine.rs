@@ -78,6 +78,7 @@ impl ValidatedDeployment<'_> {
             namespace: Some(self.namespace.clone()),
             user_data_secret: Some(format!("userdata-{name}")),
             user_data: Some(data.user_data.clone()),
+            interfaces: Vec::new(),
         }
     }
 

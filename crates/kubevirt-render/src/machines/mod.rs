@@ -11,6 +11,7 @@ mod defaults;
 mod deployment;
 mod disks;
 mod field_parser;
+mod interface_config;
 mod interrupt_vectors;
 mod json_value;
 mod labels;
@@ -32,6 +33,7 @@ pub use deployment::{
     DeploymentSpec, MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
     MachineSpec, MachineTemplate, Metadata, ProviderSpec, RollingUpdate, UpdateStrategy,
 };
+pub use interface_config::InterfaceConfig;
 pub use machine_namespace::{MachineNamespace, determine_machine_namespace, referenced_tenants};
 pub use network::unmet_prerequisite;
 pub use references::{EntryReference, ReferenceResolver, ReferenceScope, ResolveError};

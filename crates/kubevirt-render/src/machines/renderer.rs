@@ -4,6 +4,7 @@ use berth_api::TenantCluster;
 
 use super::deployment::MachineDeployment;
 use super::field_parser::ProblemReporter;
+use super::interface_config::InterfaceConfig;
 use super::provider::ProviderConfig;
 use super::render_context::RenderContext;
 
@@ -19,6 +20,8 @@ pub struct RenderOptions {
     pub user_data_secret: Option<String>,
     /// User data of the machine, for operating systems that read it from an annotation.
     pub user_data: Option<String>,
+    /// Interfaces with addresses that Berth allocated.
+    pub interfaces: Vec<InterfaceConfig>,
 }
 
 /// Input for rendering one machine.
