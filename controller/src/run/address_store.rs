@@ -10,7 +10,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use berth_api::AddressClaim;
 use berth_runtime::watch::{Change, Informer, WatchHealth};
 use kube::{Client, ResourceExt as _};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
 use crate::tenants::addresses::claims::NetworkClaims;
@@ -25,8 +24,9 @@ pub struct AddressStore {
 impl AddressStore {
     /// Starts the watch and the update of the index, each as one of `tasks`.
     pub fn start(client: &Client, tasks: &mut JoinSet<()>, health: &Arc<WatchHealth>) -> Self {
-        let informer =
-            Informer::start(client, tasks, health, |claim| claim.metadata.managed_fields = None);
+        let informer = Informer::start(client, tasks, health, |claim: &mut AddressClaim| {
+            (claim.metadata.managed_fields, claim.metadata.labels) = (None, None);
+        });
         let mut changes = informer.subscribe();
         let store = Self { informer, networks: Arc::default() };
         let index = store.clone();
@@ -46,16 +46,10 @@ impl AddressStore {
         self.rebuild();
     }
 
-    /// Subscribes to all later changes.
+    /// Returns the informer, with all claims.
     #[must_use]
-    pub fn subscribe(&self) -> UnboundedReceiver<Change<AddressClaim>> {
-        self.informer.subscribe()
-    }
-
-    /// Returns all claims.
-    #[must_use]
-    pub fn all(&self) -> Vec<Arc<AddressClaim>> {
-        self.informer.all()
+    pub const fn informer(&self) -> &Informer<AddressClaim> {
+        &self.informer
     }
 
     /// Calls a function with the claims of a network.

@@ -29,7 +29,7 @@ const CONCURRENCY: usize = 8;
 
 /// Garbage-collects AddressClaims until the future is dropped. The caller waits until all stores have their first list.
 pub(super) async fn run(context: &Context) {
-    let mut changes = context.addresses.subscribe();
+    let mut changes = context.addresses.informer().subscribe();
     loop {
         let next = context.collect_claims().await;
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
@@ -52,7 +52,7 @@ impl Context {
         let deleted = self.triggers.deleted_machines.all();
         let tenants: BTreeSet<String> =
             self.tenants.all().iter().filter_map(|tenant| tenant.uid()).collect();
-        let (all, now) = (self.addresses.all(), Timestamp::now());
+        let (all, now) = (self.addresses.informer().all(), Timestamp::now());
         let (mut due_actions, mut next) = (Vec::new(), None::<Timestamp>);
         for claim in all.iter().map(AsRef::as_ref) {
             let ClaimingMachine { namespace, name } = &claim.spec.machine;

@@ -166,15 +166,18 @@ impl Stores {
                 }
             }),
             // Many claims of a tenant change at the same time, so they are debounced like changes of hosts.
-            self.handle_changes(addresses.subscribe(), |stores, change: Change<AddressClaim>| {
-                stores.triggers.add_affected(match changed_object(change) {
-                    Some(claim) => AffectedTenants::Some {
-                        tenants: [claim.spec.network.clone()].into(),
-                        includes_deleting: false,
-                    },
-                    None => AffectedTenants::All,
-                });
-            }),
+            self.handle_changes(
+                addresses.informer().subscribe(),
+                |stores, change: Change<AddressClaim>| {
+                    stores.triggers.add_affected(match changed_object(change) {
+                        Some(claim) => AffectedTenants::Some {
+                            tenants: [claim.spec.network.clone()].into(),
+                            includes_deleting: false,
+                        },
+                        None => AffectedTenants::All,
+                    });
+                },
+            ),
             self.handle_changes(configs.subscribe(), |stores, _: Change<InfraConfig>| {
                 stores.triggers.claims_changed.notify_one();
                 stores.triggers.trigger_all();

@@ -70,14 +70,11 @@ pub fn next_action(
     if let Some(end) = quarantine_end(claim, quarantine) {
         return Some((ClaimAction::Delete, end));
     }
-    let created = claim.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let due = match created {
-        Some(created) if !owner.machine_was_deleted => {
-            created.checked_add(CREATION_GRACE).unwrap_or(Timestamp::MIN)
-        }
-        _ => Timestamp::MIN,
-    };
-    Some((ClaimAction::Release, due))
+    if owner.machine_was_deleted {
+        return Some((ClaimAction::Release, Timestamp::MIN));
+    }
+    let created = claim.metadata.creation_timestamp.as_ref()?.0;
+    Some((ClaimAction::Release, created.checked_add(CREATION_GRACE).unwrap_or(Timestamp::MAX)))
 }
 
 #[cfg(test)]
