@@ -72,9 +72,10 @@ impl Controller {
         runtime.spawn(async move {
             let events = Arc::new(EventEmitter::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
-            let SharedInformers { tenants, configs, .. } =
+            let SharedInformers { tenants, configs, addresses, .. } =
                 SharedInformers::start_watches(&client, &mut tasks);
-            machines::run(client, events, Arc::default(), tenants, configs, RESYNC).await;
+            let shared_informers = machines::SharedInformers { tenants, configs, addresses };
+            machines::run(client, events, Arc::default(), shared_informers, RESYNC).await;
         });
         Self(Some(runtime))
     }

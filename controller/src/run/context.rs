@@ -10,6 +10,7 @@ use kube::Client;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::address_store::AddressStore;
 use super::apply::Writer;
 use super::events::EventEmitter;
 use super::fleet_store::FleetStore;
@@ -43,6 +44,8 @@ pub struct Context {
     pub configs: Informer<InfraConfig>,
     /// All VlanClaims.
     pub claims: Informer<VlanClaim>,
+    /// All AddressClaims.
+    pub addresses: AddressStore,
     /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
     pub(super) watches: Arc<WatchHealth>,
@@ -86,6 +89,7 @@ impl Context {
             claims: Informer::start(client, tasks, watches, |claim| {
                 claim.metadata.managed_fields = None
             }),
+            addresses: AddressStore::start(client, tasks, watches),
             resync: settings.resync,
             watches: Arc::clone(watches),
             metrics: Arc::clone(metrics),
@@ -108,6 +112,7 @@ impl Context {
         tenants::SharedInformers {
             tenants: self.tenants.clone(),
             claims: self.claims.clone(),
+            addresses: self.addresses.clone(),
             configs: self.configs.clone(),
             infra_nodes: self.infra_nodes.clone(),
             nodes: self.nodes.clone(),

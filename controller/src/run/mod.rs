@@ -6,6 +6,7 @@
 //! at any await point, and the next leader reconciles from the actual state. The scheduler extender ([`extender`]) runs
 //! on all replicas.
 
+pub mod address_store;
 mod api_requests;
 pub mod apply;
 mod assignment_metrics;
@@ -158,14 +159,17 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     all.spawn(malformed::run(Arc::clone(context)));
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
-    let (tenants, configs) = (context.tenants.clone(), context.configs.clone());
+    let machine_informers = machines::SharedInformers {
+        tenants: context.tenants.clone(),
+        configs: context.configs.clone(),
+        addresses: context.addresses.clone(),
+    };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));
     all.spawn(machines::run(
         client.clone(),
         machine_events,
         machine_metrics,
-        tenants,
-        configs,
+        machine_informers,
         resync,
     ));
     let shared_informers = context.shared_informers();

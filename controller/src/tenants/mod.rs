@@ -7,6 +7,7 @@
 //!                                    hosts, claims, objects ──► status
 //! ```
 
+pub mod addresses;
 pub mod affected_tenants;
 pub mod binding_plugins;
 pub mod claim_gc;

@@ -1,8 +1,8 @@
 //! Status of a tenant: one condition for each part of the tenant, and the condition `Ready`.
 
 use berth_api::names::TENANTS_FIELD_MANAGER;
+use berth_api::{AddressCount, ConditionReason, TenantCluster, TenantClusterStatus, TenantHosts};
 use berth_api::{Condition, Time};
-use berth_api::{ConditionReason, TenantCluster, TenantClusterStatus, TenantHosts};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -12,8 +12,12 @@ use super::network_id::NetworkId;
 
 /// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
 /// `MachinesReady`.
-pub const OWNED_CONDITIONS: [&str; 5] =
-    ["Ready", "NetworkReady", "HostsReady", POLICIES_READY, "ObjectsReady"];
+pub const OWNED_CONDITIONS: [&str; 6] =
+    ["Ready", "NetworkReady", ADDRESSES_READY, "HostsReady", POLICIES_READY, "ObjectsReady"];
+
+/// Type of the condition that is true if the address pools of the tenant are valid and have addresses for its machines.
+/// It is absent without address pools.
+const ADDRESSES_READY: &str = "AddressesReady";
 
 /// Type of the condition that is true if the tenant's NetworkPolicies are applied. Machines are created only after
 /// this condition is true.
@@ -44,6 +48,10 @@ impl ReadyPart {
 pub struct TenantParts {
     /// State of the VLAN or VNI and of the NetworkAttachmentDefinition.
     pub network: PartResult,
+    /// State of the address pools; `None` if the tenant has neither pools nor claims.
+    pub addresses: Option<PartResult>,
+    /// Numbers of addresses, by family.
+    pub address_counts: Vec<AddressCount>,
     /// State of the NetworkPolicies.
     pub policies: PartResult,
     /// State of the namespace, the instance types, and the CSI driver's account.
@@ -65,6 +73,8 @@ impl TenantParts {
                 reason: ConditionReason::PodNetworkOnly,
                 message: "the tenant has only the pod network".to_owned(),
             }),
+            addresses: None,
+            address_counts: Vec::new(),
             policies: Ok(ReadyPart::ready(String::new())),
             objects: Ok(ReadyPart::ready(String::new())),
             hosts,
@@ -73,7 +83,7 @@ impl TenantParts {
         }
     }
 
-    /// Sets the fault on each part that has no fault yet, except `hosts`.
+    /// Sets the fault on each part that has no fault yet, except `addresses` and `hosts`.
     pub fn fail_all(&mut self, fault: &Fault) {
         for part in [&mut self.network, &mut self.policies, &mut self.objects] {
             if part.is_ok() {
@@ -113,6 +123,9 @@ pub fn desired_status(
         part_condition(tenant, POLICIES_READY, &parts.policies, now),
         part_condition(tenant, "ObjectsReady", &parts.objects, now),
     ];
+    if let Some(addresses) = &parts.addresses {
+        conditions.insert(1, part_condition(tenant, ADDRESSES_READY, addresses, now));
+    }
     let theirs = tenant.status.iter().flat_map(|status| &status.conditions);
     let machines = theirs.filter(|one| one.type_ == "MachinesReady" && one.status == "False");
     let not_ready: Vec<String> = conditions
@@ -139,6 +152,7 @@ pub fn desired_status(
         vlan,
         vni,
         network_attachment_definition: parts.attachment.clone(),
+        addresses: parts.address_counts.clone(),
         hosts: tenant.spec.network.is_some().then(|| parts.hosts.clone()),
         machines: None,
         conditions,
@@ -287,6 +301,8 @@ mod tests {
     fn ready_parts() -> TenantParts {
         TenantParts {
             network: Ok(ReadyPart::ready("VLAN 120".to_owned())),
+            addresses: None,
+            address_counts: Vec::new(),
             policies: Ok(ReadyPart::ready("2 policies".to_owned())),
             objects: Ok(ReadyPart::ready("5 objects are applied".to_owned())),
             hosts: TenantHosts { selected: 2, ready: 2, not_ready: Vec::new() },
@@ -334,6 +350,31 @@ mod tests {
         };
         assert_eq!(types(json!({})), ["Ready", "MachinesReady"]);
         assert_eq!(types(json!({"k:{\"type\":\"Ready\"}": {".": {}}})), ["Ready"]);
+    }
+
+    #[test]
+    fn addresses_have_a_condition_only_with_pools() {
+        let types = |parts: &TenantParts| {
+            let status = desired_status(&tenant(), parts, timestamp_at(0));
+            let all = status.conditions.iter().map(|one| format!("{} {}", one.type_, one.status));
+            (all.collect::<Vec<_>>(), status.addresses)
+        };
+        let (conditions, _) = types(&ready_parts());
+        assert!(!conditions.iter().any(|one| one.starts_with("AddressesReady")), "{conditions:?}");
+        let count =
+            AddressCount { cidr: "10.0.0.0/24".to_owned(), free: 254, ..AddressCount::default() };
+        let parts = TenantParts {
+            addresses: Some(Err(Fault::new(
+                ConditionReason::AddressesExhausted,
+                "no address".to_owned(),
+            ))),
+            address_counts: vec![count.clone()],
+            ..ready_parts()
+        };
+        let (conditions, counts) = types(&parts);
+        assert!(conditions.contains(&"AddressesReady False".to_owned()), "{conditions:?}");
+        assert!(conditions.contains(&"Ready False".to_owned()), "{conditions:?}");
+        assert_eq!(counts, [count]);
     }
 
     #[test]

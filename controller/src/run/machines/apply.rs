@@ -6,10 +6,12 @@ use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use serde_json::Value;
 
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::machine::MachineTemplate;
+use super::machine::{Creation, MachineTemplate};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::patch_params;
-use berth_api::Problem;
+use crate::tenants::addresses::pools::NetworkPools;
+use crate::tenants::fault::Fault;
+use berth_api::{ConditionReason, Problem};
 use berth_kubevirt_render::machines::reconcile_steps::{
     ExistingVm, ReconcileSteps, adoption_patch, backoff_seconds, compute_steps as fresh_steps,
 };
@@ -22,8 +24,8 @@ pub(super) struct ApplyResult {
     pub(super) problems: Vec<Problem>,
     /// Fields of the template that machines do not honor; `None` if no machine was rendered.
     pub(super) notes: Option<Vec<Problem>>,
-    /// Prerequisite that is missing and for which the creation of machines waits.
-    pub(super) unmet_prerequisite: Option<String>,
+    /// Reason why machines are not created yet.
+    pub(super) unmet_prerequisite: Option<Fault>,
 }
 
 impl ApplyResult {
@@ -109,13 +111,16 @@ impl ValidatedDeployment<'_> {
             }
             return Ok(applied);
         }
-        applied.unmet_prerequisite = self.tenant().and_then(unmet_prerequisite);
-        if applied.unmet_prerequisite.is_some() {
-            // No machine is deleted, because it could not be replaced.
-            steps.create_count = 0;
-            steps.machines_to_delete.clear();
-            return Ok(applied);
-        }
+        let pools = match self.check_prerequisites() {
+            Ok(pools) => pools,
+            Err(fault) => {
+                applied.unmet_prerequisite = Some(fault);
+                // No machine is deleted, because it could not be replaced.
+                steps.create_count = 0;
+                steps.machines_to_delete.clear();
+                return Ok(applied);
+            }
+        };
         let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
         let list = with_request(
             || format!("list VirtualMachines of {}", self.namespace),
@@ -135,14 +140,29 @@ impl ValidatedDeployment<'_> {
             return Ok(applied);
         }
         let template = applied.record_template(self.read_template().await?);
+        let plan = match self.address_plan(pools) {
+            Ok(plan) => plan,
+            Err(problem) => {
+                applied.problems.push(problem);
+                return Ok(applied);
+            }
+        };
         let mut count = 0_u32;
         for _ in 0..template.as_ref().map_or(0, |_| steps.create_count) {
             let Some(template) = &template else { break };
-            if let Some(refused) = self.create_machine(template).await? {
-                applied.problems.push(refused);
-                break;
+            match self.create_machine(template, plan.as_ref()).await? {
+                Creation::Created => count = count.saturating_add(1),
+                Creation::Refused(problems) => {
+                    applied.problems.extend(problems);
+                    break;
+                }
+                // Machines are still deleted, because a deletion makes addresses free.
+                Creation::NoAddress(fault) => {
+                    let message = format!("machines wait for addresses: {fault}");
+                    applied.unmet_prerequisite = Some(Fault::new(fault.reason, message));
+                    break;
+                }
             }
-            count = count.saturating_add(1);
         }
         // The new machines are added to the counts. The watch will report the same counts in a moment, so the status
         // need not be written twice.
@@ -150,6 +170,21 @@ impl ValidatedDeployment<'_> {
         *replicas = replicas.saturating_add(count);
         *updated = updated.saturating_add(count);
         Ok(applied)
+    }
+
+    /// Returns the address pools for the machines; `None` if machines get no addresses from Berth.
+    ///
+    /// # Errors
+    /// Returns a fault if machines cannot be created until the tenant changes.
+    fn check_prerequisites(&self) -> Result<Option<NetworkPools>, Fault> {
+        if let Some(missing) = self.tenant().and_then(unmet_prerequisite) {
+            let message = format!("machines wait for {missing}");
+            return Err(Fault::new(ConditionReason::WaitingForTenant, message));
+        }
+        self.address_pools().map_err(|fault| {
+            let message = format!("machines wait for valid address pools of the tenant: {fault}");
+            Fault::new(fault.reason, message)
+        })
     }
 
     async fn delete_machines(&self, steps: &ReconcileSteps) -> Result<(), RequestError> {

@@ -9,6 +9,7 @@ use kube::api::DynamicObject;
 use kube::{Client, ResourceExt as _};
 
 use super::triggers::Triggers;
+use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
 use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use berth_runtime::watch::{Informer, OptionalInformer};
@@ -25,6 +26,7 @@ pub(super) struct Context {
     pub(super) instances: OptionalInformer,
     pub(super) tenants: Informer<TenantCluster>,
     pub(super) configs: Informer<InfraConfig>,
+    pub(super) addresses: AddressStore,
     /// Machines of machine-controller. If the namespace of a MachineDeployment contains Machines, Berth does not
     /// reconcile the MachineDeployment, because machine-controller does.
     pub(super) foreign_machines: OptionalInformer,

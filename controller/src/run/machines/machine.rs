@@ -1,7 +1,7 @@
-//! Creates one machine: first the VirtualMachine, then the Secret with its user data. The VirtualMachine owns the
-//! Secret.
+//! Creates one machine: first the claims of its addresses, then the VirtualMachine, then the Secret with its user data.
+//! The VirtualMachine owns the Secret.
 //!
-//! If the controller stops between the two requests, the next reconcile creates the Secret. A machine without the
+//! If the controller stops before it creates the Secret, the next reconcile creates the Secret. A machine without the
 //! Secret never becomes ready, so the controller checks the Secrets only of machines that are not ready.
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -10,17 +10,19 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
+use super::addresses::{AddressPlan, ClaimedAddresses};
 use super::errors::{
     RequestError, ignore_conflict, none_if_not_found, redact_message, refusal_message, with_request,
 };
 use super::user_data::{UserData, user_data_secret};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::post_params;
+use crate::tenants::fault::Fault;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::reconcile_steps::{
     ExistingVm, machine_name, render_new_machine,
 };
-use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
+use berth_kubevirt_render::machines::{InterfaceConfig, RenderContext, RenderOptions, user_data};
 
 /// Input that all machines of a MachineDeployment share.
 pub(super) struct MachineTemplate {
@@ -28,6 +30,16 @@ pub(super) struct MachineTemplate {
     data: UserData,
     /// Fields of the template that machines do not honor.
     pub(super) notes: Vec<Problem>,
+}
+
+/// Result of the creation of a machine.
+pub(super) enum Creation {
+    /// The machine was created.
+    Created,
+    /// The machine cannot be rendered, or the API server refuses the VirtualMachine.
+    Refused(Vec<Problem>),
+    /// No address is free for the machine.
+    NoAddress(Fault),
 }
 
 impl ValidatedDeployment<'_> {
@@ -53,7 +65,7 @@ impl ValidatedDeployment<'_> {
             Ok(data) => data,
             Err(error) => return Ok(Err(fatal_problem(error.to_string()))),
         };
-        let options = self.render_options(&machine_name(&self.deployment, 0), &data);
+        let options = self.render_options(&machine_name(&self.deployment, 0), &data, Vec::new());
         let rendered =
             match render_new_machine(&self.deployment, &self.owner, &render_context, &options) {
                 Ok(rendered) => rendered,
@@ -72,29 +84,46 @@ impl ValidatedDeployment<'_> {
         }
     }
 
-    fn render_options(&self, name: &str, data: &UserData) -> RenderOptions {
+    fn render_options(
+        &self,
+        name: &str,
+        data: &UserData,
+        interfaces: Vec<InterfaceConfig>,
+    ) -> RenderOptions {
         RenderOptions {
             machine_name: Some(name.to_owned()),
             namespace: Some(self.namespace.clone()),
             user_data_secret: Some(format!("userdata-{name}")),
             user_data: Some(data.user_data.clone()),
-            interfaces: Vec::new(),
+            interfaces,
         }
     }
 
-    /// Creates a machine. Returns a problem if the API server refuses the VirtualMachine.
+    /// Claims the addresses of a machine, and creates the machine.
     pub(super) async fn create_machine(
         &self,
         template: &MachineTemplate,
-    ) -> Result<Option<Problem>, RequestError> {
+        plan: Option<&AddressPlan>,
+    ) -> Result<Creation, RequestError> {
         let name =
             machine_name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
-        let options = self.render_options(&name, &template.data);
-        // This does not fail, because `template` has already rendered a machine from the same input.
-        let Ok(mut rendered) =
-            render_new_machine(&self.deployment, &self.owner, &template.render_context, &options)
-        else {
-            return Ok(None);
+        let mut claimed = ClaimedAddresses::default();
+        if let Some(plan) = plan {
+            claimed = match self.claim_addresses(plan, &name).await? {
+                Ok(claimed) => claimed,
+                Err(fault) => return Ok(Creation::NoAddress(fault)),
+            };
+        }
+        let interfaces = std::mem::take(&mut claimed.interfaces);
+        let options = self.render_options(&name, &template.data, interfaces);
+        let rendered =
+            render_new_machine(&self.deployment, &self.owner, &template.render_context, &options);
+        let mut rendered = match rendered {
+            Ok(rendered) => rendered,
+            Err(problems) => {
+                self.withdraw_claims(claimed).await?;
+                return Ok(Creation::Refused(problems));
+            }
         };
         if template.data.network_data.is_some() {
             add_network_data(&mut rendered.machine, &name);
@@ -115,15 +144,16 @@ impl ValidatedDeployment<'_> {
                 self.namespace
             );
             let problem = Problem::new(qualified_name, "", "", message);
-            return Ok(Some(problem.into_fatal("no machine is created")));
+            self.withdraw_claims(claimed).await?;
+            return Ok(Creation::Refused(vec![problem.into_fatal("no machine is created")]));
         }
         let Some(created) = with_request(request, ignore_conflict(created))? else {
-            return Ok(None);
+            return Ok(Creation::Created);
         };
         tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
         self.create_secret(&name, &created.uid().unwrap_or_default(), &template.data)
             .await
-            .map(|()| None)
+            .map(|()| Creation::Created)
     }
 
     /// Creates the Secret with the user data of a machine. `uid` is the UID of the VirtualMachine.

@@ -4,8 +4,11 @@
 //! stores, so a reconcile without a difference sends no request. Secrets and storage classes are read when a machine
 //! is created.
 
+mod address_gc;
+mod addresses;
 mod apply;
 mod context;
+mod deleted_machines;
 mod deletion;
 mod errors;
 mod index;
@@ -34,6 +37,7 @@ use kube::Client;
 use kube::api::DynamicObject;
 use tokio::sync::mpsc::unbounded_channel;
 
+use super::address_store::AddressStore;
 use super::events::EventEmitter;
 use super::metrics::Metrics;
 use crate::api_resource::api_resource;
@@ -41,25 +45,36 @@ use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
 use errors::RequestError;
 use resources::{
-    deployment_resource, foreign_machine_resource, keep_metadata_only, machine_resource,
-    remove_managed_fields, trim_instance, trim_machine,
+    deployment_resource, foreign_machine_resource, instance_resource, keep_metadata_only,
+    machine_resource, remove_managed_fields, trim_instance, trim_machine,
 };
 use triggers::Triggers;
 
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "machines", concurrency: 8, debounce: Duration::from_millis(200) };
 
+/// Stores that the reconciler of MachineDeployments shares with other reconcilers.
+#[derive(Clone, Debug)]
+pub struct SharedInformers {
+    /// All tenants. The store must keep the part of `managedFields` that `reduce_to_conditions` leaves, because it
+    /// determines how a status is written.
+    pub tenants: Informer<TenantCluster>,
+    /// All InfraConfigs.
+    pub configs: Informer<InfraConfig>,
+    /// All claims of addresses.
+    pub addresses: AddressStore,
+}
+
 /// Reconciles MachineDeployments until the future is dropped, which may happen at any moment. Each MachineDeployment
-/// is reconciled again after `resync`, in case an event was lost. `tenants` must keep the part of `managedFields`
-/// that `reduce_to_conditions` leaves, because it determines how a status is written.
+/// is reconciled again after `resync`, in case an event was lost.
 pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
-    tenants: Informer<TenantCluster>,
-    configs: Informer<InfraConfig>,
+    shared_informers: SharedInformers,
     resync: Duration,
 ) {
+    let SharedInformers { tenants, configs, addresses } = shared_informers;
     let (queue, mut requests) = unbounded_channel();
     let tenant_changes = tenants.subscribe();
     let triggers = Arc::new(Triggers::new(queue, tenants.clone()));
@@ -81,10 +96,8 @@ pub async fn run(
     };
     let (machines, watch_machines) =
         OptionalInformer::start(&client, kind, handler(Triggers::handle_machine));
-    let instances =
-        api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
     let kind = OptionalKind {
-        resource: instances,
+        resource: instance_resource(),
         label_selector: Some("md".to_owned()),
         trim: trim_instance,
     };
@@ -118,6 +131,7 @@ pub async fn run(
         instances,
         tenants,
         configs,
+        addresses,
         foreign_machines,
         webhooks,
         triggers,
@@ -130,14 +144,25 @@ pub async fn run(
         {
             kind.wait_until_ready().await;
         }
-        tokio::join!(context.tenants.wait_until_ready(), context.configs.wait_until_ready());
+        tokio::join!(
+            context.tenants.wait_until_ready(),
+            context.configs.wait_until_ready(),
+            context.addresses.wait_until_ready()
+        );
         for object in store.state() {
             context.triggers.handle_deployment(&object, false);
         }
         let requests = poll_fn(|cx| requests.poll_recv(cx));
         let reconcile = |object| reconcile(object, Arc::clone(&context), resync);
-        run_reconciler(OPTIONS, self::deployment_resource(), store, requests, metrics, reconcile)
-            .await;
+        let reconciler = run_reconciler(
+            OPTIONS,
+            self::deployment_resource(),
+            store,
+            requests,
+            metrics,
+            reconcile,
+        );
+        tokio::join!(reconciler, address_gc::run(&context));
     };
     tokio::join!(
         work,

@@ -26,6 +26,10 @@ pub(super) fn machine_resource() -> ApiResource {
     api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }
 
+pub(super) fn instance_resource() -> ApiResource {
+    api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances")
+}
+
 pub(super) fn remove_managed_fields(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
 }

@@ -11,6 +11,7 @@ use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use super::deleted_machines::DeletedMachines;
 use super::index::{Index, ObjectKey, Ownership, deployment_name, object_key};
 use super::policies;
 use super::resources::deployment_resource;
@@ -30,6 +31,8 @@ pub(super) struct Triggers {
     deployments_by_namespace: Index<String>,
     /// VirtualMachines by namespace and name of their MachineDeployment.
     machines: Index<ObjectKey>,
+    /// Machines whose AddressClaims are to be released.
+    pub(super) deleted_machines: DeletedMachines,
     /// Facts of each tenant after its last change.
     tenant_facts: Mutex<BTreeMap<String, TenantFacts>>,
 }
@@ -47,6 +50,7 @@ impl Triggers {
             deployments_by_name: Index::default(),
             deployments_by_namespace: Index::default(),
             machines: Index::default(),
+            deleted_machines: DeletedMachines::default(),
             tenant_facts: Mutex::default(),
         }
     }
@@ -81,6 +85,7 @@ impl Triggers {
     pub(super) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
         let Some(deployment) = deployment_name(machine) else { return };
         let key = object_key(machine);
+        self.deleted_machines.update(key.clone(), is_gone);
         self.machines.update((key.0.clone(), deployment.clone()), key, !is_gone);
         self.trigger_owners(machine, deployment);
     }

@@ -4,15 +4,17 @@ use std::time::{Duration, Instant};
 
 use berth_api::ConditionReason;
 use berth_api::names::CONTROLLER_STATUS_FIELD_MANAGER;
+use berth_runtime::backoff::add_jitter;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::{Context, RETRY_DELAY};
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::deployment_resource;
 use super::validated::ValidatedDeployment;
+use crate::tenants::fault::Fault;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::reconcile_steps::ReconcileSteps;
 use berth_kubevirt_render::machines::rollout::ReplicaCounts;
@@ -48,7 +50,7 @@ impl StatusReport {
     pub(super) fn progress(
         validated: &ValidatedDeployment<'_>,
         steps: &ReconcileSteps,
-        unmet_prerequisite: Option<String>,
+        unmet_prerequisite: Option<Fault>,
     ) -> Self {
         let deadline = validated.deployment.spec.progress_deadline_seconds;
         let deadline = deadline
@@ -73,16 +75,10 @@ impl StatusReport {
             (("Progressing", true, ConditionReason::Complete, numbers), None)
         } else if validated.deployment.spec.paused {
             (("Progressing", false, ConditionReason::Paused, numbers), None)
-        } else if let Some(prerequisite) = unmet_prerequisite {
-            (
-                (
-                    "Progressing",
-                    false,
-                    ConditionReason::WaitingForTenant,
-                    format!("machines wait for {prerequisite}"),
-                ),
-                None,
-            )
+        } else if let Some(Fault { reason, message }) = unmet_prerequisite {
+            // A change of the tenant triggers a reconcile, but the end of a quarantine does not.
+            let is_temporary = reason == ConditionReason::AddressesExhausted;
+            (("Progressing", false, reason, message), is_temporary.then(|| add_jitter(RETRY_DELAY)))
         } else if let Some(remaining) = remaining {
             (("Progressing", true, ConditionReason::Progressing, numbers), Some(remaining))
         } else {

@@ -9,6 +9,8 @@ use super::build::{BuildInput, build_objects};
 use super::claims::ClaimedId;
 use super::context::Context;
 use super::error::Error;
+use crate::tenants::addresses::release::quarantine_duration;
+use crate::tenants::addresses::report::AddressReport;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
 use crate::tenants::hosts::readiness;
@@ -41,6 +43,7 @@ pub(super) async fn reconcile(
     let id = retained_id(&tenant, &claimed);
     let hosts = readiness(&tenant, id, &observed.hosts);
     let mut parts = TenantParts::new(hosts, id);
+    context.report_addresses(&tenant, &mut parts);
     if let Err(fault) = &claimed {
         parts.attachment = tenant
             .status
@@ -108,6 +111,18 @@ fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
 }
 
 impl Context {
+    /// Sets the state of the tenant's addresses. The reconciler of MachineDeployments creates the AddressClaims.
+    fn report_addresses(&self, tenant: &TenantCluster, parts: &mut TenantParts) {
+        let network = TenantCluster::namespace_of(&kube::ResourceExt::name_any(tenant));
+        let quarantine = quarantine_duration(&self.config());
+        let AddressReport { part, counts } = self
+            .stores
+            .shared_informers
+            .addresses
+            .read(&network, |claims| AddressReport::new(tenant, claims, quarantine));
+        (parts.addresses, parts.address_counts) = (part, counts);
+    }
+
     /// Claims a VLAN or VNI for a tenant and records it in the tenant's status, from which the reconciler of hosts
     /// reads it.
     async fn ensure_claim(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
-use berth_api::{InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use berth_api::{AddressClaim, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_runtime::reconcile::ReconcileRequest;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use super::cluster::ClusterWatch;
 use super::kubevirt::KubevirtWatch;
 use crate::managed_fields::reduce_to_conditions;
+use crate::run::address_store::AddressStore;
 use crate::run::packed_content::pack_content;
 use crate::tenants::affected_tenants::AffectedTenants;
 use crate::tenants::hosts::HostState;
@@ -41,6 +42,8 @@ pub struct SharedInformers {
     pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
     pub claims: Informer<VlanClaim>,
+    /// All claims of addresses.
+    pub addresses: AddressStore,
     /// All InfraConfigs.
     pub configs: Informer<InfraConfig>,
     /// All InfraNodes.
@@ -59,6 +62,7 @@ impl SharedInformers {
                 reduce_to_conditions(&mut tenant.metadata);
             }),
             claims: Informer::start(client, tasks, &watch_health, |_| {}),
+            addresses: AddressStore::start(client, tasks, &watch_health),
             configs: Informer::start(client, tasks, &watch_health, |_| {}),
             infra_nodes: Informer::start(client, tasks, &watch_health, |_| {}),
             nodes: Informer::start(client, tasks, &watch_health, |_| {}),
@@ -143,8 +147,8 @@ impl Stores {
     }
 
     /// Returns futures that handle the changes of the shared stores.
-    fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 5] {
-        let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
+    fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 6] {
+        let SharedInformers { tenants, claims, addresses, configs, infra_nodes, nodes } =
             &self.shared_informers;
         [
             self.handle_changes(tenants.subscribe(), |stores, change: Change<TenantCluster>| {
@@ -161,6 +165,19 @@ impl Stores {
                     None => stores.triggers.trigger_all(),
                 }
             }),
+            // Many claims of a tenant change at the same time, so they are debounced like changes of hosts.
+            self.handle_changes(
+                addresses.informer().subscribe(),
+                |stores, change: Change<AddressClaim>| {
+                    stores.triggers.add_affected(match changed_object(change) {
+                        Some(claim) => AffectedTenants::Some {
+                            tenants: [claim.spec.network.clone()].into(),
+                            includes_deleting: false,
+                        },
+                        None => AffectedTenants::All,
+                    });
+                },
+            ),
             self.handle_changes(configs.subscribe(), |stores, _: Change<InfraConfig>| {
                 stores.triggers.claims_changed.notify_one();
                 stores.triggers.trigger_all();
@@ -186,10 +203,11 @@ impl Stores {
 
     /// Waits until all stores have their first list.
     pub(super) async fn wait_until_ready(&self) {
-        let SharedInformers { tenants, claims, configs, infra_nodes, nodes } =
+        let SharedInformers { tenants, claims, addresses, configs, infra_nodes, nodes } =
             &self.shared_informers;
         tenants.wait_until_ready().await;
         claims.wait_until_ready().await;
+        addresses.wait_until_ready().await;
         configs.wait_until_ready().await;
         infra_nodes.wait_until_ready().await;
         nodes.wait_until_ready().await;

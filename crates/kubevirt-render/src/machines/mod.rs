@@ -35,7 +35,7 @@ pub use deployment::{
 };
 pub use interface_config::InterfaceConfig;
 pub use machine_namespace::{MachineNamespace, determine_machine_namespace, referenced_tenants};
-pub use network::unmet_prerequisite;
+pub use network::{TENANT_INTERFACE, unmet_prerequisite};
 pub use references::{EntryReference, ReferenceResolver, ReferenceScope, ResolveError};
 pub use render::{RenderedMachine, render_machine};
 pub use render_context::{InstanceType, RenderContext, StorageClass};

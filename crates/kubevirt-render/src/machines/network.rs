@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::renderer::MachineRenderer;
 
 /// Name of the interface in the tenant's network.
-const TENANT_INTERFACE: &str = "tenant";
+pub const TENANT_INTERFACE: &str = "tenant";
 
 /// Returns the name of a TenantCluster, which is the tenant's id.
 fn tenant_id(tenant: &TenantCluster) -> &str {

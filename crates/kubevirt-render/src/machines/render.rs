@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{EvictionStrategy, Problem};
+use berth_api::{EvictionStrategy, Problem, names};
 use serde_json::{Map, Value, json};
 
 use super::deployment::{MACHINE_DEPLOYMENT_KIND, MachineDeployment};
@@ -210,6 +210,10 @@ impl MachineRenderer<'_> {
         let mut disk_annotations = Map::new();
         let prefixes = &self.context.config.annotation_prefixes;
         for (key, value) in &self.deployment.spec.template.metadata.annotations {
+            // The reconciler allocates the addresses; the machine needs no copy of the list.
+            if key == names::ADDRESSES_ANNOTATION {
+                continue;
+            }
             if !labels::is_annotation_permitted(key, prefixes) {
                 let message =
                     "is ignored: no prefix in InfraConfig's spec.annotationPrefixes matches";

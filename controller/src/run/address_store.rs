@@ -1,0 +1,109 @@
+//! Store of all AddressClaims, with an index by network. Several reconcilers share it.
+//!
+//! A tenant may have ten thousand machines, so the allocation of an address must not iterate over all claims. The
+//! reconciler of MachineDeployments adds each claim that it creates to the index at once, because the watch delivers the
+//! claim only later, and the next machine must not request the same address.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use berth_api::AddressClaim;
+use berth_runtime::watch::{Change, Informer, WatchHealth};
+use kube::{Client, ResourceExt as _};
+use tokio::task::JoinSet;
+
+use crate::tenants::addresses::claims::NetworkClaims;
+
+/// All AddressClaims.
+#[derive(Clone, Debug)]
+pub struct AddressStore {
+    informer: Informer<AddressClaim>,
+    networks: Arc<RwLock<BTreeMap<String, NetworkClaims>>>,
+}
+
+impl AddressStore {
+    /// Starts the watch and the update of the index, each as one of `tasks`.
+    pub fn start(client: &Client, tasks: &mut JoinSet<()>, health: &Arc<WatchHealth>) -> Self {
+        let informer = Informer::start(client, tasks, health, |claim: &mut AddressClaim| {
+            (claim.metadata.managed_fields, claim.metadata.labels) = (None, None);
+        });
+        let mut changes = informer.subscribe();
+        let store = Self { informer, networks: Arc::default() };
+        let index = store.clone();
+        tasks.spawn(async move {
+            while let Some(change) = changes.recv().await {
+                index.handle(change);
+            }
+        });
+        store
+    }
+
+    /// Waits until all claims have been listed.
+    pub async fn wait_until_ready(&self) {
+        self.informer.wait_until_ready().await;
+        // The index is built again here, because a store receives its first list a moment before its changes are
+        // handled.
+        self.rebuild();
+    }
+
+    /// Returns the informer, with all claims.
+    #[must_use]
+    pub const fn informer(&self) -> &Informer<AddressClaim> {
+        &self.informer
+    }
+
+    /// Calls a function with the claims of a network.
+    pub fn read<T>(&self, network: &str, read: impl FnOnce(&NetworkClaims) -> T) -> T {
+        let networks = self.networks.read().unwrap_or_else(PoisonError::into_inner);
+        match networks.get(network) {
+            Some(claims) => read(claims),
+            None => read(&NetworkClaims::default()),
+        }
+    }
+
+    /// Adds a claim from a response of the API server. The watch delivers the same claim soon.
+    pub(super) fn record(&self, claim: AddressClaim) {
+        let mut networks = self.networks.write().unwrap_or_else(PoisonError::into_inner);
+        networks.entry(claim.spec.network.clone()).or_default().insert(Arc::new(claim));
+    }
+
+    /// Removes a claim that the API server no longer has.
+    pub(super) fn forget(&self, claim: &AddressClaim) {
+        let mut networks = self.networks.write().unwrap_or_else(PoisonError::into_inner);
+        remove(&mut networks, claim);
+    }
+
+    fn handle(&self, change: Change<AddressClaim>) {
+        let (before, after) = match change {
+            Change::Relisted => return self.rebuild(),
+            Change::Object(before, after) => (before, after),
+        };
+        let Some(changed) = after.as_ref().or(before.as_ref()) else { return };
+        // The object is read from the store, because the index then needs no memory for a copy.
+        let current = self.informer.get(&changed.name_any());
+        let mut networks = self.networks.write().unwrap_or_else(PoisonError::into_inner);
+        for old in before.iter().chain(&after) {
+            remove(&mut networks, old);
+        }
+        if let Some(current) = current {
+            networks.entry(current.spec.network.clone()).or_default().insert(current);
+        }
+    }
+
+    fn rebuild(&self) {
+        let mut networks: BTreeMap<String, NetworkClaims> = BTreeMap::new();
+        for claim in self.informer.all() {
+            networks.entry(claim.spec.network.clone()).or_default().insert(claim);
+        }
+        *self.networks.write().unwrap_or_else(PoisonError::into_inner) = networks;
+    }
+}
+
+fn remove(networks: &mut BTreeMap<String, NetworkClaims>, claim: &AddressClaim) {
+    if let Some(claims) = networks.get_mut(&claim.spec.network) {
+        claims.remove(claim);
+        if claims.is_empty() {
+            networks.remove(&claim.spec.network);
+        }
+    }
+}

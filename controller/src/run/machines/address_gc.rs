@@ -1,0 +1,162 @@
+//! Garbage collection of AddressClaims: puts claims without a machine into quarantine, and deletes them after their
+//! quarantine. [`crate::tenants::addresses::release`] computes the actions.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use berth_api::{AddressClaim, ClaimingMachine, TenantCluster};
+use futures::{StreamExt as _, stream};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::api::{ApiResource, DynamicObject, Patch};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::errors::{RequestError, none_if_not_found, with_request};
+use super::resources::{instance_resource, machine_resource};
+use crate::run::api_requests::patch_params;
+use crate::run::context::INFRA_CONFIG;
+use crate::tenants::addresses::release::{
+    ClaimAction, ClaimOwner, next_action, quarantine_duration,
+};
+
+/// Time for which changes are collected before garbage collection runs.
+const DEBOUNCE: Duration = Duration::from_secs(1);
+/// Maximum time between two runs of garbage collection.
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
+/// Number of claims whose actions are taken at the same time.
+const CONCURRENCY: usize = 8;
+
+/// Garbage-collects AddressClaims until the future is dropped. The caller waits until all stores have their first list.
+pub(super) async fn run(context: &Context) {
+    let mut changes = context.addresses.informer().subscribe();
+    loop {
+        let next = context.collect_claims().await;
+        let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
+        let pause = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
+        tokio::select! {
+            () = context.triggers.deleted_machines.changed() => tokio::time::sleep(DEBOUNCE).await,
+            Some(_) = changes.recv() => {
+                tokio::time::sleep(DEBOUNCE).await;
+                while changes.try_recv().is_ok() {}
+            }
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+impl Context {
+    /// Takes all actions that are due. Returns the time at which the next action is due.
+    async fn collect_claims(&self) -> Option<Timestamp> {
+        let quarantine = self.address_quarantine();
+        let deleted = self.triggers.deleted_machines.all();
+        let tenants: BTreeSet<String> =
+            self.tenants.all().iter().filter_map(|tenant| tenant.uid()).collect();
+        let (all, now) = (self.addresses.informer().all(), Timestamp::now());
+        let (mut due_actions, mut next) = (Vec::new(), None::<Timestamp>);
+        for claim in all.iter().map(AsRef::as_ref) {
+            let ClaimingMachine { namespace, name } = &claim.spec.machine;
+            let stores = [&self.machines, &self.instances];
+            let owner = ClaimOwner {
+                tenant_exists: tenants.contains(&claim.spec.tenant_uid),
+                machine_exists: stores.iter().any(|store| store.get(namespace, name).is_some()),
+                machine_was_deleted: deleted.contains(&(namespace.clone(), name.clone())),
+            };
+            match next_action(claim, owner, quarantine) {
+                Some((action, due)) if due <= now => due_actions.push((claim, action, owner)),
+                Some((_, due)) => next = Some(next.map_or(due, |next| next.min(due))),
+                None => {}
+            }
+        }
+        let apply = async |(claim, action, owner): (&AddressClaim, ClaimAction, ClaimOwner)| {
+            if let Err(error) = self.apply_claim_action(claim, action, owner).await {
+                let claim = claim.name_any();
+                tracing::warn!(%claim, %error, "failed to garbage-collect an AddressClaim");
+            }
+        };
+        stream::iter(due_actions).for_each_concurrent(CONCURRENCY, apply).await;
+        // A machine without a claim need not be remembered.
+        let machines = all.iter().map(|claim| &claim.spec.machine);
+        let claiming = machines.map(|one| (one.namespace.clone(), one.name.clone())).collect();
+        self.triggers.deleted_machines.forget(&deleted, &claiming);
+        next
+    }
+
+    fn address_quarantine(&self) -> SignedDuration {
+        let config = self.configs.get(INFRA_CONFIG);
+        quarantine_duration(&config.map(|config| config.spec.clone()).unwrap_or_default())
+    }
+
+    /// Takes an action on a claim, if the action is still due for the objects that the API server has. The stores may be
+    /// stale, and they lack a VirtualMachine whose label `md` was removed.
+    async fn apply_claim_action(
+        &self,
+        claim: &AddressClaim,
+        action: ClaimAction,
+        stored: ClaimOwner,
+    ) -> Result<(), RequestError> {
+        let tenant_name = &claim.spec.tenant;
+        let api: Api<DynamicObject> =
+            Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()));
+        let tenant = none_if_not_found(api.get_metadata(tenant_name).await);
+        let tenant = with_request(|| format!("get TenantCluster {tenant_name}"), tenant)?;
+        let owner = ClaimOwner {
+            tenant_exists: tenant
+                .is_some_and(|tenant| tenant.uid().as_ref() == Some(&claim.spec.tenant_uid)),
+            machine_exists: self.machine_exists(&claim.spec.machine).await?,
+            ..stored
+        };
+        let current = next_action(claim, owner, self.address_quarantine());
+        if current.is_none_or(|(current, due)| current != action || due > Timestamp::now()) {
+            return Ok(());
+        }
+        let name = claim.name_any();
+        match action {
+            ClaimAction::Delete => {
+                tracing::info!(claim = %name, "deleting an AddressClaim");
+                self.delete_claim(claim).await
+            }
+            ClaimAction::Reclaim => self.set_released_at(claim, &Value::Null).await,
+            ClaimAction::Release => {
+                tracing::info!(claim = %name, machine = %claim.spec.machine.name, "starting the quarantine of an AddressClaim");
+                self.set_released_at(claim, &json!(berth_api::Time(Timestamp::now()))).await
+            }
+        }
+    }
+
+    /// Writes the time at which a claim was released, which starts its quarantine. Null ends the quarantine.
+    async fn set_released_at(
+        &self,
+        claim: &AddressClaim,
+        released_at: &Value,
+    ) -> Result<(), RequestError> {
+        let patch = Patch::Merge(json!({
+            "metadata": {"resourceVersion": claim.resource_version()},
+            "status": {"releasedAt": released_at},
+        }));
+        let (name, params) = (claim.name_any(), patch_params());
+        let patched = self.claims_api().patch_status(&name, &params, &patch).await;
+        let patched = none_if_not_found(patched);
+        let request = || format!("patch status of AddressClaim {name}");
+        if let Some(patched) = with_request(request, patched)? {
+            self.addresses.record(patched);
+        }
+        Ok(())
+    }
+
+    /// Returns true if the API server has the VirtualMachine or its instance. The guest uses its address until the
+    /// instance is gone.
+    async fn machine_exists(&self, machine: &ClaimingMachine) -> Result<bool, RequestError> {
+        let ClaimingMachine { namespace, name } = machine;
+        for resource in [machine_resource(), instance_resource()] {
+            let api: Api<DynamicObject> =
+                Api::namespaced_with(self.client.clone(), namespace, &resource);
+            let found = none_if_not_found(api.get_metadata(name).await);
+            let request = || format!("get {} {namespace}/{name}", resource.kind);
+            if with_request(request, found)?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,280 @@
+//! Claims the addresses of a machine before its VirtualMachine is created. [`crate::tenants::addresses`] chooses the
+//! addresses; the creation of an AddressClaim is the lock.
+//!
+//! If the controller stops between the two requests, no VirtualMachine of this name is ever created, and garbage
+//! collection releases the claims.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use berth_api::names::{ADDRESSES_ANNOTATION, MANAGED_BY_LABEL, TENANT_LABEL};
+use berth_api::{
+    AddressClaim, AddressClaimSpec, ClaimingMachine, MacAddress, Problem, TenantCluster,
+};
+use k8s_openapi::jiff::SignedDuration;
+use kube::api::{DeleteParams, Preconditions};
+use kube::{Api, ResourceExt as _};
+
+use super::context::Context;
+use super::errors::{RequestError, none_if_not_found, with_request};
+use super::validated::ValidatedDeployment;
+use crate::run::api_requests::post_params;
+use crate::tenants::addresses::choose::{AddressChoice, AddressRequest, choose_address};
+use crate::tenants::addresses::fixed::parse_fixed_addresses;
+use crate::tenants::addresses::interface::interface_config;
+use crate::tenants::addresses::mac::choose_mac;
+use crate::tenants::addresses::pool::ValidPool;
+use crate::tenants::addresses::pools::NetworkPools;
+use crate::tenants::addresses::release::quarantine_duration;
+use crate::tenants::fault::Fault;
+use berth_kubevirt_render::machines::{InterfaceConfig, TENANT_INTERFACE};
+
+/// Maximum number of attempts to claim an address of one pool. If the index lacks even more claims, the next reconcile
+/// continues with an updated index.
+const MAX_ATTEMPTS: usize = 32;
+
+/// Address pools for the machines of a MachineDeployment.
+pub(super) struct AddressPlan {
+    tenant: String,
+    tenant_uid: String,
+    /// Name of the tenant's network.
+    network: String,
+    pools: NetworkPools,
+    /// Addresses that the template lists.
+    fixed: Vec<IpAddr>,
+    quarantine: SignedDuration,
+}
+
+/// Claims of a machine, and the configuration of its interfaces.
+#[derive(Default)]
+pub(super) struct ClaimedAddresses {
+    pub(super) interfaces: Vec<InterfaceConfig>,
+    /// Claims that were created for this machine.
+    created: Vec<AddressClaim>,
+}
+
+impl ValidatedDeployment<'_> {
+    /// Returns the address pools for the machines; `None` if machines get no addresses from Berth.
+    ///
+    /// # Errors
+    /// Returns a fault if the tenant's pools are invalid.
+    pub(super) fn address_pools(&self) -> Result<Option<NetworkPools>, Fault> {
+        let network = self.tenant().and_then(|tenant| tenant.spec.network.as_ref());
+        network.map_or(Ok(None), NetworkPools::new)
+    }
+
+    /// Returns the address pools with the list of addresses in the template. Returns a problem if the list is invalid.
+    pub(super) fn address_plan(
+        &self,
+        pools: Option<NetworkPools>,
+    ) -> Result<Option<AddressPlan>, Problem> {
+        let annotations = &self.deployment.spec.template.metadata.annotations;
+        let text = annotations.get(ADDRESSES_ANNOTATION).map(String::as_str).unwrap_or_default();
+        let fixed = parse_fixed_addresses(text, pools.as_ref()).map_err(|error| {
+            let field = format!("spec.template.metadata.annotations[{ADDRESSES_ANNOTATION}]");
+            let shown: String = text.chars().filter(|one| !one.is_control()).take(200).collect();
+            Problem::new(self.deployment.qualified_name(), field, &shown, error.to_string())
+                .into_fatal("no machine is created")
+        })?;
+        Ok(self.tenant().zip(pools).map(|(tenant, pools)| AddressPlan {
+            tenant: tenant.name_any(),
+            tenant_uid: tenant.uid().unwrap_or_default(),
+            network: TenantCluster::namespace_of(&tenant.name_any()),
+            pools,
+            fixed,
+            quarantine: quarantine_duration(&self.render_context.config),
+        }))
+    }
+
+    /// Claims an address of each pool for a machine. Returns a fault if no address is free.
+    pub(super) async fn claim_addresses(
+        &self,
+        plan: &AddressPlan,
+        name: &str,
+    ) -> Result<Result<ClaimedAddresses, Fault>, RequestError> {
+        let machine = ClaimingMachine { namespace: self.namespace.clone(), name: name.to_owned() };
+        // No claim is created if one of the pools has no free address.
+        for pool in plan.pools.iter() {
+            if let Err(fault) = self.context.choose(plan, pool, &machine, &BTreeSet::new()) {
+                return Ok(Err(fault));
+            }
+        }
+        let mac = self.context.addresses.read(&plan.network, |claims| {
+            choose_mac(&plan.tenant_uid, &machine, TENANT_INTERFACE, claims)
+        });
+        let (mut claims, mut claimed) = (Vec::new(), ClaimedAddresses::default());
+        for pool in plan.pools.iter() {
+            match self.context.claim_address(plan, pool, &machine, mac).await? {
+                Ok((claim, is_new)) => {
+                    claimed.created.extend(is_new.then(|| claim.clone()));
+                    claims.push(claim);
+                }
+                Err(fault) => {
+                    self.withdraw_claims(claimed).await?;
+                    return Ok(Err(fault));
+                }
+            }
+        }
+        claimed.interfaces = vec![interface_config(TENANT_INTERFACE, mac, &claims, &plan.pools)];
+        Ok(Ok(claimed))
+    }
+
+    /// Deletes the claims that were created for a machine that does not exist. No guest has used the addresses, so no
+    /// quarantine is needed.
+    pub(super) async fn withdraw_claims(
+        &self,
+        claimed: ClaimedAddresses,
+    ) -> Result<(), RequestError> {
+        for claim in &claimed.created {
+            self.context.delete_claim(claim).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Context {
+    pub(super) fn claims_api(&self) -> Api<AddressClaim> {
+        Api::all(self.client.clone())
+    }
+
+    fn choose(
+        &self,
+        plan: &AddressPlan,
+        pool: &ValidPool,
+        machine: &ClaimingMachine,
+        refused: &BTreeSet<IpAddr>,
+    ) -> Result<AddressChoice, Fault> {
+        let request = AddressRequest {
+            tenant_uid: &plan.tenant_uid,
+            machine,
+            interface: TENANT_INTERFACE,
+            fixed: &plan.fixed,
+            quarantine: plan.quarantine,
+        };
+        self.addresses.read(&plan.network, |claims| choose_address(pool, claims, refused, request))
+    }
+
+    /// Claims an address of a pool. Returns the claim, and true if the claim is new.
+    async fn claim_address(
+        &self,
+        plan: &AddressPlan,
+        pool: &ValidPool,
+        machine: &ClaimingMachine,
+        mac: MacAddress,
+    ) -> Result<Result<(AddressClaim, bool), Fault>, RequestError> {
+        let mut refused = BTreeSet::new();
+        loop {
+            let (address, former) = match self.choose(plan, pool, machine, &refused) {
+                Err(fault) => return Ok(Err(fault)),
+                Ok(AddressChoice::KeepClaim(claim)) => return Ok(Ok(((*claim).clone(), false))),
+                Ok(AddressChoice::TakeOver(claim)) => (claim.spec.address, Some(claim)),
+                Ok(AddressChoice::Create(address)) => (address, None),
+            };
+            let claim = new_claim(plan, address, machine, mac);
+            match self.create_claim(&claim, former.as_deref()).await {
+                Ok(claim) => {
+                    tracing::info!(tenant = %plan.tenant, claim = %claim.name_any(), machine = %machine.name, "claimed an address");
+                    self.addresses.record(claim.clone());
+                    return Ok(Ok((claim, true)));
+                }
+                // The index lacks the current state of this claim.
+                Err(kube::Error::Api(status))
+                    if status.code == 409 && refused.len() < MAX_ATTEMPTS =>
+                {
+                    refused.insert(address);
+                    if let Some(own) = self.refresh_claim(plan, address, machine).await? {
+                        return Ok(Ok((own, false)));
+                    }
+                }
+                Err(error) => {
+                    let request = || format!("create AddressClaim {}", claim.name_any());
+                    return with_request(request, Err(error));
+                }
+            }
+        }
+    }
+
+    /// Creates a claim, in place of a former claim in quarantine. The former claim is deleted and not changed: the
+    /// creation is the lock, and garbage collection needs the time of the creation. The deletion has the resource version,
+    /// so the API server refuses it (409) if another client has written the claim since it was read.
+    async fn create_claim(
+        &self,
+        claim: &AddressClaim,
+        former: Option<&AddressClaim>,
+    ) -> kube::Result<AddressClaim> {
+        if let Some(former) = former {
+            let name = former.name_any();
+            none_if_not_found(self.claims_api().delete(&name, &if_unchanged(former)).await)?;
+        }
+        self.claims_api().create(&post_params(), claim).await
+    }
+
+    /// Updates the index with the claim to an address that another controller, or this one before a restart, has
+    /// created. Returns the claim if it belongs to the machine.
+    async fn refresh_claim(
+        &self,
+        plan: &AddressPlan,
+        address: IpAddr,
+        machine: &ClaimingMachine,
+    ) -> Result<Option<AddressClaim>, RequestError> {
+        let name = AddressClaim::name_for(&plan.network, address);
+        let existing = match none_if_not_found(self.claims_api().get(&name).await) {
+            // A claim that cannot be parsed is in use; the caller has refused its address.
+            Err(kube::Error::SerdeError(_)) => return Ok(None),
+            existing => with_request(|| format!("get AddressClaim {name}"), existing)?,
+        };
+        let Some(existing) = existing else { return Ok(None) };
+        self.addresses.record(existing.clone());
+        let is_own = existing.spec.tenant_uid == plan.tenant_uid
+            && existing.spec.machine == *machine
+            && existing.spec.interface == TENANT_INTERFACE
+            && existing.status.as_ref().is_none_or(|status| status.released_at.is_none());
+        Ok(is_own.then_some(existing))
+    }
+
+    /// Deletes a claim, if no client has written it since it was read.
+    pub(super) async fn delete_claim(&self, claim: &AddressClaim) -> Result<(), RequestError> {
+        let name = claim.name_any();
+        let deleted = self.claims_api().delete(&name, &if_unchanged(claim)).await;
+        let deleted = none_if_not_found(deleted);
+        with_request(|| format!("delete AddressClaim {name}"), deleted)?;
+        self.addresses.forget(claim);
+        Ok(())
+    }
+}
+
+/// Returns the parameters of a deletion that the API server refuses if another client has written the claim since it was
+/// read.
+fn if_unchanged(claim: &AddressClaim) -> DeleteParams {
+    let preconditions =
+        Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };
+    DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
+}
+
+fn new_claim(
+    plan: &AddressPlan,
+    address: IpAddr,
+    machine: &ClaimingMachine,
+    mac: MacAddress,
+) -> AddressClaim {
+    let spec = AddressClaimSpec {
+        network: plan.network.clone(),
+        address,
+        tenant: plan.tenant.clone(),
+        tenant_uid: plan.tenant_uid.clone(),
+        machine: machine.clone(),
+        interface: TENANT_INTERFACE.to_owned(),
+        mac,
+    };
+    let mut claim = AddressClaim::new(&AddressClaim::name_for(&plan.network, address), spec);
+    claim.metadata.labels = Some(BTreeMap::from([
+        (MANAGED_BY_LABEL.0.to_owned(), MANAGED_BY_LABEL.1.to_owned()),
+        (TENANT_LABEL.to_owned(), plan.tenant.clone()),
+    ]));
+    if plan.fixed.contains(&address) {
+        let list = plan.fixed.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        claim.metadata.annotations =
+            Some(BTreeMap::from([(ADDRESSES_ANNOTATION.to_owned(), list)]));
+    }
+    claim
+}

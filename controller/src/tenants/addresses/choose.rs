@@ -1,0 +1,181 @@
+//! Chooses an address for an interface of a machine.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use berth_api::{AddressClaim, ClaimingMachine, ConditionReason};
+use k8s_openapi::jiff::SignedDuration;
+
+use super::claims::NetworkClaims;
+use super::family::Family;
+use super::pool::ValidPool;
+use super::release::{is_released, quarantine_end};
+use crate::tenants::fault::{Fault, join_names_limited};
+
+/// Request of an interface of a machine for an address of each family.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressRequest<'a> {
+    /// UID of the TenantCluster.
+    pub tenant_uid: &'a str,
+    /// The machine.
+    pub machine: &'a ClaimingMachine,
+    /// Name of the interface.
+    pub interface: &'a str,
+    /// Addresses that the MachineDeployment lists; no other address of a family in the list is acceptable.
+    pub fixed: &'a [IpAddr],
+    /// Duration of the quarantine, for messages.
+    pub quarantine: SignedDuration,
+}
+
+/// Result of [`choose_address`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum AddressChoice {
+    /// The interface already has this claim.
+    KeepClaim(Arc<AddressClaim>),
+    /// Take over a claim in quarantine: the former claim of the same machine, or the claim to an address of the list.
+    TakeOver(Arc<AddressClaim>),
+    /// Create a claim to this address.
+    Create(IpAddr),
+}
+
+/// Chooses an address of a pool. `refused` are the addresses whose claims exist on the API server but may not be in
+/// `claims` yet.
+///
+/// # Errors
+/// Returns a fault if no address is free.
+pub fn choose_address(
+    pool: &ValidPool,
+    claims: &NetworkClaims,
+    refused: &BTreeSet<IpAddr>,
+    request: AddressRequest<'_>,
+) -> Result<AddressChoice, Fault> {
+    let fixed = request.fixed.iter().copied().filter(|one| Family::of(*one) == pool.family);
+    let fixed: Vec<IpAddr> = fixed.collect();
+    let is_acceptable = |address: IpAddr| {
+        !refused.contains(&address)
+            && if fixed.is_empty() { pool.allocates(address) } else { fixed.contains(&address) }
+    };
+    let own = claims.of_interface(request.machine, request.interface).filter(|claim| {
+        claim.spec.tenant_uid == request.tenant_uid && Family::of(claim.spec.address) == pool.family
+    });
+    let own: Vec<&Arc<AddressClaim>> = own.collect();
+    // A machine keeps its address even if the pool has changed.
+    if let Some(held) = own.iter().find(|claim| !is_released(claim)) {
+        return Ok(AddressChoice::KeepClaim(Arc::clone(held)));
+    }
+    if let Some(former) = own.iter().find(|claim| is_acceptable(claim.spec.address)) {
+        return Ok(AddressChoice::TakeOver(Arc::clone(former)));
+    }
+    if !fixed.is_empty() {
+        let mut all = fixed.iter().filter(|address| !refused.contains(address));
+        let free = all.find_map(|address| free_fixed_address(*address, claims, request.tenant_uid));
+        return free.ok_or_else(|| fixed_in_use_fault(&fixed, claims, request.quarantine));
+    }
+    let free = pool.ranges().find_map(|range| claims.lowest_free(pool.family, range, refused));
+    free.map(AddressChoice::Create).ok_or_else(|| exhausted_fault(pool, claims, request.quarantine))
+}
+
+/// Returns the choice of an address of a list; `None` if the address is in use. The next machine of the list is the
+/// successor of the former one, so it need not wait for the end of the quarantine.
+fn free_fixed_address(
+    address: IpAddr,
+    claims: &NetworkClaims,
+    tenant_uid: &str,
+) -> Option<AddressChoice> {
+    let mut all = claims.at(address);
+    match (all.next(), all.next()) {
+        (None, _) => Some(AddressChoice::Create(address)),
+        (Some(one), None) if is_released(one) && one.spec.tenant_uid == tenant_uid => {
+            Some(AddressChoice::TakeOver(Arc::clone(one)))
+        }
+        _ => None,
+    }
+}
+
+fn exhausted_fault(pool: &ValidPool, claims: &NetworkClaims, quarantine: SignedDuration) -> Fault {
+    let used = claims.iter().filter(|claim| pool.allocates(claim.spec.address));
+    let (released, held): (Vec<_>, Vec<_>) = used.partition(|claim| is_released(claim));
+    let first = released.iter().filter_map(|claim| quarantine_end(claim, quarantine)).min();
+    let until = first.map_or_else(String::new, |until| format!(", the first until {until}"));
+    let message = format!(
+        "{}: all {} addresses of {} are in use: {} by machines, {} in quarantine{until}; extend the pool, or delete machines",
+        pool.family.field(),
+        pool.len(),
+        pool.cidr,
+        held.len(),
+        released.len(),
+    );
+    Fault::new(ConditionReason::AddressesExhausted, message)
+}
+
+fn fixed_in_use_fault(
+    fixed: &[IpAddr],
+    claims: &NetworkClaims,
+    quarantine: SignedDuration,
+) -> Fault {
+    let user = |address: &IpAddr| {
+        let claim = claims.at(*address).next();
+        match claim.map(|claim| (&claim.spec.machine, quarantine_end(claim, quarantine))) {
+            None => format!("{address} (another controller has just claimed it)"),
+            Some((_, Some(until))) => format!("{address} (in quarantine until {until})"),
+            Some((machine, None)) => {
+                format!("{address} (machine {}/{})", machine.namespace, machine.name)
+            }
+        }
+    };
+    let users: Vec<String> = fixed.iter().map(user).collect();
+    let message = format!(
+        "annotation {} of the template: all {} addresses are in use: {}; list more addresses, or request fewer machines",
+        berth_api::names::ADDRESSES_ANNOTATION,
+        fixed.len(),
+        join_names_limited(&users),
+    );
+    Fault::new(ConditionReason::AddressesExhausted, message)
+}
+
+#[cfg(test)]
+pub(super) mod test_helpers {
+    use berth_api::{AddressClaimSpec, AddressClaimStatus, MacAddress, Time};
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::super::pools::NetworkPools;
+    use super::*;
+
+    pub(in super::super) fn machine(name: &str) -> ClaimingMachine {
+        ClaimingMachine { namespace: "cluster-a".to_owned(), name: name.to_owned() }
+    }
+
+    /// Returns a claim of tenant `u-1`.
+    pub(in super::super) fn claim(address: &str, name: &str) -> AddressClaim {
+        let address: IpAddr = address.parse().unwrap();
+        let spec = AddressClaimSpec {
+            network: "cluster-a".to_owned(),
+            address,
+            tenant: "a".to_owned(),
+            tenant_uid: "u-1".to_owned(),
+            machine: machine(name),
+            interface: "tenant".to_owned(),
+            mac: MacAddress([2, 0, 0, 0, 0, 1]),
+        };
+        AddressClaim::new(&AddressClaim::name_for("cluster-a", address), spec)
+    }
+
+    /// Returns a claim in quarantine since this second.
+    pub(in super::super) fn released(address: &str, name: &str, second: i64) -> AddressClaim {
+        let since = Time(Timestamp::from_second(second).unwrap());
+        let status = Some(AddressClaimStatus { released_at: Some(since) });
+        AddressClaim { status, ..claim(address, name) }
+    }
+
+    pub(in super::super) fn pools(network: Value) -> NetworkPools {
+        let mut all = json!({"name": "trunk"});
+        all.as_object_mut().unwrap().extend(network.as_object().unwrap().clone());
+        NetworkPools::new(&serde_json::from_value(all).unwrap()).unwrap().unwrap()
+    }
+}
+
+#[cfg(test)]
+#[path = "choose_tests.rs"]
+mod tests;

@@ -1,0 +1,123 @@
+//! Index of the AddressClaims of one network.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use berth_api::{AddressClaim, ClaimingMachine, MacAddress};
+use kube::ResourceExt as _;
+use rangemap::RangeInclusiveSet;
+
+use super::family::{Family, to_number};
+
+/// Address and name of a claim. An administrator may create a claim with any name, to reserve an address.
+type ClaimKey = (IpAddr, String);
+
+/// The AddressClaims of one network. A search for a free address takes time that depends on the number of gaps, and not
+/// on the number of claims.
+#[derive(Clone, Debug, Default)]
+pub struct NetworkClaims {
+    claims: BTreeMap<ClaimKey, Arc<AddressClaim>>,
+    machines: BTreeMap<ClaimingMachine, BTreeSet<ClaimKey>>,
+    macs: BTreeMap<MacAddress, BTreeSet<ClaimKey>>,
+    ipv4: RangeInclusiveSet<u128>,
+    ipv6: RangeInclusiveSet<u128>,
+}
+
+impl NetworkClaims {
+    /// Adds a claim, in place of an earlier version of it.
+    pub fn insert(&mut self, claim: Arc<AddressClaim>) {
+        self.remove(&claim);
+        let key = (claim.spec.address, claim.name_any());
+        self.machines.entry(claim.spec.machine.clone()).or_default().insert(key.clone());
+        self.macs.entry(claim.spec.mac).or_default().insert(key.clone());
+        if let Some(number) = indexed_number(key.0) {
+            self.used_mut(Family::of(key.0)).insert(number..=number);
+        }
+        self.claims.insert(key, claim);
+    }
+
+    /// Removes a claim. The version of the claim may differ from the one that was added.
+    pub fn remove(&mut self, claim: &AddressClaim) {
+        let key = (claim.spec.address, claim.name_any());
+        let Some(claim) = self.claims.remove(&key) else { return };
+        remove_key(&mut self.machines, &claim.spec.machine, &key);
+        remove_key(&mut self.macs, &claim.spec.mac, &key);
+        if let Some(number) = indexed_number(key.0)
+            && self.at(key.0).next().is_none()
+        {
+            self.used_mut(Family::of(key.0)).remove(number..=number);
+        }
+    }
+
+    /// Returns true if there is no claim.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    /// Returns all claims, sorted by address.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<AddressClaim>> {
+        self.claims.values()
+    }
+
+    /// Returns the claims to an address, usually at most one.
+    pub fn at(&self, address: IpAddr) -> impl Iterator<Item = &Arc<AddressClaim>> {
+        let all = self.claims.range((address, String::new())..);
+        all.take_while(move |((other, _), _)| *other == address).map(|(_, claim)| claim)
+    }
+
+    /// Returns the claims of an interface of a machine, sorted by address.
+    pub fn of_interface(
+        &self,
+        machine: &ClaimingMachine,
+        interface: &str,
+    ) -> impl Iterator<Item = &Arc<AddressClaim>> {
+        let keys = self.machines.get(machine).into_iter().flatten();
+        keys.filter_map(|key| self.claims.get(key))
+            .filter(move |claim| claim.spec.interface == interface)
+    }
+
+    /// Returns true if no other interface has this Ethernet address.
+    #[must_use]
+    pub fn is_mac_free(&self, mac: MacAddress, machine: &ClaimingMachine, interface: &str) -> bool {
+        let keys = self.macs.get(&mac).into_iter().flatten();
+        let mut claims = keys.filter_map(|key| self.claims.get(key));
+        claims.all(|claim| claim.spec.machine == *machine && claim.spec.interface == interface)
+    }
+
+    /// Returns the lowest address in a range without a claim, other than those in `refused`.
+    pub(super) fn lowest_free(
+        &self,
+        family: Family,
+        range: &std::ops::RangeInclusive<u128>,
+        refused: &BTreeSet<IpAddr>,
+    ) -> Option<IpAddr> {
+        let used = if family == Family::V4 { &self.ipv4 } else { &self.ipv6 };
+        used.gaps(range).find_map(|gap| {
+            gap.map(|number| family.address(number)).find(|address| !refused.contains(address))
+        })
+    }
+
+    const fn used_mut(&mut self, family: Family) -> &mut RangeInclusiveSet<u128> {
+        match family {
+            Family::V4 => &mut self.ipv4,
+            Family::V6 => &mut self.ipv6,
+        }
+    }
+}
+
+/// Returns the number of an address for the sets of ranges; `None` for the first and the last number, for which the
+/// sets cannot compute a neighbour. No pool contains these addresses.
+fn indexed_number(address: IpAddr) -> Option<u128> {
+    Some(to_number(address)).filter(|number| *number != 0 && *number != u128::MAX)
+}
+
+fn remove_key<K: Ord>(index: &mut BTreeMap<K, BTreeSet<ClaimKey>>, value: &K, key: &ClaimKey) {
+    if let Some(keys) = index.get_mut(value) {
+        keys.remove(key);
+        if keys.is_empty() {
+            index.remove(value);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Configuration of a machine's interface, from its claims and the pools.
+
+use berth_api::{AddressClaim, MacAddress};
+use berth_kubevirt_render::machines::InterfaceConfig;
+use ipnet::IpNet;
+
+use super::pool::ValidPool;
+use super::pools::NetworkPools;
+
+/// Returns the configuration of an interface. `claims` are the claims of the interface.
+#[must_use]
+pub fn interface_config<'a>(
+    name: &str,
+    mac: MacAddress,
+    claims: impl IntoIterator<Item = &'a AddressClaim>,
+    pools: &NetworkPools,
+) -> InterfaceConfig {
+    // A claim whose address is in no pool any more has no prefix length. The machine keeps the claim, but a new machine
+    // gets its configuration from the current pools only.
+    let addresses = claims.into_iter().filter_map(|claim| {
+        let address = claim.spec.address;
+        let pool = pools.iter().find(|pool| pool.cidr.contains(&address))?;
+        IpNet::new(address, pool.cidr.prefix_len()).ok()
+    });
+    let specs = || pools.iter().map(|pool: &ValidPool| &pool.spec);
+    let mut search_domains: Vec<String> = Vec::new();
+    for domain in specs().flat_map(|spec| &spec.search_domains) {
+        if !search_domains.contains(domain) {
+            search_domains.push(domain.clone());
+        }
+    }
+    InterfaceConfig {
+        name: name.to_owned(),
+        mac,
+        mtu: pools.mtu(),
+        addresses: addresses.collect(),
+        gateways: specs().filter_map(|spec| spec.gateway).collect(),
+        routes: specs().flat_map(|spec| spec.routes.iter().copied()).collect(),
+        nameservers: specs().flat_map(|spec| spec.nameservers.iter().copied()).collect(),
+        search_domains,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::choose::test_helpers::{claim, pools};
+    use super::*;
+
+    #[test]
+    fn both_families_are_in_one_configuration() {
+        let pools = pools(json!({
+            "ipv4": {"cidr": "10.0.0.0/24", "gateway": "10.0.0.1", "nameservers": ["10.0.0.53"], "mtu": 1450,
+                "searchDomains": ["a.example"], "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.2"}]},
+            "ipv6": {"cidr": "fd00::/64", "searchDomains": ["a.example", "b.example"]},
+        }));
+        let claims = [claim("10.0.0.7", "web"), claim("fd00::7", "web"), claim("192.0.2.1", "web")];
+        let mac = claims[0].spec.mac;
+        let config = interface_config("tenant", mac, &claims, &pools);
+        let expected = InterfaceConfig {
+            name: "tenant".to_owned(),
+            mac,
+            mtu: Some(1450),
+            addresses: vec!["10.0.0.7/24".parse().unwrap(), "fd00::7/64".parse().unwrap()],
+            gateways: vec!["10.0.0.1".parse().unwrap()],
+            routes: vec![
+                serde_json::from_value(json!({"to": "10.9.0.0/16", "via": "10.0.0.2"})).unwrap(),
+            ],
+            nameservers: vec!["10.0.0.53".parse().unwrap()],
+            search_domains: vec!["a.example".to_owned(), "b.example".to_owned()],
+        };
+        assert_eq!(config, expected);
+    }
+}

@@ -1,0 +1,24 @@
+//! Allocation of addresses to the machines of a tenant, from the pools in `spec.network.ipv4` and `.ipv6`. The modules
+//! have no side effects.
+//!
+//! ```text
+//! TenantNetwork ──► pools ──┐
+//! AddressClaims ──► claims ─┴─► choose, mac ──► interface (InterfaceConfig of the machine)
+//!                     │  └────► report (condition AddressesReady, status.addresses)
+//!                     └───────► release (quarantine and deletion of claims)
+//! ```
+//!
+//! The choice is a proposal. The creation of the AddressClaim is the lock, because the API server accepts each name only
+//! once. Therefore the claims may be stale: the caller adds a refused address to a list and calls
+//! [`choose::choose_address`] again, which returns the next candidate.
+
+pub mod choose;
+pub mod claims;
+pub mod family;
+pub mod fixed;
+pub mod interface;
+pub mod mac;
+pub mod pool;
+pub mod pools;
+pub mod release;
+pub mod report;

@@ -1,0 +1,103 @@
+//! A valid pool of addresses of one family.
+
+use std::net::IpAddr;
+
+use berth_api::{AddressPool, AddressRange};
+use ipnet::IpNet;
+use rangemap::RangeInclusiveSet;
+
+use super::family::{Family, to_number};
+
+/// A pool that passed validation. A pool may have 2^64 addresses, so it is a set of ranges, and no function iterates
+/// over addresses.
+#[derive(Clone, Debug)]
+pub struct ValidPool {
+    /// Family of the addresses.
+    pub family: Family,
+    /// Network, without host bits.
+    pub cidr: IpNet,
+    /// The pool in the TenantCluster.
+    pub spec: AddressPool,
+    /// Addresses that machines get.
+    allocatable: RangeInclusiveSet<u128>,
+    /// Addresses that machines get if a MachineDeployment lists them: all host addresses of the network that are not
+    /// excluded, also outside of `ranges`.
+    permitted: RangeInclusiveSet<u128>,
+}
+
+impl ValidPool {
+    /// Returns the pool. The caller has checked that all fields are of the family of `cidr` and inside `cidr`.
+    pub(super) fn new(family: Family, spec: &AddressPool) -> Self {
+        let cidr = spec.cidr.trunc();
+        let mut permitted = RangeInclusiveSet::new();
+        let (first, last) = (to_number(cidr.network()), to_number(cidr.broadcast()));
+        // The first address is the network's own in IPv4, and the anycast address of routers in IPv6 (RFC 4291, 2.6.1).
+        // IPv6 has no broadcast address.
+        let last_host = if family == Family::V4 { last.saturating_sub(1) } else { last };
+        if first < last_host {
+            permitted.insert(first.saturating_add(1)..=last_host);
+        }
+        for range in &spec.exclude {
+            permitted.remove(to_number(range.first())..=to_number(range.last()));
+        }
+        for reserved in reserved_addresses(family, spec) {
+            permitted.remove(to_number(reserved)..=to_number(reserved));
+        }
+        let allocatable = if spec.ranges.is_empty() {
+            permitted.clone()
+        } else {
+            intersection(&permitted, &spec.ranges)
+        };
+        Self { family, cidr, spec: spec.clone(), allocatable, permitted }
+    }
+
+    /// Returns true if machines get this address.
+    #[must_use]
+    pub fn allocates(&self, address: IpAddr) -> bool {
+        Family::of(address) == self.family && self.allocatable.contains(&to_number(address))
+    }
+
+    /// Returns true if machines get this address if a MachineDeployment lists it.
+    #[must_use]
+    pub fn permits(&self, address: IpAddr) -> bool {
+        Family::of(address) == self.family && self.permitted.contains(&to_number(address))
+    }
+
+    /// Returns the ranges of addresses that machines get, in ascending order.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = &std::ops::RangeInclusive<u128>> {
+        self.allocatable.iter()
+    }
+
+    /// Returns the number of addresses that machines get.
+    #[must_use]
+    pub fn len(&self) -> u128 {
+        let count = |range: &std::ops::RangeInclusive<u128>| {
+            range.end().saturating_sub(*range.start()).saturating_add(1)
+        };
+        self.allocatable.iter().map(count).fold(0, u128::saturating_add)
+    }
+
+    /// Returns true if machines get no address.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.allocatable.is_empty()
+    }
+}
+
+/// Returns the addresses that other devices of the network have.
+fn reserved_addresses(family: Family, spec: &AddressPool) -> impl Iterator<Item = IpAddr> {
+    let next_hops = spec.routes.iter().map(|route| route.via);
+    let all = spec.gateway.into_iter().chain(next_hops).chain(spec.nameservers.iter().copied());
+    all.filter(move |address| Family::of(*address) == family)
+}
+
+fn intersection(set: &RangeInclusiveSet<u128>, ranges: &[AddressRange]) -> RangeInclusiveSet<u128> {
+    let mut all = RangeInclusiveSet::new();
+    for range in ranges {
+        let (first, last) = (to_number(range.first()), to_number(range.last()));
+        for part in set.overlapping(first..=last) {
+            all.insert(*part.start().max(&first)..=*part.end().min(&last));
+        }
+    }
+    all
+}
