@@ -35,6 +35,7 @@ use kube::api::DynamicObject;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::events::EventEmitter;
+use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
 use crate::api_resource::api_resource;
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
@@ -42,7 +43,7 @@ use context::Context;
 use errors::RequestError;
 use resources::{
     deployment_resource, foreign_machine_resource, keep_metadata_only, machine_resource,
-    remove_managed_fields, trim_instance, trim_machine,
+    remove_managed_fields, trim_machine,
 };
 use triggers::Triggers;
 
@@ -58,6 +59,7 @@ pub async fn run(
     metrics: Arc<Metrics>,
     tenants: Informer<TenantCluster>,
     configs: Informer<InfraConfig>,
+    instances: MachineInstances,
     resync: Duration,
 ) {
     let (queue, mut requests) = unbounded_channel();
@@ -81,15 +83,6 @@ pub async fn run(
     };
     let (machines, watch_machines) =
         OptionalInformer::start(&client, kind, handler(Triggers::handle_machine));
-    let instances =
-        api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
-    let kind = OptionalKind {
-        resource: instances,
-        label_selector: Some("md".to_owned()),
-        trim: trim_instance,
-    };
-    let (instances, watch_instances) =
-        OptionalInformer::start(&client, kind, handler(Triggers::handle_instance));
     let kind = OptionalKind {
         resource: foreign_machine_resource(),
         label_selector: None,
@@ -109,6 +102,8 @@ pub async fn run(
     };
     let (webhooks, watch_webhooks) = OptionalInformer::start(&client, webhooks, |_, _| {});
     triggers.set_stores(&deployments, &machines);
+    instances.subscribe(handler(Triggers::handle_instance));
+    let instances = instances.informer().clone();
     let tenant_triggers = Arc::clone(&triggers);
     let context = Arc::new(Context {
         client,
@@ -143,7 +138,6 @@ pub async fn run(
         work,
         watch_deployments,
         watch_machines,
-        watch_instances,
         watch_foreign_machines,
         watch_webhooks,
         tenant_triggers.handle_tenant_changes(tenant_changes)
