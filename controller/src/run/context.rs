@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use berth_api::{
+    AddressClaim, HostLeases, HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim,
+};
 use berth_runtime::watch::{Informer, WatchHealth};
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
 use kube::Client;
@@ -13,6 +15,7 @@ use tokio::task::JoinSet;
 use super::apply::Writer;
 use super::events::EventEmitter;
 use super::fleet_store::FleetStore;
+use super::host_leases::informers::{LeaseInformers, start_claims, start_host_leases};
 use super::metrics::Metrics;
 use super::settings::Settings;
 use super::tenants;
@@ -43,6 +46,10 @@ pub struct Context {
     pub configs: Informer<InfraConfig>,
     /// All VlanClaims.
     pub claims: Informer<VlanClaim>,
+    /// All AddressClaims.
+    pub address_claims: Informer<AddressClaim>,
+    /// All HostLeases.
+    pub host_leases: Informer<HostLeases>,
     /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
     pub(super) watches: Arc<WatchHealth>,
@@ -86,6 +93,8 @@ impl Context {
             claims: Informer::start(client, tasks, watches, |claim| {
                 claim.metadata.managed_fields = None
             }),
+            address_claims: start_claims(client, tasks, watches),
+            host_leases: start_host_leases(client, tasks, watches),
             resync: settings.resync,
             watches: Arc::clone(watches),
             metrics: Arc::clone(metrics),
@@ -109,6 +118,16 @@ impl Context {
             tenants: self.tenants.clone(),
             claims: self.claims.clone(),
             configs: self.configs.clone(),
+            infra_nodes: self.infra_nodes.clone(),
+            nodes: self.nodes.clone(),
+        }
+    }
+
+    pub(super) fn lease_informers(&self) -> LeaseInformers {
+        LeaseInformers {
+            tenants: self.tenants.clone(),
+            claims: self.address_claims.clone(),
+            host_leases: self.host_leases.clone(),
             infra_nodes: self.infra_nodes.clone(),
             nodes: self.nodes.clone(),
         }

@@ -16,8 +16,10 @@ pub mod events;
 pub mod extender;
 mod fleet_store;
 mod fleet_watch;
+pub mod host_leases;
 mod hosts;
 mod http_pages;
+pub mod machine_instances;
 pub mod machines;
 mod malformed;
 mod metrics;
@@ -44,6 +46,7 @@ use tokio::task::JoinSet;
 
 pub use context::Context;
 use http_pages::Pages;
+use machine_instances::MachineInstances;
 pub use metrics::Metrics;
 pub use settings::Settings;
 
@@ -159,6 +162,16 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (tenants, configs) = (context.tenants.clone(), context.configs.clone());
+    let (instances, watch_instances) = MachineInstances::start(&client);
+    all.spawn(watch_instances);
+    all.spawn(host_leases::run(
+        client.clone(),
+        Arc::clone(&events),
+        Arc::clone(&metrics),
+        context.lease_informers(),
+        instances.clone(),
+        resync,
+    ));
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));
     all.spawn(machines::run(
         client.clone(),
@@ -166,6 +179,7 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
         machine_metrics,
         tenants,
         configs,
+        instances,
         resync,
     ));
     let shared_informers = context.shared_informers();
