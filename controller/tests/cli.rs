@@ -359,7 +359,15 @@ fn invalid_usage_is_reported_with_a_remedy() {
 #[test]
 fn printed_crds_equal_the_files_in_deploy() {
     let printed = stdout(&run_controller(&["crds"], ""));
-    let names = ["infranodes", "hostprofiles", "infraconfigs", "tenantclusters", "vlanclaims"];
+    let names = [
+        "infranodes",
+        "hostprofiles",
+        "infraconfigs",
+        "tenantclusters",
+        "vlanclaims",
+        "addressclaims",
+        "hostleases",
+    ];
     let files = names.map(|name| {
         let file = repository().join(format!("deploy/crds/{name}.berth.dev.yaml"));
         format!("---\n{}", std::fs::read_to_string(file).unwrap())

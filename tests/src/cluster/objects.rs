@@ -25,6 +25,8 @@ impl ControlPlane {
             "crds/infraconfigs.berth.dev.yaml",
             "crds/tenantclusters.berth.dev.yaml",
             "crds/vlanclaims.berth.dev.yaml",
+            "crds/addressclaims.berth.dev.yaml",
+            "crds/hostleases.berth.dev.yaml",
             "base/namespace.yaml",
             "base/service-account.yaml",
             "base/rbac.yaml",
@@ -33,7 +35,15 @@ impl ControlPlane {
             self.apply_file(&repository().join("deploy").join(file))?;
         }
         let established = "--for=condition=Established";
-        let all = ["infranodes", "hostprofiles", "infraconfigs", "tenantclusters", "vlanclaims"];
+        let all = [
+            "infranodes",
+            "hostprofiles",
+            "infraconfigs",
+            "tenantclusters",
+            "vlanclaims",
+            "addressclaims",
+            "hostleases",
+        ];
         let all = all.map(|name| format!("crd/{name}.berth.dev"));
         let mut wait = vec!["wait", established, "--timeout=30s"];
         wait.extend(all.iter().map(String::as_str));
