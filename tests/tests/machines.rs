@@ -21,6 +21,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::TenantCluster;
 use berth_controller::run::events::EventEmitter;
+use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::tenants::SharedInformers;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
@@ -74,7 +75,10 @@ impl Controller {
             let mut tasks = JoinSet::new();
             let SharedInformers { tenants, configs, .. } =
                 SharedInformers::start_watches(&client, &mut tasks);
-            machines::run(client, events, Arc::default(), tenants, configs, RESYNC).await;
+            let (instances, watch) = MachineInstances::start(&client);
+            tasks.spawn(watch);
+            let metrics = Arc::default();
+            machines::run(client, events, metrics, tenants, configs, instances, RESYNC).await;
         });
         Self(Some(runtime))
     }
