@@ -21,6 +21,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::TenantCluster;
 use berth_controller::run::events::EventEmitter;
+use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::tenants::SharedInformers;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
@@ -74,7 +75,10 @@ impl Controller {
             let mut tasks = JoinSet::new();
             let SharedInformers { tenants, configs, addresses, .. } =
                 SharedInformers::start_watches(&client, &mut tasks);
-            let shared_informers = machines::SharedInformers { tenants, configs, addresses };
+            let (instances, watch) = MachineInstances::start(&client);
+            tasks.spawn(watch);
+            let shared_informers =
+                machines::SharedInformers { tenants, configs, addresses, instances };
             machines::run(client, events, Arc::default(), shared_informers, RESYNC).await;
         });
         Self(Some(runtime))

@@ -9,6 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use berth_api::AddressClaim;
 use berth_runtime::watch::{Change, Informer, WatchHealth};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Client, ResourceExt as _};
 use tokio::task::JoinSet;
 
@@ -25,7 +26,16 @@ impl AddressStore {
     /// Starts the watch and the update of the index, each as one of `tasks`.
     pub fn start(client: &Client, tasks: &mut JoinSet<()>, health: &Arc<WatchHealth>) -> Self {
         let informer = Informer::start(client, tasks, health, |claim: &mut AddressClaim| {
-            (claim.metadata.managed_fields, claim.metadata.labels) = (None, None);
+            // A cluster may have a hundred thousand claims.
+            let metadata = std::mem::take(&mut claim.metadata);
+            claim.metadata = ObjectMeta {
+                name: metadata.name,
+                uid: metadata.uid,
+                resource_version: metadata.resource_version,
+                creation_timestamp: metadata.creation_timestamp,
+                deletion_timestamp: metadata.deletion_timestamp,
+                ..ObjectMeta::default()
+            };
         });
         let mut changes = informer.subscribe();
         let store = Self { informer, networks: Arc::default() };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use berth_api::{HostLeases, HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use berth_runtime::watch::{Informer, WatchHealth};
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
 use kube::Client;
@@ -14,6 +14,7 @@ use super::address_store::AddressStore;
 use super::apply::Writer;
 use super::events::EventEmitter;
 use super::fleet_store::FleetStore;
+use super::host_leases::informers::{LeaseInformers, start_host_leases};
 use super::metrics::Metrics;
 use super::settings::Settings;
 use super::tenants;
@@ -46,6 +47,8 @@ pub struct Context {
     pub claims: Informer<VlanClaim>,
     /// All AddressClaims.
     pub addresses: AddressStore,
+    /// All HostLeases.
+    pub host_leases: Informer<HostLeases>,
     /// Period after which an unchanged object is reconciled again.
     pub resync: Duration,
     pub(super) watches: Arc<WatchHealth>,
@@ -90,6 +93,7 @@ impl Context {
                 claim.metadata.managed_fields = None
             }),
             addresses: AddressStore::start(client, tasks, watches),
+            host_leases: start_host_leases(client, tasks, watches),
             resync: settings.resync,
             watches: Arc::clone(watches),
             metrics: Arc::clone(metrics),
@@ -114,6 +118,16 @@ impl Context {
             claims: self.claims.clone(),
             addresses: self.addresses.clone(),
             configs: self.configs.clone(),
+            infra_nodes: self.infra_nodes.clone(),
+            nodes: self.nodes.clone(),
+        }
+    }
+
+    pub(super) fn lease_informers(&self) -> LeaseInformers {
+        LeaseInformers {
+            tenants: self.tenants.clone(),
+            claims: self.addresses.informer().clone(),
+            host_leases: self.host_leases.clone(),
             infra_nodes: self.infra_nodes.clone(),
             nodes: self.nodes.clone(),
         }

@@ -17,8 +17,10 @@ pub mod events;
 pub mod extender;
 mod fleet_store;
 mod fleet_watch;
+pub mod host_leases;
 mod hosts;
 mod http_pages;
+pub mod machine_instances;
 pub mod machines;
 mod malformed;
 mod metrics;
@@ -45,6 +47,7 @@ use tokio::task::JoinSet;
 
 pub use context::Context;
 use http_pages::Pages;
+use machine_instances::MachineInstances;
 pub use metrics::Metrics;
 pub use settings::Settings;
 
@@ -159,10 +162,21 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     all.spawn(malformed::run(Arc::clone(context)));
     let (client, events) = (context.client.clone(), Arc::clone(&context.events));
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
+    let (instances, watch_instances) = MachineInstances::start(&client);
+    all.spawn(watch_instances);
+    all.spawn(host_leases::run(
+        client.clone(),
+        Arc::clone(&events),
+        Arc::clone(&metrics),
+        context.lease_informers(),
+        instances.clone(),
+        resync,
+    ));
     let machine_informers = machines::SharedInformers {
         tenants: context.tenants.clone(),
         configs: context.configs.clone(),
         addresses: context.addresses.clone(),
+        instances,
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));
     all.spawn(machines::run(

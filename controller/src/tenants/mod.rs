@@ -5,6 +5,7 @@
 //! InfraNodes, Nodes ──► hosts ──► network ──┐
 //! VlanClaims, InfraConfig, foreign NADs ────┴─► claims ──► objects ──► differs ──► apply
 //!                                    hosts, claims, objects ──► status
+//! AddressClaims, VirtualMachineInstances ──► lease_index ──► host_leases
 //! ```
 
 pub mod addresses;
@@ -16,9 +17,11 @@ pub mod cluster;
 pub mod deletion;
 pub mod fault;
 pub mod foreign_ids;
+pub mod host_leases;
 pub mod hosts;
 pub mod kubeconfig;
 pub mod kubeconfig_secret;
+pub mod lease_index;
 pub mod network;
 pub mod network_id;
 pub mod objects;

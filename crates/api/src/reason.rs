@@ -135,6 +135,7 @@ pub enum EventReason {
     /// Another manager writes the NodeResourceTopology.
     ManagedElsewhere,
     Malformed,
+    LeasesOmitted,
     ManagedByMachineController,
 }
 

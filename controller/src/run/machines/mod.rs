@@ -39,14 +39,15 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::address_store::AddressStore;
 use super::events::EventEmitter;
+use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
 use crate::api_resource::api_resource;
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
 use errors::RequestError;
 use resources::{
-    deployment_resource, foreign_machine_resource, instance_resource, keep_metadata_only,
-    machine_resource, remove_managed_fields, trim_instance, trim_machine,
+    deployment_resource, foreign_machine_resource, keep_metadata_only, machine_resource,
+    remove_managed_fields, trim_machine,
 };
 use triggers::Triggers;
 
@@ -63,6 +64,8 @@ pub struct SharedInformers {
     pub configs: Informer<InfraConfig>,
     /// All claims of addresses.
     pub addresses: AddressStore,
+    /// All VirtualMachineInstances of machines.
+    pub instances: MachineInstances,
 }
 
 /// Reconciles MachineDeployments until the future is dropped, which may happen at any moment. Each MachineDeployment
@@ -74,7 +77,7 @@ pub async fn run(
     shared_informers: SharedInformers,
     resync: Duration,
 ) {
-    let SharedInformers { tenants, configs, addresses } = shared_informers;
+    let SharedInformers { tenants, configs, addresses, instances } = shared_informers;
     let (queue, mut requests) = unbounded_channel();
     let tenant_changes = tenants.subscribe();
     let triggers = Arc::new(Triggers::new(queue, tenants.clone()));
@@ -97,13 +100,6 @@ pub async fn run(
     let (machines, watch_machines) =
         OptionalInformer::start(&client, kind, handler(Triggers::handle_machine));
     let kind = OptionalKind {
-        resource: instance_resource(),
-        label_selector: Some("md".to_owned()),
-        trim: trim_instance,
-    };
-    let (instances, watch_instances) =
-        OptionalInformer::start(&client, kind, handler(Triggers::handle_instance));
-    let kind = OptionalKind {
         resource: foreign_machine_resource(),
         label_selector: None,
         trim: keep_metadata_only,
@@ -122,6 +118,8 @@ pub async fn run(
     };
     let (webhooks, watch_webhooks) = OptionalInformer::start(&client, webhooks, |_, _| {});
     triggers.set_stores(&deployments, &machines);
+    instances.subscribe(handler(Triggers::handle_instance));
+    let instances = instances.informer().clone();
     let tenant_triggers = Arc::clone(&triggers);
     let context = Arc::new(Context {
         client,
@@ -168,7 +166,6 @@ pub async fn run(
         work,
         watch_deployments,
         watch_machines,
-        watch_instances,
         watch_foreign_machines,
         watch_webhooks,
         tenant_triggers.handle_tenant_changes(tenant_changes)

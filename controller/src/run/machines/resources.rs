@@ -42,17 +42,6 @@ pub(super) fn trim_machine(object: &mut DynamicObject) {
     pack_content(object);
 }
 
-pub(super) fn trim_instance(object: &mut DynamicObject) {
-    object.metadata.managed_fields = None;
-    object.metadata.annotations = None;
-    let phase = object.data.pointer("/status/phase").cloned().unwrap_or_default();
-    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
-    let ready: Vec<Value> =
-        conditions.into_iter().flatten().filter(|one| one["type"] == "Ready").cloned().collect();
-    object.data = json!({"status": {"phase": phase, "conditions": ready}});
-    pack_content(object);
-}
-
 pub(super) fn keep_metadata_only(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     object.data = Value::Null;

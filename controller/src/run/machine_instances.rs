@@ -1,0 +1,122 @@
+//! Watch of the VirtualMachineInstances of MachineDeployments, which several reconcilers share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kube::Client;
+use kube::api::DynamicObject;
+use serde_json::{Map, Value, json};
+
+use super::packed_content::pack_content;
+use crate::api_resource::api_resource;
+use berth_runtime::watch::{OptionalInformer, OptionalKind};
+
+/// Function that is called with each changed object, and with true if the object is deleted.
+type Handler = Box<dyn Fn(&DynamicObject, bool) + Send + Sync>;
+
+/// VirtualMachineInstances of MachineDeployments, with their packed phase, condition Ready and hosts.
+#[derive(Clone)]
+pub struct MachineInstances {
+    informer: OptionalInformer,
+    handlers: Arc<Mutex<Vec<Handler>>>,
+}
+
+impl std::fmt::Debug for MachineInstances {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MachineInstances").finish_non_exhaustive()
+    }
+}
+
+impl MachineInstances {
+    /// Returns the store, and a future that updates the store and never ends.
+    pub fn start(client: &Client) -> (Self, BoxFuture<'static, ()>) {
+        let kind = OptionalKind {
+            resource: api_resource(
+                "kubevirt.io",
+                "v1",
+                "VirtualMachineInstance",
+                "virtualmachineinstances",
+            ),
+            label_selector: Some("md".to_owned()),
+            trim: trim_instance,
+        };
+        let handlers: Arc<Mutex<Vec<Handler>>> = Arc::default();
+        let subscribed = Arc::clone(&handlers);
+        let (informer, watch) =
+            OptionalInformer::start(client, kind, move |object: &DynamicObject, is_gone: bool| {
+                let handlers = subscribed.lock().unwrap_or_else(PoisonError::into_inner);
+                handlers.iter().for_each(|handle| handle(object, is_gone));
+            });
+        (Self { informer, handlers }, watch.boxed())
+    }
+
+    /// Calls `handle` with each object that changes from now on, after the store has been updated, and with true if the
+    /// object is deleted.
+    pub(super) fn subscribe(&self, handle: impl Fn(&DynamicObject, bool) + Send + Sync + 'static) {
+        self.handlers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(handle));
+    }
+
+    /// Returns the store.
+    pub(super) const fn informer(&self) -> &OptionalInformer {
+        &self.informer
+    }
+}
+
+/// Removes the fields that are not used, because the store contains ten thousands of objects.
+fn trim_instance(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    object.metadata.annotations = None;
+    let field = |path: &str| object.data.pointer(path).cloned();
+    let mut status =
+        Map::from_iter([("phase".to_owned(), field("/status/phase").unwrap_or_default())]);
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let ready: Vec<Value> =
+        conditions.into_iter().flatten().filter(|one| one["type"] == "Ready").cloned().collect();
+    status.insert("conditions".to_owned(), ready.into());
+    // These are the fields that `hosts_of_instance` reads.
+    match field("/status/nodeName").filter(|host| *host != "") {
+        Some(host) => status.insert("nodeName".to_owned(), host),
+        None => {
+            status.insert("activePods".to_owned(), field("/status/activePods").unwrap_or_default())
+        }
+    };
+    if let Some(target) = field("/status/migrationState/targetNode") {
+        let failed = field("/status/migrationState/failed").unwrap_or_default();
+        let migration = json!({"targetNode": target, "failed": failed});
+        status.insert("migrationState".to_owned(), migration);
+    }
+    object.data = json!({"status": status});
+    pack_content(object);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::packed_content::unpack_content;
+    use crate::tenants::lease_index::hosts_of_instance;
+
+    #[test]
+    fn trimmed_instance_keeps_phase_readiness_and_hosts() {
+        let migration = json!({"targetNode": "b", "failed": true, "sourceNode": "a"});
+        for status in [
+            json!({"phase": "Running", "nodeName": "a", "migrationState": migration}),
+            json!({"phase": "Running", "nodeName": "a", "migrationState": {"targetNode": "b"}}),
+            json!({"phase": "Scheduling", "activePods": {"uid": "c"}}),
+            json!({"phase": "Scheduling", "nodeName": "", "activePods": {"uid": "c"}}),
+            json!({"phase": "Failed", "nodeName": "a", "interfaces": [{}]}),
+            json!("Running"),
+            json!(null),
+        ] {
+            let fields =
+                json!({"metadata": {"name": "x"}, "spec": {"domain": {}}, "status": status});
+            let mut object: DynamicObject = serde_json::from_value(fields).unwrap();
+            let hosts = hosts_of_instance(&object.data);
+            trim_instance(&mut object);
+            let trimmed = unpack_content(&object).data;
+            assert_eq!(hosts_of_instance(&trimmed), hosts, "{status}");
+            assert_eq!(trimmed["status"]["phase"], status["phase"]);
+            assert_eq!(trimmed.get("spec"), None);
+        }
+    }
+}

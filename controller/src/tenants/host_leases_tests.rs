@@ -1,0 +1,262 @@
+//! Tests of HostLeases: any claims, VMs and migrations, and networks that are too large.
+
+use std::collections::BTreeSet;
+
+use berth_api::ClaimingMachine;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::tenants::lease_index::{LeaseIndex, hosts_of_instance};
+
+fn tenant(name: &str, network: &Value) -> Arc<TenantCluster> {
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+        "metadata": {"name": name, "uid": format!("uid-{name}")},
+        "spec": {"network": network}, "status": {"vlan": 120, "vni": 0},
+    });
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+fn network() -> Value {
+    json!({
+        "name": "trunk",
+        "ipv4": {"cidr": "10.0.0.0/16", "gateway": "10.0.0.1", "nameservers": ["10.0.0.2", "fd00::2"],
+            "searchDomains": ["a.example"], "mtu": 9000,
+            "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.3"}, {"to": "fd09::/64", "via": "fd00::3"}]},
+        "ipv6": {"cidr": "fd00::/64", "gateway": "10.0.0.1", "mtu": 1500},
+    })
+}
+
+/// Returns the claim of an address for a machine of the tenant, with a MAC that ends in `mac`.
+fn claim(tenant: &str, machine: &str, mac: u8, address: &str) -> AddressClaim {
+    let network = TenantCluster::namespace_of(tenant);
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "AddressClaim",
+        "metadata": {"name": AddressClaim::name_for(&network, address.parse().unwrap())},
+        "spec": {
+            "network": network, "address": address, "tenant": tenant, "tenantUID": format!("uid-{tenant}"),
+            "machine": {"namespace": network, "name": machine}, "interface": "tenant",
+            "mac": format!("02:00:00:00:00:{mac:02x}"),
+        },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+fn released(mut claim: AddressClaim) -> AddressClaim {
+    claim.status = serde_json::from_value(json!({"releasedAt": "2026-01-01T00:00:00Z"})).unwrap();
+    claim
+}
+
+/// Returns the desired HostLeases if the tenants `a` and `b` have this network.
+fn desired(claims: &[AddressClaim], network: &Value) -> DesiredHostLeases {
+    let known = |name: &str| ["a", "b"].contains(&name).then(|| tenant(name, network));
+    desired_host_leases(claims, known, None)
+}
+
+#[test]
+fn both_families_of_an_interface_are_in_one_lease() {
+    let claims = [claim("a", "web-1.x", 7, "fd00::7"), claim("a", "web-1.x", 7, "10.0.0.7")];
+    let DesiredHostLeases { spec, omitted } = desired(&claims, &network());
+    assert_eq!(omitted, 0);
+    let expected = json!({"networks": [{
+        "name": "cluster-a", "vlan": 120, "mtu": 1500,
+        "ipv4": {"prefixLength": 16, "gateway": "10.0.0.1", "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.3"}],
+            "nameservers": ["10.0.0.2"], "searchDomains": ["a.example"]},
+        "ipv6": {"prefixLength": 64},
+        "leases": [{"mac": "02:00:00:00:00:07", "machine": "cluster-a/web-1.x", "hostname": "web-1",
+            "ipv4": "10.0.0.7", "ipv6": "fd00::7"}],
+    }]});
+    assert_eq!(serde_json::to_value(&spec).unwrap(), expected);
+    let reversed: Vec<AddressClaim> = claims.into_iter().rev().collect();
+    assert_eq!(desired(&reversed, &network()).spec, spec, "the order is deterministic");
+}
+
+#[test]
+fn released_foreign_and_disabled_claims_have_no_lease() {
+    let valid = || claim("a", "web-1", 7, "10.0.0.7");
+    assert_eq!(desired(&[valid()], &network()).spec.networks.len(), 1);
+    let mut deleted = valid();
+    deleted.metadata.deletion_timestamp =
+        serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    let mut earlier_tenant = valid();
+    earlier_tenant.spec.tenant_uid = "earlier".to_owned();
+    let mut other_network = valid();
+    other_network.spec.network = "cluster-b".to_owned();
+    let unknown_tenant = claim("c", "web-1", 7, "10.0.0.7");
+    let none = [released(valid()), deleted, earlier_tenant, other_network, unknown_tenant];
+    assert_eq!(desired(&none, &network()), DesiredHostLeases::default());
+    let mut disabled = network();
+    disabled["dhcp"] = false.into();
+    let swapped =
+        json!({"name": "trunk", "ipv4": {"cidr": "fd00::/64"}, "ipv6": {"cidr": "10.0.0.0/8"}});
+    for network in [
+        disabled,
+        swapped,
+        json!({"name": "trunk"}),
+        json!({"name": "trunk", "ipv6": {"cidr": "fd00::/64"}}),
+    ] {
+        assert_eq!(desired(&[valid()], &network), DesiredHostLeases::default(), "{network}");
+    }
+}
+
+#[test]
+fn machines_of_an_unreadable_tenant_keep_their_configuration() {
+    let claims = [claim("a", "web-1", 7, "10.0.0.7"), claim("a", "web-2", 8, "10.0.0.8")];
+    let before = desired(&claims, &network()).spec;
+    let after = desired_host_leases(&claims[1..], |_| None, Some(&before)).spec;
+    assert_eq!(after, desired(&claims[1..], &network()).spec);
+    assert_eq!(desired_host_leases(&claims, |_| None, None), DesiredHostLeases::default());
+}
+
+#[test]
+fn leases_without_room_are_counted() {
+    let many: Vec<AddressClaim> = (0..5000_u32)
+        .map(|number| {
+            let [.., high, low] = number.to_be_bytes();
+            let mut one = claim("a", &format!("web-{number}"), 0, &format!("10.0.{high}.{low}"));
+            one.spec.mac = MacAddress([2, 0, 0, 0, high, low]);
+            one
+        })
+        .collect();
+    let large = desired(&many, &network());
+    assert_eq!(large.spec.networks[0].leases.len(), MAX_ENTRIES);
+    assert_eq!(large.omitted, 5000 - MAX_ENTRIES);
+    let long_names = many.into_iter().map(|mut one| {
+        one.spec.machine.name = format!("{}{}", one.spec.machine.name, "x".repeat(240));
+        one
+    });
+    let long_names: Vec<AddressClaim> = long_names.collect();
+    let large = desired(&long_names, &network());
+    let leases = large.spec.networks[0].leases.len();
+    assert!((2000..MAX_ENTRIES).contains(&leases), "{leases}");
+    assert_eq!(large.omitted, 5000 - leases);
+    assert!(serde_json::to_string(&large.spec).unwrap().len() <= MAX_BYTES + 100);
+}
+
+#[test]
+fn a_migrating_machine_is_on_both_hosts() {
+    let hosts = |status: Value| {
+        let hosts = hosts_of_instance(&json!({"status": status}));
+        hosts.into_iter().collect::<Vec<_>>().join(" ")
+    };
+    let to = |target: &str, failed: bool| json!({"targetNode": target, "failed": failed});
+    assert_eq!(hosts(json!({"phase": "Pending"})), "");
+    assert_eq!(hosts(json!({"phase": "Scheduling", "activePods": {"u": "", "v": "a"}})), "a");
+    assert_eq!(
+        hosts(json!({"phase": "Scheduled", "nodeName": "a", "activePods": {"v": "x"}})),
+        "a"
+    );
+    assert_eq!(
+        hosts(json!({"phase": "Running", "nodeName": "a", "migrationState": to("b", false)})),
+        "a b"
+    );
+    assert_eq!(
+        hosts(json!({"phase": "Running", "nodeName": "a", "migrationState": to("b", true)})),
+        "a"
+    );
+    assert_eq!(
+        hosts(json!({"phase": "Running", "nodeName": "b", "migrationState": to("b", false)})),
+        "b"
+    );
+    assert_eq!(hosts(json!({"phase": "Succeeded", "nodeName": "a"})), "");
+    for malformed in [json!(7), json!({"nodeName": 7, "activePods": [], "migrationState": "b"})] {
+        assert_eq!(hosts(malformed), "");
+    }
+}
+
+/// Random claim: tenant, machine, interface, number of the address, and true if the claim is released.
+type RandomClaim = (usize, u8, u8, u8, bool);
+
+const TENANTS: [&str; 2] = ["a", "b"];
+
+/// Returns a claim. The tenants have the same addresses and the same machine names.
+fn random_claim((tenant, machine, interface, number, is_released): RandomClaim) -> AddressClaim {
+    let address = if number.is_multiple_of(2) {
+        format!("10.0.0.{number}")
+    } else {
+        format!("fd00::{number:x}")
+    };
+    let one = claim(TENANTS[tenant], &format!("m{machine}"), machine * 2 + interface, &address);
+    if is_released { released(one) } else { one }
+}
+
+proptest! {
+    #[test]
+    fn leases_equal_the_claims_of_the_machines_on_the_host(
+        claims in prop::collection::vec((0..2_usize, 0..4_u8, 0..2_u8, 4..20_u8, any::<bool>()), 0..40),
+        moves in prop::collection::vec((0..2_usize, 0..4_u8, 0..3_u8, 0..4_u8), 0..30),
+    ) {
+        let mut index = LeaseIndex::default();
+        let mut known: BTreeMap<String, Arc<AddressClaim>> = BTreeMap::new();
+        let mut hosts: BTreeMap<ClaimingMachine, BTreeSet<String>> = BTreeMap::new();
+        let mut moves = moves.into_iter();
+        for one in claims {
+            let one = Arc::new(random_claim(one));
+            let name = one.metadata.name.clone().unwrap();
+            let before = known.insert(name.clone(), Arc::clone(&one));
+            let machines = before.iter().map(|claim| &claim.spec.machine);
+            index.set_claim(&name, machines, Some(&one));
+            if let Some((tenant, machine, node, target)) = moves.next() {
+                let namespace = TenantCluster::namespace_of(TENANTS[tenant]);
+                let machine = ClaimingMachine { namespace, name: format!("m{machine}") };
+                let target = (target < 3).then(|| json!({"targetNode": format!("host{target}")}));
+                let status = json!({"nodeName": format!("host{node}"), "migrationState": target});
+                let on = hosts_of_instance(&json!({"status": status}));
+                prop_assert_eq!(on.len(), if target.is_none_or(|one| one["targetNode"] == status["nodeName"]) { 1 } else { 2 });
+                let before = hosts.insert(machine.clone(), on.clone()).unwrap_or_default();
+                let affected = index.set_hosts(&machine, on.clone());
+                prop_assert_eq!(affected, before.symmetric_difference(&on).cloned().collect());
+            }
+        }
+        for host in ["host0", "host1", "host2"] {
+            let claims = index.claims_on(host);
+            let lookup = |name: &str| Some(tenant(name, &network()));
+            let found = desired_host_leases(claims.iter().map(Arc::as_ref), lookup, None);
+            prop_assert_eq!(found.omitted, 0);
+            // Every address of a lease has an active claim of this tenant, interface and machine.
+            let mut leased = BTreeSet::new();
+            for network in &found.spec.networks {
+                let mut macs = BTreeSet::new();
+                for lease in &network.leases {
+                    prop_assert!(macs.insert(lease.mac));
+                    let addresses = [lease.ipv4.map(IpAddr::V4), lease.ipv6.map(IpAddr::V6)];
+                    for address in addresses.into_iter().flatten() {
+                        let claim = &known[&AddressClaim::name_for(&network.name, address)];
+                        prop_assert!(is_active(claim));
+                        let spec = &claim.spec;
+                        prop_assert_eq!((&spec.network, spec.mac), (&network.name, lease.mac));
+                        let machine = format!("{}/{}", spec.machine.namespace, spec.machine.name);
+                        prop_assert_eq!(&machine, &lease.machine);
+                        prop_assert_eq!(lease.machine.split_once('/').unwrap().0, &network.name);
+                        prop_assert!(hosts[&spec.machine].contains(host));
+                        leased.insert((network.name.clone(), lease.mac, address.is_ipv4()));
+                    }
+                }
+            }
+            // Every interface of a machine on the host has a lease for each family with an active claim.
+            let on_host = known.values().filter(|claim| {
+                hosts.get(&claim.spec.machine).is_some_and(|on| on.contains(host)) && is_active(claim)
+            });
+            let expected: BTreeSet<_> = on_host
+                .map(|claim| (claim.spec.network.clone(), claim.spec.mac, claim.spec.address.is_ipv4()))
+                .collect();
+            prop_assert_eq!(leased, expected);
+        }
+        for name in TENANTS {
+            let of_tenant = known.values().filter(|claim| claim.spec.tenant == name && is_active(claim));
+            let expected: BTreeSet<String> =
+                of_tenant.filter_map(|claim| hosts.get(&claim.spec.machine)).flatten().cloned().collect();
+            prop_assert_eq!(index.hosts_of_tenant(name), expected);
+        }
+        let mut rebuilt = LeaseIndex::default();
+        rebuilt.replace_claims(known.into_values());
+        hosts.into_iter().for_each(|(machine, on)| _ = rebuilt.set_hosts(&machine, on));
+        for host in ["host0", "host1", "host2"] {
+            let names = |index: &LeaseIndex| -> BTreeSet<String> {
+                index.claims_on(host).iter().map(|claim| claim.name_any()).collect()
+            };
+            prop_assert_eq!(names(&index), names(&rebuilt));
+        }
+    }
+}
