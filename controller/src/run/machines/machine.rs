@@ -8,11 +8,11 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
-use serde_json::{Value, json};
 
 use super::errors::{
     RequestError, ignore_conflict, none_if_not_found, redact_message, refusal_message, with_request,
 };
+use super::guest::sample_interfaces;
 use super::user_data::{UserData, user_data_secret};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::post_params;
@@ -20,7 +20,7 @@ use berth_api::Problem;
 use berth_kubevirt_render::machines::reconcile_steps::{
     ExistingVm, machine_name, render_new_machine,
 };
-use berth_kubevirt_render::machines::{RenderContext, RenderOptions, user_data};
+use berth_kubevirt_render::machines::{RenderContext, user_data};
 
 /// Input that all machines of a MachineDeployment share.
 pub(super) struct MachineTemplate {
@@ -53,7 +53,8 @@ impl ValidatedDeployment<'_> {
             Ok(data) => data,
             Err(error) => return Ok(Err(fatal_problem(error.to_string()))),
         };
-        let options = self.render_options(&machine_name(&self.deployment, 0), &data);
+        let interfaces = tenant.map(sample_interfaces).unwrap_or_default();
+        let options = self.render_options(&machine_name(&self.deployment, 0), &data, &interfaces);
         let rendered =
             match render_new_machine(&self.deployment, &self.owner, &render_context, &options) {
                 Ok(rendered) => rendered,
@@ -61,24 +62,14 @@ impl ValidatedDeployment<'_> {
             };
         match user_data::add_ssh_keys(&data.user_data, &rendered.ssh_public_keys) {
             Ok(user) => {
-                let notes = rendered.warnings;
-                Ok(Ok(MachineTemplate {
-                    render_context,
-                    data: UserData { user_data: user, ..data },
-                    notes,
-                }))
+                let data = UserData { user_data: user, ..data };
+                let mut notes = rendered.warnings.clone();
+                notes.extend(self.configure_guest(&rendered, &data).notes.iter().map(|note| {
+                    Problem::new(self.deployment.qualified_name(), "", "", note.to_string())
+                }));
+                Ok(Ok(MachineTemplate { render_context, data, notes }))
             }
             Err(error) => Ok(Err(fatal_problem(format!("its user data {error}")))),
-        }
-    }
-
-    fn render_options(&self, name: &str, data: &UserData) -> RenderOptions {
-        RenderOptions {
-            machine_name: Some(name.to_owned()),
-            namespace: Some(self.namespace.clone()),
-            user_data_secret: Some(format!("userdata-{name}")),
-            user_data: Some(data.user_data.clone()),
-            interfaces: Vec::new(),
         }
     }
 
@@ -89,16 +80,13 @@ impl ValidatedDeployment<'_> {
     ) -> Result<Option<Problem>, RequestError> {
         let name =
             machine_name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
-        let options = self.render_options(&name, &template.data);
+        let interfaces = Vec::new();
         // This does not fail, because `template` has already rendered a machine from the same input.
-        let Ok(mut rendered) =
-            render_new_machine(&self.deployment, &self.owner, &template.render_context, &options)
+        let Some((rendered, data)) =
+            self.render_with_guest(&template.render_context, &template.data, &name, &interfaces)
         else {
             return Ok(None);
         };
-        if template.data.network_data.is_some() {
-            add_network_data(&mut rendered.machine, &name);
-        }
         let request = || format!("create VirtualMachine {}/{name}", self.namespace);
         let body = match serde_json::from_value(rendered.machine) {
             Ok(body) => body,
@@ -121,9 +109,7 @@ impl ValidatedDeployment<'_> {
             return Ok(None);
         };
         tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
-        self.create_secret(&name, &created.uid().unwrap_or_default(), &template.data)
-            .await
-            .map(|()| None)
+        self.create_secret(&name, &created.uid().unwrap_or_default(), &data).await.map(|()| None)
     }
 
     /// Creates the Secret with the user data of a machine. `uid` is the UID of the VirtualMachine.
@@ -183,19 +169,19 @@ impl ValidatedDeployment<'_> {
                     Err(problems) => return Ok(problems),
                 }
             }
-            if let Some(template) = &template {
-                self.create_secret(&vm.name, &vm.uid, &template.data).await?;
+            let interfaces = Vec::new();
+            let rendered = template.as_ref().and_then(|template| {
+                self.render_with_guest(
+                    &template.render_context,
+                    &template.data,
+                    &vm.name,
+                    &interfaces,
+                )
+            });
+            if let Some((_, data)) = rendered {
+                self.create_secret(&vm.name, &vm.uid, &data).await?;
             }
         }
         Ok(Vec::new())
-    }
-}
-
-fn add_network_data(machine: &mut Value, name: &str) {
-    let volumes = machine.pointer_mut("/spec/template/spec/volumes").and_then(Value::as_array_mut);
-    for volume in volumes.into_iter().flatten() {
-        if let Some(disk) = volume.get_mut("cloudInitNoCloud") {
-            disk["networkDataSecretRef"] = json!({"name": format!("userdata-{name}")});
-        }
     }
 }

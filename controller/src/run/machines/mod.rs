@@ -8,6 +8,7 @@ mod apply;
 mod context;
 mod deletion;
 mod errors;
+mod guest;
 mod index;
 mod machine;
 mod machine_controller;
