@@ -12,6 +12,8 @@
 mod data;
 #[path = "render/documents.rs"]
 mod documents;
+#[path = "render/networks.rs"]
+mod networks;
 #[path = "render/schedulers.rs"]
 mod schedulers;
 #[path = "render/tenant_isolation.rs"]

@@ -13,9 +13,7 @@ use std::time::Duration;
 
 use berth_api::{AddressClaim, TenantCluster};
 use berth_controller::run::events::EventEmitter;
-use berth_controller::run::host_leases::informers::{
-    LeaseInformers, start_claims, start_host_leases,
-};
+use berth_controller::run::host_leases::informers::{LeaseInformers, start_host_leases};
 use berth_controller::run::host_leases::run;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::tenants::SharedInformers;
@@ -50,12 +48,12 @@ impl Controller {
         runtime.spawn(async move {
             let events = Arc::new(EventEmitter::new(client.clone(), "test"));
             let mut tasks = JoinSet::new();
-            let SharedInformers { tenants, infra_nodes, nodes, .. } =
+            let SharedInformers { tenants, infra_nodes, nodes, addresses, .. } =
                 SharedInformers::start_watches(&client, &mut tasks);
             let watch_health = Arc::default();
             let informers = LeaseInformers {
                 tenants,
-                claims: start_claims(&client, &mut tasks, &watch_health),
+                claims: addresses.informer().clone(),
                 host_leases: start_host_leases(&client, &mut tasks, &watch_health),
                 infra_nodes,
                 nodes,

@@ -34,6 +34,7 @@ impl AddressStore {
                 resource_version: metadata.resource_version,
                 creation_timestamp: metadata.creation_timestamp,
                 deletion_timestamp: metadata.deletion_timestamp,
+                annotations: metadata.annotations,
                 ..ObjectMeta::default()
             };
         });

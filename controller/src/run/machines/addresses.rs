@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use berth_api::names::{ADDRESSES_ANNOTATION, MANAGED_BY_LABEL, TENANT_LABEL};
 use berth_api::{
@@ -117,6 +118,19 @@ impl ValidatedDeployment<'_> {
         }
         claimed.interfaces = vec![interface_config(TENANT_INTERFACE, mac, &claims, &plan.pools)];
         Ok(Ok(claimed))
+    }
+
+    /// Returns the configuration of the interfaces of an existing machine, from its claims.
+    pub(super) fn claimed_interfaces(&self, name: &str) -> Vec<InterfaceConfig> {
+        let Ok(Some(pools)) = self.address_pools() else { return Vec::new() };
+        let machine = ClaimingMachine { namespace: self.namespace.clone(), name: name.to_owned() };
+        let network = self.tenant().map(|tenant| TenantCluster::namespace_of(&tenant.name_any()));
+        self.context.addresses.read(&network.unwrap_or_default(), |claims| {
+            let claims = || claims.of_interface(&machine, TENANT_INTERFACE).map(Arc::as_ref);
+            let mac = claims().next().map(|claim| claim.spec.mac);
+            let config = |mac| interface_config(TENANT_INTERFACE, mac, claims(), &pools);
+            mac.map(config).into_iter().collect()
+        })
     }
 
     /// Deletes the claims that were created for a machine that does not exist. No guest has used the addresses, so no

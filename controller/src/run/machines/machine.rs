@@ -8,12 +8,12 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
-use serde_json::{Value, json};
 
 use super::addresses::{AddressPlan, ClaimedAddresses};
 use super::errors::{
     RequestError, ignore_conflict, none_if_not_found, redact_message, refusal_message, with_request,
 };
+use super::guest::sample_interfaces;
 use super::user_data::{UserData, user_data_secret};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::post_params;
@@ -22,12 +22,12 @@ use berth_api::Problem;
 use berth_kubevirt_render::machines::reconcile_steps::{
     ExistingVm, machine_name, render_new_machine,
 };
-use berth_kubevirt_render::machines::{InterfaceConfig, RenderContext, RenderOptions, user_data};
+use berth_kubevirt_render::machines::{RenderContext, user_data};
 
 /// Input that all machines of a MachineDeployment share.
 pub(super) struct MachineTemplate {
-    render_context: RenderContext,
-    data: UserData,
+    pub(super) render_context: RenderContext,
+    pub(super) data: UserData,
     /// Fields of the template that machines do not honor.
     pub(super) notes: Vec<Problem>,
 }
@@ -65,7 +65,8 @@ impl ValidatedDeployment<'_> {
             Ok(data) => data,
             Err(error) => return Ok(Err(fatal_problem(error.to_string()))),
         };
-        let options = self.render_options(&machine_name(&self.deployment, 0), &data, Vec::new());
+        let interfaces = tenant.map(sample_interfaces).unwrap_or_default();
+        let options = self.render_options(&machine_name(&self.deployment, 0), &data, &interfaces);
         let rendered =
             match render_new_machine(&self.deployment, &self.owner, &render_context, &options) {
                 Ok(rendered) => rendered,
@@ -73,29 +74,14 @@ impl ValidatedDeployment<'_> {
             };
         match user_data::add_ssh_keys(&data.user_data, &rendered.ssh_public_keys) {
             Ok(user) => {
-                let notes = rendered.warnings;
-                Ok(Ok(MachineTemplate {
-                    render_context,
-                    data: UserData { user_data: user, ..data },
-                    notes,
-                }))
+                let data = UserData { user_data: user, ..data };
+                let mut notes = rendered.warnings.clone();
+                notes.extend(self.configure_guest(&rendered, &data).notes.iter().map(|note| {
+                    Problem::new(self.deployment.qualified_name(), "", "", note.to_string())
+                }));
+                Ok(Ok(MachineTemplate { render_context, data, notes }))
             }
             Err(error) => Ok(Err(fatal_problem(format!("its user data {error}")))),
-        }
-    }
-
-    fn render_options(
-        &self,
-        name: &str,
-        data: &UserData,
-        interfaces: Vec<InterfaceConfig>,
-    ) -> RenderOptions {
-        RenderOptions {
-            machine_name: Some(name.to_owned()),
-            namespace: Some(self.namespace.clone()),
-            user_data_secret: Some(format!("userdata-{name}")),
-            user_data: Some(data.user_data.clone()),
-            interfaces,
         }
     }
 
@@ -114,20 +100,13 @@ impl ValidatedDeployment<'_> {
                 Err(fault) => return Ok(Creation::NoAddress(fault)),
             };
         }
-        let interfaces = std::mem::take(&mut claimed.interfaces);
-        let options = self.render_options(&name, &template.data, interfaces);
-        let rendered =
-            render_new_machine(&self.deployment, &self.owner, &template.render_context, &options);
-        let mut rendered = match rendered {
+        let (rendered, data) = match self.render_with_guest(template, &name, &claimed.interfaces) {
             Ok(rendered) => rendered,
             Err(problems) => {
                 self.withdraw_claims(claimed).await?;
                 return Ok(Creation::Refused(problems));
             }
         };
-        if template.data.network_data.is_some() {
-            add_network_data(&mut rendered.machine, &name);
-        }
         let request = || format!("create VirtualMachine {}/{name}", self.namespace);
         let body = match serde_json::from_value(rendered.machine) {
             Ok(body) => body,
@@ -151,7 +130,7 @@ impl ValidatedDeployment<'_> {
             return Ok(Creation::Created);
         };
         tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
-        self.create_secret(&name, &created.uid().unwrap_or_default(), &template.data)
+        self.create_secret(&name, &created.uid().unwrap_or_default(), &data)
             .await
             .map(|()| Creation::Created)
     }
@@ -213,19 +192,13 @@ impl ValidatedDeployment<'_> {
                     Err(problems) => return Ok(problems),
                 }
             }
-            if let Some(template) = &template {
-                self.create_secret(&vm.name, &vm.uid, &template.data).await?;
+            let Some(template) = &template else { continue };
+            let interfaces = self.claimed_interfaces(&vm.name);
+            match self.render_with_guest(template, &vm.name, &interfaces) {
+                Ok((_, data)) => self.create_secret(&vm.name, &vm.uid, &data).await?,
+                Err(problems) => return Ok(problems),
             }
         }
         Ok(Vec::new())
-    }
-}
-
-fn add_network_data(machine: &mut Value, name: &str) {
-    let volumes = machine.pointer_mut("/spec/template/spec/volumes").and_then(Value::as_array_mut);
-    for volume in volumes.into_iter().flatten() {
-        if let Some(disk) = volume.get_mut("cloudInitNoCloud") {
-            disk["networkDataSecretRef"] = json!({"name": format!("userdata-{name}")});
-        }
     }
 }

@@ -11,6 +11,7 @@ mod context;
 mod deleted_machines;
 mod deletion;
 mod errors;
+mod guest;
 mod index;
 mod machine;
 mod machine_controller;

@@ -6,11 +6,14 @@
 //!
 //! All modules are pure; the reconciler and `berth-controller render` run the same code.
 
+mod additional_interfaces;
+mod additional_networks;
 mod config_var;
 mod defaults;
 mod deployment;
 mod disks;
 mod field_parser;
+pub mod guest;
 mod interface_config;
 mod interrupt_vectors;
 mod json_value;

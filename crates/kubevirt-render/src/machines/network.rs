@@ -1,9 +1,11 @@
-//! Networks of a machine: the pod network, through which the machine can be exposed as a Service, and the tenant's
-//! network, if the tenant has a network.
+//! Networks of a machine: the pod network, through which the machine can be exposed as a Service, the tenant's network,
+//! if the tenant has a network, and further networks of the providerSpec.
 
 use berth_api::{NetworkBinding, TenantCluster};
 use serde_json::{Value, json};
 
+use super::additional_interfaces::{interface_mac, interface_name};
+use super::interface_config::InterfaceConfig;
 use super::renderer::MachineRenderer;
 
 /// Name of the interface in the tenant's network.
@@ -16,29 +18,77 @@ fn tenant_id(tenant: &TenantCluster) -> &str {
 
 /// Returns `spec.template.spec.networks`.
 pub(super) fn render_networks(machine: &MachineRenderer<'_>) -> Vec<Value> {
-    let mut networks = vec![json!({"name": "default", "pod": {}})];
+    let mut networks = Vec::new();
+    if has_pod_network(machine) {
+        networks.push(json!({"name": "default", "pod": {}}));
+    }
     if let Some((tenant, binding)) = tenant_binding(machine) {
         let id = tenant_id(tenant);
         let name = binding.definition_name(id);
         let name = format!("{}/{name}", TenantCluster::namespace_of(id));
         networks.push(json!({"name": TENANT_INTERFACE, "multus": {"networkName": name}}));
     }
+    for (index, network) in machine.provider.additional_networks.networks.iter().enumerate() {
+        let name = interface_name(index);
+        networks.push(json!({"name": name, "multus": {"networkName": network.name}}));
+    }
     networks
 }
 
 /// Returns `spec.template.spec.domain.devices.interfaces`.
 pub(super) fn render_interfaces(machine: &MachineRenderer<'_>) -> Vec<Value> {
-    let mut interfaces = vec![json!({"name": "default", "bridge": {}})];
+    let mut interfaces = Vec::new();
+    if has_pod_network(machine) {
+        interfaces.push(json!({"name": "default", "bridge": {}}));
+    }
     if let Some((_, binding)) = tenant_binding(machine) {
-        interfaces.push(match binding {
-            NetworkBinding::Bridge => json!({"name": TENANT_INTERFACE, "bridge": {}}),
-            NetworkBinding::Sriov => json!({"name": TENANT_INTERFACE, "sriov": {}}),
-            NetworkBinding::Macvtap => {
-                json!({"name": TENANT_INTERFACE, "binding": {"name": "macvtap"}})
-            }
-        });
+        interfaces.push(render_interface(TENANT_INTERFACE, binding));
+    }
+    for (index, network) in machine.provider.additional_networks.networks.iter().enumerate() {
+        interfaces.push(render_interface(&interface_name(index), network.binding));
+    }
+    let guest_interfaces = guest_interfaces(machine);
+    for interface in &mut interfaces {
+        if let Some(config) = guest_interfaces.iter().find(|one| interface["name"] == one.name) {
+            interface["macAddress"] = config.mac.to_string().into();
+        }
     }
     interfaces
+}
+
+fn render_interface(name: &str, binding: NetworkBinding) -> Value {
+    match binding {
+        NetworkBinding::Bridge => json!({"name": name, "bridge": {}}),
+        NetworkBinding::Sriov => json!({"name": name, "sriov": {}}),
+        NetworkBinding::Macvtap => json!({"name": name, "binding": {"name": "macvtap"}}),
+    }
+}
+
+/// Returns true if the machine has an interface in the pod network.
+pub(super) fn has_pod_network(machine: &MachineRenderer<'_>) -> bool {
+    machine.provider.additional_networks.has_pod_network.unwrap_or(true)
+}
+
+/// Returns the configuration of the interfaces whose Ethernet address is known. Interfaces in further networks without
+/// addresses of Berth have an Ethernet address only.
+pub(super) fn guest_interfaces(machine: &MachineRenderer<'_>) -> Vec<InterfaceConfig> {
+    let given =
+        |name: &str| machine.options.interfaces.iter().find(|one| one.name == name).cloned();
+    let tenant = tenant_binding(machine).and_then(|_| given(TENANT_INTERFACE));
+    let additional = (0..machine.provider.additional_networks.networks.len()).map(|index| {
+        let name = interface_name(index);
+        given(&name).unwrap_or_else(|| InterfaceConfig {
+            mac: interface_mac(machine, &name),
+            name,
+            mtu: None,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            routes: Vec::new(),
+            nameservers: Vec::new(),
+            search_domains: Vec::new(),
+        })
+    });
+    tenant.into_iter().chain(additional).collect()
 }
 
 /// Returns the missing prerequisite if machines of a tenant cannot be created yet. The TenantCluster must have been

@@ -10,6 +10,7 @@ use berth_api::{DnsPolicy, EvictionStrategy};
 use k8s_openapi::api::core::v1::PodDNSConfig;
 use serde_json::{Value, json};
 
+use super::additional_networks::AdditionalNetworks;
 use super::config_var::ConfigVar;
 use super::disks::{PRIMARY_DISK_FIELDS, PrimaryDisk, SECONDARY_DISK_FIELDS, SecondaryDisk};
 use super::field_parser::{ProblemReporter, UnreadFields};
@@ -43,6 +44,7 @@ pub(super) struct ProviderConfig {
     pub(super) spread_constraints: Vec<SpreadConstraint>,
     pub(super) node_selector: Option<Value>,
     pub(super) tolerations: Vec<Value>,
+    pub(super) additional_networks: AdditionalNetworks,
     /// True if the providerSpec has the flat form. In this form, the label `machine` identifies the machines of a
     /// MachineDeployment.
     pub(super) is_flat: bool,
@@ -103,7 +105,7 @@ const FLAT_SPEC_FIELDS: [&str; 13] = [
     "nodeAffinityPreset",
     "nodeAntiAffinityPreset",
 ];
-const CLOUD_SPEC_FIELDS: [&str; 10] = [
+const CLOUD_SPEC_FIELDS: [&str; 12] = [
     "clusterName",
     "projectID",
     "auth",
@@ -112,6 +114,8 @@ const CLOUD_SPEC_FIELDS: [&str; 10] = [
     "topologySpreadConstraints",
     "nodeSelector",
     "tolerations",
+    "additionalNetworks",
+    "attachDefaultNetwork",
     "kubeconfig",
     "namespace",
 ];
@@ -203,6 +207,7 @@ impl ProviderConfig {
         self.node_selector = cloud.take_typed_field::<BTreeMap<String, String>>("nodeSelector");
         self.tolerations =
             cloud.read_objects("tolerations").into_iter().map(read_toleration).collect();
+        self.additional_networks = AdditionalNetworks::read(&mut cloud);
         if self.is_flat {
             self.read_flat_form(cloud, reader);
             return;

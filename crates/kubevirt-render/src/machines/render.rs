@@ -8,12 +8,13 @@ use serde_json::{Map, Value, json};
 
 use super::deployment::{MACHINE_DEPLOYMENT_KIND, MachineDeployment};
 use super::field_parser::ProblemReporter;
+use super::interface_config::InterfaceConfig;
 use super::machine_namespace::{MachineNamespace, determine_machine_namespace};
 use super::provider::ProviderConfig;
 use super::references::ReferenceScope;
 use super::render_context::RenderContext;
 use super::renderer::{MachineRenderer, RenderOptions};
-use super::{defaults, labels, network, scheduling, storage, unsupported};
+use super::{additional_interfaces, defaults, labels, network, scheduling, storage, unsupported};
 
 /// A rendered VirtualMachine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,11 @@ pub struct RenderedMachine {
     pub ssh_public_keys: Vec<String>,
     /// Operating system of the machine.
     pub operating_system: String,
+    /// Interfaces whose Ethernet address is known, for the configuration of the guest. Those without addresses of Berth
+    /// get their addresses by DHCP.
+    pub interfaces: Vec<InterfaceConfig>,
+    /// True if the first interface is in the pod network.
+    pub has_pod_network: bool,
     /// Problems that do not prevent rendering.
     pub warnings: Vec<Problem>,
     /// True if the VirtualMachine contains values from Secrets. Messages must not quote such an object.
@@ -83,7 +89,10 @@ pub fn render_machine(
         namespace,
         reader: &reader,
     };
+    additional_interfaces::check_networks(&renderer);
     let machine = renderer.render_vm();
+    let interfaces = network::guest_interfaces(&renderer);
+    let has_pod_network = network::has_pod_network(&renderer);
     let MachineRenderer { name, namespace, .. } = renderer;
     let has_secrets = reader.has_secrets.get();
     let problems = reader.problems.into_inner();
@@ -98,6 +107,8 @@ pub fn render_machine(
         namespace,
         ssh_public_keys,
         operating_system,
+        interfaces,
+        has_pod_network,
         warnings: notes,
         has_secrets,
     })

@@ -27,15 +27,31 @@ pub(super) fn render_disks(secondary: usize, machine: &str) -> Vec<Value> {
 pub(super) fn render_volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let secret = machine.options.user_data_secret.clone();
     let secret = secret.unwrap_or_else(|| format!("userdata-{}", machine.name));
+    // Ignition of CoreOS reads a NoCloud volume only since October 2025 (coreos/ignition#2134), and a ConfigDrive
+    // before and after.
+    let source = if is_coreos(&machine.provider.operating_system) {
+        "cloudInitConfigDrive"
+    } else {
+        "cloudInitNoCloud"
+    };
     let mut volumes = vec![
         json!({"name": "datavolumedisk", "dataVolume": {"name": machine.name}}),
-        json!({"name": "cloudinitdisk", "cloudInitNoCloud": {"secretRef": {"name": secret}}}),
+        json!({"name": "cloudinitdisk", source: {"secretRef": {"name": secret}}}),
     ];
     volumes.extend((0..machine.provider.secondary_disks.len()).map(|index| {
         let (volume, claim) = (volume_name(&machine.name, index), claim_name(&machine.name, index));
         json!({"name": volume, "dataVolume": {"name": claim}})
     }));
     volumes
+}
+
+/// Returns true if the operating system is configured by Ignition, and not by cloud-init.
+pub(super) fn is_ignition_system(operating_system: &str) -> bool {
+    operating_system == "flatcar" || is_coreos(operating_system)
+}
+
+fn is_coreos(operating_system: &str) -> bool {
+    ["fcos", "fedora-coreos", "rhcos"].contains(&operating_system)
 }
 
 /// Returns the name of a DataVolume and of its claim; the name is a DNS subdomain of at most 253 characters.

@@ -1,0 +1,144 @@
+//! Configuration of the guests of machines: renders a machine together with its user data and network data.
+
+use berth_api::{AddressPool, MacAddress, Problem, TenantCluster};
+use serde_json::{Value, json};
+
+use super::machine::MachineTemplate;
+use super::user_data::UserData;
+use super::validated::ValidatedDeployment;
+use berth_kubevirt_render::machines::guest::{self, GuestData, GuestMachine};
+use berth_kubevirt_render::machines::reconcile_steps::render_new_machine;
+use berth_kubevirt_render::machines::{
+    InterfaceConfig, RenderOptions, RenderedMachine, TENANT_INTERFACE,
+};
+
+impl ValidatedDeployment<'_> {
+    pub(super) fn render_options(
+        &self,
+        name: &str,
+        data: &UserData,
+        interfaces: &[InterfaceConfig],
+    ) -> RenderOptions {
+        RenderOptions {
+            machine_name: Some(name.to_owned()),
+            namespace: Some(self.namespace.clone()),
+            user_data_secret: Some(format!("userdata-{name}")),
+            user_data: Some(data.user_data.clone()),
+            interfaces: interfaces.to_vec(),
+        }
+    }
+
+    /// Returns the user data and network data of a rendered machine.
+    pub(super) fn configure_guest(&self, rendered: &RenderedMachine, data: &UserData) -> GuestData {
+        let tenant = self.tenant().and_then(|tenant| tenant.metadata.name.as_deref());
+        let machine = GuestMachine {
+            tenant: tenant.unwrap_or_default(),
+            name: &rendered.name,
+            namespace: &rendered.namespace,
+            operating_system: &rendered.operating_system,
+            interfaces: &rendered.interfaces,
+            has_pod_network: rendered.has_pod_network,
+        };
+        guest::configure_guest(&machine, &data.user_data, data.network_data.as_deref())
+    }
+
+    /// Renders a machine with its user data and network data. `interfaces` are the interfaces with allocated addresses.
+    /// Returns the problems if the machine cannot be rendered.
+    pub(super) fn render_with_guest(
+        &self,
+        template: &MachineTemplate,
+        name: &str,
+        interfaces: &[InterfaceConfig],
+    ) -> Result<(RenderedMachine, UserData), Vec<Problem>> {
+        let MachineTemplate { render_context, data, .. } = template;
+        let options = self.render_options(name, data, interfaces);
+        let mut rendered =
+            render_new_machine(&self.deployment, &self.owner, render_context, &options)?;
+        let GuestData { user_data, network_data, notes: _ } = self.configure_guest(&rendered, data);
+        let data = UserData { user_data, network_data };
+        let is_flatcar = rendered.operating_system == "flatcar";
+        add_guest_data(&mut rendered.machine, name, &data, is_flatcar);
+        Ok((rendered, data))
+    }
+}
+
+/// Adds the reference to the network data. Flatcar reads its user data from an annotation, which is replaced.
+fn add_guest_data(machine: &mut Value, name: &str, data: &UserData, is_flatcar: bool) {
+    let annotation = "/spec/template/metadata/annotations/kubevirt.io~1ignitiondata";
+    if let (Some(annotation), true) = (machine.pointer_mut(annotation), is_flatcar) {
+        *annotation = data.user_data.as_str().into();
+    }
+    if data.network_data.is_none() {
+        return;
+    }
+    let volumes = machine.pointer_mut("/spec/template/spec/volumes").and_then(Value::as_array_mut);
+    for volume in volumes.into_iter().flatten() {
+        for source in ["cloudInitNoCloud", "cloudInitConfigDrive"] {
+            if let Some(disk) = volume.get_mut(source) {
+                disk["networkDataSecretRef"] = json!({"name": format!("userdata-{name}")});
+            }
+        }
+    }
+}
+
+/// Returns an interface with an address of each family in which machines of the tenant get addresses. Rendering it
+/// finds the parts of the configuration that the guests of all machines lack.
+pub(super) fn sample_interfaces(tenant: &TenantCluster) -> Vec<InterfaceConfig> {
+    let network = tenant.spec.network.as_ref();
+    let pools = network.into_iter().flat_map(|network| [&network.ipv4, &network.ipv6]).flatten();
+    let pools: Vec<&AddressPool> = pools.collect();
+    if pools.is_empty() {
+        return Vec::new();
+    }
+    vec![InterfaceConfig {
+        name: TENANT_INTERFACE.to_owned(),
+        mac: MacAddress([0x02, 0, 0, 0, 0, 0]),
+        mtu: None,
+        addresses: pools.iter().map(|pool| pool.cidr).collect(),
+        gateways: Vec::new(),
+        routes: Vec::new(),
+        nameservers: Vec::new(),
+        search_domains: pools.iter().flat_map(|pool| pool.search_domains.clone()).collect(),
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_data_are_referenced_in_each_kind_of_volume() {
+        let machine = |source: &str| {
+            json!({"spec": {"template": {
+                "metadata": {"annotations": {"kubevirt.io/ignitiondata": "{}"}},
+                "spec": {"volumes": [{"name": "a", "dataVolume": {}}, {"name": "b", source: {}}]},
+            }}})
+        };
+        for source in ["cloudInitNoCloud", "cloudInitConfigDrive"] {
+            for (network_data, is_flatcar) in [(Some("n".to_owned()), false), (None, true)] {
+                let mut changed = machine(source);
+                let data = UserData { user_data: "{1}".to_owned(), network_data };
+                add_guest_data(&mut changed, "web-1", &data, is_flatcar);
+                let template = &changed["spec"]["template"];
+                let reference = &template["spec"]["volumes"][1][source]["networkDataSecretRef"];
+                assert_eq!(reference["name"] == "userdata-web-1", data.network_data.is_some());
+                let annotation = &template["metadata"]["annotations"]["kubevirt.io/ignitiondata"];
+                assert_eq!(annotation, if is_flatcar { "{1}" } else { "{}" });
+            }
+        }
+    }
+
+    #[test]
+    fn tenants_with_pools_have_a_sample_interface() {
+        let tenant = |network: Value| -> TenantCluster {
+            serde_json::from_value(json!({
+                "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+                "metadata": {"name": "abc"}, "spec": {"network": network},
+            }))
+            .unwrap()
+        };
+        assert_eq!(sample_interfaces(&tenant(json!({"name": "trunk"}))), []);
+        let pools = json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/24"}, "ipv6": {"cidr": "fd00::/64"}});
+        assert_eq!(sample_interfaces(&tenant(pools))[0].addresses.len(), 2);
+    }
+}

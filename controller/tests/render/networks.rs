@@ -1,0 +1,141 @@
+//! Interfaces of machines: Ethernet addresses of allocated addresses, and further networks.
+
+use berth_kubevirt_render::machines::{InterfaceConfig, RenderOptions, RenderedMachine};
+use serde_json::{Value, json};
+
+use super::{
+    RenderError, base_provider_spec, machine_deployment, render_deployment, render_options,
+    render_with_options, set_value,
+};
+
+/// Returns a TenantCluster that lists a further network, and an InfraConfig that permits this network.
+fn objects() -> [Value; 2] {
+    [
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "cluster-name"},
+            "spec": {"machineNamespaces": ["test-namespace"],
+                "network": {"name": "tenant-trunk", "additional": ["storage/ceph", "storage/other"]}}}),
+        json!({"apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
+            "spec": {"additionalNetworks": ["storage/ceph", "storage/third"]}}),
+    ]
+}
+
+fn render(fields: &[(&str, Value)], other: &[Value]) -> Result<RenderedMachine, RenderError> {
+    let mut provider = base_provider_spec();
+    for (field, value) in fields {
+        set_value(&mut provider, &format!("/cloudProviderSpec/{field}"), value.clone());
+    }
+    let mut deployment = machine_deployment(&provider);
+    if !other.is_empty() {
+        let annotations = json!({"berth.dev/tenant": "cluster-name"});
+        set_value(&mut deployment, "/metadata/annotations", annotations);
+    }
+    render_deployment(&deployment, other, "vm")
+}
+
+fn spec_of(rendered: &RenderedMachine) -> &Value {
+    &rendered.machine["spec"]["template"]["spec"]
+}
+
+#[test]
+fn allocated_addresses_set_the_ethernet_address() {
+    let provider = base_provider_spec();
+    let mut deployment = machine_deployment(&provider);
+    let annotations = json!({"berth.dev/tenant": "cluster-name"});
+    set_value(&mut deployment, "/metadata/annotations", annotations);
+    let config = |name: &str| InterfaceConfig {
+        name: name.to_owned(),
+        mac: "02:10:20:30:40:50".parse().unwrap(),
+        mtu: None,
+        addresses: vec!["10.0.0.7/24".parse().unwrap()],
+        gateways: Vec::new(),
+        routes: Vec::new(),
+        nameservers: Vec::new(),
+        search_domains: Vec::new(),
+    };
+    let render = |interfaces: Vec<InterfaceConfig>| {
+        let options = RenderOptions { interfaces, ..render_options("vm") };
+        render_with_options(&deployment, &objects(), options).unwrap()
+    };
+    let rendered = render(vec![config("unknown"), config("tenant")]);
+    assert_eq!(
+        spec_of(&rendered)["domain"]["devices"]["interfaces"],
+        json!([{"name": "default", "bridge": {}},
+            {"name": "tenant", "bridge": {}, "macAddress": "02:10:20:30:40:50"}])
+    );
+    assert_eq!(rendered.interfaces, [config("tenant")]);
+    let without = render(Vec::new());
+    assert_eq!(
+        spec_of(&without)["domain"]["devices"]["interfaces"],
+        json!([{"name": "default", "bridge": {}}, {"name": "tenant", "bridge": {}}])
+    );
+}
+
+#[test]
+fn further_networks_are_attached() {
+    let networks = json!([
+        {"name": "storage/ceph"},
+        {"name": "cluster-cluster-name/own", "binding": "Sriov"},
+        {"name": "cluster-cluster-name/own.2", "binding": "Macvtap"}
+    ]);
+    let fields = [("additionalNetworks", networks), ("attachDefaultNetwork", json!(false))];
+    let rendered = render(&fields, &objects()).unwrap();
+    assert_eq!(
+        spec_of(&rendered)["networks"],
+        json!([
+            {"name": "tenant", "multus": {"networkName": "cluster-cluster-name/tenant-cluster-name"}},
+            {"name": "additional-1", "multus": {"networkName": "storage/ceph"}},
+            {"name": "additional-2", "multus": {"networkName": "cluster-cluster-name/own"}},
+            {"name": "additional-3", "multus": {"networkName": "cluster-cluster-name/own.2"}}
+        ])
+    );
+    let interfaces = spec_of(&rendered)["domain"]["devices"]["interfaces"].as_array().unwrap();
+    let macs: Vec<&str> =
+        interfaces[1..].iter().map(|one| one["macAddress"].as_str().unwrap()).collect();
+    assert!(macs.iter().all(|mac| mac.starts_with("02:")) && macs[0] != macs[1], "{macs:?}");
+    assert_eq!(interfaces[0], json!({"name": "tenant", "bridge": {}}));
+    assert_eq!(interfaces[1]["bridge"], json!({}));
+    assert_eq!(interfaces[2]["sriov"], json!({}));
+    assert_eq!(interfaces[3]["binding"], json!({"name": "macvtap"}));
+    assert!(!rendered.has_pod_network);
+    assert_eq!(render(&fields, &objects()).unwrap().machine, rendered.machine);
+}
+
+#[test]
+fn further_networks_must_be_listed() {
+    let network = |name: &str| json!([{"name": name}]);
+    for (fields, other, words) in [
+        (network("storage/third"), true, "add it to spec.network.additional of TenantCluster"),
+        (network("storage/other"), true, "add it to InfraConfig's spec.additionalNetworks"),
+        (network("cluster-xyz/tenant-xyz"), true, "is not a network of tenant cluster-name"),
+        (network("storage/ceph"), false, "the machine belongs to no tenant"),
+        (network("ceph"), true, "must be NAMESPACE/NAME"),
+        (network("a.b/ceph"), true, "must be NAMESPACE/NAME"),
+        (network("a/b/c"), true, "must be NAMESPACE/NAME"),
+        (network(""), true, "must be NAMESPACE/NAME"),
+        (json!([{"name": "storage/ceph", "binding": "bridge"}]), true, "must be Bridge, Sriov or"),
+        (json!([{"nam": "storage/ceph"}]), true, "did you mean `name`"),
+        (json!("storage/ceph"), true, "must be a list"),
+        (json!(vec![json!({"name": "storage/ceph"}); 17]), true, "has more than 16 networks"),
+    ] {
+        let all = objects();
+        let other = if other { &all[..] } else { &[] };
+        let problems = render(&[("additionalNetworks", fields)], other).unwrap_err();
+        let field = "cloudProviderSpec.additionalNetworks";
+        assert!(problems.contains(words) && problems.contains(field), "{problems}");
+    }
+    let own = [("additionalNetworks", network("test-namespace/own"))];
+    assert!(render(&own, &[]).is_ok());
+    let alone = render(&[("attachDefaultNetwork", json!("false"))], &[]).unwrap_err();
+    assert!(alone.contains("leaves the machine without a network"), "{alone}");
+}
+
+#[test]
+fn coreos_reads_a_config_drive() {
+    let mut provider = base_provider_spec();
+    provider["operatingSystem"] = json!("rhcos");
+    let rendered = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap();
+    assert_eq!(
+        spec_of(&rendered)["volumes"][1],
+        json!({"name": "cloudinitdisk", "cloudInitConfigDrive": {"secretRef": {"name": "udsn"}}})
+    );
+}

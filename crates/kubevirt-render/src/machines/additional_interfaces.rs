@@ -1,0 +1,72 @@
+//! Interfaces of a machine in further networks, and the check which networks it may use.
+
+use berth_api::{MacAddress, TenantCluster};
+
+use super::additional_networks::{
+    AdditionalNetwork, AdditionalNetworks, DEFAULT_NETWORK_FIELD, NETWORKS_FIELD,
+};
+use super::renderer::MachineRenderer;
+use crate::stable_hash::stable_hash;
+
+const SPEC_PATH: &str = "spec.template.spec.providerSpec.value.cloudProviderSpec";
+
+/// Returns the name of the interface in the network with this index. The guest's interface has the same name.
+pub(super) fn interface_name(index: usize) -> String {
+    format!("additional-{}", index.saturating_add(1))
+}
+
+/// Returns the Ethernet address of an interface in a further network. It depends on the machine only, so the network
+/// data can refer to it, and stays the same when the launcher pod is replaced.
+pub(super) fn interface_mac(machine: &MachineRenderer<'_>, interface: &str) -> MacAddress {
+    let text = format!("{}/{}/{interface}", machine.namespace, machine.name);
+    let [_, _, _, b, c, d, e, f] = stable_hash(text.bytes()).to_be_bytes();
+    // The first octet marks a locally administered address.
+    MacAddress([0x02, b, c, d, e, f])
+}
+
+/// Reports the networks that the machine must not use, and a machine without any network.
+pub(super) fn check_networks(machine: &MachineRenderer<'_>) {
+    let AdditionalNetworks { networks, has_pod_network } = &machine.provider.additional_networks;
+    for (index, network) in networks.iter().enumerate() {
+        if let Some(message) = refusal(machine, network) {
+            let path = format!("{SPEC_PATH}.{NETWORKS_FIELD}[{index}].name");
+            machine.reader.report_error(&path, &network.name, message);
+        }
+    }
+    let has_tenant_network = machine.tenant.is_some_and(|tenant| tenant.spec.network.is_some());
+    if *has_pod_network == Some(false) && networks.is_empty() && !has_tenant_network {
+        machine.reader.report_error(
+            &format!("{SPEC_PATH}.{DEFAULT_NETWORK_FIELD}"),
+            "false",
+            "leaves the machine without a network: set additionalNetworks, or spec.network of its tenant",
+        );
+    }
+}
+
+/// Returns the reason why the machine must not use a network. Networks in other namespaces are wires of other owners:
+/// the administrator of the infra cluster and the administrator of the tenant must both list them.
+fn refusal(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -> Option<String> {
+    let AdditionalNetwork { name, namespace, .. } = network;
+    let Some(tenant) = machine.tenant else {
+        return (*namespace != machine.namespace).then(|| {
+            format!(
+                "is not in namespace {}, and the machine belongs to no tenant that lists it: name the tenant in \
+                 annotation berth.dev/tenant",
+                machine.namespace
+            )
+        });
+    };
+    let id = tenant.metadata.name.as_deref().unwrap_or_default();
+    if *namespace == TenantCluster::namespace_of(id) {
+        return None;
+    }
+    let listed = tenant.spec.network.as_ref().map(|network| network.additional.as_slice());
+    if !listed.unwrap_or_default().contains(name) {
+        return Some(format!(
+            "is not a network of tenant {id}: add it to spec.network.additional of TenantCluster {id}"
+        ));
+    }
+    let is_permitted = machine.context.config.additional_networks.contains(name);
+    (!is_permitted)
+        .then(|| "is not permitted: add it to InfraConfig's spec.additionalNetworks".to_owned())
+}

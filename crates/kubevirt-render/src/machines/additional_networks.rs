@@ -1,0 +1,83 @@
+//! Further networks of a machine: `additionalNetworks` and `attachDefaultNetwork` of `cloudProviderSpec`, with the names
+//! and the meaning that HyperShift's NodePool gives them.
+
+use berth_api::NetworkBinding;
+
+use super::field_parser::UnreadFields;
+
+/// Names of the fields in `cloudProviderSpec`.
+pub(super) const NETWORKS_FIELD: &str = "additionalNetworks";
+pub(super) const DEFAULT_NETWORK_FIELD: &str = "attachDefaultNetwork";
+/// Maximum number of further networks of a machine.
+const MAX_NETWORKS: usize = 16;
+
+/// Further networks of a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct AdditionalNetworks {
+    pub(super) networks: Vec<AdditionalNetwork>,
+    /// False if the machine has no interface in the pod network.
+    pub(super) has_pod_network: Option<bool>,
+}
+
+/// A further network of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AdditionalNetwork {
+    /// Namespace and name of the NetworkAttachmentDefinition, as in the field.
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) binding: NetworkBinding,
+}
+
+impl AdditionalNetworks {
+    /// Reads the fields from `cloudProviderSpec`.
+    pub(super) fn read(cloud: &mut UnreadFields<'_>) -> Self {
+        let has_pod_network = cloud.read_flag(DEFAULT_NETWORK_FIELD);
+        let entries = cloud.read_objects(NETWORKS_FIELD);
+        if entries.len() > MAX_NETWORKS {
+            let message = format!("has more than {MAX_NETWORKS} networks: remove some of them");
+            cloud.report_error(NETWORKS_FIELD, &entries.len().to_string(), message);
+        }
+        let networks = entries.into_iter().take(MAX_NETWORKS).filter_map(AdditionalNetwork::read);
+        Self { networks: networks.collect(), has_pod_network }
+    }
+}
+
+impl AdditionalNetwork {
+    fn read(mut fields: UnreadFields<'_>) -> Option<Self> {
+        let name = fields.read_text("name");
+        let binding = fields.read_text("binding");
+        let known = [
+            ("", NetworkBinding::Bridge),
+            ("Bridge", NetworkBinding::Bridge),
+            ("Sriov", NetworkBinding::Sriov),
+            ("Macvtap", NetworkBinding::Macvtap),
+        ];
+        let found = known.into_iter().find(|(text, _)| *text == binding);
+        if found.is_none() {
+            fields.report_error("binding", &binding, "must be Bridge, Sriov or Macvtap");
+        }
+        let namespace = name.split_once('/').and_then(|(namespace, name)| {
+            let is_name = is_object_name(name, 253) && is_object_name(namespace, 63);
+            (is_name && !namespace.contains('.')).then(|| namespace.to_owned())
+        });
+        if namespace.is_none() {
+            fields.report_error(
+                "name",
+                &name,
+                "must be NAMESPACE/NAME of a NetworkAttachmentDefinition",
+            );
+        }
+        fields.report_unknown_fields(&["name", "binding"]);
+        Some(Self { namespace: namespace?, name, binding: found?.1 })
+    }
+}
+
+/// Returns true for a DNS subdomain, the format of names of objects.
+fn is_object_name(name: &str, max_length: usize) -> bool {
+    let is_inner = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+    let is_end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    name.len() <= max_length
+        && name.bytes().all(is_inner)
+        && is_end(name.bytes().next())
+        && is_end(name.bytes().next_back())
+}

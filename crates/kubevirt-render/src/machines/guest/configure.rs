@@ -1,0 +1,140 @@
+//! Adds the configuration of a machine's guest to the user data and network data of the tenant.
+
+use super::cloud_config::{MergeError, add_file};
+use super::guest_machine::GuestMachine;
+use super::ignition::add_files;
+use super::keyfile::keyfiles;
+use super::machine_env::{self, machine_env};
+use super::network_data::network_data;
+use super::networkd_unit::networkd_units;
+use crate::machines::interface_config::InterfaceConfig;
+use crate::machines::storage::is_ignition_system;
+
+/// User data and network data of one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestData {
+    /// User data.
+    pub user_data: String,
+    /// Network data; `None` if the guest gets none.
+    pub network_data: Option<String>,
+    /// Parts of the configuration that the guest does not get.
+    pub notes: Vec<GuestNote>,
+}
+
+/// A part of the configuration that the guest does not get.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GuestNote {
+    /// The tenant gave network data.
+    #[error(
+        "its Secret with user data has the entry networkdata, so its machines do not get their addresses by cloud-init: \
+         remove the entry, or configure the addresses in it"
+    )]
+    NetworkDataExists,
+    /// The operating system reads neither cloud-config nor network data.
+    #[error("its machines do not get their addresses by user data: {0} needs an Ignition config")]
+    NotIgnition(String),
+    /// The user data cannot be changed.
+    #[error("its machines do not get {part} by user data: {error}")]
+    NotMerged {
+        /// The part that is missing.
+        part: &'static str,
+        /// The reason.
+        error: MergeError,
+    },
+    /// The Ignition config already contains the file.
+    #[error("its Ignition config contains {0}, so Berth does not write this file")]
+    FileExists(String),
+    /// A search domain is not a domain.
+    #[error("search domain `{0}` is ignored: it must have letters, digits, '-', '_' and '.' only")]
+    InvalidSearchDomain(String),
+}
+
+/// Returns the user data and network data of a machine. If no interface has addresses, the given data are returned
+/// unchanged. `network_data` are the network data of the tenant, which take precedence over those of Berth. The data
+/// are never rejected: notes name the parts that could not be added.
+#[must_use]
+pub fn configure_guest(
+    machine: &GuestMachine<'_>,
+    user_data: &str,
+    network_data_of_tenant: Option<&str>,
+) -> GuestData {
+    let mut data = GuestData {
+        user_data: user_data.to_owned(),
+        network_data: network_data_of_tenant.map(str::to_owned),
+        notes: Vec::new(),
+    };
+    if machine.interfaces.iter().all(|interface| interface.addresses.is_empty()) {
+        return data;
+    }
+    let interfaces = valid_interfaces(machine.interfaces, &mut data.notes);
+    let machine = &GuestMachine { interfaces: &interfaces, ..*machine };
+    let has_tenant_data = data.network_data.is_some();
+    if has_tenant_data {
+        data.notes.push(GuestNote::NetworkDataExists);
+    }
+    if user_data.trim_start().starts_with('{') {
+        add_ignition_files(machine, has_tenant_data, &mut data);
+        return data;
+    }
+    if is_ignition_system(machine.operating_system) {
+        data.notes.push(GuestNote::NotIgnition(machine.operating_system.to_owned()));
+        return data;
+    }
+    if !has_tenant_data {
+        data.network_data = Some(network_data(&interfaces, machine.has_pod_network));
+    }
+    match add_file(user_data, &machine_env(machine)) {
+        Ok(merged) => data.user_data = merged,
+        Err(error) => {
+            data.notes.push(GuestNote::NotMerged { part: machine_env::PATH, error });
+        }
+    }
+    data
+}
+
+/// Adds the files to Ignition user data. Ignition does not read network data.
+fn add_ignition_files(machine: &GuestMachine<'_>, has_tenant_data: bool, data: &mut GuestData) {
+    let mut files = vec![machine_env(machine)];
+    if !has_tenant_data {
+        files.extend(if machine.operating_system == "flatcar" {
+            networkd_units(machine.interfaces)
+        } else {
+            keyfiles(machine.interfaces, machine.has_pod_network)
+        });
+    }
+    match add_files(&data.user_data, files) {
+        Ok((merged, skipped)) => {
+            data.user_data = merged;
+            data.notes.extend(skipped.into_iter().map(GuestNote::FileExists));
+        }
+        Err(error) => {
+            let part = "their addresses and /etc/berth/machine.env";
+            data.notes.push(GuestNote::NotMerged { part, error });
+        }
+    }
+}
+
+/// Returns the interfaces without invalid search domains: in a keyfile or a unit, a line break in a domain would begin
+/// another field.
+fn valid_interfaces(
+    interfaces: &[InterfaceConfig],
+    notes: &mut Vec<GuestNote>,
+) -> Vec<InterfaceConfig> {
+    let mut interfaces = interfaces.to_vec();
+    for interface in &mut interfaces {
+        let is_valid = |domain: &String| {
+            let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            !domain.is_empty() && domain.bytes().all(is_letter)
+        };
+        let (valid, invalid) =
+            std::mem::take(&mut interface.search_domains).into_iter().partition(is_valid);
+        interface.search_domains = valid;
+        let invalid: Vec<String> = invalid;
+        notes.extend(invalid.into_iter().map(GuestNote::InvalidSearchDomain));
+    }
+    interfaces
+}
+
+#[cfg(test)]
+#[path = "configure_tests.rs"]
+mod tests;

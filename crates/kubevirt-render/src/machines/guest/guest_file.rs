@@ -1,0 +1,9 @@
+//! A file of the guest.
+
+/// A file that Berth adds to the user data.
+pub(super) struct GuestFile {
+    pub(super) path: String,
+    /// Permissions.
+    pub(super) mode: u32,
+    pub(super) content: String,
+}

@@ -1,0 +1,58 @@
+//! Routes of an interface.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::machines::interface_config::InterfaceConfig;
+
+/// Metric of the default route over a tenant's network. It precedes the default route of the pod network, which has
+/// metric 100 (netplan and NetworkManager) or 1024 (networkd).
+const DEFAULT_ROUTE_METRIC: u32 = 50;
+/// Metric of routes that interfaces without addresses of Berth get by DHCP. Their default routes must not precede that
+/// of the pod network.
+pub(super) const FURTHER_ROUTE_METRIC: u32 = 1000;
+
+/// A route of the guest.
+pub(super) struct GuestRoute {
+    pub(super) to: IpNet,
+    pub(super) via: IpAddr,
+    pub(super) metric: Option<u32>,
+    /// True if no address of the interface is in the network of the next hop, so that the guest needs to be told that
+    /// the next hop is on the link.
+    pub(super) is_on_link: bool,
+}
+
+impl GuestRoute {
+    /// Returns true if this is a default route.
+    pub(super) fn is_default(&self) -> bool {
+        self.to.prefix_len() == 0
+    }
+
+    /// Returns true for an IPv6 route.
+    pub(super) fn is_ipv6(&self) -> bool {
+        self.via.is_ipv6()
+    }
+}
+
+/// Returns the default routes and then the further routes of an interface. Routes of a family in which the interface
+/// has no address, and routes between families, are omitted: the guest would refuse the whole configuration.
+pub(super) fn routes(interface: &InterfaceConfig) -> Vec<GuestRoute> {
+    let default = |gateway: &IpAddr| match gateway {
+        IpAddr::V4(_) => IpNet::V4(Ipv4Net::default()),
+        IpAddr::V6(_) => IpNet::V6(Ipv6Net::default()),
+    };
+    let gateways = interface.gateways.iter().map(|via| (default(via), *via, true));
+    let further = interface.routes.iter().map(|route| (route.to, route.via, false));
+    let is_usable = |(to, via, _): &(IpNet, IpAddr, bool)| {
+        let has_family = |net: &IpNet| net.addr().is_ipv4() == via.is_ipv4();
+        has_family(to) && interface.addresses.iter().any(has_family)
+    };
+    let route = |(to, via, is_default): (IpNet, IpAddr, bool)| GuestRoute {
+        to: to.trunc(),
+        via,
+        metric: is_default.then_some(DEFAULT_ROUTE_METRIC),
+        is_on_link: !interface.addresses.iter().any(|net| net.contains(&via)),
+    };
+    gateways.chain(further).filter(is_usable).map(route).collect()
+}
