@@ -3,6 +3,9 @@
 
 use berth_api::{Lease, LeaseNetwork, MacAddress};
 
+pub const SERVER_MAC: MacAddress = MacAddress([0x02, 0x62, 0x65, 0x72, 0x74, 0x68]);
+pub const ADVERTISEMENT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1800);
+
 pub type Uptime = std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +43,12 @@ impl PortResponder {
 pub enum Outcome {
     Answer { kind: AnswerKind, frame: Vec<u8> },
     ForeignServer(ForeignServer),
+    Declined(DeclinedAddress),
     Ignored(IgnoredReason),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum AnswerKind {
     Dhcpv4Offer,
     Dhcpv4Ack,
@@ -53,6 +58,12 @@ pub enum AnswerKind {
     RouterAdvertisement,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeclinedAddress {
+    pub address: std::net::IpAddr,
+    pub answer: Option<Vec<u8>>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignServer {
     pub kind: ForeignKind,
@@ -60,12 +71,14 @@ pub struct ForeignServer {
     pub address: std::net::IpAddr,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum ForeignKind {
     Dhcpv4,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum IgnoredReason {
     Malformed,
 }
