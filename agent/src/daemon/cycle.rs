@@ -154,7 +154,10 @@ impl CycleRunner {
 
     /// Passes the host networks, and the leases of a manifest in a file, to the service that answers DHCP requests.
     fn update_dhcp(&self, desired: &HostDesiredState, facts: &HostFacts) {
-        self.dhcp.set_host_networks(&facts.ledger);
+        // While the ledger cannot be read, the last known networks stay.
+        if facts.ledger_error.is_none() {
+            self.dhcp.set_host_networks(&facts.ledger);
+        }
         if let (Source::File(_), Some(leases)) = (&self.settings.source, &desired.leases) {
             self.dhcp.set_leases(Arc::clone(leases));
         }
