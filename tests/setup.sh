@@ -21,6 +21,7 @@ want ip iproute2
 want curl curl
 want openssl openssl
 want jq jq
+want udhcpc udhcpc
 for pair in "$@"; do
     case ${pair#*=} in
     cargo:*) command -v "${pair%%=*}" >/dev/null 2>&1 || crates="$crates ${pair#*=cargo:}" ;;

@@ -5,12 +5,16 @@
 //! neither changed nor restored, because its intended value is unknown.
 
 use std::collections::BTreeSet;
-use std::fmt;
+use std::sync::Arc;
 
-use berth_api::InfraNodeSpec;
 use berth_api::names::API_VERSION;
+use berth_api::{HostLeasesSpec, InfraNodeSpec};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+pub use crate::fault::Fault;
+use crate::fault::{deserialize, format_value, unknown_field};
+use crate::host_leases;
 
 /// A parsed manifest, with the faults of the parts that could not be parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +27,9 @@ pub struct Manifest {
     pub faults: Vec<Fault>,
     /// The parts and networks that have faults, and are neither changed nor restored.
     pub unparsed: UnparsedParts,
+    /// Leases of the second document of the manifest, a HostLeases. Without such a document there are no leases; `None`
+    /// if they are unknown.
+    pub leases: Option<Arc<HostLeasesSpec>>,
 }
 
 /// Parts and networks that could not be parsed, which are neither changed nor restored.
@@ -76,28 +83,7 @@ impl Part {
     }
 }
 
-/// A fault of a manifest.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-pub struct Fault {
-    /// Path of the field: `spec.hugepages[0].zone`.
-    pub field: String,
-    /// The faulty value, shortened to 60 characters.
-    pub value: String,
-    /// The problem and the remedy.
-    pub message: String,
-}
-
 impl Fault {
-    /// Returns a fault of a field that has this value.
-    pub fn new(field: impl Into<String>, value: impl ToString, message: impl Into<String>) -> Self {
-        let value = value.to_string();
-        let mut truncated: String = value.chars().take(60).collect();
-        if truncated.len() < value.len() {
-            truncated.push_str("...");
-        }
-        Self { field: field.into(), value: truncated, message: message.into() }
-    }
-
     /// Returns true if the field belongs to this part.
     #[must_use]
     pub fn is_about_part(&self, part: Part) -> bool {
@@ -109,24 +95,31 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: `{}`: {}", self.field, self.value, self.message)
-    }
-}
-
 impl Manifest {
-    /// Parses YAML or JSON.
+    /// Parses YAML or JSON: an InfraNode, and optionally a HostLeases as a second document.
     ///
     /// # Errors
-    /// If the text is not a single InfraNode, so that no part of it can be used.
+    /// If the text has no single InfraNode, so that no part of it can be used.
     pub fn parse(text: &str) -> Result<Self, Fault> {
-        let tree: Value = serde_saphyr::from_str(text).map_err(|error| {
+        let mut documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| {
             let message = error.to_string();
             let line = message.lines().next().unwrap_or_default();
-            Fault::new("manifest", text.trim(), format!("is not a single YAML document: {line}"))
+            Fault::new("manifest", text.trim(), format!("is not valid YAML: {line}"))
         })?;
-        Self::from_tree(&tree)
+        let leases = documents.iter().position(host_leases::is_host_leases);
+        let leases = leases.map(|position| documents.remove(position));
+        let [tree] = documents.as_slice() else {
+            let message = "must be one InfraNode, and at most one HostLeases, as YAML documents";
+            return Err(Fault::new("manifest", text.trim(), message));
+        };
+        let mut manifest = Self::from_tree(tree)?;
+        let (leases, faults) = match leases {
+            Some(leases) => host_leases::read(&leases, manifest.name.as_deref()),
+            None => (Some(HostLeasesSpec::default()), Vec::new()),
+        };
+        manifest.leases = leases.map(Arc::new);
+        manifest.faults.extend(faults);
+        Ok(manifest)
     }
 
     /// Reads the parts of a document that was parsed as YAML or JSON.
@@ -329,56 +322,9 @@ fn deserialize_strict<T: DeserializeOwned>(
     field_path: &str,
     value: &Value,
 ) -> Result<T, Vec<Fault>> {
-    let mut ignored = Vec::new();
-    let mut record_ignored = |path: serde_ignored::Path<'_>| ignored.push(path.to_string());
-    let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
-    let result = T::deserialize(serde_ignored::Deserializer::new(tracked, &mut record_ignored));
-    let faults: Vec<Fault> = ignored
-        .iter()
-        // `serde_ignored` writes an `Option` as `?` in the path.
-        .map(|path| path.split('.').filter(|part| *part != "?").collect::<Vec<_>>().join("."))
-        .map(|path| unknown_field(&format!("{field_path}.{path}"), value_at_path(value, &path)))
-        .collect();
-    match result {
-        Ok(read) if faults.is_empty() => Ok(read),
-        Ok(_) => Err(faults),
-        Err(error) => {
-            let path = track.path().to_string();
-            let field =
-                if path == "." { field_path.to_owned() } else { format!("{field_path}.{path}") };
-            let faulty_value = if path == "." { value } else { value_at_path(value, &path) };
-            let message = error.to_string();
-            Err([faults, vec![Fault::new(field, format_value(faulty_value), message)]].concat())
-        }
-    }
-}
-
-fn unknown_field(field: &str, value: &Value) -> Fault {
-    Fault::new(
-        field,
-        format_value(value),
-        "unknown field; see `berth-agent plan --help` for a sample",
-    )
-}
-
-/// Returns the value at a path that consists of names and indices.
-fn value_at_path<'a>(value: &'a Value, path: &str) -> &'a Value {
-    let step = |value: &'a Value, name: &str| match value {
-        Value::Array(items) => {
-            name.trim_matches(['[', ']']).parse::<usize>().ok().and_then(|n| items.get(n))
-        }
-        other => other.get(name),
-    };
-    path.split('.').try_fold(value, step).unwrap_or(&Value::Null)
-}
-
-/// Formats a value as a user would write it in YAML.
-fn format_value(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
+    match deserialize(field_path, value) {
+        (Some(read), faults) if faults.is_empty() => Ok(read),
+        (_, faults) => Err(faults),
     }
 }
 

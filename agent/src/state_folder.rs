@@ -12,6 +12,9 @@ pub const STATE_FOLDER: &str = "var/lib/berth";
 /// Path of the InfraNode that the API server sent last, for a start of the agent while the API server is unreachable.
 /// `revert` removes the file.
 pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
+/// Path of the HostLeases that the API server sent last, so that VMs get their addresses after a start of the agent
+/// while the API server is unreachable. `revert` removes the file.
+pub const LEASES_FILE: &str = "var/lib/berth/leases.json";
 /// Path of the lock file. A process that changes the host holds the lock.
 pub const LOCK_FILE: &str = "var/lib/berth/lock";
 
@@ -21,6 +24,17 @@ pub const LOCK_FILE: &str = "var/lib/berth/lock";
 /// If the state folder is full, read-only or missing; the file then has its previous content.
 pub fn save_last_manifest(root: &Root, manifest: &str) -> Result<(), WriteError> {
     save_file(root, LAST_MANIFEST_FILE, manifest)
+}
+
+/// Saves the HostLeases that the API server sent last, or removes its file if the object does not exist.
+///
+/// # Errors
+/// If the file cannot be written; see [`save_last_manifest`].
+pub fn save_leases(root: &Root, leases: Option<&str>) -> Result<(), WriteError> {
+    match leases {
+        Some(leases) => save_file(root, LEASES_FILE, leases),
+        None => root.remove(LEASES_FILE),
+    }
 }
 
 /// Saves the record of the configuration that the running kubelet was started with.

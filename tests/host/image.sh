@@ -15,6 +15,8 @@ packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cl
 packages=$packages,util-linux,numactl,pciutils,lvm2,libvirt-clients
 # Tenants' networks: the real CNI plugins, and what looks at frames.
 packages=$packages,containernetworking-plugins,nftables,iputils-ping,tcpdump
+# DHCP clients of guests, beside those of busybox and systemd.
+packages=$packages,isc-dhcp-client
 # What a kubelet needs, and a program without libraries for its pods.
 packages=$packages,containerd,runc,conntrack,iptables,busybox-static
 recipe=$(cksum <"$0" | cut -d' ' -f1)

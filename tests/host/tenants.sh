@@ -5,6 +5,8 @@
 # VLAN, if the bridge has one.
 #
 #   tenants add NAME BRIDGE ADDRESS [VLAN]   creates a VM with this address
+#   tenants boot NAME BRIDGE MAC CLIENT [VLAN]  creates a VM that gets its address with dhclient, udhcpc or networkd
+#   tenants renew NAME CLIENT                gets the address again, as after a restart of the VM
 #   tenants delete NAME BRIDGE [VLAN]
 #   tenants attach NAME ADDRESS MAC FILE     creates a VM with these addresses and the configuration in a file
 #   tenants detach NAME FILE
@@ -38,13 +40,61 @@ raise() { # NAME ADDRESS
     ip -n "$1" link set lo up
 }
 
+# Gets an address by DHCP. networkd runs with its own /run/systemd/netif and a read-only /sys, as in a container.
+request() { # NAME CLIENT
+    ip -n "$1" address flush dev net1 scope global
+    case $2 in
+    dhclient)
+        [ ! -e "/run/dhclient.$1.pid" ] || kill "$(cat "/run/dhclient.$1.pid")" 2>/dev/null || true
+        rm -f "/run/dhclient.$1.leases"
+        timeout 30 ip netns exec "$1" dhclient -1 -lf "/run/dhclient.$1.leases" -pf "/run/dhclient.$1.pid" net1
+        ;;
+    udhcpc)
+        cat >/run/udhcpc.script <<'END'
+#!/bin/sh
+[ "$1" != bound ] || ip address replace "$ip/$mask" dev "$interface"
+END
+        chmod 755 /run/udhcpc.script
+        ip netns exec "$1" busybox udhcpc -i net1 -f -q -n -t 20 -T 1 -s /run/udhcpc.script
+        ;;
+    networkd)
+        [ ! -e "/run/networkd.$1.pid" ] || kill "$(cat "/run/networkd.$1.pid")" 2>/dev/null || true
+        mkdir -p "/run/networkd.$1"
+        printf '[Match]\nName=net1\n[Network]\nDHCP=ipv4\n' >"/run/networkd.$1/net1.network"
+        setsid ip netns exec "$1" unshare --mount sh -c "mkdir -p /run/systemd/network /run/systemd/netif
+            mount --bind /run/networkd.$1 /run/systemd/network && mount -t tmpfs none /run/systemd/netif
+            chown systemd-network: /run/systemd/netif && mount -o remount,ro /sys
+            exec /lib/systemd/systemd-networkd" >"/run/networkd.$1.log" 2>&1 </dev/null &
+        echo $! >"/run/networkd.$1.pid"
+        ;;
+    esac
+    for _ in $(seq 100); do
+        ! ip -n "$1" -4 -o address show dev net1 | grep -q inet || return 0
+        sleep 0.2
+    done
+    cat "/run/networkd.$1.log" 2>/dev/null || true
+    echo "$1 has no address" && exit 1
+}
+
 case $1 in
+boot)
+    ip netns add "$2"
+    configuration "$2" "$3" ${6:+"$6"} | cni ADD "$2" "$4"
+    ip -n "$2" link set net1 up
+    ip -n "$2" link set lo up
+    request "$2" "$5"
+    ;;
+renew) request "$2" "$3" ;;
 add)
     ip netns add "$2"
     configuration "$2" "$3" ${5:+"$5"} | cni ADD "$2"
     raise "$2" "$4"
     ;;
 delete)
+    for pid in "/run/dhclient.$2.pid" "/run/networkd.$2.pid"; do
+        [ ! -e "$pid" ] || kill "$(cat "$pid")" 2>/dev/null || true
+        rm -f "$pid"
+    done
     configuration "$2" "$3" ${4:+"$4"} | cni DEL "$2"
     ip netns delete "$2"
     ;;
@@ -120,7 +170,7 @@ links)
     nft -s list table bridge berth 2>/dev/null || true
     ;;
 *)
-    sed -n '2,19s/^# \{0,1\}//p' "$0"
+    sed -n '2,21s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

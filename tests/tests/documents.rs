@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 
 use berth_api::{
-    ConditionReason, EventReason, HostProfile, InfraConfig, InfraNode, InfraNodeStatus,
+    ConditionReason, EventReason, HostLeases, HostProfile, InfraConfig, InfraNode, InfraNodeStatus,
     TenantCluster, feature_labels,
 };
 use berth_tests::repository;
@@ -234,6 +234,7 @@ fn round_trip(object: &Value) -> Option<serde_json::Result<Value>> {
     use serde_json::{from_value, to_value};
     let object = object.clone();
     Some(match object["kind"].as_str()? {
+        "HostLeases" => from_value::<HostLeases>(object).and_then(to_value),
         "HostProfile" => from_value::<HostProfile>(object).and_then(to_value),
         "InfraConfig" => from_value::<InfraConfig>(object).and_then(to_value),
         "InfraNode" => from_value::<InfraNode>(object).and_then(to_value),

@@ -5,6 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+#[path = "networks/addresses.rs"]
+mod addresses;
 #[path = "networks/desired_networks.rs"]
 mod asked;
 #[path = "networks/bad_input.rs"]
@@ -158,6 +160,7 @@ fn tenant_networks_are_isolated() {
         traffic::tenants_are_isolated_in_each_scenario(hosts);
         definitions::tenants_are_isolated_by_definitions(hosts);
         daemon::daemon_maintains_networks(hosts);
+        addresses::vms_get_the_addresses_of_their_leases(hosts);
         management::management_traffic_is_kept(hosts, false);
         faults::killed_commands_are_completed(&mut hosts[0], 5);
     });

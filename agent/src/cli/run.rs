@@ -37,7 +37,7 @@ use berth_runtime::client::is_kubeconfig_error;
         Example: curl -s http://127.0.0.1:9477/report"
 )]
 pub(super) struct Arguments {
-    /// InfraNode manifest to apply, without a cluster
+    /// InfraNode manifest to apply, without a cluster; a second document may be a HostLeases
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "namespace"], value_hint = ValueHint::FilePath)]
     standalone: Option<PathBuf>,
     /// Kubeconfig, if the agent does not run in a pod

@@ -1,9 +1,10 @@
 //! The cluster: [`watch_object`] and [`store`] receive the desired state, [`publisher`] and [`events`] publish the
 //! actual state, [`lease`] sends heartbeats, and [`topology`] publishes the NodeResourceTopology if enabled.
 //!
-//! The agent reads and writes only its InfraNode and its Node. It writes only differences, by server-side apply
-//! without force: a field of another manager is not changed, and the conflict is logged. While the API server is
-//! unreachable, the agent applies the last spec, which is saved on disk; one write updates the server afterwards.
+//! The agent reads its HostLeases, and reads and writes only its InfraNode and its Node. It writes only differences,
+//! by server-side apply without force: a field of another manager is not changed, and the conflict is logged. While
+//! the API server is unreachable, the agent applies the last spec, which is saved on disk; one write updates the
+//! server afterwards.
 
 mod events;
 mod lease;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use berth_runtime::client::{self, Connection};
 use berth_runtime::credential::Credential;
 use berth_runtime::watch::watch_object;
+use kube::core::DynamicObject;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -37,8 +39,8 @@ impl Drop for ClusterTasks {
     }
 }
 
-/// Starts the tasks that watch and publish. They call `wake` when the desired state changes, call `is_alive` before
-/// each heartbeat, and emit the events of the channel.
+/// Starts the tasks that watch and publish. They call `wake` when the desired state changes, `update_leases` with each
+/// state of the HostLeases, and `is_alive` before each heartbeat, and emit the events of the channel.
 ///
 /// # Errors
 /// If the kubeconfig or the ServiceAccount cannot be read. An unreachable server is retried.
@@ -49,6 +51,7 @@ pub async fn start_tasks(
     (sender, events): (mpsc::Sender<CycleEvent>, mpsc::Receiver<CycleEvent>),
     is_alive: Arc<dyn Fn() -> bool + Send + Sync>,
     wake: impl Fn() + Send + Sync + 'static,
+    update_leases: impl Fn(Option<DynamicObject>) + Send + Sync + 'static,
 ) -> anyhow::Result<ClusterTasks> {
     let hint = " (or --standalone FILE to run without a cluster)";
     let (client, server, credential) = match &settings.kubeconfig {
@@ -79,6 +82,8 @@ pub async fn start_tasks(
             }
         })
     };
+    let name = settings.node.clone();
+    let leases = watch_object(objects.host_leases.clone(), "HostLeases", name, update_leases);
     let topology = settings.node_resource_topology.then(|| {
         let node = settings.node.clone();
         topology::publish(&client, node, Arc::clone(store), Arc::clone(&latest_report), sender)
@@ -89,6 +94,7 @@ pub async fn start_tasks(
     let mut tasks = vec![
         tokio::spawn(node),
         tokio::spawn(infra_node),
+        tokio::spawn(leases),
         tokio::spawn(publisher),
         tokio::spawn(lease),
         tokio::spawn(events),

@@ -1,4 +1,4 @@
-//! The objects of the cluster that the agent reads and writes: its Node and its InfraNode.
+//! The objects of the cluster that the agent reads and writes: its Node, its InfraNode and its HostLeases.
 
 use std::collections::BTreeMap;
 
@@ -19,21 +19,24 @@ pub(super) struct NodeStatus {
 /// A Node with only the fields that the agent reads.
 pub(super) type TrimmedNode = Object<NotUsed, NodeStatus>;
 
-/// API handles of the Node and the InfraNode.
+/// API handles of the objects.
 #[derive(Clone)]
 pub(super) struct Objects {
     pub(super) node: String,
     pub(super) nodes: Api<TrimmedNode>,
     pub(super) infra_nodes: Api<DynamicObject>,
+    pub(super) host_leases: Api<DynamicObject>,
 }
 
 impl Objects {
     pub(super) fn new(client: &kube::Client, node: &str) -> Self {
         let infra_node = ApiResource::erase::<berth_api::InfraNode>(&());
+        let host_leases = ApiResource::erase::<berth_api::HostLeases>(&());
         Self {
             node: node.to_owned(),
             nodes: Api::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
             infra_nodes: Api::all_with(client.clone(), &infra_node),
+            host_leases: Api::all_with(client.clone(), &host_leases),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::desired::{DesiredReader, HostDesiredState};
 use super::link_events::WatchedLinks;
 use super::publisher::{CycleResults, Publisher};
 use super::retries::RetryTracker;
-use super::settings::Settings;
+use super::settings::{Settings, Source};
 use super::state::State;
 use super::trigger::Trigger;
 use crate::apply::links::trial;
@@ -19,6 +19,7 @@ use crate::apply::{
     ApplyBlocked, ApplyContext, ConvergeResult, Outcome, converge, observe_for_plan,
 };
 use crate::cluster::{CycleEvent, Store};
+use crate::dhcp::DhcpHandle;
 use crate::manifest::Part;
 use crate::observe;
 use berth_host_facts::host_settings::HostSettings;
@@ -32,6 +33,7 @@ pub(super) struct CycleRunner {
     root: Arc<Root>,
     settings: Settings,
     state: Arc<State>,
+    dhcp: DhcpHandle,
     desired: DesiredReader,
     store: Option<Arc<Store>>,
     retries: RetryTracker,
@@ -68,9 +70,11 @@ impl CycleRunner {
         settings: Settings,
         state: Arc<State>,
         watched_links: Arc<Mutex<WatchedLinks>>,
+        dhcp: DhcpHandle,
     ) -> Self {
         Self {
             root,
+            dhcp,
             desired: DesiredReader::new(settings.source.clone(), !settings.observe),
             store: None,
             settings,
@@ -143,8 +147,22 @@ impl CycleRunner {
             converged: &converged,
             usage: processes::read_own_resource_usage(&self.root),
         });
+        self.update_dhcp(&desired, &converged.facts);
         self.scan.last_full_cycle = Some(ConvergeResult { outcomes: Vec::new(), ..converged });
         self.state.mark_cycle_ended();
+    }
+
+    /// Passes the host networks, and the leases of a manifest in a file, to the service that answers DHCP requests.
+    fn update_dhcp(&self, desired: &HostDesiredState, facts: &HostFacts) {
+        // While the ledger cannot be read, the last known networks stay.
+        if facts.ledger_error.is_none() {
+            self.dhcp.set_host_networks(&facts.ledger);
+        }
+        if let (Source::File(_), Some(leases)) = (&self.settings.source, &desired.leases) {
+            self.dhcp.set_leases(Arc::clone(leases));
+        }
+        // The cycle may have missed events of links that were not watched before.
+        self.dhcp.notify_links_changed();
     }
 
     /// Converges the whole host, or only its links.

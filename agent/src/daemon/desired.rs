@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use berth_api::HostLeasesSpec;
 use berth_api::infra_node::InfraNodeSpec;
 
 use super::settings::Source;
@@ -21,6 +22,8 @@ pub(super) struct HostDesiredState {
     pub(super) not_applied_reason: Option<String>,
     /// Generation of the InfraNode that contains the desired state.
     pub(super) generation: Option<Generation>,
+    /// Leases of a manifest in a file; `None` if they are unknown, or come from the cluster.
+    pub(super) leases: Option<Arc<HostLeasesSpec>>,
 }
 
 impl HostDesiredState {
@@ -33,6 +36,7 @@ impl HostDesiredState {
             faults: Vec::new(),
             not_applied_reason: None,
             generation,
+            leases: None,
         }
     }
 
@@ -101,6 +105,7 @@ impl ManifestCandidate {
                 faults: self.manifest.faults,
                 not_applied_reason: None,
                 generation: self.generation,
+                leases: self.manifest.leases,
             },
         }
     }

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 
 use super::trigger::Trigger;
+use crate::dhcp::DhcpHandle;
 use berth_host_facts::links::Links;
 use berth_host_facts::netlink::{RTM_NEWLINK, read_link_index, read_message_type, split_messages};
 
@@ -121,10 +122,12 @@ pub(super) fn open_socket() -> io::Result<TokioSocket> {
     Ok(socket)
 }
 
-/// Sends a trigger for each relevant message, until the receiver is dropped.
+/// Sends a trigger for each relevant message, until the receiver is dropped. The service that answers DHCP requests of
+/// new ports does not wait for the cycle.
 pub(super) async fn watch(
     socket: TokioSocket,
     watched_links: Arc<Mutex<WatchedLinks>>,
+    dhcp: DhcpHandle,
     events: Sender<Trigger>,
 ) {
     loop {
@@ -140,6 +143,9 @@ pub(super) async fn watch(
                 true
             }
         };
+        if is_relevant {
+            dhcp.notify_links_changed();
+        }
         if is_relevant && events.try_send(Trigger::Links).is_err() && events.is_closed() {
             return;
         }

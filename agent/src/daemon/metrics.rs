@@ -14,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::dhcp::DhcpMetrics;
 use crate::plan::Plan;
 use berth_host_facts::HostFacts;
 use berth_host_facts::host_settings::HostSettings;
@@ -61,6 +62,7 @@ pub(super) struct Metrics {
     certificate_expiration: Family<Vec<(&'static str, &'static str)>, FloatGauge>,
     cpu_seconds: FloatGauge,
     resident_bytes: FloatGauge,
+    pub(super) dhcp: DhcpMetrics,
 }
 
 impl Default for Metrics {
@@ -84,6 +86,7 @@ impl Default for Metrics {
             certificate_expiration: Family::default(),
             cpu_seconds: FloatGauge::default(),
             resident_bytes: FloatGauge::default(),
+            dhcp: DhcpMetrics::default(),
         };
         metrics.register_all()
     }
@@ -142,6 +145,7 @@ impl Metrics {
             "Resident memory of the agent",
             self.resident_bytes.clone(),
         );
+        self.dhcp.register(r);
         self
     }
 

@@ -12,6 +12,7 @@ mod events;
 mod http_pages;
 mod kubelet_events;
 mod last_report;
+mod leases;
 mod link_events;
 mod metrics;
 mod nftables_events;
@@ -28,11 +29,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use kube::core::DynamicObject;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{self, Store};
+use crate::dhcp::{self, DhcpHandle};
 use berth_host_facts::root::Root;
 use berth_runtime::serve;
 pub use berth_runtime::serve::ListenAddress;
@@ -78,12 +81,18 @@ async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<(
     let state = Arc::new(State::new(settings.interval));
     let (sender, mut events) = mpsc::channel(64);
     let watched_links = Arc::default();
+    let dhcp = DhcpHandle::default();
     let manifest = match &settings.source {
         Source::File(manifest) => Some(manifest.as_path()),
         Source::Cluster(_) => None,
     };
-    let _watches =
-        watch::start_watches(&root, manifest, Arc::clone(&watched_links), sender.clone())?;
+    let _watches = watch::start_watches(
+        &root,
+        manifest,
+        Arc::clone(&watched_links),
+        dhcp.clone(),
+        sender.clone(),
+    )?;
     for listen in &settings.listen {
         let server = serve::bind(listen).await.with_context(|| format!("--listen {listen}"))?;
         tokio::spawn(serve::serve(server, Arc::clone(&state)));
@@ -93,12 +102,25 @@ async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<(
     let mut reload = signal(SignalKind::hangup())?;
     tokio::spawn(notify_watchdog(Arc::clone(&state)));
 
-    let mut worker =
-        CycleRunner::new(Arc::clone(&root), settings.clone(), Arc::clone(&state), watched_links);
+    // An agent that only observes does not answer guests.
+    if root.is_live() && !settings.observe {
+        leases::restore(&root, settings, &dhcp);
+        tokio::spawn(dhcp::run_service(&dhcp, state.lock().metrics.dhcp.clone()));
+    }
+    let mut worker = CycleRunner::new(
+        Arc::clone(&root),
+        settings.clone(),
+        Arc::clone(&state),
+        watched_links,
+        dhcp.clone(),
+    );
     let _cluster_tasks = match &settings.source {
         Source::File(_) => None,
         Source::Cluster(cluster) => {
-            Some(connect_to_cluster(cluster, &mut worker, &state, sender).await?)
+            let update_leases =
+                leases::receiver(Arc::clone(&root), !settings.observe, dhcp.clone());
+            let connection = (dhcp, update_leases);
+            Some(connect_to_cluster(cluster, &mut worker, &state, sender, connection).await?)
         }
     };
     let mut trigger = Trigger::Start;
@@ -153,9 +175,11 @@ async fn connect_to_cluster(
     worker: &mut CycleRunner,
     state: &Arc<State>,
     events: mpsc::Sender<Trigger>,
+    (dhcp, update_leases): (DhcpHandle, impl Fn(Option<DynamicObject>) + Send + Sync + 'static),
 ) -> anyhow::Result<cluster::ClusterTasks> {
     let store = Arc::new(Store::default());
     let (sender, events_to_emit) = mpsc::channel(64);
+    dhcp.set_event_sender(sender.clone());
     worker.connect_to_cluster(Arc::clone(&store), sender.clone());
     let latest_report = {
         let state = Arc::clone(state);
@@ -170,8 +194,16 @@ async fn connect_to_cluster(
         // If the channel is full, the task waits until it has room.
         tokio::spawn(async move { events.send(Trigger::Manifest).await.unwrap_or_default() });
     };
-    cluster::start_tasks(settings, &store, latest_report, (sender, events_to_emit), is_alive, wake)
-        .await
+    cluster::start_tasks(
+        settings,
+        &store,
+        latest_report,
+        (sender, events_to_emit),
+        is_alive,
+        wake,
+        update_leases,
+    )
+    .await
 }
 
 /// Returns true if a uevent of the kernel starts a cycle.

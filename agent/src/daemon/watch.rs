@@ -10,6 +10,7 @@ use super::kubelet_events;
 use super::link_events::{self, WatchedLinks};
 use super::nftables_events;
 use super::trigger::Trigger;
+use crate::dhcp::DhcpHandle;
 use anyhow::Context as _;
 use berth_host_facts::root::Root;
 use futures::StreamExt as _;
@@ -43,6 +44,7 @@ pub(super) fn start_watches(
     root: &Root,
     manifest: Option<&Path>,
     watched_links: Arc<Mutex<WatchedLinks>>,
+    dhcp: DhcpHandle,
     events: Sender<Trigger>,
 ) -> anyhow::Result<WatchTasks> {
     let mut watches = Vec::new();
@@ -56,7 +58,8 @@ pub(super) fn start_watches(
     watches.push(tokio::spawn(nftables_events::watch(Arc::clone(&watched_links), events.clone())));
     match link_events::open_socket() {
         Ok(socket) => {
-            watches.push(tokio::spawn(link_events::watch(socket, watched_links, events.clone())));
+            let watch = link_events::watch(socket, watched_links, dhcp, events.clone());
+            watches.push(tokio::spawn(watch));
         }
         Err(error) => {
             tracing::warn!(%error, "failed to listen for link events, relying on the timer")

@@ -132,6 +132,8 @@ pub enum EventReason {
     ChangeFailed,
     ChangeBlocked,
     InvalidSpec,
+    ForeignDhcpServer,
+    AddressConflict,
     /// Another manager writes the NodeResourceTopology.
     ManagedElsewhere,
     Malformed,

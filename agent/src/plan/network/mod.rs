@@ -39,6 +39,8 @@ pub use desired_link::{DesiredKind, DesiredLink};
 pub use diff::verify_step;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
 pub use names::LINK_GROUP;
+#[cfg(feature = "daemon")]
+pub(crate) use names::link_owner;
 pub use op::LinkOp;
 use planner::Planner;
 pub use removal::StaleRecords;

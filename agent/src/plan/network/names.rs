@@ -61,7 +61,7 @@ pub(super) fn link_alias(network: &str, tenant: Option<&str>) -> String {
 }
 
 /// Returns the network and the tenant of a link that Berth created.
-pub(super) fn link_owner(link: &Link) -> Option<(&str, Option<&str>)> {
+pub(crate) fn link_owner(link: &Link) -> Option<(&str, Option<&str>)> {
     let rest = link.alias.as_deref()?.strip_prefix(LINK_ALIAS_PREFIX)?;
     Some(rest.split_once('/').map_or((rest, None), |(network, tenant)| (network, Some(tenant))))
 }

@@ -29,7 +29,7 @@ pub use filter::read_filter;
 pub use gateways::{Gateway, read_default_gateways};
 pub use link::{Link, LinkKind};
 pub use netlink::{parse_link_message, read_link_indexes};
-pub use observe::observe_live;
+pub use observe::{observe_live, observe_ports};
 pub use routes::Routes;
 pub use stacked_links::read_stacked_links;
 pub use table::Links;

@@ -32,11 +32,10 @@ pub(super) struct LinkDump {
     pub(super) routes: Routes,
 }
 
-/// Reads links and routes.
-pub(super) fn dump_links_and_routes() -> io::Result<LinkDump> {
-    let mut netlink = NetlinkReader::open()?;
+/// Reads links with their VLANs, without addresses, flood lists and routes.
+pub(super) fn dump_links_with_vlans(netlink: &mut NetlinkReader) -> io::Result<Vec<Link>> {
     let read = |message: &LinkMessage| Some((parse_link(message)?, parse_lower_links(message)));
-    let found = dump_links(&mut netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
+    let found = dump_links(netlink, AddressFamily::Unspec, LinkExtentMask::SkipStats, read)?;
     let (mut links, lower_links_by_position): (Vec<Link>, Vec<LowerLinks>) =
         found.into_iter().unzip();
     let names = names_by_index(&links);
@@ -45,6 +44,23 @@ pub(super) fn dump_links_and_routes() -> io::Result<LinkDump> {
         link.master = name_of(stacked.master);
         link.parent = name_of(stacked.parent.filter(|parent| Some(*parent) != link.index));
     }
+    if links.iter().any(|link| link.vlan_filtering == Some(true)) {
+        let read = |port: &LinkMessage| Some((port.header.index, parse_port_vlans(port)?));
+        let mask = LinkExtentMask::BrvlanCompressed;
+        let vlans: BTreeMap<u32, PortVlans> =
+            dump_links(netlink, AddressFamily::Bridge, mask, read)?.into_iter().collect();
+        for link in &mut links {
+            link.vlans = link.index.and_then(|index| vlans.get(&index).cloned());
+        }
+    }
+    Ok(links)
+}
+
+/// Reads links and routes.
+pub(super) fn dump_links_and_routes() -> io::Result<LinkDump> {
+    let mut netlink = NetlinkReader::open()?;
+    let mut links = dump_links_with_vlans(&mut netlink)?;
+    let names = names_by_index(&links);
     let positions: BTreeMap<u32, usize> = links
         .iter()
         .enumerate()
@@ -53,13 +69,6 @@ pub(super) fn dump_links_and_routes() -> io::Result<LinkDump> {
     let update_link = |links: &mut [Link], index: u32, f: &mut dyn FnMut(&mut Link)| {
         positions.get(&index).and_then(|position| links.get_mut(*position)).map(f);
     };
-    if links.iter().any(|link| link.vlan_filtering == Some(true)) {
-        let read = |port: &LinkMessage| Some((port.header.index, parse_port_vlans(port)?));
-        let mask = LinkExtentMask::BrvlanCompressed;
-        for (index, vlans) in self::dump_links(&mut netlink, AddressFamily::Bridge, mask, read)? {
-            update_link(&mut links, index, &mut |link| link.vlans = Some(vlans.clone()));
-        }
-    }
     if links.iter().any(|link| link.tunnel.is_some()) {
         for (index, peer) in read_flood_lists(&mut netlink)? {
             let add = &mut |link: &mut Link| {

@@ -5,6 +5,7 @@ use berth_api::infra_node::UnknownReason;
 use super::bridge_filter::BridgeFilter;
 use super::table::Links;
 use super::{conflicting_settings, netlink, physical, proc_net, sysfs};
+use crate::netlink::NetlinkReader;
 use crate::notes::Notes;
 use crate::pci::PciDevice;
 use crate::root::Root;
@@ -19,6 +20,16 @@ pub fn observe_live() -> std::io::Result<Links> {
     links.all.sort_by(|a, b| a.name.cmp(&b.name));
     links.set_routes(dump.routes);
     Ok(links)
+}
+
+/// Reads only the links of the running kernel and their VLANs, without addresses and routes.
+///
+/// # Errors
+/// Returns an error if the kernel does not answer.
+pub fn observe_ports() -> std::io::Result<Links> {
+    let mut all = netlink::dump_links_with_vlans(&mut NetlinkReader::open()?)?;
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Links { all, ..Links::default() })
 }
 
 /// Reads all links and the facts about routes, other programs and Berth's filter.

@@ -1,0 +1,130 @@
+//! Leases of the VMs on this host from the cluster: passes them to the service that answers DHCP requests, and saves
+//! them on disk for a start while the API server is unreachable.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use berth_api::HostLeasesSpec;
+use berth_host_facts::kernel_files::boot_id;
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::root::Root;
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::settings::{Settings, Source};
+use crate::dhcp::DhcpHandle;
+use crate::fault::Fault;
+use crate::host_leases;
+use crate::state_folder;
+
+/// Interval of retries while the leases cannot be saved, for example because the disk is full.
+const SAVE_RETRY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Restores the host networks and the leases that an earlier process saved, so that VMs get answers before the first
+/// cycle of this process has ended.
+pub(super) fn restore(root: &Root, settings: &Settings, dhcp: &DhcpHandle) {
+    // An unreadable ledger is reported by the first cycle.
+    if let Ok(ledger) = Ledger::read(root, boot_id(root).as_deref()) {
+        dhcp.set_host_networks(&ledger);
+    }
+    let Source::Cluster(cluster) = &settings.source else { return };
+    match root.read_large(state_folder::LEASES_FILE) {
+        Ok(text) => {
+            let tree = serde_json::from_str(&text).unwrap_or(Value::Null);
+            let (leases, faults) = host_leases::read(&tree, Some(&cluster.node));
+            log_faults(&faults);
+            dhcp.set_leases(Arc::new(leases.unwrap_or_default()));
+        }
+        Err(error) if error.is_not_found() => {}
+        Err(error) => tracing::warn!(%error, "failed to read the saved leases"),
+    }
+}
+
+/// Returns the function that receives each state of the HostLeases, and starts the task that saves the leases.
+pub(super) fn receiver(
+    root: Arc<Root>,
+    save_to_disk: bool,
+    dhcp: DhcpHandle,
+) -> impl Fn(Option<DynamicObject>) + Send + Sync + 'static {
+    let (sender, to_save) = watch::channel(None);
+    if save_to_disk {
+        tokio::spawn(save_leases(root, to_save));
+    }
+    let last_faults = Mutex::new(Vec::new());
+    move |object| {
+        let spec = object.as_ref().and_then(|object| object.data.get("spec"));
+        let (leases, faults) = spec
+            .map_or((HostLeasesSpec::default(), Vec::new()), |spec| host_leases::read_spec(spec));
+        let mut last_faults = last_faults.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last_faults != faults {
+            log_faults(&faults);
+            *last_faults = faults;
+        }
+        dhcp.set_leases(Arc::new(leases));
+        sender.send_replace(object.as_ref().map(to_document));
+    }
+}
+
+/// Returns the text of the object as it is saved, without the fields that change with each write.
+fn to_document(object: &DynamicObject) -> String {
+    json!({
+        "apiVersion": berth_api::names::API_VERSION,
+        "kind": "HostLeases",
+        "metadata": {"name": object.metadata.name},
+        "spec": object.data.get("spec"),
+    })
+    .to_string()
+}
+
+/// Saves each new state. If the object does not exist, removes the file. While the disk is full, the leases are only in
+/// memory.
+async fn save_leases(root: Arc<Root>, mut to_save: watch::Receiver<Option<String>>) {
+    let mut is_failure_logged = false;
+    while to_save.changed().await.is_ok() {
+        loop {
+            let (root, leases) = (Arc::clone(&root), to_save.borrow_and_update().clone());
+            let save = move || state_folder::save_leases(&root, leases.as_deref());
+            match tokio::task::spawn_blocking(save).await {
+                Ok(Ok(())) => {
+                    is_failure_logged = false;
+                    break;
+                }
+                Ok(Err(error)) if !is_failure_logged => {
+                    is_failure_logged = true;
+                    tracing::warn!(%error, "failed to save the leases for a start without the cluster; trying again");
+                }
+                Ok(Err(_)) => {}
+                // The runtime is shutting down.
+                Err(_) => return,
+            }
+            tokio::time::sleep(SAVE_RETRY_INTERVAL).await;
+        }
+    }
+}
+
+fn log_faults(faults: &[Fault]) {
+    if let Some(first) = faults.first() {
+        tracing::warn!(count = faults.len(), %first, "faults in the leases; their VMs get no address");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_saved_object_is_restored() {
+        let object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "HostLeases",
+            "metadata": {"name": "a", "resourceVersion": "7", "managedFields": []},
+            "spec": {"networks": [{"name": "cluster-a", "vlan": 7, "leases": []}]},
+        }))
+        .unwrap();
+        let text = to_document(&object);
+        assert!(!text.contains("resourceVersion"));
+        let (leases, faults) = host_leases::read(&serde_json::from_str(&text).unwrap(), Some("a"));
+        assert_eq!(leases.unwrap().networks[0].name, "cluster-a");
+        assert_eq!(faults, []);
+    }
+}

@@ -1,0 +1,122 @@
+//! The task of one port: receives frames of the guest, and sends the answers by the same port.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_dhcp_responder::{ADVERTISEMENT_INTERVAL, AnswerKind, Direction, Outcome};
+use berth_runtime::token_bucket::TokenBucket;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+
+use super::metrics::DhcpMetrics;
+use super::port::Port;
+use super::port_plan::ServedPort;
+use super::problems::{PortProblem, Problem};
+use super::served_network::ServedNetwork;
+use crate::packet_socket::{Frame, PacketSocket};
+
+/// Maximum burst of batches of frames, and the interval after which one more batch is read. A guest that sends more
+/// loses frames in its own socket, and the other guests are answered without delay.
+const BATCH_RATE_LIMIT: (u32, Duration) = (32, Duration::from_millis(100));
+/// Pause after an error of the socket, for example while the link is down.
+const ERROR_DELAY: Duration = Duration::from_millis(20);
+
+/// What all tasks share.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    pub(super) metrics: DhcpMetrics,
+    pub(super) problems: mpsc::Sender<PortProblem>,
+    /// Start of the agent, from which the responders measure time.
+    pub(super) started: Instant,
+}
+
+/// Serves a port until the network has no more leases.
+pub(super) async fn serve_port(
+    socket: PacketSocket,
+    plan: ServedPort,
+    mut network: watch::Receiver<Arc<ServedNetwork>>,
+    shared: Shared,
+) {
+    let mut port = Port::new(Arc::clone(&network.borrow_and_update()));
+    let mut token_bucket = TokenBucket::new(BATCH_RATE_LIMIT.0, BATCH_RATE_LIMIT.1);
+    let mut next_advertisement = tokio::time::Instant::now();
+    loop {
+        let answer = |frame: Frame<'_>| answer_frame(&socket, &mut port, &plan, &shared, frame);
+        tokio::select! {
+            received = socket.receive(answer) => {
+                if let Err(error) = received {
+                    tracing::debug!(port = %plan.name, %error, "failed to receive frames");
+                    sleep(ERROR_DELAY).await;
+                }
+                if let Err(wait) = token_bucket.take_token(Instant::now()) {
+                    shared.metrics.rate_limited.inc();
+                    sleep(wait).await;
+                }
+            }
+            changed = network.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                port.set_network(Arc::clone(&network.borrow_and_update()));
+                // The routes may have changed.
+                next_advertisement = tokio::time::Instant::now();
+            }
+            () = tokio::time::sleep_until(next_advertisement) => {
+                if let Some(frame) = port.advertisement() {
+                    let sent = socket.send(&frame);
+                    count_sent(&shared, &plan, AnswerKind::RouterAdvertisement, sent);
+                }
+                next_advertisement += ADVERTISEMENT_INTERVAL;
+            }
+        }
+    }
+}
+
+fn answer_frame(
+    socket: &PacketSocket,
+    port: &mut Port,
+    plan: &ServedPort,
+    shared: &Shared,
+    frame: Frame<'_>,
+) {
+    let direction = if frame.is_outgoing { Direction::ToGuest } else { Direction::FromGuest };
+    let Some(outcome) = port.handle(direction, frame.bytes, shared.started.elapsed()) else {
+        shared.metrics.count_ignored(TOO_MANY_GUESTS);
+        return;
+    };
+    let problem = match outcome {
+        Outcome::Answer { kind, frame } => {
+            return count_sent(shared, plan, kind, socket.send(&frame));
+        }
+        Outcome::Ignored(reason) => return shared.metrics.count_ignored(reason),
+        Outcome::ForeignServer(server) => {
+            shared.metrics.count_foreign_server(server.kind);
+            Problem::ForeignServer(server)
+        }
+        Outcome::Declined(declined) => {
+            shared.metrics.declined.inc();
+            if let Some(answer) = &declined.answer {
+                count_sent(shared, plan, AnswerKind::Dhcpv6Reply, socket.send(answer));
+            }
+            Problem::DeclinedAddress(declined.address)
+        }
+    };
+    // While the channel is full, other problems of the network are about to be reported.
+    drop(shared.problems.try_send(PortProblem { port: plan.clone(), problem }));
+}
+
+/// Reasons why the agent itself does not answer a frame, as a label of the metric.
+const TOO_MANY_GUESTS: &str = "too_many_guests";
+const SEND_FAILED: &str = "send_failed";
+
+fn count_sent(shared: &Shared, plan: &ServedPort, kind: AnswerKind, sent: io::Result<()>) {
+    match sent {
+        Ok(()) => shared.metrics.count_answer(kind),
+        // The guest repeats its request.
+        Err(error) => {
+            shared.metrics.count_ignored(SEND_FAILED);
+            tracing::debug!(port = %plan.name, %error, "failed to send an answer");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Problems that frames on a port show: other DHCP servers and routers, and addresses that another machine uses. Each
+//! is reported once an hour.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use berth_api::{EventReason, MacAddress};
+use berth_dhcp_responder::ForeignServer;
+
+use super::port_plan::ServedPort;
+use crate::cluster::CycleEvent;
+
+/// A problem, and the port on which it was found.
+#[derive(Debug, Clone)]
+pub(super) struct PortProblem {
+    pub(super) port: ServedPort,
+    pub(super) problem: Problem,
+}
+
+/// A problem.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Problem {
+    /// Another DHCP server or router sends to the guests.
+    ForeignServer(ForeignServer),
+    /// A guest found that another machine uses its address.
+    DeclinedAddress(IpAddr),
+}
+
+impl PortProblem {
+    /// Returns the event, with a sentence that names the network, the problem and the remedy.
+    pub(super) fn event(&self) -> CycleEvent {
+        let ServedPort { name, network } = &self.port;
+        let (reason, sentence) = match &self.problem {
+            Problem::ForeignServer(server) => {
+                let (kind, mac, address) = (server.kind, server.mac, server.address);
+                let sentence = format!(
+                    "{network}: another server ({kind}) with address {address} and MAC address {mac} sends to port {name}; \
+                     stop it, or set spec.network.dhcp: false in the TenantCluster"
+                );
+                (EventReason::ForeignDhcpServer, sentence)
+            }
+            Problem::DeclinedAddress(address) => {
+                let sentence = format!(
+                    "{network}: the VM at port {name} declined its address {address}, because another machine uses it; \
+                     exclude the address from the pool of the TenantCluster, or change that machine"
+                );
+                (EventReason::AddressConflict, sentence)
+            }
+        };
+        CycleEvent { reason, sentences: vec![sentence] }
+    }
+}
+
+/// Time until the same problem is reported again.
+const REPORT_INTERVAL: Duration = Duration::from_secs(3600);
+/// Maximum number of problems that are remembered. A guest can send with any source address.
+const MAX_PROBLEMS: usize = 1024;
+
+/// What makes two problems of one network the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum ProblemKey {
+    ForeignServer(MacAddress),
+    DeclinedAddress(IpAddr),
+}
+
+/// Problems that were reported recently.
+#[derive(Debug, Default)]
+pub(super) struct ReportedProblems(BTreeMap<(String, ProblemKey), Instant>);
+
+impl ReportedProblems {
+    /// Returns true if the problem must be reported now, and remembers it. While too many problems are remembered, no
+    /// other problem is reported.
+    pub(super) fn must_report(&mut self, problem: &PortProblem, now: Instant) -> bool {
+        let key = match &problem.problem {
+            Problem::ForeignServer(server) => ProblemKey::ForeignServer(server.mac),
+            Problem::DeclinedAddress(address) => ProblemKey::DeclinedAddress(*address),
+        };
+        let key = (problem.port.network.clone(), key);
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < REPORT_INTERVAL;
+        if self.0.get(&key).is_some_and(is_recent) {
+            return false;
+        }
+        if self.0.len() >= MAX_PROBLEMS {
+            self.0.retain(|_, at| is_recent(at));
+        }
+        let has_room = self.0.len() < MAX_PROBLEMS;
+        if has_room {
+            self.0.insert(key, now);
+        }
+        has_room
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_dhcp_responder::ForeignKind;
+
+    use super::*;
+
+    fn foreign_server(network: &str, number: u16) -> PortProblem {
+        let [high, low] = number.to_be_bytes();
+        let server = ForeignServer {
+            kind: ForeignKind::Dhcpv4,
+            mac: MacAddress([2, 0, 0, 0, high, low]),
+            address: [10, 0, high, low].into(),
+        };
+        let port = ServedPort { name: "veth1".parse().unwrap(), network: network.to_owned() };
+        PortProblem { port, problem: Problem::ForeignServer(server) }
+    }
+
+    #[test]
+    fn a_server_is_reported_once_an_hour() {
+        let mut reported = ReportedProblems::default();
+        let now = Instant::now();
+        let server = foreign_server("cluster-a", 1);
+        assert!(reported.must_report(&server, now));
+        assert!(!reported.must_report(&server, now + REPORT_INTERVAL / 2));
+        assert!(reported.must_report(&foreign_server("cluster-b", 1), now));
+        assert!(reported.must_report(&server, now + REPORT_INTERVAL));
+        let event = server.event();
+        assert_eq!(event.reason, EventReason::ForeignDhcpServer);
+        assert!(event.note().starts_with("cluster-a: another server (dhcpv4)"), "{}", event.note());
+    }
+
+    #[test]
+    fn a_guest_with_many_addresses_fills_neither_memory_nor_log() {
+        let mut reported = ReportedProblems::default();
+        let now = Instant::now();
+        let count = |reported: &mut ReportedProblems, at| {
+            let servers = (0..5000).map(|number| foreign_server("cluster-a", number));
+            servers.filter(|server| reported.must_report(server, at)).count()
+        };
+        assert_eq!(count(&mut reported, now), MAX_PROBLEMS);
+        assert_eq!(count(&mut reported, now), 0);
+        assert_eq!(count(&mut reported, now + REPORT_INTERVAL), MAX_PROBLEMS);
+    }
+}

@@ -1,0 +1,263 @@
+//! Opens and closes the sockets of ports when links, leases or host networks change.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use berth_api::HostLeasesSpec;
+use berth_dhcp_responder::socket_filter;
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::links::observe_ports;
+use socket2::SockFilter;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, sleep_until};
+
+use super::file_limit::raise_file_limit;
+use super::metrics::DhcpMetrics;
+use super::port_plan::{HostNetworks, ServedPort, plan_ports};
+use super::port_task::{Shared, serve_port};
+use super::problems::{PortProblem, ReportedProblems};
+use super::served_network::{ServedNetwork, served_networks};
+use crate::cluster::CycleEvent;
+use crate::packet_socket::PacketSocket;
+
+/// Debounce of link events: the CNI plugin creates a port and sets its VLAN in several steps.
+const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(10);
+/// Pause after each read of the links, in multiples of the duration of the read. While events arrive all the time, the
+/// agent thus uses at most a quarter of a CPU.
+const READ_PAUSE_FACTOR: u32 = 3;
+/// Interval of retries, if a socket cannot be opened or the links cannot be read.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Receive buffer of a port. Requests of a guest are small and few.
+const RECEIVE_BUFFER_BYTES: usize = 32 << 10;
+
+/// Leases and host networks, from which the ports are planned.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Input {
+    leases: Arc<HostLeasesSpec>,
+    host_networks: Arc<HostNetworks>,
+}
+
+/// Passes changes to the service. A clone refers to the same service.
+#[derive(Debug, Clone, Default)]
+pub struct DhcpHandle {
+    input: watch::Sender<Input>,
+    links_changed: Arc<Notify>,
+    events: Arc<OnceLock<mpsc::Sender<CycleEvent>>>,
+}
+
+impl DhcpHandle {
+    /// Replaces the leases.
+    pub fn set_leases(&self, leases: Arc<HostLeasesSpec>) {
+        self.update(|input| &mut input.leases, leases);
+    }
+
+    /// Replaces the host networks by those of the rollback ledger.
+    pub fn set_host_networks(&self, ledger: &Ledger) {
+        self.update(|input| &mut input.host_networks, Arc::new(ledger.networks.clone()));
+    }
+
+    /// Signals that a link of a tenant network changed.
+    pub fn notify_links_changed(&self) {
+        self.links_changed.notify_one();
+    }
+
+    /// Sets the channel for Events of the InfraNode. Only the first channel is used.
+    pub fn set_event_sender(&self, events: mpsc::Sender<CycleEvent>) {
+        drop(self.events.set(events));
+    }
+
+    fn update<T: PartialEq>(&self, field: fn(&mut Input) -> &mut T, value: T) {
+        self.input.send_if_modified(|input| {
+            let current = field(input);
+            let is_changed = *current != value;
+            *current = value;
+            is_changed
+        });
+    }
+}
+
+/// Returns the service, which runs until it is dropped.
+pub fn run_service(
+    handle: &DhcpHandle,
+    metrics: DhcpMetrics,
+) -> impl Future<Output = ()> + Send + use<> {
+    let (sender, problems) = mpsc::channel(64);
+    let service = Service {
+        input: handle.input.subscribe(),
+        links_changed: Arc::clone(&handle.links_changed),
+        events: Arc::clone(&handle.events),
+        shared: Shared { metrics, problems: sender, started: Instant::now() },
+        networks: BTreeMap::new(),
+        ports: BTreeMap::new(),
+        reported_problems: ReportedProblems::default(),
+        last_failure: None,
+    };
+    service.run(problems)
+}
+
+struct Service {
+    input: watch::Receiver<Input>,
+    links_changed: Arc<Notify>,
+    events: Arc<OnceLock<mpsc::Sender<CycleEvent>>>,
+    shared: Shared,
+    /// Networks with leases, by name. The tasks of their ports receive changes.
+    networks: BTreeMap<String, watch::Sender<Arc<ServedNetwork>>>,
+    /// Ports that are served, by interface index.
+    ports: BTreeMap<u32, RunningPort>,
+    reported_problems: ReportedProblems,
+    /// The last failure, which is logged only once.
+    last_failure: Option<String>,
+}
+
+/// A served port; its task is aborted when this value is dropped, which closes the socket.
+struct RunningPort {
+    plan: ServedPort,
+    task: JoinHandle<()>,
+}
+
+impl Drop for RunningPort {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Error that leaves ports without answers.
+#[derive(Debug, thiserror::Error)]
+enum ServiceError {
+    #[error("the links of this host cannot be read: {0}")]
+    Links(#[source] io::Error),
+    #[error("port {port}: {error}; guests of {count} ports get no answer")]
+    Ports { port: String, error: io::Error, count: usize },
+}
+
+impl Service {
+    async fn run(mut self, mut problems: mpsc::Receiver<PortProblem>) {
+        raise_file_limit();
+        loop {
+            let begin = Instant::now();
+            let result = self.update_ports().await;
+            let retry = result.is_err();
+            self.log_failure(result);
+            sleep((begin.elapsed() * READ_PAUSE_FACTOR).min(RETRY_INTERVAL)).await;
+            self.wait_for_change(&mut problems, retry).await;
+        }
+    }
+
+    /// Waits until the ports must be planned again. Meanwhile, reports problems.
+    async fn wait_for_change(&mut self, problems: &mut mpsc::Receiver<PortProblem>, retry: bool) {
+        let retry_at = tokio::time::Instant::now() + RETRY_INTERVAL;
+        loop {
+            tokio::select! {
+                // The daemon stops this task before it drops the sender.
+                changed = self.input.changed() => match changed {
+                    Ok(()) => return,
+                    Err(_) => std::future::pending::<()>().await,
+                },
+                () = self.links_changed.notified() => return sleep(DEBOUNCE_INTERVAL).await,
+                () = sleep_until(retry_at), if retry => return,
+                Some(problem) = problems.recv() => self.report_problem(&problem),
+            }
+        }
+    }
+
+    /// Starts and stops the tasks of ports, so that exactly the planned ports are served.
+    async fn update_ports(&mut self) -> Result<(), ServiceError> {
+        let Input { leases, host_networks } = self.input.borrow_and_update().clone();
+        let networks: BTreeMap<String, Arc<ServedNetwork>> = served_networks(&leases)
+            .into_iter()
+            .map(|(name, network)| (name, Arc::new(network)))
+            .collect();
+        let lease_count = networks.values().map(|network| network.leases.len()).sum();
+        let plan = if networks.is_empty() {
+            BTreeMap::new()
+        } else {
+            let links = tokio::task::spawn_blocking(observe_ports).await;
+            let links = links.map_err(io::Error::other).flatten();
+            plan_ports(&links.map_err(ServiceError::Links)?, &host_networks, &networks)
+        };
+        self.ports
+            .retain(|index, port| plan.get(index) == Some(&port.plan) && !port.task.is_finished());
+        self.update_networks(networks);
+        let filter: Vec<SockFilter> = socket_filter()
+            .iter()
+            .map(|one| SockFilter::new(one.code, one.jt, one.jf, one.k))
+            .collect();
+        let mut failures = Vec::new();
+        for (index, port) in plan {
+            if self.ports.contains_key(&index) {
+                continue;
+            }
+            if let Err(error) = self.start_port(index, &port, &filter) {
+                failures.push((port.name, error));
+            }
+        }
+        self.shared.metrics.update(self.ports.len(), lease_count);
+        let count = failures.len();
+        match failures.into_iter().next() {
+            None => Ok(()),
+            Some((port, error)) => {
+                Err(ServiceError::Ports { port: port.to_string(), error, count })
+            }
+        }
+    }
+
+    /// Passes changed networks to the tasks of their ports.
+    fn update_networks(&mut self, networks: BTreeMap<String, Arc<ServedNetwork>>) {
+        self.networks.retain(|name, _| networks.contains_key(name));
+        for (name, network) in networks {
+            let sender = self
+                .networks
+                .entry(name)
+                .or_insert_with(|| watch::Sender::new(Arc::clone(&network)));
+            sender.send_if_modified(|current| {
+                let is_changed = *current != network;
+                *current = network;
+                is_changed
+            });
+        }
+    }
+
+    fn start_port(
+        &mut self,
+        index: u32,
+        port: &ServedPort,
+        filter: &[SockFilter],
+    ) -> io::Result<()> {
+        let Some(network) = self.networks.get(&port.network) else { return Ok(()) };
+        let socket = PacketSocket::open(index, filter, RECEIVE_BUFFER_BYTES)?;
+        tracing::debug!(port = %port.name, network = %port.network, "answering DHCP requests");
+        let task = serve_port(socket, port.clone(), network.subscribe(), self.shared.clone());
+        let running = RunningPort { plan: port.clone(), task: tokio::spawn(task) };
+        self.ports.insert(index, running);
+        Ok(())
+    }
+
+    fn log_failure(&mut self, result: Result<(), ServiceError>) {
+        let failure = result.err().map(|error| error.to_string());
+        if failure != self.last_failure {
+            match &failure {
+                Some(error) => {
+                    tracing::warn!(%error, "failed to serve ports; trying again");
+                }
+                None => tracing::info!(ports = self.ports.len(), "all ports are served again"),
+            }
+            self.last_failure = failure;
+        }
+    }
+
+    fn report_problem(&mut self, problem: &PortProblem) {
+        if !self.reported_problems.must_report(problem, Instant::now()) {
+            return;
+        }
+        let event = problem.event();
+        let network = &problem.port.network;
+        tracing::warn!(network, reason = %event.reason, problem = %event.note(), "problem on a tenant network");
+        if let Some(events) = self.events.get() {
+            // While the API server is unreachable for a long time, some events are lost; the log has them.
+            events.try_send(event).unwrap_or_default();
+        }
+    }
+}

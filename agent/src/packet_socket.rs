@@ -1,0 +1,103 @@
+//! Packet sockets (`packet(7)`), each of which receives the frames of one link and sends frames by it.
+//!
+//! A socket for a single protocol receives nothing on a bridge port: the bridge takes the frame before the kernel
+//! delivers it by protocol. So the sockets are for all protocols (`ETH_P_ALL`), and a filter in the kernel selects the
+//! frames. The filter is attached while the socket has no protocol, so the socket never receives another frame.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
+
+use nix::libc::PACKET_OUTGOING;
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, recvfrom, send, setsockopt, socket,
+    sockopt,
+};
+use pnet_datalink::{Config, NetworkInterface};
+use socket2::{SockFilter, SockRef};
+use tokio::io::unix::AsyncFd;
+
+/// A packet socket.
+#[derive(Debug)]
+pub(crate) struct PacketSocket(AsyncFd<OwnedFd>);
+
+/// A received frame, from its destination address on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Frame<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// True if the host, or another port of the bridge, sends the frame by the link.
+    pub(crate) is_outgoing: bool,
+}
+
+/// Maximum length of a frame; the rest of a longer frame is dropped.
+const MAX_FRAME_BYTES: usize = 2048;
+/// Maximum number of frames for one call of [`PacketSocket::receive`], so that one link does not delay the others.
+pub(crate) const BATCH_SIZE: usize = 8;
+
+impl PacketSocket {
+    /// Opens a socket for the frames of the link with this index that match the filter.
+    ///
+    /// # Errors
+    /// If the link does not exist, or the process may not open the socket.
+    pub(crate) fn open(
+        index: u32,
+        filter: &[SockFilter],
+        receive_buffer_bytes: usize,
+    ) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let descriptor = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
+        SockRef::from(&descriptor).attach_filter(filter)?;
+        setsockopt(&descriptor, sockopt::RcvBuf, &receive_buffer_bytes)?;
+        bind(&descriptor, index)?;
+        Ok(Self(AsyncFd::new(descriptor)?))
+    }
+
+    /// Waits for frames, and passes at most [`BATCH_SIZE`] frames to `handle`.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel, for example if the link was set down or deleted.
+    pub(crate) async fn receive(&self, mut handle: impl FnMut(Frame<'_>)) -> io::Result<()> {
+        let mut ready = self.0.readable().await?;
+        let mut buffer = [0; MAX_FRAME_BYTES];
+        for _ in 0..BATCH_SIZE {
+            let received = ready.try_io(|socket| {
+                recvfrom::<LinkAddr>(socket.as_raw_fd(), &mut buffer).map_err(io::Error::from)
+            });
+            let Ok(received) = received else { return Ok(()) };
+            let (length, sender) = received?;
+            let is_outgoing = sender
+                .is_some_and(|sender| u32::from(sender.pkttype()) == u32::from(PACKET_OUTGOING));
+            handle(Frame { bytes: buffer.get(..length).unwrap_or_default(), is_outgoing });
+        }
+        Ok(())
+    }
+
+    /// Sends a frame by the link. The kernel does not deliver it to this socket.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel, also if the link's queue is full.
+    pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        send(self.0.as_raw_fd(), frame, MsgFlags::empty())?;
+        Ok(())
+    }
+}
+
+/// Binds a socket to all protocols of a link. `nix` and `socket2` have no safe function that creates the address.
+fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
+    let link = NetworkInterface {
+        name: String::new(),
+        description: String::new(),
+        index,
+        mac: None,
+        ips: Vec::new(),
+        flags: 0,
+    };
+    // The channel closes its descriptor when it is dropped, so it gets a duplicate.
+    let config = Config {
+        socket_fd: Some(socket.try_clone()?.into_raw_fd()),
+        promiscuous: false,
+        read_buffer_size: 0,
+        write_buffer_size: 0,
+        ..Config::default()
+    };
+    pnet_datalink::channel(&link, config).map(drop)
+}

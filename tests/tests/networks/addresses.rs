@@ -1,0 +1,149 @@
+//! Tests that VMs of two tenants with the same addresses on two hosts get their addresses from the agent, with the DHCP
+//! clients of common operating systems, and that no answer leaves a host.
+
+use berth_tests::host::Host;
+
+use crate::daemon::{start_agent, stop_agent, wait_until};
+use crate::{UPLINK_NAME, assert_same, manifest, read_link_state, write_manifest};
+
+const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+const SEPARATE_NETWORK: &str = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
+const TENANTS: [&str; 2] = [
+    "{name: cluster-a, network: tenants, vlan: 100}",
+    "{name: cluster-b, network: tenants, vlan: 200}",
+];
+
+/// VMs of both hosts: tenant, number, and DHCP client. The number is the last octet of both addresses, so the VMs of the
+/// tenants have the same IP addresses.
+const VMS: [[(&str, u8, &str); 3]; 2] = [
+    [("a", 11, "dhclient"), ("b", 11, "networkd"), ("a", 12, "udhcpc")],
+    [("a", 13, "networkd"), ("b", 13, "udhcpc"), ("b", 14, "dhclient")],
+];
+
+/// Bridge and VLAN of the ports of a tenant.
+fn port_of(network: &str, tenant: &str) -> (&'static str, &'static str) {
+    match (network == SHARED_NETWORK, tenant) {
+        (true, "a") => ("br-tenant", "100"),
+        (true, _) => ("br-tenant", "200"),
+        (false, "a") => ("tn100", ""),
+        (false, _) => ("tn200", ""),
+    }
+}
+
+fn mac(tenant: &str, number: u8) -> String {
+    let tenant = if tenant == "a" { "0a" } else { "0b" };
+    format!("02:00:00:00:{tenant}:{number:02x}")
+}
+
+/// Returns the manifest of a host, with the leases of the VMs on both hosts: the leases of a VM that migrates are on both.
+fn manifest_with_leases(network: &str) -> String {
+    let leases = |wanted: &str| {
+        let all = VMS.iter().flatten().filter(|(tenant, ..)| *tenant == wanted);
+        let leases: Vec<String> = all
+            .map(|(tenant, number, _)| {
+                format!(
+                    "{{mac: \"{}\", machine: cluster-{tenant}/m{number}, hostname: m{number}, ipv4: 10.1.0.{number}}}",
+                    mac(tenant, *number)
+                )
+            })
+            .collect();
+        leases.join(", ")
+    };
+    let networks: String = [("a", 100), ("b", 200)]
+        .map(|(tenant, vlan)| {
+            format!(
+                "  - name: cluster-{tenant}\n    vlan: {vlan}\n    ipv4: {{prefixLength: 24}}\n    leases: [{}]\n",
+                leases(tenant)
+            )
+        })
+        .concat();
+    format!(
+        "{}---\napiVersion: berth.dev/v1alpha1\nkind: HostLeases\nmetadata: {{name: rack1-a}}\nspec:\n  networks:\n{networks}",
+        manifest(&[network], &TENANTS)
+    )
+}
+
+pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
+    for network in [SHARED_NETWORK, SEPARATE_NETWORK] {
+        let before: Vec<String> = hosts.iter_mut().map(read_link_state).collect();
+        for host in hosts.iter_mut() {
+            write_manifest(host, &manifest_with_leases(network));
+            start_agent(host);
+            wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
+            // A server's answer on the wire would be an answer of an agent.
+            host.run_checked(&format!(
+                "setsid tcpdump -nc 1 -i {UPLINK_NAME} 'udp src port 67 or (vlan and udp src port 67)' >/run/answers 2>/dev/null & \
+                 echo $! >/run/answers.pid"
+            ))
+            .unwrap();
+        }
+        for (host, vms) in hosts.iter_mut().zip(VMS) {
+            for (tenant, number, client) in vms {
+                let (bridge, vlan) = port_of(network, tenant);
+                let mac = mac(tenant, number);
+                host.run_checked(&format!(
+                    "tenants boot {tenant}{number} {bridge} {mac} {client} {vlan}"
+                ))
+                .unwrap();
+            }
+            assert_addresses(host, vms);
+        }
+        // The VMs of a tenant reach each other, and the same address of the other tenant belongs to another VM.
+        hosts[0].run_checked("tenants ping a11 10.1.0.12; tenants ping a11 10.1.0.13").unwrap();
+        hosts[0].run_checked("tenants ping b11 10.1.0.14").unwrap();
+        let result = hosts[0].run("tenants ping a11 10.1.0.14").unwrap();
+        assert!(result.code != 0, "an address of the other tenant answers:\n{}", result.output);
+
+        addresses_are_kept_when_the_agent_restarts(&mut hosts[0]);
+        unknown_guests_get_no_address(&mut hosts[1], network);
+        for (host, vms) in hosts.iter_mut().zip(VMS) {
+            host.run_checked("kill $(cat /run/answers.pid) 2>/dev/null; ! grep . /run/answers")
+                .unwrap();
+            stop_agent(host);
+            for (tenant, number, _) in vms {
+                let (bridge, vlan) = port_of(network, tenant);
+                host.run_checked(&format!("tenants delete {tenant}{number} {bridge} {vlan}"))
+                    .unwrap();
+            }
+            host.run_checked("nft delete table bridge nat 2>/dev/null || true").unwrap();
+            host.run_checked("berth-agent revert").unwrap();
+        }
+        for (host, before) in hosts.iter_mut().zip(&before) {
+            assert_same(before, &read_link_state(host));
+        }
+    }
+}
+
+fn assert_addresses(host: &mut Host, vms: [(&str, u8, &str); 3]) {
+    for (tenant, number, client) in vms {
+        let shown = host
+            .run_checked(&format!("ip -n {tenant}{number} -4 -o address show dev net1"))
+            .unwrap();
+        assert!(shown.contains(&format!(" 10.1.0.{number}/24 ")), "{client}: {shown}");
+    }
+    let metrics =
+        host.run_checked("curl -s http://127.0.0.1:9477/metrics | grep ^berth_dhcp_").unwrap();
+    assert!(metrics.contains("berth_dhcp_ports 3"), "{metrics}");
+}
+
+/// Tests that VMs keep their addresses if the agent is killed, and that they get the same addresses after they restart.
+fn addresses_are_kept_when_the_agent_restarts(host: &mut Host) {
+    host.run_checked("kill -9 $(cat /run/agent.pid); sleep 1").unwrap();
+    host.run_checked("tenants ping a11 10.1.0.13").unwrap();
+    start_agent(host);
+    for (tenant, number, client) in VMS[0] {
+        host.run_checked(&format!("tenants renew {tenant}{number} {client}")).unwrap();
+    }
+    assert_addresses(host, VMS[0]);
+}
+
+/// Tests that a guest without a lease, and a guest with the Ethernet address of the other tenant's VM, get no address.
+fn unknown_guests_get_no_address(host: &mut Host, network: &str) {
+    for (name, mac) in [("other", "02:00:00:00:0c:01".to_owned()), ("thief", mac("b", 13))] {
+        let (bridge, vlan) = port_of(network, "a");
+        let result =
+            host.run(&format!("tenants boot {name} {bridge} {mac} udhcpc {vlan}")).unwrap();
+        assert!(result.code != 0, "{name} has an address:\n{}", result.output);
+        host.run_checked(&format!("tenants delete {name} {bridge} {vlan}")).unwrap();
+    }
+}
