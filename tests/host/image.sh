@@ -94,7 +94,8 @@ fi
 # shellcheck disable=SC2015,SC2086 # either way what follows `||` is right; a list of words
 fetch update && fetch install --download-only --no-install-recommends -t "${newer:-$suite-backports}" $newer_packages &&
     mv "$work"/cache/archives/*.deb "$root/tmp/" &&
-    chroot "$root" sh -c 'dpkg -i /tmp/*.deb' >>"$log" 2>&1 && keep_kernel backports || {
+    # The second run is for packages whose pre-dependency (linux-base) is only configured by the first run.
+    chroot "$root" sh -c 'dpkg -i /tmp/*.deb || dpkg -i /tmp/*.deb' >>"$log" 2>&1 && keep_kernel backports || {
     echo "image.sh: no kernel from backports, going on without; the end of what apt said:" >&2
     tail -5 "$log" >&2
 }
