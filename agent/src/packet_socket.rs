@@ -48,6 +48,10 @@ impl PacketSocket {
         SockRef::from(&descriptor).attach_filter(filter)?;
         setsockopt(&descriptor, sockopt::RcvBuf, &receive_buffer_bytes)?;
         bind(&descriptor, index)?;
+        #[expect(
+            deprecated,
+            reason = "its replacement is an unsafe function; an OwnedFd always has the same descriptor"
+        )]
         Ok(Self(AsyncFd::new(descriptor)?))
     }
 

@@ -54,8 +54,8 @@ pub(super) fn receiver(
     let last_faults = Mutex::new(Vec::new());
     move |object| {
         let spec = object.as_ref().and_then(|object| object.data.get("spec"));
-        let (leases, faults) = spec
-            .map_or((HostLeasesSpec::default(), Vec::new()), |spec| host_leases::read_spec(spec));
+        let (leases, faults) =
+            spec.map_or_else(|| (HostLeasesSpec::default(), Vec::new()), host_leases::read_spec);
         let mut last_faults = last_faults.lock().unwrap_or_else(PoisonError::into_inner);
         if *last_faults != faults {
             log_faults(&faults);

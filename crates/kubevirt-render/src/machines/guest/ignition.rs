@@ -21,9 +21,10 @@ pub(super) fn add_files(
     let is_version_2 = version.starts_with("2.");
     let root = config.as_object_mut().ok_or_else(invalid)?;
     let storage = root.entry("storage").or_insert_with(|| json!({}));
-    let storage = storage.as_object_mut().ok_or(must_be("storage", "must be an object"))?;
+    let storage = storage.as_object_mut().ok_or_else(|| must_be("storage", "must be an object"))?;
     let existing = storage.entry("files").or_insert_with(|| json!([]));
-    let existing = existing.as_array_mut().ok_or(must_be("storage.files", "must be a list"))?;
+    let existing =
+        existing.as_array_mut().ok_or_else(|| must_be("storage.files", "must be a list"))?;
     let mut skipped = Vec::new();
     for GuestFile { path, mode, content } in files {
         if existing.iter().any(|file| file["path"] == path) {
