@@ -142,8 +142,10 @@ impl PoolCheck {
                 (1..224).contains(&first) && !address.is_loopback()
             }
             IpAddr::V6(address) => {
-                !(address.is_unspecified() || address.is_loopback() || address.is_multicast())
-                    && !address.is_unicast_link_local()
+                !(address.is_unspecified()
+                    || address.is_loopback()
+                    || address.is_multicast()
+                    || address.is_unicast_link_local())
             }
         };
         if !is_unicast(cidr.network()) || !is_unicast(cidr.broadcast()) {
