@@ -48,8 +48,8 @@ pub const NODE_CONDITION_PREFIX: &str = "berth.dev/";
 
 /// Annotation of a MachineDeployment: the Secret with its machines' user data.
 pub const USER_DATA_SECRET_ANNOTATION: &str = "berth.dev/user-data-secret";
-/// Annotation of the template of a MachineDeployment: addresses of its machines, separated by commas. Also an annotation
-/// of each AddressClaim that was chosen from such a list.
+/// Annotation of the template of a MachineDeployment: addresses of its machines, separated by commas. Also an
+/// annotation of each AddressClaim that was chosen from such a list.
 pub const ADDRESSES_ANNOTATION: &str = "berth.dev/addresses";
 /// Annotation of a VirtualMachine: the hash of the template that it was created from.
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";

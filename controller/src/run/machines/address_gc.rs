@@ -87,8 +87,8 @@ impl Context {
         quarantine_duration(&config.map(|config| config.spec.clone()).unwrap_or_default())
     }
 
-    /// Takes an action on a claim, if the action is still due for the objects that the API server has. The stores may be
-    /// stale, and they lack a VirtualMachine whose label `md` was removed.
+    /// Takes an action on a claim, if the action is still due for the objects that the API server has. The stores may
+    /// be stale, and they lack a VirtualMachine whose label `md` was removed.
     async fn apply_claim_action(
         &self,
         claim: &AddressClaim,
@@ -118,7 +118,8 @@ impl Context {
             }
             ClaimAction::Reclaim => self.set_released_at(claim, &Value::Null).await,
             ClaimAction::Release => {
-                tracing::info!(claim = %name, machine = %claim.spec.machine.name, "starting the quarantine of an AddressClaim");
+                let machine = &claim.spec.machine.name;
+                tracing::info!(claim = %name, %machine, "starting the quarantine of an AddressClaim");
                 self.set_released_at(claim, &json!(berth_api::Time(Timestamp::now()))).await
             }
         }

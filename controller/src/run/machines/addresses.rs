@@ -187,7 +187,8 @@ impl Context {
             let claim = new_claim(plan, address, machine, mac);
             match self.create_claim(&claim, former.as_deref()).await {
                 Ok(claim) => {
-                    tracing::info!(tenant = %plan.tenant, claim = %claim.name_any(), machine = %machine.name, "claimed an address");
+                    let (claim_name, machine) = (claim.name_any(), &machine.name);
+                    tracing::info!(tenant = %plan.tenant, claim = %claim_name, %machine, "claimed an address");
                     self.addresses.record(claim.clone());
                     return Ok(Ok((claim, true)));
                 }
@@ -209,8 +210,8 @@ impl Context {
     }
 
     /// Creates a claim, in place of a former claim in quarantine. The former claim is deleted and not changed: the
-    /// creation is the lock, and garbage collection needs the time of the creation. The deletion has the resource version,
-    /// so the API server refuses it (409) if another client has written the claim since it was read.
+    /// creation is the lock, and garbage collection needs the time of the creation. The deletion has the resource
+    /// version, so the API server refuses it (409) if another client has written the claim since it was read.
     async fn create_claim(
         &self,
         claim: &AddressClaim,
@@ -257,8 +258,8 @@ impl Context {
     }
 }
 
-/// Returns the parameters of a deletion that the API server refuses if another client has written the claim since it was
-/// read.
+/// Returns the parameters of a deletion that the API server refuses if another client has written the claim since it
+/// was read.
 fn if_unchanged(claim: &AddressClaim) -> DeleteParams {
     let preconditions =
         Preconditions { uid: claim.uid(), resource_version: claim.resource_version() };

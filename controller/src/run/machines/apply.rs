@@ -47,8 +47,8 @@ impl ApplyResult {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Applies the steps. `missing_policies_reason` is the reason why NetworkPolicies of the tenant are not in force; then
-    /// no machine is created or deleted.
+    /// Applies the steps. `missing_policies_reason` is the reason why NetworkPolicies of the tenant are not in force;
+    /// then no machine is created or deleted.
     pub(super) async fn apply(
         &self,
         steps: &mut ReconcileSteps,

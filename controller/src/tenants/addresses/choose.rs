@@ -99,7 +99,8 @@ fn exhausted_fault(pool: &ValidPool, claims: &NetworkClaims, quarantine: SignedD
     let first = released.iter().filter_map(|claim| quarantine_end(claim, quarantine)).min();
     let until = first.map_or_else(String::new, |until| format!(", the first until {until}"));
     let message = format!(
-        "{}: all {} addresses of {} are in use: {} by machines, {} in quarantine{until}; extend the pool, or delete machines",
+        "{}: all {} addresses of {} are in use: {} by machines, {} in \
+         quarantine{until}; extend the pool, or delete machines",
         pool.family.field(),
         pool.len(),
         pool.cidr,
@@ -126,7 +127,8 @@ fn fixed_in_use_fault(
     };
     let users: Vec<String> = fixed.iter().map(user).collect();
     let message = format!(
-        "annotation {} of the template: all {} addresses are in use: {}; list more addresses, or request fewer machines",
+        "annotation {} of the template: all {} addresses are in use: {}; list more \
+         addresses, or request fewer machines",
         berth_api::names::ADDRESSES_ANNOTATION,
         fixed.len(),
         join_names_limited(&users),

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use kube::ResourceExt as _;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

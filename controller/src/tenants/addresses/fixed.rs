@@ -23,7 +23,9 @@ pub enum FixedAddressesError {
     TooMany,
     /// No pool permits the address.
     #[error(
-        "lists {0}, which machines cannot have: list addresses in the cidr of the TenantCluster's spec.network.ipv4 or ipv6 that are not excluded, and not of the gateway, a name server or a next hop"
+        "lists {0}, which machines cannot have: list addresses in the cidr of the \
+         TenantCluster's spec.network.ipv4 or ipv6 that are not excluded, and \
+         not of the gateway, a name server or a next hop"
     )]
     NotPermitted(IpAddr),
     /// The tenant has no pools.

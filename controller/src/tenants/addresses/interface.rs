@@ -1,11 +1,13 @@
 //! Configuration of a machine's interface, from its claims and the pools.
 
-use berth_api::{AddressClaim, MacAddress};
+use berth_api::{AddressClaim, ClaimingMachine, MacAddress};
 use berth_kubevirt_render::machines::InterfaceConfig;
 use ipnet::IpNet;
 
+use super::claims::NetworkClaims;
 use super::pool::ValidPool;
 use super::pools::NetworkPools;
+use super::release::is_released;
 
 /// Returns the configuration of an interface. `claims` are the claims of the interface.
 #[must_use]
@@ -41,11 +43,29 @@ pub fn interface_config<'a>(
     }
 }
 
+/// Returns the configuration of an interface of an existing machine, from its claims; `None` if it has no claims.
+#[must_use]
+pub fn claimed_interface(
+    tenant_uid: &str,
+    machine: &ClaimingMachine,
+    interface: &str,
+    claims: &NetworkClaims,
+    pools: &NetworkPools,
+) -> Option<InterfaceConfig> {
+    let own = claims.of_interface(machine, interface).map(AsRef::as_ref);
+    let own = own.filter(|claim| claim.spec.tenant_uid == tenant_uid && !is_released(claim));
+    let own: Vec<&AddressClaim> = own.collect();
+    let mac = own.first()?.spec.mac;
+    Some(interface_config(interface, mac, own, pools))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
-    use super::super::choose::test_helpers::{claim, pools};
+    use super::super::choose::test_helpers::{claim, machine, pools, released};
     use super::*;
 
     #[test]
@@ -71,5 +91,22 @@ mod tests {
             search_domains: vec!["a.example".to_owned(), "b.example".to_owned()],
         };
         assert_eq!(config, expected);
+    }
+
+    #[test]
+    fn the_configuration_of_an_existing_machine_is_the_same() {
+        let pools = pools(json!({"ipv4": {"cidr": "10.0.0.0/24"}}));
+        let own = claim("10.0.0.7", "web");
+        let mut claims = NetworkClaims::default();
+        for one in [own.clone(), claim("10.0.0.8", "db"), released("10.0.0.9", "web", 0)] {
+            claims.insert(Arc::new(one));
+        }
+        let find = |uid: &str, name: &str| {
+            claimed_interface(uid, &machine(name), "tenant", &claims, &pools)
+        };
+        let expected = interface_config("tenant", own.spec.mac, [&own], &pools);
+        assert_eq!(find("u-1", "web"), Some(expected));
+        assert_eq!(find("u-2", "web"), None);
+        assert_eq!(find("u-1", "old"), None);
     }
 }

@@ -8,8 +8,8 @@ use crate::tenants::claims::hash_strings;
 /// Number of candidates. Two of ten thousand machines have the same first candidate with a probability of 0.005 %.
 const MAX_CANDIDATES: u8 = 16;
 
-/// Returns the Ethernet address of an interface: that of its claims, or one that depends only on the tenant, the machine
-/// and the interface. If another interface of the network has it, returns the next candidate.
+/// Returns the Ethernet address of an interface: that of its claims, or one that depends only on the tenant, the
+/// machine and the interface. If another interface of the network has it, returns the next candidate.
 #[must_use]
 pub fn choose_mac(
     tenant_uid: &str,

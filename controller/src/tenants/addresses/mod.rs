@@ -8,8 +8,8 @@
 //!                     └───────► release (quarantine and deletion of claims)
 //! ```
 //!
-//! The choice is a proposal. The creation of the AddressClaim is the lock, because the API server accepts each name only
-//! once. Therefore the claims may be stale: the caller adds a refused address to a list and calls
+//! The choice is a proposal. The creation of the AddressClaim is the lock, because the API server accepts each name
+//! only once. Therefore the claims may be stale: the caller adds a refused address to a list and calls
 //! [`choose::choose_address`] again, which returns the next candidate.
 
 pub mod choose;

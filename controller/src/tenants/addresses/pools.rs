@@ -150,7 +150,8 @@ impl PoolCheck {
         };
         if !is_unicast(cidr.network()) || !is_unicast(cidr.broadcast()) {
             return problem(
-                "contains addresses that no machine can have: use a private network, such as 10.0.0.0/24 or fd00:120::/64",
+                "contains addresses that no machine can have: use a private network, \
+                 such as 10.0.0.0/24 or fd00:120::/64",
             );
         }
         None

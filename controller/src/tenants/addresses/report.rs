@@ -81,7 +81,8 @@ fn outside_fault(outside: &[&AddressClaim]) -> Fault {
         .map(|claim| format!("{} ({})", claim.spec.address, claim.spec.machine.name))
         .collect();
     let message = format!(
-        "machines keep {} addresses outside of the pools in spec.network: {}; extend the pools, or replace these machines",
+        "machines keep {} addresses outside of the pools in spec.network: {}; \
+         extend the pools, or replace these machines",
         outside.len(),
         join_names_limited(&names)
     );
