@@ -50,9 +50,10 @@ impl PacketSocket {
         bind(&descriptor, index)?;
         #[expect(
             deprecated,
-            reason = "its replacement is an unsafe function; an OwnedFd always has the same descriptor"
+            reason = "its replacement is unsafe, because types may return any descriptor; an OwnedFd is valid"
         )]
-        Ok(Self(AsyncFd::new(descriptor)?))
+        let socket = AsyncFd::new(descriptor)?;
+        Ok(Self(socket))
     }
 
     /// Waits for frames, and passes at most [`BATCH_SIZE`] frames to `handle`.
@@ -68,8 +69,7 @@ impl PacketSocket {
             });
             let Ok(received) = received else { return Ok(()) };
             let (length, sender) = received?;
-            let is_outgoing = sender
-                .is_some_and(|sender| u32::from(sender.pkttype()) == u32::from(PACKET_OUTGOING));
+            let is_outgoing = sender.is_some_and(|sender| sender.pkttype() == PACKET_OUTGOING);
             handle(Frame { bytes: buffer.get(..length).unwrap_or_default(), is_outgoing });
         }
         Ok(())

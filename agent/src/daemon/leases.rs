@@ -4,7 +4,6 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use berth_api::HostLeasesSpec;
 use berth_host_facts::kernel_files::boot_id;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::root::Root;
@@ -54,8 +53,7 @@ pub(super) fn receiver(
     let last_faults = Mutex::new(Vec::new());
     move |object| {
         let spec = object.as_ref().and_then(|object| object.data.get("spec"));
-        let (leases, faults) =
-            spec.map_or_else(|| (HostLeasesSpec::default(), Vec::new()), host_leases::read_spec);
+        let (leases, faults) = spec.map(host_leases::read_spec).unwrap_or_default();
         let mut last_faults = last_faults.lock().unwrap_or_else(PoisonError::into_inner);
         if *last_faults != faults {
             log_faults(&faults);
