@@ -63,8 +63,10 @@ fn schemas_are_structural_and_have_descriptions() {
     for crd in all_crds() {
         let crd = serde_json::to_value(&crd).unwrap();
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
-        for part in ["spec", "status"] {
-            check_schema(part, &schema["properties"][part]);
+        check_schema("spec", &schema["properties"]["spec"]);
+        // The controller writes HostLeases from its other objects, so they have no state of their own.
+        if crd["spec"]["names"]["kind"] != "HostLeases" {
+            check_schema("status", &schema["properties"]["status"]);
         }
     }
 }

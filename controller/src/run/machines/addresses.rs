@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use berth_api::names::{ADDRESSES_ANNOTATION, MANAGED_BY_LABEL, TENANT_LABEL};
 use berth_api::{
@@ -22,7 +21,7 @@ use super::validated::ValidatedDeployment;
 use crate::run::api_requests::post_params;
 use crate::tenants::addresses::choose::{AddressChoice, AddressRequest, choose_address};
 use crate::tenants::addresses::fixed::parse_fixed_addresses;
-use crate::tenants::addresses::interface::interface_config;
+use crate::tenants::addresses::interface::{claimed_interface, interface_config};
 use crate::tenants::addresses::mac::choose_mac;
 use crate::tenants::addresses::pool::ValidPool;
 use crate::tenants::addresses::pools::NetworkPools;
@@ -122,15 +121,16 @@ impl ValidatedDeployment<'_> {
 
     /// Returns the configuration of the interfaces of an existing machine, from its claims.
     pub(super) fn claimed_interfaces(&self, name: &str) -> Vec<InterfaceConfig> {
-        let Ok(Some(pools)) = self.address_pools() else { return Vec::new() };
+        let (Some(tenant), Ok(Some(pools))) = (self.tenant(), self.address_pools()) else {
+            return Vec::new();
+        };
         let machine = ClaimingMachine { namespace: self.namespace.clone(), name: name.to_owned() };
-        let network = self.tenant().map(|tenant| TenantCluster::namespace_of(&tenant.name_any()));
-        self.context.addresses.read(&network.unwrap_or_default(), |claims| {
-            let claims = || claims.of_interface(&machine, TENANT_INTERFACE).map(Arc::as_ref);
-            let mac = claims().next().map(|claim| claim.spec.mac);
-            let config = |mac| interface_config(TENANT_INTERFACE, mac, claims(), &pools);
-            mac.map(config).into_iter().collect()
-        })
+        let (uid, network) =
+            (tenant.uid().unwrap_or_default(), TenantCluster::namespace_of(&tenant.name_any()));
+        let interface = self.context.addresses.read(&network, |claims| {
+            claimed_interface(&uid, &machine, TENANT_INTERFACE, claims, &pools)
+        });
+        interface.into_iter().collect()
     }
 
     /// Deletes the claims that were created for a machine that does not exist. No guest has used the addresses, so no
