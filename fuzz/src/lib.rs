@@ -1,8 +1,9 @@
-//! Runs a parser by its name in `berth_agent::parsers` or `berth_controller::parsers`.
+//! Runs a parser by its name in the `parsers` modules of `berth_agent`, `berth_controller` and `berth_dhcp_responder`.
 
 /// Parses `bytes` with the parser with this name.
 pub fn run(name: &str, bytes: &[u8]) {
     let ours = berth_agent::parsers::PARSERS.iter().chain(berth_controller::parsers::PARSERS);
+    let ours = ours.chain(berth_dhcp_responder::parsers::PARSERS);
     let (_, parse) = ours
         .copied()
         .find(|(parser, _)| *parser == name)

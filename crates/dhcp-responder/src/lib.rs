@@ -1,97 +1,86 @@
-//! Answers DHCP requests and router solicitations of one guest.
-#![allow(missing_docs, missing_debug_implementations, reason = "a stub")]
+//! Answers DHCPv4, DHCPv6, router solicitations, ARP and neighbor solicitations of one VM on its bridge port, from the
+//! VM's lease. The agent of the host that runs the VM receives and sends the frames; the crate has no I/O and no clock.
+//!
+//! ```text
+//! bridge port ─► packet socket with socket_filter() ─► PortResponder::handle ─► Answer ─► the same bridge port
+//!                                                        │        ▲             ForeignServer, Declined ─► report
+//!                                                        │        LeaseNetwork, Lease (HostLeases, copy on disk)
+//!                                                        └─► Statistics ─► metrics
+//! ```
+//!
+//! # Who gets answers
+//!
+//! Only frames without VLAN tag whose source, and whose `chaddr` for DHCPv4, is the lease's Ethernet address. The
+//! destination does not matter: requests to unicast addresses are answered too. Checksums of requests are not verified,
+//! because a guest with a virtio interface leaves them to the receiver (`CHECKSUM_PARTIAL`). A token bucket limits the
+//! answers to each port.
+//!
+//! # Identity of the server
+//!
+//! A guest must not notice its migration to another host. So all hosts have the same [`SERVER_MAC`],
+//! [`SERVER_IDENTIFIER`], [`SERVER_LINK_LOCAL`] and DUID, in every network. The answers never leave the bridge port of
+//! the VM, so switches never learn the address. Nothing is stored per guest: renewals are answered from the lease.
+//!
+//! * The DHCPv4 server identifier is the address to which clients send renewals at T1. It must have a route in networks
+//!   without a gateway too, and no other machine may have it. It is 169.254.255.67: RFC 3927 reserves the last /24 of
+//!   169.254.0.0/16, so no machine selects it by itself. It is also outside 169.254.0.0/17, which OVN-Kubernetes uses
+//!   inside of nodes. The gateway's address is no choice: a gateway that serves DHCP itself would believe that clients
+//!   selected its own offer.
+//! * The route to it is in option 121 (classless static routes), directly on the link. The responder answers ARP for it.
+//!   A client that ignores option 121 sends the renewal to the gateway's Ethernet address; the responder sees this frame
+//!   too. A client that has neither renews at T2 (rebinding), which is broadcast.
+//! * Guests of a network with option 121 ignore option 3 (RFC 3442), so option 121 also contains the default route.
+//!
+//! # IPv6 default route
+//!
+//! DHCPv6 has no routes, and a router advertisement only announces its own source address as default router, or as next
+//! hop (RFC 4191). So:
+//!
+//! * If the gateway is a link-local address, the responder sends router advertisements from this address, without a link
+//!   layer address. The guest resolves the gateway's real Ethernet address. Guests get a default route.
+//! * Otherwise router advertisements have a router lifetime of 0. The default route comes from router advertisements of
+//!   the gateway itself, or from the network data that cloud-init gets. The same holds for other IPv6 routes.
+//!
+//! Router advertisements of other sources than the gateway's link-local address are reported as foreign. A gateway with
+//! a global address sends them from its link-local address, which the lease does not contain, so it is reported too.
+//!
+//! # Crates
+//!
+//! `dhcproto` encodes DHCP messages, and decodes DHCPv4 requests without copies (`v4::borrowed`). DHCPv6 options are
+//! split by `dhcpv6_options`: version 0.15 of `dhcproto` subtracts without a check in its decoder, so an empty status
+//! code would end the agent, and its domain lists are compressed, which RFC 8415 forbids. `etherparse` slices and writes
+//! Ethernet, ARP, IP, UDP and ICMPv6: it checks all lengths once and then has no accessor that panics, and it lets the
+//! caller append any neighbor discovery option, which `smoltcp` does not. The tests verify frames with `smoltcp`.
 
-use berth_api::{Lease, LeaseNetwork, MacAddress};
+mod dhcpv4;
+mod dhcpv4_options;
+mod dhcpv6;
+mod dhcpv6_options;
+mod domain_name;
+mod frame;
+mod identity;
+mod neighbor;
+mod outcome;
+pub mod parsers;
+mod rate_limit;
+mod received;
+mod responder;
+mod router_advertisement;
+mod settings;
+mod socket_filter;
+mod statistics;
 
-pub const SERVER_MAC: MacAddress = MacAddress([0x02, 0x62, 0x65, 0x72, 0x74, 0x68]);
-pub const ADVERTISEMENT_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1800);
+pub use identity::{
+    ADVERTISEMENT_INTERVAL, LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, SERVER_IDENTIFIER,
+    SERVER_LINK_LOCAL, SERVER_MAC,
+};
+pub use outcome::{
+    AnswerKind, DeclinedAddress, Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome,
+};
+pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL};
+pub use responder::PortResponder;
+pub use socket_filter::{FilterInstruction, socket_filter};
+pub use statistics::Statistics;
 
+/// Time since an arbitrary start; monotonic.
 pub type Uptime = std::time::Duration;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    FromGuest,
-    ToGuest,
-}
-
-#[derive(Clone, Debug)]
-pub struct PortResponder {
-    mac: MacAddress,
-}
-
-impl PortResponder {
-    #[must_use]
-    pub fn new(_: &LeaseNetwork, lease: &Lease, _: MacAddress) -> Self {
-        Self { mac: lease.mac }
-    }
-
-    pub fn update(&mut self, _: &LeaseNetwork, lease: &Lease) {
-        self.mac = lease.mac;
-    }
-
-    pub fn handle(&mut self, _: Direction, _: &[u8], _: Uptime) -> Outcome {
-        Outcome::Ignored(IgnoredReason::Malformed)
-    }
-
-    #[must_use]
-    pub fn advertisement(&self) -> Option<Vec<u8>> {
-        Some(self.mac.0.to_vec())
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Answer { kind: AnswerKind, frame: Vec<u8> },
-    ForeignServer(ForeignServer),
-    Declined(DeclinedAddress),
-    Ignored(IgnoredReason),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum AnswerKind {
-    Dhcpv4Offer,
-    Dhcpv4Ack,
-    Dhcpv4Nak,
-    Dhcpv6Advertise,
-    Dhcpv6Reply,
-    RouterAdvertisement,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeclinedAddress {
-    pub address: std::net::IpAddr,
-    pub answer: Option<Vec<u8>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ForeignServer {
-    pub kind: ForeignKind,
-    pub mac: MacAddress,
-    pub address: std::net::IpAddr,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum ForeignKind {
-    Dhcpv4,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum IgnoredReason {
-    Malformed,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilterInstruction {
-    pub code: u16,
-    pub jt: u8,
-    pub jf: u8,
-    pub k: u32,
-}
-
-#[must_use]
-pub fn socket_filter() -> &'static [FilterInstruction] {
-    &[FilterInstruction { code: 6, jt: 0, jf: 0, k: u32::MAX }]
-}

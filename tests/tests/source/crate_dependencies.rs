@@ -6,8 +6,13 @@ use std::process::Command;
 use berth_tests::repository;
 
 /// Crates that compute results from their input only.
-const PURE_CRATES: [&str; 4] =
-    ["berth-extender", "berth-kubelet-admission", "berth-kubevirt-render", "berth-placement"];
+const PURE_CRATES: [&str; 5] = [
+    "berth-dhcp-responder",
+    "berth-extender",
+    "berth-kubelet-admission",
+    "berth-kubevirt-render",
+    "berth-placement",
+];
 /// Dependencies that access a cluster, a network or files, or contain an asynchronous runtime.
 const IO_DEPENDENCIES: [&str; 11] = [
     "kube-client",
@@ -60,6 +65,7 @@ fn host_facts_have_no_cluster_client() {
     let refused = [&CLUSTER_DEPENDENCIES[..], &["tokio", "hyper", "berth-runtime"]].concat();
     assert_no_dependency("berth-host-facts", &[], &refused);
     assert_no_dependency("berth-kubelet-admission", &[], &CLUSTER_DEPENDENCIES);
+    assert_no_dependency("berth-dhcp-responder", &[], &CLUSTER_DEPENDENCIES);
     assert_no_dependency("berth-agent", &["--no-default-features"], &CLUSTER_DEPENDENCIES);
 }
 

@@ -3,7 +3,7 @@
 use berth_api::{AddressPool, MacAddress, Problem, TenantCluster};
 use serde_json::{Value, json};
 
-use super::machine::MachineTemplate;
+use super::template::MachineTemplate;
 use super::user_data::UserData;
 use super::validated::ValidatedDeployment;
 use berth_kubevirt_render::machines::guest::{self, GuestData, GuestMachine};

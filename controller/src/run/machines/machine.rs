@@ -14,6 +14,7 @@ use super::errors::{
     RequestError, ignore_conflict, none_if_not_found, redact_message, refusal_message, with_request,
 };
 use super::guest::sample_interfaces;
+use super::template::MachineTemplate;
 use super::user_data::{UserData, user_data_secret};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::post_params;
@@ -22,15 +23,7 @@ use berth_api::Problem;
 use berth_kubevirt_render::machines::reconcile_steps::{
     ExistingVm, machine_name, render_new_machine,
 };
-use berth_kubevirt_render::machines::{RenderContext, user_data};
-
-/// Input that all machines of a MachineDeployment share.
-pub(super) struct MachineTemplate {
-    pub(super) render_context: RenderContext,
-    pub(super) data: UserData,
-    /// Fields of the template that machines do not honor.
-    pub(super) notes: Vec<Problem>,
-}
+use berth_kubevirt_render::machines::user_data;
 
 /// Result of the creation of a machine.
 pub(super) enum Creation {

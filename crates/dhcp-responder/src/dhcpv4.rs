@@ -1,0 +1,184 @@
+//! Answers DHCPv4 messages (RFC 2131).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use dhcproto::v4::{
+    self, Decodable as _, Encodable as _, HType, MAGIC, MIN_PACKET_SIZE, MessageType, Opcode,
+};
+
+use crate::dhcpv4_options::{OptionWriter, RequestOptions};
+use crate::frame::{Addresses, BROADCAST_MAC, DHCPV4_HEADERS};
+use crate::identity::SERVER_IDENTIFIER;
+use crate::outcome::{AnswerKind, DeclinedAddress, IgnoredReason, Outcome};
+use crate::settings::{Ipv4Settings, Settings};
+
+/// Bytes before the options: the fixed fields and the magic cookie.
+const HEADER_LENGTH: usize = 240;
+/// Shortest datagram that each client accepts (RFC 2131).
+const SMALLEST_LIMIT: u16 = 576;
+
+/// A message of the guest.
+struct Request<'a> {
+    header: v4::borrowed::Message<'a>,
+    bytes: &'a [u8],
+    options: RequestOptions,
+}
+
+/// Answers a message of the guest. `left_out` counts the options for which the answer has no room.
+pub(crate) fn answer(
+    settings: &Settings,
+    source: IpAddr,
+    bytes: &[u8],
+    left_out: &mut u64,
+) -> Result<Outcome, IgnoredReason> {
+    let request = parse(settings, bytes)?;
+    let ipv4 = settings.ipv4.as_ref().ok_or(IgnoredReason::NotConfigured)?;
+    let kind = match request.options.message_type {
+        Some(MessageType::Discover) => AnswerKind::Dhcpv4Offer,
+        Some(MessageType::Request) => answer_to_request(&request, ipv4)?,
+        Some(MessageType::Inform) => return answer_inform(settings, &request, source, left_out),
+        Some(MessageType::Decline) => return decline(&request, ipv4),
+        Some(MessageType::Release) => return Err(IgnoredReason::Released),
+        Some(_) => return Err(IgnoredReason::NoRequest),
+        // BOOTP
+        None => return Err(IgnoredReason::Malformed),
+    };
+    let mut answer = header_of_answer(&request)?;
+    let options = if kind == AnswerKind::Dhcpv4Nak {
+        OptionWriter::refusal(limit(settings, &request), &request.options)
+    } else {
+        answer.set_ciaddr(request.header.ciaddr()).set_yiaddr(ipv4.address.addr());
+        let message_type =
+            if kind == AnswerKind::Dhcpv4Offer { MessageType::Offer } else { MessageType::Ack };
+        let limit = limit(settings, &request);
+        OptionWriter::lease(limit, message_type, settings, ipv4, &request.options)
+    };
+    let (destination, destination_mac) = destination(settings, &request, ipv4, kind);
+    *left_out += options.left_out;
+    let frame = write(settings, &answer, options, destination, destination_mac)?;
+    Ok(Outcome::Answer { kind, frame })
+}
+
+fn parse<'a>(settings: &Settings, bytes: &'a [u8]) -> Result<Request<'a>, IgnoredReason> {
+    let header = v4::borrowed::Message::new(bytes).map_err(|_| IgnoredReason::Malformed)?;
+    if header.opcode() != Opcode::BootRequest {
+        return Err(IgnoredReason::NoRequest);
+    }
+    // `chaddr` panics if `hlen` is larger than the message.
+    if header.htype() != HType::Eth || header.hlen() != 6 || bytes.get(236..240) != Some(&MAGIC) {
+        return Err(IgnoredReason::Malformed);
+    }
+    if header.chaddr() != settings.mac.0 {
+        return Err(IgnoredReason::OtherMac);
+    }
+    if !header.giaddr().is_unspecified() {
+        return Err(IgnoredReason::RelayAgent);
+    }
+    let options = RequestOptions::parse(header.opts());
+    Ok(Request { header, bytes, options })
+}
+
+/// Selects DHCPACK or DHCPNAK for a DHCPREQUEST.
+fn answer_to_request(
+    request: &Request<'_>,
+    ipv4: &Ipv4Settings,
+) -> Result<AnswerKind, IgnoredReason> {
+    if request.options.server.is_some_and(|server| server != SERVER_IDENTIFIER) {
+        return Err(IgnoredReason::OtherServer);
+    }
+    // Renewing and rebinding clients have `ciaddr`; the others, in the states selecting and init-reboot, the option.
+    let ciaddr = Some(request.header.ciaddr()).filter(|address| !address.is_unspecified());
+    let address = request.options.address.or(ciaddr).ok_or(IgnoredReason::Malformed)?;
+    let is_right = address == ipv4.address.addr();
+    Ok(if is_right { AnswerKind::Dhcpv4Ack } else { AnswerKind::Dhcpv4Nak })
+}
+
+/// Answers a client that has an address and requests only the other settings.
+fn answer_inform(
+    settings: &Settings,
+    request: &Request<'_>,
+    source: IpAddr,
+    left_out: &mut u64,
+) -> Result<Outcome, IgnoredReason> {
+    let ipv4 = settings.ipv4.as_ref().ok_or(IgnoredReason::NotConfigured)?;
+    let candidates = [IpAddr::V4(request.header.ciaddr()), source];
+    let destination = candidates.into_iter().find_map(|address| match address {
+        IpAddr::V4(address) if is_unicast(address) => Some(address),
+        _ => None,
+    });
+    let destination = destination.ok_or(IgnoredReason::Malformed)?;
+    let mut answer = header_of_answer(request)?;
+    answer.set_ciaddr(request.header.ciaddr());
+    let limit = limit(settings, request);
+    let options = OptionWriter::settings(limit, settings, ipv4, &request.options);
+    *left_out += options.left_out;
+    let frame = write(settings, &answer, options, destination, settings.mac)?;
+    Ok(Outcome::Answer { kind: AnswerKind::Dhcpv4Ack, frame })
+}
+
+fn decline(request: &Request<'_>, ipv4: &Ipv4Settings) -> Result<Outcome, IgnoredReason> {
+    if request.options.server.is_some_and(|server| server != SERVER_IDENTIFIER) {
+        return Err(IgnoredReason::OtherServer);
+    }
+    let address = ipv4.address.addr();
+    if request.options.address != Some(address) {
+        return Err(IgnoredReason::NoRequest);
+    }
+    Ok(Outcome::Declined(DeclinedAddress { address: address.into(), answer: None }))
+}
+
+/// Returns the request's header as the header of an answer: with its transaction id, flags and `chaddr`.
+fn header_of_answer(request: &Request<'_>) -> Result<v4::Message, IgnoredReason> {
+    let header = request.bytes.get(..HEADER_LENGTH).ok_or(IgnoredReason::Malformed)?;
+    let mut answer = v4::Message::from_bytes(header).map_err(|_| IgnoredReason::Malformed)?;
+    answer.clear_fname();
+    answer.clear_sname();
+    answer.set_opcode(Opcode::BootReply).set_hops(0).set_secs(0).clear_addrs();
+    Ok(answer)
+}
+
+/// Returns where to send an answer (RFC 2131, section 4.1).
+fn destination(
+    settings: &Settings,
+    request: &Request<'_>,
+    ipv4: &Ipv4Settings,
+    kind: AnswerKind,
+) -> (Ipv4Addr, berth_api::MacAddress) {
+    if kind == AnswerKind::Dhcpv4Nak {
+        return (Ipv4Addr::BROADCAST, BROADCAST_MAC);
+    }
+    if request.header.ciaddr() == ipv4.address.addr() {
+        return (ipv4.address.addr(), settings.mac);
+    }
+    // A client that cannot receive unicast before it has an address sets the flag.
+    if request.header.flags().broadcast() {
+        return (Ipv4Addr::BROADCAST, BROADCAST_MAC);
+    }
+    (ipv4.address.addr(), settings.mac)
+}
+
+/// Returns the longest message that the client accepts and that fits into one frame.
+fn limit(settings: &Settings, request: &Request<'_>) -> usize {
+    let mtu = settings.mtu.unwrap_or(1500).max(SMALLEST_LIMIT);
+    let accepted = request.options.limit.unwrap_or(SMALLEST_LIMIT).clamp(SMALLEST_LIMIT, mtu);
+    usize::from(accepted) - DHCPV4_HEADERS
+}
+
+fn write(
+    settings: &Settings,
+    header: &v4::Message,
+    options: OptionWriter,
+    destination: Ipv4Addr,
+    destination_mac: berth_api::MacAddress,
+) -> Result<Vec<u8>, IgnoredReason> {
+    let mut message = header.to_vec().map_err(|_| IgnoredReason::Malformed)?;
+    message.extend(options.finish());
+    // BOOTP's length, which some clients and firmware require.
+    message.resize(message.len().max(MIN_PACKET_SIZE), 0);
+    let addresses = Addresses { source: settings.server_mac, destination: destination_mac };
+    addresses.dhcpv4(destination, &message).ok_or(IgnoredReason::Malformed)
+}
+
+fn is_unicast(address: Ipv4Addr) -> bool {
+    !address.is_unspecified() && !address.is_broadcast() && !address.is_multicast()
+}

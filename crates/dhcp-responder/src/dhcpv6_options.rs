@@ -1,0 +1,115 @@
+//! Splits the options of DHCPv6 messages (RFC 8415). The options are borrowed: nothing is allocated for hostile messages.
+
+use std::net::Ipv6Addr;
+
+use dhcproto::v6::OptionCode;
+
+use crate::outcome::IgnoredReason;
+
+/// Longest DUID (RFC 8415, section 11.1).
+const LONGEST_DUID: usize = 130;
+/// More identity associations than any client has. The others get no answer, so that the answer fits into one frame.
+const MOST_ASSOCIATIONS: usize = 8;
+
+/// Encoded options, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options<'a>(&'a [u8]);
+
+impl<'a> Iterator for Options<'a> {
+    type Item = Result<(OptionCode, &'a [u8]), IgnoredReason>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let next = self.0.split_first_chunk::<4>().and_then(|(&[a, b, c, d], rest)| {
+            let length = usize::from(u16::from_be_bytes([c, d]));
+            let (data, rest) = rest.split_at_checked(length)?;
+            self.0 = rest;
+            Some((OptionCode::from(u16::from_be_bytes([a, b])), data))
+        });
+        if next.is_none() {
+            self.0 = &[];
+        }
+        Some(next.ok_or(IgnoredReason::Malformed))
+    }
+}
+
+/// Kind of an identity association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AssociationKind {
+    /// IA_NA.
+    Address,
+    /// IA_TA.
+    TemporaryAddress,
+    /// IA_PD.
+    Prefix,
+}
+
+/// Identity association of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Association {
+    pub(crate) kind: AssociationKind,
+    pub(crate) id: u32,
+    pub(crate) addresses: Vec<Ipv6Addr>,
+}
+
+impl Association {
+    fn parse(kind: AssociationKind, data: &[u8]) -> Result<Self, IgnoredReason> {
+        let (id, rest) = data.split_first_chunk::<4>().ok_or(IgnoredReason::Malformed)?;
+        // T1 and T2 precede the options.
+        let times = if kind == AssociationKind::TemporaryAddress { 0 } else { 8 };
+        let options = rest.get(times..).ok_or(IgnoredReason::Malformed)?;
+        let mut addresses = Vec::new();
+        for option in Options(options) {
+            let (code, data) = option?;
+            if code == OptionCode::IAAddr {
+                // Two lifetimes follow the address.
+                let address = data.first_chunk::<16>().filter(|_| data.len() >= 24);
+                addresses.push(Ipv6Addr::from(*address.ok_or(IgnoredReason::Malformed)?));
+            }
+        }
+        addresses.truncate(MOST_ASSOCIATIONS);
+        Ok(Self { kind, id: u32::from_be_bytes(*id), addresses })
+    }
+}
+
+/// Options of a request that determine the answer.
+#[derive(Debug, Default)]
+pub(crate) struct RequestOptions<'a> {
+    pub(crate) client: Option<&'a [u8]>,
+    pub(crate) server: Option<&'a [u8]>,
+    pub(crate) has_rapid_commit: bool,
+    pub(crate) associations: Vec<Association>,
+}
+
+impl<'a> RequestOptions<'a> {
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, IgnoredReason> {
+        let mut all = Self::default();
+        for option in Options(bytes) {
+            let (code, data) = option?;
+            let kind = match code {
+                OptionCode::ClientId => {
+                    all.client = Some(data).filter(|data| data.len() <= LONGEST_DUID);
+                    continue;
+                }
+                OptionCode::ServerId => {
+                    all.server = Some(data);
+                    continue;
+                }
+                OptionCode::RapidCommit => {
+                    all.has_rapid_commit = true;
+                    continue;
+                }
+                OptionCode::IANA => AssociationKind::Address,
+                OptionCode::IATA => AssociationKind::TemporaryAddress,
+                OptionCode::IAPD => AssociationKind::Prefix,
+                _ => continue,
+            };
+            if all.associations.len() < MOST_ASSOCIATIONS {
+                all.associations.push(Association::parse(kind, data)?);
+            }
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,149 @@
+//! What the responder does with a frame.
+
+use std::net::IpAddr;
+
+use berth_api::MacAddress;
+
+/// Direction of a frame on the bridge port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The VM sent the frame.
+    FromGuest,
+    /// The bridge sends the frame to the VM.
+    ToGuest,
+}
+
+/// What the agent does after a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Send the frame to the guest.
+    Answer {
+        /// Message in the frame.
+        kind: AnswerKind,
+        /// Ethernet frame without frame check sequence.
+        frame: Vec<u8>,
+    },
+    /// Report a server or router that is not Berth's.
+    ForeignServer(ForeignServer),
+    /// Report that the guest found its address in use by another machine, and send the answer if there is one.
+    Declined(DeclinedAddress),
+    /// Do nothing.
+    Ignored(IgnoredReason),
+}
+
+/// Message of an answer. As text, it is the value of a label of metrics.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    strum::Display,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum AnswerKind {
+    /// DHCPOFFER.
+    Dhcpv4Offer,
+    /// DHCPACK.
+    Dhcpv4Ack,
+    /// DHCPNAK: the client uses another address than its lease's.
+    Dhcpv4Nak,
+    /// DHCPv6 Advertise.
+    Dhcpv6Advertise,
+    /// DHCPv6 Reply.
+    Dhcpv6Reply,
+    /// Router advertisement.
+    RouterAdvertisement,
+    /// ARP reply for the server identifier.
+    ArpReply,
+    /// Neighbor advertisement for the server's link-local address.
+    NeighborAdvertisement,
+}
+
+/// Server or router that is not Berth's, on the segment of the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ForeignServer {
+    /// Its protocol.
+    pub kind: ForeignKind,
+    /// Its Ethernet address.
+    pub mac: MacAddress,
+    /// Source address of its message.
+    pub address: IpAddr,
+}
+
+/// Protocol of a foreign server. As text, it is the value of a label of metrics.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    strum::Display,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum ForeignKind {
+    /// It answers DHCPv4 requests.
+    Dhcpv4,
+    /// It answers DHCPv6 requests.
+    Dhcpv6,
+    /// It sends router advertisements.
+    RouterAdvertisement,
+}
+
+/// Address that the guest declined (DHCPDECLINE, DHCPv6 Decline).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeclinedAddress {
+    /// Address of the lease.
+    pub address: IpAddr,
+    /// Frame to send to the guest: DHCPv6 confirms a Decline.
+    pub answer: Option<Vec<u8>>,
+}
+
+/// Why a frame has no answer. As text, it is the value of a label of metrics.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    strum::Display,
+    strum::EnumIter,
+    strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "snake_case")]
+pub enum IgnoredReason {
+    /// The frame contains none of the answered messages.
+    Unrelated,
+    /// The frame has a VLAN tag.
+    VlanTag,
+    /// The frame is truncated or malformed.
+    Malformed,
+    /// The source or `chaddr` is not the lease's Ethernet address.
+    OtherMac,
+    /// The lease has no address of this family.
+    NotConfigured,
+    /// The message passed a relay agent.
+    RelayAgent,
+    /// The client selected another server.
+    OtherServer,
+    /// The guest sent a message that only servers send, or that needs no answer.
+    NoRequest,
+    /// The guest released its address. The address stays allocated to the VM.
+    Released,
+    /// The server message is Berth's own.
+    OwnMessage,
+    /// The router advertisement comes from the configured gateway.
+    Gateway,
+    /// The port had too many answers.
+    RateLimited,
+}

@@ -1,0 +1,143 @@
+//! The responder of one bridge port.
+
+use std::net::IpAddr;
+
+use berth_api::{Lease, LeaseNetwork, MacAddress};
+use dhcproto::{v4, v6};
+use etherparse::{Icmpv6Type, UdpSlice};
+
+use crate::Uptime;
+use crate::frame::LINK_HOP_LIMIT;
+use crate::outcome::{Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome};
+use crate::rate_limit::RateLimit;
+use crate::received::{Content, Received};
+use crate::settings::Settings;
+use crate::statistics::Statistics;
+use crate::{dhcpv4, dhcpv6, neighbor, router_advertisement};
+
+/// One bridge port with the lease of its VM.
+#[derive(Clone, Debug)]
+pub struct PortResponder {
+    settings: Settings,
+    rate_limit: RateLimit,
+    statistics: Statistics,
+}
+
+impl PortResponder {
+    /// Creates the responder of a port. `server_mac` is the Ethernet source of all answers: [`crate::SERVER_MAC`].
+    #[must_use]
+    pub fn new(network: &LeaseNetwork, lease: &Lease, server_mac: MacAddress) -> Self {
+        let settings = Settings::new(network, lease, server_mac);
+        Self { settings, rate_limit: RateLimit::default(), statistics: Statistics::default() }
+    }
+
+    /// Replaces the lease, and keeps the rate limit and the statistics.
+    pub fn update(&mut self, network: &LeaseNetwork, lease: &Lease) {
+        self.settings = Settings::new(network, lease, self.settings.server_mac);
+    }
+
+    /// Returns the counters since the responder was created.
+    #[must_use]
+    pub const fn statistics(&self) -> &Statistics {
+        &self.statistics
+    }
+
+    /// Returns what to do with an Ethernet frame (without frame check sequence) of the port.
+    pub fn handle(&mut self, direction: Direction, frame: &[u8], now: Uptime) -> Outcome {
+        let outcome = Received::parse(frame).and_then(|received| match direction {
+            Direction::FromGuest => self.answer(&received, now),
+            Direction::ToGuest => self.find_foreign_server(&received),
+        });
+        let outcome = outcome.unwrap_or_else(Outcome::Ignored);
+        self.statistics.count(&outcome);
+        outcome
+    }
+
+    /// Returns an unsolicited router advertisement in a frame, if IPv6 is configured. The agent sends it when the port
+    /// appears, when the lease changes, and each [`crate::ADVERTISEMENT_INTERVAL`].
+    #[must_use]
+    pub fn advertisement(&self) -> Option<Vec<u8>> {
+        router_advertisement::write(&self.settings, self.settings.ipv6.as_ref()?, None)
+    }
+
+    fn answer(&mut self, received: &Received<'_>, now: Uptime) -> Result<Outcome, IgnoredReason> {
+        let settings = &self.settings;
+        if received.source_mac != settings.mac {
+            return Err(IgnoredReason::OtherMac);
+        }
+        // Before the work of an answer, which a flood must not cause.
+        if !self.rate_limit.has_token(now) {
+            return Err(IgnoredReason::RateLimited);
+        }
+        let left_out = &mut self.statistics.options_left_out;
+        let outcome = match &received.content {
+            Content::Arp(request) => neighbor::answer_arp(settings, request),
+            Content::Udp { source, datagram } => match (source, datagram.destination_port()) {
+                (IpAddr::V4(_), v4::SERVER_PORT) => {
+                    dhcpv4::answer(settings, *source, datagram.payload(), left_out)
+                }
+                (IpAddr::V6(source), v6::SERVER_PORT) => {
+                    dhcpv6::answer(settings, *source, datagram.payload(), left_out)
+                }
+                _ => Err(IgnoredReason::Unrelated),
+            },
+            Content::Icmpv6 { source, hop_limit, message } => match message.icmp_type() {
+                Icmpv6Type::RouterSolicitation | Icmpv6Type::NeighborSolicitation
+                    if *hop_limit != LINK_HOP_LIMIT =>
+                {
+                    Err(IgnoredReason::Malformed)
+                }
+                Icmpv6Type::RouterSolicitation => {
+                    router_advertisement::answer_router_solicitation(settings, *source)
+                }
+                Icmpv6Type::NeighborSolicitation => {
+                    neighbor::answer_neighbor_solicitation(settings, *source, message)
+                }
+                _ => Err(IgnoredReason::Unrelated),
+            },
+        }?;
+        self.rate_limit.take(now);
+        Ok(outcome)
+    }
+
+    /// Finds messages of foreign servers. Their options are not parsed.
+    fn find_foreign_server(&self, received: &Received<'_>) -> Result<Outcome, IgnoredReason> {
+        let (kind, address) = match &received.content {
+            Content::Arp(_) => return Err(IgnoredReason::Unrelated),
+            Content::Udp { source, datagram } => (server_kind(*source, datagram)?, *source),
+            Content::Icmpv6 { source, hop_limit, message } => {
+                if !matches!(message.icmp_type(), Icmpv6Type::RouterAdvertisement(_)) {
+                    return Err(IgnoredReason::Unrelated);
+                }
+                // Guests ignore it too.
+                if *hop_limit != LINK_HOP_LIMIT || !source.is_unicast_link_local() {
+                    return Err(IgnoredReason::Malformed);
+                }
+                (ForeignKind::RouterAdvertisement, IpAddr::V6(*source))
+            }
+        };
+        if received.source_mac == self.settings.server_mac {
+            return Err(IgnoredReason::OwnMessage);
+        }
+        let gateway = self.settings.ipv6.as_ref().and_then(|ipv6| ipv6.link_local_gateway);
+        if kind == ForeignKind::RouterAdvertisement && gateway.map(IpAddr::V6) == Some(address) {
+            return Err(IgnoredReason::Gateway);
+        }
+        Ok(Outcome::ForeignServer(ForeignServer { kind, mac: received.source_mac, address }))
+    }
+}
+
+/// Returns the protocol of a server's message.
+fn server_kind(source: IpAddr, datagram: &UdpSlice<'_>) -> Result<ForeignKind, IgnoredReason> {
+    let first = datagram.payload().first().copied().ok_or(IgnoredReason::Malformed)?;
+    let is_reply = u8::from(v4::Opcode::BootReply) == first;
+    let is_answer = matches!(
+        v6::MessageType::from(first),
+        v6::MessageType::Advertise | v6::MessageType::Reply | v6::MessageType::Reconfigure
+    );
+    match (source, datagram.source_port()) {
+        (IpAddr::V4(_), v4::SERVER_PORT) if is_reply => Ok(ForeignKind::Dhcpv4),
+        (IpAddr::V6(_), v6::SERVER_PORT) if is_answer => Ok(ForeignKind::Dhcpv6),
+        _ => Err(IgnoredReason::Unrelated),
+    }
+}

@@ -1,0 +1,32 @@
+//! Counters of one port, for the agent's metrics.
+
+use std::collections::BTreeMap;
+
+use crate::outcome::{AnswerKind, ForeignKind, IgnoredReason, Outcome};
+
+/// Counters of one port since its [`crate::PortResponder`] was created.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Answers.
+    pub answers: BTreeMap<AnswerKind, u64>,
+    /// Frames without an answer.
+    pub ignored: BTreeMap<IgnoredReason, u64>,
+    /// Messages of foreign servers.
+    pub foreign_servers: BTreeMap<ForeignKind, u64>,
+    /// Declined addresses.
+    pub declined: u64,
+    /// Options that were left out because the answer would be longer than the client accepts.
+    pub options_left_out: u64,
+}
+
+impl Statistics {
+    pub(crate) fn count(&mut self, outcome: &Outcome) {
+        let counter = match outcome {
+            Outcome::Answer { kind, .. } => self.answers.entry(*kind).or_default(),
+            Outcome::ForeignServer(server) => self.foreign_servers.entry(server.kind).or_default(),
+            Outcome::Declined(_) => &mut self.declined,
+            Outcome::Ignored(reason) => self.ignored.entry(*reason).or_default(),
+        };
+        *counter = counter.saturating_add(1);
+    }
+}

@@ -1,0 +1,27 @@
+//! Tests of the responder with whole frames. Requests are made with dhcproto and etherparse, as the responder does; answers
+//! are checked with smoltcp.
+
+#![expect(
+    clippy::cast_possible_truncation,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests fail by panicking"
+)]
+
+#[path = "responder/answer.rs"]
+mod answer;
+#[path = "responder/dhcpv4.rs"]
+mod dhcpv4;
+#[path = "responder/dhcpv6.rs"]
+mod dhcpv6;
+#[path = "responder/filter.rs"]
+mod filter;
+#[path = "responder/foreign.rs"]
+mod foreign;
+#[path = "responder/guest.rs"]
+mod guest;
+#[path = "responder/neighbors.rs"]
+mod neighbors;
+#[path = "responder/random.rs"]
+mod random;

@@ -1,0 +1,127 @@
+//! The socket filter, in the kernel: a socket with the filter receives only accepted messages.
+
+use std::io::Read as _;
+use std::net::Ipv6Addr;
+
+use berth_dhcp_responder::{SERVER_IDENTIFIER, SERVER_LINK_LOCAL, socket_filter};
+use dhcproto::{v4, v6};
+use etherparse::{ArpEthIpv4Packet, ArpOperation, IcmpEchoHeader, Icmpv6Type, PacketBuilder};
+use socket2::{Domain, SockFilter, Socket, Type};
+
+use crate::guest::{
+    ADDRESS, ADDRESS6, LINK_LOCAL, MAC, dhcpv4, dhcpv6, frame_of_dhcpv4, icmpv6, responder,
+};
+
+/// Returns true if the kernel accepts the frame. It runs the filters of all sockets with the same code, so a pair of
+/// local datagram sockets, which needs no privileges, does as well as a packet socket.
+fn is_accepted(frame: &[u8]) -> bool {
+    let (sender, mut receiver) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
+    let program: Vec<SockFilter> = socket_filter()
+        .iter()
+        .map(|step| SockFilter::new(step.code, step.jt, step.jf, step.k))
+        .collect();
+    receiver.attach_filter(&program).unwrap();
+    receiver.set_nonblocking(true).unwrap();
+    sender.send(frame).unwrap();
+    let mut received = vec![0; frame.len() + 1];
+    match receiver.read(&mut received) {
+        Ok(length) => {
+            assert_eq!(&received[..length], frame, "the frame is not truncated");
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+            false
+        }
+    }
+}
+
+fn arp(operation: ArpOperation, target: [u8; 4]) -> Vec<u8> {
+    let packet = ArpEthIpv4Packet {
+        operation,
+        sender_mac: MAC.0,
+        sender_ipv4: ADDRESS.octets(),
+        target_mac: [0; 6],
+        target_ipv4: target,
+    };
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::ethernet2(MAC.0, [0xff; 6]).arp(packet.to_arp_packet());
+    builder.write(&mut frame).unwrap();
+    frame
+}
+
+fn udp4(source: u16, destination: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(MAC.0, [2; 6])
+        .ipv4(ADDRESS.octets(), [10, 0, 0, 1], 64)
+        .udp(source, destination)
+        .write(&mut frame, &[1, 0, 0])
+        .unwrap();
+    frame
+}
+
+fn udp6(source: u16, destination: u16) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(MAC.0, [2; 6])
+        .ipv6(ADDRESS6.octets(), [9; 16], 64)
+        .udp(source, destination)
+        .write(&mut frame, &[1, 0, 0])
+        .unwrap();
+    frame
+}
+
+fn neighbor_solicitation(target: Ipv6Addr) -> Vec<u8> {
+    icmpv6(LINK_LOCAL, 255, Icmpv6Type::NeighborSolicitation, &target.octets())
+}
+
+#[test]
+fn frames_that_may_be_answered_are_accepted() {
+    let mut with_ip_options = udp4(68, 67);
+    with_ip_options[14] = 0x46;
+    with_ip_options.splice(34..34, [1; 4]);
+    for (name, frame) in [
+        ("DHCPv4 request", frame_of_dhcpv4(&dhcpv4(v4::MessageType::Discover))),
+        ("DHCPv4 answer", udp4(67, 68)),
+        ("DHCPv4 with IP options", with_ip_options),
+        ("DHCPv6 request", dhcpv6(v6::MessageType::Solicit, vec![])),
+        ("DHCPv6 answer", udp6(547, 546)),
+        ("router solicitation", icmpv6(LINK_LOCAL, 255, Icmpv6Type::RouterSolicitation, &[])),
+        ("router advertisement", responder().advertisement().unwrap()),
+        ("neighbor solicitation", neighbor_solicitation(SERVER_LINK_LOCAL)),
+        ("ARP request", arp(ArpOperation::REQUEST, SERVER_IDENTIFIER.octets())),
+    ] {
+        assert!(is_accepted(&frame), "{name}");
+    }
+}
+
+#[test]
+fn other_frames_are_rejected() {
+    let mut fragment = udp4(68, 67);
+    fragment[20] = 0x20;
+    let mut later_fragment = udp4(68, 67);
+    later_fragment[21] = 9;
+    let mut tcp = udp4(68, 67);
+    tcp[23] = 6;
+    let mut tcp6 = udp6(546, 547);
+    tcp6[20] = 6;
+    let mut tagged = udp4(68, 67);
+    tagged.splice(12..12, [0x81, 0, 0, 5]);
+    let echo = IcmpEchoHeader { id: 1, seq: 1 };
+    for (name, frame) in [
+        ("data", udp4(5000, 53)),
+        ("data6", udp6(5000, 53)),
+        ("fragment", fragment),
+        ("later fragment", later_fragment),
+        ("TCP", tcp),
+        ("TCP6", tcp6),
+        ("VLAN tag", tagged),
+        ("truncated", udp4(68, 67)[..36].to_vec()),
+        ("ARP for another address", arp(ArpOperation::REQUEST, [10, 0, 0, 1])),
+        ("ARP reply", arp(ArpOperation::REPLY, SERVER_IDENTIFIER.octets())),
+        ("solicitation of another neighbor", neighbor_solicitation(ADDRESS6)),
+        ("echo", icmpv6(LINK_LOCAL, 255, Icmpv6Type::EchoRequest(echo), &[])),
+        ("short", vec![0; 13]),
+    ] {
+        assert!(!is_accepted(&frame), "{name}");
+    }
+}

@@ -1,0 +1,110 @@
+//! Servers and routers that are not Berth's.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use berth_api::MacAddress;
+use berth_dhcp_responder::{
+    Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome, PortResponder, SERVER_MAC,
+};
+use dhcproto::{Encodable as _, v4};
+use etherparse::icmpv6::RouterAdvertisementHeader;
+use etherparse::{Icmpv6Type, PacketBuilder};
+
+use crate::guest::{MAC, dhcpv4, frame_of_dhcpv4, lease, network, responder};
+
+const FOREIGN_MAC: MacAddress = MacAddress([2, 0xbb, 0, 0, 0, 1]);
+const FOREIGN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 66);
+const FOREIGN6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0x66);
+
+fn receive(responder: &mut PortResponder, frame: &[u8]) -> Outcome {
+    responder.handle(Direction::ToGuest, frame, Duration::from_secs(9))
+}
+
+fn offer(mac: MacAddress, opcode: v4::Opcode) -> Vec<u8> {
+    let mut message = dhcpv4(v4::MessageType::Offer);
+    message.set_opcode(opcode);
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(mac.0, MAC.0)
+        .ipv4(FOREIGN.octets(), [255; 4], 64)
+        .udp(67, 68)
+        .write(&mut frame, &message.to_vec().unwrap())
+        .unwrap();
+    frame
+}
+
+fn dhcpv6(message_type: u8) -> Vec<u8> {
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(FOREIGN_MAC.0, MAC.0)
+        .ipv6(FOREIGN6.octets(), FOREIGN6.octets(), 64)
+        .udp(547, 546)
+        .write(&mut frame, &[message_type, 1, 2, 3])
+        .unwrap();
+    frame
+}
+
+fn router_advertisement(source: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
+    let header = RouterAdvertisementHeader {
+        cur_hop_limit: 64,
+        managed_address_config: false,
+        other_config: false,
+        router_lifetime: 1800,
+    };
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2(FOREIGN_MAC.0, [0x33, 0x33, 0, 0, 0, 1])
+        .ipv6(source.octets(), FOREIGN6.octets(), hop_limit)
+        .icmpv6(Icmpv6Type::RouterAdvertisement(header))
+        .write(&mut frame, &[0; 8])
+        .unwrap();
+    frame
+}
+
+fn foreign(kind: ForeignKind, address: impl Into<IpAddr>) -> Outcome {
+    Outcome::ForeignServer(ForeignServer { kind, mac: FOREIGN_MAC, address: address.into() })
+}
+
+#[test]
+fn servers_and_routers_are_reported() {
+    let mut responder = responder();
+    let outcome = receive(&mut responder, &offer(FOREIGN_MAC, v4::Opcode::BootReply));
+    assert_eq!(outcome, foreign(ForeignKind::Dhcpv4, FOREIGN));
+    for message_type in [2, 7, 10] {
+        let outcome = receive(&mut responder, &dhcpv6(message_type));
+        assert_eq!(outcome, foreign(ForeignKind::Dhcpv6, FOREIGN6));
+    }
+    let outcome = receive(&mut responder, &router_advertisement(FOREIGN6, 255));
+    assert_eq!(outcome, foreign(ForeignKind::RouterAdvertisement, FOREIGN6));
+    assert_eq!(responder.statistics().foreign_servers[&ForeignKind::Dhcpv6], 3);
+}
+
+#[test]
+fn other_frames_to_the_guest_are_ignored() {
+    let global = "2001:db8::1".parse().unwrap();
+    for (frame, reason) in [
+        (offer(SERVER_MAC, v4::Opcode::BootReply), IgnoredReason::OwnMessage),
+        (offer(FOREIGN_MAC, v4::Opcode::BootRequest), IgnoredReason::Unrelated),
+        (dhcpv6(1), IgnoredReason::Unrelated),
+        (router_advertisement(FOREIGN6, 64), IgnoredReason::Malformed),
+        (router_advertisement(global, 255), IgnoredReason::Malformed),
+        (frame_of_dhcpv4(&dhcpv4(v4::MessageType::Discover)), IgnoredReason::Unrelated),
+    ] {
+        assert_eq!(receive(&mut responder(), &frame), Outcome::Ignored(reason));
+    }
+}
+
+#[test]
+fn advertisement_of_the_link_local_gateway_is_expected() {
+    let mut network = network();
+    network.ipv6.as_mut().unwrap().gateway = Some(FOREIGN6.into());
+    let mut responder = PortResponder::new(&network, &lease(), SERVER_MAC);
+    let outcome = receive(&mut responder, &router_advertisement(FOREIGN6, 255));
+    assert_eq!(outcome, Outcome::Ignored(IgnoredReason::Gateway));
+}
+
+/// Checks that the guest gets no answer for a server's message, and that frames to the guest get none at all.
+#[test]
+fn messages_of_servers_get_no_answers() {
+    let frame = offer(MAC, v4::Opcode::BootReply);
+    let outcome = responder().handle(Direction::FromGuest, &frame, Duration::ZERO);
+    assert_eq!(outcome, Outcome::Ignored(IgnoredReason::Unrelated));
+}
