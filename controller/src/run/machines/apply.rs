@@ -6,7 +6,8 @@ use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use serde_json::Value;
 
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::machine::{Creation, MachineTemplate};
+use super::machine::Creation;
+use super::template::MachineTemplate;
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::patch_params;
 use crate::tenants::addresses::pools::NetworkPools;
