@@ -39,7 +39,8 @@ use crate::{MacAddress, NetworkRoute, VlanId};
 #[serde(rename_all = "camelCase")]
 pub struct HostLeasesSpec {
     /// Networks of tenants that have VMs on the host.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    // An empty list is written too: an apply of an empty `spec` does not remove the networks of an earlier apply.
+    #[serde(default)]
     #[schemars(length(max = 4096))]
     pub networks: Vec<LeaseNetwork>,
 }

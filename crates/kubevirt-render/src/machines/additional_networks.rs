@@ -1,5 +1,5 @@
-//! Further networks of a machine: `additionalNetworks` and `attachDefaultNetwork` of `cloudProviderSpec`, with the names
-//! and the meaning that HyperShift's NodePool gives them.
+//! Further networks of a machine: `additionalNetworks` and `attachDefaultNetwork` of `cloudProviderSpec`. Names and
+//! meaning are those of HyperShift's NodePool.
 
 use berth_api::NetworkBinding;
 

@@ -26,8 +26,8 @@ pub struct GuestData {
 pub enum GuestNote {
     /// The tenant gave network data.
     #[error(
-        "its Secret with user data has the entry networkdata, so its machines do not get their addresses by cloud-init: \
-         remove the entry, or configure the addresses in it"
+        "its Secret with user data has the entry networkdata, so its machines do not get their addresses by \
+         cloud-init: remove the entry, or configure the addresses in it"
     )]
     NetworkDataExists,
     /// The operating system reads neither cloud-config nor network data.

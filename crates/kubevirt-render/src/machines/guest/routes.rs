@@ -18,8 +18,7 @@ pub(super) struct GuestRoute {
     pub(super) to: IpNet,
     pub(super) via: IpAddr,
     pub(super) metric: Option<u32>,
-    /// True if no address of the interface is in the network of the next hop, so that the guest knows only from this flag
-    /// that the next hop is on the link.
+    /// True if no address of the interface is in the network of the next hop. The route must then be marked on-link.
     pub(super) is_on_link: bool,
 }
 
