@@ -171,8 +171,8 @@ fn answer_to_association(
     }
 }
 
-/// Answers whether the client's addresses still fit. RFC 8415 compares only the prefix; another address of the prefix is
-/// refused too, so that the client requests the address of its lease at once.
+/// Answers whether the client's addresses still fit. RFC 8415 compares only the prefix; another address of the prefix
+/// is refused too, so that the client requests the address of its lease at once.
 fn confirm(ipv6: &Ipv6Settings, associations: &[Association]) -> Result<DhcpOption, IgnoredReason> {
     let mut addresses = associations.iter().flat_map(|association| &association.addresses);
     let first = addresses.next().ok_or(IgnoredReason::NoRequest)?;

@@ -1,4 +1,4 @@
-//! Splits the options of DHCPv6 messages (RFC 8415). The options are borrowed: nothing is allocated for hostile messages.
+//! Splits the options of DHCPv6 messages (RFC 8415) without copies.
 
 use std::net::Ipv6Addr;
 

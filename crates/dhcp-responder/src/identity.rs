@@ -14,9 +14,8 @@ pub const SERVER_IDENTIFIER: Ipv4Addr = Ipv4Addr::new(169, 254, 255, 67);
 pub const SERVER_LINK_LOCAL: Ipv6Addr =
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0x0062, 0x65ff, 0xfe72, 0x7468);
 
-/// Time for which an address is valid. The claim of an address outlives the VM, so the time need not be short. It is the
-/// longest time that a guest uses old name servers or routes, and the outage of an agent that guests do not notice is at
-/// least half of it.
+/// Time for which an address is valid. It need not be short, because the claim of an address outlives the VM. Guests
+/// use old name servers and routes for at most half of it, and do not notice an agent that is absent for half of it.
 pub const LEASE_TIME: Duration = Duration::from_secs(3600);
 /// T1: the client renews with its server. The default of RFC 2131 and RFC 8415.
 pub const RENEWAL_TIME: Duration = Duration::from_secs(1800);

@@ -21,23 +21,23 @@
 //! [`SERVER_IDENTIFIER`], [`SERVER_LINK_LOCAL`] and DUID, in every network. The answers never leave the bridge port of
 //! the VM, so switches never learn the address. Nothing is stored per guest: renewals are answered from the lease.
 //!
-//! * The DHCPv4 server identifier is the address to which clients send renewals at T1. It must have a route in networks
-//!   without a gateway too, and no other machine may have it. It is 169.254.255.67: RFC 3927 reserves the last /24 of
-//!   169.254.0.0/16, so no machine selects it by itself. It is also outside 169.254.0.0/17, which OVN-Kubernetes uses
-//!   inside of nodes. The gateway's address is no choice: a gateway that serves DHCP itself would believe that clients
-//!   selected its own offer.
-//! * The route to it is in option 121 (classless static routes), directly on the link. The responder answers ARP for it.
-//!   A client that ignores option 121 sends the renewal to the gateway's Ethernet address; the responder sees this frame
-//!   too. A client that has neither renews at T2 (rebinding), which is broadcast.
-//! * Guests of a network with option 121 ignore option 3 (RFC 3442), so option 121 also contains the default route.
+//! * The DHCPv4 server identifier is the address to which clients send renewals at T1. It must have a route in
+//!   networks without a gateway too, and no other machine may have it. It is 169.254.255.67: RFC 3927 reserves the
+//!   last /24 of 169.254.0.0/16, so no machine selects it by itself. It is also outside 169.254.0.0/17, which
+//!   OVN-Kubernetes uses inside of nodes. The gateway's address is no choice: a gateway that serves DHCP itself would
+//!   believe that clients selected its own offer.
+//! * The route to it is in option 121 (classless static routes), directly on the link, and the responder answers ARP
+//!   for it. A client that ignores option 121 sends the renewal to the gateway's Ethernet address; the responder sees this
+//!   frame too. A client that has neither renews at T2 (rebinding), by broadcast.
+//! * A client that uses option 121 ignores option 3 (RFC 3442), so option 121 also contains the default route.
 //!
 //! # IPv6 default route
 //!
 //! DHCPv6 has no routes, and a router advertisement only announces its own source address as default router, or as next
 //! hop (RFC 4191). So:
 //!
-//! * If the gateway is a link-local address, the responder sends router advertisements from this address, without a link
-//!   layer address. The guest resolves the gateway's real Ethernet address. Guests get a default route.
+//! * If the gateway is a link-local address, the responder sends router advertisements from this address, without a
+//!   link-layer address. The guest resolves the gateway's real Ethernet address. Guests get a default route.
 //! * Otherwise router advertisements have a router lifetime of 0. The default route comes from router advertisements of
 //!   the gateway itself, or from the network data that cloud-init gets. The same holds for other IPv6 routes.
 //!
@@ -47,10 +47,10 @@
 //! # Crates
 //!
 //! `dhcproto` encodes DHCP messages, and decodes DHCPv4 requests without copies (`v4::borrowed`). DHCPv6 options are
-//! split by `dhcpv6_options`: version 0.15 of `dhcproto` subtracts without a check in its decoder, so an empty status
-//! code would end the agent, and its domain lists are compressed, which RFC 8415 forbids. `etherparse` slices and writes
+//! split by `dhcpv6_options`: the decoder of `dhcproto` 0.15 subtracts without a check, so an empty status code would
+//! end the agent. Its encoder compresses domain lists, which RFC 8415 forbids. `etherparse` slices and writes
 //! Ethernet, ARP, IP, UDP and ICMPv6: it checks all lengths once and then has no accessor that panics, and it lets the
-//! caller append any neighbor discovery option, which `smoltcp` does not. The tests verify frames with `smoltcp`.
+//! caller append any option of neighbor discovery, which `smoltcp` does not. The tests verify answers with `smoltcp`.
 
 mod dhcpv4;
 mod dhcpv4_options;

@@ -1,4 +1,5 @@
-//! List of the crate's parsers of untrusted bytes, for the fuzz targets in `fuzz/` and the test that replays their corpus.
+//! List of the crate's parsers of untrusted bytes, for the fuzz targets in `fuzz/` and the test that replays their
+//! corpus.
 
 use std::hint::black_box;
 

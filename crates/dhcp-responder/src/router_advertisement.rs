@@ -82,8 +82,8 @@ pub(crate) fn write(
     )
 }
 
-/// Appends an option of RFC 8106, padded to a multiple of eight bytes. An option that does not fit into the smallest MTU
-/// is left out: guests get the same data with DHCPv6.
+/// Appends an option of RFC 8106, padded to a multiple of eight bytes. An option that does not fit into the smallest
+/// MTU is left out: guests get the same data with DHCPv6.
 fn append_dns_option(payload: &mut Vec<u8>, option: u8, data: &[u8]) {
     let words = (8 + data.len()).div_ceil(8);
     let Ok(length) = u8::try_from(words) else { return };

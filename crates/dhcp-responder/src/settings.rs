@@ -41,8 +41,8 @@ pub(crate) struct Ipv6Settings {
 }
 
 impl Settings {
-    /// Collects the settings. Values of the wrong family and invalid names are left out: a guest without a search domain
-    /// is better than a guest without an address.
+    /// Collects the settings. Values of the wrong family and invalid names are left out: a guest without a search
+    /// domain is better than a guest without an address.
     pub(crate) fn new(network: &LeaseNetwork, lease: &Lease, server_mac: MacAddress) -> Self {
         let ipv4 = || Ipv4Settings::new(network.ipv4.as_ref()?, lease.ipv4?);
         let ipv6 = || Ipv6Settings::new(network.ipv6.as_ref()?, lease.ipv6?);

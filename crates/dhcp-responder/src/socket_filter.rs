@@ -15,8 +15,8 @@ pub struct FilterInstruction {
 
 /// Returns a program that accepts only frames that [`crate::PortResponder::handle`] may answer or report: ARP requests
 /// for the server identifier, DHCP messages from or to servers, router solicitations and advertisements, and neighbor
-/// solicitations for the server's link-local address. It rejects frames with a VLAN tag (the kernel removes the tag from
-/// the frame and keeps it beside), fragments, and IPv6 extension headers.
+/// solicitations for the server's link-local address. It rejects frames with a VLAN tag (the kernel moves the tag from
+/// the frame to the metadata of the packet), fragments, and IPv6 extension headers.
 #[must_use]
 pub const fn socket_filter() -> &'static [FilterInstruction] {
     &PROGRAM

@@ -1,5 +1,5 @@
-//! Tests of the responder with whole frames. Requests are made with dhcproto and etherparse, as the responder does; answers
-//! are checked with smoltcp.
+//! Tests of the responder with whole frames. Requests are made with dhcproto and etherparse, as the answers are;
+//! answers are checked with smoltcp.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -11,14 +11,14 @@ use smoltcp::wire::{
     Ipv4Packet, Ipv4Repr, Ipv6Packet, UdpPacket, UdpRepr,
 };
 
-use crate::guest::LINK_LOCAL;
+use crate::guest::{LINK_LOCAL, MAC};
 
 /// Content of an answer.
 #[derive(Debug)]
 pub(crate) enum Content {
     Arp(ArpRepr),
     Dhcpv4 { destination: Ipv4Addr, message: v4::Message, length: usize },
-    Dhcpv6(v6::Message),
+    Dhcpv6 { destination: Ipv6Addr, message: v6::Message },
     Icmpv6 { source: Ipv6Addr, destination: Ipv6Addr, message: Vec<u8> },
 }
 
@@ -47,7 +47,8 @@ pub(crate) fn check_dhcpv4(outcome: Outcome) -> (AnswerKind, v4::Message) {
 /// Returns the DHCPv6 message of an answer.
 pub(crate) fn check_dhcpv6(outcome: Outcome) -> (AnswerKind, v6::Message) {
     let answer = check(outcome);
-    let Content::Dhcpv6(message) = answer.content else { panic!("{answer:?}") };
+    let Content::Dhcpv6 { destination, message } = answer.content else { panic!("{answer:?}") };
+    assert_eq!((answer.destination, destination), (MAC, LINK_LOCAL));
     (answer.kind, message)
 }
 
@@ -92,8 +93,7 @@ pub(crate) fn parse(frame: &[u8]) -> (MacAddress, Content) {
                 let ports = UdpRepr::parse(&udp, &addresses.0, &addresses.1, &checksums).unwrap();
                 assert_eq!((ports.src_port, ports.dst_port), (547, 546));
                 let message = v6::Message::from_bytes(udp.payload()).unwrap();
-                assert_eq!(destination, LINK_LOCAL);
-                Content::Dhcpv6(message)
+                Content::Dhcpv6 { destination, message }
             }
         }
         EthernetProtocol::Unknown(other) => panic!("EtherType {other:x}"),

@@ -3,7 +3,9 @@
 use std::net::Ipv6Addr;
 
 use berth_dhcp_responder::{AnswerKind, IgnoredReason, Outcome, PortResponder, SERVER_MAC};
-use dhcproto::v6::{DhcpOption, IANA, IAPD, Message, MessageType, OptionCode, Status};
+use dhcproto::v6::{
+    DhcpOption, IANA, IAPD, Message, MessageType, OptionCode, Status, UnknownOption,
+};
 use etherparse::PacketBuilder;
 
 use crate::answer::{check_dhcpv6, parse};
@@ -154,7 +156,10 @@ fn confirm_compares_the_addresses() {
 fn information_request_gets_settings() {
     let (kind, answer) = answer_to(MessageType::InformationRequest, vec![]);
     assert_eq!(kind, AnswerKind::Dhcpv6Reply);
-    let refresh = DhcpOption::InformationRefreshTime(3600);
+    // dhcproto encodes the option, but does not decode it.
+    let data = 3600_u32.to_be_bytes().to_vec();
+    let refresh = UnknownOption::new(OptionCode::InformationRefreshTime, data);
+    let refresh = DhcpOption::Unknown(refresh);
     assert_eq!(answer.opts().get(OptionCode::InformationRefreshTime), Some(&refresh));
     assert!(answer.opts().get(OptionCode::DomainNameServers).is_some());
     // The identifier of the client is optional.

@@ -162,19 +162,3 @@ fn seeds_get_answers() {
         assert_eq!(outcome, Outcome::Ignored(IgnoredReason::VlanTag));
     }
 }
-
-#[test]
-fn tmp_write_seeds() {
-    let d = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/dhcp_frame");
-    std::fs::create_dir_all(&d).unwrap();
-    for (f, n) in seeds().iter().zip([
-        "discover",
-        "request",
-        "renewal",
-        "solicit",
-        "confirm",
-        "router_solicitation",
-    ]) {
-        std::fs::write(d.join(n), f).unwrap();
-    }
-}
