@@ -5,6 +5,7 @@
 //! InfraNodes, Nodes ──► hosts ──► network ──┐
 //! VlanClaims, InfraConfig, foreign NADs ────┴─► claims ──► objects ──► differs ──► apply
 //!                                    hosts, claims, objects ──► status
+//! Services, TenantClusters ──► load_balancer_service, exposure ──► objects
 //! AddressClaims, VirtualMachineInstances ──► lease_index ──► host_leases
 //! ```
 
@@ -15,6 +16,7 @@ pub mod claim_gc;
 pub mod claims;
 pub mod cluster;
 pub mod deletion;
+pub mod exposure;
 pub mod fault;
 pub mod foreign_ids;
 pub mod host_leases;
@@ -22,6 +24,7 @@ pub mod hosts;
 pub mod kubeconfig;
 pub mod kubeconfig_secret;
 pub mod lease_index;
+pub mod load_balancer_service;
 pub mod network;
 pub mod network_id;
 pub mod objects;

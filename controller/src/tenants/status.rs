@@ -12,12 +12,23 @@ use super::network_id::NetworkId;
 
 /// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
 /// `MachinesReady`.
-pub const OWNED_CONDITIONS: [&str; 6] =
-    ["Ready", "NetworkReady", ADDRESSES_READY, "HostsReady", POLICIES_READY, "ObjectsReady"];
+pub const OWNED_CONDITIONS: [&str; 7] = [
+    "Ready",
+    "NetworkReady",
+    ADDRESSES_READY,
+    "HostsReady",
+    POLICIES_READY,
+    "ObjectsReady",
+    EXPOSURE_READY,
+];
 
 /// Type of the condition that is true if the address pools of the tenant are valid and have addresses for its machines.
 /// It is absent without address pools.
 const ADDRESSES_READY: &str = "AddressesReady";
+
+/// Type of the condition that is true if MetalLB's objects and the cloud controller manager are applied, and the latter is
+/// available. It is absent without `spec.exposure`.
+const EXPOSURE_READY: &str = "ExposureReady";
 
 /// Type of the condition that is true if the tenant's NetworkPolicies are applied. Machines are created only after
 /// this condition is true.
@@ -56,6 +67,8 @@ pub struct TenantParts {
     pub policies: PartResult,
     /// State of the namespace, the instance types, and the CSI driver's account.
     pub objects: PartResult,
+    /// State of the exposure of services; `None` if the tenant requests none.
+    pub exposure: Option<PartResult>,
     /// Readiness of the tenant's network on the hosts.
     pub hosts: TenantHosts,
     /// The tenant's VLAN or VNI.
@@ -77,13 +90,14 @@ impl TenantParts {
             address_counts: Vec::new(),
             policies: Ok(ReadyPart::ready(String::new())),
             objects: Ok(ReadyPart::ready(String::new())),
+            exposure: None,
             hosts,
             id,
             attachment: None,
         }
     }
 
-    /// Sets the fault on each part that has no fault yet, except `addresses` and `hosts`.
+    /// Sets the fault on each part that has no fault yet, except `addresses`, `exposure` and `hosts`.
     pub fn fail_all(&mut self, fault: &Fault) {
         for part in [&mut self.network, &mut self.policies, &mut self.objects] {
             if part.is_ok() {
@@ -125,6 +139,9 @@ pub fn desired_status(
     ];
     if let Some(addresses) = &parts.addresses {
         conditions.insert(1, part_condition(tenant, ADDRESSES_READY, addresses, now));
+    }
+    if let Some(exposure) = &parts.exposure {
+        conditions.push(part_condition(tenant, EXPOSURE_READY, exposure, now));
     }
     let theirs = tenant.status.iter().flat_map(|status| &status.conditions);
     let machines = theirs.filter(|one| one.type_ == "MachinesReady" && one.status == "False");
@@ -305,6 +322,7 @@ mod tests {
             address_counts: Vec::new(),
             policies: Ok(ReadyPart::ready("2 policies".to_owned())),
             objects: Ok(ReadyPart::ready("5 objects are applied".to_owned())),
+            exposure: None,
             hosts: TenantHosts { selected: 2, ready: 2, not_ready: Vec::new() },
             id: Some(NetworkId::Vlan(120.try_into().unwrap())),
             attachment: Some("cluster-abc/tenant-abc".to_owned()),
@@ -375,6 +393,22 @@ mod tests {
         assert!(conditions.contains(&"AddressesReady False".to_owned()), "{conditions:?}");
         assert!(conditions.contains(&"Ready False".to_owned()), "{conditions:?}");
         assert_eq!(counts, [count]);
+    }
+
+    #[test]
+    fn exposure_has_a_condition_only_if_it_is_requested() {
+        let conditions = |exposure: Option<PartResult>| {
+            let parts = TenantParts { exposure, ..ready_parts() };
+            let status = desired_status(&tenant(), &parts, timestamp_at(0));
+            let all = status.conditions.into_iter();
+            all.map(|one| format!("{} {}", one.type_, one.reason)).collect::<Vec<_>>()
+        };
+        let absent = conditions(None);
+        assert!(!absent.iter().any(|one| one.starts_with("ExposureReady")), "{absent:?}");
+        let fault = Fault::new(ConditionReason::CrdMissing, "no MetalLB".to_owned());
+        let missing = conditions(Some(Err(fault)));
+        assert!(missing.contains(&"ExposureReady CrdMissing".to_owned()), "{missing:?}");
+        assert!(missing.contains(&"Ready CrdMissing".to_owned()), "{missing:?}");
     }
 
     #[test]

@@ -72,6 +72,8 @@ fn isolation_policies(tenant: &str, isolation: &str) -> Vec<Value> {
         config: &infra_config(),
         cluster: &cluster_facts(),
         api_server: Some(api_server),
+        exposure: None,
+        load_balancers: &[],
     });
     assert!(all.faults.is_empty(), "{:?}", all.faults);
     all.isolation.iter().map(|one| one.body.clone()).collect()

@@ -52,6 +52,12 @@ impl AddressRange {
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.first.is_ipv4() && self.first <= address && address <= self.last
     }
+
+    /// Returns true if an address is in both ranges.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.contains(other.first) || other.contains(self.first)
+    }
 }
 
 impl From<IpNet> for AddressRange {
@@ -112,6 +118,19 @@ mod tests {
         fn parsing_never_panics(text in ".*") {
             drop(text.parse::<AddressRange>());
         }
+    }
+
+    #[test]
+    fn ranges_overlap_if_they_share_an_address() {
+        let overlap = |one: &str, other: &str| {
+            let parse = |text: &str| text.parse::<AddressRange>().unwrap();
+            assert_eq!(parse(one).overlaps(parse(other)), parse(other).overlaps(parse(one)));
+            parse(one).overlaps(parse(other))
+        };
+        assert!(overlap("10.0.0.1-10.0.0.9", "10.0.0.9"));
+        assert!(overlap("10.0.0.0/24", "10.0.0.7-10.0.0.8"));
+        assert!(!overlap("10.0.0.1-10.0.0.9", "10.0.0.10-10.0.0.11"));
+        assert!(!overlap("0.0.0.0/0", "::/0"));
     }
 
     #[test]

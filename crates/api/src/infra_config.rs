@@ -76,6 +76,10 @@ pub struct InfraConfigSpec {
     #[schemars(length(max = 256), inner(length(min = 3, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub additional_networks: Vec<String>,
+    /// Namespace in which MetalLB reads its configuration. Default metallb-system.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub metallb_namespace: Option<String>,
     /// DNS policy of VMs that do not specify one: ClusterFirst, ClusterFirstWithHostNet, Default or None.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dns_policy: Option<DnsPolicy>,

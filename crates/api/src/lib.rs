@@ -14,6 +14,7 @@ mod condition;
 mod cpu_set;
 #[cfg(feature = "kube")]
 mod crds;
+mod exposure;
 mod host_leases;
 #[cfg(feature = "kube")]
 mod host_profile;
@@ -47,6 +48,9 @@ pub use condition::{Condition, Time};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 #[cfg(feature = "kube")]
 pub use crds::{all_crds, crd_yaml};
+pub use exposure::{
+    AccessType, Advertisement, CloudControllerManager, Exposure, LoadBalancers, MachineAccess,
+};
 #[cfg(feature = "kube")]
 pub use host_leases::HostLeases;
 pub use host_leases::{HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions};

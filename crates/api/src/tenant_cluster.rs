@@ -12,7 +12,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{AddressPool, Condition, VlanId};
+use crate::{AddressPool, Condition, Exposure, VlanId};
 
 /// Desired state of one tenant cluster. Its id is its name, and its namespace is `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -76,6 +76,9 @@ pub struct TenantClusterSpec {
     /// Network policies of the tenant's machines on the pod network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_policies: Option<NetworkPolicies>,
+    /// Exposure of the tenant's services and machines outside the infra cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposure: Option<Exposure>,
     /// Secret with a kubeconfig for the tenant's own API server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretRef>,
@@ -277,7 +280,7 @@ pub struct TenantClusterStatus {
     /// Numbers of the tenant's machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<TenantMachines>,
-    /// Conditions of the tenant cluster: Ready, NetworkReady, AddressesReady, HostsReady, PoliciesReady, ObjectsReady, MachinesReady.
+    /// Conditions of the tenant cluster: Ready, NetworkReady, AddressesReady, HostsReady, PoliciesReady, ObjectsReady, ExposureReady, MachinesReady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

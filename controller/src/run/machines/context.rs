@@ -33,6 +33,8 @@ pub(super) struct Context {
     /// Webhook configurations. If they include the webhook of machine-controller, Berth does not reconcile
     /// MachineDeployments either.
     pub(super) webhooks: OptionalInformer,
+    /// Services of machines that Berth created.
+    pub(super) services: OptionalInformer,
     pub(super) triggers: Arc<Triggers>,
     pub(super) in_memory_states: Mutex<BTreeMap<String, InMemoryState>>,
 }

@@ -4,6 +4,7 @@
 //! stores, so a reconcile without a difference sends no request. Secrets and storage classes are read when a machine
 //! is created.
 
+mod access;
 mod address_gc;
 mod addresses;
 mod apply;
@@ -31,6 +32,7 @@ mod validated;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use berth_api::names::{MACHINE_LABEL, MANAGED_BY_LABEL};
 use berth_api::{InfraConfig, TenantCluster};
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
@@ -44,12 +46,13 @@ use super::events::EventEmitter;
 use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
 use crate::api_resource::api_resource;
+use crate::tenants::objects::ObjectKind;
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
 use errors::RequestError;
 use resources::{
     deployment_resource, foreign_machine_resource, keep_metadata_only, machine_resource,
-    remove_managed_fields, trim_machine,
+    pack_service, remove_managed_fields, trim_machine,
 };
 use triggers::Triggers;
 
@@ -119,6 +122,16 @@ pub async fn run(
         trim: keep_metadata_only,
     };
     let (webhooks, watch_webhooks) = OptionalInformer::start(&client, webhooks, |_, _| {});
+    let kind = OptionalKind {
+        resource: ObjectKind::Service.resource(),
+        label_selector: Some(format!(
+            "{}={},{MACHINE_LABEL}",
+            MANAGED_BY_LABEL.0, MANAGED_BY_LABEL.1
+        )),
+        trim: pack_service,
+    };
+    let (services, watch_services) =
+        OptionalInformer::start(&client, kind, handler(Triggers::handle_service));
     triggers.set_stores(&deployments, &machines);
     instances.subscribe(handler(Triggers::handle_instance));
     let instances = instances.informer().clone();
@@ -134,14 +147,19 @@ pub async fn run(
         addresses,
         foreign_machines,
         webhooks,
+        services,
         triggers,
         in_memory_states: Mutex::default(),
     });
     let work = async {
         let store = context.deployments.wait_until_listed().await;
-        for kind in
-            [&context.machines, &context.instances, &context.foreign_machines, &context.webhooks]
-        {
+        for kind in [
+            &context.machines,
+            &context.instances,
+            &context.foreign_machines,
+            &context.webhooks,
+            &context.services,
+        ] {
             kind.wait_until_ready().await;
         }
         tokio::join!(
@@ -170,6 +188,7 @@ pub async fn run(
         watch_machines,
         watch_foreign_machines,
         watch_webhooks,
+        watch_services,
         tenant_triggers.handle_tenant_changes(tenant_changes)
     );
 }

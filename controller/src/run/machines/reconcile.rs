@@ -94,7 +94,8 @@ pub(super) async fn reconcile(
     };
     // 6. Apply (client required): adopt, create, delete.
     let missing = context.missing_policies_reason(&validated.namespace);
-    let applied = validated.apply(&mut steps, now, missing).await?;
+    let mut applied = validated.apply(&mut steps, now, missing).await?;
+    applied.problems.extend(validated.ensure_access_services().await?);
     // 7. Update the status (client required).
     let ApplyResult { problems, notes, unmet_prerequisite } = applied;
     let report = if problems.is_empty() {

@@ -42,6 +42,12 @@ pub(super) fn trim_machine(object: &mut DynamicObject) {
     pack_content(object);
 }
 
+/// Packs the content of a Service, which is only compared.
+pub(super) fn pack_service(object: &mut DynamicObject) {
+    object.metadata.managed_fields = None;
+    pack_content(object);
+}
+
 pub(super) fn keep_metadata_only(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     object.data = Value::Null;

@@ -103,6 +103,18 @@ impl Triggers {
         }
     }
 
+    /// Handles a change of the Service of a machine.
+    pub(super) fn handle_service(&self, service: &DynamicObject, _: bool) {
+        let Some([_, machines]) = self.stores.get() else { return };
+        let Some(name) = service.labels().get(names::MACHINE_LABEL) else { return };
+        let machine = machines.get(&service.namespace().unwrap_or_default(), name);
+        if let Some((machine, deployment)) =
+            machine.as_deref().and_then(|machine| Some((machine, deployment_name(machine)?)))
+        {
+            self.trigger_owners(machine, deployment);
+        }
+    }
+
     fn trigger_owners(&self, machine: &DynamicObject, deployment: &String) {
         match Ownership::from_metadata(machine) {
             Ownership::Deployment(key) => self.trigger(key),

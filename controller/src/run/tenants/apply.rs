@@ -48,6 +48,7 @@ impl Context {
         let (policies, note) = (desired.policies, desired.policies_note);
         parts.policies = self.apply_policies(&name, policies, note, kubeconfig, may_adopt).await;
         parts.objects = self.apply_objects(&name, &desired.objects, may_adopt).await;
+        parts.exposure = self.apply_exposure(&name, desired.exposure, may_adopt).await;
         Ok(())
     }
 
@@ -71,8 +72,9 @@ impl Context {
         kubeconfig: Option<Fault>,
         may_adopt: bool,
     ) -> PartResult {
-        let RenderedPolicies { isolation, custom, mut faults, lacks_facts } = policies;
-        let desired: Vec<&DesiredObject> = isolation.iter().chain(&custom).collect();
+        let RenderedPolicies { isolation, exposure, custom, mut faults, lacks_facts } = policies;
+        let desired: Vec<&DesiredObject> =
+            isolation.iter().chain(&exposure).chain(&custom).collect();
         let namespace = TenantCluster::namespace_of(tenant);
         // A policy that is in force was built when more facts were known, so it stays until these facts are known
         // again.

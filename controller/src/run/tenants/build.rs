@@ -7,6 +7,7 @@ use kube::ResourceExt as _;
 
 use super::claims::ClaimedId;
 use super::read::ObservedState;
+use crate::tenants::exposure::{DesiredExposure, ExposureInput, plan_exposure};
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::ApiServerHost;
 use crate::tenants::network::HostNetwork;
@@ -34,6 +35,7 @@ pub(super) struct DesiredObjects {
     pub(super) policies_note: Option<String>,
     /// ServiceAccount, roles, role bindings and instance types.
     pub(super) objects: Vec<DesiredObject>,
+    pub(super) exposure: DesiredExposure,
 }
 
 /// The NetworkAttachmentDefinition of a tenant.
@@ -72,9 +74,17 @@ pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
         config: &observed.config,
         cluster: &observed.cluster,
         api_server,
+        exposure: tenant.spec.exposure.as_ref(),
+        load_balancers: &observed.load_balancers,
+    });
+    let exposure = plan_exposure(ExposureInput {
+        tenant,
+        tenants: &observed.tenants,
+        config: &observed.config,
+        cluster: &observed.cluster,
     });
     let objects = [csi_access_objects(&name), instancetype_objects(&name)].concat();
-    DesiredObjects { attachment, policies, policies_note, objects }
+    DesiredObjects { attachment, policies, policies_note, objects, exposure }
 }
 
 /// Returns the address of a tenant's API server for its NetworkPolicies, and a note if the kubeconfig has no address.

@@ -12,11 +12,13 @@ mod cluster;
 mod context;
 mod deletion;
 mod error;
+mod exposure;
 mod kubevirt;
 mod objects;
 mod prepare;
 mod read;
 mod reconcile;
+mod services;
 mod stores;
 mod update_status;
 

@@ -170,7 +170,8 @@ impl Context {
         let Some(known) = self.stores.store_of_kind(kind) else { return Vec::new() };
         let namespace = TenantCluster::namespace_of(tenant);
         let all = known.filter(|object| {
-            object.metadata.namespace.as_ref() == Some(&namespace)
+            (kind.is_in_metallb_namespace()
+                || object.metadata.namespace.as_ref() == Some(&namespace))
                 && is_owned(object.labels())
                 && object.labels().get(TENANT_LABEL).is_some_and(|label| label == tenant)
         });
@@ -184,10 +185,22 @@ impl Context {
         tenant: &str,
         desired: &[&DesiredObject],
     ) -> Result<(), Fault> {
+        let is_undesired =
+            |_: &str, name: &str| !desired.iter().any(|one| one.kind == kind && one.name() == name);
+        self.delete_owned(kind, tenant, is_undesired).await
+    }
+
+    /// Deletes the objects of a kind that Berth created for a tenant, and for whose namespace and name `is_undesired`
+    /// returns true.
+    pub(super) async fn delete_owned(
+        &self,
+        kind: ObjectKind,
+        tenant: &str,
+        is_undesired: impl Fn(&str, &str) -> bool,
+    ) -> Result<(), Fault> {
         for object in self.owned_objects(kind, tenant) {
-            let name = object.name_any();
-            let is_wanted = desired.iter().any(|one| one.kind == kind && one.name() == name);
-            if is_wanted || object.metadata.deletion_timestamp.is_some() {
+            let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+            if object.metadata.deletion_timestamp.is_some() || !is_undesired(&namespace, &name) {
                 continue;
             }
             self.delete_object(kind, &object).await.map_err(|error| {

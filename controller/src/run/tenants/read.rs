@@ -18,6 +18,7 @@ use crate::tenants::fault::Fault;
 use crate::tenants::hosts::HostState;
 use crate::tenants::kubeconfig::parse_server;
 use crate::tenants::kubeconfig_secret::KubeconfigSecret;
+use crate::tenants::load_balancer_service::LoadBalancerService;
 
 /// Age after which a kubeconfig is read again. The first value is for a valid kubeconfig, the second for an invalid
 /// or missing one.
@@ -31,6 +32,10 @@ pub(super) struct ObservedState {
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
     pub(super) binding_plugins: BindingPlugins,
+    /// All tenants.
+    pub(super) tenants: Vec<Arc<TenantCluster>>,
+    /// Services of type LoadBalancer in the tenant's namespace.
+    pub(super) load_balancers: Vec<LoadBalancerService>,
     /// Host of the tenant's own API server, or the reason why it is unknown.
     pub(super) api_server: Result<ApiServerResult, Error>,
 }
@@ -53,6 +58,8 @@ impl Context {
             config: self.config(),
             cluster: self.stores.cluster.facts(),
             binding_plugins: self.stores.kubevirt.plugins(),
+            tenants: self.stores.shared_informers.tenants.all(),
+            load_balancers: self.stores.services.load_balancers(&tenant.name_any()),
             api_server,
         }
     }

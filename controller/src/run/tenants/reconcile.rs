@@ -53,7 +53,9 @@ pub(super) async fn reconcile(
         parts.network = Err(fault.clone());
     }
     if namespace == NamespaceState::Terminating {
-        parts.fail_all(&namespace_terminating_fault(&tenant));
+        let fault = namespace_terminating_fault(&tenant);
+        parts.exposure = tenant.spec.exposure.as_ref().map(|_| Err(fault.clone()));
+        parts.fail_all(&fault);
     } else {
         // 5. Build (needs no client).
         let desired = build_objects(BuildInput {
@@ -102,8 +104,8 @@ fn namespace_terminating_fault(tenant: &TenantCluster) -> Fault {
 /// Returns the delay of the next reconcile; `None` if there is no fault. If the API server returned an error, returns
 /// an error, so that the backoff applies.
 fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
-    let faults = [&parts.network, &parts.policies, &parts.objects];
-    let faults: Vec<&Fault> = faults.into_iter().filter_map(|part| part.as_ref().err()).collect();
+    let all = [&parts.network, &parts.policies, &parts.objects].into_iter().chain(&parts.exposure);
+    let faults: Vec<&Fault> = all.filter_map(|part| part.as_ref().err()).collect();
     if let Some(fault) = faults.iter().find(|fault| API_ERROR_REASONS.contains(&fault.reason)) {
         return Err(Error::NotApplied(fault.to_string()));
     }

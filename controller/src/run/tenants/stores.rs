@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
-use berth_api::{AddressClaim, InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use berth_api::{AddressClaim, InfraConfig, InfraNode, LoadBalancers, TenantCluster, VlanClaim};
 use berth_runtime::reconcile::ReconcileRequest;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 
 use super::cluster::ClusterWatch;
 use super::kubevirt::KubevirtWatch;
+use super::services::ServiceWatch;
 use crate::managed_fields::reduce_to_conditions;
 use crate::run::address_store::AddressStore;
 use crate::run::packed_content::pack_content;
@@ -81,6 +82,7 @@ pub(super) struct Stores {
     hosts: RwLock<BTreeMap<String, Arc<HostState>>>,
     pub(super) cluster: Arc<ClusterWatch>,
     pub(super) kubevirt: KubevirtWatch,
+    pub(super) services: ServiceWatch,
     pub(super) triggers: Arc<Triggers>,
 }
 
@@ -137,8 +139,20 @@ impl Stores {
         let (kubevirt, kubevirt_watch) =
             KubevirtWatch::start(client, move || on_change.trigger_all());
         watches.push(kubevirt_watch);
+        let on_change = Arc::clone(&triggers);
+        let (services, service_watch) =
+            ServiceWatch::start(client, move |tenant| on_change.trigger(tenant));
+        watches.push(service_watch);
         let hosts = RwLock::default();
-        let stores = Arc::new(Self { shared_informers, kinds, hosts, cluster, kubevirt, triggers });
+        let stores = Arc::new(Self {
+            shared_informers,
+            kinds,
+            hosts,
+            cluster,
+            kubevirt,
+            services,
+            triggers,
+        });
         watches.extend(stores.subscribe());
         let debounced = Arc::clone(&stores);
         watches.push(async move { debounced.trigger_affected().await }.boxed());
@@ -153,6 +167,9 @@ impl Stores {
         [
             self.handle_changes(tenants.subscribe(), |stores, change: Change<TenantCluster>| {
                 stores.triggers.claims_changed.notify_one();
+                if changes_load_balancers(&change) {
+                    stores.triggers.trigger_all();
+                }
                 match changed_object(change) {
                     Some(tenant) => stores.triggers.trigger(&tenant.name_any()),
                     None => stores.triggers.trigger_all(),
@@ -213,6 +230,7 @@ impl Stores {
         nodes.wait_until_ready().await;
         self.cluster.wait_until_ready().await;
         self.kubevirt.wait_until_ready().await;
+        self.services.wait_until_ready().await;
         for kind in self.kinds.values() {
             kind.wait_until_ready().await;
         }
@@ -335,6 +353,18 @@ fn changed_object<K>(change: Change<K>) -> Option<Arc<K>> {
     match change {
         Change::Relisted => None,
         Change::Object(before, after) => after.or(before),
+    }
+}
+
+/// Returns true if the pool of load balancer addresses of a tenant has changed. Such a change may affect every tenant,
+/// because pools must not overlap.
+fn changes_load_balancers(change: &Change<TenantCluster>) -> bool {
+    fn pool(tenant: Option<&Arc<TenantCluster>>) -> Option<&LoadBalancers> {
+        tenant?.spec.exposure.as_ref()?.load_balancers.as_ref()
+    }
+    match change {
+        Change::Relisted => true,
+        Change::Object(before, after) => pool(before.as_ref()) != pool(after.as_ref()),
     }
 }
 

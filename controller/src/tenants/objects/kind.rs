@@ -23,11 +23,19 @@ pub enum ObjectKind {
     Instancetype,
     /// VirtualMachinePreference of KubeVirt.
     Preference,
+    /// Deployment of the tenant's cloud controller manager.
+    Deployment,
+    /// IPAddressPool of MetalLB, in the namespace of MetalLB.
+    IpAddressPool,
+    /// L2Advertisement of MetalLB, in the namespace of MetalLB.
+    L2Advertisement,
+    /// Service of a machine. The reconciler of MachineDeployments creates it, and the VirtualMachine owns it.
+    Service,
 }
 
 impl ObjectKind {
-    /// All kinds, in the order of creation.
-    pub const ALL: [Self; 8] = [
+    /// All kinds that the reconciler of tenants creates, in the order of creation.
+    pub const ALL: [Self; 11] = [
         Self::Namespace,
         Self::NetworkPolicy,
         Self::ServiceAccount,
@@ -36,6 +44,9 @@ impl ObjectKind {
         Self::NetworkAttachmentDefinition,
         Self::Instancetype,
         Self::Preference,
+        Self::Deployment,
+        Self::IpAddressPool,
+        Self::L2Advertisement,
     ];
 
     /// Returns group, version, kind and plural of the kind.
@@ -66,6 +77,12 @@ impl ObjectKind {
                 "VirtualMachinePreference",
                 "virtualmachinepreferences",
             ),
+            Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
+            Self::IpAddressPool => ("metallb.io", "v1beta1", "IPAddressPool", "ipaddresspools"),
+            Self::L2Advertisement => {
+                ("metallb.io", "v1beta1", "L2Advertisement", "l2advertisements")
+            }
+            Self::Service => ("", "v1", "Service", "services"),
         }
     }
 
@@ -88,9 +105,19 @@ impl ObjectKind {
         let (group, _, _, plural) = self.group_version_kind_plural();
         let is_custom = matches!(
             self,
-            Self::NetworkAttachmentDefinition | Self::Instancetype | Self::Preference
+            Self::NetworkAttachmentDefinition
+                | Self::Instancetype
+                | Self::Preference
+                | Self::IpAddressPool
+                | Self::L2Advertisement
         );
         is_custom.then(|| format!("{plural}.{group}"))
+    }
+
+    /// Returns true if objects of the kind are in the namespace of MetalLB, and not in the tenant's namespace.
+    #[must_use]
+    pub const fn is_in_metallb_namespace(self) -> bool {
+        matches!(self, Self::IpAddressPool | Self::L2Advertisement)
     }
 
     /// Returns the resource description of the kind for an untyped client.

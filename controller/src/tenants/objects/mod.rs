@@ -1,10 +1,14 @@
 //! Desired objects of a tenant for server-side apply: only the fields that Berth owns.
 
 pub mod attachment;
+pub mod cloud_controller_manager;
 pub mod csi_access;
 mod desired_object;
+mod exposure_policies;
 mod instancetypes;
 mod kind;
+mod load_balancer_pool;
+mod machine_access;
 mod namespace;
 mod peers;
 pub mod policies;
@@ -13,4 +17,6 @@ mod workload_policies;
 pub use desired_object::{DesiredObject, differs};
 pub use instancetypes::instancetype_objects;
 pub use kind::ObjectKind;
+pub use load_balancer_pool::load_balancer_pool_objects;
+pub use machine_access::{access_service, access_service_name};
 pub use namespace::namespace_object;

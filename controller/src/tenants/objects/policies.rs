@@ -9,11 +9,17 @@ use std::net::IpAddr;
 
 use berth_api::names::CUSTOM_POLICY_LABEL;
 use berth_api::{
-    ConditionReason, CustomNetworkPolicy, InfraConfigSpec, Isolation, NetworkPolicies,
+    ConditionReason, CustomNetworkPolicy, Exposure, InfraConfigSpec, Isolation, NetworkPolicies,
 };
 use serde_json::{Value, json};
 
+use super::cloud_controller_manager::{
+    CLOUD_CONTROLLER_MANAGER_POLICY, cloud_controller_manager_policy,
+};
 use super::desired_object::DesiredObject;
+use super::exposure_policies::{
+    MACHINE_ACCESS_POLICY, load_balancer_policies, machine_access_policy,
+};
 use super::kind::ObjectKind;
 use super::peers::{
     dns_rules, internet_peers, name_server_rules, same_namespace_peer, single_address_peer,
@@ -21,6 +27,7 @@ use super::peers::{
 use super::workload_policies;
 use crate::tenants::cluster::{ClusterFacts, UnknownFact};
 use crate::tenants::fault::Fault;
+use crate::tenants::load_balancer_service::LoadBalancerService;
 
 const ISOLATION_POLICY: &str = "cluster-isolation";
 
@@ -37,6 +44,10 @@ pub struct PolicyInput<'a> {
     pub cluster: &'a ClusterFacts,
     /// The tenant's own API server, if its address is known.
     pub api_server: Option<IpAddr>,
+    /// Exposure that the tenant's spec requests.
+    pub exposure: Option<&'a Exposure>,
+    /// Services of type LoadBalancer in the tenant's namespace.
+    pub load_balancers: &'a [LoadBalancerService],
 }
 
 /// The rendered NetworkPolicies of a tenant.
@@ -44,6 +55,8 @@ pub struct PolicyInput<'a> {
 pub struct RenderedPolicies {
     /// NetworkPolicies by which Berth isolates the tenant.
     pub isolation: Vec<DesiredObject>,
+    /// NetworkPolicies that open the exposed ports of machines.
+    pub exposure: Vec<DesiredObject>,
     /// NetworkPolicies from the lists in the InfraConfig and in the tenant's spec.
     pub custom: Vec<DesiredObject>,
     /// Reasons why NetworkPolicies or rules cannot be rendered.
@@ -76,8 +89,11 @@ pub fn render_policies(input: PolicyInput<'_>) -> RenderedPolicies {
         workload_policies::IMPORTER_POLICY,
         workload_policies::CDI_POLICY,
         workload_policies::VIRT_API_POLICY,
+        CLOUD_CONTROLLER_MANAGER_POLICY,
+        MACHINE_ACCESS_POLICY,
     ];
     let mut taken: BTreeSet<String> = reserved_names.map(str::to_owned).into();
+    taken.extend(all.exposure.iter().map(|one| one.name().to_owned()));
     let common = input.config.custom_network_policies.as_slice();
     for (source, place, list) in [
         ("infra-config", "InfraConfig default: spec.customNetworkPolicies", common),
@@ -142,12 +158,28 @@ fn add_isolation_policies(
             workload_policies::VIRT_API_POLICY,
             workload_policies::virt_api_policy_spec(),
         ));
+        add_exposure_policies(input, all);
+    }
+    if input.exposure.is_some_and(|exposure| exposure.cloud_controller_manager.is_some()) {
+        let addresses = cluster.api_server.as_ref().cloned().unwrap_or_default();
+        all.isolation.push(cloud_controller_manager_policy(tenant, &addresses));
     }
     // This policy is left out if egress is not isolated, because it would then restrict importers.
     all.isolation.push(policy_object(
         workload_policies::IMPORTER_POLICY,
         workload_policies::importer_policy_spec(config, &internet),
     ));
+}
+
+/// Adds the policies that open exposed ports. They are left out if ingress is not isolated, because they would then
+/// restrict ingress.
+fn add_exposure_policies(input: PolicyInput<'_>, all: &mut RenderedPolicies) {
+    let Some(exposure) = input.exposure else { return };
+    if exposure.load_balancers.is_some() {
+        all.exposure.extend(load_balancer_policies(input.tenant, input.load_balancers));
+    }
+    let access = exposure.machine_access.as_ref();
+    all.exposure.extend(access.and_then(|access| machine_access_policy(input.tenant, access)));
 }
 
 fn render_custom_policy(

@@ -35,6 +35,8 @@ fn render_isolation(isolation: &str, config: Value, cluster: &ClusterFacts) -> R
         config: &config,
         cluster,
         api_server,
+        exposure: None,
+        load_balancers: &[],
     })
 }
 
@@ -200,6 +202,8 @@ fn custom_policies_are_labelled_and_replace_no_policy_of_berth() {
         config: &config,
         cluster: &cluster_facts(),
         api_server: None,
+        exposure: None,
+        load_balancers: &[],
     });
     let label = |one: &DesiredObject| {
         one.body["metadata"]["labels"][CUSTOM_POLICY_LABEL].as_str().unwrap().to_owned()
@@ -214,4 +218,42 @@ fn custom_policies_are_labelled_and_replace_no_policy_of_berth() {
         "{:?}",
         all.faults
     );
+}
+
+#[test]
+fn exposed_ports_are_open_only_if_ingress_is_isolated() {
+    let spec = json!({"type": "LoadBalancer", "ports": [{"port": 443, "targetPort": 30_443}]});
+    let service = LoadBalancerService::new("web", &spec).unwrap();
+    let exposure: Exposure = serde_json::from_value(json!({
+        "loadBalancers": {"addresses": ["192.0.2.0/28"]}, "machineAccess": {},
+        "cloudControllerManager": {"image": "ccm:1"},
+    }))
+    .unwrap();
+    let config = InfraConfigSpec::default();
+    let render = |isolation: &str, exposure: Option<&Exposure>| {
+        let custom = json!([{"name": "berth-allow-lb-web", "spec": {"podSelector": {}}}]);
+        let requested: NetworkPolicies =
+            serde_json::from_value(json!({"isolation": isolation, "custom": custom})).unwrap();
+        let all = render_policies(PolicyInput {
+            tenant: "abc",
+            requested: Some(&requested),
+            config: &config,
+            cluster: &cluster_facts(),
+            api_server: None,
+            exposure,
+            load_balancers: std::slice::from_ref(&service),
+        });
+        let names = |list: &[DesiredObject]| {
+            list.iter().map(|one| one.name().to_owned()).collect::<Vec<_>>()
+        };
+        let has_manager =
+            names(&all.isolation).contains(&CLOUD_CONTROLLER_MANAGER_POLICY.to_owned());
+        (names(&all.exposure), names(&all.custom).len(), has_manager)
+    };
+    let open = ["berth-allow-lb-web", "berth-allow-machine-access"].map(str::to_owned).to_vec();
+    // A custom policy does not replace a policy of Berth.
+    assert_eq!(render("InCluster", Some(&exposure)), (open, 0, true));
+    assert_eq!(render("Egress", Some(&exposure)), (Vec::new(), 1, true));
+    assert_eq!(render("Off", Some(&exposure)), (Vec::new(), 1, false));
+    assert_eq!(render("InCluster", None), (Vec::new(), 1, false));
 }

@@ -1,0 +1,59 @@
+//! Applies the objects for the exposure of a tenant, and deletes those that are no longer desired.
+//! [`crate::tenants::exposure`] plans them.
+
+use berth_api::{ConditionReason, TenantCluster};
+use serde_json::Value;
+
+use super::context::Context;
+use crate::tenants::exposure::{DesiredExposure, EXPOSURE_KINDS};
+use crate::tenants::fault::Fault;
+use crate::tenants::objects::ObjectKind;
+use crate::tenants::objects::cloud_controller_manager::CLOUD_CONTROLLER_MANAGER;
+use crate::tenants::status::{PartResult, ReadyPart, join_faults};
+
+impl Context {
+    /// Applies the exposure of a tenant. Returns its state; `None` if the tenant requests no exposure and all objects of
+    /// an earlier one are deleted.
+    pub(super) async fn apply_exposure(
+        &self,
+        tenant: &str,
+        desired: DesiredExposure,
+        may_adopt: bool,
+    ) -> Option<PartResult> {
+        let mut faults = desired.faults.clone();
+        for one in &desired.objects {
+            // Berth did not create the namespace of MetalLB.
+            let may_adopt = may_adopt && !one.kind.is_in_metallb_namespace();
+            faults.extend(self.apply_object(one.clone(), may_adopt).await.err());
+        }
+        for kind in EXPOSURE_KINDS {
+            let is_undesired =
+                |namespace: &str, name: &str| desired.is_undesired(kind, namespace, name);
+            faults.extend(self.delete_owned(kind, tenant, is_undesired).await.err());
+        }
+        if !desired.is_requested && faults.is_empty() {
+            return None;
+        }
+        let has_manager = desired.objects.iter().any(|one| one.kind == ObjectKind::Deployment);
+        if has_manager && faults.is_empty() {
+            faults.extend(self.unavailable_manager(tenant));
+        }
+        let message = format!("{} objects are applied", desired.objects.len());
+        Some(join_faults(&faults, ReadyPart::ready(message)))
+    }
+
+    /// Returns a fault if the cloud controller manager has no available pod.
+    fn unavailable_manager(&self, tenant: &str) -> Option<Fault> {
+        let (namespace, name) = (TenantCluster::namespace_of(tenant), CLOUD_CONTROLLER_MANAGER);
+        let deployment = self.cached_object(ObjectKind::Deployment, &namespace, name)?;
+        let number = |pointer: &str| deployment.data.pointer(pointer).and_then(Value::as_u64);
+        let (replicas, available) = (number("/spec/replicas"), number("/status/availableReplicas"));
+        if replicas == Some(0) || available.is_some_and(|available| available > 0) {
+            return None;
+        }
+        let message = format!(
+            "Deployment {namespace}/{name} has no available pod; see kubectl describe and the logs of its pods"
+        );
+        Some(Fault::new(ConditionReason::CloudControllerManagerUnavailable, message))
+    }
+}

@@ -1,0 +1,118 @@
+use serde_json::{Value, json};
+
+use super::super::cluster::UnknownFact;
+use super::*;
+
+fn tenant(name: &str, spec: Value) -> Arc<TenantCluster> {
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+        "metadata": {"name": name, "uid": format!("uid-{name}")}, "spec": spec,
+    });
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+fn with_pool(name: &str, addresses: Value) -> Arc<TenantCluster> {
+    tenant(name, json!({"exposure": {"loadBalancers": {"addresses": addresses}}}))
+}
+
+fn plan(tenant: &TenantCluster, tenants: &[Arc<TenantCluster>]) -> DesiredExposure {
+    let cluster = ClusterFacts {
+        dns: Err(UnknownFact::NoDnsService),
+        api_server: Ok(["198.51.100.5".parse().unwrap()].into()),
+        nodes: ["192.0.2.200".parse().unwrap()].into(),
+        networks: ["10.244.0.0/16".parse().unwrap()].into(),
+    };
+    let config = InfraConfigSpec::default();
+    plan_exposure(ExposureInput { tenant, tenants, config: &config, cluster: &cluster })
+}
+
+fn single_fault(desired: &DesiredExposure) -> (ConditionReason, &str) {
+    let [fault] = desired.faults.as_slice() else { panic!("{:?}", desired.faults) };
+    (fault.reason, &fault.message)
+}
+
+#[test]
+fn nothing_is_desired_without_an_exposure() {
+    let none = plan(&tenant("shop", json!({})), &[]);
+    assert!(!none.is_requested && none.objects.is_empty() && none.faults.is_empty());
+    // Objects of an earlier spec are deleted, but not those of the CSI driver.
+    assert!(none.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-shop"));
+    let is_undesired = |name: &str| none.is_undesired(ObjectKind::Role, "cluster-shop", name);
+    assert!(is_undesired(CLOUD_CONTROLLER_MANAGER) && !is_undesired("kubevirt-csi"));
+}
+
+#[test]
+fn a_pool_in_a_former_namespace_is_deleted() {
+    let desired = plan(&with_pool("shop", json!(["192.0.2.0/28"])), &[]);
+    assert!(desired.faults.is_empty());
+    let is_undesired =
+        |namespace: &str| desired.is_undesired(ObjectKind::IpAddressPool, namespace, "tenant-shop");
+    assert!(!is_undesired("metallb-system") && is_undesired("former"));
+}
+
+#[test]
+fn overlapping_pools_are_reported_for_both_tenants_and_stay() {
+    let one = with_pool("one", json!(["192.0.2.0/28", "2001:db8::/120"]));
+    let two = with_pool("two", json!(["192.0.2.15-192.0.2.20"]));
+    let other = with_pool("other", json!(["203.0.113.0/28"]));
+    let all = [Arc::clone(&one), Arc::clone(&two), Arc::clone(&other)];
+    for (tenant, name) in [(&one, "TenantCluster two"), (&two, "TenantCluster one")] {
+        let desired = plan(tenant, &all);
+        let (reason, message) = single_fault(&desired);
+        assert_eq!(reason, ConditionReason::LoadBalancerPoolsOverlap);
+        assert!(message.contains(name), "{message}");
+        assert!(desired.objects.is_empty());
+        assert!(!desired.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-one"));
+    }
+    assert_eq!(plan(&other, &all).objects.len(), 2);
+}
+
+#[test]
+fn hostile_pools_are_refused() {
+    for (addresses, words) in [
+        (json!([]), "addresses has no entry"),
+        (json!(["0.0.0.0/0"]), "addresses[0]: `0.0.0.0-255.255.255.255` contains addresses of"),
+        (json!(["::/0"]), "which no Service can have"),
+        (json!(["203.0.113.9", "169.254.169.254"]), "addresses[1]: `169.254.169.254`"),
+        (json!(["239.0.0.1"]), "224.0.0.0-255.255.255.255"),
+        (json!(["192.0.2.0/24"]), "contains 192.0.2.200 of a Node"),
+        (json!(["198.51.100.5"]), "or the API server"),
+        (json!(["10.244.3.0/28"]), "overlaps 10.244.0.0/16"),
+        (json!(["203.0.113.0/28", "203.0.113.7"]), "overlaps `203.0.113.0-203.0.113.15`"),
+    ] {
+        let desired = plan(&with_pool("shop", addresses), &[]);
+        let (reason, message) = single_fault(&desired);
+        assert_eq!(reason, ConditionReason::InvalidExposure, "{message}");
+        assert!(message.contains(words), "{words}: {message}");
+        assert!(desired.objects.is_empty());
+    }
+}
+
+#[test]
+fn the_cloud_controller_manager_needs_a_kubeconfig_in_its_namespace() {
+    let exposure = json!({"cloudControllerManager": {"image": "ccm:1"}});
+    for (reference, words) in [
+        (Value::Null, "spec.kubeconfigSecretRef: is missing"),
+        (json!({"name": "admin", "namespace": "infra"}), "refers to Secret infra/admin"),
+    ] {
+        let spec = json!({"exposure": exposure, "kubeconfigSecretRef": reference});
+        let desired = plan(&tenant("shop", spec), &[]);
+        let (reason, message) = single_fault(&desired);
+        assert_eq!(reason, ConditionReason::InvalidExposure);
+        assert!(message.contains(words) && message.contains("cluster-shop"), "{message}");
+        let name = CLOUD_CONTROLLER_MANAGER;
+        assert!(!desired.is_undesired(ObjectKind::Deployment, "cluster-shop", name));
+    }
+    let spec = json!({"exposure": exposure, "kubeconfigSecretRef": {"name": "admin"}});
+    let desired = plan(&tenant("shop", spec), &[]);
+    let kinds: Vec<ObjectKind> = desired.objects.iter().map(|one| one.kind).collect();
+    assert_eq!(
+        kinds,
+        [
+            ObjectKind::ServiceAccount,
+            ObjectKind::Role,
+            ObjectKind::RoleBinding,
+            ObjectKind::Deployment,
+        ]
+    );
+}

@@ -1,0 +1,291 @@
+//! Tests of exposed services on a real API server, with the permissions of `deploy/`: pools of MetalLB, NetworkPolicies
+//! for load balancers, the cloud controller manager, and Services of machines. MetalLB, agents and KubeVirt are simulated.
+
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests read files, run programs, and fail by panicking"
+)]
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use berth_tests::controller::Controller;
+use berth_tests::repository;
+use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
+use serde_json::{Value, json};
+
+const SHORT_TIMEOUT: Duration = Duration::from_secs(120);
+const NAMESPACE: &str = "cluster-shop";
+const SHOP: [&str; 2] = ["tenantcluster", "shop"];
+const METALLB_KINDS: [(&str, &str); 2] =
+    [("IPAddressPool", "ipaddresspools"), ("L2Advertisement", "l2advertisements")];
+
+/// All tests share one control plane, because its start takes longest.
+#[test]
+fn services_and_machines_are_exposed() {
+    let plane = ControlPlane::start(ControlPlaneOptions {
+        has_controllers: true,
+        ..ControlPlaneOptions::default()
+    })
+    .unwrap();
+    let kinds = [
+        "virtualmachines.kubevirt.io",
+        "virtualmachineinstances.kubevirt.io",
+        "virtualmachineinstancetypes.instancetype.kubevirt.io",
+        "virtualmachinepreferences.instancetype.kubevirt.io",
+    ];
+    plane.install_kubevirt_crds(&kinds).unwrap();
+    plane.define_network_attachments().unwrap();
+    plane.define_machine_deployments().unwrap();
+    plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
+    plane.create_example_storage_class().unwrap();
+    plane.kubectl(&["create", "namespace", "metallb-system"]).unwrap();
+    let _fleet = Fleet::start(&plane.kubeconfig(), &["rack1-a"], FleetBehaviour::Agents).unwrap();
+    let _kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
+    let _controller = Controller::start(&plane, "first", &[]).unwrap();
+    plane.apply_file(&repository().join("examples/tenants/config.yaml")).unwrap();
+
+    missing_metallb_is_reported(&plane);
+    pools_serve_one_tenant(&plane);
+    overlapping_pools_stay_as_they_are(&plane);
+    target_ports_of_load_balancers_are_open(&plane);
+    each_machine_has_a_service(&plane);
+    cloud_controller_manager_is_deployed(&plane);
+    objects_are_deleted_with_their_tenant(&plane);
+    let log = plane.log_tail("first");
+    assert!(!log.contains("forbidden"), "a permission is missing: {log}");
+}
+
+fn create_tenant(plane: &ControlPlane, name: &str, addresses: &Value) {
+    let tenant = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
+        "spec": {
+            "userDataSecretRef": {"name": "user-data"}, "network": {"name": "tenant-trunk"},
+            "exposure": {"loadBalancers": {"addresses": addresses, "interfaces": ["bond0"]}},
+        },
+    });
+    plane.apply(&tenant.to_string()).unwrap();
+}
+
+fn patch_exposure(plane: &ControlPlane, name: &str, exposure: &Value) {
+    let patch = json!({"spec": {"exposure": exposure}}).to_string();
+    plane.kubectl(&["patch", "tenantcluster", name, "--type=merge", "-p", &patch]).unwrap();
+}
+
+/// Waits until a condition has these words in its status, reason and message.
+fn wait_until_condition(plane: &ControlPlane, object: &[&str], type_: &str, words: &str) {
+    let mut last = Value::Null;
+    let done = plane.wait_until(words, SHORT_TIMEOUT, |plane| {
+        last = plane.get_json(object).unwrap_or_default();
+        let one = condition(&last, type_);
+        let text = format!("{} {} {}", one["status"], one["reason"], one["message"]);
+        text.replace('"', "").contains(words).then_some(())
+    });
+    done.unwrap_or_else(|error| {
+        panic!("{error}: {:#}\n{}", last["status"], plane.log_tail("first"))
+    });
+}
+
+fn wait_until(plane: &ControlPlane, what: &str, is_reached: impl Fn(&ControlPlane) -> bool) {
+    plane
+        .wait_until(what, 2 * SHORT_TIMEOUT, |plane| is_reached(plane).then_some(()))
+        .unwrap_or_else(|error| panic!("{error}: {}", plane.log_tail("first")));
+}
+
+fn list_items(plane: &ControlPlane, resource: &[&str]) -> Vec<Value> {
+    let list = plane.get_json(resource).unwrap_or_default();
+    list["items"].as_array().cloned().unwrap_or_default()
+}
+
+fn pool(plane: &ControlPlane, tenant: &str) -> Value {
+    let name = format!("tenant-{tenant}");
+    let resource = ["ipaddresspools.metallb.io", &name, "-n", "metallb-system"];
+    plane.get_json(&resource).unwrap_or_default()
+}
+
+fn policy(plane: &ControlPlane, name: &str) -> Value {
+    plane.get_json(&["networkpolicy", name, "-n", NAMESPACE]).unwrap_or_default()
+}
+
+fn missing_metallb_is_reported(plane: &ControlPlane) {
+    create_tenant(plane, "shop", &json!(["192.0.2.0/28"]));
+    let words =
+        "False CrdMissing CustomResourceDefinition ipaddresspools.metallb.io is not installed";
+    wait_until_condition(plane, &SHOP, "ExposureReady", words);
+    // The controller still applies the other parts.
+    wait_until_condition(plane, &SHOP, "PoliciesReady", "True Ready");
+    wait_until_condition(plane, &SHOP, "NetworkReady", "True Ready");
+}
+
+fn pools_serve_one_tenant(plane: &ControlPlane) {
+    for (kind, plural) in METALLB_KINDS {
+        plane.define_kind("metallb.io", "v1beta1", kind, plural).unwrap();
+    }
+    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready 2 objects are applied");
+    assert_eq!(
+        pool(plane, "shop")["spec"],
+        json!({
+            "addresses": ["192.0.2.0-192.0.2.15"], "autoAssign": true,
+            "serviceAllocation": {"namespaces": [NAMESPACE]},
+        })
+    );
+    let resource = ["l2advertisements.metallb.io", "tenant-shop", "-n", "metallb-system"];
+    let advertisement = plane.get_json(&resource).unwrap();
+    assert_eq!(
+        advertisement["spec"],
+        json!({"ipAddressPools": ["tenant-shop"], "interfaces": ["bond0"]})
+    );
+    // The controller restores objects that another client deletes.
+    plane.kubectl(&["delete", resource[0], resource[1], "-n", "metallb-system"]).unwrap();
+    wait_until(plane, "the advertisement is restored", |plane| plane.get_json(&resource).is_ok());
+    patch_exposure(plane, "shop", &json!({"loadBalancers": {"advertise": "None"}}));
+    wait_until(plane, "the advertisement is deleted", |plane| plane.get_json(&resource).is_err());
+}
+
+fn overlapping_pools_stay_as_they_are(plane: &ControlPlane) {
+    let before = pool(plane, "shop");
+    create_tenant(plane, "other", &json!(["192.0.2.8-192.0.2.40"]));
+    let words = "False LoadBalancerPoolsOverlap spec.exposure.loadBalancers.addresses: \
+                 `192.0.2.8-192.0.2.40` overlaps `192.0.2.0-192.0.2.15` of TenantCluster shop";
+    let other = ["tenantcluster", "other"];
+    wait_until_condition(plane, &other, "ExposureReady", words);
+    wait_until_condition(plane, &SHOP, "ExposureReady", "False LoadBalancerPoolsOverlap");
+    assert_eq!(pool(plane, "shop"), before);
+    assert_eq!(pool(plane, "other"), Value::Null);
+    patch_exposure(plane, "other", &json!({"loadBalancers": {"addresses": ["192.0.2.16/28"]}}));
+    wait_until_condition(plane, &other, "ExposureReady", "True Ready");
+    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready");
+    patch_exposure(plane, "other", &json!({"loadBalancers": {"addresses": ["0.0.0.0/0"]}}));
+    wait_until_condition(plane, &other, "ExposureReady", "False InvalidExposure");
+    assert_eq!(pool(plane, "other")["spec"]["addresses"], json!(["192.0.2.16-192.0.2.31"]));
+    patch_exposure(plane, "other", &Value::Null);
+    wait_until(plane, "the pool is deleted", |plane| pool(plane, "other").is_null());
+}
+
+fn target_ports_of_load_balancers_are_open(plane: &ControlPlane) {
+    // This Service is as the cloud controller manager creates it, without labels of Berth.
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "a0123", "namespace": NAMESPACE},
+        "spec": {
+            "type": "LoadBalancer", "selector": {"cluster.x-k8s.io/role": "worker"},
+            "ports": [{"port": 443, "targetPort": 30_443}],
+        },
+    });
+    plane.apply(&service.to_string()).unwrap();
+    wait_until(plane, "the target port is open", |plane| {
+        let spec = policy(plane, "berth-allow-lb-a0123")["spec"].clone();
+        spec["ingress"] == json!([{"ports": [{"protocol": "TCP", "port": 30_443}]}])
+            && spec["podSelector"]["matchLabels"] == json!({"cluster.x-k8s.io/role": "worker"})
+    });
+    plane.kubectl(&["delete", "service", "a0123", "-n", NAMESPACE]).unwrap();
+    wait_until(plane, "the target port is closed", |plane| {
+        policy(plane, "berth-allow-lb-a0123").is_null()
+    });
+}
+
+fn machine_names(plane: &ControlPlane) -> BTreeSet<String> {
+    let vms = list_items(plane, &["virtualmachines", "-n", NAMESPACE]);
+    vms.iter().map(|vm| vm["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Returns the machines that have a Service with this type and these ports.
+fn machines_with_service(plane: &ControlPlane, type_: &str, ports: &Value) -> BTreeSet<String> {
+    let services = list_items(plane, &["services", "-n", NAMESPACE, "-l", "berth.dev/machine"]);
+    let matching = services.iter().filter(|one| {
+        let all = one["spec"]["ports"].as_array().unwrap();
+        let targets: Value = all.iter().map(|port| port["targetPort"].clone()).collect();
+        one["spec"]["type"] == type_ && targets == *ports
+    });
+    let machine =
+        |one: &Value| one["spec"]["selector"]["kubevirt.io/vm"].as_str().map(str::to_owned);
+    matching.filter_map(machine).collect()
+}
+
+fn each_machine_has_a_service(plane: &ControlPlane) {
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": NAMESPACE},
+        "stringData": {"userdata": "#cloud-config\nhostname: x\n"},
+    });
+    plane.apply(&secret.to_string()).unwrap();
+    patch_exposure(plane, "shop", &json!({"machineAccess": {"ports": [6443]}}));
+    let deployment = json!({
+        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
+        "metadata": {"name": "web", "namespace": NAMESPACE},
+        "spec": {
+            "replicas": 2, "selector": {"matchLabels": {"name": "web"}},
+            "template": {
+                "metadata": {"labels": {"name": "web"}},
+                "spec": {"providerSpec": {"value": {
+                    "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
+                    "cloudProviderSpec": {"virtualMachine": {"template": {
+                        "cpus": "2", "memory": "2Gi",
+                        "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "10Gi"},
+                    }}},
+                }}},
+            },
+        },
+    });
+    plane.apply(&deployment.to_string()).unwrap();
+    let reached = |count: usize, type_: &str, ports: Value| {
+        wait_until(plane, "each machine has its Service", |plane| {
+            let machines = machine_names(plane);
+            machines.len() == count && machines_with_service(plane, type_, &ports) == machines
+        });
+    };
+    reached(2, "NodePort", json!([22, 6443]));
+    assert_eq!(
+        policy(plane, "berth-allow-machine-access")["spec"]["ingress"][0]["ports"],
+        json!([{"protocol": "TCP", "port": 22}, {"protocol": "TCP", "port": 6443}])
+    );
+    // The controller restores Services that another client deletes.
+    plane.kubectl(&["delete", "services", "-n", NAMESPACE, "-l", "berth.dev/machine"]).unwrap();
+    reached(2, "NodePort", json!([22, 6443]));
+    patch_exposure(plane, "shop", &json!({"machineAccess": {"type": "LoadBalancer", "ports": []}}));
+    reached(2, "LoadBalancer", json!([22]));
+    let scale = ["scale", "machinedeployment", "web", "-n", NAMESPACE, "--replicas=1"];
+    plane.kubectl(&scale).unwrap();
+    reached(1, "LoadBalancer", json!([22]));
+    wait_until(plane, "the Service of the deleted machine is deleted", |plane| {
+        list_items(plane, &["services", "-n", NAMESPACE, "-l", "berth.dev/machine"]).len() == 1
+    });
+    patch_exposure(plane, "shop", &json!({"machineAccess": null}));
+    wait_until(plane, "the Services are deleted", |plane| {
+        list_items(plane, &["services", "-n", NAMESPACE, "-l", "berth.dev/machine"]).is_empty()
+            && policy(plane, "berth-allow-machine-access").is_null()
+    });
+}
+
+fn cloud_controller_manager_is_deployed(plane: &ControlPlane) {
+    let image = json!({"cloudControllerManager": {"image": "ccm.example/ccm:1"}});
+    patch_exposure(plane, "shop", &image);
+    let words = "False InvalidExposure spec.kubeconfigSecretRef: is missing";
+    wait_until_condition(plane, &SHOP, "ExposureReady", words);
+    let patch = json!({"spec": {"kubeconfigSecretRef": {"name": "admin"}}}).to_string();
+    plane.kubectl(&["patch", "tenantcluster", "shop", "--type=merge", "-p", &patch]).unwrap();
+    // No kubelet runs the pod.
+    let words = "False CloudControllerManagerUnavailable";
+    wait_until_condition(plane, &SHOP, "ExposureReady", words);
+    let name = "kubevirt-cloud-controller-manager";
+    for kind in ["serviceaccount", "role", "rolebinding", "deployment"] {
+        plane.get_json(&[kind, name, "-n", NAMESPACE]).unwrap();
+    }
+    let egress = policy(plane, "berth-allow-cloud-controller-manager")["spec"]["egress"].clone();
+    assert_eq!(egress.as_array().map(Vec::len), Some(1), "{egress:#}");
+    patch_exposure(plane, "shop", &json!({"cloudControllerManager": null}));
+    wait_until(plane, "the cloud controller manager is deleted", |plane| {
+        let exists = |kind: &str| plane.get_json(&[kind, name, "-n", NAMESPACE]).is_ok();
+        !["serviceaccount", "role", "rolebinding", "deployment"].into_iter().any(exists)
+    });
+    plane.get_json(&["role", "kubevirt-csi", "-n", NAMESPACE]).unwrap();
+}
+
+fn objects_are_deleted_with_their_tenant(plane: &ControlPlane) {
+    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready");
+    plane.kubectl(&["delete", "tenantcluster", "shop", "--wait=false"]).unwrap();
+    wait_until(plane, "the pool is deleted with its tenant", |plane| {
+        plane.get_json(&SHOP).is_err() && pool(plane, "shop").is_null()
+    });
+}
