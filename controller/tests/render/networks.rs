@@ -36,13 +36,8 @@ fn spec_of(rendered: &RenderedMachine) -> &Value {
     &rendered.machine["spec"]["template"]["spec"]
 }
 
-#[test]
-fn allocated_addresses_set_the_ethernet_address() {
-    let provider = base_provider_spec();
-    let mut deployment = machine_deployment(&provider);
-    let annotations = json!({"berth.dev/tenant": "cluster-name"});
-    set_value(&mut deployment, "/metadata/annotations", annotations);
-    let config = |name: &str| InterfaceConfig {
+fn config(name: &str) -> InterfaceConfig {
+    InterfaceConfig {
         name: name.to_owned(),
         mac: "02:10:20:30:40:50".parse().unwrap(),
         mtu: None,
@@ -51,7 +46,15 @@ fn allocated_addresses_set_the_ethernet_address() {
         routes: Vec::new(),
         nameservers: Vec::new(),
         search_domains: Vec::new(),
-    };
+    }
+}
+
+#[test]
+fn allocated_addresses_set_the_ethernet_address() {
+    let provider = base_provider_spec();
+    let mut deployment = machine_deployment(&provider);
+    let annotations = json!({"berth.dev/tenant": "cluster-name"});
+    set_value(&mut deployment, "/metadata/annotations", annotations);
     let render = |interfaces: Vec<InterfaceConfig>| {
         let options = RenderOptions { interfaces, ..render_options("vm") };
         render_with_options(&deployment, &objects(), options).unwrap()
@@ -130,12 +133,21 @@ fn further_networks_must_be_listed() {
 }
 
 #[test]
-fn coreos_reads_a_config_drive() {
-    let mut provider = base_provider_spec();
-    provider["operatingSystem"] = json!("rhcos");
-    let rendered = render_deployment(&machine_deployment(&provider), &[], "vm").unwrap();
-    assert_eq!(
-        spec_of(&rendered)["volumes"][1],
-        json!({"name": "cloudinitdisk", "cloudInitConfigDrive": {"secretRef": {"name": "udsn"}}})
-    );
+fn coreos_with_allocated_addresses_reads_a_config_drive() {
+    for (system, interfaces, source) in [
+        ("rhcos", vec![config("tenant")], "cloudInitConfigDrive"),
+        ("rhcos", Vec::new(), "cloudInitNoCloud"),
+        ("ubuntu", vec![config("tenant")], "cloudInitNoCloud"),
+    ] {
+        let mut provider = base_provider_spec();
+        provider["operatingSystem"] = json!(system);
+        let mut deployment = machine_deployment(&provider);
+        let annotations = json!({"berth.dev/tenant": "cluster-name"});
+        set_value(&mut deployment, "/metadata/annotations", annotations);
+        let options = RenderOptions { interfaces, ..render_options("vm") };
+        let rendered = render_with_options(&deployment, &objects(), options).unwrap();
+        let secret = json!({"secretRef": {"name": "udsn"}});
+        let expected = json!({"name": "cloudinitdisk", source: secret});
+        assert_eq!(spec_of(&rendered)["volumes"][1], expected, "{system}");
+    }
 }

@@ -17,16 +17,18 @@ use kube::{Api, ResourceExt as _};
 
 use super::context::Context;
 use super::errors::{RequestError, none_if_not_found, with_request};
+use super::guest::{UnknownInterfaces, interfaces_of_machine};
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::post_params;
 use crate::tenants::addresses::choose::{AddressChoice, AddressRequest, choose_address};
 use crate::tenants::addresses::fixed::parse_fixed_addresses;
-use crate::tenants::addresses::interface::{claimed_interface, interface_config};
+use crate::tenants::addresses::interface::interface_config;
 use crate::tenants::addresses::mac::choose_mac;
 use crate::tenants::addresses::pool::ValidPool;
 use crate::tenants::addresses::pools::NetworkPools;
 use crate::tenants::addresses::release::quarantine_duration;
 use crate::tenants::fault::Fault;
+use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 use berth_kubevirt_render::machines::{InterfaceConfig, TENANT_INTERFACE};
 
 /// Maximum number of attempts to claim an address of one pool. If the index lacks even more claims, the next reconcile
@@ -119,18 +121,26 @@ impl ValidatedDeployment<'_> {
         Ok(Ok(claimed))
     }
 
-    /// Returns the configuration of the interfaces of an existing machine, from its claims.
-    pub(super) fn claimed_interfaces(&self, name: &str) -> Vec<InterfaceConfig> {
-        let (Some(tenant), Ok(Some(pools))) = (self.tenant(), self.address_pools()) else {
-            return Vec::new();
-        };
-        let machine = ClaimingMachine { namespace: self.namespace.clone(), name: name.to_owned() };
+    /// Returns the configuration of the interfaces of an existing machine, from its claims; an empty list if it has no
+    /// addresses.
+    ///
+    /// # Errors
+    /// Returns the reason if the machine has addresses, but its configuration cannot be computed now.
+    pub(super) fn claimed_interfaces(
+        &self,
+        vm: &ExistingVm,
+    ) -> Result<Vec<InterfaceConfig>, UnknownInterfaces> {
+        if !vm.has_tenant_mac {
+            return Ok(Vec::new());
+        }
+        let Some(tenant) = self.tenant() else { return Err(UnknownInterfaces::NoTenant) };
+        let pools = self.address_pools().map_err(UnknownInterfaces::InvalidPools)?;
+        let machine = ClaimingMachine { namespace: self.namespace.clone(), name: vm.name.clone() };
         let (uid, network) =
             (tenant.uid().unwrap_or_default(), TenantCluster::namespace_of(&tenant.name_any()));
-        let interface = self.context.addresses.read(&network, |claims| {
-            claimed_interface(&uid, &machine, TENANT_INTERFACE, claims, &pools)
-        });
-        interface.into_iter().collect()
+        self.context
+            .addresses
+            .read(&network, |claims| interfaces_of_machine(&uid, &machine, claims, pools.as_ref()))
     }
 
     /// Deletes the claims that were created for a machine that does not exist. No guest has used the addresses, so no

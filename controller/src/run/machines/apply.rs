@@ -49,7 +49,7 @@ impl ApplyResult {
 
 impl ValidatedDeployment<'_> {
     /// Applies the steps. `missing_policies_reason` is the reason why NetworkPolicies of the tenant are not in force;
-    /// then no machine is created or deleted.
+    /// then no machine is created, and none is deleted that would have to be replaced.
     pub(super) async fn apply(
         &self,
         steps: &mut ReconcileSteps,
@@ -57,11 +57,10 @@ impl ValidatedDeployment<'_> {
         missing_policies: Option<String>,
     ) -> Result<ApplyResult, RequestError> {
         self.adopt_machines(steps).await?;
-        let applied = match missing_policies.filter(|_| steps.create_count > 0) {
+        let is_blocked = steps.create_count > 0 || self.replaces_machines(steps);
+        let applied = match missing_policies.filter(|_| is_blocked) {
             Some(reason) => {
-                // Machines are not deleted either, because the controller cannot create replacements.
-                steps.create_count = 0;
-                steps.machines_to_delete.clear();
+                self.delete_surplus_only(steps);
                 let message = format!(
                     "no machine is created until the tenant's NetworkPolicies are in force: \
                      {reason}"
@@ -94,6 +93,26 @@ impl ValidatedDeployment<'_> {
         Ok(())
     }
 
+    /// Returns the deletions after which no machine is missing.
+    fn surplus_deletions(&self, steps: &ReconcileSteps) -> Vec<String> {
+        let desired = self.deployment.spec.replicas.unwrap_or(1);
+        let surplus = steps.counts.replicas.saturating_sub(u32::try_from(desired).unwrap_or(0));
+        let has_failed = |name: &str| self.vms.iter().any(|vm| vm.name == name && vm.has_failed);
+        surplus_deletions(&steps.machines_to_delete, surplus, has_failed)
+    }
+
+    /// Returns true if the steps delete machines for which new machines must be created, now or later.
+    fn replaces_machines(&self, steps: &ReconcileSteps) -> bool {
+        self.surplus_deletions(steps).len() < steps.machines_to_delete.len()
+    }
+
+    /// Removes the steps that need new machines, because no machine can be created: creations, and deletions of
+    /// machines that would have to be replaced.
+    fn delete_surplus_only(&self, steps: &mut ReconcileSteps) {
+        steps.create_count = 0;
+        steps.machines_to_delete = self.surplus_deletions(steps);
+    }
+
     /// Creates the missing machines. First lists the machines from the API server, because the store may lack
     /// machines that were created a moment ago.
     async fn create_missing(
@@ -103,24 +122,36 @@ impl ValidatedDeployment<'_> {
     ) -> Result<ApplyResult, RequestError> {
         let mut applied =
             ApplyResult { problems: self.ensure_user_data().await?, ..ApplyResult::default() };
-        // A changed template is rendered to report its problems even if no machine is to be created.
+        // A changed template is rendered to report its problems even if no machine is to be created. The same applies
+        // before a machine is deleted that a later reconcile replaces.
         let is_new = self.object.data.pointer("/status/observedGeneration").and_then(Value::as_i64)
             != self.object.metadata.generation;
-        if steps.create_count == 0 {
-            if is_new {
-                applied.record_template(self.read_template().await?);
-            }
-            return Ok(applied);
-        }
-        let pools = match self.check_prerequisites() {
-            Ok(pools) => pools,
-            Err(fault) => {
+        let needs_new_machines = steps.create_count > 0 || self.replaces_machines(steps);
+        let plan = match self.check_prerequisites() {
+            Ok(pools) => match self.address_plan(pools) {
+                Ok(plan) => plan,
+                Err(problem) => {
+                    applied.problems.push(problem);
+                    self.delete_surplus_only(steps);
+                    None
+                }
+            },
+            Err(fault) if needs_new_machines => {
                 applied.unmet_prerequisite = Some(fault);
-                // No machine is deleted, because it could not be replaced.
-                steps.create_count = 0;
-                steps.machines_to_delete.clear();
+                self.delete_surplus_only(steps);
                 return Ok(applied);
             }
+            Err(_) => None,
+        };
+        let mut template = None;
+        if is_new || needs_new_machines {
+            template = applied.record_template(self.read_template().await?);
+            if template.is_none() {
+                self.delete_surplus_only(steps);
+            }
+        }
+        let Some(template) = template.filter(|_| steps.create_count > 0) else {
+            return Ok(applied);
         };
         let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
         let list = with_request(
@@ -140,18 +171,9 @@ impl ValidatedDeployment<'_> {
             steps.create_count = 0;
             return Ok(applied);
         }
-        let template = applied.record_template(self.read_template().await?);
-        let plan = match self.address_plan(pools) {
-            Ok(plan) => plan,
-            Err(problem) => {
-                applied.problems.push(problem);
-                return Ok(applied);
-            }
-        };
         let mut count = 0_u32;
-        for _ in 0..template.as_ref().map_or(0, |_| steps.create_count) {
-            let Some(template) = &template else { break };
-            match self.create_machine(template, plan.as_ref()).await? {
+        for _ in 0..steps.create_count {
+            match self.create_machine(&template, plan.as_ref()).await? {
                 Creation::Created => count = count.saturating_add(1),
                 Creation::Refused(problems) => {
                     applied.problems.extend(problems);
@@ -210,5 +232,39 @@ impl ValidatedDeployment<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns at most `surplus` of the deletions, those of failed machines first. The others would leave the
+/// MachineDeployment with less than the desired number of machines.
+fn surplus_deletions(
+    deletions: &[String],
+    surplus: u32,
+    has_failed: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let (mut kept, others): (Vec<String>, Vec<String>) =
+        deletions.iter().cloned().partition(|name| has_failed(name));
+    kept.extend(others);
+    kept.truncate(usize::try_from(surplus).unwrap_or(usize::MAX));
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_surplus_machines_are_deleted_if_none_can_be_created() {
+        let keep = |deletions: &[&str], surplus: u32| {
+            let deletions: Vec<String> = deletions.iter().map(|&name| name.to_owned()).collect();
+            surplus_deletions(&deletions, surplus, |name| name.starts_with("failed"))
+        };
+        // A rollout with maxSurge 0 deletes a machine before it creates the next one.
+        assert!(keep(&["old-1"], 0).is_empty());
+        // With maxSurge 1, the new machine exists already. A lower spec.replicas has the same result.
+        assert_eq!(keep(&["old-1"], 1), ["old-1"]);
+        assert_eq!(keep(&["old-1", "old-2", "old-3"], 2), ["old-1", "old-2"]);
+        assert_eq!(keep(&["old-1", "failed-1"], 1), ["failed-1"]);
+        assert!(keep(&["failed-1"], 0).is_empty());
     }
 }

@@ -1,16 +1,58 @@
 //! Configuration of the guests of machines: renders a machine together with its user data and network data.
 
-use berth_api::{AddressPool, MacAddress, Problem, TenantCluster};
+use berth_api::{AddressPool, ClaimingMachine, MacAddress, Problem, TenantCluster};
 use serde_json::{Value, json};
 
 use super::template::MachineTemplate;
 use super::user_data::UserData;
 use super::validated::ValidatedDeployment;
+use crate::tenants::addresses::claims::NetworkClaims;
+use crate::tenants::addresses::interface::claimed_interface;
+use crate::tenants::addresses::pools::NetworkPools;
+use crate::tenants::fault::Fault;
 use berth_kubevirt_render::machines::guest::{self, GuestData, GuestMachine};
 use berth_kubevirt_render::machines::reconcile_steps::render_new_machine;
 use berth_kubevirt_render::machines::{
     InterfaceConfig, RenderOptions, RenderedMachine, TENANT_INTERFACE,
 };
+
+/// Reason why the configuration of the interfaces of an existing machine cannot be computed now.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum UnknownInterfaces {
+    #[error("its TenantCluster does not exist")]
+    NoTenant,
+    #[error("the address pools of its tenant are invalid: {0}")]
+    InvalidPools(Fault),
+    #[error("its tenant has no address pool any more")]
+    NoPools,
+    #[error("it has no AddressClaim")]
+    NoClaim,
+    #[error("its AddressClaims are outside of the address pools of its tenant")]
+    OutsidePools,
+}
+
+/// Returns the configuration of the interfaces of an existing machine whose interface in the tenant's network has an
+/// Ethernet address; an empty list if another component has set the Ethernet address. `pools` are the pools of the
+/// tenant, and `claims` the claims of its network.
+///
+/// # Errors
+/// Returns the reason if the machine has addresses, but its configuration cannot be computed now.
+pub(super) fn interfaces_of_machine(
+    tenant_uid: &str,
+    machine: &ClaimingMachine,
+    claims: &NetworkClaims,
+    pools: Option<&NetworkPools>,
+) -> Result<Vec<InterfaceConfig>, UnknownInterfaces> {
+    let Some(pools) = pools else {
+        let has_claim = claims.of_interface(machine, TENANT_INTERFACE).next().is_some();
+        return if has_claim { Err(UnknownInterfaces::NoPools) } else { Ok(Vec::new()) };
+    };
+    match claimed_interface(tenant_uid, machine, TENANT_INTERFACE, claims, pools) {
+        None => Err(UnknownInterfaces::NoClaim),
+        Some(interface) if interface.addresses.is_empty() => Err(UnknownInterfaces::OutsidePools),
+        Some(interface) => Ok(vec![interface]),
+    }
+}
 
 impl ValidatedDeployment<'_> {
     pub(super) fn render_options(
@@ -104,7 +146,44 @@ pub(super) fn sample_interfaces(tenant: &TenantCluster) -> Vec<InterfaceConfig> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use berth_api::{AddressClaim, AddressClaimSpec};
+
     use super::*;
+
+    #[test]
+    fn a_machine_with_addresses_waits_until_its_configuration_is_known() {
+        let machine = |name: &str| ClaimingMachine {
+            namespace: "cluster-a".to_owned(),
+            name: name.to_owned(),
+        };
+        let mut claims = NetworkClaims::default();
+        for (address, name) in [("10.0.0.7", "web"), ("192.0.2.1", "old")] {
+            let spec = AddressClaimSpec {
+                network: "cluster-a".to_owned(),
+                address: address.parse().unwrap(),
+                tenant: "a".to_owned(),
+                tenant_uid: "u-1".to_owned(),
+                machine: machine(name),
+                interface: TENANT_INTERFACE.to_owned(),
+                mac: MacAddress([2, 0, 0, 0, 0, 1]),
+            };
+            claims.insert(Arc::new(AddressClaim::new(address, spec)));
+        }
+        let network = json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/24"}});
+        let pools = NetworkPools::new(&serde_json::from_value(network).unwrap()).unwrap();
+        let find = |name: &str, pools: Option<&NetworkPools>| {
+            interfaces_of_machine("u-1", &machine(name), &claims, pools)
+        };
+        let found = find("web", pools.as_ref()).unwrap();
+        assert_eq!(found[0].addresses, ["10.0.0.7/24".parse::<ipnet::IpNet>().unwrap()]);
+        assert_eq!(find("new", pools.as_ref()), Err(UnknownInterfaces::NoClaim));
+        assert_eq!(find("old", pools.as_ref()), Err(UnknownInterfaces::OutsidePools));
+        assert_eq!(find("web", None), Err(UnknownInterfaces::NoPools));
+        // Another component than Berth may set the Ethernet addresses of VMs.
+        assert_eq!(find("new", None), Ok(Vec::new()));
+    }
 
     #[test]
     fn network_data_are_referenced_in_each_kind_of_volume() {

@@ -168,7 +168,7 @@ impl ValidatedDeployment<'_> {
                 && !machines_with_secret.contains(&vm.name)
         };
         let api: Api<Secret> = Api::namespaced(self.context.client.clone(), &self.namespace);
-        let mut template = None;
+        let (mut template, mut problems) = (None, Vec::new());
         for vm in self.vms.iter().filter(lacks_user_data) {
             let secret = format!("userdata-{}", vm.name);
             let request = || format!("get Secret {}/{secret}", self.namespace);
@@ -186,12 +186,26 @@ impl ValidatedDeployment<'_> {
                 }
             }
             let Some(template) = &template else { continue };
-            let interfaces = self.claimed_interfaces(&vm.name);
+            // KubeVirt starts a VM whose Secret has user data but lacks the network data. The guest would never
+            // configure its addresses, so no such Secret is created.
+            let interfaces = match self.claimed_interfaces(vm) {
+                Ok(interfaces) => interfaces,
+                Err(reason) => {
+                    let (name, namespace) = (&vm.name, &self.namespace);
+                    let message = format!(
+                        "machine {namespace}/{name} does not start, because its user data cannot be created: {reason}; \
+                         correct the TenantCluster's spec.network, or delete VirtualMachine {namespace}/{name}"
+                    );
+                    let qualified_name = self.deployment.qualified_name();
+                    problems.push(Problem::new(qualified_name, "", "", message));
+                    continue;
+                }
+            };
             match self.render_with_guest(template, &vm.name, &interfaces) {
                 Ok((_, data)) => self.create_secret(&vm.name, &vm.uid, &data).await?,
                 Err(problems) => return Ok(problems),
             }
         }
-        Ok(Vec::new())
+        Ok(problems)
     }
 }

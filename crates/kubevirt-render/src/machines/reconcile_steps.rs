@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::deployment::{
     MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment, safe_encode,
 };
+use super::network::TENANT_INTERFACE;
 use super::render::{RenderedMachine, render_machine};
 use super::render_context::RenderContext;
 use super::renderer::RenderOptions;
@@ -37,6 +38,8 @@ pub struct ExistingVm {
     pub ready_since: Option<i64>,
     /// True if the instance has ended and the run strategy does not start it again.
     pub has_failed: bool,
+    /// True if the interface in the tenant's network has an Ethernet address. Berth sets it if it allocates addresses.
+    pub has_tenant_mac: bool,
 }
 
 /// Identity of a MachineDeployment as the owner of VirtualMachines.
@@ -89,6 +92,10 @@ impl ExistingVm {
             let mut conditions = conditions.into_iter().flatten();
             conditions.find(|condition| condition["type"] == "Ready").cloned()
         };
+        let interfaces = vm.pointer("/spec/template/spec/domain/devices/interfaces");
+        let mut interfaces = interfaces.and_then(Value::as_array).into_iter().flatten();
+        let has_tenant_mac = interfaces
+            .any(|one| one["name"] == TENANT_INTERFACE && !text(one, "/macAddress").is_empty());
         let ready = instance.and_then(ready_condition).filter(|ready| ready["status"] == "True");
         let ready_since = ready.filter(|_| phase == "Running").map(|ready| {
             let since = parse_timestamp(&text(&ready, "/lastTransitionTime"));
@@ -106,6 +113,7 @@ impl ExistingVm {
             is_deleting: vm.pointer("/metadata/deletionTimestamp").is_some(),
             ready_since,
             has_failed: strategy == "Once" && ["Succeeded", "Failed"].contains(&phase.as_str()),
+            has_tenant_mac,
         }
     }
 
@@ -310,6 +318,19 @@ mod tests {
         let odd =
             json!({"metadata": {"name": 5, "labels": [], "ownerReferences": "x"}, "status": 7});
         assert_eq!(ExistingVm::from_objects(&odd, Some(&odd)), ExistingVm::default());
+    }
+
+    #[test]
+    fn a_vm_with_allocated_addresses_has_an_ethernet_address_in_the_tenants_network() {
+        for (interface, expected) in [
+            (json!({"name": "tenant", "macAddress": "02:00:00:00:00:01"}), true),
+            (json!({"name": "tenant", "bridge": {}}), false),
+            (json!({"name": "additional-1", "macAddress": "02:00:00:00:00:01"}), false),
+        ] {
+            let devices = json!({"interfaces": [{"name": "default"}, interface]});
+            let object = json!({"spec": {"template": {"spec": {"domain": {"devices": devices}}}}});
+            assert_eq!(ExistingVm::from_objects(&object, None).has_tenant_mac, expected);
+        }
     }
 
     #[test]

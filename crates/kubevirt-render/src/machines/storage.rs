@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::disks::{PrimaryDisk, SecondaryDisk};
+use super::network::guest_interfaces;
 use super::renderer::MachineRenderer;
 use crate::stable_hash::stable_hash;
 
@@ -28,8 +29,10 @@ pub(super) fn render_volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let secret = machine.options.user_data_secret.clone();
     let secret = secret.unwrap_or_else(|| format!("userdata-{}", machine.name));
     // Ignition of CoreOS reads a NoCloud volume only since October 2025 (coreos/ignition#2134), and a ConfigDrive
-    // before and after.
-    let source = if is_coreos(&machine.provider.operating_system) {
+    // before and after. Machines without allocated addresses keep the NoCloud volume of machine-controller.
+    let interfaces = guest_interfaces(machine);
+    let has_addresses = interfaces.iter().any(|interface| !interface.addresses.is_empty());
+    let source = if has_addresses && is_coreos(&machine.provider.operating_system) {
         "cloudInitConfigDrive"
     } else {
         "cloudInitNoCloud"

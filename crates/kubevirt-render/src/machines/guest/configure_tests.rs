@@ -157,7 +157,7 @@ fn flatcar_gets_networkd_units() {
     assert_eq!(
         unit("tenant").unwrap(),
         (
-            "[Match]\nMACAddress=02:10:20:30:40:50\n\n[Link]\nMTUBytes=1450\n\n\
+            "[Match]\nPermanentMACAddress=02:10:20:30:40:50\n\n[Link]\nMTUBytes=1450\n\n\
              [Network]\nDHCP=no\nAddress=10.0.0.7/24\nAddress=fd00:120::7/64\nIPv6AcceptRA=no\n\
              DNS=10.0.0.53\nDNS=fd00:120::53\nDomains=example.com\n\n\
              [Route]\nDestination=0.0.0.0/0\nGateway=10.0.0.1\nMetric=50\n\n\

@@ -17,7 +17,8 @@ pub(super) fn networkd_units(interfaces: &[InterfaceConfig]) -> Vec<GuestFile> {
 
 fn unit(interface: &InterfaceConfig) -> String {
     let has_addresses = !interface.addresses.is_empty();
-    let mut text = format!("[Match]\nMACAddress={}\n", interface.mac);
+    // VLANs and bridges on top of the interface have the same MACAddress, but no PermanentMACAddress.
+    let mut text = format!("[Match]\nPermanentMACAddress={}\n", interface.mac);
     if interface.mtu.is_some() || !has_addresses {
         text += "\n[Link]\n";
     }
