@@ -12,6 +12,10 @@ use ipnet::IpNet;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
+use super::addresses::family::Family;
+use super::addresses::pool::ValidPool;
+use super::addresses::pools::NetworkPools;
+
 /// Largest number of networks of a host, and of leases of a network, which the schema accepts.
 const MAX_ENTRIES: usize = 4096;
 /// Longest name of a network that the schema accepts.
@@ -35,15 +39,26 @@ type Interface = (MacAddress, String);
 /// Leases of one network by interface, in the order of the object.
 type Leases = BTreeMap<Interface, Lease>;
 
+/// The tenant of a network, if it can be read, and the claims of the machines on the host.
+type TenantClaims<'c> = (Option<Arc<TenantCluster>>, Vec<&'c AddressClaim>);
+
+/// Configuration of one family, and the addresses for which it is valid.
+struct FamilyOptions {
+    cidr: IpNet,
+    options: LeaseOptions,
+    /// True if the configuration is that of the existing object.
+    is_previous: bool,
+}
+
 /// Returns the desired HostLeases of a host from the claims of the machines on it. `tenant` returns a TenantCluster by
-/// its name. `previous` is the spec of the existing object: if a TenantCluster cannot be read, its machines keep the
-/// configuration that they have.
+/// its name. `previous` is the spec of the existing object: machines keep the configuration that they have if their
+/// TenantCluster cannot be read, or if its pools are invalid or do not contain their addresses any more.
 pub fn desired_host_leases<'c>(
     claims: impl IntoIterator<Item = &'c AddressClaim>,
     tenant: impl Fn(&str) -> Option<Arc<TenantCluster>>,
     previous: Option<&HostLeasesSpec>,
 ) -> DesiredHostLeases {
-    let mut networks: BTreeMap<String, Option<(LeaseNetwork, Leases)>> = BTreeMap::new();
+    let mut networks: BTreeMap<&str, TenantClaims<'_>> = BTreeMap::new();
     let mut claims: Vec<&AddressClaim> = claims.into_iter().filter(|one| is_active(one)).collect();
     // The order determines which of two addresses of one family an interface gets.
     claims.sort_by_key(|claim| claim.spec.address);
@@ -60,18 +75,13 @@ pub fn desired_host_leases<'c>(
         {
             continue;
         }
-        let network = networks.entry(name.clone()).or_insert_with(|| {
-            let network = match &tenant {
-                Some(tenant) => lease_network(name, tenant),
-                None => previous_network(name, previous),
-            };
-            network.map(|network| (network, Leases::new()))
-        });
-        if let Some((network, leases)) = network {
-            add_claim(leases, network, claim);
-        }
+        networks.entry(name).or_insert_with(|| (tenant, Vec::new())).1.push(claim);
     }
-    fill_object(networks.into_values().flatten())
+    fill_object(networks.into_iter().filter_map(|(name, (tenant, claims))| {
+        let networks = previous.map(|previous| &previous.networks);
+        let previous = networks.into_iter().flatten().find(|network| network.name == name);
+        lease_network(name, tenant.as_deref(), previous, &claims)
+    }))
 }
 
 /// Returns true if the address of the claim is allocated and not released.
@@ -81,55 +91,106 @@ pub fn is_active(claim: &AddressClaim) -> bool {
         && claim.status.as_ref().is_none_or(|status| status.released_at.is_none())
 }
 
-/// Returns the network of a tenant without leases; `None` if the agents do not answer its machines.
-fn lease_network(name: &str, tenant: &TenantCluster) -> Option<LeaseNetwork> {
-    let network = tenant.spec.network.as_ref().filter(|network| network.dhcp != Some(false))?;
-    let status = tenant.status.as_ref();
-    let ipv4 = network.ipv4.as_ref().filter(|pool| matches!(pool.cidr, IpNet::V4(_)));
-    let ipv6 = network.ipv6.as_ref().filter(|pool| matches!(pool.cidr, IpNet::V6(_)));
-    ipv4.or(ipv6)?;
-    Some(LeaseNetwork {
+/// Returns the network of a tenant, and its leases; `None` if the agents do not answer its machines.
+fn lease_network(
+    name: &str,
+    tenant: Option<&TenantCluster>,
+    previous: Option<&LeaseNetwork>,
+    claims: &[&AddressClaim],
+) -> Option<(LeaseNetwork, Leases)> {
+    let (pools, vlan, vni) = match tenant {
+        Some(tenant) => {
+            let network = tenant.spec.network.as_ref();
+            let network = network.filter(|network| network.dhcp != Some(false))?;
+            let status = tenant.status.as_ref();
+            let vni = status.and_then(|status| status.vni).filter(|vni| *vni > 0);
+            // The condition AddressesReady has the problems of invalid pools.
+            let pools = NetworkPools::new(network).unwrap_or_default();
+            (pools, status.and_then(|status| status.vlan), vni)
+        }
+        None => (None, previous?.vlan, previous?.vni),
+    };
+    let [ipv4, ipv6] = [Family::V4, Family::V6]
+        .map(|family| family_options(family, pools.as_ref(), previous, claims));
+    let mut leases = Leases::new();
+    for claim in claims {
+        let address = claim.spec.address;
+        let family = if address.is_ipv4() { &ipv4 } else { &ipv6 };
+        if family.as_ref().is_some_and(|family| family.cidr.contains(&address)) {
+            add_claim(&mut leases, claim);
+        }
+    }
+    let keeps_previous = [&ipv4, &ipv6].into_iter().flatten().any(|family| family.is_previous);
+    let mtu = if keeps_previous {
+        previous.and_then(|previous| previous.mtu)
+    } else {
+        pools.as_ref().and_then(NetworkPools::mtu)
+    };
+    let network = LeaseNetwork {
         name: name.to_owned(),
-        vlan: status.and_then(|status| status.vlan),
-        vni: status.and_then(|status| status.vni).filter(|vni| *vni > 0),
-        mtu: [ipv4, ipv6].into_iter().flatten().filter_map(|pool| pool.mtu).min(),
-        ipv4: ipv4.map(lease_options),
-        ipv6: ipv6.map(lease_options),
+        vlan,
+        vni,
+        mtu,
+        ipv4: ipv4.map(|family| family.options),
+        ipv6: ipv6.map(|family| family.options),
         leases: Vec::new(),
-    })
+    };
+    Some((network, leases))
 }
 
-/// Returns the network of the existing object without leases.
-fn previous_network(name: &str, previous: Option<&HostLeasesSpec>) -> Option<LeaseNetwork> {
-    let network = previous?.networks.iter().find(|network| network.name == name)?;
-    Some(LeaseNetwork { leases: Vec::new(), ..network.clone() })
+/// Returns the configuration of one family. While a machine on the host has an address that is in the previous network
+/// but not in the pool, all machines on the host keep the previous configuration: an object has one configuration for
+/// each network, and a running guest that gets no answer any more loses its address.
+fn family_options(
+    family: Family,
+    pools: Option<&NetworkPools>,
+    previous: Option<&LeaseNetwork>,
+    claims: &[&AddressClaim],
+) -> Option<FamilyOptions> {
+    let pool = pools.and_then(|pools| pools.iter().find(|pool| pool.family == family));
+    let previous = previous.and_then(|previous| previous_options(family, previous));
+    let is_outside = |address: &IpAddr| pool.is_none_or(|pool| !pool.cidr.contains(address));
+    let is_kept = |previous: &FamilyOptions| {
+        let mut addresses = claims.iter().map(|claim| claim.spec.address);
+        addresses.any(|address| previous.cidr.contains(&address) && is_outside(&address))
+    };
+    let current = |pool: &ValidPool| FamilyOptions {
+        cidr: pool.cidr,
+        options: lease_options(&pool.spec),
+        is_previous: false,
+    };
+    previous.filter(is_kept).or_else(|| pool.map(current))
 }
 
-/// Returns the configuration of a pool. Addresses of the other family are left out, because the family's protocol
-/// cannot carry them.
+/// Returns the configuration of the existing object. All leases of a network are in one network of addresses, so each
+/// of them shows which one it is.
+fn previous_options(family: Family, previous: &LeaseNetwork) -> Option<FamilyOptions> {
+    let address = |lease: &Lease| match family {
+        Family::V4 => lease.ipv4.map(IpAddr::V4),
+        Family::V6 => lease.ipv6.map(IpAddr::V6),
+    };
+    let options = match family {
+        Family::V4 => previous.ipv4.clone()?,
+        Family::V6 => previous.ipv6.clone()?,
+    };
+    let address = previous.leases.iter().find_map(address)?;
+    let cidr = IpNet::new(address, options.prefix_length).ok()?.trunc();
+    Some(FamilyOptions { cidr, options, is_previous: true })
+}
+
+/// Returns the configuration of a valid pool.
 fn lease_options(pool: &AddressPool) -> LeaseOptions {
-    let is_same_family = |address: &IpAddr| address.is_ipv4() == pool.cidr.addr().is_ipv4();
-    let routes = pool.routes.iter().copied();
     LeaseOptions {
         prefix_length: pool.cidr.prefix_len(),
-        gateway: pool.gateway.filter(is_same_family),
-        routes: routes
-            .filter(|route| is_same_family(&route.via) && is_same_family(&route.to.addr()))
-            .collect(),
-        nameservers: pool.nameservers.iter().copied().filter(is_same_family).collect(),
+        gateway: pool.gateway,
+        routes: pool.routes.clone(),
+        nameservers: pool.nameservers.clone(),
         search_domains: pool.search_domains.clone(),
     }
 }
 
-/// Adds the address of a claim to the lease of its interface. An address without configuration of its family is left
-/// out.
-fn add_claim(leases: &mut Leases, network: &LeaseNetwork, claim: &AddressClaim) {
-    let address = claim.spec.address;
-    let has_options =
-        if address.is_ipv4() { network.ipv4.is_some() } else { network.ipv6.is_some() };
-    if !has_options {
-        return;
-    }
+/// Adds the address of a claim to the lease of its interface.
+fn add_claim(leases: &mut Leases, claim: &AddressClaim) {
     let (mac, machine) = (claim.spec.mac, &claim.spec.machine);
     let machine_path = format!("{}/{}", machine.namespace, machine.name);
     let lease = leases.entry((mac, machine_path.clone())).or_insert_with(|| Lease {
@@ -139,7 +200,7 @@ fn add_claim(leases: &mut Leases, network: &LeaseNetwork, claim: &AddressClaim) 
         ipv4: None,
         ipv6: None,
     });
-    match address {
+    match claim.spec.address {
         IpAddr::V4(address) => _ = lease.ipv4.get_or_insert(address),
         IpAddr::V6(address) => _ = lease.ipv6.get_or_insert(address),
     }

@@ -21,10 +21,9 @@ fn tenant(name: &str, network: &Value) -> Arc<TenantCluster> {
 fn network() -> Value {
     json!({
         "name": "trunk",
-        "ipv4": {"cidr": "10.0.0.0/16", "gateway": "10.0.0.1", "nameservers": ["10.0.0.2", "fd00::2"],
-            "searchDomains": ["a.example"], "mtu": 9000,
-            "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.3"}, {"to": "fd09::/64", "via": "fd00::3"}]},
-        "ipv6": {"cidr": "fd00::/64", "gateway": "10.0.0.1", "mtu": 1500},
+        "ipv4": {"cidr": "10.0.0.0/16", "gateway": "10.0.0.1", "nameservers": ["10.0.0.2"],
+            "searchDomains": ["a.example"], "mtu": 9000, "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.3"}]},
+        "ipv6": {"cidr": "fd00::/64", "gateway": "fe80::1", "mtu": 1500},
     })
 }
 
@@ -63,7 +62,7 @@ fn both_families_of_an_interface_are_in_one_lease() {
         "name": "cluster-a", "vlan": 120, "mtu": 1500,
         "ipv4": {"prefixLength": 16, "gateway": "10.0.0.1", "routes": [{"to": "10.9.0.0/16", "via": "10.0.0.3"}],
             "nameservers": ["10.0.0.2"], "searchDomains": ["a.example"]},
-        "ipv6": {"prefixLength": 64},
+        "ipv6": {"prefixLength": 64, "gateway": "fe80::1"},
         "leases": [{"mac": "02:00:00:00:00:07", "machine": "cluster-a/web-1.x", "hostname": "web-1",
             "ipv4": "10.0.0.7", "ipv6": "fd00::7"}],
     }]});
@@ -102,11 +101,108 @@ fn released_foreign_and_disabled_claims_have_no_lease() {
 
 #[test]
 fn machines_of_an_unreadable_tenant_keep_their_configuration() {
-    let claims = [claim("a", "web-1", 7, "10.0.0.7"), claim("a", "web-2", 8, "10.0.0.8")];
+    let claims = [
+        claim("a", "web-1", 7, "10.0.0.7"),
+        claim("a", "web-2", 8, "10.0.0.8"),
+        claim("a", "web-2", 8, "fd00::8"),
+    ];
     let before = desired(&claims, &network()).spec;
     let after = desired_host_leases(&claims[1..], |_| None, Some(&before)).spec;
     assert_eq!(after, desired(&claims[1..], &network()).spec);
     assert_eq!(desired_host_leases(&claims, |_| None, None), DesiredHostLeases::default());
+}
+
+/// Returns the desired HostLeases of a tenant with this network.
+fn desired_after(
+    claims: &[AddressClaim],
+    network: &Value,
+    previous: &HostLeasesSpec,
+) -> HostLeasesSpec {
+    desired_host_leases(claims, |name| Some(tenant(name, network)), Some(previous)).spec
+}
+
+#[test]
+fn machines_keep_their_configuration_while_the_pools_are_invalid() {
+    let claims = [
+        claim("a", "web-1", 7, "10.0.0.7"),
+        claim("a", "web-1", 7, "fd00::7"),
+        claim("a", "web-2", 8, "10.0.0.8"),
+        claim("a", "web-3", 9, "10.1.0.9"),
+    ];
+    let before = desired(&claims[..2], &network()).spec;
+    let mut invalid = network();
+    invalid["ipv4"]["gateway"] = "10.9.0.1".into();
+    invalid["ipv4"]["mtu"] = 1300.into();
+    invalid["ipv6"]["gateway"] = "fd00::1".into();
+    assert_eq!(desired_after(&claims[..2], &invalid, &before), before);
+    // A machine that arrives gets the same configuration if its address is in the same network.
+    let expected = desired(&claims[..3], &network()).spec;
+    assert_eq!(expected.networks[0].leases.len(), 2);
+    assert_eq!(desired_after(&claims, &invalid, &before), expected);
+    assert_eq!(desired(&claims, &invalid), DesiredHostLeases::default());
+    assert_eq!(desired_after(&claims, &network(), &before), expected, "10.1.0.9 is outside");
+}
+
+#[test]
+fn a_prefix_length_applies_only_to_addresses_of_its_network() {
+    // The pool moves away from the machine of the first two claims.
+    let all = [
+        claim("a", "web-1", 7, "10.0.0.7"),
+        claim("a", "web-1", 7, "fd00::7"),
+        claim("a", "web-2", 8, "10.1.0.8"),
+    ];
+    let before = desired(&all[..2], &network()).spec;
+    let mut moved = network();
+    moved["ipv4"] = json!({"cidr": "10.1.0.0/24", "gateway": "10.1.0.1", "mtu": 1400});
+    moved["ipv6"]["gateway"] = "fe80::2".into();
+    let leased = |spec: &HostLeasesSpec| -> Vec<String> {
+        let leases = spec.networks.iter().flat_map(|network| &network.leases);
+        leases.filter_map(|lease| lease.ipv4).map(|address| address.to_string()).collect()
+    };
+    // The running machine keeps its IPv4 configuration and its MTU; the valid IPv6 pool applies.
+    let kept = desired_after(&all, &moved, &before);
+    assert_eq!(leased(&kept), ["10.0.0.7"]);
+    assert_eq!(
+        (&kept.networks[0].ipv4, kept.networks[0].mtu),
+        (&before.networks[0].ipv4, Some(1500))
+    );
+    let gateway = kept.networks[0].ipv6.as_ref().unwrap().gateway;
+    assert_eq!(gateway, Some("fe80::2".parse().unwrap()));
+    assert_eq!(desired_after(&all, &moved, &kept), kept, "a repetition changes nothing");
+    // Without it, and on a host that has no earlier configuration, the changed pool applies.
+    for changed in [desired_after(&all[2..], &moved, &kept), desired(&all, &moved).spec] {
+        assert_eq!(leased(&changed), ["10.1.0.8"]);
+        let network = &changed.networks[0];
+        let options = network.ipv4.as_ref().unwrap();
+        assert_eq!(
+            (options.prefix_length, options.gateway),
+            (24, Some("10.1.0.1".parse().unwrap()))
+        );
+        assert_eq!(network.mtu, Some(1400));
+    }
+    assert_eq!(desired(&all[..1], &moved), DesiredHostLeases::default());
+    // A removed pool takes nothing away either.
+    let removed = desired_after(&all[..1], &json!({"name": "trunk"}), &before);
+    assert_eq!(leased(&removed), ["10.0.0.7"]);
+    assert_eq!(
+        (&removed.networks[0].ipv4, &removed.networks[0].ipv6),
+        (&before.networks[0].ipv4, &None)
+    );
+}
+
+#[test]
+fn a_larger_network_applies_to_all_its_machines() {
+    let claims = [claim("a", "web-1", 7, "10.0.0.7"), claim("a", "web-2", 8, "10.1.0.8")];
+    let before = desired(&claims[..1], &network()).spec;
+    let larger = json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/8"}});
+    assert_eq!(desired_after(&claims, &larger, &before), desired(&claims, &larger).spec);
+    // A smaller network that does not contain all machines does not apply until they are replaced.
+    let before = desired(&claims, &larger).spec;
+    assert_eq!(before.networks[0].leases.len(), 2);
+    assert_eq!(
+        desired_after(&claims, &network(), &before).networks[0].ipv4,
+        before.networks[0].ipv4
+    );
 }
 
 #[test]

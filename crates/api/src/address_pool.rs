@@ -24,7 +24,7 @@ pub struct AddressPool {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub exclude: Vec<AddressRange>,
-    /// Default gateway of the machines, inside `cidr`. Default: no default route over this network.
+    /// Default gateway of the machines: in `cidr`, or link-local (IPv6). Default: no default route over this network.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 39))]
     pub gateway: Option<IpAddr>,
@@ -56,7 +56,7 @@ pub struct NetworkRoute {
     /// Destination in CIDR notation.
     #[schemars(with = "String", length(max = 43))]
     pub to: IpNet,
-    /// Next hop, an address of the network.
+    /// Next hop, an address of the network or (IPv6) a link-local address.
     #[schemars(with = "String", length(max = 39))]
     pub via: IpAddr,
 }

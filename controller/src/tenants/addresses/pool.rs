@@ -26,7 +26,8 @@ pub struct ValidPool {
 }
 
 impl ValidPool {
-    /// Returns the pool. The caller has checked that all fields are of the family of `cidr` and inside `cidr`.
+    /// Returns the pool. The caller has checked that all fields are of the family of `cidr`, and that `ranges` and
+    /// `exclude` are inside `cidr`.
     pub(super) fn new(family: Family, spec: &AddressPool) -> Self {
         let cidr = spec.cidr.trunc();
         let mut permitted = RangeInclusiveSet::new();

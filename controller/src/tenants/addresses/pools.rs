@@ -157,11 +157,17 @@ impl PoolCheck {
         None
     }
 
-    /// Returns the problem of an address that a device of the network has.
+    /// Returns the problem of an address that a router of the network has. An IPv6 router also has a link-local address.
     fn find_problem_of_host(self, field: &str, address: IpAddr) -> Option<String> {
         let Self { family, cidr } = self;
+        let is_link_local =
+            matches!(address, IpAddr::V6(address) if address.is_unicast_link_local());
+        if family == Family::V6 && is_link_local {
+            return None;
+        }
         if !cidr.contains(&address) {
-            return Some(self.problem(field, address, &format!("is not in {cidr}")));
+            let or = if family == Family::V6 { ", and is not link-local (fe80::/10)" } else { "" };
+            return Some(self.problem(field, address, &format!("is not in {cidr}{or}")));
         }
         let is_broadcast = family == Family::V4 && address == cidr.broadcast();
         (address == cidr.network() || is_broadcast).then(|| {

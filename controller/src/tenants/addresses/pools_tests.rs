@@ -44,6 +44,11 @@ fn each_problem_is_named() {
         (json!({"ipv6": {"cidr": "::/0"}}), "contains addresses that no machine can have"),
         (with("gateway", json!("10.0.1.1")), "gateway: 10.0.1.1 is not in 10.0.0.0/24"),
         (with("gateway", json!("fd00::1")), "gateway: fd00::1 is not in 10.0.0.0/24"),
+        (with("gateway", json!("fe80::1")), "gateway: fe80::1 is not in 10.0.0.0/24"),
+        (
+            json!({"ipv6": {"cidr": "fd00::/64", "gateway": "fd01::1"}}),
+            "gateway: fd01::1 is not in fd00::/64, and is not link-local (fe80::/10)",
+        ),
         (with("gateway", json!("10.0.0.0")), "gateway: 10.0.0.0 is not the address of a host"),
         (with("gateway", json!("10.0.0.255")), "gateway: 10.0.0.255 is not the address of a host"),
         (
@@ -115,6 +120,15 @@ fn valid_pools_have_the_addresses_of_hosts() {
         !ipv6.permits("fd00::".parse().unwrap()) && ipv6.permits("fd00::ffff".parse().unwrap())
     );
     assert_eq!(all.mtu(), Some(1300));
+}
+
+#[test]
+fn routers_of_ipv6_may_have_link_local_addresses() {
+    let all = pools(json!({"ipv6": {"cidr": "fd00::/126", "gateway": "fe80::1",
+        "routes": [{"to": "fd01::/48", "via": "fe80::2:3"}]}}));
+    let all = all.unwrap().unwrap();
+    let pool = all.iter().next().unwrap();
+    assert_eq!((pool.len(), pool.spec.gateway), (3, Some("fe80::1".parse().unwrap())));
 }
 
 #[test]

@@ -172,6 +172,36 @@ fn flatcar_gets_networkd_units() {
 }
 
 #[test]
+fn a_link_local_gateway_is_not_marked_on_link() {
+    let mut interface = tenant_interface();
+    interface.gateways = vec!["fe80::1".parse().unwrap()];
+    let (to, via) = ("fd00:9::/48".parse().unwrap(), "fe80::2".parse().unwrap());
+    interface.routes = vec![NetworkRoute { to, via }];
+    let interfaces = [interface];
+    let data = configure("ubuntu", &interfaces, CLOUD_CONFIG, None);
+    let network: Value = serde_json::from_str(&data.network_data.unwrap()).unwrap();
+    let tenant = &network["ethernets"]["berth-tenant"];
+    assert_eq!(tenant["gateway6"], "fe80::1");
+    assert_eq!(tenant["routes"], json!([{"to": "fd00:9::/48", "via": "fe80::2"}]));
+    for (system, path, route) in [
+        (
+            "rhcos",
+            "/etc/NetworkManager/system-connections/berth-tenant.nmconnection",
+            "route1=::/0,fe80::1,50\nroute2=fd00:9::/48,fe80::2\n",
+        ),
+        (
+            "flatcar",
+            "/etc/systemd/network/10-berth-tenant.network",
+            "Destination=::/0\nGateway=fe80::1\nMetric=50\n\n[Route]",
+        ),
+    ] {
+        let data = configure(system, &interfaces, IGNITION, None);
+        let (file, _) = ignition_file(&data.user_data, path).unwrap();
+        assert!(file.contains(route), "{file}");
+    }
+}
+
+#[test]
 fn data_of_the_user_take_precedence() {
     let interfaces = [tenant_interface()];
     let data = configure("ubuntu", &interfaces, CLOUD_CONFIG, Some("version: 2"));

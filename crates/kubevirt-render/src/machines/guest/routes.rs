@@ -18,7 +18,8 @@ pub(super) struct GuestRoute {
     pub(super) to: IpNet,
     pub(super) via: IpAddr,
     pub(super) metric: Option<u32>,
-    /// True if no address of the interface is in the network of the next hop. The route must then be marked on-link.
+    /// True if the route must be marked on-link: no address of the interface is in the network of the next hop.
+    /// Link-local next hops of IPv6 need no mark: they are on every link.
     pub(super) is_on_link: bool,
 }
 
@@ -51,7 +52,13 @@ pub(super) fn routes(interface: &InterfaceConfig) -> Vec<GuestRoute> {
         to: to.trunc(),
         via,
         metric: is_default.then_some(DEFAULT_ROUTE_METRIC),
-        is_on_link: !interface.addresses.iter().any(|net| net.contains(&via)),
+        is_on_link: !is_link_local(via)
+            && !interface.addresses.iter().any(|net| net.contains(&via)),
     };
     gateways.chain(further).filter(is_usable).map(route).collect()
+}
+
+/// Returns true for a link-local address of IPv6.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
