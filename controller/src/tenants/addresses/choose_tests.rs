@@ -139,6 +139,22 @@ fn a_list_of_addresses_is_the_only_choice() {
     );
 }
 
+/// The deletion of a claim may be received after the creation of the next claim of the same name.
+#[test]
+fn the_deletion_of_an_earlier_claim_removes_no_later_one() {
+    let with_uid = |uid: &str| {
+        let mut one = claim("10.0.0.2", uid);
+        one.metadata.uid = Some(uid.to_owned());
+        one
+    };
+    let mut claims = index([with_uid("first"), with_uid("second")]);
+    assert_eq!(claims.iter().count(), 1);
+    claims.remove(&with_uid("first"));
+    assert_eq!(choose(&small_pool(), &claims, "a", &[]), create("10.0.0.3"));
+    claims.remove(&with_uid("second"));
+    assert!(claims.is_empty());
+}
+
 #[test]
 fn a_claim_with_another_name_reserves_an_address() {
     let mut reserved = claim("10.0.0.2", "appliance");
