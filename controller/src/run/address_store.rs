@@ -25,19 +25,7 @@ pub struct AddressStore {
 impl AddressStore {
     /// Starts the watch and the update of the index, each as one of `tasks`.
     pub fn start(client: &Client, tasks: &mut JoinSet<()>, health: &Arc<WatchHealth>) -> Self {
-        let informer = Informer::start(client, tasks, health, |claim: &mut AddressClaim| {
-            // A cluster may have a hundred thousand claims.
-            let metadata = std::mem::take(&mut claim.metadata);
-            claim.metadata = ObjectMeta {
-                name: metadata.name,
-                uid: metadata.uid,
-                resource_version: metadata.resource_version,
-                creation_timestamp: metadata.creation_timestamp,
-                deletion_timestamp: metadata.deletion_timestamp,
-                annotations: metadata.annotations,
-                ..ObjectMeta::default()
-            };
-        });
+        let informer = Informer::start(client, tasks, health, trim_claim);
         let mut changes = informer.subscribe();
         let store = Self { informer, networks: Arc::default() };
         let index = store.clone();
@@ -78,7 +66,7 @@ impl AddressStore {
         networks.entry(claim.spec.network.clone()).or_default().insert(Arc::new(claim));
     }
 
-    /// Removes a claim that the API server no longer has.
+    /// Removes a claim that the API server no longer has. A later claim of the same name stays.
     pub(super) fn forget(&self, claim: &AddressClaim) {
         let mut networks = self.networks.write().unwrap_or_else(PoisonError::into_inner);
         remove(&mut networks, claim);
@@ -110,11 +98,68 @@ impl AddressStore {
     }
 }
 
+/// Removes the metadata that no user of the store reads, because a cluster may have a hundred thousand claims.
+fn trim_claim(claim: &mut AddressClaim) {
+    let metadata = std::mem::take(&mut claim.metadata);
+    claim.metadata = ObjectMeta {
+        name: metadata.name,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        creation_timestamp: metadata.creation_timestamp,
+        deletion_timestamp: metadata.deletion_timestamp,
+        annotations: metadata.annotations,
+        // A label shows which claims Berth created.
+        labels: metadata.labels,
+        ..ObjectMeta::default()
+    };
+}
+
+/// Removes a claim. A later claim of the same name, which has another UID, stays.
 fn remove(networks: &mut BTreeMap<String, NetworkClaims>, claim: &AddressClaim) {
     if let Some(claims) = networks.get_mut(&claim.spec.network) {
         claims.remove(claim);
         if claims.is_empty() {
             networks.remove(&claim.spec.network);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::tenants::addresses::release::is_created_by_berth;
+
+    fn claim(metadata: Value) -> AddressClaim {
+        let spec = json!({
+            "network": "cluster-a", "address": "10.0.0.2", "tenant": "a", "tenantUID": "u-1", "interface": "tenant",
+            "machine": {"namespace": "cluster-a", "name": "web"}, "mac": "02:00:00:00:00:01",
+        });
+        let version = "berth.dev/v1alpha1";
+        let object = json!({"apiVersion": version, "kind": "AddressClaim", "metadata": metadata, "spec": spec});
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn stored_claims_show_who_created_them() {
+        let labels = json!({"app.kubernetes.io/managed-by": "berth"});
+        let mut one = claim(json!({"name": "x", "labels": labels, "managedFields": []}));
+        trim_claim(&mut one);
+        assert!(is_created_by_berth(&one));
+        assert_eq!(one.metadata.managed_fields, None);
+    }
+
+    #[test]
+    fn a_deletion_removes_no_later_claim_of_the_same_name() {
+        let (first, second) =
+            (claim(json!({"name": "x", "uid": "1"})), claim(json!({"name": "x", "uid": "2"})));
+        let mut networks: BTreeMap<String, NetworkClaims> = BTreeMap::new();
+        let network = networks.entry("cluster-a".to_owned()).or_default();
+        network.insert(Arc::new(second.clone()));
+        remove(&mut networks, &first);
+        assert_eq!(networks.len(), 1);
+        remove(&mut networks, &second);
+        assert!(networks.is_empty());
     }
 }

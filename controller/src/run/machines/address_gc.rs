@@ -1,7 +1,6 @@
 //! Garbage collection of AddressClaims: puts claims without a machine into quarantine, and deletes them after their
 //! quarantine. [`crate::tenants::addresses::release`] computes the actions.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use berth_api::{AddressClaim, ClaimingMachine, TenantCluster};
@@ -48,17 +47,21 @@ pub(super) async fn run(context: &Context) {
 impl Context {
     /// Takes all actions that are due. Returns the time at which the next action is due.
     async fn collect_claims(&self) -> Option<Timestamp> {
+        // Without these kinds it is unknown which machines exist: an administrator may be reinstalling KubeVirt, or
+        // restoring a backup.
+        if self.machines.is_not_installed() || self.instances.is_not_installed() {
+            return None;
+        }
         let quarantine = self.address_quarantine();
         let deleted = self.triggers.deleted_machines.all();
-        let tenants: BTreeSet<String> =
-            self.tenants.all().iter().filter_map(|tenant| tenant.uid()).collect();
         let (all, now) = (self.addresses.informer().all(), Timestamp::now());
         let (mut due_actions, mut next) = (Vec::new(), None::<Timestamp>);
         for claim in all.iter().map(AsRef::as_ref) {
             let ClaimingMachine { namespace, name } = &claim.spec.machine;
             let stores = [&self.machines, &self.instances];
+            let tenant = self.tenants.get(&claim.spec.tenant);
             let owner = ClaimOwner {
-                tenant_exists: tenants.contains(&claim.spec.tenant_uid),
+                tenant_has_other_uid: has_other_uid(claim, tenant.and_then(|one| one.uid())),
                 machine_exists: stores.iter().any(|store| store.get(namespace, name).is_some()),
                 machine_was_deleted: deleted.contains(&(namespace.clone(), name.clone())),
             };
@@ -98,11 +101,11 @@ impl Context {
         let tenant_name = &claim.spec.tenant;
         let api: Api<DynamicObject> =
             Api::all_with(self.client.clone(), &ApiResource::erase::<TenantCluster>(&()));
-        let tenant = none_if_not_found(api.get_metadata(tenant_name).await);
+        let tenant = none_if_object_not_found(api.get_metadata(tenant_name).await, tenant_name);
         let tenant = with_request(|| format!("get TenantCluster {tenant_name}"), tenant)?;
+        let tenant_uid = tenant.and_then(|tenant| tenant.uid());
         let owner = ClaimOwner {
-            tenant_exists: tenant
-                .is_some_and(|tenant| tenant.uid().as_ref() == Some(&claim.spec.tenant_uid)),
+            tenant_has_other_uid: has_other_uid(claim, tenant_uid.clone()),
             machine_exists: self.machine_exists(&claim.spec.machine).await?,
             ..stored
         };
@@ -117,6 +120,10 @@ impl Context {
                 self.delete_claim(claim).await
             }
             ClaimAction::Reclaim => self.set_released_at(claim, &Value::Null).await,
+            ClaimAction::Adopt => {
+                tracing::info!(claim = %name, tenant_uid, "adopting an AddressClaim of a restored tenant");
+                self.set_tenant_uid(claim, &json!(tenant_uid)).await
+            }
             ClaimAction::Release => {
                 let machine = &claim.spec.machine.name;
                 tracing::info!(claim = %name, %machine, "starting the quarantine of an AddressClaim");
@@ -126,7 +133,7 @@ impl Context {
     }
 
     /// Writes the time at which a claim was released, which starts its quarantine. Null ends the quarantine.
-    async fn set_released_at(
+    pub(super) async fn set_released_at(
         &self,
         claim: &AddressClaim,
         released_at: &Value,
@@ -145,6 +152,21 @@ impl Context {
         Ok(())
     }
 
+    /// Writes the UID of the tenant to a claim.
+    async fn set_tenant_uid(&self, claim: &AddressClaim, uid: &Value) -> Result<(), RequestError> {
+        let patch = Patch::Merge(json!({
+            "metadata": {"resourceVersion": claim.resource_version()},
+            "spec": {"tenantUID": uid},
+        }));
+        let name = claim.name_any();
+        let patched = self.claims_api().patch(&name, &patch_params(), &patch).await;
+        let patched = none_if_not_found(patched);
+        if let Some(patched) = with_request(|| format!("patch AddressClaim {name}"), patched)? {
+            self.addresses.record(patched);
+        }
+        Ok(())
+    }
+
     /// Returns true if the API server has the VirtualMachine or its instance. The guest uses its address until the
     /// instance is gone.
     async fn machine_exists(&self, machine: &ClaimingMachine) -> Result<bool, RequestError> {
@@ -152,12 +174,55 @@ impl Context {
         for resource in [machine_resource(), instance_resource()] {
             let api: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), namespace, &resource);
-            let found = none_if_not_found(api.get_metadata(name).await);
+            let found = none_if_object_not_found(api.get_metadata(name).await, name);
             let request = || format!("get {} {namespace}/{name}", resource.kind);
             if with_request(request, found)?.is_some() {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+}
+
+/// Returns true if the TenantCluster of a claim exists, and has another UID than in the claim.
+fn has_other_uid(claim: &AddressClaim, uid: Option<String>) -> bool {
+    uid.is_some_and(|uid| uid != claim.spec.tenant_uid)
+}
+
+/// Returns `None` if the API server serves the kind and does not have the object. If it does not serve the kind, it
+/// also answers 404, but its answer names no object. This answer stays an error, because the object may exist.
+fn none_if_object_not_found<T>(result: kube::Result<T>, name: &str) -> kube::Result<Option<T>> {
+    match result {
+        Err(kube::Error::Api(status))
+            if status.details.as_ref().is_none_or(|details| details.name != name) =>
+        {
+            Err(kube::Error::Api(status))
+        }
+        result => none_if_not_found(result),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn only_a_kind_that_is_served_lacks_an_object() {
+        let find = |status: Value| {
+            let status: Status = serde_json::from_value(status).unwrap();
+            none_if_object_not_found::<()>(Err(kube::Error::Api(status.into())), "web-1")
+        };
+        let details = json!({"name": "web-1", "group": "kubevirt.io", "kind": "virtualmachines"});
+        assert!(matches!(find(json!({"code": 404, "details": details})), Ok(None)));
+        for status in [
+            json!({"code": 404, "message": "404 page not found"}),
+            json!({"code": 404, "reason": "NotFound", "details": {}}),
+            json!({"code": 403, "details": details}),
+        ] {
+            assert!(find(status.clone()).is_err(), "{status}");
+        }
+        assert!(matches!(none_if_object_not_found(Ok(1), "web-1"), Ok(Some(1))));
     }
 }

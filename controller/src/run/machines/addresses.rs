@@ -9,11 +9,12 @@ use std::net::IpAddr;
 
 use berth_api::names::{ADDRESSES_ANNOTATION, MANAGED_BY_LABEL, TENANT_LABEL};
 use berth_api::{
-    AddressClaim, AddressClaimSpec, ClaimingMachine, MacAddress, Problem, TenantCluster,
+    AddressClaim, AddressClaimSpec, ClaimingMachine, MacAddress, Problem, TenantCluster, Time,
 };
 use k8s_openapi::jiff::SignedDuration;
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
+use serde_json::json;
 
 use super::context::Context;
 use super::errors::{RequestError, none_if_not_found, with_request};
@@ -51,8 +52,32 @@ pub(super) struct AddressPlan {
 #[derive(Default)]
 pub(super) struct ClaimedAddresses {
     pub(super) interfaces: Vec<InterfaceConfig>,
-    /// Claims that were created for this machine.
-    created: Vec<AddressClaim>,
+    claims: Vec<MachineClaim>,
+}
+
+/// Claim of a machine.
+struct MachineClaim {
+    claim: AddressClaim,
+    origin: ClaimOrigin,
+}
+
+/// Origin of a machine's claim.
+#[derive(Debug, PartialEq, Eq)]
+enum ClaimOrigin {
+    /// The machine already had the claim.
+    Kept,
+    /// The claim was created to an address without a claim.
+    Created,
+    /// The claim was created in place of a claim that has been in quarantine since this time.
+    TakenOver(Time),
+}
+
+impl ClaimOrigin {
+    /// Returns the origin of a claim that was created in place of `former`.
+    fn from_former(former: Option<&AddressClaim>) -> Self {
+        let released_at = former.and_then(|former| former.status.as_ref()?.released_at.clone());
+        released_at.map_or(Self::Created, Self::TakenOver)
+    }
 }
 
 impl ValidatedDeployment<'_> {
@@ -104,20 +129,18 @@ impl ValidatedDeployment<'_> {
         let mac = self.context.addresses.read(&plan.network, |claims| {
             choose_mac(&plan.tenant_uid, &machine, TENANT_INTERFACE, claims)
         });
-        let (mut claims, mut claimed) = (Vec::new(), ClaimedAddresses::default());
+        let mut claimed = ClaimedAddresses::default();
         for pool in plan.pools.iter() {
             match self.context.claim_address(plan, pool, &machine, mac).await? {
-                Ok((claim, is_new)) => {
-                    claimed.created.extend(is_new.then(|| claim.clone()));
-                    claims.push(claim);
-                }
+                Ok(claim) => claimed.claims.push(claim),
                 Err(fault) => {
                     self.withdraw_claims(claimed).await?;
                     return Ok(Err(fault));
                 }
             }
         }
-        claimed.interfaces = vec![interface_config(TENANT_INTERFACE, mac, &claims, &plan.pools)];
+        let claims = claimed.claims.iter().map(|one| &one.claim);
+        claimed.interfaces = vec![interface_config(TENANT_INTERFACE, mac, claims, &plan.pools)];
         Ok(Ok(claimed))
     }
 
@@ -143,14 +166,20 @@ impl ValidatedDeployment<'_> {
             .read(&network, |claims| interfaces_of_machine(&uid, &machine, claims, pools.as_ref()))
     }
 
-    /// Deletes the claims that were created for a machine that does not exist. No guest has used the addresses, so no
-    /// quarantine is needed.
+    /// Withdraws the claims that were created for a machine that does not exist. No guest has used the addresses, so no
+    /// new quarantine is needed, but an address that was taken over goes back into its quarantine.
     pub(super) async fn withdraw_claims(
         &self,
         claimed: ClaimedAddresses,
     ) -> Result<(), RequestError> {
-        for claim in &claimed.created {
-            self.context.delete_claim(claim).await?;
+        for MachineClaim { claim, origin } in &claimed.claims {
+            match origin {
+                ClaimOrigin::Kept => {}
+                ClaimOrigin::Created => self.context.delete_claim(claim).await?,
+                ClaimOrigin::TakenOver(released_at) => {
+                    self.context.set_released_at(claim, &json!(released_at)).await?;
+                }
+            }
         }
         Ok(())
     }
@@ -178,19 +207,20 @@ impl Context {
         self.addresses.read(&plan.network, |claims| choose_address(pool, claims, refused, request))
     }
 
-    /// Claims an address of a pool. Returns the claim, and true if the claim is new.
+    /// Claims an address of a pool.
     async fn claim_address(
         &self,
         plan: &AddressPlan,
         pool: &ValidPool,
         machine: &ClaimingMachine,
         mac: MacAddress,
-    ) -> Result<Result<(AddressClaim, bool), Fault>, RequestError> {
+    ) -> Result<Result<MachineClaim, Fault>, RequestError> {
+        let keep = |claim| Ok(Ok(MachineClaim { claim, origin: ClaimOrigin::Kept }));
         let mut refused = BTreeSet::new();
         loop {
             let (address, former) = match self.choose(plan, pool, machine, &refused) {
                 Err(fault) => return Ok(Err(fault)),
-                Ok(AddressChoice::KeepClaim(claim)) => return Ok(Ok(((*claim).clone(), false))),
+                Ok(AddressChoice::KeepClaim(claim)) => return keep((*claim).clone()),
                 Ok(AddressChoice::TakeOver(claim)) => (claim.spec.address, Some(claim)),
                 Ok(AddressChoice::Create(address)) => (address, None),
             };
@@ -200,7 +230,8 @@ impl Context {
                     let (claim_name, machine) = (claim.name_any(), &machine.name);
                     tracing::info!(tenant = %plan.tenant, claim = %claim_name, %machine, "claimed an address");
                     self.addresses.record(claim.clone());
-                    return Ok(Ok((claim, true)));
+                    let origin = ClaimOrigin::from_former(former.as_deref());
+                    return Ok(Ok(MachineClaim { claim, origin }));
                 }
                 // The index lacks the current state of this claim.
                 Err(kube::Error::Api(status))
@@ -208,7 +239,7 @@ impl Context {
                 {
                     refused.insert(address);
                     if let Some(own) = self.refresh_claim(plan, address, machine).await? {
-                        return Ok(Ok((own, false)));
+                        return keep(own);
                     }
                 }
                 Err(error) => {
@@ -302,4 +333,27 @@ fn new_claim(
             Some(BTreeMap::from([(ADDRESSES_ANNOTATION.to_owned(), list)]));
     }
     claim
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_that_was_taken_over_has_the_quarantine_of_the_former_one() {
+        let mut former: AddressClaim = serde_json::from_value(json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "AddressClaim", "metadata": {"name": "cluster-a-10.0.0.2"},
+            "spec": {
+                "network": "cluster-a", "address": "10.0.0.2", "tenant": "a", "tenantUID": "u-1",
+                "machine": {"namespace": "cluster-a", "name": "web"}, "interface": "tenant", "mac": "02:00:00:00:00:01",
+            },
+        }))
+        .unwrap();
+        assert_eq!(ClaimOrigin::from_former(None), ClaimOrigin::Created);
+        assert_eq!(ClaimOrigin::from_former(Some(&former)), ClaimOrigin::Created);
+        former.status =
+            serde_json::from_value(json!({"releasedAt": "2026-01-01T00:00:00Z"})).unwrap();
+        let since: Time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(ClaimOrigin::from_former(Some(&former)), ClaimOrigin::TakenOver(since));
+    }
 }

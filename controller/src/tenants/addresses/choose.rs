@@ -10,7 +10,7 @@ use k8s_openapi::jiff::SignedDuration;
 use super::claims::NetworkClaims;
 use super::family::Family;
 use super::pool::ValidPool;
-use super::release::{is_released, quarantine_end};
+use super::release::{is_created_by_berth, is_released, quarantine_end};
 use crate::tenants::fault::{Fault, join_names_limited};
 
 /// Request of an interface of a machine for an address of each family.
@@ -33,7 +33,8 @@ pub struct AddressRequest<'a> {
 pub enum AddressChoice {
     /// The interface already has this claim.
     KeepClaim(Arc<AddressClaim>),
-    /// Take over a claim in quarantine: the former claim of the same machine, or the claim to an address of the list.
+    /// Take over a claim in quarantine: the former claim of the same machine, or the claim of another machine of the
+    /// MachineDeployment to an address of the list.
     TakeOver(Arc<AddressClaim>),
     /// Create a claim to this address.
     Create(IpAddr),
@@ -64,33 +65,53 @@ pub fn choose_address(
     if let Some(held) = own.iter().find(|claim| !is_released(claim)) {
         return Ok(AddressChoice::KeepClaim(Arc::clone(held)));
     }
-    if let Some(former) = own.iter().find(|claim| is_acceptable(claim.spec.address)) {
+    let is_former =
+        |claim: &Arc<AddressClaim>| is_created_by_berth(claim) && is_acceptable(claim.spec.address);
+    if let Some(former) = own.iter().find(|claim| is_former(claim)) {
         return Ok(AddressChoice::TakeOver(Arc::clone(former)));
     }
     if !fixed.is_empty() {
         let mut all = fixed.iter().filter(|address| !refused.contains(address));
-        let free = all.find_map(|address| free_fixed_address(*address, claims, request.tenant_uid));
+        let free = all.find_map(|address| free_fixed_address(*address, claims, request));
         return free.ok_or_else(|| fixed_in_use_fault(&fixed, claims, request.quarantine));
     }
     let free = pool.ranges().find_map(|range| claims.lowest_free(pool.family, range, refused));
     free.map(AddressChoice::Create).ok_or_else(|| exhausted_fault(pool, claims, request.quarantine))
 }
 
-/// Returns the choice of an address of a list; `None` if the address is in use. The next machine of the list is the
-/// successor of the former one, so it need not wait for the end of the quarantine.
+/// Returns the choice of an address of a list; `None` if the address is in use.
 fn free_fixed_address(
     address: IpAddr,
     claims: &NetworkClaims,
-    tenant_uid: &str,
+    request: AddressRequest<'_>,
 ) -> Option<AddressChoice> {
     let mut all = claims.at(address);
     match (all.next(), all.next()) {
         (None, _) => Some(AddressChoice::Create(address)),
-        (Some(one), None) if is_released(one) && one.spec.tenant_uid == tenant_uid => {
+        (Some(one), None) if is_predecessor(one, request) => {
             Some(AddressChoice::TakeOver(Arc::clone(one)))
         }
         _ => None,
     }
+}
+
+/// Returns true if the claim belonged to a machine that the new machine replaces: a machine of the same
+/// MachineDeployment. The new machine need not wait for the end of the quarantine.
+fn is_predecessor(claim: &AddressClaim, request: AddressRequest<'_>) -> bool {
+    let (former, new) = (&claim.spec.machine, request.machine);
+    let deployment = deployment_name(&former.name);
+    is_released(claim)
+        && is_created_by_berth(claim)
+        && claim.spec.tenant_uid == request.tenant_uid
+        && former.namespace == new.namespace
+        && deployment.is_some()
+        && deployment == deployment_name(&new.name)
+}
+
+/// Returns the name of a machine's MachineDeployment. The name of a machine is this name, the revision and a random
+/// suffix, separated by dashes.
+fn deployment_name(machine: &str) -> Option<&str> {
+    machine.rsplitn(3, '-').nth(2)
 }
 
 fn exhausted_fault(pool: &ValidPool, claims: &NetworkClaims, quarantine: SignedDuration) -> Fault {
@@ -138,6 +159,7 @@ fn fixed_in_use_fault(
 
 #[cfg(test)]
 pub(super) mod test_helpers {
+    use berth_api::names::MANAGED_BY_LABEL;
     use berth_api::{AddressClaimSpec, AddressClaimStatus, MacAddress, Time};
     use k8s_openapi::jiff::Timestamp;
     use serde_json::{Value, json};
@@ -149,7 +171,7 @@ pub(super) mod test_helpers {
         ClaimingMachine { namespace: "cluster-a".to_owned(), name: name.to_owned() }
     }
 
-    /// Returns a claim of tenant `u-1`.
+    /// Returns a claim of tenant `u-1` that Berth created.
     pub(in super::super) fn claim(address: &str, name: &str) -> AddressClaim {
         let address: IpAddr = address.parse().unwrap();
         let spec = AddressClaimSpec {
@@ -161,7 +183,10 @@ pub(super) mod test_helpers {
             interface: "tenant".to_owned(),
             mac: MacAddress([2, 0, 0, 0, 0, 1]),
         };
-        AddressClaim::new(&AddressClaim::name_for("cluster-a", address), spec)
+        let mut claim = AddressClaim::new(&AddressClaim::name_for("cluster-a", address), spec);
+        let label = (MANAGED_BY_LABEL.0.to_owned(), MANAGED_BY_LABEL.1.to_owned());
+        claim.metadata.labels = Some([label].into());
+        claim
     }
 
     /// Returns a claim in quarantine since this second.

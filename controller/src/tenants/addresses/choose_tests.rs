@@ -90,6 +90,9 @@ fn the_former_address_of_a_machine_is_taken_over() {
     assert_eq!(choose(&pools, &claims, "b", &[]), create("10.0.0.2"));
     let outside = index([released("10.9.0.4", "a", 0)]);
     assert_eq!(choose(&pools, &outside, "a", &[]), create("10.0.0.2"));
+    let mut reserved = released("10.0.0.4", "a", 0);
+    reserved.metadata.labels = None;
+    assert_eq!(choose(&pools, &index([reserved]), "a", &[]), create("10.0.0.2"));
 }
 
 #[test]
@@ -119,16 +122,24 @@ fn a_list_of_addresses_is_the_only_choice() {
     assert_eq!(choose(&pools, &index([]), "a", &fixed), create("10.0.0.11"));
     let claims = index([claim("10.0.0.11", "a")]);
     assert_eq!(choose(&pools, &claims, "b", &fixed), create("10.0.0.10"));
-    // The next machine of the list takes over the address of a deleted machine of the tenant at once.
-    let former = released("10.0.0.10", "b", 0);
+    // The next machine of a MachineDeployment takes over the address of a deleted one at once.
+    let former = released("10.0.0.10", "web-a-rev1-one", 0);
     let claims = index([claim("10.0.0.11", "a"), former.clone()]);
     assert_eq!(
-        choose(&pools, &claims, "c", &fixed),
+        choose(&pools, &claims, "web-a-rev2-two", &fixed),
         Ok(AddressChoice::TakeOver(Arc::new(former.clone())))
     );
-    let mut foreign = former;
-    "u-2".clone_into(&mut foreign.spec.tenant_uid);
-    let claims = index([claim("10.0.0.11", "a"), foreign]);
+    for change in [
+        |claim: &mut AddressClaim| "u-2".clone_into(&mut claim.spec.tenant_uid),
+        |claim: &mut AddressClaim| "default".clone_into(&mut claim.spec.machine.namespace),
+        |claim: &mut AddressClaim| "web-rev1-one".clone_into(&mut claim.spec.machine.name),
+        |claim: &mut AddressClaim| claim.metadata.labels = None,
+    ] {
+        let mut foreign = former.clone();
+        change(&mut foreign);
+        let claims = index([claim("10.0.0.11", "a"), foreign]);
+        assert!(choose(&pools, &claims, "web-a-rev2-two", &fixed).is_err());
+    }
     let fault = choose(&pools, &claims, "c", &fixed).unwrap_err();
     assert_eq!(fault.reason, ConditionReason::AddressesExhausted);
     assert!(
@@ -137,6 +148,22 @@ fn a_list_of_addresses_is_the_only_choice() {
         ),
         "{fault}"
     );
+}
+
+/// The deletion of a claim may be received after the creation of the next claim of the same name.
+#[test]
+fn the_deletion_of_an_earlier_claim_removes_no_later_one() {
+    let with_uid = |uid: &str| {
+        let mut one = claim("10.0.0.2", uid);
+        one.metadata.uid = Some(uid.to_owned());
+        one
+    };
+    let mut claims = index([with_uid("first"), with_uid("second")]);
+    assert_eq!(claims.iter().count(), 1);
+    claims.remove(&with_uid("first"));
+    assert_eq!(choose(&small_pool(), &claims, "a", &[]), create("10.0.0.3"));
+    claims.remove(&with_uid("second"));
+    assert!(claims.is_empty());
 }
 
 #[test]

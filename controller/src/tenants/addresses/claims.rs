@@ -27,8 +27,8 @@ pub struct NetworkClaims {
 impl NetworkClaims {
     /// Adds a claim, in place of an earlier version of it.
     pub fn insert(&mut self, claim: Arc<AddressClaim>) {
-        self.remove(&claim);
         let key = (claim.spec.address, claim.name_any());
+        self.remove_by_key(&key);
         self.machines.entry(claim.spec.machine.clone()).or_default().insert(key.clone());
         self.macs.entry(claim.spec.mac).or_default().insert(key.clone());
         if let Some(number) = indexed_number(key.0) {
@@ -37,12 +37,19 @@ impl NetworkClaims {
         self.claims.insert(key, claim);
     }
 
-    /// Removes a claim. The version of the claim may differ from the one that was added.
+    /// Removes a claim. The version of the claim may differ from the one that was added. A later claim of the same
+    /// name, which has another UID, stays.
     pub fn remove(&mut self, claim: &AddressClaim) {
         let key = (claim.spec.address, claim.name_any());
-        let Some(claim) = self.claims.remove(&key) else { return };
-        remove_key(&mut self.machines, &claim.spec.machine, &key);
-        remove_key(&mut self.macs, &claim.spec.mac, &key);
+        if self.claims.get(&key).is_some_and(|known| known.metadata.uid == claim.metadata.uid) {
+            self.remove_by_key(&key);
+        }
+    }
+
+    fn remove_by_key(&mut self, key: &ClaimKey) {
+        let Some(claim) = self.claims.remove(key) else { return };
+        remove_key(&mut self.machines, &claim.spec.machine, key);
+        remove_key(&mut self.macs, &claim.spec.mac, key);
         if let Some(number) = indexed_number(key.0)
             && self.at(key.0).next().is_none()
         {

@@ -1,7 +1,9 @@
 //! End of claims: a claim whose machine no longer exists is put into quarantine, and deleted after the quarantine.
 
-use berth_api::{AddressClaim, InfraConfigSpec};
+use berth_api::names::MANAGED_BY_LABEL;
+use berth_api::{AddressClaim, InfraConfigSpec, TenantCluster};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
 
 /// Default of InfraConfig's `spec.addressQuarantineSeconds`.
 const DEFAULT_QUARANTINE_SECONDS: u32 = 300;
@@ -13,8 +15,9 @@ const CREATION_GRACE: SignedDuration = SignedDuration::from_secs(180);
 /// State of the machine and of the tenant of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimOwner {
-    /// True if the TenantCluster with the UID in the claim exists. It may be in deletion.
-    pub tenant_exists: bool,
+    /// True if the TenantCluster of the claim exists with another UID than in the claim: it was restored from a backup,
+    /// or created again.
+    pub tenant_has_other_uid: bool,
     /// True if the VirtualMachine or its instance exists.
     pub machine_exists: bool,
     /// True if the controller has seen the deletion of the VirtualMachine.
@@ -29,7 +32,9 @@ pub enum ClaimAction {
     Release,
     /// End the quarantine of the claim, because its machine exists.
     Reclaim,
-    /// Delete the claim, because its quarantine has ended or its tenant no longer exists.
+    /// Write the current UID of the tenant to the claim, because the machine belongs to this tenant.
+    Adopt,
+    /// Delete the claim, because its quarantine has ended.
     Delete,
 }
 
@@ -38,6 +43,12 @@ pub enum ClaimAction {
 pub fn quarantine_duration(config: &InfraConfigSpec) -> SignedDuration {
     let seconds = config.address_quarantine_seconds.unwrap_or(DEFAULT_QUARANTINE_SECONDS);
     SignedDuration::from_secs(seconds.into())
+}
+
+/// Returns true if Berth created the claim. An administrator's claim is never changed or deleted.
+#[must_use]
+pub fn is_created_by_berth(claim: &AddressClaim) -> bool {
+    claim.labels().get(MANAGED_BY_LABEL.0).is_some_and(|value| value == MANAGED_BY_LABEL.1)
 }
 
 /// Returns true if the claim is in quarantine.
@@ -53,19 +64,25 @@ pub fn quarantine_end(claim: &AddressClaim, quarantine: SignedDuration) -> Optio
     Some(released.checked_add(quarantine).unwrap_or(Timestamp::MAX))
 }
 
-/// Returns the next action on a claim, and the time at which it is due.
+/// Returns the next action on a claim, and the time at which it is due. A claim whose tenant does not exist also gets a
+/// quarantine: tenant and machine may be restored from a backup after the claim.
 #[must_use]
 pub fn next_action(
     claim: &AddressClaim,
     owner: ClaimOwner,
     quarantine: SignedDuration,
 ) -> Option<(ClaimAction, Timestamp)> {
-    if owner.machine_exists {
-        return is_released(claim).then_some((ClaimAction::Reclaim, Timestamp::MIN));
+    if !is_created_by_berth(claim) {
+        return None;
     }
-    if !owner.tenant_exists {
-        // The tenant was deleted after its machines and its network. A quarantine would protect nothing.
-        return Some((ClaimAction::Delete, Timestamp::MIN));
+    if owner.machine_exists {
+        if is_released(claim) {
+            return Some((ClaimAction::Reclaim, Timestamp::MIN));
+        }
+        let is_in_namespace =
+            claim.spec.machine.namespace == TenantCluster::namespace_of(&claim.spec.tenant);
+        let is_adopted = owner.tenant_has_other_uid && is_in_namespace;
+        return is_adopted.then_some((ClaimAction::Adopt, Timestamp::MIN));
     }
     if let Some(end) = quarantine_end(claim, quarantine) {
         return Some((ClaimAction::Delete, end));
@@ -93,24 +110,34 @@ mod tests {
         let mut held = claim("10.0.0.2", "a");
         held.metadata.creation_timestamp = Some(Time(at(1000)));
         let quarantined = released("10.0.0.2", "a", 2000);
-        let owner =
-            ClaimOwner { tenant_exists: true, machine_exists: true, machine_was_deleted: false };
+        let owner = ClaimOwner {
+            tenant_has_other_uid: false,
+            machine_exists: true,
+            machine_was_deleted: false,
+        };
+        let restored = ClaimOwner { tenant_has_other_uid: true, ..owner };
         let lost = ClaimOwner { machine_exists: false, ..owner };
         let deleted = ClaimOwner { machine_was_deleted: true, ..lost };
-        let orphan = ClaimOwner { tenant_exists: false, ..lost };
-        let left = ClaimOwner { machine_exists: true, ..orphan };
+        let orphan = ClaimOwner { tenant_has_other_uid: true, ..deleted };
+        let mut elsewhere = held.clone();
+        "default".clone_into(&mut elsewhere.spec.machine.namespace);
         let quarantine = quarantine_duration(&InfraConfigSpec::default());
         for (claim, owner, expected) in [
             (&held, owner, None),
+            (&held, restored, Some((ClaimAction::Adopt, Timestamp::MIN))),
+            (&elsewhere, restored, None),
             (&held, lost, Some((ClaimAction::Release, at(1180)))),
             (&held, deleted, Some((ClaimAction::Release, Timestamp::MIN))),
-            (&held, orphan, Some((ClaimAction::Delete, Timestamp::MIN))),
-            (&held, left, None),
+            (&held, orphan, Some((ClaimAction::Release, Timestamp::MIN))),
             (&quarantined, owner, Some((ClaimAction::Reclaim, Timestamp::MIN))),
+            (&quarantined, restored, Some((ClaimAction::Reclaim, Timestamp::MIN))),
             (&quarantined, lost, Some((ClaimAction::Delete, at(2300)))),
-            (&quarantined, orphan, Some((ClaimAction::Delete, Timestamp::MIN))),
+            (&quarantined, orphan, Some((ClaimAction::Delete, at(2300)))),
         ] {
             assert_eq!(next_action(claim, owner, quarantine), expected, "{owner:?}");
+            let mut reserved = claim.clone();
+            reserved.metadata.labels = None;
+            assert_eq!(next_action(&reserved, owner, quarantine), None, "{owner:?}");
         }
         let config =
             InfraConfigSpec { address_quarantine_seconds: Some(0), ..InfraConfigSpec::default() };
