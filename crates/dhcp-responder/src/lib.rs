@@ -79,7 +79,7 @@ pub use outcome::{
 };
 pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL};
 pub use responder::PortResponder;
-pub use socket_filter::{FilterInstruction, socket_filter};
+pub use socket_filter::{FilterInstruction, request_filter, socket_filter};
 pub use statistics::Statistics;
 
 /// Time since an arbitrary start; monotonic.
