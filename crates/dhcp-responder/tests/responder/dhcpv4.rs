@@ -146,6 +146,17 @@ fn wrong_address_is_refused_by_broadcast() {
 }
 
 #[test]
+fn renewal_of_another_address_at_another_server_is_ignored() {
+    let mut renewing = dhcpv4(MessageType::Request);
+    renewing.set_ciaddr(OTHER);
+    let bytes = renewing.to_vec().unwrap();
+    let send_to =
+        |server| send(&mut responder(), &frame_of_dhcpv4_from(MAC, OTHER, server, &bytes));
+    assert_eq!(send_to(GATEWAY), Outcome::Ignored(IgnoredReason::OtherServer));
+    assert_eq!(check(send_to(SERVER_IDENTIFIER)).kind, AnswerKind::Dhcpv4Nak);
+}
+
+#[test]
 fn broadcast_flag_is_respected() {
     let mut discover = dhcpv4(MessageType::Discover);
     discover.set_flags(Flags::default().set_broadcast());
