@@ -14,9 +14,9 @@ pub const SERVER_IDENTIFIER: Ipv4Addr = Ipv4Addr::new(169, 254, 255, 67);
 pub const SERVER_LINK_LOCAL: Ipv6Addr =
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0x0062, 0x65ff, 0xfe72, 0x7468);
 
-/// Time for which an address is valid. A guest that cannot renew removes its address when it ends, so it is longer than
-/// any absence of the agent: an agent that is stopped over a weekend interrupts no VM. It need not be short, because the
-/// claim of an address outlives the VM.
+/// Time for which an address is valid. A guest that cannot renew removes its address at its end, so it is longer than
+/// any absence of the agent: an agent that is stopped over a weekend interrupts no VM. It need not be short, because
+/// the claim of an address outlives the VM.
 pub const LEASE_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
 /// T1: the client renews with its server. It is independent of the lease time, so that guests get changes of name
 /// servers and routes soon. RFC 2131 and RFC 8415 require only T1 < T2 < lease time.
@@ -25,8 +25,8 @@ pub const RENEWAL_TIME: Duration = Duration::from_secs(1800);
 pub const REBINDING_TIME: Duration = Duration::from_secs(7 * 24 * 3600 / 8 * 7);
 /// Interval at which the agent sends [`crate::PortResponder::advertisement`]: the longest that RFC 4861 permits.
 pub const ADVERTISEMENT_INTERVAL: Duration = Duration::from_secs(1800);
-/// Lifetime of the default router in router advertisements: the longest that fits (18 hours, which RFC 8319 permits), so
-/// that guests keep their default route while the agent is absent.
+/// Lifetime of the default router in router advertisements: the longest that fits (18 hours, which RFC 8319 permits),
+/// so that guests keep their default route while the agent is absent.
 pub(crate) const ROUTER_LIFETIME_SECONDS: u16 = u16::MAX;
 
 /// Returns whole seconds, as DHCP messages have them.

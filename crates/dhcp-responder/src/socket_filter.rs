@@ -17,17 +17,18 @@ pub struct FilterInstruction {
 ///
 /// * from the guest: ARP requests for the server identifier, DHCP messages to servers, router solicitations, and
 ///   neighbor solicitations for the server's link-local address;
-/// * to the guest: DHCP messages from servers, and router advertisements. The bridge sends the requests of each guest to
-///   all ports of the network; they are rejected there, so that the guests of other ports occupy no socket.
+/// * to the guest: DHCP messages from servers, and router advertisements. The bridge sends the requests of each guest
+///   to all ports of the network; they are rejected there, so that the guests of other ports occupy no socket.
 ///
-/// It rejects frames with a VLAN tag (the kernel moves the tag from the frame to the metadata of the packet), fragments,
-/// and IPv6 extension headers.
+/// It rejects frames with a VLAN tag (the kernel moves the tag from the frame to the metadata of the packet),
+/// fragments, and IPv6 extension headers.
 #[must_use]
 pub const fn socket_filter() -> &'static [FilterInstruction] {
     &PROGRAM
 }
 
-/// Returns the program of [`socket_filter`] without frames to the guest. The agent uses it while too many of them arrive.
+/// Returns the program of [`socket_filter`] without frames to the guest. The agent uses it while too many of them
+/// arrive.
 #[must_use]
 pub const fn request_filter() -> &'static [FilterInstruction] {
     &REQUEST_PROGRAM
