@@ -75,6 +75,14 @@ impl PacketSocket {
         Ok(())
     }
 
+    /// Replaces the filter. Frames that were received before stay in the socket.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel.
+    pub(crate) fn set_filter(&self, filter: &[SockFilter]) -> io::Result<()> {
+        SockRef::from(self.0.get_ref()).attach_filter(filter)
+    }
+
     /// Sends a frame by the link. The kernel does not deliver it to this socket.
     ///
     /// # Errors

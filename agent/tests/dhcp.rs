@@ -61,6 +61,8 @@ gets_no_answer other
 gets_no_answer wrong
 [ "$(metric berth_dhcp_ports)" = 5 ]
 [ "$(metric berth_dhcp_leases)" = 3 ]
+# The bridge sent the broadcasts of each guest to the ports of the others, but the kernel rejected them there.
+[ -z "$(metric 'berth_dhcp_ignored_total{reason="unrelated"}')" ]
 
 # The answers stay the same after the agent was killed.
 kill -9 $pid

@@ -54,7 +54,7 @@ impl DhcpMetrics {
         );
         registry.register(
             "berth_dhcp_rate_limited",
-            "Times that a port exceeded the rate limit, so that its frames waited or were lost",
+            "Times that a port exceeded a rate limit, so that its frames waited or were lost",
             self.rate_limited.clone(),
         );
         registry.register("berth_dhcp_ports", "Ports of VMs that get answers", self.ports.clone());

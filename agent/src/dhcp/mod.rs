@@ -5,7 +5,9 @@
 //! after a restart while the API server is unreachable. [`port_plan`] selects the ports, [`service`] opens a packet
 //! socket for each, and [`port_task`] passes the frames to `berth-dhcp-responder`, which decides about each answer.
 
+mod advertisement_timer;
 mod file_limit;
+mod frame_filters;
 mod metrics;
 mod port;
 mod port_plan;

@@ -16,12 +16,16 @@ const MAX_GUESTS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Port {
     network: Arc<ServedNetwork>,
+    /// Responders of the guests that sent a frame, by their Ethernet address.
     responders: BTreeMap<MacAddress, PortResponder>,
+    /// Responder for what does not depend on the guest.
+    observer: Option<PortResponder>,
 }
 
 impl Port {
-    pub(super) const fn new(network: Arc<ServedNetwork>) -> Self {
-        Self { network, responders: BTreeMap::new() }
+    pub(super) fn new(network: Arc<ServedNetwork>) -> Self {
+        let observer = create_observer(&network);
+        Self { network, responders: BTreeMap::new(), observer }
     }
 
     /// Updates the leases. Guests without a lease get no more answers.
@@ -29,6 +33,7 @@ impl Port {
         self.responders.retain(|mac, responder| {
             network.leases.get(mac).map(|lease| responder.update(&network.options, lease)).is_some()
         });
+        self.observer = create_observer(&network);
         self.network = network;
     }
 
@@ -46,19 +51,21 @@ impl Port {
         Some(self.responder(mac)?.handle(direction, frame, now))
     }
 
-    /// Returns a router advertisement for the port; `None` if the network has no IPv6 configuration.
-    pub(super) fn advertisement(&mut self) -> Option<Vec<u8>> {
-        self.responder(None)?.advertisement()
+    /// Returns an unsolicited router advertisement for the port, to all nodes. It depends on the lease only in whether
+    /// there is one. A guest without IPv6 must not get it: its name servers would be unreachable. So, before a guest
+    /// sent a frame, one lease of the network with an IPv6 address is enough; afterwards all guests must have one.
+    pub(super) fn advertisement(&self) -> Option<Vec<u8>> {
+        let of_guests: Option<Vec<_>> =
+            self.responders.values().map(PortResponder::advertisement).collect();
+        of_guests?.pop().or_else(|| self.observer.as_ref()?.advertisement())
     }
 
-    /// Returns the responder of a guest. Without an address, or for an address without a lease, returns any responder
-    /// of the port: it answers only its own guest, but recognizes the frames of foreign servers.
+    /// Returns the responder of a guest. Without an address, or for an address without a lease, returns the observer:
+    /// it gives no answer, but recognizes the frames of foreign servers.
     fn responder(&mut self, mac: Option<MacAddress>) -> Option<&mut PortResponder> {
-        let leased = mac.and_then(|mac| self.network.leases.get(&mac));
-        if leased.is_none() && !self.responders.is_empty() {
-            return self.responders.values_mut().next();
-        }
-        let lease = leased.or_else(|| self.network.leases.values().next())?;
+        let Some(lease) = mac.and_then(|mac| self.network.leases.get(&mac)) else {
+            return self.observer.as_mut();
+        };
         if self.responders.len() >= MAX_GUESTS && !self.responders.contains_key(&lease.mac) {
             return None;
         }
@@ -68,6 +75,14 @@ impl Port {
     }
 }
 
+/// Creates a responder for any lease of the network, preferably one with IPv6, which knows all of the configuration.
+fn create_observer(network: &ServedNetwork) -> Option<PortResponder> {
+    let mut leases = network.leases.values();
+    let with_ipv6 = leases.clone().find(|lease| lease.ipv6.is_some());
+    let lease = with_ipv6.or_else(|| leases.next())?;
+    Some(PortResponder::new(&network.options, lease, SERVER_MAC))
+}
+
 /// Returns the source address of an Ethernet frame.
 fn source_address(frame: &[u8]) -> Option<MacAddress> {
     frame.get(6..12)?.try_into().ok().map(MacAddress)
@@ -75,7 +90,7 @@ fn source_address(frame: &[u8]) -> Option<MacAddress> {
 
 #[cfg(test)]
 mod tests {
-    use berth_api::{Lease, LeaseNetwork};
+    use berth_api::{Lease, LeaseNetwork, LeaseOptions};
     use proptest::prelude::*;
 
     use super::*;
@@ -116,6 +131,34 @@ mod tests {
         port.set_network(network(0));
         assert_eq!(macs(&port), [0_u8; 0]);
         assert!(port.handle(Direction::FromGuest, &frame_from(2), Uptime::ZERO).is_none());
+    }
+
+    /// A network with both families, whose guests with even numbers have no IPv6 address.
+    fn dual_stack_network(count: u8) -> Arc<ServedNetwork> {
+        let mut network = ServedNetwork::clone(&network(count));
+        let options = LeaseOptions { prefix_length: 64, ..LeaseOptions::default() };
+        network.options.ipv6 = Some(options);
+        for lease in network.leases.values_mut().filter(|lease| lease.mac.0[5] % 2 == 1) {
+            let number = u16::from(lease.mac.0[5]);
+            lease.ipv6 = Some([0xfd00, 0, 0, 0, 0, 0, 0, number].into());
+        }
+        Arc::new(network)
+    }
+
+    #[test]
+    fn routers_are_advertised_unless_a_guest_has_no_ipv6() {
+        let mut port = Port::new(network(3));
+        assert_eq!(port.advertisement(), None, "no lease has IPv6");
+        port.set_network(dual_stack_network(3));
+        let advertisement = port.advertisement();
+        assert!(advertisement.is_some(), "the guest is unknown");
+        port.handle(Direction::FromGuest, &frame_from(77), Uptime::ZERO);
+        port.handle(Direction::FromGuest, &frame_from(3), Uptime::ZERO);
+        assert_eq!(port.advertisement(), advertisement, "the guest has IPv6");
+        port.handle(Direction::FromGuest, &frame_from(2), Uptime::ZERO);
+        assert_eq!(port.advertisement(), None, "a guest has no IPv6");
+        port.set_network(dual_stack_network(1));
+        assert_eq!(port.advertisement(), advertisement, "the leases of these guests ended");
     }
 
     #[test]

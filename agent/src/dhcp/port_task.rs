@@ -4,11 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_dhcp_responder::{ADVERTISEMENT_INTERVAL, AnswerKind, Direction, Outcome};
+use berth_dhcp_responder::{AnswerKind, Direction, Outcome};
 use berth_runtime::token_bucket::TokenBucket;
+use socket2::SockFilter;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{sleep, sleep_until};
 
+use super::advertisement_timer::AdvertisementTimer;
+use super::frame_filters::{ForeignBudget, FrameFilters};
 use super::metrics::DhcpMetrics;
 use super::port::Port;
 use super::port_plan::ServedPort;
@@ -16,8 +19,8 @@ use super::problems::{PortProblem, Problem};
 use super::served_network::ServedNetwork;
 use crate::packet_socket::{Frame, PacketSocket};
 
-/// Maximum burst of batches of frames, and the interval after which one more batch is read. A guest that sends more
-/// loses frames in its own socket, and the other guests are answered without delay.
+/// Maximum burst of batches with frames of the guest, and the interval after which one more batch is read. A guest that
+/// sends more loses frames in its own socket, and the other guests are answered without delay.
 const BATCH_RATE_LIMIT: (u32, Duration) = (32, Duration::from_millis(100));
 /// Pause after an error of the socket, for example while the link is down.
 const ERROR_DELAY: Duration = Duration::from_millis(20);
@@ -27,6 +30,7 @@ const ERROR_DELAY: Duration = Duration::from_millis(20);
 pub(super) struct Shared {
     pub(super) metrics: DhcpMetrics,
     pub(super) problems: mpsc::Sender<PortProblem>,
+    pub(super) filters: Arc<FrameFilters>,
     /// Start of the agent, from which the responders measure time.
     pub(super) started: Instant,
 }
@@ -40,14 +44,30 @@ pub(super) async fn serve_port(
 ) {
     let mut port = Port::new(Arc::clone(&network.borrow_and_update()));
     let mut token_bucket = TokenBucket::new(BATCH_RATE_LIMIT.0, BATCH_RATE_LIMIT.1);
-    let mut next_advertisement = tokio::time::Instant::now();
+    let mut foreign_budget = ForeignBudget::new();
+    let mut advertisement_timer = AdvertisementTimer::new(tokio::time::Instant::now());
     loop {
-        let answer = |frame: Frame<'_>| answer_frame(&socket, &mut port, &plan, &shared, frame);
+        let paused_until = foreign_budget.paused_until();
+        let mut has_guest_frames = false;
+        let answer = |frame: Frame<'_>| {
+            has_guest_frames |= !frame.is_outgoing;
+            if !frame.is_outgoing || foreign_budget.take(Instant::now()) {
+                answer_frame(&socket, &mut port, &plan, &shared, frame);
+            }
+        };
         tokio::select! {
             received = socket.receive(answer) => {
+                let is_error = received.is_err();
                 if let Err(error) = received {
                     tracing::debug!(port = %plan.name, %error, "failed to receive frames");
                     sleep(ERROR_DELAY).await;
+                }
+                if paused_until.is_none() && foreign_budget.paused_until().is_some() {
+                    shared.metrics.rate_limited.inc();
+                    set_filter(&socket, &plan, &shared.filters.requests);
+                }
+                if !has_guest_frames && !is_error {
+                    continue;
                 }
                 if let Err(wait) = token_bucket.take_token(Instant::now()) {
                     shared.metrics.rate_limited.inc();
@@ -60,16 +80,35 @@ pub(super) async fn serve_port(
                 }
                 port.set_network(Arc::clone(&network.borrow_and_update()));
                 // The routes may have changed.
-                next_advertisement = tokio::time::Instant::now();
+                advertisement_timer.hurry(tokio::time::Instant::now());
             }
-            () = tokio::time::sleep_until(next_advertisement) => {
+            () = sleep_until(advertisement_timer.due_at()) => {
                 if let Some(frame) = port.advertisement() {
                     let sent = socket.send(&frame);
                     count_sent(&shared, &plan, AnswerKind::RouterAdvertisement, sent);
                 }
-                next_advertisement += ADVERTISEMENT_INTERVAL;
+                advertisement_timer.restart(tokio::time::Instant::now());
+            }
+            () = end_of_pause(paused_until) => {
+                foreign_budget.resume();
+                set_filter(&socket, &plan, &shared.filters.all);
             }
         }
+    }
+}
+
+/// Waits until the end of the pause; forever if there is none.
+async fn end_of_pause(paused_until: Option<Instant>) {
+    match paused_until {
+        Some(end) => sleep_until(end.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn set_filter(socket: &PacketSocket, plan: &ServedPort, filter: &[SockFilter]) {
+    // The budget applies without the filter too.
+    if let Err(error) = socket.set_filter(filter) {
+        tracing::debug!(port = %plan.name, %error, "failed to replace the filter of the socket");
     }
 }
 

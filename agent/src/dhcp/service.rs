@@ -6,15 +6,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use berth_api::HostLeasesSpec;
-use berth_dhcp_responder::socket_filter;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::links::observe_ports;
-use socket2::SockFilter;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until};
 
 use super::file_limit::raise_file_limit;
+use super::frame_filters::FrameFilters;
 use super::metrics::DhcpMetrics;
 use super::port_plan::{HostNetworks, ServedPort, plan_ports};
 use super::port_task::{Shared, serve_port};
@@ -85,11 +84,12 @@ pub fn run_service(
     metrics: DhcpMetrics,
 ) -> impl Future<Output = ()> + Send + use<> {
     let (sender, problems) = mpsc::channel(64);
+    let filters = Arc::new(FrameFilters::new());
     let service = Service {
         input: handle.input.subscribe(),
         links_changed: Arc::clone(&handle.links_changed),
         events: Arc::clone(&handle.events),
-        shared: Shared { metrics, problems: sender, started: Instant::now() },
+        shared: Shared { metrics, problems: sender, filters, started: Instant::now() },
         networks: BTreeMap::new(),
         ports: BTreeMap::new(),
         reported_problems: ReportedProblems::default(),
@@ -181,16 +181,12 @@ impl Service {
         self.ports
             .retain(|index, port| plan.get(index) == Some(&port.plan) && !port.task.is_finished());
         self.update_networks(networks);
-        let filter: Vec<SockFilter> = socket_filter()
-            .iter()
-            .map(|one| SockFilter::new(one.code, one.jt, one.jf, one.k))
-            .collect();
         let mut failures = Vec::new();
         for (index, port) in plan {
             if self.ports.contains_key(&index) {
                 continue;
             }
-            if let Err(error) = self.start_port(index, &port, &filter) {
+            if let Err(error) = self.start_port(index, &port) {
                 failures.push((port.name, error));
             }
         }
@@ -220,14 +216,9 @@ impl Service {
         }
     }
 
-    fn start_port(
-        &mut self,
-        index: u32,
-        port: &ServedPort,
-        filter: &[SockFilter],
-    ) -> io::Result<()> {
+    fn start_port(&mut self, index: u32, port: &ServedPort) -> io::Result<()> {
         let Some(network) = self.networks.get(&port.network) else { return Ok(()) };
-        let socket = PacketSocket::open(index, filter, RECEIVE_BUFFER_BYTES)?;
+        let socket = PacketSocket::open(index, &self.shared.filters.all, RECEIVE_BUFFER_BYTES)?;
         tracing::debug!(port = %port.name, network = %port.network, "answering DHCP requests");
         let task = serve_port(socket, port.clone(), network.subscribe(), self.shared.clone());
         let running = RunningPort { plan: port.clone(), task: tokio::spawn(task) };

@@ -1,6 +1,6 @@
 //! Answers DHCPv4 messages (RFC 2131).
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use dhcproto::v4::{
     self, Decodable as _, Encodable as _, HType, MAGIC, MIN_PACKET_SIZE, MessageType, Opcode,
@@ -27,7 +27,7 @@ struct Request<'a> {
 /// Answers a message of the guest. `left_out` counts the options for which the answer has no room.
 pub(crate) fn answer(
     settings: &Settings,
-    source: IpAddr,
+    (source, destination): (Ipv4Addr, Ipv4Addr),
     bytes: &[u8],
     left_out: &mut u64,
 ) -> Result<Outcome, IgnoredReason> {
@@ -35,7 +35,7 @@ pub(crate) fn answer(
     let ipv4 = settings.ipv4.as_ref().ok_or(IgnoredReason::NotConfigured)?;
     let kind = match request.options.message_type {
         Some(MessageType::Discover) => AnswerKind::Dhcpv4Offer,
-        Some(MessageType::Request) => answer_to_request(&request, ipv4)?,
+        Some(MessageType::Request) => answer_to_request(&request, destination, ipv4)?,
         Some(MessageType::Inform) => return answer_inform(settings, &request, source, left_out),
         Some(MessageType::Decline) => return decline(&request, ipv4),
         Some(MessageType::Release) => return Err(IgnoredReason::Released),
@@ -53,7 +53,7 @@ pub(crate) fn answer(
         let limit = limit(settings, &request);
         OptionWriter::lease(limit, message_type, settings, ipv4, &request.options)
     };
-    let (destination, destination_mac) = destination(settings, &request, ipv4, kind);
+    let (destination, destination_mac) = destination_of_answer(settings, &request, ipv4, kind);
     *left_out += options.left_out;
     let frame = write(settings, &answer, options, destination, destination_mac)?;
     Ok(Outcome::Answer { kind, frame })
@@ -81,6 +81,7 @@ fn parse<'a>(settings: &Settings, bytes: &'a [u8]) -> Result<Request<'a>, Ignore
 /// Selects DHCPACK or DHCPNAK for a DHCPREQUEST.
 fn answer_to_request(
     request: &Request<'_>,
+    destination: Ipv4Addr,
     ipv4: &Ipv4Settings,
 ) -> Result<AnswerKind, IgnoredReason> {
     if request.options.server.is_some_and(|server| server != SERVER_IDENTIFIER) {
@@ -89,23 +90,26 @@ fn answer_to_request(
     // Renewing and rebinding clients have `ciaddr`; the others, in the states selecting and init-reboot, the option.
     let ciaddr = Some(request.header.ciaddr()).filter(|address| !address.is_unspecified());
     let address = request.options.address.or(ciaddr).ok_or(IgnoredReason::Malformed)?;
-    let is_right = address == ipv4.address.addr();
-    Ok(if is_right { AnswerKind::Dhcpv4Ack } else { AnswerKind::Dhcpv4Nak })
+    if address == ipv4.address.addr() {
+        return Ok(AnswerKind::Dhcpv4Ack);
+    }
+    // A renewal has no server identifier: its destination is the server that gave the address.
+    if is_unicast(destination) && destination != SERVER_IDENTIFIER {
+        return Err(IgnoredReason::OtherServer);
+    }
+    Ok(AnswerKind::Dhcpv4Nak)
 }
 
 /// Answers a client that has an address and requests only the other settings.
 fn answer_inform(
     settings: &Settings,
     request: &Request<'_>,
-    source: IpAddr,
+    source: Ipv4Addr,
     left_out: &mut u64,
 ) -> Result<Outcome, IgnoredReason> {
     let ipv4 = settings.ipv4.as_ref().ok_or(IgnoredReason::NotConfigured)?;
-    let candidates = [IpAddr::V4(request.header.ciaddr()), source];
-    let destination = candidates.into_iter().find_map(|address| match address {
-        IpAddr::V4(address) if is_unicast(address) => Some(address),
-        _ => None,
-    });
+    let candidates = [request.header.ciaddr(), source];
+    let destination = candidates.into_iter().find(|address| is_unicast(*address));
     let destination = destination.ok_or(IgnoredReason::Malformed)?;
     let mut answer = header_of_answer(request)?;
     answer.set_ciaddr(request.header.ciaddr());
@@ -138,7 +142,7 @@ fn header_of_answer(request: &Request<'_>) -> Result<v4::Message, IgnoredReason>
 }
 
 /// Returns where to send an answer (RFC 2131, section 4.1).
-fn destination(
+fn destination_of_answer(
     settings: &Settings,
     request: &Request<'_>,
     ipv4: &Ipv4Settings,

@@ -71,7 +71,7 @@ pub(crate) fn answer(
         }
         MessageType::Confirm => options.insert(confirm(ipv6, &request.associations)?),
         MessageType::Release | MessageType::Decline => options.insert(status(Status::Success)),
-        _ => options.insert(DhcpOption::InformationRefreshTime(seconds(LEASE_TIME))),
+        _ => options.insert(DhcpOption::InformationRefreshTime(seconds(RENEWAL_TIME))),
     }
     if kind == AnswerKind::Dhcpv6Advertise {
         answer.set_msg_type(MessageType::Advertise);

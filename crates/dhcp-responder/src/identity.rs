@@ -14,17 +14,20 @@ pub const SERVER_IDENTIFIER: Ipv4Addr = Ipv4Addr::new(169, 254, 255, 67);
 pub const SERVER_LINK_LOCAL: Ipv6Addr =
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0x0062, 0x65ff, 0xfe72, 0x7468);
 
-/// Time for which an address is valid. It need not be short, because the claim of an address outlives the VM. Guests
-/// use old name servers and routes for at most half of it, and do not notice an agent that is absent for half of it.
-pub const LEASE_TIME: Duration = Duration::from_secs(3600);
-/// T1: the client renews with its server. The default of RFC 2131 and RFC 8415.
+/// Time for which an address is valid. A guest that cannot renew removes its address at its end, so it is longer than
+/// any absence of the agent: an agent that is stopped over a weekend interrupts no VM. It need not be short, because
+/// the claim of an address outlives the VM.
+pub const LEASE_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
+/// T1: the client renews with its server. It is independent of the lease time, so that guests get changes of name
+/// servers and routes soon. RFC 2131 and RFC 8415 require only T1 < T2 < lease time.
 pub const RENEWAL_TIME: Duration = Duration::from_secs(1800);
-/// T2: the client accepts any server. The default of RFC 2131.
-pub const REBINDING_TIME: Duration = Duration::from_secs(3150);
+/// T2: the client accepts any server. The default fraction of RFC 2131.
+pub const REBINDING_TIME: Duration = Duration::from_secs(7 * 24 * 3600 / 8 * 7);
 /// Interval at which the agent sends [`crate::PortResponder::advertisement`]: the longest that RFC 4861 permits.
 pub const ADVERTISEMENT_INTERVAL: Duration = Duration::from_secs(1800);
-/// Lifetime of the default router and of name servers in router advertisements: the longest that RFC 4861 permits.
-pub(crate) const ROUTER_LIFETIME_SECONDS: u16 = 9000;
+/// Lifetime of the default router in router advertisements: the longest that fits (18 hours, which RFC 8319 permits),
+/// so that guests keep their default route while the agent is absent.
+pub(crate) const ROUTER_LIFETIME_SECONDS: u16 = u16::MAX;
 
 /// Returns whole seconds, as DHCP messages have them.
 pub(crate) fn seconds(time: Duration) -> u32 {
@@ -50,9 +53,13 @@ mod tests {
     }
 
     #[test]
-    fn times_have_the_usual_fractions() {
-        assert_eq!(RENEWAL_TIME, LEASE_TIME / 2);
+    fn an_agent_may_be_absent_for_days() {
+        assert!(RENEWAL_TIME < REBINDING_TIME && REBINDING_TIME < LEASE_TIME, "RFC 2131");
         assert_eq!(REBINDING_TIME, LEASE_TIME * 7 / 8);
-        assert!(seconds(LEASE_TIME) < u32::from(ROUTER_LIFETIME_SECONDS));
+        let absence = Duration::from_secs(3 * 24 * 3600);
+        assert!(LEASE_TIME - RENEWAL_TIME > absence, "a weekend, right before the renewal");
+        let night = Duration::from_secs(16 * 3600);
+        let default_route = Duration::from_secs(ROUTER_LIFETIME_SECONDS.into());
+        assert!(default_route - ADVERTISEMENT_INTERVAL > night);
     }
 }

@@ -11,9 +11,9 @@
 //! # Who gets answers
 //!
 //! Only frames without VLAN tag whose source, and whose `chaddr` for DHCPv4, is the lease's Ethernet address. The
-//! destination does not matter: requests to unicast addresses are answered too. Checksums of requests are not verified,
-//! because a guest with a virtio interface leaves them to the receiver (`CHECKSUM_PARTIAL`). A token bucket limits the
-//! answers to each port.
+//! destination does not matter: requests to unicast addresses are answered too, except a renewal of another address at
+//! another server. Checksums of requests are not verified, because a guest with a virtio interface leaves them to the
+//! receiver (`CHECKSUM_PARTIAL`). A token bucket limits the answers to each port.
 //!
 //! # Identity of the server
 //!
@@ -42,7 +42,8 @@
 //!   the gateway itself, or from the network data that cloud-init gets. The same holds for other IPv6 routes.
 //!
 //! Router advertisements of other sources than the gateway's link-local address are reported as foreign. A gateway with
-//! a global address sends them from its link-local address, which the lease does not contain, so it is reported too.
+//! a global address sends them from its link-local address, which the lease does not contain; so in such a network only
+//! advertisements with another prefix than the network's are reported.
 //!
 //! # Crates
 //!
@@ -64,6 +65,7 @@ mod outcome;
 pub mod parsers;
 mod rate_limit;
 mod received;
+mod received_advertisement;
 mod responder;
 mod router_advertisement;
 mod settings;
@@ -79,7 +81,7 @@ pub use outcome::{
 };
 pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL};
 pub use responder::PortResponder;
-pub use socket_filter::{FilterInstruction, socket_filter};
+pub use socket_filter::{FilterInstruction, request_filter, socket_filter};
 pub use statistics::Statistics;
 
 /// Time since an arbitrary start; monotonic.

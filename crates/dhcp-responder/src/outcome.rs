@@ -134,15 +134,13 @@ pub enum IgnoredReason {
     NotConfigured,
     /// The message passed a relay agent.
     RelayAgent,
-    /// The client selected another server.
+    /// The client selected another server, or renews the address of another server.
     OtherServer,
     /// The guest sent a message that only servers send, or that needs no answer.
     NoRequest,
     /// The guest released its address. The address stays allocated to the VM.
     Released,
-    /// The server message is Berth's own.
-    OwnMessage,
-    /// The router advertisement comes from the configured gateway.
+    /// The router advertisement comes from the configured gateway, as far as its address is known.
     Gateway,
     /// The port had too many answers.
     RateLimited,

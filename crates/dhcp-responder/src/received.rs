@@ -20,7 +20,7 @@ pub(crate) struct Received<'a> {
 #[derive(Debug)]
 pub(crate) enum Content<'a> {
     Arp(ArpEthIpv4Packet),
-    Udp { source: IpAddr, datagram: UdpSlice<'a> },
+    Udp { source: IpAddr, destination: IpAddr, datagram: UdpSlice<'a> },
     Icmpv6 { source: Ipv6Addr, hop_limit: u8, message: Icmpv6Slice<'a> },
 }
 
@@ -40,10 +40,14 @@ impl<'a> Received<'a> {
                 Content::Arp(arp.map_err(|_| IgnoredReason::Unrelated)?)
             }
             (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(datagram))) => {
-                Content::Udp { source: ip.header().source_addr().into(), datagram }
+                let header = ip.header();
+                let (source, destination) = (header.source_addr(), header.destination_addr());
+                Content::Udp { source: source.into(), destination: destination.into(), datagram }
             }
             (Some(NetSlice::Ipv6(ip)), Some(TransportSlice::Udp(datagram))) => {
-                Content::Udp { source: ip.header().source_addr().into(), datagram }
+                let header = ip.header();
+                let (source, destination) = (header.source_addr(), header.destination_addr());
+                Content::Udp { source: source.into(), destination: destination.into(), datagram }
             }
             (Some(NetSlice::Ipv6(ip)), Some(TransportSlice::Icmpv6(message))) => Content::Icmpv6 {
                 source: ip.header().source_addr(),

@@ -13,7 +13,7 @@ use crate::rate_limit::RateLimit;
 use crate::received::{Content, Received};
 use crate::settings::Settings;
 use crate::statistics::Statistics;
-use crate::{dhcpv4, dhcpv6, neighbor, router_advertisement};
+use crate::{dhcpv4, dhcpv6, neighbor, received_advertisement, router_advertisement};
 
 /// One bridge port with the lease of its VM.
 #[derive(Clone, Debug)]
@@ -72,15 +72,18 @@ impl PortResponder {
         let left_out = &mut self.statistics.options_left_out;
         let outcome = match &received.content {
             Content::Arp(request) => neighbor::answer_arp(settings, request),
-            Content::Udp { source, datagram } => match (source, datagram.destination_port()) {
-                (IpAddr::V4(_), v4::SERVER_PORT) => {
-                    dhcpv4::answer(settings, *source, datagram.payload(), left_out)
+            Content::Udp { source, destination, datagram } => {
+                match (source, destination, datagram.destination_port()) {
+                    (IpAddr::V4(source), IpAddr::V4(destination), v4::SERVER_PORT) => {
+                        let addresses = (*source, *destination);
+                        dhcpv4::answer(settings, addresses, datagram.payload(), left_out)
+                    }
+                    (IpAddr::V6(source), _, v6::SERVER_PORT) => {
+                        dhcpv6::answer(settings, *source, datagram.payload(), left_out)
+                    }
+                    _ => Err(IgnoredReason::Unrelated),
                 }
-                (IpAddr::V6(source), v6::SERVER_PORT) => {
-                    dhcpv6::answer(settings, *source, datagram.payload(), left_out)
-                }
-                _ => Err(IgnoredReason::Unrelated),
-            },
+            }
             Content::Icmpv6 { source, hop_limit, message } => match message.icmp_type() {
                 Icmpv6Type::RouterSolicitation | Icmpv6Type::NeighborSolicitation
                     if *hop_limit != LINK_HOP_LIMIT =>
@@ -100,11 +103,15 @@ impl PortResponder {
         Ok(outcome)
     }
 
-    /// Finds messages of foreign servers. Their options are not parsed.
+    /// Finds messages of foreign servers. The options of DHCP are not parsed.
+    ///
+    /// A message from Berth's own Ethernet address is foreign too: the answers of this agent are not delivered to the
+    /// socket that sends them, and those of other agents do not arrive, because a bridge forwards only what it receives
+    /// by a port, not what a socket sends by the port to the guest.
     fn find_foreign_server(&self, received: &Received<'_>) -> Result<Outcome, IgnoredReason> {
         let (kind, address) = match &received.content {
             Content::Arp(_) => return Err(IgnoredReason::Unrelated),
-            Content::Udp { source, datagram } => (server_kind(*source, datagram)?, *source),
+            Content::Udp { source, datagram, .. } => (server_kind(*source, datagram)?, *source),
             Content::Icmpv6 { source, hop_limit, message } => {
                 if !matches!(message.icmp_type(), Icmpv6Type::RouterAdvertisement(_)) {
                     return Err(IgnoredReason::Unrelated);
@@ -113,16 +120,15 @@ impl PortResponder {
                 if *hop_limit != LINK_HOP_LIMIT || !source.is_unicast_link_local() {
                     return Err(IgnoredReason::Malformed);
                 }
+                let is_own_address = received.source_mac == self.settings.server_mac;
+                if !is_own_address
+                    && received_advertisement::is_expected(&self.settings, *source, message)
+                {
+                    return Err(IgnoredReason::Gateway);
+                }
                 (ForeignKind::RouterAdvertisement, IpAddr::V6(*source))
             }
         };
-        if received.source_mac == self.settings.server_mac {
-            return Err(IgnoredReason::OwnMessage);
-        }
-        let gateway = self.settings.ipv6.as_ref().and_then(|ipv6| ipv6.link_local_gateway);
-        if kind == ForeignKind::RouterAdvertisement && gateway.map(IpAddr::V6) == Some(address) {
-            return Err(IgnoredReason::Gateway);
-        }
         Ok(Outcome::ForeignServer(ForeignServer { kind, mac: received.source_mac, address }))
     }
 }

@@ -7,7 +7,7 @@ use etherparse::{Icmpv6Type, icmpv6::RouterAdvertisementPayload};
 
 use crate::domain_name::encode_all;
 use crate::frame::{ALL_NODES, ALL_NODES_MAC, Addresses};
-use crate::identity::{ROUTER_LIFETIME_SECONDS, SERVER_LINK_LOCAL};
+use crate::identity::{LEASE_TIME, ROUTER_LIFETIME_SECONDS, SERVER_LINK_LOCAL, seconds};
 use crate::outcome::{AnswerKind, IgnoredReason, Outcome};
 use crate::settings::{Ipv6Settings, Settings};
 
@@ -83,7 +83,8 @@ pub(crate) fn write(
 }
 
 /// Appends an option of RFC 8106, padded to a multiple of eight bytes. An option that does not fit into the smallest
-/// MTU is left out: guests get the same data with DHCPv6.
+/// MTU is left out: guests get the same data with DHCPv6. Its lifetime is that of an address, so that guests keep their
+/// name servers while the agent is absent.
 fn append_dns_option(payload: &mut Vec<u8>, option: u8, data: &[u8]) {
     let words = (8 + data.len()).div_ceil(8);
     let Ok(length) = u8::try_from(words) else { return };
@@ -91,7 +92,7 @@ fn append_dns_option(payload: &mut Vec<u8>, option: u8, data: &[u8]) {
         return;
     }
     payload.extend([option, length, 0, 0]);
-    payload.extend(u32::from(ROUTER_LIFETIME_SECONDS).to_be_bytes());
+    payload.extend(seconds(LEASE_TIME).to_be_bytes());
     payload.extend_from_slice(data);
     payload.resize(payload.len() + words * 8 - 8 - data.len(), 0);
 }

@@ -16,6 +16,8 @@ pub(crate) struct Settings {
     pub(crate) mtu: Option<u16>,
     pub(crate) ipv4: Option<Ipv4Settings>,
     pub(crate) ipv6: Option<Ipv6Settings>,
+    /// IPv6 gateway of the network, also if the lease has no IPv6 address.
+    pub(crate) ipv6_gateway: Option<Ipv6Addr>,
 }
 
 /// IPv4 part of the settings.
@@ -54,6 +56,7 @@ impl Settings {
             mtu: network.mtu,
             ipv4: ipv4(),
             ipv6: ipv6(),
+            ipv6_gateway: network.ipv6.as_ref().and_then(|options| to_ipv6(options.gateway?)),
         }
     }
 }

@@ -13,13 +13,25 @@ pub struct FilterInstruction {
     pub k: u32,
 }
 
-/// Returns a program that accepts only frames that [`crate::PortResponder::handle`] may answer or report: ARP requests
-/// for the server identifier, DHCP messages from or to servers, router solicitations and advertisements, and neighbor
-/// solicitations for the server's link-local address. It rejects frames with a VLAN tag (the kernel moves the tag from
-/// the frame to the metadata of the packet), fragments, and IPv6 extension headers.
+/// Returns a program that accepts only frames that [`crate::PortResponder::handle`] may answer or report:
+///
+/// * from the guest: ARP requests for the server identifier, DHCP messages to servers, router solicitations, and
+///   neighbor solicitations for the server's link-local address;
+/// * to the guest: DHCP messages from servers, and router advertisements. The bridge sends the requests of each guest
+///   to all ports of the network; they are rejected there, so that the guests of other ports occupy no socket.
+///
+/// It rejects frames with a VLAN tag (the kernel moves the tag from the frame to the metadata of the packet),
+/// fragments, and IPv6 extension headers.
 #[must_use]
 pub const fn socket_filter() -> &'static [FilterInstruction] {
     &PROGRAM
+}
+
+/// Returns the program of [`socket_filter`] without frames to the guest. The agent uses it while too many of them
+/// arrive.
+#[must_use]
+pub const fn request_filter() -> &'static [FilterInstruction] {
+    &REQUEST_PROGRAM
 }
 
 const LOAD_BYTE: u16 = 0x30;
@@ -35,6 +47,10 @@ const RETURN: u16 = 0x06;
 
 /// `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT` of `linux/filter.h`.
 const VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
+/// `SKF_AD_OFF + SKF_AD_PKTTYPE` of `linux/filter.h`.
+const PACKET_TYPE: u32 = 0xffff_f000 + 4;
+/// `PACKET_OUTGOING` of `linux/if_packet.h`: the frame leaves by the port, to the guest.
+const OUTGOING: u32 = 4;
 /// More than any frame.
 const WHOLE_FRAME: u32 = 0x0004_0000;
 
@@ -71,55 +87,74 @@ const fn equal(k: u32, if_true: u8, if_false: u8) -> Step {
     jump(JUMP_IF_EQUAL, k, if_true, if_false)
 }
 
-const LENGTH: u8 = 42;
+const LENGTH: u8 = 56;
+/// Index of the first instruction for frames to the guest.
+const TO_GUEST: u8 = 37;
 /// Index of the instruction that rejects the frame.
 const REJECT: u8 = LENGTH - 2;
 /// Index of the instruction that accepts the frame.
 const ACCEPT: u8 = LENGTH - 1;
 
-/// The number before each line is the index of its first instruction.
+/// Returns the instructions; `to_guest` is the index of the first one for frames to the guest. The number before each
+/// line is the index of its first instruction.
 #[rustfmt::skip]
-const STEPS: [Step; LENGTH as usize] = [
-    /*  0 */ load(LOAD_WORD, VLAN_TAG_PRESENT), equal(0, 2, REJECT),
-    /*  2 */ load(LOAD_HALF, 12), // EtherType
-    /*  3 */ equal(0x0800, 12, 4),
-    /*  4 */ equal(0x86dd, 21, 5),
-    /*  5 */ equal(0x0806, 6, REJECT),
-    // ARP: Ethernet and IPv4; address lengths and operation "request"; target address.
-    /*  6 */ load(LOAD_WORD, 14), equal(0x0001_0800, 8, REJECT),
-    /*  8 */ load(LOAD_WORD, 18), equal(0x0604_0001, 10, REJECT),
-    /* 10 */ load(LOAD_WORD, 38), equal(IDENTIFIER, ACCEPT, REJECT),
-    // IPv4: UDP; no fragment; port 67 as destination or source.
-    /* 12 */ load(LOAD_BYTE, 23), equal(17, 14, REJECT),
-    /* 14 */ load(LOAD_HALF, 20), jump(JUMP_IF_ANY_BIT, 0x3fff, REJECT, 16),
-    /* 16 */ load(LOAD_HEADER_LENGTH, 14),
-    /* 17 */ load(LOAD_HALF_INDEXED, 16), equal(67, ACCEPT, 19),
-    /* 19 */ load(LOAD_HALF_INDEXED, 14), equal(67, ACCEPT, REJECT),
-    // IPv6: UDP with port 547 as destination or source.
-    /* 21 */ load(LOAD_BYTE, 20), equal(58, 28, 23),
-    /* 23 */ equal(17, 24, REJECT),
-    /* 24 */ load(LOAD_HALF, 56), equal(547, ACCEPT, 26),
-    /* 26 */ load(LOAD_HALF, 54), equal(547, ACCEPT, REJECT),
-    // ICMPv6: router solicitation, router advertisement, or neighbor solicitation with its target.
-    /* 28 */ load(LOAD_BYTE, 54), equal(133, ACCEPT, 30),
-    /* 30 */ equal(134, ACCEPT, 31),
-    /* 31 */ equal(135, 32, REJECT),
-    /* 32 */ load(LOAD_WORD, 62), equal(link_local_word(96), 34, REJECT),
-    /* 34 */ load(LOAD_WORD, 66), equal(link_local_word(64), 36, REJECT),
-    /* 36 */ load(LOAD_WORD, 70), equal(link_local_word(32), 38, REJECT),
-    /* 38 */ load(LOAD_WORD, 74), equal(link_local_word(0), ACCEPT, REJECT),
-    /* 40 */ end(0),
-    /* 41 */ end(WHOLE_FRAME),
-];
+const fn steps(to_guest: u8) -> [Step; LENGTH as usize] {
+    [
+        /*  0 */ load(LOAD_WORD, VLAN_TAG_PRESENT), equal(0, 2, REJECT),
+        /*  2 */ load(LOAD_WORD, PACKET_TYPE), equal(OUTGOING, to_guest, 4),
+        // From the guest.
+        /*  4 */ load(LOAD_HALF, 12), // EtherType
+        /*  5 */ equal(0x0800, 14, 6),
+        /*  6 */ equal(0x86dd, 21, 7),
+        /*  7 */ equal(0x0806, 8, REJECT),
+        // ARP: Ethernet and IPv4; address lengths and operation "request"; target address.
+        /*  8 */ load(LOAD_WORD, 14), equal(0x0001_0800, 10, REJECT),
+        /* 10 */ load(LOAD_WORD, 18), equal(0x0604_0001, 12, REJECT),
+        /* 12 */ load(LOAD_WORD, 38), equal(IDENTIFIER, ACCEPT, REJECT),
+        // IPv4: UDP; no fragment; port 67 as destination.
+        /* 14 */ load(LOAD_BYTE, 23), equal(17, 16, REJECT),
+        /* 16 */ load(LOAD_HALF, 20), jump(JUMP_IF_ANY_BIT, 0x3fff, REJECT, 18),
+        /* 18 */ load(LOAD_HEADER_LENGTH, 14),
+        /* 19 */ load(LOAD_HALF_INDEXED, 16), equal(67, ACCEPT, REJECT),
+        // IPv6: UDP with port 547 as destination.
+        /* 21 */ load(LOAD_BYTE, 20), equal(58, 26, 23),
+        /* 23 */ equal(17, 24, REJECT),
+        /* 24 */ load(LOAD_HALF, 56), equal(547, ACCEPT, REJECT),
+        // ICMPv6: router solicitation, or neighbor solicitation with its target.
+        /* 26 */ load(LOAD_BYTE, 54), equal(133, ACCEPT, 28),
+        /* 28 */ equal(135, 29, REJECT),
+        /* 29 */ load(LOAD_WORD, 62), equal(link_local_word(96), 31, REJECT),
+        /* 31 */ load(LOAD_WORD, 66), equal(link_local_word(64), 33, REJECT),
+        /* 33 */ load(LOAD_WORD, 70), equal(link_local_word(32), 35, REJECT),
+        /* 35 */ load(LOAD_WORD, 74), equal(link_local_word(0), ACCEPT, REJECT),
+        // To the guest.
+        /* 37 */ load(LOAD_HALF, 12), // EtherType
+        /* 38 */ equal(0x0800, 40, 39),
+        /* 39 */ equal(0x86dd, 47, REJECT),
+        // IPv4: UDP; no fragment; port 67 as source.
+        /* 40 */ load(LOAD_BYTE, 23), equal(17, 42, REJECT),
+        /* 42 */ load(LOAD_HALF, 20), jump(JUMP_IF_ANY_BIT, 0x3fff, REJECT, 44),
+        /* 44 */ load(LOAD_HEADER_LENGTH, 14),
+        /* 45 */ load(LOAD_HALF_INDEXED, 14), equal(67, ACCEPT, REJECT),
+        // IPv6: UDP with port 547 as source; ICMPv6: router advertisement.
+        /* 47 */ load(LOAD_BYTE, 20), equal(58, 52, 49),
+        /* 49 */ equal(17, 50, REJECT),
+        /* 50 */ load(LOAD_HALF, 54), equal(547, ACCEPT, REJECT),
+        /* 52 */ load(LOAD_BYTE, 54), equal(134, ACCEPT, REJECT),
+        /* 54 */ end(0),
+        /* 55 */ end(WHOLE_FRAME),
+    ]
+}
 
-static PROGRAM: [FilterInstruction; LENGTH as usize] = assemble();
+static PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(TO_GUEST));
+static REQUEST_PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(REJECT));
 
 /// Makes the targets of jumps relative to the next instruction.
-const fn assemble() -> [FilterInstruction; LENGTH as usize] {
+const fn assemble(steps: &[Step; LENGTH as usize]) -> [FilterInstruction; LENGTH as usize] {
     let mut program = [FilterInstruction { code: 0, jt: 0, jf: 0, k: 0 }; LENGTH as usize];
     let mut at: u8 = 0;
     while at < LENGTH {
-        let Step { code, k, if_true, if_false } = STEPS[at as usize];
+        let Step { code, k, if_true, if_false } = steps[at as usize];
         let is_jump = code == JUMP_IF_EQUAL || code == JUMP_IF_ANY_BIT;
         // An overflow, which a jump backwards causes, is an error of the compiler.
         let (jt, jf) = if is_jump { (if_true - at - 1, if_false - at - 1) } else { (0, 0) };

@@ -70,12 +70,7 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
             write_manifest(host, &manifest_with_leases(network));
             start_agent(host);
             wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
-            // A server's answer on the wire would be an answer of an agent.
-            host.run_checked(&format!(
-                "setsid tcpdump -nc 1 -i {UPLINK_NAME} 'udp src port 67 or (vlan and udp src port 67)' >/run/answers 2>/dev/null & \
-                 echo $! >/run/answers.pid"
-            ))
-            .unwrap();
+            start_capture(host);
         }
         for (host, vms) in hosts.iter_mut().zip(VMS) {
             for (tenant, number, client) in vms {
@@ -97,8 +92,7 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
         addresses_are_kept_when_the_agent_restarts(&mut hosts[0]);
         unknown_guests_get_no_address(&mut hosts[1], network);
         for (host, vms) in hosts.iter_mut().zip(VMS) {
-            host.run_checked("kill $(cat /run/answers.pid) 2>/dev/null; ! grep . /run/answers")
-                .unwrap();
+            assert_no_answer_left(host);
             stop_agent(host);
             for (tenant, number, _) in vms {
                 let (bridge, vlan) = port_of(network, tenant);
@@ -112,6 +106,31 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
             assert_same(before, &read_link_state(host));
         }
     }
+}
+
+/// Starts to capture the DHCP messages on the uplink of a host.
+fn start_capture(host: &mut Host) {
+    let ports = "udp and (port 67 or port 68)";
+    host.run_checked(&format!(
+        "rm -f /run/wire.log; \
+         setsid tcpdump -lnn --immediate-mode -i {UPLINK_NAME} '({ports}) or (vlan and {ports})' \
+         >/run/wire 2>/run/wire.log & \
+         echo $! >/run/wire.pid"
+    ))
+    .unwrap();
+    wait_until(host, "grep -q 'listening on' /run/wire.log");
+}
+
+/// Tests that the requests of the clients, which the bridge sends to all ports, were captured on the uplink, but no
+/// message of a server: it would be an answer of an agent.
+fn assert_no_answer_left(host: &mut Host) {
+    host.run_checked("kill $(cat /run/wire.pid)").unwrap();
+    let messages = host.run_checked("cat /run/wire").unwrap();
+    assert!(
+        messages.contains(".68 > 255.255.255.255.67: "),
+        "no request was captured:\n{messages}"
+    );
+    assert!(!messages.contains(".67 > "), "an answer left the host:\n{messages}");
 }
 
 fn assert_addresses(host: &mut Host, vms: [(&str, u8, &str); 3]) {

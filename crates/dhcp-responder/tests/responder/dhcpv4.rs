@@ -48,9 +48,9 @@ fn discover_gets_an_offer_with_all_settings() {
         DhcpOption::MessageType(MessageType::Offer),
         DhcpOption::ServerIdentifier(SERVER_IDENTIFIER),
         DhcpOption::ClientIdentifier(vec![1, 2, 3]),
-        DhcpOption::AddressLeaseTime(3600),
+        DhcpOption::AddressLeaseTime(604_800),
         DhcpOption::Renewal(1800),
-        DhcpOption::Rebinding(3150),
+        DhcpOption::Rebinding(529_200),
         DhcpOption::SubnetMask(Ipv4Addr::new(255, 255, 255, 0)),
         DhcpOption::BroadcastAddr(Ipv4Addr::new(10, 0, 0, 255)),
         DhcpOption::Router(vec![GATEWAY]),
@@ -143,6 +143,17 @@ fn wrong_address_is_refused_by_broadcast() {
         assert_eq!(message.ciaddr(), Ipv4Addr::UNSPECIFIED);
         assert_eq!(option(&message, OptionCode::AddressLeaseTime), None);
     }
+}
+
+#[test]
+fn renewal_of_another_address_at_another_server_is_ignored() {
+    let mut renewing = dhcpv4(MessageType::Request);
+    renewing.set_ciaddr(OTHER);
+    let bytes = renewing.to_vec().unwrap();
+    let send_to =
+        |server| send(&mut responder(), &frame_of_dhcpv4_from(MAC, OTHER, server, &bytes));
+    assert_eq!(send_to(GATEWAY), Outcome::Ignored(IgnoredReason::OtherServer));
+    assert_eq!(check(send_to(SERVER_IDENTIFIER)).kind, AnswerKind::Dhcpv4Nak);
 }
 
 #[test]

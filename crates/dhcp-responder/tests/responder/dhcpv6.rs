@@ -45,10 +45,13 @@ fn associations(answer: &Message) -> Vec<&IANA> {
     all.collect()
 }
 
-/// Returns addresses with their valid lifetimes, and the status.
+/// Returns addresses with their preferred and valid lifetime, which are the same, and the status.
 fn content(association: &IANA) -> (Vec<(Ipv6Addr, u32)>, Option<Status>) {
     let addresses = association.opts.iter().filter_map(|option| match option {
-        DhcpOption::IAAddr(address) => Some((address.addr, address.valid_life)),
+        DhcpOption::IAAddr(address) => {
+            assert_eq!(address.preferred_life, address.valid_life);
+            Some((address.addr, address.valid_life))
+        }
         _ => None,
     });
     (addresses.collect(), status_of(association.opts.get(OptionCode::StatusCode)))
@@ -63,8 +66,8 @@ fn status_of(option: Option<&DhcpOption>) -> Option<Status> {
 
 fn assert_has_lease(answer: &Message) {
     let [association] = associations(answer)[..] else { panic!("{answer}") };
-    assert_eq!((association.id, association.t1, association.t2), (5, 1800, 3150));
-    assert_eq!(content(association), (vec![(ADDRESS6, 3600)], None));
+    assert_eq!((association.id, association.t1, association.t2), (5, 1800, 529_200));
+    assert_eq!(content(association), (vec![(ADDRESS6, 604_800)], None));
     let servers = DhcpOption::DomainNameServers(vec![DNS6]);
     assert_eq!(answer.opts().get(OptionCode::DomainNameServers), Some(&servers));
     let domains = ["tenant.example.", "example."].map(|name| name.parse().unwrap());
@@ -115,7 +118,7 @@ fn old_addresses_of_the_client_are_removed() {
     let options = vec![association(5, &[OTHER]), server()];
     let (_, answer) = answer_to(MessageType::Renew, options);
     let [association] = associations(&answer)[..] else { panic!("{answer}") };
-    assert_eq!(content(association), (vec![(OTHER, 0), (ADDRESS6, 3600)], None));
+    assert_eq!(content(association), (vec![(OTHER, 0), (ADDRESS6, 604_800)], None));
 }
 
 #[test]
@@ -125,7 +128,7 @@ fn only_one_association_gets_the_address() {
     for association in associations(&answer) {
         let expected = match association.id {
             1 => (vec![], Some(Status::NoAddrsAvail)),
-            _ => (vec![(ADDRESS6, 3600)], None),
+            _ => (vec![(ADDRESS6, 604_800)], None),
         };
         assert_eq!(content(association), expected);
     }
@@ -157,7 +160,7 @@ fn information_request_gets_settings() {
     let (kind, answer) = answer_to(MessageType::InformationRequest, vec![]);
     assert_eq!(kind, AnswerKind::Dhcpv6Reply);
     // dhcproto encodes the option, but does not decode it.
-    let data = 3600_u32.to_be_bytes().to_vec();
+    let data = 1800_u32.to_be_bytes().to_vec();
     let refresh = UnknownOption::new(OptionCode::InformationRefreshTime, data);
     let refresh = DhcpOption::Unknown(refresh);
     assert_eq!(answer.opts().get(OptionCode::InformationRefreshTime), Some(&refresh));

@@ -3,7 +3,10 @@
 use std::io::Read as _;
 use std::net::Ipv6Addr;
 
-use berth_dhcp_responder::{SERVER_IDENTIFIER, SERVER_LINK_LOCAL, socket_filter};
+use berth_dhcp_responder::{
+    Direction, FilterInstruction, SERVER_IDENTIFIER, SERVER_LINK_LOCAL, request_filter,
+    socket_filter,
+};
 use dhcproto::{v4, v6};
 use etherparse::{ArpEthIpv4Packet, ArpOperation, IcmpEchoHeader, Icmpv6Type, PacketBuilder};
 use socket2::{Domain, SockFilter, Socket, Type};
@@ -12,13 +15,28 @@ use crate::guest::{
     ADDRESS, ADDRESS6, LINK_LOCAL, MAC, dhcpv4, dhcpv6, frame_of_dhcpv4, icmpv6, responder,
 };
 
+/// `SKF_AD_OFF + SKF_AD_PKTTYPE`.
+const PACKET_TYPE: u32 = 0xffff_f004;
+/// Loads the operand.
+const LOAD_IMMEDIATE: u16 = 0;
+const PACKET_OUTGOING: u32 = 4;
+
 /// Returns true if the kernel accepts the frame. It runs the filters of all sockets with the same code, so a pair of
-/// local datagram sockets, which needs no privileges, does as well as a packet socket.
-fn is_accepted(frame: &[u8]) -> bool {
+/// local datagram sockets, which needs no privileges, does as well as a packet socket. Only their packets always have
+/// the type of received ones, so the program for frames to the guest gets the other type as a constant.
+/// `agent/tests/dhcp.rs` tests it with a bridge.
+fn is_accepted_by(program: &[FilterInstruction], direction: Direction, frame: &[u8]) -> bool {
     let (sender, mut receiver) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
-    let program: Vec<SockFilter> = socket_filter()
+    assert_eq!(program.iter().filter(|step| step.k == PACKET_TYPE).count(), 1);
+    let program: Vec<SockFilter> = program
         .iter()
-        .map(|step| SockFilter::new(step.code, step.jt, step.jf, step.k))
+        .map(|step| {
+            if step.k == PACKET_TYPE && direction == Direction::ToGuest {
+                SockFilter::new(LOAD_IMMEDIATE, 0, 0, PACKET_OUTGOING)
+            } else {
+                SockFilter::new(step.code, step.jt, step.jf, step.k)
+            }
+        })
         .collect();
     receiver.attach_filter(&program).unwrap();
     receiver.set_nonblocking(true).unwrap();
@@ -34,6 +52,15 @@ fn is_accepted(frame: &[u8]) -> bool {
             false
         }
     }
+}
+
+/// Returns the directions in which a frame is accepted, as the signs `<` (from the guest) and `>` (to the guest).
+fn accepted_directions(frame: &[u8]) -> String {
+    let from_guest = is_accepted_by(socket_filter(), Direction::FromGuest, frame);
+    assert_eq!(is_accepted_by(request_filter(), Direction::FromGuest, frame), from_guest);
+    assert!(!is_accepted_by(request_filter(), Direction::ToGuest, frame));
+    let to_guest = is_accepted_by(socket_filter(), Direction::ToGuest, frame);
+    format!("{}{}", if from_guest { "<" } else { "" }, if to_guest { ">" } else { "" })
 }
 
 fn arp(operation: ArpOperation, target: [u8; 4]) -> Vec<u8> {
@@ -75,22 +102,27 @@ fn neighbor_solicitation(target: Ipv6Addr) -> Vec<u8> {
 }
 
 #[test]
-fn frames_that_may_be_answered_are_accepted() {
+fn frames_that_may_be_answered_or_reported_are_accepted_in_their_direction() {
     let mut with_ip_options = udp4(68, 67);
     with_ip_options[14] = 0x46;
     with_ip_options.splice(34..34, [1; 4]);
-    for (name, frame) in [
-        ("DHCPv4 request", frame_of_dhcpv4(&dhcpv4(v4::MessageType::Discover))),
-        ("DHCPv4 answer", udp4(67, 68)),
-        ("DHCPv4 with IP options", with_ip_options),
-        ("DHCPv6 request", dhcpv6(v6::MessageType::Solicit, vec![])),
-        ("DHCPv6 answer", udp6(547, 546)),
-        ("router solicitation", icmpv6(LINK_LOCAL, 255, Icmpv6Type::RouterSolicitation, &[])),
-        ("router advertisement", responder().advertisement().unwrap()),
-        ("neighbor solicitation", neighbor_solicitation(SERVER_LINK_LOCAL)),
-        ("ARP request", arp(ArpOperation::REQUEST, SERVER_IDENTIFIER.octets())),
+    let mut answer_with_ip_options = udp4(67, 68);
+    answer_with_ip_options[14] = 0x46;
+    answer_with_ip_options.splice(34..34, [1; 4]);
+    for (name, directions, frame) in [
+        ("DHCPv4 request", "<", frame_of_dhcpv4(&dhcpv4(v4::MessageType::Discover))),
+        ("DHCPv4 answer", ">", udp4(67, 68)),
+        ("DHCPv4 between server ports", "<>", udp4(67, 67)),
+        ("DHCPv4 request with IP options", "<", with_ip_options),
+        ("DHCPv4 answer with IP options", ">", answer_with_ip_options),
+        ("DHCPv6 request", "<", dhcpv6(v6::MessageType::Solicit, vec![])),
+        ("DHCPv6 answer", ">", udp6(547, 546)),
+        ("router solicitation", "<", icmpv6(LINK_LOCAL, 255, Icmpv6Type::RouterSolicitation, &[])),
+        ("router advertisement", ">", responder().advertisement().unwrap()),
+        ("neighbor solicitation", "<", neighbor_solicitation(SERVER_LINK_LOCAL)),
+        ("ARP request", "<", arp(ArpOperation::REQUEST, SERVER_IDENTIFIER.octets())),
     ] {
-        assert!(is_accepted(&frame), "{name}");
+        assert_eq!(accepted_directions(&frame), directions, "{name}");
     }
 }
 
@@ -98,6 +130,8 @@ fn frames_that_may_be_answered_are_accepted() {
 fn other_frames_are_rejected() {
     let mut fragment = udp4(68, 67);
     fragment[20] = 0x20;
+    let mut fragment_of_answer = udp4(67, 68);
+    fragment_of_answer[20] = 0x20;
     let mut later_fragment = udp4(68, 67);
     later_fragment[21] = 9;
     let mut tcp = udp4(68, 67);
@@ -111,6 +145,7 @@ fn other_frames_are_rejected() {
         ("data", udp4(5000, 53)),
         ("data6", udp6(5000, 53)),
         ("fragment", fragment),
+        ("fragment of an answer", fragment_of_answer),
         ("later fragment", later_fragment),
         ("TCP", tcp),
         ("TCP6", tcp6),
@@ -122,6 +157,6 @@ fn other_frames_are_rejected() {
         ("echo", icmpv6(LINK_LOCAL, 255, Icmpv6Type::EchoRequest(echo), &[])),
         ("short", vec![0; 13]),
     ] {
-        assert!(!is_accepted(&frame), "{name}");
+        assert_eq!(accepted_directions(&frame), "", "{name}");
     }
 }

@@ -8,7 +8,7 @@ use berth_dhcp_responder::{
     Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome, PortResponder, SERVER_MAC,
 };
 use dhcproto::{Encodable as _, v4};
-use etherparse::icmpv6::RouterAdvertisementHeader;
+use etherparse::icmpv6::{PrefixInformation, RouterAdvertisementHeader};
 use etherparse::{Icmpv6Type, PacketBuilder};
 
 use crate::guest::{MAC, dhcpv4, frame_of_dhcpv4, lease, network, responder};
@@ -44,17 +44,39 @@ fn dhcpv6(message_type: u8) -> Vec<u8> {
 }
 
 fn router_advertisement(source: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
+    router_advertisement_from(FOREIGN_MAC, source, hop_limit, &[])
+}
+
+/// A router advertisement with prefixes of 64 bits.
+fn router_advertisement_from(
+    mac: MacAddress,
+    source: Ipv6Addr,
+    hop_limit: u8,
+    prefixes: &[Ipv6Addr],
+) -> Vec<u8> {
     let header = RouterAdvertisementHeader {
         cur_hop_limit: 64,
         managed_address_config: false,
         other_config: false,
         router_lifetime: 1800,
     };
+    let mut payload = vec![0; 8];
+    for prefix in prefixes {
+        let information = PrefixInformation {
+            prefix_length: 64,
+            on_link: true,
+            autonomous_address_configuration: true,
+            valid_lifetime: 1800,
+            preferred_lifetime: 1800,
+            prefix: prefix.octets(),
+        };
+        payload.extend(information.to_bytes());
+    }
     let mut frame = Vec::new();
-    PacketBuilder::ethernet2(FOREIGN_MAC.0, [0x33, 0x33, 0, 0, 0, 1])
+    PacketBuilder::ethernet2(mac.0, [0x33, 0x33, 0, 0, 0, 1])
         .ipv6(source.octets(), FOREIGN6.octets(), hop_limit)
         .icmpv6(Icmpv6Type::RouterAdvertisement(header))
-        .write(&mut frame, &[0; 8])
+        .write(&mut frame, &payload)
         .unwrap();
     frame
 }
@@ -81,7 +103,6 @@ fn servers_and_routers_are_reported() {
 fn other_frames_to_the_guest_are_ignored() {
     let global = "2001:db8::1".parse().unwrap();
     for (frame, reason) in [
-        (offer(SERVER_MAC, v4::Opcode::BootReply), IgnoredReason::OwnMessage),
         (offer(FOREIGN_MAC, v4::Opcode::BootRequest), IgnoredReason::Unrelated),
         (dhcpv6(1), IgnoredReason::Unrelated),
         (router_advertisement(FOREIGN6, 64), IgnoredReason::Malformed),
@@ -99,6 +120,49 @@ fn advertisement_of_the_link_local_gateway_is_expected() {
     let mut responder = PortResponder::new(&network, &lease(), SERVER_MAC);
     let outcome = receive(&mut responder, &router_advertisement(FOREIGN6, 255));
     assert_eq!(outcome, Outcome::Ignored(IgnoredReason::Gateway));
+    let other: Ipv6Addr = "fe80::77".parse().unwrap();
+    let outcome = receive(&mut responder, &router_advertisement(other, 255));
+    assert_eq!(outcome, foreign(ForeignKind::RouterAdvertisement, other));
+}
+
+#[test]
+fn another_machine_with_the_address_of_the_server_is_reported() {
+    let mut network = network();
+    network.ipv6.as_mut().unwrap().gateway = Some(FOREIGN6.into());
+    let mut responder = PortResponder::new(&network, &lease(), SERVER_MAC);
+    for frame in [
+        offer(SERVER_MAC, v4::Opcode::BootReply),
+        router_advertisement_from(SERVER_MAC, FOREIGN6, 255, &[]),
+    ] {
+        let outcome = receive(&mut responder, &frame);
+        let Outcome::ForeignServer(server) = outcome else { panic!("{outcome:?}") };
+        assert_eq!(server.mac, SERVER_MAC);
+    }
+}
+
+#[test]
+fn advertisements_fit_a_global_gateway_if_their_prefixes_do() {
+    let mut network = network();
+    network.ipv6.as_mut().unwrap().gateway = Some("fd00:120::1".parse().unwrap());
+    let own: Ipv6Addr = "fd00:120::".parse().unwrap();
+    let other: Ipv6Addr = "fd00:121::".parse().unwrap();
+    let expected = Outcome::Ignored(IgnoredReason::Gateway);
+    let reported = foreign(ForeignKind::RouterAdvertisement, FOREIGN6);
+    let without_address = berth_api::Lease { ipv6: None, ..lease() };
+    for (lease, prefixes, outcome) in [
+        (lease(), &[][..], &expected),
+        (lease(), &[own], &expected),
+        (lease(), &[other], &reported),
+        (lease(), &[own, other], &reported),
+        (without_address, &[own], &expected),
+    ] {
+        let mut responder = PortResponder::new(&network, &lease, SERVER_MAC);
+        let frame = router_advertisement_from(FOREIGN_MAC, FOREIGN6, 255, prefixes);
+        assert_eq!(&receive(&mut responder, &frame), outcome, "{prefixes:?}");
+    }
+    // Without a gateway every router is foreign.
+    let frame = router_advertisement_from(FOREIGN_MAC, FOREIGN6, 255, &[own]);
+    assert_eq!(receive(&mut responder(), &frame), reported);
 }
 
 /// Checks that the guest gets no answer for a server's message, and that frames to the guest get none at all.

@@ -102,7 +102,7 @@ fn router_solicitation_gets_an_advertisement_without_default_router() {
     assert_eq!((prefix.prefix_len, prefix.prefix), (64, "fd00:120::".parse().unwrap()));
     assert_eq!(prefix.flags, NdiscPrefixInfoFlags::ON_LINK);
     let servers = option(message, 25).unwrap();
-    assert_eq!(servers[2..6], 9000_u32.to_be_bytes());
+    assert_eq!(servers[2..6], 604_800_u32.to_be_bytes());
     assert_eq!(servers[6..], DNS6.octets());
     let domains = option(message, 31).unwrap();
     assert_eq!(domains[6..], *b"\x06tenant\x07example\0\x07example\0\0\0\0\0\0\0\0");
@@ -131,7 +131,7 @@ fn link_local_gateway_is_announced_as_default_router() {
     let (_, content) = parse(&responder.advertisement().unwrap());
     let (source, _, message) = router_advertisement(&content);
     assert_eq!(source, gateway);
-    assert_eq!(message[6..8], 9000_u16.to_be_bytes());
+    assert_eq!(message[6..8], u16::MAX.to_be_bytes());
     assert_eq!(option(message, 1), None, "the guest resolves the gateway's Ethernet address");
     assert_eq!(option(message, 5), None, "IPv6 has no MTU below 1280");
 }

@@ -1,0 +1,89 @@
+//! The filters of a port's socket, and the budget of frames to the guest.
+
+use std::time::{Duration, Instant};
+
+use berth_dhcp_responder::{FilterInstruction, request_filter, socket_filter};
+use berth_runtime::token_bucket::TokenBucket;
+use socket2::SockFilter;
+
+/// The filters, in the kernel's form.
+#[derive(Debug)]
+pub(super) struct FrameFilters {
+    /// Accepts requests of the guest, and server messages to the guest.
+    pub(super) all: Vec<SockFilter>,
+    /// Accepts only requests of the guest.
+    pub(super) requests: Vec<SockFilter>,
+}
+
+impl FrameFilters {
+    pub(super) fn new() -> Self {
+        Self { all: convert(socket_filter()), requests: convert(request_filter()) }
+    }
+}
+
+fn convert(program: &[FilterInstruction]) -> Vec<SockFilter> {
+    program.iter().map(|one| SockFilter::new(one.code, one.jt, one.jf, one.k)).collect()
+}
+
+/// Maximum burst of frames to the guest, and the interval after which one more is read.
+const FRAME_RATE_LIMIT: (u32, Duration) = (32, Duration::from_secs(1));
+/// Time for which the socket receives only requests, after too many frames to the guest.
+const PAUSE: Duration = Duration::from_secs(30);
+
+/// Budget of frames to the guest. They are only reported, so a flood of them must not delay the answers to the guest:
+/// the kernel discards them during a pause.
+#[derive(Debug)]
+pub(super) struct ForeignBudget {
+    token_bucket: TokenBucket,
+    paused_until: Option<Instant>,
+}
+
+impl ForeignBudget {
+    pub(super) fn new() -> Self {
+        Self {
+            token_bucket: TokenBucket::new(FRAME_RATE_LIMIT.0, FRAME_RATE_LIMIT.1),
+            paused_until: None,
+        }
+    }
+
+    /// Returns true if a frame to the guest may be handled. Without budget, a pause begins.
+    pub(super) fn take(&mut self, now: Instant) -> bool {
+        // Frames that arrived before the pause may still be in the socket.
+        if self.paused_until.is_some() {
+            return false;
+        }
+        let has_token = self.token_bucket.take_token(now).is_ok();
+        if !has_token {
+            self.paused_until = Some(now + PAUSE);
+        }
+        has_token
+    }
+
+    /// Returns when the pause ends; `None` if there is none.
+    pub(super) const fn paused_until(&self) -> Option<Instant> {
+        self.paused_until
+    }
+
+    /// Ends the pause.
+    pub(super) fn resume(&mut self) {
+        self.paused_until = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_causes_a_pause() {
+        let mut budget = ForeignBudget::new();
+        let begin = Instant::now();
+        let count = |budget: &mut ForeignBudget, at| (0..1000).filter(|_| budget.take(at)).count();
+        assert_eq!(count(&mut budget, begin), 32);
+        assert_eq!(budget.paused_until(), Some(begin + PAUSE));
+        assert_eq!(count(&mut budget, begin + PAUSE), 0, "until the filter is replaced");
+        budget.resume();
+        assert_eq!(budget.paused_until(), None);
+        assert_eq!(count(&mut budget, begin + PAUSE), 30);
+    }
+}
