@@ -3,7 +3,6 @@
 
 #![expect(
     clippy::cast_possible_truncation,
-    clippy::expect_used,
     clippy::panic,
     clippy::unwrap_used,
     reason = "tests fail by panicking"
