@@ -78,10 +78,7 @@ pub use identity::{
 pub use outcome::{
     AnswerKind, DeclinedAddress, Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome,
 };
-pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL};
+pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL, Uptime};
 pub use responder::PortResponder;
 pub use socket_filter::{FilterInstruction, socket_filter};
 pub use statistics::Statistics;
-
-/// Time since an arbitrary start; monotonic.
-pub type Uptime = std::time::Duration;
