@@ -48,10 +48,11 @@
 //! # Crates
 //!
 //! `dhcproto` encodes DHCP messages, and decodes DHCPv4 requests without copies (`v4::borrowed`). DHCPv6 options are
-//! split by `dhcpv6_options`: the decoder of `dhcproto` 0.15 subtracts without a check, so an empty status code would
-//! end the agent. Its encoder compresses domain lists, which RFC 8415 forbids. `etherparse` slices and writes
-//! Ethernet, ARP, IP, UDP and ICMPv6: it checks all lengths once and then has no accessor that panics, and it lets the
-//! caller append any option of neighbor discovery, which `smoltcp` does not. The tests verify answers with `smoltcp`.
+//! split by `dhcpv6_options`: the decoder of `dhcproto` 0.15 subtracts without a check, so a guest's vendor options of
+//! length 0 would end the agent. Its encoder compresses domain lists, which RFC 8415 forbids. `etherparse` slices and
+//! writes Ethernet, ARP, IP, UDP and ICMPv6: it checks all lengths once and then has no accessor that panics, and it
+//! lets the caller append any option of neighbor discovery, which `smoltcp` does not. The tests verify answers with
+//! `smoltcp`.
 
 mod dhcpv4;
 mod dhcpv4_options;
@@ -79,10 +80,7 @@ pub use identity::{
 pub use outcome::{
     AnswerKind, DeclinedAddress, Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome,
 };
-pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL};
+pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL, Uptime};
 pub use responder::PortResponder;
 pub use socket_filter::{FilterInstruction, request_filter, socket_filter};
 pub use statistics::Statistics;
-
-/// Time since an arbitrary start; monotonic.
-pub type Uptime = std::time::Duration;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::Uptime;
+/// Time since an arbitrary start; monotonic.
+pub type Uptime = Duration;
 
 /// Answers that a port gets at once after a pause. A boot with firmware, boot loader and operating system needs fewer
 /// than ten.

@@ -6,10 +6,9 @@ use berth_api::{Lease, LeaseNetwork, MacAddress};
 use dhcproto::{v4, v6};
 use etherparse::{Icmpv6Type, UdpSlice};
 
-use crate::Uptime;
 use crate::frame::LINK_HOP_LIMIT;
 use crate::outcome::{Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome};
-use crate::rate_limit::RateLimit;
+use crate::rate_limit::{RateLimit, Uptime};
 use crate::received::{Content, Received};
 use crate::settings::Settings;
 use crate::statistics::Statistics;
