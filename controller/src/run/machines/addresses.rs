@@ -75,7 +75,7 @@ enum ClaimOrigin {
 impl ClaimOrigin {
     /// Returns the origin of a claim that was created in place of `former`.
     fn from_former(former: Option<&AddressClaim>) -> Self {
-        let released_at = former.and_then(|former| former.status.as_ref()?.released_at.clone());
+        let released_at = former.and_then(|former| former.status.as_ref()?.released_at);
         released_at.map_or(Self::Created, Self::TakenOver)
     }
 }
