@@ -93,7 +93,7 @@ mod tests {
     use super::*;
     use crate::manifest::Manifest;
 
-    const INFRA_NODE: &str = "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: a}\nspec: {ksm: {mode: Off}}\n";
+    const INFRA_NODE: &str = "apiVersion: berth.dev/v1alpha1\nkind: InfraNode\nmetadata: {name: a}\nspec: {ksm: {mode: Auto}}\n";
 
     fn texts(faults: &[Fault]) -> Vec<String> {
         faults.iter().map(ToString::to_string).collect()

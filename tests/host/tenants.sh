@@ -50,12 +50,13 @@ request() { # NAME CLIENT
         timeout 30 ip netns exec "$1" dhclient -1 -lf "/run/dhclient.$1.leases" -pf "/run/dhclient.$1.pid" net1
         ;;
     udhcpc)
-        cat >/run/udhcpc.script <<'END'
+        # Programs in /run cannot be executed.
+        cat >/usr/local/sbin/udhcpc-script <<'END'
 #!/bin/sh
 [ "$1" != bound ] || ip address replace "$ip/$mask" dev "$interface"
 END
-        chmod 755 /run/udhcpc.script
-        ip netns exec "$1" busybox udhcpc -i net1 -f -q -n -t 20 -T 1 -s /run/udhcpc.script
+        chmod 755 /usr/local/sbin/udhcpc-script
+        ip netns exec "$1" busybox udhcpc -i net1 -f -q -n -t 20 -T 1 -s /usr/local/sbin/udhcpc-script
         ;;
     networkd)
         [ ! -e "/run/networkd.$1.pid" ] || kill "$(cat "/run/networkd.$1.pid")" 2>/dev/null || true

@@ -84,7 +84,7 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
             assert_addresses(host, vms);
         }
         // The VMs of a tenant reach each other, and the same address of the other tenant belongs to another VM.
-        hosts[0].run_checked("tenants ping a11 10.1.0.12; tenants ping a11 10.1.0.13").unwrap();
+        hosts[0].run_checked("tenants ping a11 10.1.0.12 && tenants ping a11 10.1.0.13").unwrap();
         hosts[0].run_checked("tenants ping b11 10.1.0.14").unwrap();
         let result = hosts[0].run("tenants ping a11 10.1.0.14").unwrap();
         assert!(result.code != 0, "an address of the other tenant answers:\n{}", result.output);

@@ -1,3 +1,5 @@
+//! Tests of the validation of address pools.
+
 use serde_json::{Value, json};
 
 use super::*;

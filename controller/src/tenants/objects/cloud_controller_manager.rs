@@ -21,7 +21,7 @@ pub const CLOUD_CONTROLLER_MANAGER: &str = "kubevirt-cloud-controller-manager";
 pub(super) const CLOUD_CONTROLLER_MANAGER_POLICY: &str = "berth-allow-cloud-controller-manager";
 /// Annotation of the pods with the configuration.
 const CONFIG_ANNOTATION: &str = "berth.dev/cloud-config";
-/// User of the pods: `nobody` in most images, which needs no permission for files.
+/// User of the pods, which owns no files.
 const USER: u32 = 65_532;
 
 /// Groups, resources and verbs of the Role, without unused ones of the project's own Role. A user who creates the Role
