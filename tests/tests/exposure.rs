@@ -110,7 +110,7 @@ fn policy(plane: &ControlPlane, name: &str) -> Value {
 }
 
 fn missing_metallb_is_reported(plane: &ControlPlane) {
-    create_tenant(plane, "shop", &json!(["192.0.2.0/28"]));
+    create_tenant(plane, "shop", &json!(["198.51.100.0/28"]));
     let words =
         "False CrdMissing CustomResourceDefinition ipaddresspools.metallb.io is not installed";
     wait_until_condition(plane, &SHOP, "ExposureReady", words);
@@ -127,7 +127,7 @@ fn pools_serve_one_tenant(plane: &ControlPlane) {
     assert_eq!(
         pool(plane, "shop")["spec"],
         json!({
-            "addresses": ["192.0.2.0-192.0.2.15"], "autoAssign": true,
+            "addresses": ["198.51.100.0-198.51.100.15"], "autoAssign": true,
             "serviceAllocation": {"namespaces": [NAMESPACE]},
         })
     );
@@ -146,20 +146,20 @@ fn pools_serve_one_tenant(plane: &ControlPlane) {
 
 fn overlapping_pools_stay_as_they_are(plane: &ControlPlane) {
     let before = pool(plane, "shop");
-    create_tenant(plane, "other", &json!(["192.0.2.8-192.0.2.40"]));
+    create_tenant(plane, "other", &json!(["198.51.100.8-198.51.100.40"]));
     let words = "False LoadBalancerPoolsOverlap spec.exposure.loadBalancers.addresses: \
-                 `192.0.2.8-192.0.2.40` overlaps `192.0.2.0-192.0.2.15` of TenantCluster shop";
+                 `198.51.100.8-198.51.100.40` overlaps `198.51.100.0-198.51.100.15` of TenantCluster shop";
     let other = ["tenantcluster", "other"];
     wait_until_condition(plane, &other, "ExposureReady", words);
     wait_until_condition(plane, &SHOP, "ExposureReady", "False LoadBalancerPoolsOverlap");
     assert_eq!(pool(plane, "shop"), before);
     assert_eq!(pool(plane, "other"), Value::Null);
-    patch_exposure(plane, "other", &json!({"loadBalancers": {"addresses": ["192.0.2.16/28"]}}));
+    patch_exposure(plane, "other", &json!({"loadBalancers": {"addresses": ["198.51.100.16/28"]}}));
     wait_until_condition(plane, &other, "ExposureReady", "True Ready");
     wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready");
     patch_exposure(plane, "other", &json!({"loadBalancers": {"addresses": ["0.0.0.0/0"]}}));
     wait_until_condition(plane, &other, "ExposureReady", "False InvalidExposure");
-    assert_eq!(pool(plane, "other")["spec"]["addresses"], json!(["192.0.2.16-192.0.2.31"]));
+    assert_eq!(pool(plane, "other")["spec"]["addresses"], json!(["198.51.100.16-198.51.100.31"]));
     patch_exposure(plane, "other", &Value::Null);
     wait_until(plane, "the pool is deleted", |plane| pool(plane, "other").is_null());
 }
