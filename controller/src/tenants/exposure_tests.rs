@@ -1,3 +1,5 @@
+//! Tests of the validation of exposed services.
+
 use serde_json::{Value, json};
 
 use super::super::cluster::UnknownFact;
