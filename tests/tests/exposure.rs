@@ -171,7 +171,7 @@ fn target_ports_of_load_balancers_are_open(plane: &ControlPlane) {
         "metadata": {"name": "a0123", "namespace": NAMESPACE},
         "spec": {
             "type": "LoadBalancer", "selector": {"cluster.x-k8s.io/role": "worker"},
-            "ports": [{"port": 443, "targetPort": 30_443}],
+            "ports": [{"port": 443, "targetPort": 30_443, "protocol": "TCP"}],
         },
     });
     plane.apply(&service.to_string()).unwrap();
