@@ -59,7 +59,7 @@ pub enum Advertisement {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CloudControllerManager {
-    /// Image, such as `quay.io/kubevirt/kubevirt-cloud-controller-manager:v0.6.0`.
+    /// Image, such as `registry.example/kubevirt-cloud-controller-manager:v0.6.0`.
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^\S+$"))]
     pub image: String,
     /// Number of pods, of which one is the leader. Default 1.
