@@ -9,6 +9,7 @@ pub mod check;
 pub mod cli;
 pub mod fleet;
 mod list;
+mod managed_by;
 pub mod managed_fields;
 pub mod observe;
 mod parallel;

@@ -129,7 +129,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::tenants::addresses::release::is_created_by_berth;
+    use crate::managed_by::is_created_by_berth;
 
     fn claim(metadata: Value) -> AddressClaim {
         let spec = json!({
@@ -146,7 +146,7 @@ mod tests {
         let labels = json!({"app.kubernetes.io/managed-by": "berth"});
         let mut one = claim(json!({"name": "x", "labels": labels, "managedFields": []}));
         trim_claim(&mut one);
-        assert!(is_created_by_berth(&one));
+        assert!(is_created_by_berth(one.labels()));
         assert_eq!(one.metadata.managed_fields, None);
     }
 

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::addresses::family::Family;
 use super::addresses::pool::ValidPool;
 use super::addresses::pools::NetworkPools;
+use super::addresses::release::is_released;
 
 /// Largest number of networks of a host, and of leases of a network, which the schema accepts.
 const MAX_ENTRIES: usize = 4096;
@@ -87,8 +88,7 @@ pub fn desired_host_leases<'c>(
 /// Returns true if the address of the claim is allocated and not released.
 #[must_use]
 pub fn is_active(claim: &AddressClaim) -> bool {
-    claim.metadata.deletion_timestamp.is_none()
-        && claim.status.as_ref().is_none_or(|status| status.released_at.is_none())
+    claim.metadata.deletion_timestamp.is_none() && !is_released(claim)
 }
 
 /// Returns the network of a tenant, and its leases; `None` if the agents do not answer its machines.

@@ -1,20 +1,16 @@
 //! Ensures one Service for each machine, if the tenant requests access to its machines. The VirtualMachine owns the
 //! Service, so Kubernetes deletes it with the machine.
 
-use std::collections::BTreeMap;
-
-use berth_api::names::{CONTROLLER_FIELD_MANAGER, MANAGED_BY_LABEL};
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_api::{Problem, TenantCluster};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::{Api, ResourceExt as _};
-use serde_json::Value;
 
 use super::errors::{RequestError, none_if_not_found, refusal_message, with_request};
 use super::validated::ValidatedDeployment;
+use crate::managed_by::is_created_by_berth;
 use crate::run::packed_content::unpack_content;
-use crate::tenants::objects::{
-    DesiredObject, ObjectKind, access_service, access_service_name, differs,
-};
+use crate::tenants::objects::{DesiredObject, ObjectKind, access_service, access_service_name};
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 
 impl ValidatedDeployment<'_> {
@@ -61,11 +57,7 @@ impl ValidatedDeployment<'_> {
         match known {
             Some(known) if known.metadata.deletion_timestamp.is_some() => return Ok(None),
             Some(known) => {
-                let mut actual = serde_json::to_value(unpack_content(known)).unwrap_or(Value::Null);
-                for field in ["apiVersion", "kind"] {
-                    actual[field] = desired.body[field].clone();
-                }
-                if !differs(&desired.body, &actual) {
+                if !desired.differs_from(&unpack_content(known)) {
                     return Ok(None);
                 }
                 params.force = true;
@@ -74,10 +66,7 @@ impl ValidatedDeployment<'_> {
                 let request = || format!("get Service {}/{name}", self.namespace);
                 let found = none_if_not_found(self.services().get_metadata(name).await);
                 let found = with_request(request, found)?;
-                let is_owned = |labels: &BTreeMap<String, String>| {
-                    labels.get(MANAGED_BY_LABEL.0).is_some_and(|by| by == MANAGED_BY_LABEL.1)
-                };
-                if found.is_some_and(|found| !is_owned(found.labels())) {
+                if found.is_some_and(|found| !is_created_by_berth(found.labels())) {
                     return Ok(Some(format!(
                         "Service {}/{name} exists and was not created by Berth; delete it",
                         self.namespace

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use berth_api::names::{ADDRESSES_ANNOTATION, MANAGED_BY_LABEL, TENANT_LABEL};
+use berth_api::names::ADDRESSES_ANNOTATION;
 use berth_api::{
     AddressClaim, AddressClaimSpec, ClaimingMachine, MacAddress, Problem, TenantCluster, Time,
 };
@@ -20,6 +20,7 @@ use super::context::Context;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::guest::{UnknownInterfaces, interfaces_of_machine};
 use super::validated::ValidatedDeployment;
+use crate::managed_by::tenant_labels;
 use crate::run::api_requests::post_params;
 use crate::tenants::addresses::choose::{AddressChoice, AddressRequest, choose_address};
 use crate::tenants::addresses::fixed::parse_fixed_addresses;
@@ -27,7 +28,7 @@ use crate::tenants::addresses::interface::interface_config;
 use crate::tenants::addresses::mac::choose_mac;
 use crate::tenants::addresses::pool::ValidPool;
 use crate::tenants::addresses::pools::NetworkPools;
-use crate::tenants::addresses::release::quarantine_duration;
+use crate::tenants::addresses::release::{is_released, quarantine_duration};
 use crate::tenants::fault::Fault;
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 use berth_kubevirt_render::machines::{InterfaceConfig, TENANT_INTERFACE};
@@ -284,7 +285,7 @@ impl Context {
         let is_own = existing.spec.tenant_uid == plan.tenant_uid
             && existing.spec.machine == *machine
             && existing.spec.interface == TENANT_INTERFACE
-            && existing.status.as_ref().is_none_or(|status| status.released_at.is_none());
+            && !is_released(&existing);
         Ok(is_own.then_some(existing))
     }
 
@@ -323,10 +324,7 @@ fn new_claim(
         mac,
     };
     let mut claim = AddressClaim::new(&AddressClaim::name_for(&plan.network, address), spec);
-    claim.metadata.labels = Some(BTreeMap::from([
-        (MANAGED_BY_LABEL.0.to_owned(), MANAGED_BY_LABEL.1.to_owned()),
-        (TENANT_LABEL.to_owned(), plan.tenant.clone()),
-    ]));
+    claim.metadata.labels = Some(tenant_labels(&plan.tenant));
     if plan.fixed.contains(&address) {
         let list = plan.fixed.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         claim.metadata.annotations =

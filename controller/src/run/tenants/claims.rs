@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
 use berth_api::{InfraConfigSpec, TenantCluster, VlanClaim, VlanClaimSpec};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, Preconditions};
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
+use crate::managed_by::tenant_labels;
 use crate::run::api_requests::{patch_params, post_params};
 use crate::tenants::claims::{self, IdChoice, IdRequest, choose_id};
 use crate::tenants::fault::Fault;
@@ -223,10 +223,7 @@ impl Context {
         request: IdRequest<'_>,
     ) -> Result<Option<VlanClaim>, Error> {
         let mut claim = id.to_claim(request.network, request.tenant, request.uid);
-        claim.metadata.labels = Some(BTreeMap::from([
-            (MANAGED_BY_LABEL.0.to_owned(), MANAGED_BY_LABEL.1.to_owned()),
-            (TENANT_LABEL.to_owned(), request.tenant.to_owned()),
-        ]));
+        claim.metadata.labels = Some(tenant_labels(request.tenant));
         let name = claim.name_any();
         let what = format!("VlanClaim {name}");
         let params = post_params();

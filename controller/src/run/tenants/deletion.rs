@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
-use super::objects::is_owned;
 use crate::api_resource::api_resource;
+use crate::managed_by::is_created_by_berth;
 use crate::tenants::deletion::{
     DeletionAction, DeletionState, MachineObject, NamespaceState, next_step, parse_lenient,
 };
@@ -151,7 +151,7 @@ impl Context {
             all.extend(list.items.iter().map(|object| MachineObject {
                 kind: kind.to_owned(),
                 name: object.name_any(),
-                is_owned: is_owned(object.labels()),
+                is_owned: is_created_by_berth(object.labels()),
                 is_deleting: object.metadata.deletion_timestamp.is_some(),
             }));
         }
@@ -184,7 +184,8 @@ impl Context {
             with_request(request.clone(), none_if_not_found(api.get_metadata(&name).await))?;
         // The namespace contains all data of the tenant. Therefore it is read again directly before its deletion, to
         // check that Berth created it.
-        let Some(existing) = existing.filter(|existing| is_owned(existing.labels())) else {
+        let Some(existing) = existing.filter(|existing| is_created_by_berth(existing.labels()))
+        else {
             return Ok(());
         };
         let preconditions = Preconditions { uid: existing.uid(), resource_version: None };

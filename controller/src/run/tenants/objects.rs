@@ -12,20 +12,16 @@ use serde_json::Value;
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
+use crate::managed_by::is_created_by_berth;
 use crate::run::api_requests::post_params;
 use crate::run::packed_content::{pack_content, unpack_content};
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::csi_access::{CSI_NAME as CSI, csi_token_secret};
-use crate::tenants::objects::{DesiredObject, ObjectKind, differs};
+use crate::tenants::objects::{DesiredObject, ObjectKind};
 use berth_runtime::watch::OptionalInformer;
 
 /// Time after a write within which the watch delivers the written object.
 const MAX_WATCH_DELAY: Duration = Duration::from_secs(10);
-
-/// Returns true if the labels of an object show that Berth created it.
-pub(super) fn is_owned(labels: &std::collections::BTreeMap<String, String>) -> bool {
-    labels.get(MANAGED_BY_LABEL.0).is_some_and(|by| by == MANAGED_BY_LABEL.1)
-}
 
 impl Context {
     fn api(&self, kind: ObjectKind, namespace: &str) -> Api<DynamicObject> {
@@ -85,25 +81,15 @@ impl Context {
             return Err(Fault::new(ConditionReason::CrdMissing, message));
         }
         let known = self.cached_object(kind, &namespace, &name);
-        let known =
-            known.filter(|object| kind == ObjectKind::Namespace || is_owned(object.labels()));
+        let known = known
+            .filter(|object| kind == ObjectKind::Namespace || is_created_by_berth(object.labels()));
         let api = self.api(kind, &namespace);
         match &known {
-            Some(object) => {
-                let mut actual = serde_json::to_value(object).unwrap_or(Value::Null);
-                // Items of a list of a built-in kind have no `apiVersion` and no `kind`, so both are set for the
-                // comparison.
-                for field in ["apiVersion", "kind"] {
-                    actual[field] = wanted.body[field].clone();
-                }
-                if !differs(&wanted.body, &actual) {
-                    return Ok(());
-                }
-            }
+            Some(object) if !wanted.differs_from(object) => return Ok(()),
             None if !may_adopt => {
                 let unmanaged =
                     none_if_not_found(api.get_metadata(&name).await).map_err(to_fault)?;
-                if unmanaged.is_some_and(|there| !is_owned(there.labels())) {
+                if unmanaged.is_some_and(|there| !is_created_by_berth(there.labels())) {
                     let message = format!(
                         "{what} exists and was not created by Berth; delete it, or let Berth adopt it with label {}={}",
                         MANAGED_BY_LABEL.0, MANAGED_BY_LABEL.1
@@ -111,7 +97,7 @@ impl Context {
                     return Err(Fault::new(ConditionReason::NotOwned, message));
                 }
             }
-            None => {}
+            Some(_) | None => {}
         }
         let mut params = PatchParams::apply(CONTROLLER_FIELD_MANAGER);
         // The apply is forced only if the object is known, that is, owned by Berth. Thus the apply does not take over
@@ -172,7 +158,7 @@ impl Context {
         let all = known.filter(|object| {
             (kind.is_in_metallb_namespace()
                 || object.metadata.namespace.as_ref() == Some(&namespace))
-                && is_owned(object.labels())
+                && is_created_by_berth(object.labels())
                 && object.labels().get(TENANT_LABEL).is_some_and(|label| label == tenant)
         });
         all.iter().map(|object| object.as_ref().clone()).collect()

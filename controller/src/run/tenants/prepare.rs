@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::context::Context;
 use super::error::{Error, none_if_not_found, with_request};
-use super::objects::is_owned;
+use crate::managed_by::is_created_by_berth;
 use crate::run::api_requests::{patch_params, post_params};
 use crate::tenants::deletion::{NamespaceState, parse_lenient};
 use crate::tenants::objects::csi_access::controller_role_binding;
@@ -114,7 +114,7 @@ impl Context {
         };
         Ok(match metadata {
             None => NamespaceState::Absent,
-            Some(meta) if !is_owned(&meta.labels.clone().unwrap_or_default()) => {
+            Some(meta) if !is_created_by_berth(&meta.labels.clone().unwrap_or_default()) => {
                 NamespaceState::NotOwned
             }
             Some(meta) if meta.deletion_timestamp.is_some() => NamespaceState::Terminating,

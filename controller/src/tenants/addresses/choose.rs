@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use berth_api::{AddressClaim, ClaimingMachine, ConditionReason};
 use k8s_openapi::jiff::SignedDuration;
+use kube::ResourceExt as _;
 
 use super::claims::NetworkClaims;
 use super::family::Family;
 use super::pool::ValidPool;
-use super::release::{is_created_by_berth, is_released, quarantine_end};
+use super::release::{is_released, quarantine_end};
+use crate::managed_by::is_created_by_berth;
 use crate::tenants::fault::{Fault, join_names_limited};
 
 /// Request of an interface of a machine for an address of each family.
@@ -65,8 +67,9 @@ pub fn choose_address(
     if let Some(held) = own.iter().find(|claim| !is_released(claim)) {
         return Ok(AddressChoice::KeepClaim(Arc::clone(held)));
     }
-    let is_former =
-        |claim: &Arc<AddressClaim>| is_created_by_berth(claim) && is_acceptable(claim.spec.address);
+    let is_former = |claim: &Arc<AddressClaim>| {
+        is_created_by_berth(claim.labels()) && is_acceptable(claim.spec.address)
+    };
     if let Some(former) = own.iter().find(|claim| is_former(claim)) {
         return Ok(AddressChoice::TakeOver(Arc::clone(former)));
     }
@@ -101,7 +104,7 @@ fn is_predecessor(claim: &AddressClaim, request: AddressRequest<'_>) -> bool {
     let (former, new) = (&claim.spec.machine, request.machine);
     let deployment = deployment_name(&former.name);
     is_released(claim)
-        && is_created_by_berth(claim)
+        && is_created_by_berth(claim.labels())
         && claim.spec.tenant_uid == request.tenant_uid
         && former.namespace == new.namespace
         && deployment.is_some()

@@ -1,9 +1,10 @@
 //! End of claims: a claim whose machine no longer exists is put into quarantine, and deleted after the quarantine.
 
-use berth_api::names::MANAGED_BY_LABEL;
 use berth_api::{AddressClaim, InfraConfigSpec, TenantCluster};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
+
+use crate::managed_by::is_created_by_berth;
 
 /// Default of InfraConfig's `spec.addressQuarantineSeconds`.
 const DEFAULT_QUARANTINE_SECONDS: u32 = 300;
@@ -45,12 +46,6 @@ pub fn quarantine_duration(config: &InfraConfigSpec) -> SignedDuration {
     SignedDuration::from_secs(seconds.into())
 }
 
-/// Returns true if Berth created the claim. An administrator's claim is never changed or deleted.
-#[must_use]
-pub fn is_created_by_berth(claim: &AddressClaim) -> bool {
-    claim.labels().get(MANAGED_BY_LABEL.0).is_some_and(|value| value == MANAGED_BY_LABEL.1)
-}
-
 /// Returns true if the claim is in quarantine.
 #[must_use]
 pub fn is_released(claim: &AddressClaim) -> bool {
@@ -72,7 +67,8 @@ pub fn next_action(
     owner: ClaimOwner,
     quarantine: SignedDuration,
 ) -> Option<(ClaimAction, Timestamp)> {
-    if !is_created_by_berth(claim) {
+    // An administrator's claim is never changed or deleted.
+    if !is_created_by_berth(claim.labels()) {
         return None;
     }
     if owner.machine_exists {

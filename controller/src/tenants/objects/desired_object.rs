@@ -2,6 +2,7 @@
 
 use berth_api::TenantCluster;
 use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 use super::kind::ObjectKind;
@@ -36,6 +37,17 @@ impl DesiredObject {
         self
     }
 
+    /// Returns true if the actual object must be applied again: see [`differs`].
+    #[must_use]
+    pub fn differs_from(&self, actual: &DynamicObject) -> bool {
+        let mut actual = serde_json::to_value(actual).unwrap_or(Value::Null);
+        // Items of a list of a built-in kind have no `apiVersion` and no `kind`, so both are set for the comparison.
+        for field in ["apiVersion", "kind"] {
+            actual[field] = self.body[field].clone();
+        }
+        differs(&self.body, &actual)
+    }
+
     /// Returns an object in a tenant's namespace, with Berth's labels.
     pub(super) fn new(kind: ObjectKind, tenant: &str, name: &str, content: Value) -> Self {
         let mut body = json!({
@@ -58,7 +70,7 @@ impl DesiredObject {
 /// actual object has are ignored. A list is compared as one value: additional or missing entries are a difference.
 /// An empty list equals an absent one, because API servers omit empty lists.
 #[must_use]
-pub fn differs(desired: &Value, actual: &Value) -> bool {
+pub(super) fn differs(desired: &Value, actual: &Value) -> bool {
     match (desired, actual) {
         (Value::Object(desired), Value::Object(actual)) => {
             desired.iter().any(|(key, value)| match actual.get(key) {

@@ -14,7 +14,7 @@ mod peers;
 pub mod policies;
 mod workload_policies;
 
-pub use desired_object::{DesiredObject, differs};
+pub use desired_object::DesiredObject;
 pub use instancetypes::instancetype_objects;
 pub use kind::ObjectKind;
 pub use load_balancer_pool::load_balancer_pool_objects;
