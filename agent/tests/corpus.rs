@@ -2,42 +2,21 @@
 
 #![expect(clippy::disallowed_methods, reason = "tests read files of the repository")]
 
+#[path = "../../tests/src/corpus.rs"]
+mod corpus;
+
 use std::path::Path;
 
 use berth_agent::parsers::PARSERS;
 
+const FUZZ: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz");
+
 #[test]
 fn every_parser_returns_on_its_corpus() {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
-    for (name, parse) in PARSERS {
-        let files: Vec<_> = std::fs::read_dir(corpus.join(name))
-            .unwrap_or_else(|error| panic!("fuzz/corpus/{name}: {error}"))
-            .map(|entry| entry.unwrap().path())
-            .collect();
-        assert!(!files.is_empty(), "fuzz/corpus/{name} has no seed");
-        for file in files {
-            let bytes = std::fs::read(&file).unwrap();
-            // Parses the complete input and truncated inputs, as a file that is being written may be truncated.
-            (0..bytes.len().min(256)).for_each(|end| parse(&bytes[..end]));
-            parse(&bytes);
-        }
-        parse(&[0; 64]);
-        parse(&[0xff; 64]);
-    }
+    corpus::replay_corpus(Path::new(FUZZ), PARSERS);
 }
 
 #[test]
 fn every_parser_has_its_fuzz_target() {
-    let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
-    let manifest = std::fs::read_to_string(fuzz.join("Cargo.toml")).unwrap();
-    for (name, _) in PARSERS {
-        assert!(
-            fuzz.join(format!("fuzz_targets/{name}.rs")).is_file(),
-            "{name} has no fuzz target"
-        );
-        assert!(
-            manifest.contains(&format!("name = \"{name}\"")),
-            "{name} is not in fuzz/Cargo.toml"
-        );
-    }
+    corpus::check_fuzz_targets(Path::new(FUZZ), PARSERS);
 }

@@ -6,13 +6,47 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use berth_controller::run::events::EventEmitter;
+use kube::Client;
+use tokio::runtime::Runtime;
 
 use crate::cluster::ControlPlane;
 use crate::cluster::proxy::Proxy;
 use crate::running::Running;
+use crate::simulated::{create_client, create_runtime};
+
+/// Reconcilers of the controller in this process, with the permissions that the controller has in a cluster. Drop ends
+/// them, also during a reconcile.
+#[derive(Debug)]
+pub struct Reconcilers(Option<Runtime>);
+
+impl Reconcilers {
+    /// Starts the future that `run` returns for a client and an emitter of Events. The test must apply
+    /// `deploy/base/rbac-controller.yaml` before.
+    ///
+    /// # Errors
+    /// Fails if the ServiceAccount does not exist.
+    pub fn start<F: Future<Output = ()> + Send + 'static>(
+        plane: &ControlPlane,
+        run: impl FnOnce(Client, Arc<EventEmitter>) -> F,
+    ) -> Result<Self> {
+        let runtime = create_runtime()?;
+        let client = runtime.block_on(create_client(&write_controller_kubeconfig(plane)?))?;
+        let events = Arc::new(EventEmitter::new(client.clone(), "test"));
+        runtime.spawn(run(client, events));
+        Ok(Self(Some(runtime)))
+    }
+}
+
+impl Drop for Reconcilers {
+    fn drop(&mut self) {
+        self.0.take().map(Runtime::shutdown_background).unwrap_or_default();
+    }
+}
 
 /// One of several controllers, with the host name of this machine or another host name. Drop ends the process.
 #[derive(Debug)]

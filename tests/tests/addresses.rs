@@ -27,15 +27,7 @@ fn machines_get_addresses() {
         ..ControlPlaneOptions::default()
     })
     .unwrap();
-    let kinds = [
-        "virtualmachines.kubevirt.io",
-        "virtualmachineinstances.kubevirt.io",
-        "virtualmachineinstancetypes.instancetype.kubevirt.io",
-        "virtualmachinepreferences.instancetype.kubevirt.io",
-    ];
-    plane.install_kubevirt_crds(&kinds).unwrap();
-    plane.define_network_attachments().unwrap();
-    plane.define_machine_deployments().unwrap();
+    plane.install_machine_kinds().unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     plane.create_example_storage_class().unwrap();
     let _fleet = Fleet::start(&plane.kubeconfig(), &["rack1-a"], FleetBehaviour::Agents).unwrap();

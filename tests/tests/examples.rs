@@ -33,17 +33,12 @@ fn example_tenants_get_their_machines() {
         ..ControlPlaneOptions::default()
     })
     .unwrap();
+    plane.install_machine_kinds().unwrap();
     let kinds = [
-        "virtualmachines.kubevirt.io",
-        "virtualmachineinstances.kubevirt.io",
-        "virtualmachineinstancetypes.instancetype.kubevirt.io",
-        "virtualmachinepreferences.instancetype.kubevirt.io",
         "virtualmachineclusterinstancetypes.instancetype.kubevirt.io",
         "virtualmachineclusterpreferences.instancetype.kubevirt.io",
     ];
     plane.install_kubevirt_crds(&kinds).unwrap();
-    plane.define_network_attachments().unwrap();
-    plane.define_machine_deployments().unwrap();
     plane
         .deploy(&[
             "base/rbac-controller.yaml",

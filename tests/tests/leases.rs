@@ -12,20 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{AddressClaim, TenantCluster};
-use berth_controller::run::events::EventEmitter;
 use berth_controller::run::host_leases::informers::{LeaseInformers, start_host_leases};
 use berth_controller::run::host_leases::run;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::tenants::SharedInformers;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
-use berth_tests::controller::write_controller_kubeconfig;
+use berth_tests::controller::Reconcilers;
 use berth_tests::simulated::{create_client, create_runtime};
 use kube::api::{Patch, PatchParams};
 use kube::core::ClusterResourceScope;
-use kube::{Api, Resource};
+use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// Resync interval for objects without changes.
@@ -36,40 +34,25 @@ const GARBAGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time in which the controller would have made a change that the test does not expect.
 const QUIET_TIME: Duration = Duration::from_secs(3);
 
-/// Controller with only the reconciler of HostLeases. Drop ends the controller, also during a reconcile.
-struct Controller(Option<Runtime>);
-
-impl Controller {
-    /// Starts the controller with the permissions that it has in a cluster.
-    fn start(plane: &ControlPlane) -> Self {
-        let runtime = create_runtime().unwrap();
-        let client =
-            runtime.block_on(create_client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
-        runtime.spawn(async move {
-            let events = Arc::new(EventEmitter::new(client.clone(), "test"));
-            let mut tasks = JoinSet::new();
-            let SharedInformers { tenants, infra_nodes, nodes, addresses, .. } =
-                SharedInformers::start_watches(&client, &mut tasks);
-            let watch_health = Arc::default();
-            let informers = LeaseInformers {
-                tenants,
-                claims: addresses.informer().clone(),
-                host_leases: start_host_leases(&client, &mut tasks, &watch_health),
-                infra_nodes,
-                nodes,
-            };
-            let (instances, watch) = MachineInstances::start(&client);
-            tasks.spawn(watch);
-            run(client, events, Arc::default(), informers, instances, RESYNC).await;
-        });
-        Self(Some(runtime))
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        self.0.take().map(Runtime::shutdown_background).unwrap_or_default();
-    }
+/// Starts only the reconciler of HostLeases.
+fn start_controller(plane: &ControlPlane) -> Reconcilers {
+    let run = |client: Client, events| async move {
+        let mut tasks = JoinSet::new();
+        let SharedInformers { tenants, infra_nodes, nodes, addresses, .. } =
+            SharedInformers::start_watches(&client, &mut tasks);
+        let watch_health = Arc::default();
+        let informers = LeaseInformers {
+            tenants,
+            claims: addresses.informer().clone(),
+            host_leases: start_host_leases(&client, &mut tasks, &watch_health),
+            infra_nodes,
+            nodes,
+        };
+        let (instances, watch) = MachineInstances::start(&client);
+        tasks.spawn(watch);
+        run(client, events, Arc::default(), informers, instances, RESYNC).await;
+    };
+    Reconcilers::start(plane, run).unwrap()
 }
 
 fn apply(plane: &ControlPlane, object: &Value) {
@@ -194,7 +177,7 @@ fn host_leases_contain_the_machines_of_each_host() {
     create_claim(&plane, "bank", "web-1", "10.0.0.11");
     let web_2 = create_claim(&plane, "shop", "web-2", "10.0.0.12");
 
-    let controller = Controller::start(&plane);
+    let controller = start_controller(&plane);
     machines_start(&plane);
     machine_migrates(&plane);
     tenant_changes(&plane);
@@ -202,7 +185,7 @@ fn host_leases_contain_the_machines_of_each_host() {
     drop(controller);
     let versions = || ["rack1-a", "rack1-b"].map(|host| resource_version(&plane, host));
     let before = versions();
-    let _controller = Controller::start(&plane);
+    let _controller = start_controller(&plane);
     std::thread::sleep(QUIET_TIME);
     assert_eq!(versions(), before, "a new leader withdraws and rewrites no lease");
     claim_is_released(&plane, &web_2);

@@ -20,18 +20,16 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::TenantCluster;
-use berth_controller::run::events::EventEmitter;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::tenants::SharedInformers;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
-use berth_tests::controller::write_controller_kubeconfig;
+use berth_tests::controller::Reconcilers;
 use berth_tests::repository;
 use berth_tests::simulated::{KubeVirt, create_client, create_runtime};
-use kube::Api;
 use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// Resync interval for objects without changes.
@@ -61,34 +59,18 @@ fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
     })
 }
 
-/// Controller with only the reconciler of machines. Drop ends the controller, also during a reconcile.
-struct Controller(Option<Runtime>);
-
-impl Controller {
-    /// Starts the controller with the permissions that it has in a cluster.
-    fn start(plane: &ControlPlane) -> Self {
-        let runtime = create_runtime().unwrap();
-        let client =
-            runtime.block_on(create_client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
-        runtime.spawn(async move {
-            let events = Arc::new(EventEmitter::new(client.clone(), "test"));
-            let mut tasks = JoinSet::new();
-            let SharedInformers { tenants, configs, addresses, .. } =
-                SharedInformers::start_watches(&client, &mut tasks);
-            let (instances, watch) = MachineInstances::start(&client);
-            tasks.spawn(watch);
-            let shared_informers =
-                machines::SharedInformers { tenants, configs, addresses, instances };
-            machines::run(client, events, Arc::default(), shared_informers, RESYNC).await;
-        });
-        Self(Some(runtime))
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        self.0.take().map(Runtime::shutdown_background).unwrap_or_default();
-    }
+/// Starts only the reconciler of machines.
+fn start_controller(plane: &ControlPlane) -> Reconcilers {
+    let run = |client: Client, events| async move {
+        let mut tasks = JoinSet::new();
+        let SharedInformers { tenants, configs, addresses, .. } =
+            SharedInformers::start_watches(&client, &mut tasks);
+        let (instances, watch) = MachineInstances::start(&client);
+        tasks.spawn(watch);
+        let shared_informers = machines::SharedInformers { tenants, configs, addresses, instances };
+        machines::run(client, events, Arc::default(), shared_informers, RESYNC).await;
+    };
+    Reconcilers::start(plane, run).unwrap()
 }
 
 fn machines(plane: &ControlPlane, deployment: &str) -> Vec<Value> {
@@ -170,7 +152,7 @@ fn machines_are_created_and_reconciled() {
         plane.kubectl(&["create", "namespace", namespace]).unwrap();
     }
     let kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
-    let controller = Controller::start(&plane);
+    let controller = start_controller(&plane);
     machines_wait_for_network_policies(&plane);
     missing_permission_is_reported(&plane);
     machines_wait_for_user_data(&plane);
@@ -189,7 +171,7 @@ fn machines_are_created_and_reconciled() {
     contained::secret_content_is_not_exposed(&plane);
     drop(controller);
     killed_controller_reaches_the_requested_count(&plane);
-    let _controller = Controller::start(&plane);
+    let _controller = start_controller(&plane);
     machines_are_deleted_with_their_deployment(&plane);
     contained::malformed_deployment_is_deleted_with_its_machines(&plane);
     deleted_tenant_gets_no_machines(&plane);
@@ -469,14 +451,14 @@ fn killed_controller_reaches_the_requested_count(plane: &ControlPlane) {
     let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
     let mut random = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
     for round in 0..rounds {
-        let controller = Controller::start(plane);
+        let controller = start_controller(plane);
         apply(plane, &deployment("many", 3 + round % 3, &format!("{}Gi", 2 + round % 4)));
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_millis(u64::try_from((random >> 64) % 1200).unwrap()));
         drop(controller);
     }
-    let _controller = Controller::start(plane);
+    let _controller = start_controller(plane);
     wait_until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
     std::thread::sleep(Duration::from_secs(1));
     wait_until_complete(plane, "many", u64::from(3 + (rounds - 1) % 3));
@@ -540,7 +522,7 @@ fn no_machines_are_created_beside_machine_controller(plane: &ControlPlane) {
     let machine = json!({"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "Machine",
         "metadata": {"name": "theirs", "namespace": NAMESPACE}, "spec": {}});
     apply(plane, &machine);
-    let _controller = Controller::start(plane);
+    let _controller = start_controller(plane);
     // Berth still deletes objects that it created before.
     plane
         .kubectl(&["delete", "machinedeployment", "web", "-n", NAMESPACE, "--timeout=40s"])

@@ -11,46 +11,30 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use berth_controller::run::events::EventEmitter;
 use berth_controller::run::tenants::{self, SharedInformers};
 use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, ControlPlaneOptions, condition};
-use berth_tests::controller::write_controller_kubeconfig;
-use berth_tests::simulated::{Fleet, FleetBehaviour, create_client, create_runtime};
+use berth_tests::controller::Reconcilers;
+use berth_tests::simulated::{Fleet, FleetBehaviour};
+use kube::Client;
 use serde_json::{Value, json};
-use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// Resync interval for objects without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Controller with only the reconciler of tenants. Drop ends the controller, also during a reconcile.
-struct Controller(Option<Runtime>);
-
-impl Controller {
-    /// Starts the controller with the permissions that it has in a cluster.
-    fn start(plane: &ControlPlane) -> Self {
-        let runtime = create_runtime().unwrap();
-        let client =
-            runtime.block_on(create_client(&write_controller_kubeconfig(plane).unwrap())).unwrap();
-        runtime.spawn(async move {
-            let events = Arc::new(EventEmitter::new(client.clone(), "test"));
-            let mut tasks = JoinSet::new();
-            let shared_informers = SharedInformers::start_watches(&client, &mut tasks);
-            // Without a server the reconciler ends, and the test ends then too.
-            tenants::run(client, events, Arc::default(), shared_informers, RESYNC)
-                .await
-                .map(drop)
-                .unwrap();
-        });
-        Self(Some(runtime))
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        self.0.take().map(Runtime::shutdown_background).unwrap_or_default();
-    }
+/// Starts only the reconciler of tenants.
+fn start_controller(plane: &ControlPlane) -> Reconcilers {
+    let run = |client: Client, events| async move {
+        let mut tasks = JoinSet::new();
+        let shared_informers = SharedInformers::start_watches(&client, &mut tasks);
+        // Without a server the reconciler ends, and the test ends then too.
+        tenants::run(client, events, Arc::default(), shared_informers, RESYNC)
+            .await
+            .map(drop)
+            .unwrap();
+    };
+    Reconcilers::start(plane, run).unwrap()
 }
 
 fn create_tenant(plane: &ControlPlane, name: &str, spec: &Value) {
@@ -132,7 +116,7 @@ fn tenants_are_created_and_deleted() {
         FleetBehaviour::AgentsAndSpecs("trunk"),
     )
     .unwrap();
-    let controller = Controller::start(&plane);
+    let controller = start_controller(&plane);
     missing_crds_are_reported(&plane);
     plane.define_network_attachments().unwrap();
     plane
@@ -147,18 +131,18 @@ fn tenants_are_created_and_deleted() {
     // write to the same objects.
     wait_until_condition(&plane, "early", "NetworkReady", "True Ready");
     wait_until_condition(&plane, "early", "Ready", "True Ready");
-    let other = Controller::start(&plane);
+    let other = start_controller(&plane);
     concurrent_tenants_get_different_vlans(&plane);
     removed_policies_are_deleted(&plane);
     problems_are_reported(&plane);
     idle_controller_writes_nothing(&plane);
     drop((controller, other));
     killed_controller_assigns_each_vlan_once(&plane);
-    let _controller = Controller::start(&plane);
+    let _controller = start_controller(&plane);
     tenant_is_deleted_in_order(&plane, &fleet);
     recreated_tenant_gets_its_former_vlan(&plane);
     policies_follow_cluster_facts(&plane);
-    let _other = Controller::start(&plane);
+    let _other = start_controller(&plane);
     malformed_tenant_is_deleted(&plane);
     // This test is the last, because it ends with two networks that have the same VLANs.
     vlan_of_a_shared_wire_belongs_to_one_tenant(&plane);
@@ -350,7 +334,7 @@ fn killed_controller_assigns_each_vlan_once(plane: &ControlPlane) {
         random =
             random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let lifetime = Duration::from_millis(300 + (random >> 33) % 1200);
-        let killed = Controller::start(plane);
+        let killed = start_controller(plane);
         std::thread::scope(|scope| {
             for name in [format!("k{round}a"), format!("k{round}b")] {
                 scope.spawn(move || create_tenant(plane, &name, &trunk_spec()));
@@ -360,7 +344,7 @@ fn killed_controller_assigns_each_vlan_once(plane: &ControlPlane) {
         drop(killed);
         assert_unique_vlans(plane);
     }
-    let _controller = Controller::start(plane);
+    let _controller = start_controller(plane);
     for round in 0..rounds {
         for half in ["a", "b"] {
             wait_until_condition(plane, &format!("k{round}{half}"), "HostsReady", "True Ready");

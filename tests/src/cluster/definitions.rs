@@ -65,6 +65,22 @@ impl ControlPlane {
         self.wait_until_established(name)
     }
 
+    /// Installs the kinds that machines of tenants need: those of KubeVirt without cluster-scoped instance types,
+    /// NetworkAttachmentDefinition and MachineDeployment.
+    ///
+    /// # Errors
+    /// Fails like [`Self::kubectl`].
+    pub fn install_machine_kinds(&self) -> Result<()> {
+        self.install_kubevirt_crds(&[
+            "virtualmachines.kubevirt.io",
+            "virtualmachineinstances.kubevirt.io",
+            "virtualmachineinstancetypes.instancetype.kubevirt.io",
+            "virtualmachinepreferences.instancetype.kubevirt.io",
+        ])?;
+        self.define_network_attachments()?;
+        self.define_machine_deployments()
+    }
+
     /// Creates the storage class that the machines of `examples/tenants` name.
     ///
     /// # Errors

@@ -4,6 +4,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use berth_api::all_crds;
+use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::ControlPlane;
@@ -35,16 +37,8 @@ impl ControlPlane {
             self.apply_file(&repository().join("deploy").join(file))?;
         }
         let established = "--for=condition=Established";
-        let all = [
-            "infranodes",
-            "hostprofiles",
-            "infraconfigs",
-            "tenantclusters",
-            "vlanclaims",
-            "addressclaims",
-            "hostleases",
-        ];
-        let all = all.map(|name| format!("crd/{name}.berth.dev"));
+        let all: Vec<String> =
+            all_crds().iter().map(|crd| format!("crd/{}", crd.name_any())).collect();
         let mut wait = vec!["wait", established, "--timeout=30s"];
         wait.extend(all.iter().map(String::as_str));
         self.kubectl(&wait)?;
