@@ -13,6 +13,7 @@ use crate::systemd::SystemdError;
 use berth_host_facts::kernel_files::read_cpu_list;
 use berth_host_facts::root::Root;
 use berth_host_facts::setting::{Setting, SettingValue, SystemdUnit};
+use berth_host_facts::uptime::read_uptime;
 use berth_host_facts::{host_settings, memory};
 
 /// Time limit for the control group to change: systemd answers before the kernel has changed the group.
@@ -135,10 +136,7 @@ fn format_for_kernel(setting: Setting, value: &SettingValue) -> String {
     }
 }
 
-/// Returns the first number of `/proc/uptime`, the time since boot, in hundredths of a second.
+/// Returns the time since boot in hundredths of a second.
 pub(super) fn uptime(root: &Root) -> Option<u64> {
-    let text = root.read("proc/uptime").ok()?;
-    let (seconds, rest) = text.split_once('.')?;
-    let hundredths: u64 = rest.get(..2)?.parse().ok()?;
-    Some(seconds.parse::<u64>().ok()?.saturating_mul(100).saturating_add(hundredths))
+    u64::try_from(read_uptime(root)?.as_millis() / 10).ok()
 }

@@ -47,6 +47,7 @@ pub mod services;
 pub mod setting;
 pub mod topology;
 pub mod units;
+pub mod uptime;
 pub mod zones;
 
 pub use facts::HostFacts;

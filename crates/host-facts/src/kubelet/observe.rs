@@ -12,6 +12,7 @@ use crate::ledger::KUBELET_RECORD_FILE;
 use crate::notes::Notes;
 use crate::processes::{KUBELET_EMBEDDERS, Processes};
 use crate::root::Root;
+use crate::uptime::read_uptime;
 
 /// Flags of the kubelet and the configuration fields that they set, for the fields on which Berth gives advice.
 const FLAGS_AND_FIELDS: [(&str, &str); 6] = [
@@ -59,7 +60,7 @@ pub fn observe(
                 process::read_systemd_unit(root, pid).unwrap_or(facts.systemd_unit);
             let after_boot = start_record::process_start_time(root, pid);
             facts.has_admitted_first_pods =
-                after_boot.zip(start_record::uptime(root)).is_some_and(|(start, now)| {
+                after_boot.zip(read_uptime(root)).is_some_and(|(start, now)| {
                     now >= start_record::since_boot(start) + FIRST_ADMISSIONS
                 });
             facts.start_id = boot_id

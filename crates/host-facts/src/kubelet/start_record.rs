@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::config::KubeletConfig;
 use crate::ledger::KUBELET_RECORD_FILE as FILE;
 use crate::root::{ReadError, ReadProblem, Root};
+use crate::uptime::read_uptime;
 
 /// The configuration with which the running kubelet was started, if it is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -109,13 +110,6 @@ pub(super) const fn since_boot(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(10))
 }
 
-/// Returns the time since the boot of the host.
-pub(super) fn uptime(root: &Root) -> Option<Duration> {
-    let text = root.read("proc/uptime").ok()?;
-    let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
 /// Returns the time of the host's boot, as the duration since 1970.
 fn read_boot_time(root: &Root) -> Option<Duration> {
     if !root.is_live() {
@@ -124,7 +118,7 @@ fn read_boot_time(root: &Root) -> Option<Duration> {
         return time.trim().parse().ok().map(Duration::from_secs);
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()?;
-    now.checked_sub(uptime(root)?)
+    now.checked_sub(read_uptime(root)?)
 }
 
 #[cfg(test)]
