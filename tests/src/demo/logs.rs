@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::hosts::HOSTS;
 use crate::host::Host;
 
-/// Time limit for a host that does not answer.
-const TIMEOUT: Duration = Duration::from_secs(15);
+/// Time limit for a host that does not answer. A busy host needs more than 15 s to print its journal.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Copies logs and consoles from the folder of temporary files. Files that cannot be copied are skipped.
 pub fn copy_temporary_logs(temporary: &Path, folder: &Path) {
