@@ -40,7 +40,8 @@ fn every_group_of_facts_is_reported() {
         json!({
             "cpuManagerPolicy": "static", "cpuManagerPolicyOptions": ["full-pcpus-only"],
             "topologyManagerPolicy": "single-numa-node", "topologyManagerScope": "container",
-            "memoryManagerPolicy": "None", "reservedSystemCPUs": "0,24,48,72", "startedWith": {"current": true}
+            "memoryManagerPolicy": "None", "reservedSystemCPUs": "0,24,48,72", "allocatableReservation": "100Mi",
+            "startedWith": {"current": true}
         }),
     );
 }

@@ -221,10 +221,8 @@ fn allocations_of_pods_are_reported(plane: &ControlPlane, host: &mut Host) {
     wait_until_pod_runs(plane, host, "pinned");
 }
 
-/// Tests the capacity that `plan` derives from a report alone against the kubelet's own calculation. Only the kubelet's
-/// hard eviction threshold, which reports do not have, makes a difference.
+/// Tests the capacity that `plan` derives from a report alone against the kubelet's own calculation.
 fn capacity_without_a_node_equals_the_node(plane: &ControlPlane) {
-    const EVICTION_THRESHOLD: u64 = 20 << 20;
     let report = plane.folder().join("infranode.json");
     std::fs::write(&report, plane.infra_node(NODE_NAME).to_string()).unwrap();
     let planned = run_plan(&["-f", report.to_str().unwrap()]).unwrap();
@@ -235,11 +233,7 @@ fn capacity_without_a_node_equals_the_node(plane: &ControlPlane) {
     let bytes = |name: &str| allocatable[name].as_str().unwrap().parse::<Bytes>().unwrap().0;
     assert_eq!(allocatable["cpu"], (total("cpuMillis") / 1000).to_string(), "{planned:#}");
     assert_eq!(total("hugepages"), bytes("hugepages-2Mi"), "{planned:#}");
-    assert_eq!(
-        total("memory"),
-        bytes("memory") + EVICTION_THRESHOLD,
-        "{planned:#}\n{allocatable:#}"
-    );
+    assert_eq!(total("memory"), bytes("memory"), "{planned:#}\n{allocatable:#}");
 }
 
 /// Returns the state of pods on the host itself, for the message of a failure.

@@ -13,7 +13,7 @@ mod zones;
 pub use infra_node::Report;
 
 use berth_api::infra_node::{AgentStatus, Capabilities, Kubelet, KubeletStart};
-use berth_api::{CpuSet, InfraNodeStatus};
+use berth_api::{Bytes, CpuSet, InfraNodeStatus};
 
 use berth_host_facts::kubelet::{KubeletConfig, KubeletFacts};
 use berth_host_facts::{HostFacts, devices as pci_devices};
@@ -52,7 +52,10 @@ pub fn status(facts: &HostFacts) -> InfraNodeStatus {
             sriov: pci_devices::find_physical_functions(&facts.pci),
             gpus: facts.gpus.clone(),
             direct_io: facts.direct_io.clone(),
-            kubelet: facts.kubelet.effective_config().map(|config| kubelet(&facts.kubelet, config)),
+            kubelet: facts
+                .kubelet
+                .effective_config()
+                .map(|config| kubelet(&facts.kubelet, config, facts.memory.total)),
         },
         zones: zones::zones(facts),
         devices: devices::devices(facts, &allocations),
@@ -80,7 +83,7 @@ pub fn status_with_reserved_cpus(facts: &HostFacts, reserved: Option<&CpuSet>) -
     status
 }
 
-fn kubelet(facts: &KubeletFacts, config: &KubeletConfig) -> Kubelet {
+fn kubelet(facts: &KubeletFacts, config: &KubeletConfig, memory: Option<Bytes>) -> Kubelet {
     let enabled = |(name, value): (&String, &String)| match value.as_str() {
         "true" => Some(name.clone()),
         "false" => None,
@@ -105,6 +108,7 @@ fn kubelet(facts: &KubeletFacts, config: &KubeletConfig) -> Kubelet {
             .collect(),
         memory_manager_policy: known("memoryManagerPolicy", &config.memory_manager_policy),
         reserved_system_cpus: config.reserved_system_cpus.clone(),
+        allocatable_reservation: config.node_reserved_memory(memory),
         started_with: facts.is_running.then(|| {
             let pending = facts.fields_pending_restart();
             KubeletStart {

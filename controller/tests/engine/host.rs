@@ -149,6 +149,7 @@ impl HostDescription {
             topology_manager_policy_options: Vec::new(),
             memory_manager_policy: word(self.has_static_memory_policy, "Static", "None"),
             reserved_system_cpus: Some(self.reserved_cpus().into_iter().collect()),
+            allocatable_reservation: None,
             started_with: None,
         });
         for (at, (form, threads)) in

@@ -344,3 +344,22 @@ fn allocations_of_a_removed_zone_are_dropped() {
     assert_eq!(facts.zones.len(), 1);
     assert_eq!(facts.allocations.iter().map(|one| one.cpus.len()).sum::<usize>(), 4);
 }
+
+/// Without a Node, the memory for pods is the memory of all zones without huge pages and without the reservation of the
+/// kubelet. The reservation of the whole host counts if it is larger than the sum of the zones' reservations.
+#[test]
+fn memory_without_a_node_excludes_the_reservation() {
+    let memory = |infra: Value| {
+        let (facts, _) = read_host(infra, None).expect("a usable host");
+        facts.allocatable.memory
+    };
+    // 2 x 64 GiB, without 80 huge pages of 1 GiB, 512 of 2 MiB, and 2 x 2 GiB.
+    assert_eq!(memory(valid_infra_node()), (128 - 80 - 1 - 4) << 30);
+    let path = "/status/capabilities/kubelet/allocatableReservation";
+    for (reservation, expected) in
+        [("1Gi", 128 - 80 - 1 - 4), ("5Gi", 128 - 80 - 1 - 5), ("1Ti", 0)]
+    {
+        let infra = with_value(valid_infra_node(), path, json!(reservation));
+        assert_eq!(memory(infra), expected << 30, "{reservation}");
+    }
+}

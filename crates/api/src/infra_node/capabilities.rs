@@ -383,6 +383,10 @@ pub struct Kubelet {
     /// CPUs reserved for the system (`reservedSystemCPUs`).
     #[serde(rename = "reservedSystemCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_system_cpus: Option<CpuSet>,
+    /// Bytes of memory that the kubelet does not offer to pods: `kubeReserved`, `systemReserved` and the hard eviction
+    /// threshold of `memory.available`, as in the kubelet's `GetNodeAllocatableReservation`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocatable_reservation: Option<Bytes>,
     /// Start of the kubelet that the other fields describe. Absent if no kubelet runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_with: Option<KubeletStart>,

@@ -258,7 +258,8 @@ fn zone_spec(
 }
 
 /// Returns the resources that the kubelet would offer to pods, for a host without a Node: all resources except
-/// reservations, with huge pages separate from memory.
+/// reservations, with huge pages separate from memory. With a Memory Manager, `reservedMemory` of all zones adds up to the
+/// node's reservation; without one, only the node has a reservation.
 fn default_allocatable(
     spec: &HostSpec,
     kubelet: &admission::Kubelet,
@@ -267,14 +268,14 @@ fn default_allocatable(
 ) -> Resources {
     let mut all = Resources::default();
     let mut cpus = 0_u64;
+    let mut reserved_memory = 0_u64;
     for zone in &spec.zones {
         let in_zone = zone.cores.iter().flat_map(|core| &core.cpus);
         cpus += in_zone.filter(|cpu| !kubelet.reserved_cpus.contains(**cpu)).count() as u64;
         let reserved = kubelet.reserved_memory.iter().find(|kept| kept.zone == zone.id);
-        let reserved_bytes = reserved.map_or(0, |kept| kept.memory);
+        reserved_memory = reserved_memory.saturating_add(reserved.map_or(0, |kept| kept.memory));
         let huge: u64 = zone.hugepages.values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
-        let free = zone.memory.saturating_sub(huge).saturating_sub(reserved_bytes);
-        all.memory = all.memory.saturating_add(free);
+        all.memory = all.memory.saturating_add(zone.memory.saturating_sub(huge));
         for (size, bytes) in &zone.hugepages {
             let reserved_bytes = reserved.and_then(|kept| kept.hugepages.get(size)).copied();
             let sum = all.hugepages.entry(*size).or_default();
@@ -282,6 +283,10 @@ fn default_allocatable(
         }
     }
     all.cpu_millis = cpus.saturating_mul(1000);
+    let reservation = status.capabilities.kubelet.as_ref();
+    let reservation = reservation.and_then(|kubelet| kubelet.allocatable_reservation);
+    let reserved_memory = reserved_memory.max(reservation.unwrap_or_default().0);
+    all.memory = all.memory.saturating_sub(reserved_memory);
     let kvm = &status.capabilities.kvm;
     // Captured host data cannot show whether these devices exist. Therefore a device is left out only if the report
     // lists it as missing or unusable.
