@@ -98,7 +98,15 @@ impl ControlPlane {
     /// # Errors
     /// Fails like [`Self::kubectl`].
     pub fn create_token(&self, account: &str) -> Result<String> {
-        let path = format!("/api/v1/namespaces/berth-system/serviceaccounts/{account}/token");
+        self.create_token_in("berth-system", account)
+    }
+
+    /// Returns a token of a ServiceAccount in a namespace, like [`Self::create_token`].
+    ///
+    /// # Errors
+    /// Fails like [`Self::kubectl`].
+    pub fn create_token_in(&self, namespace: &str, account: &str) -> Result<String> {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let request = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
         });

@@ -1,16 +1,30 @@
 //! Consoles of guests. The guest prints one line when it has its addresses, and one line whenever the result of its
 //! pings changes.
 
+use serde_json::Value;
+
 use crate::machines::{Machine, Vm};
-use crate::testbed::{TIMEOUT, Testbed};
+use crate::testbed::{TIMEOUT, Testbed, text};
 
 /// Words that the guest prints when it is up.
 const UP: &str = "guest is up";
 
 impl Testbed {
-    /// Waits until the guest of a VM is up, and returns its console.
+    /// Waits until the guest of a VM is up, and returns its console. Tests that the guest's DHCP client has the address
+    /// that Berth assigned to the machine.
     pub(crate) fn wait_until_guest_is_up(&mut self, vm: &Vm) -> String {
-        self.wait_until_printed(vm, UP)
+        let console = self.wait_until_printed(vm, UP);
+        let claims = self.plane.get_json(&["addressclaims"]).unwrap();
+        let claims = claims["items"].as_array().unwrap();
+        let is_of_vm = |claim: &&Value| {
+            let machine = &claim["spec"]["machine"];
+            machine["namespace"] == vm.namespace && machine["name"] == vm.name
+        };
+        let claim = claims.iter().find(is_of_vm);
+        let claim = claim.unwrap_or_else(|| panic!("{} has no address: {claims:#?}", vm.name));
+        let card = format!("{} {}/", vm.mac, text(&claim["spec"]["address"]));
+        assert!(console.contains(&card), "no `{card}` in:\n{console}");
+        console
     }
 
     /// Waits until the guest's ping of the machine's peer is answered, and returns the console.

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use crate::objects::{ARGUMENTS_ANNOTATION, DENSITY_FLAVOR, HOST_NETWORK, PERFORMANCE_FLAVOR};
 use crate::testbed::{Testbed, text};
 
+/// Subnet of every tenant.
+const SUBNET: &str = "10.20.0.0/24";
 /// VLAN of the tenant `bank`. The tenant `shop` gets a VLAN of the pool.
 pub(crate) const BANK_VLAN: u64 = 120;
 
@@ -16,9 +18,10 @@ pub(crate) struct Machine {
     /// Name of the MachineDeployment.
     pub(crate) name: &'static str,
     pub(crate) flavor: &'static str,
-    /// Address of the guest in the tenant's network. All tenants have the same subnet, so that a failed ping between
-    /// tenants is not caused by a missing route.
-    pub(crate) address: &'static str,
+    /// Addresses of the guest in the tenant's network, which Berth assigns: the first, and the one of its replacement
+    /// while the first is in quarantine. All tenants have the same subnet, so that a failed ping between tenants is not
+    /// caused by a missing route.
+    pub(crate) addresses: [&'static str; 2],
     /// Address that the guest pings.
     pub(crate) peer: &'static str,
 }
@@ -29,14 +32,14 @@ pub(crate) const BANK_MACHINES: [Machine; 2] = [
         tenant: "bank",
         name: "db-a",
         flavor: PERFORMANCE_FLAVOR,
-        address: "10.20.0.11",
+        addresses: ["10.20.0.11", "10.20.0.21"],
         peer: "10.20.0.12",
     },
     Machine {
         tenant: "bank",
         name: "db-b",
         flavor: PERFORMANCE_FLAVOR,
-        address: "10.20.0.12",
+        addresses: ["10.20.0.12", "10.20.0.22"],
         peer: "10.20.0.11",
     },
 ];
@@ -44,7 +47,7 @@ pub(crate) const SHOP_MACHINE: Machine = Machine {
     tenant: "shop",
     name: "web",
     flavor: DENSITY_FLAVOR,
-    address: "10.20.0.13",
+    addresses: ["10.20.0.13", "10.20.0.23"],
     peer: "10.20.0.11",
 };
 
@@ -70,7 +73,11 @@ impl Machine {
 
     /// Returns the MachineDeployment.
     pub(crate) fn deployment(&self) -> Value {
-        let arguments = format!("guest.address1={}/24 guest.ping={}", self.address, self.peer);
+        // The agent of the host answers the DHCP requests of the second card.
+        let arguments = format!("guest.address1=dhcp guest.ping={}", self.peer);
+        let annotations = json!({
+            ARGUMENTS_ANNOTATION: arguments, "berth.dev/addresses": self.addresses.join(","),
+        });
         let machine = json!({
             "flavor": {"name": self.flavor}, "preference": {"name": "performance"},
             "template": {"primaryDisk": {
@@ -82,7 +89,7 @@ impl Machine {
             "operatingSystem": "ubuntu", "operatingSystemSpec": {},
         });
         let template = json!({
-            "metadata": {"labels": {"name": self.name}, "annotations": {ARGUMENTS_ANNOTATION: arguments}},
+            "metadata": {"labels": {"name": self.name}, "annotations": annotations},
             "spec": {"providerSpec": {"value": provider}, "versions": {"kubelet": "1.33.4"}},
         });
         json!({
@@ -98,7 +105,7 @@ impl Machine {
 /// Creates a tenant, and waits until the tenant is ready. Without a VLAN, the tenant gets a VLAN of the pool.
 pub(crate) fn create_tenant(bed: &mut Testbed, name: &str, vlan: Option<u64>) {
     let namespace = format!("cluster-{name}");
-    let mut network = json!({"name": HOST_NETWORK});
+    let mut network = json!({"name": HOST_NETWORK, "ipv4": {"cidr": SUBNET}});
     if let Some(vlan) = vlan {
         network["vlan"] = vlan.into();
     }
