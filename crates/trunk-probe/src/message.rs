@@ -1,0 +1,91 @@
+//! Content of a probe frame, without encryption.
+
+use berth_api::VlanId;
+
+/// Purpose of a message. Every message is also a probe of its VLAN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Probe of a round.
+    Probe,
+    /// Solicits an answer of all peers in this VLAN.
+    Solicit,
+    /// Answer to the solicitation with this session and counter. The echo proves that the answer is not a replay.
+    Answer {
+        /// Session of the solicitation.
+        session: u64,
+        /// Counter of the solicitation.
+        counter: u64,
+    },
+}
+
+/// A message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: Kind,
+    /// Random number of the sender's process.
+    pub(crate) session: u64,
+    /// Number of the message, which increases with every message of the session.
+    pub(crate) counter: u64,
+    /// VLAN in which the sender sent the message.
+    pub(crate) vlan: VlanId,
+    /// Round of the sender.
+    pub(crate) round: u32,
+    /// Name of the sender's Node.
+    pub(crate) node: &'a str,
+    /// Name of the host network.
+    pub(crate) network: &'a str,
+    /// VLANs that the sender probes, encoded by [`crate::vlan_list`]. They are decoded only when they change.
+    pub(crate) vlans: &'a [u8],
+}
+
+impl<'a> Message<'a> {
+    /// Appends the part of the message that is encrypted.
+    pub(crate) fn write_body(&self, bytes: &mut Vec<u8>) {
+        let (kind, session, counter) = match self.kind {
+            Kind::Probe => (0, 0, 0),
+            Kind::Solicit => (1, 0, 0),
+            Kind::Answer { session, counter } => (2, session, counter),
+        };
+        bytes.push(kind);
+        bytes.extend(session.to_be_bytes());
+        bytes.extend(counter.to_be_bytes());
+        bytes.extend(self.round.to_be_bytes());
+        for name in [self.node, self.network] {
+            // Names of Kubernetes have at most 253 bytes.
+            let name = name.as_bytes().get(..255).unwrap_or(name.as_bytes());
+            bytes.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+            bytes.extend(name);
+        }
+        bytes.extend(self.vlans);
+    }
+
+    /// Parses the part of the message that was encrypted; `None` if it is malformed.
+    pub(crate) fn parse_body(
+        body: &'a [u8],
+        (session, counter, vlan): (u64, u64, VlanId),
+    ) -> Option<Self> {
+        let (kind, rest) = body.split_first()?;
+        let (echo_session, rest) = rest.split_first_chunk()?;
+        let (echo_counter, rest) = rest.split_first_chunk()?;
+        let (round, rest) = rest.split_first_chunk()?;
+        let kind = match kind {
+            0 => Kind::Probe,
+            1 => Kind::Solicit,
+            2 => Kind::Answer {
+                session: u64::from_be_bytes(*echo_session),
+                counter: u64::from_be_bytes(*echo_counter),
+            },
+            _ => return None,
+        };
+        let (node, rest) = split_name(rest)?;
+        let (network, vlans) = split_name(rest)?;
+        let round = u32::from_be_bytes(*round);
+        Some(Self { kind, session, counter, vlan, round, node, network, vlans })
+    }
+}
+
+fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first()?;
+    let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+    Some((std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?, rest))
+}
