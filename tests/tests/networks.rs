@@ -27,6 +27,8 @@ mod running_pings;
 mod server_lost;
 #[path = "networks/traffic.rs"]
 mod traffic;
+#[path = "networks/trunk.rs"]
+mod trunk;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -161,6 +163,7 @@ fn tenant_networks_are_isolated() {
         definitions::tenants_are_isolated_by_definitions(hosts);
         daemon::daemon_maintains_networks(hosts);
         addresses::vms_get_the_addresses_of_their_leases(hosts);
+        trunk::removed_vlan_is_named_by_both_hosts(hosts);
         management::management_traffic_is_kept(hosts, false);
         faults::killed_commands_are_completed(&mut hosts[0], 5);
     });
