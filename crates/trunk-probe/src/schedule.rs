@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
-/// Rate of all agents of a segment together while nothing changes. Sending or receiving a frame takes about 7 µs, so
-/// that 100 frames need 0.07 % of a core.
+/// Rate of all agents of a segment together while nothing changes. With two agents and 4,000 VLANs, an agent needs about
+/// 0.1 % of a core.
 const IDLE_FRAMES_PER_SECOND: u32 = 100;
 /// Rate of all agents of a segment together in fast rounds.
 const FAST_FRAMES_PER_SECOND: u32 = 8192;
