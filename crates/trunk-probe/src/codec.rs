@@ -18,6 +18,8 @@ use crate::message::Message;
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 23;
+/// Size of most frames without the list of VLANs.
+const FRAME_CAPACITY: usize = 160;
 /// Maximum number of keys of sessions that are stored. Others are derived for each frame.
 const MAX_STORED_KEYS: usize = 512;
 
@@ -62,16 +64,18 @@ impl Codec {
         let id = self.keys.sending_id()?;
         self.store_key(id, message.session);
         let key = self.stored.get(&(id, message.session))?;
-        let mut frame = vec![VERSION];
+        // One allocation: an idle trunk with 4,000 VLANs needs hundreds of frames per second.
+        let mut frame = Vec::with_capacity(FRAME_CAPACITY + message.vlans.len());
+        frame.push(VERSION);
         frame.extend(id.to_be_bytes());
         frame.extend(message.session.to_be_bytes());
         frame.extend(message.counter.to_be_bytes());
         frame.extend(u16::from(message.vlan).to_be_bytes());
-        let mut body = Vec::with_capacity(128);
-        message.write_body(&mut body);
-        let aad = Aad::from(frame.as_slice());
-        key.0.seal_in_place_append_tag(nonce(message.counter), aad, &mut body).ok()?;
-        frame.extend(body);
+        message.write_body(&mut frame);
+        let (header, body) = frame.split_at_mut_checked(HEADER_BYTES)?;
+        let aad = Aad::from(&*header);
+        let tag = key.0.seal_in_place_separate_tag(nonce(message.counter), aad, body).ok()?;
+        frame.extend(tag.as_ref());
         Some(frame)
     }
 
@@ -176,6 +180,16 @@ mod tests {
         assert_eq!(both.decode(&old), Ok(message()));
         let new = both.encode(&message()).unwrap();
         assert_eq!(codec("b").decode(&new), Ok(message()));
+    }
+
+    #[test]
+    fn every_kind_is_encoded_and_decoded() {
+        let vlan = VlanId::try_from(4094).unwrap();
+        for kind in [Kind::Probe, Kind::Solicit { session: 7 }, Kind::Doubt { session: 8, vlan }] {
+            let sent = Message { kind, ..message() };
+            let frame = codec("a").encode(&sent).unwrap();
+            assert_eq!(codec("a").decode(&frame), Ok(sent));
+        }
     }
 
     proptest! {

@@ -11,15 +11,18 @@
 //! | `ProbeKeys` | keys of the fleet, from the text of a key file |
 //! | `Message`, `Codec` | wire format, encrypted and authenticated |
 //! | `Schedule` | rounds: one probe in each VLAN; fast rounds after a change |
-//! | `Peer` | another agent: its session, its VLANs, and the last round in which each VLAN was received |
+//! | `Peer` | another agent: its session, its VLANs, and the evidence about them |
+//! | `Sweep` | the current round of a peer; probes that were missed |
+//! | `Doubts` | VLANs of a peer that are suspected, solicited, or missing |
 //! | `TrunkProbe` | probe of one network of this host: answers, challenges, verdict |
 //!
-//! A VLAN is missing if a peer announces that it probes the VLAN, and completes rounds, but neither its probes nor its
-//! answers to solicitations arrive in the VLAN. Evidence counts rounds of the peer, not seconds, so that a peer that
-//! stops, restarts or has a wrong clock causes no alarm. The crate is pure: callers pass the time and a random session
-//! number, and send the frames.
+//! A peer probes its VLANs in ascending order, so a VLAN is suspected as soon as a probe in a higher VLAN arrives before
+//! its own. The VLAN is missing if the peer then answers solicitations in other VLANs, but not in this one. Evidence thus
+//! counts frames of the peer, not seconds, so that a peer that stops, restarts or has a wrong clock causes no alarm. The
+//! crate is pure: callers pass the time and a random session number, and send the frames.
 
 mod codec;
+mod doubts;
 mod ethernet;
 mod key;
 pub mod lldp;
@@ -28,6 +31,7 @@ mod peer;
 mod replay_window;
 mod schedule;
 mod solicitation;
+mod sweep;
 mod trunk_probe;
 mod verdict;
 mod vlan_list;

@@ -7,8 +7,18 @@ use berth_api::VlanId;
 pub(crate) enum Kind {
     /// Probe of a round.
     Probe,
-    /// Solicits an answer of all peers in this VLAN.
-    Solicit,
+    /// Solicits an answer in this VLAN.
+    Solicit {
+        /// Session that has to answer. The others ignore the message, so a lost frame costs one answer.
+        session: u64,
+    },
+    /// Solicits an answer in this VLAN, and reports that the probes of this session do not arrive in another VLAN.
+    Doubt {
+        /// Session that has to answer.
+        session: u64,
+        /// VLAN in which its probes do not arrive.
+        vlan: VlanId,
+    },
     /// Answer to the solicitation with this session and counter. The echo proves that the answer is not a replay.
     Answer {
         /// Session of the solicitation.
@@ -38,17 +48,28 @@ pub(crate) struct Message<'a> {
     pub(crate) vlans: &'a [u8],
 }
 
+impl Kind {
+    /// Returns the session that has to answer the message.
+    pub(crate) const fn solicited_session(self) -> Option<u64> {
+        match self {
+            Self::Solicit { session } | Self::Doubt { session, .. } => Some(session),
+            Self::Probe | Self::Answer { .. } => None,
+        }
+    }
+}
+
 impl<'a> Message<'a> {
     /// Appends the part of the message that is encrypted.
     pub(crate) fn write_body(&self, bytes: &mut Vec<u8>) {
-        let (kind, session, counter) = match self.kind {
+        let (kind, addressee, number) = match self.kind {
             Kind::Probe => (0, 0, 0),
-            Kind::Solicit => (1, 0, 0),
+            Kind::Solicit { session } => (1, session, 0),
             Kind::Answer { session, counter } => (2, session, counter),
+            Kind::Doubt { session, vlan } => (3, session, u64::from(u16::from(vlan))),
         };
         bytes.push(kind);
-        bytes.extend(session.to_be_bytes());
-        bytes.extend(counter.to_be_bytes());
+        bytes.extend(addressee.to_be_bytes());
+        bytes.extend(number.to_be_bytes());
         bytes.extend(self.round.to_be_bytes());
         for name in [self.node, self.network] {
             // Names of Kubernetes have at most 253 bytes.
@@ -65,15 +86,17 @@ impl<'a> Message<'a> {
         (session, counter, vlan): (u64, u64, VlanId),
     ) -> Option<Self> {
         let (kind, rest) = body.split_first()?;
-        let (echo_session, rest) = rest.split_first_chunk()?;
-        let (echo_counter, rest) = rest.split_first_chunk()?;
+        let (addressee, rest) = rest.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
         let (round, rest) = rest.split_first_chunk()?;
+        let (addressee, number) = (u64::from_be_bytes(*addressee), u64::from_be_bytes(*number));
         let kind = match kind {
             0 => Kind::Probe,
-            1 => Kind::Solicit,
-            2 => Kind::Answer {
-                session: u64::from_be_bytes(*echo_session),
-                counter: u64::from_be_bytes(*echo_counter),
+            1 => Kind::Solicit { session: addressee },
+            2 => Kind::Answer { session: addressee, counter: number },
+            3 => Kind::Doubt {
+                session: addressee,
+                vlan: u16::try_from(number).ok()?.try_into().ok()?,
             },
             _ => return None,
         };

@@ -1,23 +1,21 @@
 //! Evidence about one other agent.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
+use crate::doubts::{Doubts, Due};
 use crate::message::{Kind, Message};
 use crate::replay_window::ReplayWindow;
-use crate::solicitation::{Solicitation, Step};
+use crate::sweep::Sweep;
 use crate::vlan_list;
 
-/// Number of complete rounds of a peer without a probe after which the VLAN is suspected.
-const MISSED_ROUNDS: u32 = 2;
 /// Time without any frame after which a peer is forgotten.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Shortest time between two challenges of a session.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Another agent on the segment.
+/// Another agent on the segment. Sets of VLANs are bitmaps, so that hundreds of peers with 4,000 VLANs need few megabytes.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     /// Session that answered a solicitation of this agent. Frames of other sessions may be replays.
@@ -25,20 +23,17 @@ pub(crate) struct Peer {
     challenge: Option<Challenge>,
     counters: ReplayWindow,
     last_heard: Duration,
-    round: u32,
+    sweep: Sweep,
     /// The list of VLANs as received, and decoded.
     encoded_vlans: Vec<u8>,
     announced: VlanSet,
     /// VLANs that both agents probe.
     common: VlanSet,
-    /// Last round in which a VLAN counts as received.
-    last_rounds: BTreeMap<VlanId, u32>,
     /// Common VLANs that were received at least once.
-    received: BTreeSet<VlanId>,
-    suspected: BTreeMap<VlanId, Solicitation>,
-    missing: BTreeSet<VlanId>,
-    /// Round of the last search for VLANs that do not arrive.
-    searched_round: u32,
+    received: VlanSet,
+    /// VLAN in which the peer was received last.
+    last_vlan: Option<VlanId>,
+    doubts: Doubts,
 }
 
 /// A session that has to answer a solicitation.
@@ -82,15 +77,21 @@ impl Peer {
     }
 
     /// Common VLANs that do not arrive.
-    pub(crate) fn missing(&self) -> impl Iterator<Item = VlanId> + '_ {
-        self.missing.iter().copied()
+    pub(crate) const fn missing(&self) -> &VlanSet {
+        self.doubts.missing()
     }
 
     /// Returns true if every common VLAN was received, or is missing.
     pub(crate) fn is_complete(&self) -> bool {
         // Both are subsets of the common VLANs.
         let undecided = self.common.len().saturating_sub(self.received.len());
-        undecided <= self.missing.difference(&self.received).count()
+        undecided <= self.missing().difference(&self.received).len()
+    }
+
+    /// Returns the VLAN of the peer's last probe and the time when it was received, if the peer probes exactly these
+    /// VLANs.
+    pub(crate) fn position_in(&self, vlans: &VlanSet) -> Option<(VlanId, Duration)> {
+        self.sweep.last_probe().filter(|_| self.announced == *vlans)
     }
 
     /// Checks the session of a frame. `own_session` is the session of this agent.
@@ -103,24 +104,17 @@ impl Peer {
         if self.session == Some(message.session) {
             return SessionState::Known;
         }
-        let challenge = self.challenge.filter(|one| one.session == message.session);
-        let Some(challenge) = challenge else {
-            let is_recent =
-                |one: &Challenge| now.saturating_sub(one.last_sent) < CHALLENGE_INTERVAL;
-            return if self.challenge.as_ref().is_some_and(is_recent) {
-                SessionState::Challenged
-            } else {
-                SessionState::ChallengeDue
-            };
-        };
-        if let Kind::Answer { session, counter } = message.kind
+        if let Some(challenge) = self.challenge.filter(|one| one.session == message.session)
+            && let Kind::Answer { session, counter } = message.kind
             && session == own_session
             && counter >= challenge.counter
         {
             self.start_session(message, now);
             return SessionState::Proven;
         }
-        if now.saturating_sub(challenge.last_sent) < CHALLENGE_INTERVAL {
+        // A replayed session may be challenged at the moment. Then this one has to wait for its turn.
+        let is_recent = |one: Challenge| now.saturating_sub(one.last_sent) < CHALLENGE_INTERVAL;
+        if self.challenge.is_some_and(is_recent) {
             SessionState::Challenged
         } else {
             SessionState::ChallengeDue
@@ -138,23 +132,21 @@ impl Peer {
         self.session = Some(message.session);
         self.challenge = None;
         self.counters = ReplayWindow::default();
-        self.round = message.round;
         self.last_heard = now;
         self.encoded_vlans.clear();
-        self.grant_grace();
+        self.excuse_losses();
     }
 
-    /// Restarts the evidence of all VLANs. VLANs that are missing stay missing until they are received.
-    pub(crate) fn grant_grace(&mut self) {
-        self.suspected.clear();
-        self.last_rounds = self.common.iter().map(|vlan| (vlan, self.round)).collect();
-        self.searched_round = self.round;
+    /// Excuses all losses until now. VLANs that are missing stay missing until they are received.
+    pub(crate) fn excuse_losses(&mut self) {
+        self.doubts.clear_unproven();
+        self.sweep.restart();
     }
 
     /// Resumes after a pause of this agent, in which it received nothing.
     pub(crate) fn resume(&mut self, now: Duration) {
         self.last_heard = now;
-        self.grant_grace();
+        self.excuse_losses();
     }
 
     /// Accepts the counter of a frame; returns `false` for a replay. Then updates what the frame announces.
@@ -163,30 +155,31 @@ impl Peer {
             return false;
         }
         self.last_heard = now;
-        if self.counters.is_highest(message.counter) {
-            self.round = self.round.max(message.round);
-            if self.encoded_vlans != message.vlans
-                && let Some(announced) = vlan_list::decode(message.vlans)
-            {
-                self.encoded_vlans = message.vlans.to_vec();
-                self.announced = announced;
-                self.update_common(own);
-            }
+        // A frame that was overtaken by a later one announces nothing new.
+        if !self.counters.is_highest(message.counter) {
+            return true;
+        }
+        if self.encoded_vlans != message.vlans
+            && let Some(announced) = vlan_list::decode(message.vlans)
+        {
+            self.encoded_vlans = message.vlans.to_vec();
+            self.announced = announced;
+            self.update_common(own);
+        }
+        if message.kind == Kind::Probe {
+            let missed = self.sweep.record_probe(message.vlan, message.round, now, &self.common);
+            missed.into_iter().for_each(|vlan| self.doubts.suspect(vlan));
         }
         true
     }
 
-    /// Updates the common VLANs after either agent's VLANs changed. New common VLANs count as received in the current
-    /// round.
+    /// Updates the common VLANs after either agent's VLANs changed. In new common VLANs nothing is expected before the
+    /// next round.
     pub(crate) fn update_common(&mut self, own: &VlanSet) {
         let common = self.announced.intersection(own);
-        for vlan in common.difference(&self.common).iter() {
-            self.last_rounds.insert(vlan, self.round);
-        }
-        self.last_rounds.retain(|vlan, _| common.contains(*vlan));
-        self.received.retain(|vlan| common.contains(*vlan));
-        self.suspected.retain(|vlan, _| common.contains(*vlan));
-        self.missing.retain(|vlan| common.contains(*vlan));
+        self.sweep.excuse(&common.difference(&self.common));
+        self.received = self.received.intersection(&common);
+        self.doubts.retain(&common);
         self.common = common;
     }
 
@@ -195,44 +188,48 @@ impl Peer {
         if !self.common.contains(vlan) {
             return;
         }
-        let last = self.last_rounds.entry(vlan).or_insert(round);
-        *last = (*last).max(round);
+        self.sweep.record_arrival(vlan, round);
         self.received.insert(vlan);
-        self.suspected.remove(&vlan);
-        self.missing.remove(&vlan);
+        self.doubts.clear(vlan);
+        self.last_vlan = Some(vlan);
     }
 
-    /// Suspects the VLANs that did not arrive in the last rounds, and returns the VLANs in which a solicitation is due.
-    pub(crate) fn due_solicitations(&mut self, now: Duration) -> Vec<VlanId> {
-        if self.searched_round != self.round {
-            self.searched_round = self.round;
-            for (vlan, last) in &self.last_rounds {
-                // The current round may still be incomplete.
-                let missed = self.round.saturating_sub(*last).saturating_sub(1);
-                if missed >= MISSED_ROUNDS && !self.missing.contains(vlan) {
-                    self.suspected.entry(*vlan).or_default();
-                }
-            }
+    /// Records that the peer does not receive this agent in a VLAN. Whether this agent receives the peer there is
+    /// verified at once, unless the solicitation that the peer sent just before arrived.
+    pub(crate) fn record_doubt(&mut self, vlan: VlanId) {
+        if self.common.contains(vlan) && self.last_vlan != Some(vlan) {
+            self.doubts.solicit_on_request(vlan);
         }
-        let mut due = Vec::new();
-        let last_heard = self.last_heard;
-        let missing = &mut self.missing;
-        self.suspected.retain(|vlan, solicitation| {
-            match solicitation.step(now, last_heard) {
-                Step::Send => due.push(*vlan),
-                Step::Wait => {}
-                Step::Missing => {
-                    missing.insert(*vlan);
-                    return false;
+    }
+
+    /// Returns the solicitations to send now, for at most `limit` VLANs at the same time. For each there is a second one
+    /// in a VLAN in which the peer was received: only a peer that answers there can be expected to answer in the first.
+    pub(crate) fn take_solicitations(
+        &mut self,
+        now: Duration,
+        limit: usize,
+    ) -> Vec<(VlanId, Kind)> {
+        let Some(session) = self.session else { return Vec::new() };
+        let control = self.last_vlan.filter(|vlan| self.common.contains(*vlan));
+        let mut frames = Vec::new();
+        for due in self.doubts.take_due(now, self.last_heard, limit) {
+            let (vlan, control_kind) = match due {
+                Due::Recheck(vlan) => (vlan, None),
+                Due::Solicitation { vlan, is_reported: true } => {
+                    (vlan, Some(Kind::Doubt { session, vlan }))
                 }
-            }
-            true
-        });
-        due
+                Due::Solicitation { vlan, is_reported: false } => {
+                    (vlan, Some(Kind::Solicit { session }))
+                }
+            };
+            frames.push((vlan, Kind::Solicit { session }));
+            frames.extend(control.zip(control_kind));
+        }
+        frames
     }
 
     /// Returns true if solicitations are in progress.
-    pub(crate) fn has_suspicion(&self) -> bool {
-        !self.suspected.is_empty()
+    pub(crate) fn is_soliciting(&self) -> bool {
+        self.doubts.is_soliciting()
     }
 }

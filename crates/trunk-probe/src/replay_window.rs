@@ -2,7 +2,7 @@
 //! window.
 
 /// Number of counters below the highest counter that are still accepted.
-const WINDOW: u64 = 64;
+const WINDOW: u64 = 128;
 
 /// Counters of a session that were received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) struct ReplayWindow {
     /// The highest counter that was received.
     highest: u64,
     /// Bit `n` is set if counter `highest - n` was received.
-    received: u64,
+    received: u128,
 }
 
 impl ReplayWindow {
@@ -24,7 +24,7 @@ impl ReplayWindow {
             return true;
         }
         let age = self.highest - counter;
-        let bit = if age < WINDOW { 1_u64 << age } else { return false };
+        let bit = if age < WINDOW { 1_u128 << age } else { return false };
         let is_new = self.received & bit == 0;
         self.received |= bit;
         is_new
@@ -46,7 +46,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_counter_is_accepted_twice(counters in proptest::collection::vec(0_u64..200, 0..100)) {
+        fn no_counter_is_accepted_twice(counters in proptest::collection::vec(0_u64..400, 0..100)) {
             let (mut window, mut accepted) = (ReplayWindow::default(), BTreeSet::new());
             let mut highest = 0;
             for counter in counters {

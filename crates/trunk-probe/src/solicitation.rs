@@ -6,13 +6,15 @@ use std::time::Duration;
 /// Number of solicitations without an answer after which a VLAN is missing.
 const MAX_SOLICITATIONS: u32 = 8;
 /// Time between two solicitations.
-pub(crate) const SOLICITATION_INTERVAL: Duration = Duration::from_millis(150);
+const SOLICITATION_INTERVAL: Duration = Duration::from_millis(150);
 
 /// Solicitations to one peer in one VLAN.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Solicitation {
-    sent: u32,
-    last: Duration,
+    unanswered: u32,
+    last_sent: Option<Duration>,
+    /// True if the peer is to know that its probes do not arrive.
+    pub(crate) is_reported: bool,
 }
 
 /// Next step of a solicitation.
@@ -20,25 +22,31 @@ pub(crate) struct Solicitation {
 pub(crate) enum Step {
     /// Send one more.
     Send,
-    /// Wait for an answer, or for any frame of the peer.
+    /// Wait for an answer, or for any frame of the peer in this VLAN.
     Wait,
     /// The peer is alive, but did not answer in this VLAN.
     Missing,
 }
 
 impl Solicitation {
-    /// Returns the next step. `last_heard` is the time of the last frame of the peer in any VLAN: a peer that stopped
-    /// in the meantime cannot answer.
+    pub(crate) const fn new(is_reported: bool) -> Self {
+        Self { unanswered: 0, last_sent: None, is_reported }
+    }
+
+    /// Returns the next step. `last_heard` is the time of the last frame of the peer in any VLAN. A solicitation counts
+    /// only if the peer was received after it: a peer that stopped, or whose link is down, cannot answer.
     pub(crate) fn step(&mut self, now: Duration, last_heard: Duration) -> Step {
-        if self.sent > 0 && now.saturating_sub(self.last) < SOLICITATION_INTERVAL {
-            return Step::Wait;
+        if let Some(last_sent) = self.last_sent {
+            if now.saturating_sub(last_sent) < SOLICITATION_INTERVAL {
+                return Step::Wait;
+            }
+            self.unanswered += u32::from(last_heard > last_sent);
         }
-        if self.sent < MAX_SOLICITATIONS {
-            self.sent += 1;
-            self.last = now;
-            return Step::Send;
+        if self.unanswered >= MAX_SOLICITATIONS {
+            return Step::Missing;
         }
-        if last_heard > self.last { Step::Missing } else { Step::Wait }
+        self.last_sent = Some(now);
+        Step::Send
     }
 }
 
@@ -48,16 +56,23 @@ mod tests {
 
     #[test]
     fn vlan_is_missing_only_if_the_peer_is_alive_and_does_not_answer() {
-        let (mut solicitation, mut now, mut sent) = (Solicitation::default(), Duration::ZERO, 0);
-        for _ in 0..100 {
-            match solicitation.step(now, Duration::ZERO) {
-                Step::Send => sent += 1,
-                Step::Wait => {}
-                Step::Missing => panic!("the peer may have stopped"),
+        let (mut solicitation, mut now) = (Solicitation::new(true), Duration::ZERO);
+        let mut last_heard = Duration::ZERO;
+        let mut run = |is_alive: bool, steps: u32| {
+            let mut last = Step::Wait;
+            for _ in 0..steps {
+                last = solicitation.step(now, last_heard);
+                now += SOLICITATION_INTERVAL;
+                if is_alive {
+                    last_heard = now;
+                }
             }
-            now += Duration::from_millis(100);
-        }
-        assert_eq!(sent, MAX_SOLICITATIONS);
-        assert_eq!(solicitation.step(now, now), Step::Missing);
+            last
+        };
+        assert_eq!(run(true, 3), Step::Send);
+        // The link of the peer is down for a while.
+        assert_eq!(run(false, 100), Step::Send);
+        assert_eq!(run(true, 5), Step::Send);
+        assert_eq!(run(true, 1), Step::Missing);
     }
 }
