@@ -14,8 +14,15 @@ use super::targets::Targets;
 use super::vlan_socket::{Reception, VlanSocket};
 
 /// Frames that the task receives. Bridges do not take LLDP frames, so the socket needs no copy of other frames.
-const LLDP: Reception =
-    Reception { ethertype: lldp::ETHERTYPE, group: MacAddress(lldp::GROUP), before_bridge: false };
+const LLDP: Reception = Reception {
+    ethertype: lldp::ETHERTYPE,
+    group: MacAddress(lldp::GROUP),
+    before_bridge: false,
+    buffer_bytes: 64 << 10,
+};
+/// Time between two reads of the socket. Switches send a frame every 30 seconds; of a flood, all frames are lost that
+/// the small buffer cannot hold.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after an error of the socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -52,16 +59,14 @@ async fn wait_for_change(
 async fn receive(link: &LinkName, index: u32, results: &Results) -> io::Result<()> {
     let mut socket = VlanSocket::open(index, LLDP)?;
     loop {
-        socket.readable().await?;
-        while let Some((_, payload)) = socket.receive()? {
-            match lldp::parse(payload) {
-                Ok(parsed) => {
-                    let time_to_live = Duration::from_secs(parsed.time_to_live.into());
-                    results.set_neighbor(neighbor(link, parsed), time_to_live);
-                }
-                Err(error) => tracing::debug!(%link, %error, "ignored an LLDP frame"),
+        tokio::time::sleep(READ_INTERVAL).await;
+        socket.receive(|_, payload| match lldp::parse(payload) {
+            Ok(parsed) => {
+                let time_to_live = Duration::from_secs(parsed.time_to_live.into());
+                results.set_neighbor(neighbor(link, parsed), time_to_live);
             }
-        }
+            Err(error) => tracing::debug!(%link, %error, "ignored an LLDP frame"),
+        })?;
     }
 }
 

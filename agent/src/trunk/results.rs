@@ -9,8 +9,11 @@ use berth_api::{InfraNodeStatus, LinkName};
 
 /// Time after the start in which the absence of LLDP frames proves nothing: switches send them every 30 seconds.
 const LLDP_START: Duration = Duration::from_secs(100);
-/// Maximum number of neighbours of one link.
+/// Maximum number of neighbours of one link. A new one replaces the one that was received least recently.
 const MAX_NEIGHBORS: usize = 4;
+/// Shortest time between two cycles that changes of neighbours start. A neighbour may announce different values in each
+/// frame; the cycles of the timer publish the last ones.
+const NEIGHBOR_WAKE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Results that tasks write and the cycle reads.
 pub(super) struct Results {
@@ -30,6 +33,8 @@ struct Inner {
     started: Instant,
     networks: BTreeMap<String, NetworkResult>,
     neighbors: BTreeMap<LinkName, Vec<KnownNeighbor>>,
+    /// Time of the last cycle that a change of neighbours started.
+    last_neighbor_wake: Option<Instant>,
 }
 
 /// Result of one network.
@@ -45,6 +50,7 @@ pub(super) struct NetworkResult {
 #[derive(Debug, Clone)]
 struct KnownNeighbor {
     neighbor: Neighbor,
+    received: Instant,
     expires: Instant,
 }
 
@@ -65,6 +71,7 @@ impl Results {
             started: Instant::now(),
             networks: BTreeMap::new(),
             neighbors: BTreeMap::new(),
+            last_neighbor_wake: None,
         };
         Self { inner: Mutex::new(inner), wake }
     }
@@ -103,13 +110,19 @@ impl Results {
             (&one.neighbor.chassis, &one.neighbor.port) == (&neighbor.chassis, &neighbor.port)
         };
         known.retain(|one| !is_same(one) && one.expires > now);
-        if !time_to_live.is_zero() && known.len() < MAX_NEIGHBORS {
-            known.push(KnownNeighbor { neighbor, expires: now + time_to_live });
+        if !time_to_live.is_zero() {
+            if known.len() >= MAX_NEIGHBORS {
+                let oldest = known.iter().map(|one| one.received).min();
+                known.retain(|one| Some(one.received) != oldest);
+            }
+            known.push(KnownNeighbor { neighbor, received: now, expires: now + time_to_live });
             known.sort_by(|one, other| one.neighbor.cmp(&other.neighbor));
         }
         let is_new = !known.iter().map(|one| &one.neighbor).eq(&before);
-        drop(inner);
-        if is_new {
+        let is_recent = |at: Instant| now.duration_since(at) < NEIGHBOR_WAKE_INTERVAL;
+        if is_new && !inner.last_neighbor_wake.is_some_and(is_recent) {
+            inner.last_neighbor_wake = Some(now);
+            drop(inner);
             (self.wake)();
         }
     }
@@ -233,5 +246,24 @@ mod tests {
         results.set_neighbor(neighbor("Ethernet1/8"), Duration::ZERO);
         results.remove_network("tenants");
         assert_eq!(results.report(&TrunkReport::default()), TrunkReport::default());
+    }
+
+    /// A device that announces another port in each frame does not keep the agent busy, and does not displace a switch
+    /// for longer than until its next frame.
+    #[test]
+    fn a_flood_of_neighbors_starts_few_cycles() {
+        let wakes = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&wakes);
+        let results = Results::new(Box::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }));
+        for port in 0..1000 {
+            results.set_neighbor(neighbor(&format!("forged{port}")), Duration::from_secs(65_535));
+        }
+        results.set_neighbor(neighbor("Ethernet1/7"), Duration::from_secs(120));
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+        let report = results.report(&TrunkReport::default());
+        assert!(report.neighbors.len() <= MAX_NEIGHBORS);
+        assert!(report.neighbors.contains(&neighbor("Ethernet1/7")));
     }
 }
