@@ -107,8 +107,10 @@ impl<'a> Message<'a> {
     }
 }
 
+/// Splits a name of Kubernetes off. Names get into the status and the log, so no other characters are accepted.
 fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let (length, rest) = bytes.split_first()?;
     let (name, rest) = rest.split_at_checked(usize::from(*length))?;
-    Some((std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?, rest))
+    let is_valid = !name.is_empty() && name.iter().all(u8::is_ascii_graphic);
+    Some((std::str::from_utf8(name).ok().filter(|_| is_valid)?, rest))
 }
