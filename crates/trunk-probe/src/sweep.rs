@@ -59,8 +59,9 @@ impl Sweep {
         let last = self.last_probe.replace((vlan, now)).map(|(last, _)| u16::from(last));
         if round == self.round {
             // The range is empty if the peer restarted the round, because its VLANs changed.
-            let first = last.map_or(vlan.into(), |last| last + 1);
-            missed.extend(self.not_heard(first..vlan.into(), common));
+            if let Some(last) = last {
+                missed.extend(self.not_heard(last + 1..vlan.into(), common));
+            }
             return missed;
         }
         if let Some(last) = last

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
-use crate::codec::{Codec, DecodeError};
+use crate::codec::DecodeError;
 use crate::key::ProbeKeys;
-use crate::message::{Kind, Message};
+use crate::message::Kind;
 use crate::peer::{Peer, SessionState};
 use crate::schedule::{Place, Schedule};
+use crate::sender::{Outgoing, Sender};
 use crate::verdict::{Leak, Verdict};
-use crate::vlan_list;
 
 /// Maximum number of peers.
 const MAX_PEERS: usize = 512;
@@ -35,15 +35,6 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(250);
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
 /// Time after a solicitation of a peer in which more frames are expected.
 const BUSY_TIME: Duration = Duration::from_millis(500);
-
-/// A frame to send.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
-    /// VLAN of the frame.
-    pub vlan: VlanId,
-    /// Payload after the Ethernet header.
-    pub payload: Vec<u8>,
-}
 
 /// Reason why a received frame is no evidence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -84,47 +75,12 @@ pub struct TrunkProbe {
     last_poll: Duration,
 }
 
-/// Creates frames.
-#[derive(Debug)]
-struct Sender {
-    node: String,
-    network: String,
-    codec: Codec,
-    session: u64,
-    counter: u64,
-    encoded_vlans: Vec<u8>,
-}
-
-impl Sender {
-    fn frame(&mut self, vlan: VlanId, kind: Kind, round: u32) -> Option<Outgoing> {
-        self.counter += 1;
-        let payload = self.codec.encode(&Message {
-            kind,
-            session: self.session,
-            counter: self.counter,
-            vlan,
-            round,
-            node: &self.node,
-            network: &self.network,
-            vlans: &self.encoded_vlans,
-        })?;
-        Some(Outgoing { vlan, payload })
-    }
-}
-
 impl TrunkProbe {
     /// Creates the probe of a network. `session` must be a random number that no other probe of the fleet used.
     #[must_use]
     pub fn new(node: &str, network: &str, keys: ProbeKeys, session: u64, now: Duration) -> Self {
         Self {
-            sender: Sender {
-                node: node.to_owned(),
-                network: network.to_owned(),
-                codec: Codec::new(keys),
-                session,
-                counter: 0,
-                encoded_vlans: vlan_list::encode(&VlanSet::default()),
-            },
+            sender: Sender::new(node, network, keys, session),
             vlans: VlanSet::default(),
             schedule: Schedule::new(session),
             peers: BTreeMap::new(),
@@ -143,7 +99,7 @@ impl TrunkProbe {
             return;
         }
         self.vlans = vlans.clone();
-        self.sender.encoded_vlans = vlan_list::encode(vlans);
+        self.sender.set_vlans(vlans);
         self.schedule.set_vlans(vlans, now);
         self.peers.values_mut().for_each(|peer| peer.update_common(vlans));
         self.queue.retain(|(vlan, _)| vlans.contains(*vlan));
