@@ -1,12 +1,15 @@
 //! Conditions of the InfraNode: VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned, CredentialValid,
-//! Ready.
+//! TrunkVerified, Ready.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use berth_api::ConditionReason;
-use berth_api::infra_node::{InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState};
-use berth_api::names::condition::{CREDENTIAL_VALID, READY, VIRTUALIZATION_READY};
+use berth_api::infra_node::{
+    InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState, TrunkState, TrunkStatus,
+    TrunkUnknownReason,
+};
+use berth_api::names::condition::{CREDENTIAL_VALID, READY, TRUNK_VERIFIED, VIRTUALIZATION_READY};
 use berth_api::{Condition, Time};
 use berth_runtime::certificate::{ExpiryState, Validity};
 use jiff::Timestamp;
@@ -36,15 +39,18 @@ pub struct Input<'a> {
     pub spec: &'a InfraNodeSpec,
     /// Client certificate of the agent, if it has one.
     pub certificate: Option<Validity>,
+    /// Verdicts on the trunks of host networks.
+    pub trunks: &'a BTreeMap<String, TrunkStatus>,
 }
 
 /// Types of the conditions that the agent writes; the controller writes others.
-pub const CONDITION_TYPES: [&str; 6] = [
+pub const CONDITION_TYPES: [&str; 7] = [
     VIRTUALIZATION_READY,
     "HostTuned",
     "TenantNetworksReady",
     "KubeletAligned",
     CREDENTIAL_VALID,
+    TRUNK_VERIFIED,
     READY,
 ];
 
@@ -95,6 +101,7 @@ impl ConditionHistory {
             networks,
             kubelet,
             credential,
+            trunk_verified_condition(input.trunks),
             ready,
         ];
         CONDITION_TYPES
@@ -329,11 +336,67 @@ fn credential_valid_condition(certificate: &Validity, now: SystemTime) -> Condit
     }
 }
 
+/// Returns the condition TrunkVerified; `None` if no network has VLANs on the wire.
+fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<ConditionState> {
+    let with_state = |state| trunks.iter().find(|(_, trunk)| trunk.state == state);
+    if let Some((network, trunk)) = with_state(TrunkState::Missing) {
+        let vlans = trunk.vlans.as_ref().map(|vlans| vlans.ids().to_string()).unwrap_or_default();
+        let message = format!(
+            "{network}: VLAN {vlans} is not received from {}; add it to the switch ports between these hosts and this \
+             host",
+            trunk.from.join(", ")
+        );
+        return Some(ConditionState::status_false(ConditionReason::VlansMissing, message));
+    }
+    if let Some((network, trunk)) = with_state(TrunkState::Unknown) {
+        let message = trunk.message.as_deref().unwrap_or("not known yet");
+        let reason = match trunk.reason {
+            Some(TrunkUnknownReason::NoKey) => ConditionReason::NoTrunkKey,
+            Some(TrunkUnknownReason::ProbeFailed) => ConditionReason::TrunkProbeFailed,
+            Some(TrunkUnknownReason::NoPeers) | None => ConditionReason::NoTrunkPeers,
+        };
+        return Some(ConditionState::status_unknown(reason, format!("{network}: {message}")));
+    }
+    (!trunks.is_empty()).then(|| {
+        ConditionState::status_true(
+            ConditionReason::TrunkVerified,
+            "every VLAN that another host also carries is received from it",
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn missing_vlan_is_reported_before_an_unknown_trunk() {
+        let trunk = |state, vlans: &str, reason| TrunkStatus {
+            state,
+            vlans: vlans.parse().ok().map(|ids: berth_api::VlanSet| ids.into()),
+            from: vec!["rack1-b".to_owned()],
+            reason,
+            message: Some("no key file".to_owned()),
+        };
+        let mut trunks = BTreeMap::new();
+        assert_eq!(trunk_verified_condition(&trunks), None);
+        trunks.insert("a".to_owned(), trunk(TrunkState::Verified, "", None));
+        assert_eq!(trunk_verified_condition(&trunks).unwrap().status, "True");
+        let no_key = Some(TrunkUnknownReason::NoKey);
+        trunks.insert("b".to_owned(), trunk(TrunkState::Unknown, "", no_key));
+        let state = trunk_verified_condition(&trunks).unwrap();
+        assert_eq!((state.status, state.reason), ("Unknown", ConditionReason::NoTrunkKey));
+        trunks.insert("c".to_owned(), trunk(TrunkState::Missing, "120-121", None));
+        let state = trunk_verified_condition(&trunks).unwrap();
+        assert_eq!((state.status, state.reason), ("False", ConditionReason::VlansMissing));
+        assert!(
+            state.message.contains("c: VLAN 120-121 is not received from rack1-b"),
+            "{}",
+            state.message
+        );
+    }
 
     #[test]
     fn expiring_certificate_is_reported_before_it_expires() {

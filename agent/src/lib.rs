@@ -35,3 +35,5 @@ pub mod publish;
 pub mod report;
 pub mod state_folder;
 pub mod systemd;
+#[cfg(feature = "daemon")]
+mod trunk;

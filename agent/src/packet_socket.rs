@@ -12,7 +12,7 @@ use nix::sys::socket::{
     AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, recvfrom, send, setsockopt, socket,
     sockopt,
 };
-use pnet_datalink::{Config, NetworkInterface};
+use pnet_datalink::{ChannelType, Config, NetworkInterface};
 use socket2::{SockFilter, SockRef};
 use tokio::io::unix::AsyncFd;
 
@@ -47,7 +47,7 @@ impl PacketSocket {
         let descriptor = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
         SockRef::from(&descriptor).attach_filter(filter)?;
         setsockopt(&descriptor, sockopt::RcvBuf, &receive_buffer_bytes)?;
-        bind(&descriptor, index)?;
+        bind(&descriptor, index, ChannelType::Layer2)?;
         #[expect(
             deprecated,
             reason = "its replacement is unsafe, because types may return any descriptor; an OwnedFd is valid"
@@ -93,8 +93,12 @@ impl PacketSocket {
     }
 }
 
-/// Binds a socket to all protocols of a link. `nix` and `socket2` have no safe function that creates the address.
-fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
+/// Binds a socket to all protocols of a link (`Layer2`), or to one (`Layer3`). `nix` and `socket2` have no safe function
+/// that creates the address.
+///
+/// # Errors
+/// If the link does not exist, or the process may not open the socket.
+pub(crate) fn bind(socket: &OwnedFd, index: u32, channel_type: ChannelType) -> io::Result<()> {
     let link = NetworkInterface {
         name: String::new(),
         description: String::new(),
@@ -106,6 +110,7 @@ fn bind(socket: &OwnedFd, index: u32) -> io::Result<()> {
     // The channel closes its descriptor when it is dropped, so it gets a duplicate.
     let config = Config {
         socket_fd: Some(socket.try_clone()?.into_raw_fd()),
+        channel_type,
         promiscuous: false,
         read_buffer_size: 0,
         write_buffer_size: 0,

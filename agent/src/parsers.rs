@@ -22,6 +22,7 @@ use berth_host_facts::nftables;
 use berth_host_facts::notes::Notes;
 use berth_host_facts::setting::Setting;
 use berth_host_facts::{cgroup, hugepages, identity, machine, memory, mounts, nvme, pci};
+use berth_trunk_probe::lldp;
 use rtnetlink::packet_core::NetlinkMessage;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
@@ -122,6 +123,9 @@ pub const PARSERS: &[Parser] = &[
         }
         check_round_trip::<Setting>(&text);
         black_box(serde_json::from_str::<StartRecord>(&text).ok());
+    }),
+    ("lldp", |bytes| {
+        black_box(lldp::parse(bytes).ok());
     }),
     ("uevent", |bytes| {
         black_box(daemon::is_relevant_uevent(bytes));

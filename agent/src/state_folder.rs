@@ -1,9 +1,14 @@
 //! Berth's folder on the host, with the rollback ledger and other files that the agent needs after a
 //! restart.
 
+use std::collections::BTreeMap;
+
+use berth_api::infra_node::TrunkStatus;
 use berth_host_facts::kubelet::StartRecord;
 use berth_host_facts::ledger::{KUBELET_RECORD_FILE, LEDGER_FILE, Ledger};
 use berth_host_facts::root::Root;
+
+use serde::{Deserialize, Serialize};
 
 use crate::host_write::{HostWrite as _, WriteError};
 
@@ -15,6 +20,8 @@ pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
 /// Path of the HostLeases that the API server sent last, so that VMs get their addresses after a start of the agent
 /// while the API server is unreachable. `revert` removes the file.
 pub const LEASES_FILE: &str = "var/lib/berth/leases.json";
+/// Path of the last verdicts on the trunks of host networks, for `berth-agent check`. `revert` removes the file.
+pub const TRUNK_FILE: &str = "var/lib/berth/trunk.json";
 /// Path of the lock file. A process that changes the host holds the lock.
 pub const LOCK_FILE: &str = "var/lib/berth/lock";
 
@@ -43,6 +50,25 @@ pub fn save_leases(root: &Root, leases: Option<&str>) -> Result<(), WriteError> 
 /// If the file cannot be written; see [`save_last_manifest`].
 pub fn write_kubelet_record(root: &Root, record: &StartRecord) -> Result<(), WriteError> {
     save_file(root, KUBELET_RECORD_FILE, &record.render())
+}
+
+/// Saves the last verdicts on the trunks of host networks.
+///
+/// # Errors
+/// If the file cannot be written; see [`save_last_manifest`].
+pub fn save_trunk_record(root: &Root, record: &TrunkRecord) -> Result<(), WriteError> {
+    save_file(root, TRUNK_FILE, &serde_json::to_string(record).unwrap_or_default())
+}
+
+/// Last verdicts on the trunks of host networks, as the daemon saves them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TrunkRecord {
+    /// Boot of the host in which the verdicts were reached.
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
+    /// Verdict of each host network.
+    pub networks: BTreeMap<String, TrunkStatus>,
 }
 
 /// Saves the rollback ledger durably, or removes its file if the ledger is empty.

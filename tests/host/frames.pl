@@ -30,6 +30,7 @@ my @reserved = (
     ['edp',      '00e02b000000', '0026aaaa0300e02b00bb'],
     ['fdp',      '01e052cccccc', '0026aaaa0300e0522000'],
     ['erps',     '0119a7000001', '89020001'],
+    ['probe',    '036265727468', '88b50000'],
 );
 my @ordinary = (
     ['broadcast', 'ffffffffffff', '88b50000'],

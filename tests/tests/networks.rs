@@ -1,5 +1,4 @@
-//! Tests of tenant networks on two emulated hosts, connected by one cable that carries every VLAN: which VMs reach
-//! each other, which links stay up, and which state is restored.
+//! Tests of tenant networks on two emulated hosts, connected by one cable or switch: which VMs reach each other, which links stay up, and which state is restored.
 //!
 //! `make test` runs these tests with a few kills; `make faults` runs them with many kills and more severe faults.
 
@@ -27,10 +26,14 @@ mod running_pings;
 mod server_lost;
 #[path = "networks/traffic.rs"]
 mod traffic;
+#[path = "networks/trunk.rs"]
+mod trunk;
 
 use std::io::Write as _;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
+use berth_tests::demo::hub::Hub;
 use berth_tests::host::{Host, HostOptions, Kernel, Machine, Trunk};
 use berth_tests::repository;
 
@@ -43,8 +46,36 @@ const UPLINK_NAME: &str = "trunk0";
 /// reaches this machine's loopback.
 fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
     let folder = tempfile::tempdir().unwrap();
-    let ends = numbers.map(|number| folder.path().join(number.to_string()));
-    let start = |number: u8, ours: &Path, theirs: &Path, cluster: bool| {
+    let [first, second] = numbers.map(|number| folder.path().join(number.to_string()));
+    let cables = [
+        Trunk { local_socket: &first, peer_socket: &second },
+        Trunk { local_socket: &second, peer_socket: &first },
+    ];
+    let hosts = boot_with_cables(numbers, cables, kernel, cluster);
+    // QEMU has opened the sockets by now, and a host that restarts creates its sockets again, so the folder must
+    // stay.
+    drop(folder.keep());
+    hosts
+}
+
+/// Boots two hosts with these numbers, with a switch between them.
+fn boot_on_switch(numbers: [u8; 2], kernel: Kernel) -> (Hub, [Host; 2]) {
+    let folder = tempfile::tempdir().unwrap();
+    let switch = Hub::new(folder.path(), 2).unwrap();
+    let cables = [0, 1].map(|port| switch.cable(port).unwrap());
+    let hosts = boot_with_cables(numbers, cables, kernel, false);
+    drop(folder.keep());
+    (switch, hosts)
+}
+
+/// Boots two hosts with these numbers in parallel, each with its end of a cable.
+fn boot_with_cables(
+    numbers: [u8; 2],
+    cables: [Trunk<'_>; 2],
+    kernel: Kernel,
+    cluster: bool,
+) -> [Host; 2] {
+    let start = |number: u8, trunk: Trunk<'_>, cluster: bool| {
         let agent = repository().join("target/release/berth-agent");
         let mut host = Host::boot(&HostOptions {
             agent: Some(&agent),
@@ -52,7 +83,7 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
             machine: Machine::IntelNoSmt,
             kernel,
             memory_mib: Some(1536),
-            trunk: Some(Trunk { local_socket: ours, peer_socket: theirs }),
+            trunk: Some(trunk),
             has_loopback_access: cluster,
             ..HostOptions::default()
         })
@@ -65,15 +96,11 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
             .unwrap();
         host
     };
-    let hosts = std::thread::scope(|scope| {
-        let first = scope.spawn(|| start(numbers[0], &ends[0], &ends[1], false));
-        let second = scope.spawn(|| start(numbers[1], &ends[1], &ends[0], cluster));
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| start(numbers[0], cables[0], false));
+        let second = scope.spawn(|| start(numbers[1], cables[1], cluster));
         [first.join().unwrap(), second.join().unwrap()]
-    });
-    // QEMU has opened the sockets by now, and a host that restarts creates its sockets again, so the folder must
-    // stay.
-    drop(folder.keep());
-    hosts
+    })
 }
 
 fn name_uplink(host: &mut Host) {
@@ -166,6 +193,15 @@ fn tenant_networks_are_isolated() {
     });
 }
 
+/// Tests the verification of the trunk with a switch between the hosts, whose ports can lack VLANs.
+#[test]
+fn trunk_is_verified() {
+    run_on_hosts(
+        || boot_on_switch([23, 24], Kernel::Stable),
+        trunk::removed_vlan_is_named_by_both_hosts,
+    );
+}
+
 /// Slow test of faults that occur once in years.
 #[test]
 #[ignore = "slow: make faults"]
@@ -201,23 +237,27 @@ fn faults_of_power_are_tolerated() {
 #[ignore = "slow: make faults"]
 fn faults_of_servers_are_tolerated() {
     run_on_hosts(
-        || boot([19, 20], Kernel::Backports, true),
-        |hosts| {
+        || ((), boot([19, 20], Kernel::Backports, true)),
+        |(), hosts| {
             server_lost::change_is_rolled_back_when_the_server_is_unreachable(hosts);
         },
     );
 }
 
 fn run_on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2])) {
-    run_on_hosts(|| boot(numbers, kernel, false), scenario);
+    run_on_hosts(|| ((), boot(numbers, kernel, false)), |(), hosts| scenario(hosts));
 }
 
-/// Runs a scenario on two hosts, and repeats it on new hosts if the emulation itself failed.
-fn run_on_hosts(boot: impl Fn() -> [Host; 2], scenario: fn(&mut [Host; 2])) {
+/// Runs a scenario on two hosts and what connects them, and repeats it on new hosts if the emulation itself failed. The
+/// tests run one after the other: four hosts at the same time need too much memory.
+fn run_on_hosts<T>(boot: impl Fn() -> (T, [Host; 2]), scenario: impl Fn(&T, &mut [Host; 2])) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for last in [false, true] {
-        let mut hosts = boot();
-        let result =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| scenario(&mut hosts)));
+        let (connection, mut hosts) = boot();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            scenario(&connection, &mut hosts);
+        }));
         match result {
             Ok(()) => return,
             Err(_) if !last && hosts.iter().any(Host::failed_by_emulation) => {

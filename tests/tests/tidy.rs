@@ -46,8 +46,14 @@ fn host_files_go_through_root() {
 }
 
 /// Crates without input and output: their Cargo.toml has no dependency that allows input or output.
-const PURE_CRATES: [&str; 5] =
-    ["dhcp-responder", "extender", "kubelet-admission", "kubevirt-render", "placement"];
+const PURE_CRATES: [&str; 6] = [
+    "dhcp-responder",
+    "extender",
+    "kubelet-admission",
+    "kubevirt-render",
+    "placement",
+    "trunk-probe",
+];
 
 #[test]
 fn pure_code_reads_no_files_clock_or_environment() {

@@ -1,6 +1,7 @@
 //! Input of the checks: the facts of the host, and additional data that only checks need.
 
 use crate::credential::{self, ClientCertificate, UnreadableCertificate};
+use crate::state_folder::{TRUNK_FILE, TrunkRecord};
 use berth_api::Bytes;
 use berth_host_facts::identity::Identity;
 use berth_host_facts::irqs::Irq;
@@ -22,6 +23,8 @@ pub struct Input<'a> {
     pub smt_control: Option<String>,
     /// Client certificate of an agent that runs as a systemd service, or the error that prevented reading it.
     pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
+    /// Verdicts on trunks that the daemon reached since the host booted; `None` if there are none.
+    pub trunks: Option<TrunkRecord>,
     /// True if the process runs as root.
     pub is_root: bool,
 }
@@ -37,6 +40,7 @@ impl<'a> Input<'a> {
             disks: None,
             smt_control: None,
             certificate: None,
+            trunks: None,
             is_root: false,
         }
     }
@@ -51,7 +55,14 @@ impl<'a> Input<'a> {
             disks: disks::observe(root),
             smt_control: root.read("sys/devices/system/cpu/smt/control").ok(),
             certificate: credential::observe(root),
+            trunks: read_trunks(root, facts),
             is_root: nix::unistd::geteuid().is_root(),
         }
     }
+}
+
+/// Reads the verdicts on trunks. Those of an earlier boot are out of date.
+fn read_trunks(root: &Root, facts: &HostFacts) -> Option<TrunkRecord> {
+    let record: TrunkRecord = serde_json::from_str(&root.read(TRUNK_FILE).ok()?).ok()?;
+    (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)
 }

@@ -17,6 +17,7 @@ mod memory;
 mod tenants;
 #[cfg(test)]
 pub(crate) mod test_helpers;
+mod trunks;
 
 pub use berth_runtime::check::{Evidence, Finding, Findings, Outcome, Status, Summary, table};
 pub use definition::Check;
@@ -33,6 +34,7 @@ pub fn all_checks() -> Vec<Check> {
         kubelet::CHECKS,
         links::CHECKS,
         tenants::CHECKS,
+        trunks::CHECKS,
         host::CHECKS,
         agent::CHECKS,
     ]

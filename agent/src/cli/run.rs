@@ -68,6 +68,9 @@ pub(super) struct Arguments {
     /// Seconds between cycles of the timer
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     interval: u64,
+    /// File with the fleet's key, with which agents verify that the switches carry the VLANs of tenants
+    #[arg(long, value_name = "FILE", default_value = "/etc/berth/trunk.key", value_hint = ValueHint::FilePath)]
+    trunk_key: PathBuf,
     /// Format of the log on standard error
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -117,6 +120,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         node_name: arguments.node_name.clone(),
         listen: arguments.listen.clone(),
         interval: Duration::from_secs(arguments.interval),
+        trunk_key: arguments.trunk_key.clone(),
     };
     daemon::run(root, &settings).map_err(unreachable)?;
     Ok(ExitCode::SUCCESS)

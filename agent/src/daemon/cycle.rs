@@ -22,6 +22,8 @@ use crate::cluster::{CycleEvent, Store};
 use crate::dhcp::DhcpHandle;
 use crate::manifest::Part;
 use crate::observe;
+use crate::state_folder::{self, TRUNK_FILE, TrunkRecord};
+use crate::trunk::TrunkMonitor;
 use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kernel_files::boot_id as read_boot_id;
 use berth_host_facts::root::Root;
@@ -39,6 +41,8 @@ pub(super) struct CycleRunner {
     retries: RetryTracker,
     publisher: Publisher,
     scan: ScanResults,
+    /// Verdicts on trunks that are saved on disk.
+    saved_trunks: Option<TrunkRecord>,
 }
 
 /// Results of the last reads of the host.
@@ -82,6 +86,7 @@ impl CycleRunner {
             publisher: Publisher::new(Arc::clone(&state), watched_links),
             state,
             scan: ScanResults::default(),
+            saved_trunks: None,
         }
     }
 
@@ -90,6 +95,11 @@ impl CycleRunner {
         self.desired.connect_to_cluster(&self.root, Arc::clone(&store));
         self.publisher.connect_to_cluster(Arc::clone(&store), sender);
         self.store = Some(store);
+    }
+
+    /// Uses the tasks that probe trunks.
+    pub(super) fn monitor_trunks(&mut self, monitor: TrunkMonitor) {
+        self.publisher.monitor_trunks(monitor);
     }
 
     /// Returns the time until the next cycle of the timer.
@@ -148,6 +158,7 @@ impl CycleRunner {
             usage: processes::read_own_resource_usage(&self.root),
         });
         self.update_dhcp(&desired, &converged.facts);
+        self.save_trunks();
         self.scan.last_full_cycle = Some(ConvergeResult { outcomes: Vec::new(), ..converged });
         self.state.mark_cycle_ended();
     }
@@ -258,6 +269,25 @@ impl CycleRunner {
             mismatch = candidate.node_mismatch(self.node_name().as_deref());
         }
         candidate.into_desired(mismatch)
+    }
+
+    /// Saves the verdicts on trunks for `berth-agent check`, if they changed.
+    fn save_trunks(&mut self) {
+        // An agent with `--observe` has no state folder.
+        let Some(networks) = self.publisher.trunks().filter(|_| !self.settings.observe) else {
+            return;
+        };
+        let boot_id = read_boot_id(&self.root).unwrap_or_default();
+        let record = TrunkRecord { boot_id, networks: networks.clone() };
+        let is_new = self.saved_trunks.as_ref() != Some(&record);
+        let is_needed = !record.networks.is_empty() || self.root.exists(TRUNK_FILE);
+        if !is_new || !is_needed {
+            return;
+        }
+        match state_folder::save_trunk_record(&self.root, &record) {
+            Ok(()) => self.saved_trunks = Some(record),
+            Err(error) => tracing::warn!(%error, "failed to save the verdicts on trunks"),
+        }
     }
 
     fn node_name(&self) -> Option<String> {

@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry;
 
 use crate::dhcp::DhcpMetrics;
 use crate::plan::Plan;
+use crate::trunk::TrunkReport;
 use berth_host_facts::HostFacts;
 use berth_host_facts::host_settings::HostSettings;
 
@@ -40,6 +41,11 @@ struct NetworkLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct NetworkLabel {
+    network: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ResultLabel {
     pub(super) result: &'static str,
 }
@@ -59,6 +65,8 @@ pub(super) struct Metrics {
     ksm_pages: Family<KindLabel, Gauge>,
     ksm_running: Gauge,
     tenant_networks: Family<NetworkLabels, Gauge>,
+    trunk_missing_vlans: Family<NetworkLabel, Gauge>,
+    trunk_hosts: Family<NetworkLabel, Gauge>,
     certificate_expiration: Family<Vec<(&'static str, &'static str)>, FloatGauge>,
     cpu_seconds: FloatGauge,
     resident_bytes: FloatGauge,
@@ -83,6 +91,8 @@ impl Default for Metrics {
             ksm_pages: Family::default(),
             ksm_running: Gauge::default(),
             tenant_networks: Family::default(),
+            trunk_missing_vlans: Family::default(),
+            trunk_hosts: Family::default(),
             certificate_expiration: Family::default(),
             cpu_seconds: FloatGauge::default(),
             resident_bytes: FloatGauge::default(),
@@ -133,6 +143,16 @@ impl Metrics {
             "berth_tenant_networks",
             "Tenant networks on this host by host network and state",
             self.tenant_networks.clone(),
+        );
+        r.register(
+            "berth_trunk_missing_vlans",
+            "VLANs that are not received from a host that also carries them, by host network",
+            self.trunk_missing_vlans.clone(),
+        );
+        r.register(
+            "berth_trunk_hosts",
+            "Hosts from which probes are received, by host network",
+            self.trunk_hosts.clone(),
         );
         r.register(
             "berth_agent_client_certificate_expiration_timestamp_seconds",
@@ -208,6 +228,19 @@ impl Metrics {
                 let label = NetworkLabels { network: network.name.clone(), state };
                 self.tenant_networks.get_or_create(&label).set(count.into());
             }
+        }
+    }
+
+    /// Updates the metrics of trunks.
+    pub(super) fn update_trunks(&self, trunks: &TrunkReport) {
+        self.trunk_missing_vlans.clear();
+        self.trunk_hosts.clear();
+        for (network, status) in &trunks.networks {
+            let label = NetworkLabel { network: network.clone() };
+            let missing = status.vlans.as_ref().map_or(0, |vlans| vlans.ids().len());
+            self.trunk_missing_vlans.get_or_create(&label).set(saturating_i64(missing as u64));
+            let hosts = trunks.hosts.get(network).copied().unwrap_or_default();
+            self.trunk_hosts.get_or_create(&label).set(saturating_i64(hosts as u64));
         }
     }
 

@@ -36,6 +36,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::{self, Store};
 use crate::dhcp::{self, DhcpHandle};
+use crate::trunk::TrunkMonitor;
 use berth_host_facts::root::Root;
 use berth_runtime::serve;
 pub use berth_runtime::serve::ListenAddress;
@@ -114,6 +115,10 @@ async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<(
         watched_links,
         dhcp.clone(),
     );
+    // With `--observe`, another agent of this host may probe.
+    if root.is_live() && !settings.observe {
+        worker.monitor_trunks(start_trunk_monitor(settings, sender.clone()));
+    }
     let _cluster_tasks = match &settings.source {
         Source::File(_) => None,
         Source::Cluster(cluster) => {
@@ -167,6 +172,13 @@ async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<(
             }
         }
     }
+}
+
+/// Starts the tasks that probe trunks. A new result starts a cycle, which publishes the result.
+fn start_trunk_monitor(settings: &Settings, events: mpsc::Sender<Trigger>) -> TrunkMonitor {
+    // If the channel is full, a cycle starts anyway.
+    let wake = move || events.try_send(Trigger::Links).unwrap_or_default();
+    TrunkMonitor::start(settings.trunk_key.clone(), Box::new(wake))
 }
 
 /// Connects the daemon to the cluster.

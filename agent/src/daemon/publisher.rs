@@ -1,11 +1,11 @@
 //! Publishes the results of a cycle: to the state that HTTP and the cluster read, as metrics, Events and log lines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use berth_api::Condition;
-use berth_api::infra_node::ChangeResult;
+use berth_api::infra_node::{ChangeResult, TrunkStatus};
 use berth_api::names::condition::CREDENTIAL_VALID;
 use berth_api::{InfraNode, InfraNodeStatus};
 use tokio::sync::mpsc::Sender;
@@ -22,6 +22,7 @@ use crate::cluster::{CycleEvent, Store};
 use crate::conditions;
 use crate::manifest::{Fault, Part};
 use crate::report;
+use crate::trunk::{TrunkMonitor, TrunkReport};
 
 /// Publishes results, and stores the last conditions and problems for comparison.
 #[derive(Debug)]
@@ -32,6 +33,10 @@ pub(super) struct Publisher {
     conditions: conditions::ConditionHistory,
     problems: ProblemLog,
     cluster: Option<ClusterPublisher>,
+    /// Tasks that probe trunks; `None` for a captured tree.
+    trunk_monitor: Option<TrunkMonitor>,
+    /// What was published last about trunks.
+    trunks: Option<TrunkReport>,
 }
 
 #[derive(Debug)]
@@ -61,6 +66,8 @@ impl Publisher {
             conditions: conditions::ConditionHistory::default(),
             problems: ProblemLog::default(),
             cluster: None,
+            trunk_monitor: None,
+            trunks: None,
         }
     }
 
@@ -68,6 +75,40 @@ impl Publisher {
     pub(super) fn connect_to_cluster(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
         self.cluster =
             Some(ClusterPublisher { store, event_sender: sender, events: EventLog::default() });
+    }
+
+    /// Uses the tasks that probe trunks.
+    pub(super) fn monitor_trunks(&mut self, monitor: TrunkMonitor) {
+        self.trunk_monitor = Some(monitor);
+    }
+
+    /// Returns the verdicts on trunks that were published last.
+    pub(super) fn trunks(&self) -> Option<&BTreeMap<String, TrunkStatus>> {
+        self.trunks.as_ref().map(|trunks| &trunks.networks)
+    }
+
+    /// Updates the networks to probe, and returns what to publish about trunks.
+    fn update_trunks(&mut self, cycle: &CycleResults) -> TrunkReport {
+        let ConvergeResult { plan, facts, .. } = cycle.converged;
+        let previous = self.trunks.take().or_else(|| {
+            // The status that an earlier process wrote to the API server.
+            let status = self.cluster.as_ref()?.store.status()?;
+            Some(TrunkReport::from_status(&status))
+        });
+        let previous = previous.unwrap_or_default();
+        let report = match &mut self.trunk_monitor {
+            None => TrunkReport::default(),
+            Some(monitor) => {
+                let unparsed = cycle.desired.unparsed.parts.contains(&Part::Networks);
+                // Otherwise the networks are unknown, and the tasks continue.
+                if !facts.links.is_incomplete && !unparsed {
+                    monitor.update(&cycle.node, &plan.networks, &facts.links);
+                }
+                monitor.report(&previous)
+            }
+        };
+        self.trunks = Some(report.clone());
+        report
     }
 
     /// Publishes the results of a cycle.
@@ -91,6 +132,7 @@ impl Publisher {
                 cluster.event_sender.try_send(event).unwrap_or_default();
             }
         }
+        let trunks = self.update_trunks(cycle);
         let certificate = self.cluster.as_ref().and_then(|cluster| cluster.store.certificate());
         let conditions = self.conditions.evaluate(&conditions::Input {
             facts,
@@ -101,6 +143,7 @@ impl Publisher {
             spec: &desired.spec,
             kvm: &report.capabilities.kvm,
             certificate,
+            trunks: &trunks.networks,
         });
         self.problems.update(collect_problems(
             cycle,
@@ -122,9 +165,11 @@ impl Publisher {
             conditions,
             changes: inner.changes.iter().map(|(_, change)| change.clone()).collect(),
             previous_status: last_status.as_ref(),
+            trunks: &trunks,
         };
         inner.store_results(cycle, status::build_status(report, input), faults, blocked_reason);
         inner.metrics.update_certificate(certificate);
+        inner.metrics.update_trunks(&trunks);
         drop(inner);
         if let Some(cluster) = &self.cluster {
             cluster.store.wake();

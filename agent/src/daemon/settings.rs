@@ -19,6 +19,8 @@ pub struct Settings {
     pub listen: Vec<ListenAddress>,
     /// Interval of the timer.
     pub interval: Duration,
+    /// File with the fleet's key for probes of trunks.
+    pub trunk_key: PathBuf,
 }
 
 /// Source of the desired state.

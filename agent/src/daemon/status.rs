@@ -11,6 +11,7 @@ use super::desired::HostDesiredState;
 use super::last_report;
 use crate::manifest::Part;
 use crate::plan::NetworkState;
+use crate::trunk::TrunkReport;
 use berth_host_facts::HostFacts;
 use berth_host_facts::links::{LinkKind, Links};
 
@@ -25,12 +26,21 @@ pub(super) struct Input<'a> {
     pub(super) changes: Vec<ChangeStatus>,
     /// The previous status, for facts that are unknown now.
     pub(super) previous_status: Option<&'a InfraNodeStatus>,
+    /// Verdicts on trunks, and neighbours.
+    pub(super) trunks: &'a TrunkReport,
 }
 
 /// Adds the results of a cycle to a report of the host, and returns the complete status of the InfraNode.
 pub(super) fn build_status(report: InfraNodeStatus, input: Input) -> InfraNodeStatus {
-    let Input { facts, desired, networks, mut conditions, changes, previous_status: previous } =
-        input;
+    let Input {
+        facts,
+        desired,
+        networks,
+        mut conditions,
+        changes,
+        previous_status: previous,
+        trunks,
+    } = input;
     let observed_generation = desired.generation.as_ref().map(|generation| generation.number);
     for condition in &mut conditions {
         condition.observed_generation = observed_generation;
@@ -46,6 +56,7 @@ pub(super) fn build_status(report: InfraNodeStatus, input: Input) -> InfraNodeSt
         let unparsed = desired.unparsed.parts.contains(&Part::Networks);
         last_report::merge_unknown_facts(&mut status, previous, facts, unparsed);
     }
+    trunks.add_to_status(&mut status);
     status.truncate_to_schema();
     status
 }

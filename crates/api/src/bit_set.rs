@@ -28,6 +28,19 @@ impl BitSet {
         is_new
     }
 
+    /// Removes a number; returns `false` if the set did not contain it.
+    pub(crate) fn remove(&mut self, number: u32) -> bool {
+        let (word, bit) = word_index_and_mask(number);
+        let Some(found) = self.words.get_mut(word).filter(|word| **word & bit != 0) else {
+            return false;
+        };
+        *found &= !bit;
+        while self.words.last() == Some(&0) {
+            self.words.pop();
+        }
+        true
+    }
+
     pub(crate) fn contains(&self, number: u32) -> bool {
         let (word, bit) = word_index_and_mask(number);
         self.words.get(word).is_some_and(|w| w & bit != 0)
@@ -134,6 +147,11 @@ mod tests {
             let spread: BTreeSet<u32> = x.ranges().flat_map(|(first, last)| first..=last).collect();
             prop_assert_eq!(&spread, &a);
             prop_assert!(a.iter().all(|number| x.contains(*number)));
+            let mut rest = x.clone();
+            for number in &b {
+                prop_assert_eq!(rest.remove(*number), a.contains(number));
+            }
+            prop_assert_eq!(rest, x.difference(&y));
         }
     }
 }

@@ -127,6 +127,9 @@ pub mod condition {
     pub const READY: &str = "Ready";
     /// Condition of an InfraNode: `True` if VMs can run.
     pub const VIRTUALIZATION_READY: &str = "VirtualizationReady";
+    /// Condition of an InfraNode: `True` if the switches carry every VLAN that another host also carries; absent without a
+    /// network that has VLANs on the wire.
+    pub const TRUNK_VERIFIED: &str = "TrunkVerified";
     /// Condition of an InfraNode: `True` if the agent's client certificate is valid; absent without a certificate.
     pub const CREDENTIAL_VALID: &str = "CredentialValid";
 }

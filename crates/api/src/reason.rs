@@ -47,6 +47,11 @@ pub enum ConditionReason {
     Valid,
     ExpiresSoon,
     Expired,
+    TrunkVerified,
+    VlansMissing,
+    NoTrunkPeers,
+    NoTrunkKey,
+    TrunkProbeFailed,
     // InfraNode, HostProfile and InfraConfig, set by the controller.
     AgentUnresponsive,
     FieldsOwnedByOthers,

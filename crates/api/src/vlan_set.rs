@@ -21,6 +21,11 @@ impl VlanSet {
         self.0.insert(u16::from(id).into())
     }
 
+    /// Removes an id; returns `false` if the set did not contain it.
+    pub fn remove(&mut self, id: VlanId) -> bool {
+        self.0.remove(u16::from(id).into())
+    }
+
     /// Returns true if the set contains the id.
     #[must_use]
     pub fn contains(&self, id: VlanId) -> bool {

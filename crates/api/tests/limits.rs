@@ -34,6 +34,15 @@ fn oversized_status() -> Value {
     let device = json!({"resource": "intel.com/vf", "zone": 0, "total": 2, "free": 1});
     let mut long_resource = device.clone();
     long_resource["resource"] = json!(long_text("r"));
+    let vlans: Vec<String> = (1..2000).map(|id| (id * 2).to_string()).collect();
+    let trunk = json!({
+        "state": "Missing", "vlans": vlans.join(","), "from": repeated(&json!("rack1-b")), "message": long_text("m"),
+    });
+    let vlan = json!({"id": 120, "name": long_text("n")});
+    let neighbor = json!({
+        "uplink": "eth0", "chassis": long_text("c"), "systemName": long_text("s"), "port": long_text("p"),
+        "description": long_text("d"), "vlans": repeated(&vlan),
+    });
     json!({
         "allocations": [
             allocation(json!([container])), allocation(json!(repeated(&container))), allocation(json!([container, long_name])), allocation(json!([many_blocks])),
@@ -41,7 +50,8 @@ fn oversized_status() -> Value {
         "devices": [device, long_resource],
         "unknown": [unknown],
         "changes": repeated(&change),
-        "networks": [{"name": "n", "ready": 0, "pending": 0, "failed": 0, "notReady": repeated(&tenant)}],
+        "networks": [{"name": "n", "ready": 0, "pending": 0, "failed": 0, "notReady": repeated(&tenant), "trunk": trunk}],
+        "neighbors": repeated(&neighbor),
         "conditions": [condition],
         "zones": [
             {"id": 0, "threads": repeated(&json!("0-3")), "caches": repeated(&json!("0-3")),

@@ -1,10 +1,11 @@
 //! Trunk between many emulated hosts: all other hosts receive the frames that a host sends, including the VLAN
-//! tags.
+//! tags. Like the ports of a switch, the cables can lack VLANs.
 
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ pub struct Hub {
 struct Cable {
     host_socket: PathBuf,
     hub_socket: PathBuf,
+    missing_vlans: Arc<Mutex<BTreeSet<u16>>>,
 }
 
 impl Hub {
@@ -43,6 +45,7 @@ impl Hub {
             .map(|number| Cable {
                 host_socket: socket_path(number, "host"),
                 hub_socket: socket_path(number, "hub"),
+                missing_vlans: Arc::default(),
             })
             .collect();
         let mut this = Self { cables, is_stopping: Arc::default(), threads: Vec::new() };
@@ -55,10 +58,11 @@ impl Hub {
             let to = UnixDatagram::unbound()?;
             to.set_nonblocking(true)?;
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
-            let others: Vec<PathBuf> = others.map(|(_, cable)| cable.host_socket.clone()).collect();
-            let ends = Arc::clone(&this.is_stopping);
-            this.threads
-                .push(std::thread::spawn(move || forward_frames(&from, &to, &others, &ends)));
+            let others: Vec<Cable> = others.map(|(_, cable)| cable.clone()).collect();
+            let (cable, ends) = (cable.clone(), Arc::clone(&this.is_stopping));
+            this.threads.push(std::thread::spawn(move || {
+                forward_frames((&from, &cable), &to, &others, &ends);
+            }));
         }
         Ok(this)
     }
@@ -68,6 +72,14 @@ impl Hub {
     pub fn cable(&self, number: usize) -> Option<Trunk<'_>> {
         let cable = self.cables.get(number)?;
         Some(Trunk { local_socket: &cable.host_socket, peer_socket: &cable.hub_socket })
+    }
+
+    /// Drops the frames in these VLANs on the cable of a host, in both directions.
+    pub fn set_missing_vlans(&self, number: usize, vlans: &[u16]) {
+        if let Some(cable) = self.cables.get(number) {
+            let mut missing = cable.missing_vlans.lock().unwrap_or_else(PoisonError::into_inner);
+            *missing = vlans.iter().copied().collect();
+        }
     }
 }
 
@@ -80,15 +92,33 @@ impl Drop for Hub {
     }
 }
 
-fn forward_frames(from: &UnixDatagram, to: &UnixDatagram, others: &[PathBuf], ends: &AtomicBool) {
+impl Cable {
+    fn carries(&self, frame: &[u8]) -> bool {
+        let missing = self.missing_vlans.lock().unwrap_or_else(PoisonError::into_inner);
+        vlan_of(frame).is_none_or(|vlan| !missing.contains(&vlan))
+    }
+}
+
+/// Returns the VLAN id of an Ethernet frame with an 802.1Q tag.
+fn vlan_of(frame: &[u8]) -> Option<u16> {
+    let &[0x81, 0x00, high, low] = frame.get(12..16)? else { return None };
+    Some(u16::from_be_bytes([high, low]) & 0x0FFF)
+}
+
+fn forward_frames(
+    (from, own): (&UnixDatagram, &Cable),
+    to: &UnixDatagram,
+    others: &[Cable],
+    ends: &AtomicBool,
+) {
     let mut frame = vec![0; MAX_FRAME_BYTES];
     while !ends.load(Ordering::SeqCst) {
         let Some(frame) = from.recv(&mut frame).ok().and_then(|length| frame.get(..length)) else {
             continue;
         };
-        for other in others {
+        for other in others.iter().filter(|other| own.carries(frame) && other.carries(frame)) {
             // A host that is off or restarts loses the frame.
-            to.send_to(frame, other).map(drop).unwrap_or_default();
+            to.send_to(frame, &other.host_socket).map(drop).unwrap_or_default();
         }
     }
 }
@@ -115,6 +145,15 @@ mod tests {
             let length = hosts[1].recv(&mut frame).unwrap();
             assert_eq!(&frame[..length], text);
         }
+        // A cable without VLAN 200 drops its frames in both directions, and no others.
+        let tagged = |vlan: u8| [&[2; 12][..], &[0x81, 0x00, 0xE0, vlan, 0x08, 0x00]].concat();
+        hub.set_missing_vlans(1, &[200]);
+        for vlan in [200, 100] {
+            hosts[0].send_to(&tagged(vlan), hub.cable(0).unwrap().peer_socket).unwrap();
+        }
+        let length = hosts[1].recv(&mut frame).unwrap();
+        assert_eq!(frame[..length], tagged(100));
+        hosts[1].send_to(&tagged(200), hub.cable(1).unwrap().peer_socket).unwrap();
         hosts[0].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         assert!(hosts[0].recv(&mut frame).is_err(), "the hub returns frames to the sender");
     }

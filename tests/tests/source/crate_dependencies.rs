@@ -6,12 +6,13 @@ use std::process::Command;
 use berth_tests::repository;
 
 /// Crates that compute results from their input only.
-const PURE_CRATES: [&str; 5] = [
+const PURE_CRATES: [&str; 6] = [
     "berth-dhcp-responder",
     "berth-extender",
     "berth-kubelet-admission",
     "berth-kubevirt-render",
     "berth-placement",
+    "berth-trunk-probe",
 ];
 /// Dependencies that access a cluster, a network or files, or contain an asynchronous runtime.
 const IO_DEPENDENCIES: [&str; 11] = [

@@ -4,7 +4,7 @@
 //! addresses of Cisco's protocols as ordinary multicast. A switch port with BPDU guard goes down at the first
 //! BPDU, which disconnects all tenants of the host. So one nftables table of the bridge family drops these frames
 //! when a bridge forwards them to a link that leaves the host. A forwarded frame always comes from another port
-//! of the bridge; frames that the host itself sends by its uplink (LLDP, LACP) pass no bridge.
+//! of the bridge; frames that the host itself sends by its uplink (LLDP, LACP, probes of trunks) pass no bridge.
 //!
 //! The rules recognize the links that Berth creates by their group, which is in the message that creates a link. So the
 //! rules apply to every tenant and every port from the first frame on, and the table only names the uplinks that are
@@ -42,7 +42,7 @@ pub(crate) const FORWARD_HOOK: Hook = Hook {
 
 /// Version of the rules, increased with each change of the rules, so that an agent detects the
 /// rules of an older agent.
-const RULES_VERSION: u32 = 1;
+const RULES_VERSION: u32 = 2;
 
 /// Returns the record of the rules of this agent, for these uplinks, as the rollback ledger stores it.
 #[must_use]
@@ -85,7 +85,7 @@ impl Rule {
 
 /// Blocks of sixteen reserved addresses; their last four bits are not compared. The addresses of IS-IS
 /// (01:80:c2:00:00:14 and 15) are in no block: routers use them, so such frames may leave.
-const RESERVED_BLOCKS: [[u8; 6]; 11] = [
+const RESERVED_BLOCKS: [[u8; 6]; 12] = [
     // IEEE 802.1Q, table 8-1: STP, pause, LACP, 802.1X, LLDP.
     [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00],
     // GMRP, GVRP, MVRP; connectivity fault management; TRILL.
@@ -101,6 +101,8 @@ const RESERVED_BLOCKS: [[u8; 6]; 11] = [
     // Discovery of Extreme (with EAPS and ESRP), and of Foundry and Brocade.
     [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x00],
     [0x01, 0xe0, 0x52, 0xcc, 0xcc, 0xc0],
+    // Probes of trunks: a guest can neither flood the agents of other hosts nor replay their frames.
+    [0x03, 0x62, 0x65, 0x72, 0x74, 0x60],
 ];
 
 /// Returns the first address of each block. For ITU-T G.8032 (ring protection) the last byte is the
@@ -230,6 +232,7 @@ mod tests {
             [0x01, 0x00, 0x0c, 0xcd, 0xcd, 0xcd],
             [0x01, 0x19, 0xa7, 0, 0, 0x01],
             [0x01, 0x19, 0xa7, 0, 0, 0xff],
+            [0x03, 0x62, 0x65, 0x72, 0x74, 0x68],
         ] {
             assert!(is_dropped(address), "{address:02x?}");
         }
@@ -246,6 +249,8 @@ mod tests {
         ] {
             assert!(!is_dropped(address), "{address:02x?}");
         }
+        #[cfg(feature = "daemon")]
+        assert!(is_dropped(berth_trunk_probe::DESTINATION.0));
         // An element with one of the four bits set would never match, and the kernel refuses duplicate elements.
         let distinct: BTreeSet<[u8; 6]> = reserved_addresses().collect();
         assert_eq!(distinct.len(), reserved_addresses().count());

@@ -39,6 +39,12 @@ impl Scenario<'_> {
         matches!(self, Self::Vxlan { .. })
     }
 
+    /// Returns true if the host sends and receives the frames of tenants with VLAN tags on the uplink. Virtual functions
+    /// do so themselves, and the uplink then receives only the VLANs of the host.
+    pub(super) const fn has_trunk(&self) -> bool {
+        matches!(self, Self::VlanAwareBridge(_) | Self::BridgePerTenant(_))
+    }
+
     /// Returns the bridge that all tenants share, if this scenario has one.
     pub(super) const fn shared_bridge(&self) -> Option<&SharedBridge> {
         match self {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::VlanId;
 use berth_api::infra_node::{NetworkStatus, TenantNetworkState, TenantNetworkStatus};
+use berth_api::{LinkName, VlanId, VlanSet};
 use serde::Serialize;
 
 use super::desired_network::DesiredNetwork;
@@ -28,6 +28,18 @@ pub struct NetworkState {
     /// True if the ids are VNIs.
     #[serde(skip)]
     pub uses_vni: bool,
+    /// VLANs that are in place on an uplink; `None` if the network has no VLANs on the wire.
+    #[serde(skip)]
+    pub trunk: Option<PlannedTrunk>,
+}
+
+/// VLANs that are in place on an uplink.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedTrunk {
+    /// The uplink.
+    pub uplink: LinkName,
+    /// VLANs of the tenants in place.
+    pub vlans: VlanSet,
 }
 
 /// A tenant that is not in place.
@@ -66,6 +78,7 @@ impl NetworkState {
             pending: count(TenantNetworkState::Pending),
             failed: count(TenantNetworkState::Failed),
             not_ready: self.not_ready.iter().take(MAX_NOT_READY).map(one).collect(),
+            trunk: None,
         }
     }
 }
@@ -75,6 +88,10 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
     let mut state = NetworkState {
         name: network.name.to_owned(),
         uses_vni: network.scenario.is_vxlan(),
+        trunk: network.scenario.has_trunk().then(|| PlannedTrunk {
+            uplink: network.uplink.name.clone(),
+            vlans: VlanSet::default(),
+        }),
         ..NetworkState::default()
     };
     // The tenants depend on changes of the bridge and of the uplink.
@@ -102,6 +119,9 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
             not_ready(TenantNetworkState::Pending, format!("waits for: {}", change.id))
         } else {
             state.ready += 1;
+            if let (Some(trunk), Some(vlan)) = (&mut state.trunk, tenant.segment.vlan()) {
+                trunk.vlans.insert(vlan);
+            }
             continue;
         };
         state.not_ready.insert(tenant.segment_number(), found);
@@ -122,5 +142,14 @@ pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkSta
         let tenant = NotReadyTenant { tenant: tenant.name.clone(), state: failed, message };
         state.not_ready.insert(id, tenant);
     }
+    state.trunk = frozen_trunk(input, name).filter(|_| !state.uses_vni);
     state
+}
+
+/// Returns the VLANs that were in place before the network got a fault. They stay in place.
+fn frozen_trunk(input: Input, name: &str) -> Option<PlannedTrunk> {
+    let record = input.facts.ledger.networks.get(name)?;
+    let vlan = |id: &u32| u16::try_from(*id).ok().and_then(|id| VlanId::try_from(id).ok());
+    let vlans = record.tenants.keys().filter_map(vlan).collect();
+    Some(PlannedTrunk { uplink: record.uplink.clone()?, vlans })
 }

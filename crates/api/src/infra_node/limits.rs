@@ -3,6 +3,7 @@
 
 use super::allocations::AllocatedContainer;
 use super::status::InfraNodeStatus;
+use super::trunk::Neighbor;
 use super::zones::Zone;
 use crate::{Condition, VlanRanges};
 
@@ -22,6 +23,9 @@ const MAX_PAGE_SIZES: usize = 8;
 const MAX_DEVICES: usize = 256;
 const MAX_CONTAINERS: usize = 64;
 const MAX_MEMORY_BLOCKS: usize = 16;
+const MAX_NEIGHBOR_VLANS: usize = 128;
+/// Maximum number of characters of a text of an LLDP neighbour.
+const MAX_NEIGHBOR_CHARS: usize = 255;
 /// Maximum number of characters of the name of a container, and of a resource with its domain.
 const MAX_CONTAINER_NAME_CHARS: usize = 63;
 const MAX_RESOURCE_NAME_CHARS: usize = 317;
@@ -57,6 +61,23 @@ impl InfraNodeStatus {
                     .iter_mut()
                     .for_each(|message| truncate_chars(message, MAX_MESSAGE_CHARS));
             }
+            if let Some(trunk) = &mut network.trunk {
+                trunk.vlans.iter_mut().for_each(VlanRanges::merge_if_too_long);
+                trunk.from.truncate(MAX_LIST_ENTRIES);
+                let message = trunk.message.iter_mut();
+                message.for_each(|message| truncate_chars(message, MAX_MESSAGE_CHARS));
+            }
+        }
+        self.neighbors.truncate(MAX_LIST_ENTRIES);
+        for neighbor in &mut self.neighbors {
+            neighbor.vlans.truncate(MAX_NEIGHBOR_VLANS);
+            let Neighbor { chassis, system_name, port, description, vlans, .. } = neighbor;
+            [chassis, port]
+                .into_iter()
+                .chain(system_name)
+                .chain(description)
+                .chain(vlans.iter_mut().map(|vlan| &mut vlan.name))
+                .for_each(|text| truncate_chars(text, MAX_NEIGHBOR_CHARS));
         }
         for Condition { message, .. } in &mut self.conditions {
             truncate_chars(message, MAX_CONDITION_CHARS);

@@ -8,6 +8,7 @@ mod limits;
 mod minimum;
 mod spec;
 mod status;
+mod trunk;
 mod zones;
 
 pub use allocations::*;
@@ -16,4 +17,5 @@ pub use devices::*;
 pub use minimum::*;
 pub use spec::*;
 pub use status::*;
+pub use trunk::*;
 pub use zones::*;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::allocations::{Allocation, ZoneDevices};
 use super::capabilities::Capabilities;
+use super::trunk::{Neighbor, TrunkStatus};
 use super::zones::Zone;
 use crate::{Condition, VlanId, VlanRanges};
 
@@ -38,6 +39,10 @@ pub struct InfraNodeStatus {
     /// Host networks, with the counts of their tenant networks and the tenant networks that are not ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub networks: Vec<NetworkStatus>,
+    /// Switch ports that the uplinks of host networks are connected to, from LLDP.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub neighbors: Vec<Neighbor>,
     /// Last changes of the host, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -46,7 +51,7 @@ pub struct InfraNodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownFact>,
     /// Conditions of the host: Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned,
-    /// CredentialValid.
+    /// CredentialValid, TrunkVerified.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -79,6 +84,9 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub not_ready: Vec<TenantNetworkStatus>,
+    /// Result of the probes in the VLANs of the network; absent for networks without VLANs on the wire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trunk: Option<TrunkStatus>,
 }
 
 /// A tenant network that is not ready.

@@ -1,0 +1,84 @@
+//! Task that receives the LLDP frames of one link.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::infra_node::{Neighbor, NeighborVlan};
+use berth_api::{LinkName, MacAddress};
+use berth_trunk_probe::lldp;
+use tokio::sync::watch;
+
+use super::results::Results;
+use super::targets::Targets;
+use super::vlan_socket::{Reception, VlanSocket};
+
+/// Frames that the task receives. Bridges do not take LLDP frames, so the socket needs no copy of other frames.
+const LLDP: Reception = Reception {
+    ethertype: lldp::ETHERTYPE,
+    group: MacAddress(lldp::GROUP),
+    before_bridge: false,
+    buffer_bytes: 64 << 10,
+};
+/// Time between two reads of the socket. Switches send a frame every 30 seconds; of a flood, all frames are lost that
+/// the small buffer cannot hold.
+const READ_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause after an error of the socket.
+const RETRY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Receives LLDP until the targets no longer contain the link.
+pub(super) async fn run(
+    link: LinkName,
+    mut targets: watch::Receiver<Arc<Targets>>,
+    results: Arc<Results>,
+) {
+    loop {
+        let index = targets.borrow_and_update().lldp_links.get(&link).copied();
+        let Some(index) = index else { break };
+        tokio::select! {
+            // Other changes of the targets do not concern this task.
+            changed = wait_for_change(&mut targets, &link, index) => if changed.is_err() { break },
+            Err(error) = receive(&link, index, &results) => {
+                tracing::debug!(%link, %error, "failed to receive LLDP");
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+        }
+    }
+    results.remove_link(&link);
+}
+
+/// Waits until the targets no longer contain the link with this index.
+async fn wait_for_change(
+    targets: &mut watch::Receiver<Arc<Targets>>,
+    link: &LinkName,
+    index: u32,
+) -> Result<(), watch::error::RecvError> {
+    targets.wait_for(|one| one.lldp_links.get(link) != Some(&index)).await.map(drop)
+}
+
+async fn receive(link: &LinkName, index: u32, results: &Results) -> io::Result<()> {
+    let mut socket = VlanSocket::open(index, LLDP)?;
+    loop {
+        tokio::time::sleep(READ_INTERVAL).await;
+        socket.receive(|_, payload| match lldp::parse(payload) {
+            Ok(parsed) => {
+                let time_to_live = Duration::from_secs(parsed.time_to_live.into());
+                results.set_neighbor(neighbor(link, parsed), time_to_live);
+            }
+            Err(error) => tracing::debug!(%link, %error, "ignored an LLDP frame"),
+        })?;
+    }
+}
+
+fn neighbor(link: &LinkName, parsed: lldp::Neighbor) -> Neighbor {
+    let vlan = |(id, name)| NeighborVlan { id, name };
+    Neighbor {
+        uplink: link.clone(),
+        chassis: parsed.chassis,
+        system_name: parsed.system_name,
+        port: parsed.port,
+        description: parsed.port_description,
+        port_vlan: parsed.port_vlan,
+        vlans: parsed.vlans.into_iter().map(vlan).collect(),
+    }
+}

@@ -1,0 +1,234 @@
+//! Task that probes one network.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_api::infra_node::{TrunkState, TrunkStatus, TrunkUnknownReason};
+use berth_trunk_probe::{DESTINATION, ETHERTYPE, ProbeKeys, TrunkProbe, Verdict, tagged_frame};
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tokio::sync::watch;
+
+use super::results::{NetworkResult, Results, unknown};
+use super::targets::{NetworkTarget, Targets};
+use super::vlan_socket::{BATCH_SIZE, Reception, VlanSocket};
+
+/// Frames that the task receives.
+const PROBES: Reception = Reception {
+    ethertype: ETHERTYPE,
+    group: DESTINATION,
+    before_bridge: true,
+    // All agents may start at the same time.
+    buffer_bytes: 4 << 20,
+};
+/// Time after the start in which the absence of other agents proves nothing.
+const START: Duration = Duration::from_secs(30);
+/// Pause after an error of the socket.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Shortest time between two evaluations of the evidence.
+const VERDICT_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum number of system calls that receive frames before frames are sent again.
+const MAX_RECEIVE_CALLS: usize = 6;
+/// Pause if more frames are waiting. Together with the maximum above it limits an agent to 19,200 frames per second: a
+/// flood costs a few per cent of a core. All agents of a segment together send less than half of this.
+const BUSY_INTERVAL: Duration = Duration::from_millis(10);
+/// Number of consecutive pauses after which the agent is overloaded: frames are lost, which is not the fault of a peer.
+const OVERLOAD_PAUSES: u32 = 50;
+/// Time for which an overload is reported.
+const OVERLOAD_MEMORY: Duration = Duration::from_secs(60);
+
+/// Probes a network until the targets no longer contain it.
+pub(super) async fn run(
+    network: String,
+    mut targets: watch::Receiver<Arc<Targets>>,
+    results: Arc<Results>,
+) {
+    let mut last_error = None;
+    // An error means that the daemon stops.
+    while targets.has_changed().is_ok() {
+        let current = Arc::clone(&targets.borrow_and_update());
+        let Some(target) = current.networks.get(&network) else { break };
+        let status = match &current.keys {
+            Err(no_keys) => unknown(TrunkUnknownReason::NoKey, no_keys.to_string()),
+            Ok(keys) => {
+                let probed = match Task::new(&network, &current, target, keys.clone(), &results) {
+                    Ok(mut task) => task.probe(&mut targets).await,
+                    Err(error) => Err(error),
+                };
+                match probed {
+                    Ok(()) => {
+                        last_error = None;
+                        continue;
+                    }
+                    Err(error) => {
+                        let uplink = &target.uplink.name;
+                        // A link that is down has the same error at each attempt.
+                        if last_error.replace(error.kind()) != Some(error.kind()) {
+                            tracing::warn!(%network, %uplink, %error, "failed to probe a trunk");
+                        }
+                        let remedy = match error.kind() {
+                            io::ErrorKind::PermissionDenied => "; probes require CAP_NET_RAW",
+                            _ => "",
+                        };
+                        let message = format!("failed to probe {uplink}: {error}{remedy}");
+                        unknown(TrunkUnknownReason::ProbeFailed, message)
+                    }
+                }
+            }
+        };
+        results.set_network(&network, NetworkResult { status: Some(status), hosts: 0 });
+        tokio::select! {
+            changed = targets.changed() => if changed.is_err() { break },
+            () = tokio::time::sleep(RETRY_INTERVAL), if current.keys.is_ok() => {}
+        }
+    }
+    results.remove_network(&network);
+}
+
+struct Task<'a> {
+    network: &'a str,
+    targets: &'a Targets,
+    target: &'a NetworkTarget,
+    probe: TrunkProbe,
+    begin: Instant,
+    results: &'a Results,
+    /// Number of consecutive pauses after which frames were still waiting.
+    pauses: u32,
+    last_overload: Option<Duration>,
+}
+
+impl<'a> Task<'a> {
+    fn new(
+        network: &'a str,
+        targets: &'a Targets,
+        target: &'a NetworkTarget,
+        keys: ProbeKeys,
+        results: &'a Results,
+    ) -> io::Result<Self> {
+        let probe =
+            TrunkProbe::new(&targets.node, network, keys, random_session()?, Duration::ZERO);
+        let begin = Instant::now();
+        Ok(Self { network, targets, target, probe, begin, results, pauses: 0, last_overload: None })
+    }
+
+    /// Probes until the target changes in more than its VLANs.
+    async fn probe(&mut self, targets: &mut watch::Receiver<Arc<Targets>>) -> io::Result<()> {
+        let uplink = &self.target.uplink;
+        let mut socket = VlanSocket::open(uplink.index, PROBES)?;
+        self.probe.set_vlans(&self.target.vlans, Duration::ZERO);
+        let mut next_verdict = Duration::ZERO;
+        loop {
+            let now = self.begin.elapsed();
+            let is_behind = self.receive(&mut socket, now)?;
+            let (frames, mut wake) = self.probe.poll(now);
+            let frames: Vec<Vec<u8>> = frames
+                .iter()
+                .map(|frame| tagged_frame(uplink.mac, frame.vlan, &frame.payload))
+                .collect();
+            socket.send(&frames)?;
+            if is_behind {
+                wake = wake.min(now + BUSY_INTERVAL);
+            }
+            if now >= next_verdict {
+                self.publish_verdict(now);
+                next_verdict = now + VERDICT_INTERVAL;
+            }
+            tokio::select! {
+                changed = targets.changed() => {
+                    let current = Arc::clone(&targets.borrow());
+                    if changed.is_err() || !self.update_vlans(&current) {
+                        // The caller reads the new targets.
+                        targets.mark_changed();
+                        return Ok(());
+                    }
+                }
+                () = tokio::time::sleep(wake.saturating_sub(self.begin.elapsed())) => {}
+            }
+        }
+    }
+
+    /// Updates the VLANs; returns `false` if other parts of the target changed.
+    fn update_vlans(&mut self, current: &Targets) -> bool {
+        let Some(target) = current.networks.get(self.network) else { return false };
+        let is_same = target.uplink == self.target.uplink
+            && current.node == self.targets.node
+            && current.keys == self.targets.keys;
+        if is_same {
+            self.probe.set_vlans(&target.vlans, self.begin.elapsed());
+        }
+        is_same
+    }
+
+    /// Receives the frames that wait; returns true if more frames may be waiting.
+    fn receive(&mut self, socket: &mut VlanSocket, now: Duration) -> io::Result<bool> {
+        let (probe, network) = (&mut self.probe, self.network);
+        let mut calls = 0;
+        while calls < MAX_RECEIVE_CALLS {
+            let count = socket.receive(|vlan, payload| {
+                if let Err(ignored) = probe.receive(now, vlan, payload) {
+                    tracing::trace!(network, reason = %ignored, "ignored a probe");
+                }
+            })?;
+            if count < BATCH_SIZE {
+                self.pauses = 0;
+                return Ok(false);
+            }
+            calls += 1;
+        }
+        self.pauses = self.pauses.saturating_add(1);
+        if self.pauses >= OVERLOAD_PAUSES {
+            self.probe.excuse_losses();
+            self.last_overload = Some(now);
+        }
+        Ok(true)
+    }
+
+    /// Returns an observation for the status.
+    fn observation(&self, now: Duration) -> Option<String> {
+        let is_recent = |at: Duration| now.saturating_sub(at) < OVERLOAD_MEMORY;
+        if self.last_overload.is_some_and(is_recent) {
+            let network = self.network;
+            return Some(format!(
+                "more probe frames arrive than the agent reads, so no VLAN is found missing; find their sender: \
+                 tcpdump -e -i {} ether proto {ETHERTYPE:#06x} or vlan and ether proto {ETHERTYPE:#06x} ({network})",
+                self.target.uplink.name
+            ));
+        }
+        self.probe.leak(now).map(ToString::to_string)
+    }
+
+    fn publish_verdict(&mut self, now: Duration) {
+        let message = self.observation(now);
+        let hosts = self.probe.witness_count();
+        let status = match self.probe.verdict() {
+            Verdict::Unknown if now < START => None,
+            Verdict::Unknown => {
+                let incomplete = match hosts {
+                    0 => "no other host was received in a VLAN of this network",
+                    _ => "other hosts are received, but their first rounds are not complete",
+                };
+                let message = message.unwrap_or_else(|| incomplete.to_owned());
+                Some(unknown(TrunkUnknownReason::NoPeers, message))
+            }
+            Verdict::Verified => {
+                Some(TrunkStatus { state: TrunkState::Verified, message, ..TrunkStatus::default() })
+            }
+            Verdict::Missing { vlans, from } => Some(TrunkStatus {
+                state: TrunkState::Missing,
+                vlans: Some(vlans.into()),
+                from,
+                message,
+                ..TrunkStatus::default()
+            }),
+        };
+        self.results.set_network(self.network, NetworkResult { status, hosts });
+    }
+}
+
+/// Returns a random number that identifies this process on this network. Without randomness there are no probes: two
+/// processes with the same number would encrypt different messages with the same key and counter.
+fn random_session() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| io::Error::other("getrandom failed"))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

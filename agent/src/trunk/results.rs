@@ -1,0 +1,269 @@
+//! Results of the tasks, and what the status contains of them.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_api::infra_node::{Neighbor, TrunkState, TrunkStatus, TrunkUnknownReason};
+use berth_api::{InfraNodeStatus, LinkName};
+
+/// Time after the start in which the absence of LLDP frames proves nothing: switches send them every 30 seconds.
+const LLDP_START: Duration = Duration::from_secs(100);
+/// Maximum number of neighbours of one link. A new one replaces the one that was received least recently.
+const MAX_NEIGHBORS: usize = 4;
+/// Shortest time between two cycles that changes of neighbours start. A neighbour may announce different values in each
+/// frame; the cycles of the timer publish the last ones.
+const NEIGHBOR_WAKE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Results that tasks write and the cycle reads.
+pub(super) struct Results {
+    inner: Mutex<Inner>,
+    /// Starts a cycle, which publishes the results.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Results {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Results").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    started: Instant,
+    networks: BTreeMap<String, NetworkResult>,
+    neighbors: BTreeMap<LinkName, Vec<KnownNeighbor>>,
+    /// Time of the last cycle that a change of neighbours started.
+    last_neighbor_wake: Option<Instant>,
+}
+
+/// Result of one network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct NetworkResult {
+    /// The status; `None` until there is a verdict after the start.
+    pub(super) status: Option<TrunkStatus>,
+    /// Number of hosts from which VLANs were received.
+    pub(super) hosts: usize,
+}
+
+/// A neighbour, and the end of its validity.
+#[derive(Debug, Clone)]
+struct KnownNeighbor {
+    neighbor: Neighbor,
+    received: Instant,
+    expires: Instant,
+}
+
+/// Verdicts and neighbours to publish.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TrunkReport {
+    /// Verdict of each network that is probed.
+    pub(crate) networks: BTreeMap<String, TrunkStatus>,
+    /// Number of hosts from which VLANs were received, by network.
+    pub(crate) hosts: BTreeMap<String, usize>,
+    /// Neighbours, sorted by link.
+    pub(crate) neighbors: Vec<Neighbor>,
+}
+
+impl Results {
+    pub(super) fn new(wake: Box<dyn Fn() + Send + Sync>) -> Self {
+        let inner = Inner {
+            started: Instant::now(),
+            networks: BTreeMap::new(),
+            neighbors: BTreeMap::new(),
+            last_neighbor_wake: None,
+        };
+        Self { inner: Mutex::new(inner), wake }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores the result of a network.
+    pub(super) fn set_network(&self, network: &str, result: NetworkResult) {
+        let mut inner = self.lock();
+        let known = inner.networks.entry(network.to_owned()).or_default();
+        if *known == result {
+            return;
+        }
+        let is_new_status = known.status != result.status;
+        *known = result;
+        drop(inner);
+        if is_new_status {
+            (self.wake)();
+        }
+    }
+
+    /// Forgets a network that is no longer probed.
+    pub(super) fn remove_network(&self, network: &str) {
+        self.lock().networks.remove(network);
+    }
+
+    /// Stores what a neighbour announces. `time_to_live` is zero if the neighbour shuts down.
+    pub(super) fn set_neighbor(&self, neighbor: Neighbor, time_to_live: Duration) {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let known = inner.neighbors.entry(neighbor.uplink.clone()).or_default();
+        let before: Vec<Neighbor> = known.iter().map(|one| one.neighbor.clone()).collect();
+        let is_same = |one: &KnownNeighbor| {
+            (&one.neighbor.chassis, &one.neighbor.port) == (&neighbor.chassis, &neighbor.port)
+        };
+        known.retain(|one| !is_same(one) && one.expires > now);
+        if !time_to_live.is_zero() {
+            if known.len() >= MAX_NEIGHBORS {
+                let oldest = known.iter().map(|one| one.received).min();
+                known.retain(|one| Some(one.received) != oldest);
+            }
+            known.push(KnownNeighbor { neighbor, received: now, expires: now + time_to_live });
+            known.sort_by(|one, other| one.neighbor.cmp(&other.neighbor));
+        }
+        let is_new = !known.iter().map(|one| &one.neighbor).eq(&before);
+        let is_recent = |at: Instant| now.duration_since(at) < NEIGHBOR_WAKE_INTERVAL;
+        if is_new && !inner.last_neighbor_wake.is_some_and(is_recent) {
+            inner.last_neighbor_wake = Some(now);
+            drop(inner);
+            (self.wake)();
+        }
+    }
+
+    /// Forgets the neighbours of a link.
+    pub(super) fn remove_link(&self, link: &LinkName) {
+        self.lock().neighbors.remove(link);
+    }
+
+    /// Returns what to publish. Until there are results after the start, this is what was published before.
+    pub(super) fn report(&self, previous: &TrunkReport) -> TrunkReport {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        inner.neighbors.values_mut().for_each(|known| known.retain(|one| one.expires > now));
+        let mut report = TrunkReport::default();
+        for (name, result) in &inner.networks {
+            let status = result.status.as_ref().or_else(|| previous.networks.get(name));
+            let status = status
+                .cloned()
+                .unwrap_or_else(|| unknown(TrunkUnknownReason::NoPeers, "no host received yet"));
+            report.networks.insert(name.clone(), status);
+            report.hosts.insert(name.clone(), result.hosts);
+        }
+        let known = inner.neighbors.values().flatten();
+        report.neighbors = known.map(|one| one.neighbor.clone()).collect();
+        if now.duration_since(inner.started) < LLDP_START {
+            let is_silent =
+                |one: &&Neighbor| inner.neighbors.get(&one.uplink).is_none_or(Vec::is_empty);
+            report.neighbors.extend(previous.neighbors.iter().filter(is_silent).cloned());
+        }
+        report.neighbors.sort();
+        report
+    }
+}
+
+impl TrunkReport {
+    /// Returns what a status contains.
+    pub(crate) fn from_status(status: &InfraNodeStatus) -> Self {
+        let networks = status.networks.iter();
+        let networks =
+            networks.filter_map(|network| Some((network.name.clone(), network.trunk.clone()?)));
+        Self {
+            networks: networks.collect(),
+            hosts: BTreeMap::new(),
+            neighbors: status.neighbors.clone(),
+        }
+    }
+
+    /// Adds the verdicts and neighbours to a status.
+    pub(crate) fn add_to_status(&self, status: &mut InfraNodeStatus) {
+        for network in &mut status.networks {
+            network.trunk = self.networks.get(&network.name).cloned();
+        }
+        status.neighbors.clone_from(&self.neighbors);
+    }
+}
+
+/// Returns the status of a network without a verdict.
+pub(super) fn unknown(reason: TrunkUnknownReason, message: impl Into<String>) -> TrunkStatus {
+    TrunkStatus {
+        state: TrunkState::Unknown,
+        reason: Some(reason),
+        message: Some(message.into()),
+        ..TrunkStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    fn neighbor(port: &str) -> Neighbor {
+        Neighbor {
+            uplink: "eth0".parse().unwrap(),
+            chassis: "00:1b:21:aa:bb:cc".to_owned(),
+            system_name: None,
+            port: port.to_owned(),
+            description: None,
+            port_vlan: None,
+            vlans: Vec::new(),
+        }
+    }
+
+    fn no_key() -> TrunkStatus {
+        unknown(TrunkUnknownReason::NoKey, "no key file")
+    }
+
+    #[test]
+    fn published_values_stay_until_there_are_results() {
+        let wakes = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&wakes);
+        let results = Results::new(Box::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }));
+        let verified = TrunkStatus { state: TrunkState::Verified, ..TrunkStatus::default() };
+        let previous = TrunkReport {
+            networks: [("tenants".to_owned(), verified.clone())].into(),
+            hosts: BTreeMap::new(),
+            neighbors: vec![neighbor("Ethernet1/7")],
+        };
+        results.set_network("tenants", NetworkResult::default());
+        let report = results.report(&previous);
+        assert_eq!(
+            (&report.networks, &report.neighbors),
+            (&previous.networks, &previous.neighbors)
+        );
+        assert_eq!(wakes.load(Ordering::Relaxed), 0, "nothing is new");
+
+        let result = NetworkResult { status: Some(no_key()), hosts: 0 };
+        results.set_network("tenants", result.clone());
+        results.set_network("tenants", result);
+        results.set_neighbor(neighbor("Ethernet1/8"), Duration::from_secs(120));
+        results.set_neighbor(neighbor("Ethernet1/8"), Duration::from_secs(120));
+        assert_eq!(wakes.load(Ordering::Relaxed), 2, "only changes start a cycle");
+        let report = results.report(&previous);
+        assert_eq!(report.networks["tenants"], no_key());
+        assert_eq!(report.neighbors, [neighbor("Ethernet1/8")]);
+        results.set_neighbor(neighbor("Ethernet1/8"), Duration::ZERO);
+        results.remove_network("tenants");
+        assert_eq!(results.report(&TrunkReport::default()), TrunkReport::default());
+    }
+
+    /// A device that announces another port in each frame does not keep the agent busy, and does not displace a switch
+    /// for longer than until its next frame.
+    #[test]
+    fn a_flood_of_neighbors_starts_few_cycles() {
+        let wakes = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&wakes);
+        let results = Results::new(Box::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }));
+        for port in 0..1000 {
+            results.set_neighbor(neighbor(&format!("forged{port}")), Duration::from_secs(65_535));
+        }
+        results.set_neighbor(neighbor("Ethernet1/7"), Duration::from_secs(120));
+        assert_eq!(wakes.load(Ordering::Relaxed), 1);
+        let report = results.report(&TrunkReport::default());
+        assert!(report.neighbors.len() <= MAX_NEIGHBORS);
+        assert!(report.neighbors.contains(&neighbor("Ethernet1/7")));
+    }
+}

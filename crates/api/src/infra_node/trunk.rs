@@ -1,0 +1,91 @@
+//! Observed state of trunks: VLANs that the switches carry, and switches that announce themselves with LLDP.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{LinkName, VlanRanges};
+
+/// Result of the probes that agents exchange in the VLANs of a host network.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct TrunkStatus {
+    /// State of the trunk.
+    pub state: TrunkState,
+    /// VLANs that this host does not receive from at least one host that also carries them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vlans: Option<VlanRanges>,
+    /// Nodes from which these VLANs are not received.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub from: Vec<String>,
+    /// Reason why the state is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<TrunkUnknownReason>,
+    /// Details of the reason, or observations such as frames that arrive in another VLAN.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    pub message: Option<String>,
+}
+
+/// State of the trunk of a host network.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TrunkState {
+    /// Every VLAN that another host also carries is received from it.
+    Verified,
+    /// VLANs are not received from a host that also carries them, although other VLANs are.
+    Missing,
+    /// No other host was received, or probes are not possible.
+    #[default]
+    Unknown,
+}
+
+/// Reason why the state of a trunk is unknown.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrunkUnknownReason {
+    /// The agent has no valid key.
+    NoKey,
+    /// No other host was received in a VLAN of the network.
+    NoPeers,
+    /// Frames cannot be sent or received on the uplink.
+    ProbeFailed,
+}
+
+/// A switch port that an uplink is connected to, as the switch announces it with LLDP.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub struct Neighbor {
+    /// Uplink of this host, or port of its bond.
+    pub uplink: LinkName,
+    /// Chassis id of the switch, usually an Ethernet address.
+    #[schemars(length(max = 255))]
+    pub chassis: String,
+    /// Name of the switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
+    pub system_name: Option<String>,
+    /// Port id, usually the name of the port.
+    #[schemars(length(max = 255))]
+    pub port: String,
+    /// Description of the port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 255))]
+    pub description: Option<String>,
+    /// VLAN of untagged frames.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port_vlan: Option<u16>,
+    /// VLANs that the switch names. Most switches name only some of the VLANs of a port.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
+    pub vlans: Vec<NeighborVlan>,
+}
+
+/// A VLAN that a switch names.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NeighborVlan {
+    /// VLAN id.
+    pub id: u16,
+    /// Name of the VLAN; empty if the switch does not name it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 255))]
+    pub name: String,
+}

@@ -1,0 +1,151 @@
+//! VLANs in which a peer is not received: first suspected, then solicited, then missing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use berth_api::{VlanId, VlanSet};
+
+use crate::solicitation::{Solicitation, Step};
+
+/// Maximum number of VLANs that are solicited because the peer requests it.
+const MAX_REQUESTED: usize = 64;
+/// Time between two solicitations in missing VLANs, so that a VLAN that the switches carry again is soon received.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// VLANs in which a peer is not received.
+#[derive(Debug, Default)]
+pub(crate) struct Doubts {
+    /// VLANs in which a probe was missed.
+    suspected: VlanSet,
+    solicited: BTreeMap<VlanId, Solicitation>,
+    missing: VlanSet,
+    /// The missing VLAN that was solicited last, and the time of the next one.
+    rechecked: Option<VlanId>,
+    next_recheck: Duration,
+}
+
+/// A solicitation to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// In a VLAN that is solicited.
+    Solicitation {
+        vlan: VlanId,
+        /// True if the peer is to know that its probes do not arrive.
+        is_reported: bool,
+    },
+    /// In a VLAN that is missing.
+    Recheck(VlanId),
+}
+
+impl Doubts {
+    /// Suspects a VLAN in which a probe was missed.
+    pub(crate) fn suspect(&mut self, vlan: VlanId) {
+        if !self.missing.contains(vlan) && !self.solicited.contains_key(&vlan) {
+            self.suspected.insert(vlan);
+        }
+    }
+
+    /// Solicits the peer in a VLAN because the peer does not receive this agent there. The peer already knows it.
+    pub(crate) fn solicit_on_request(&mut self, vlan: VlanId) {
+        if !self.missing.contains(vlan) && self.solicited.len() < MAX_REQUESTED {
+            self.solicited.entry(vlan).or_insert_with(|| Solicitation::new(false));
+        }
+    }
+
+    /// Ends all doubts about a VLAN, because the peer was received in it.
+    pub(crate) fn clear(&mut self, vlan: VlanId) {
+        self.suspected.remove(vlan);
+        self.solicited.remove(&vlan);
+        self.missing.remove(vlan);
+    }
+
+    /// Ends the doubts about all VLANs except those that are missing.
+    pub(crate) fn clear_unproven(&mut self) {
+        self.suspected = VlanSet::default();
+        self.solicited.clear();
+    }
+
+    /// Forgets all other VLANs than these.
+    pub(crate) fn retain(&mut self, vlans: &VlanSet) {
+        self.suspected = self.suspected.intersection(vlans);
+        self.solicited.retain(|vlan, _| vlans.contains(*vlan));
+        self.missing = self.missing.intersection(vlans);
+    }
+
+    /// VLANs that do not arrive.
+    pub(crate) const fn missing(&self) -> &VlanSet {
+        &self.missing
+    }
+
+    /// Returns true if solicitations are in progress.
+    pub(crate) fn is_soliciting(&self) -> bool {
+        !self.solicited.is_empty() || !self.suspected.is_empty()
+    }
+
+    /// Returns the solicitations to send now. At most `limit` VLANs are solicited at the same time; the others wait.
+    /// `last_heard` is the time of the last frame of the peer in any VLAN.
+    pub(crate) fn take_due(
+        &mut self,
+        now: Duration,
+        last_heard: Duration,
+        limit: usize,
+    ) -> Vec<Due> {
+        let free = limit.saturating_sub(self.solicited.len());
+        let next: Vec<VlanId> = self.suspected.iter().take(free).collect();
+        for vlan in next {
+            self.suspected.remove(vlan);
+            self.solicited.insert(vlan, Solicitation::new(true));
+        }
+        let mut due = Vec::new();
+        let missing = &mut self.missing;
+        self.solicited.retain(|vlan, solicitation| match solicitation.step(now, last_heard) {
+            Step::Send => {
+                let is_reported = solicitation.is_reported;
+                due.push(Due::Solicitation { vlan: *vlan, is_reported });
+                true
+            }
+            Step::Wait => true,
+            Step::Missing => {
+                missing.insert(*vlan);
+                false
+            }
+        });
+        if now >= self.next_recheck && !self.missing.is_empty() {
+            self.next_recheck = now + RECHECK_INTERVAL;
+            let mut missing = self.missing.iter();
+            let next = missing.find(|vlan| Some(*vlan) > self.rechecked);
+            self.rechecked = next.or_else(|| self.missing.iter().next());
+            due.extend(self.rechecked.map(Due::Recheck));
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_vlans_are_solicited_at_a_time_and_missing_ones_in_turn() {
+        let mut doubts = Doubts::default();
+        let vlans: VlanSet = "100-109".parse().unwrap();
+        vlans.iter().for_each(|vlan| doubts.suspect(vlan));
+        let (mut now, mut rechecked) = (Duration::from_secs(5), Vec::new());
+        for _ in 0..400 {
+            now += Duration::from_millis(100);
+            // The peer is received in other VLANs.
+            let due = doubts.take_due(now, now, 4);
+            let solicited = due.iter().filter(|due| matches!(due, Due::Solicitation { .. }));
+            assert!(solicited.count() <= 4, "{due:?}");
+            rechecked.extend(due.iter().filter_map(|due| match due {
+                Due::Recheck(vlan) => Some(*vlan),
+                Due::Solicitation { .. } => None,
+            }));
+        }
+        assert_eq!(doubts.missing(), &vlans);
+        assert!(!doubts.is_soliciting());
+        assert_eq!(rechecked.into_iter().collect::<VlanSet>(), vlans);
+        vlans.iter().for_each(|vlan| doubts.clear(vlan));
+        assert!(doubts.missing().is_empty());
+    }
+}

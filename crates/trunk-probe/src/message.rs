@@ -1,0 +1,116 @@
+//! Content of a probe frame, without encryption.
+
+use berth_api::VlanId;
+
+/// Purpose of a message. Every message is also a probe of its VLAN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Probe of a round.
+    Probe,
+    /// Solicits an answer in this VLAN.
+    Solicit {
+        /// Session that has to answer. The others ignore the message, so a lost frame costs one answer.
+        session: u64,
+    },
+    /// Solicits an answer in this VLAN, and reports that the probes of this session do not arrive in another VLAN.
+    Doubt {
+        /// Session that has to answer.
+        session: u64,
+        /// VLAN in which its probes do not arrive.
+        vlan: VlanId,
+    },
+    /// Answer to the solicitation with this session and counter. The echo proves that the answer is not a replay.
+    Answer {
+        /// Session of the solicitation.
+        session: u64,
+        /// Counter of the solicitation.
+        counter: u64,
+    },
+}
+
+/// A message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: Kind,
+    /// Random number of the sender's process.
+    pub(crate) session: u64,
+    /// Number of the message, which increases with every message of the session.
+    pub(crate) counter: u64,
+    /// VLAN in which the sender sent the message.
+    pub(crate) vlan: VlanId,
+    /// Round of the sender.
+    pub(crate) round: u32,
+    /// Name of the sender's Node.
+    pub(crate) node: &'a str,
+    /// Name of the host network.
+    pub(crate) network: &'a str,
+    /// VLANs that the sender probes, encoded by [`crate::vlan_list`]. They are decoded only when they change.
+    pub(crate) vlans: &'a [u8],
+}
+
+impl Kind {
+    /// Returns the session that has to answer the message.
+    pub(crate) const fn solicited_session(self) -> Option<u64> {
+        match self {
+            Self::Solicit { session } | Self::Doubt { session, .. } => Some(session),
+            Self::Probe | Self::Answer { .. } => None,
+        }
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Appends the part of the message that is encrypted.
+    pub(crate) fn write_body(&self, bytes: &mut Vec<u8>) {
+        let (kind, addressee, number) = match self.kind {
+            Kind::Probe => (0, 0, 0),
+            Kind::Solicit { session } => (1, session, 0),
+            Kind::Answer { session, counter } => (2, session, counter),
+            Kind::Doubt { session, vlan } => (3, session, u64::from(u16::from(vlan))),
+        };
+        bytes.push(kind);
+        bytes.extend(addressee.to_be_bytes());
+        bytes.extend(number.to_be_bytes());
+        bytes.extend(self.round.to_be_bytes());
+        for name in [self.node, self.network] {
+            // Names of Kubernetes have at most 253 bytes.
+            let name = name.as_bytes().get(..255).unwrap_or(name.as_bytes());
+            bytes.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+            bytes.extend(name);
+        }
+        bytes.extend(self.vlans);
+    }
+
+    /// Parses the part of the message that was encrypted; `None` if it is malformed.
+    pub(crate) fn parse_body(
+        body: &'a [u8],
+        (session, counter, vlan): (u64, u64, VlanId),
+    ) -> Option<Self> {
+        let (kind, rest) = body.split_first()?;
+        let (addressee, rest) = rest.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let (round, rest) = rest.split_first_chunk()?;
+        let (addressee, number) = (u64::from_be_bytes(*addressee), u64::from_be_bytes(*number));
+        let kind = match kind {
+            0 => Kind::Probe,
+            1 => Kind::Solicit { session: addressee },
+            2 => Kind::Answer { session: addressee, counter: number },
+            3 => Kind::Doubt {
+                session: addressee,
+                vlan: u16::try_from(number).ok()?.try_into().ok()?,
+            },
+            _ => return None,
+        };
+        let (node, rest) = split_name(rest)?;
+        let (network, vlans) = split_name(rest)?;
+        let round = u32::from_be_bytes(*round);
+        Some(Self { kind, session, counter, vlan, round, node, network, vlans })
+    }
+}
+
+/// Splits a name of Kubernetes off. Names get into the status and the log, so no other characters are accepted.
+fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let (length, rest) = bytes.split_first()?;
+    let (name, rest) = rest.split_at_checked(usize::from(*length))?;
+    let is_valid = !name.is_empty() && name.iter().all(u8::is_ascii_graphic);
+    Some((std::str::from_utf8(name).ok().filter(|_| is_valid)?, rest))
+}

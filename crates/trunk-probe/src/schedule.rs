@@ -1,0 +1,269 @@
+//! Schedule of probes: one probe in each VLAN per round, in ascending order, several per wake-up, at a limited rate.
+//!
+//! After a change the schedule runs some fast rounds, so that all agents soon have complete evidence. Otherwise a round
+//! takes so long that all agents of a segment together send about [`IDLE_FRAMES_PER_SECOND`] frames, and the agents keep
+//! equal distances from each other in the list of VLANs:
+//!
+//! ```text
+//! VLANs       2 ........ 1000 ........ 2000 ........ 3000 ........ 4000
+//! rack1-a            ────►
+//! rack1-b                                ────►
+//! ```
+//!
+//! Any agent that receives no probe in a VLAN tells the sender, so each probe tests the VLAN for both.
+
+use std::time::Duration;
+
+use berth_api::{VlanId, VlanSet};
+
+/// Rate of all agents of a segment together while nothing changes, whatever their number. Every agent sends or receives
+/// each of these frames, so the rate determines the cost of an idle agent: 0.1 % of a core if the agent sends or receives
+/// a frame in 1.8 microseconds. It also determines how soon a removed VLAN is detected: one of 4,000 has a probe at least
+/// every seven seconds, and is named two seconds later.
+const IDLE_FRAMES_PER_SECOND: u32 = 540;
+/// Rate of all agents of a segment together in fast rounds.
+const FAST_FRAMES_PER_SECOND: u32 = 8192;
+/// Shortest duration of a fast round, of an idle round, and the longest duration of any round.
+const MIN_FAST_ROUND: Duration = Duration::from_millis(250);
+const MIN_IDLE_ROUND: Duration = Duration::from_secs(2);
+const MAX_ROUND: Duration = Duration::from_secs(3600);
+/// Longest duration of a fast round. In a larger fleet no round is fast; the agents are so many that every VLAN soon has
+/// a probe of one of them.
+const MAX_FAST_ROUND: Duration = Duration::from_secs(10);
+/// Number of fast rounds after a change. The first may have begun before the change.
+const FAST_ROUNDS: u32 = 3;
+/// Maximum number of probes per wake-up.
+const MAX_BATCH: usize = 256;
+/// Largest change of an agent's speed to reach its place, in thousandths.
+const MAX_CORRECTION: i64 = 200;
+
+/// Place of this agent relative to the first agent of the segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// VLAN that the first agent probed last, and the time since then.
+    pub(crate) leader_vlan: VlanId,
+    pub(crate) leader_age: Duration,
+    /// Number of agents with a lower name, at least one.
+    pub(crate) rank: u32,
+}
+
+/// Schedule of one agent on one network.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    vlans: Vec<VlanId>,
+    /// Position of the next probe in `vlans`.
+    position: usize,
+    round: u32,
+    fast_rounds: u32,
+    /// Time of the next probe.
+    due: Duration,
+    /// Number of agents on the segment, with this one.
+    agents: u32,
+    /// Change of the speed, in thousandths.
+    correction: i64,
+    /// State of the random numbers for jitter.
+    random: u64,
+}
+
+impl Schedule {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self {
+            vlans: Vec::new(),
+            position: 0,
+            round: 1,
+            fast_rounds: 0,
+            due: Duration::ZERO,
+            agents: 1,
+            correction: 0,
+            random: seed,
+        }
+    }
+
+    /// Number of the current round.
+    pub(crate) const fn round(&self) -> u32 {
+        self.round
+    }
+
+    /// Replaces the VLANs. The current round starts from the first VLAN again, so that a round is complete only if each
+    /// VLAN was probed.
+    pub(crate) fn set_vlans(&mut self, vlans: &VlanSet, now: Duration) {
+        self.vlans = vlans.iter().collect();
+        self.position = 0;
+        self.run_fast_rounds(now);
+    }
+
+    /// Runs fast rounds from now on.
+    pub(crate) fn run_fast_rounds(&mut self, now: Duration) {
+        self.fast_rounds = FAST_ROUNDS;
+        self.due = self.due.min(now);
+    }
+
+    /// Returns true if fast rounds are in progress.
+    pub(crate) fn is_fast(&self) -> bool {
+        let can_be_fast = self.duration_at(FAST_FRAMES_PER_SECOND) <= MAX_FAST_ROUND;
+        self.fast_rounds > 0 && !self.vlans.is_empty() && can_be_fast
+    }
+
+    /// Sets the number of agents on the segment, and adjusts the speed so that this agent reaches its place, and stays
+    /// there. Without a place, the speed is unchanged.
+    pub(crate) fn set_agents(&mut self, agents: u32, place: Option<Place>) {
+        self.agents = agents;
+        self.correction = place.and_then(|place| self.distance(place)).unwrap_or(0);
+    }
+
+    /// Returns the distance to the place, in thousandths of a round, forwards or backwards, whichever is shorter.
+    fn distance(&self, place: Place) -> Option<i64> {
+        let count = u128::try_from(self.vlans.len()).ok().filter(|count| *count > 0)?;
+        let thousandths = |index: usize| u128::try_from(index).ok().map(|i| i * 1000 / count);
+        let leader = thousandths(self.vlans.partition_point(|vlan| *vlan < place.leader_vlan))?;
+        let round = self.round_duration().as_micros().max(1);
+        let since = place.leader_age.as_micros() * 1000 / round;
+        let offset = u128::from(place.rank) * 1000 / u128::from(self.agents.max(1));
+        let target = leader + since + offset;
+        let ahead = (target + 1000 - thousandths(self.position)?) % 1000;
+        let ahead = i64::try_from(ahead).ok()?;
+        let distance = if ahead > 500 { ahead - 1000 } else { ahead };
+        Some(distance.clamp(-MAX_CORRECTION, MAX_CORRECTION))
+    }
+
+    /// Returns the VLANs to probe now, each with its round.
+    pub(crate) fn take_due(&mut self, now: Duration) -> Vec<(VlanId, u32)> {
+        if now.saturating_sub(self.due) > MIN_IDLE_ROUND {
+            // The agent was stopped, or had no VLANs. Probes are not made up for.
+            self.due = now;
+        }
+        let mut batch = Vec::new();
+        while self.due <= now && batch.len() < MAX_BATCH {
+            let Some(vlan) = self.vlans.get(self.position) else { break };
+            batch.push((*vlan, self.round));
+            let interval = self.interval();
+            self.due += interval;
+            self.position += 1;
+            if self.position == self.vlans.len() {
+                self.position = 0;
+                self.round = self.round.saturating_add(1);
+                self.fast_rounds = self.fast_rounds.saturating_sub(1);
+            }
+        }
+        batch
+    }
+
+    /// Returns the duration of a round without corrections.
+    fn round_duration(&self) -> Duration {
+        if self.is_fast() {
+            self.duration_at(FAST_FRAMES_PER_SECOND).max(MIN_FAST_ROUND)
+        } else {
+            self.duration_at(IDLE_FRAMES_PER_SECOND).clamp(MIN_IDLE_ROUND, MAX_ROUND)
+        }
+    }
+
+    /// Returns the duration of a round if all agents together send at this rate. A single agent expects another one.
+    fn duration_at(&self, frames_per_second: u32) -> Duration {
+        let frames = self.count().saturating_mul(self.agents.max(2));
+        Duration::from_secs(1).saturating_mul(frames) / frames_per_second
+    }
+
+    /// Number of VLANs, at least one.
+    fn count(&self) -> u32 {
+        u32::try_from(self.vlans.len()).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Returns the time from one probe to the next, with a jitter of up to 10 %, so that the probes of several agents do
+    /// not stay synchronous.
+    fn interval(&mut self) -> Duration {
+        let interval = self.round_duration() / self.count();
+        let correction = if self.is_fast() { 0 } else { self.correction };
+        let thousandths = u32::try_from(1000 - correction).unwrap_or(1000);
+        interval * (thousandths - self.next_random(100)) / 1000
+    }
+
+    /// Returns a number below `end` (xorshift64).
+    fn next_random(&mut self, end: u32) -> u32 {
+        let mut x = self.random | 1;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random = x;
+        u32::try_from(x % u64::from(end.max(1))).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(count: u16) -> Schedule {
+        let mut schedule = Schedule::new(9);
+        let vlans = (2..2 + count).filter_map(|id| VlanId::try_from(id).ok()).collect();
+        schedule.set_vlans(&vlans, Duration::ZERO);
+        schedule
+    }
+
+    /// Runs a schedule with a wake-up every 250 ms, or every 10 ms in fast rounds, and returns the number of probes.
+    fn run(schedule: &mut Schedule, from: u64, to: u64, agents: u32) -> usize {
+        let (mut now, mut probes) = (Duration::from_secs(from), 0);
+        schedule.set_agents(agents, None);
+        while now < Duration::from_secs(to) {
+            probes += schedule.take_due(now).len();
+            now += Duration::from_millis(if schedule.is_fast() { 10 } else { 250 });
+        }
+        probes
+    }
+
+    #[test]
+    fn fast_rounds_of_4000_vlans_take_less_than_four_seconds() {
+        let mut many = schedule(4000);
+        run(&mut many, 0, 4, 2);
+        assert!(!many.is_fast(), "round {}", many.round());
+    }
+
+    #[test]
+    fn idle_rate_is_limited_for_any_number_of_vlans_and_agents() {
+        for (count, agents) in [(1, 1), (20, 2), (200, 2), (4000, 2), (4000, 50), (100, 512)] {
+            let mut schedule = schedule(count);
+            let begin = 40;
+            run(&mut schedule, 0, begin, agents);
+            let probes = run(&mut schedule, begin, begin + 1000, agents);
+            // The rate of the segment, with the jitter of 10 %.
+            let total = probes * usize::try_from(agents.max(2)).unwrap();
+            assert!(total <= 670_000, "{count}, {agents}: {total}");
+            assert!(probes >= 490, "{count}, {agents}: {probes}");
+        }
+    }
+
+    #[test]
+    fn agents_keep_equal_distances() {
+        let mut agents: Vec<Schedule> = (0..3).map(|_| schedule(3000)).collect();
+        let mut last = VlanId::try_from(2).unwrap();
+        let mut sent = Duration::ZERO;
+        let mut now = Duration::ZERO;
+        for _ in 0..4 * 150 {
+            now += Duration::from_millis(250);
+            for (agent, rank) in agents.iter_mut().zip(0..) {
+                let place = Place { leader_vlan: last, leader_age: now - sent, rank };
+                agent.set_agents(3, (rank > 0).then_some(place));
+                let probes = agent.take_due(now);
+                if let (0, Some((vlan, _))) = (rank, probes.last()) {
+                    (last, sent) = (*vlan, now);
+                }
+            }
+        }
+        let [first, second, third] = agents.as_slice() else { unreachable!() };
+        for (agent, wanted) in [(second, 1000), (third, 2000)] {
+            let distance = (agent.position + 3000 - first.position) % 3000;
+            assert!(distance.abs_diff(wanted) < 150, "{distance}, wanted {wanted}");
+        }
+    }
+
+    #[test]
+    fn a_round_is_complete_only_if_each_vlan_was_probed() {
+        let mut many = schedule(1000);
+        let vlans: VlanSet = many.vlans.iter().copied().collect();
+        for step in 0..50 {
+            let now = Duration::from_millis(step * 20);
+            many.take_due(now);
+            many.set_vlans(&vlans, now);
+        }
+        assert_eq!(many.round(), 1);
+    }
+}

@@ -1,0 +1,78 @@
+//! Solicitations in a VLAN in which a peer's probes do not arrive: the VLAN is missing only if the peer does not answer
+//! either. Lost frames alone thus cause no alarm.
+
+use std::time::Duration;
+
+/// Number of solicitations without an answer after which a VLAN is missing.
+const MAX_SOLICITATIONS: u32 = 8;
+/// Time between two solicitations.
+const SOLICITATION_INTERVAL: Duration = Duration::from_millis(150);
+
+/// Solicitations to one peer in one VLAN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Solicitation {
+    unanswered: u32,
+    last_sent: Option<Duration>,
+    /// True if the peer is to know that its probes do not arrive.
+    pub(crate) is_reported: bool,
+}
+
+/// Next step of a solicitation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Send one more.
+    Send,
+    /// Wait for an answer, or for any frame of the peer in this VLAN.
+    Wait,
+    /// The peer is alive, but did not answer in this VLAN.
+    Missing,
+}
+
+impl Solicitation {
+    pub(crate) const fn new(is_reported: bool) -> Self {
+        Self { unanswered: 0, last_sent: None, is_reported }
+    }
+
+    /// Returns the next step. `last_heard` is the time of the last frame of the peer in any VLAN. A solicitation counts
+    /// only if the peer was received after it: a peer that stopped, or whose link is down, cannot answer.
+    pub(crate) fn step(&mut self, now: Duration, last_heard: Duration) -> Step {
+        if let Some(last_sent) = self.last_sent {
+            if now.saturating_sub(last_sent) < SOLICITATION_INTERVAL {
+                return Step::Wait;
+            }
+            self.unanswered += u32::from(last_heard > last_sent);
+        }
+        if self.unanswered >= MAX_SOLICITATIONS {
+            return Step::Missing;
+        }
+        self.last_sent = Some(now);
+        Step::Send
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vlan_is_missing_only_if_the_peer_is_alive_and_does_not_answer() {
+        let (mut solicitation, mut now) = (Solicitation::new(true), Duration::ZERO);
+        let mut last_heard = Duration::ZERO;
+        let mut run = |is_alive: bool, steps: u32| {
+            let mut last = Step::Wait;
+            for _ in 0..steps {
+                last = solicitation.step(now, last_heard);
+                now += SOLICITATION_INTERVAL;
+                if is_alive {
+                    last_heard = now;
+                }
+            }
+            last
+        };
+        assert_eq!(run(true, 3), Step::Send);
+        // The link of the peer is down for a while.
+        assert_eq!(run(false, 100), Step::Send);
+        assert_eq!(run(true, 5), Step::Send);
+        assert_eq!(run(true, 1), Step::Missing);
+    }
+}

@@ -1,0 +1,140 @@
+//! Rounds of a peer, as this agent receives them. A peer probes its VLANs in ascending order, so a probe proves that the
+//! peer also sent the probes of all lower VLANs in this round.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use berth_api::{VlanId, VlanSet};
+
+/// First number after the VLAN ids.
+const END: u16 = 4095;
+
+/// Current round of a peer.
+#[derive(Debug, Default)]
+pub(crate) struct Sweep {
+    round: u32,
+    /// VLAN of the last probe, and the time when it was received. `None` if earlier probes may have been lost by this
+    /// agent: then the next probe only starts the sequence.
+    last_probe: Option<(VlanId, Duration)>,
+    /// VLANs that were received in this round, and VLANs in which no probe is expected before the next round.
+    heard: VlanSet,
+}
+
+impl Sweep {
+    /// Starts the sequence again with the next probe, because this agent may have lost probes.
+    pub(crate) fn restart(&mut self) {
+        self.last_probe = None;
+        self.heard = VlanSet::default();
+    }
+
+    /// Expects no probe in any of these VLANs before the next round.
+    pub(crate) fn excuse(&mut self, vlans: &VlanSet) {
+        if self.last_probe.is_some() {
+            self.heard.extend(vlans.iter());
+        }
+    }
+
+    /// Returns the VLAN of the last probe, and the time when it was received.
+    pub(crate) const fn last_probe(&self) -> Option<(VlanId, Duration)> {
+        self.last_probe
+    }
+
+    /// Records a frame of this round that arrived in its VLAN.
+    pub(crate) fn record_arrival(&mut self, vlan: VlanId, round: u32) {
+        if round == self.round {
+            self.heard.insert(vlan);
+        }
+    }
+
+    /// Records the newest probe of the peer. Returns the VLANs of `common` that the peer probed before, but that were not
+    /// received.
+    pub(crate) fn record_probe(
+        &mut self,
+        vlan: VlanId,
+        round: u32,
+        now: Duration,
+        common: &VlanSet,
+    ) -> Vec<VlanId> {
+        let mut missed = Vec::new();
+        let last = self.last_probe.replace((vlan, now)).map(|(last, _)| u16::from(last));
+        if round == self.round {
+            // The range is empty if the peer restarted the round, because its VLANs changed.
+            if let Some(last) = last {
+                missed.extend(self.not_heard(last + 1..vlan.into(), common));
+            }
+            return missed;
+        }
+        if let Some(last) = last
+            && round == self.round.saturating_add(1)
+        {
+            missed.extend(self.not_heard(last + 1..END, common));
+        }
+        // If several rounds ended, nothing is known about their ends.
+        self.round = round;
+        self.heard = VlanSet::default();
+        if last.is_some() {
+            missed.extend(self.not_heard(1..vlan.into(), common));
+        }
+        missed
+    }
+
+    fn not_heard<'a>(
+        &'a self,
+        ids: Range<u16>,
+        common: &'a VlanSet,
+    ) -> impl Iterator<Item = VlanId> + 'a {
+        let vlans = ids.filter_map(|id| VlanId::try_from(id).ok());
+        vlans.filter(|vlan| common.contains(*vlan) && !self.heard.contains(*vlan))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vlan(id: u16) -> VlanId {
+        VlanId::try_from(id).unwrap()
+    }
+
+    /// Records probes that arrive, and returns the VLANs that were missed.
+    fn record(sweep: &mut Sweep, round: u32, ids: &[u16], common: &VlanSet) -> Vec<u16> {
+        let mut missed = Vec::new();
+        for id in ids {
+            missed.extend(sweep.record_probe(vlan(*id), round, Duration::ZERO, common));
+            sweep.record_arrival(vlan(*id), round);
+        }
+        missed.into_iter().map(u16::from).collect()
+    }
+
+    #[test]
+    fn a_vlan_is_missed_as_soon_as_a_later_one_arrives() {
+        let common: VlanSet = "10-14".parse().unwrap();
+        let mut sweep = Sweep::default();
+        assert_eq!(record(&mut sweep, 3, &[12, 14], &common), [13], "10 and 11 were sent before");
+        assert_eq!(record(&mut sweep, 4, &[10, 12], &common), [11]);
+        assert_eq!(
+            record(&mut sweep, 4, &[13], &common),
+            [0; 0],
+            "a VLAN is missed once per round"
+        );
+        assert_eq!(record(&mut sweep, 5, &[11], &common), [14, 10], "14 ends the round before");
+        // Rounds 6 and 7 were lost, except for one probe.
+        assert_eq!(record(&mut sweep, 7, &[12], &common), [10, 11]);
+        sweep.restart();
+        assert_eq!(record(&mut sweep, 8, &[13], &common), [0; 0]);
+        assert_eq!(record(&mut sweep, 9, &[11], &common), [14, 10]);
+    }
+
+    #[test]
+    fn a_restarted_round_and_new_vlans_are_no_losses() {
+        let common: VlanSet = "10-14".parse().unwrap();
+        let mut sweep = Sweep::default();
+        record(&mut sweep, 2, &[10, 11, 12], &common);
+        assert_eq!(record(&mut sweep, 2, &[10, 11], &common), [0; 0]);
+        let common: VlanSet = "10-15".parse().unwrap();
+        sweep.excuse(&"15".parse().unwrap());
+        assert_eq!(record(&mut sweep, 2, &[12, 13, 14], &common), [0; 0]);
+        assert_eq!(record(&mut sweep, 3, &[10], &common), [0; 0]);
+        assert_eq!(record(&mut sweep, 4, &[10], &common), [11, 12, 13, 14, 15]);
+    }
+}

@@ -1,0 +1,268 @@
+//! Probe of one network of this host.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use berth_api::{VlanId, VlanSet};
+
+use crate::codec::DecodeError;
+use crate::key::ProbeKeys;
+use crate::message::Kind;
+use crate::peer::{Peer, SessionState};
+use crate::schedule::{Place, Schedule};
+use crate::sender::{Outgoing, Sender};
+use crate::verdict::{Leak, Verdict};
+
+/// Maximum number of peers.
+const MAX_PEERS: usize = 512;
+/// Maximum number of frames that wait to be sent, and that one call returns.
+const MAX_QUEUE: usize = 2048;
+const MAX_BATCH: usize = 256;
+/// Maximum number of VLANs that are solicited at the same time, and the minimum for each peer.
+const MAX_SOLICITED: usize = 256;
+const MIN_SOLICITED: usize = 8;
+/// Space in the queue for the solicitations of one peer. A solicitation that is not sent must not count.
+const SOLICITATION_FRAMES: usize = 1024;
+/// Shortest time between two answers in one VLAN, so that replayed solicitations do not multiply frames.
+const ANSWER_INTERVAL: Duration = Duration::from_millis(50);
+/// Time between two calls of `poll` after which this agent was stopped: frames were lost, and peers are not at fault.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Time after which a leak is forgotten.
+const LEAK_MEMORY: Duration = Duration::from_secs(300);
+/// Time between wake-ups while nothing happens, so that frames are sent and received in batches, and while frames are
+/// solicited or sent in fast rounds.
+const IDLE_INTERVAL: Duration = Duration::from_millis(250);
+const BUSY_INTERVAL: Duration = Duration::from_millis(10);
+/// Time after a solicitation of a peer in which more frames are expected.
+const BUSY_TIME: Duration = Duration::from_millis(500);
+
+/// Reason why a received frame is no evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum IgnoredFrame {
+    /// The frame could not be decoded.
+    #[error(transparent)]
+    Undecodable(#[from] DecodeError),
+    /// The frame was sent by this node, or for another network.
+    #[error("the frame belongs to this node or to another network")]
+    Foreign,
+    /// The session of the sender is not proven yet.
+    #[error("the session of the sender is not proven yet")]
+    NotProven,
+    /// The frame was received before.
+    #[error("the frame is a replay")]
+    Replayed,
+    /// The frame was sent in another VLAN.
+    #[error("the frame was sent in another VLAN")]
+    Leaked,
+    /// There are too many peers.
+    #[error("there are too many agents on the segment")]
+    TooManyPeers,
+}
+
+/// Probe of one network of this host. All times are from the same monotonic clock.
+#[derive(Debug)]
+pub struct TrunkProbe {
+    sender: Sender,
+    vlans: VlanSet,
+    schedule: Schedule,
+    peers: BTreeMap<String, Peer>,
+    queue: VecDeque<(VlanId, Kind)>,
+    answered: BTreeMap<VlanId, Duration>,
+    leak: Option<(Duration, Leak)>,
+    busy_until: Duration,
+    /// True if the evidence was complete once. A peer that joins later does not make the verdict unknown.
+    was_complete: bool,
+    last_poll: Duration,
+}
+
+impl TrunkProbe {
+    /// Creates the probe of a network. `session` must be a random number that no other probe of the fleet used.
+    #[must_use]
+    pub fn new(node: &str, network: &str, keys: ProbeKeys, session: u64, now: Duration) -> Self {
+        Self {
+            sender: Sender::new(node, network, keys, session),
+            vlans: VlanSet::default(),
+            schedule: Schedule::new(session),
+            peers: BTreeMap::new(),
+            queue: VecDeque::new(),
+            answered: BTreeMap::new(),
+            leak: None,
+            busy_until: now,
+            was_complete: false,
+            last_poll: now,
+        }
+    }
+
+    /// Replaces the VLANs that this host carries on the network.
+    pub fn set_vlans(&mut self, vlans: &VlanSet, now: Duration) {
+        if self.vlans == *vlans {
+            return;
+        }
+        self.vlans = vlans.clone();
+        self.sender.set_vlans(vlans);
+        self.schedule.set_vlans(vlans, now);
+        self.peers.values_mut().for_each(|peer| peer.update_common(vlans));
+        self.queue.retain(|(vlan, _)| vlans.contains(*vlan));
+        self.answered.clear();
+    }
+
+    /// Returns the frames to send now, and the time of the next call. Call it after `receive` for all frames that have
+    /// arrived.
+    pub fn poll(&mut self, now: Duration) -> (Vec<Outgoing>, Duration) {
+        if now.saturating_sub(self.last_poll) > PAUSE {
+            self.peers.values_mut().for_each(|peer| peer.resume(now));
+        }
+        self.last_poll = now;
+        self.peers.retain(|_, peer| !peer.is_silent(now));
+        let others = self.peers.values().filter(|peer| peer.has_session()).count();
+        let limit = (MAX_SOLICITED / others.max(1)).max(MIN_SOLICITED);
+        for peer in self.peers.values_mut() {
+            if self.queue.len() + SOLICITATION_FRAMES <= MAX_QUEUE {
+                self.queue.extend(peer.take_solicitations(now, limit));
+            }
+        }
+        let agents = u32::try_from(1 + others).unwrap_or(u32::MAX);
+        let place = self.place(now);
+        self.schedule.set_agents(agents, place);
+        let round = self.schedule.round();
+        let count = self.queue.len().min(MAX_BATCH);
+        let mut frames: Vec<Outgoing> = Vec::with_capacity(count);
+        for (vlan, kind) in self.queue.drain(..count) {
+            frames.extend(self.sender.frame(vlan, kind, round));
+        }
+        for (vlan, round) in self.schedule.take_due(now) {
+            frames.extend(self.sender.frame(vlan, Kind::Probe, round));
+        }
+        let is_busy = now < self.busy_until
+            || self.schedule.is_fast()
+            || !self.queue.is_empty()
+            || self.peers.values().any(Peer::is_soliciting);
+        (frames, now + if is_busy { BUSY_INTERVAL } else { IDLE_INTERVAL })
+    }
+
+    /// Returns the place of this agent among the agents of the segment; `None` for the first one, and if the first one
+    /// probes other VLANs.
+    fn place(&self, now: Duration) -> Option<Place> {
+        let lower = self.peers.range(..self.sender.node.clone());
+        let mut lower = lower.map(|(_, peer)| peer).filter(|peer| peer.has_session());
+        let (leader_vlan, at) = lower.next()?.position_in(&self.vlans)?;
+        let rank = u32::try_from(1 + lower.count()).ok()?;
+        Some(Place { leader_vlan, leader_age: now.saturating_sub(at), rank })
+    }
+
+    /// Excuses all losses until now, because the caller lost frames.
+    pub fn excuse_losses(&mut self) {
+        self.peers.values_mut().for_each(Peer::excuse_losses);
+    }
+
+    /// Processes a received frame. `outer` is the VLAN in which the frame arrived, `None` if it was untagged.
+    ///
+    /// # Errors
+    /// The reason why the frame is no evidence.
+    pub fn receive(
+        &mut self,
+        now: Duration,
+        outer: Option<VlanId>,
+        payload: &[u8],
+    ) -> Result<(), IgnoredFrame> {
+        let Sender { node, network, codec, session: own_session, counter, .. } = &mut self.sender;
+        let message = codec.decode(payload)?;
+        if message.network != network || message.node == node {
+            return Err(IgnoredFrame::Foreign);
+        }
+        let (vlan, round) = (message.vlan, message.round);
+        let is_in_own_vlan = outer == Some(vlan) && self.vlans.contains(vlan);
+        if !self.peers.contains_key(message.node) {
+            if self.peers.len() >= MAX_PEERS {
+                return Err(IgnoredFrame::TooManyPeers);
+            }
+            self.peers.insert(message.node.to_owned(), Peer::default());
+        }
+        let peer = self.peers.get_mut(message.node).ok_or(IgnoredFrame::TooManyPeers)?;
+        let state = peer.check_session(&message, *own_session, now);
+        let is_proven = matches!(state, SessionState::Known | SessionState::Proven);
+        if is_proven && !peer.accept(&message, &self.vlans, now) {
+            return Err(IgnoredFrame::Replayed);
+        }
+        // Agents that do not know each other's sessions yet have to answer each other.
+        if message.kind.solicited_session() == Some(*own_session) && is_in_own_vlan {
+            self.busy_until = now + BUSY_TIME;
+            let last = self.answered.get(&vlan);
+            if last.is_none_or(|last| now.saturating_sub(*last) >= ANSWER_INTERVAL)
+                && self.queue.len() < MAX_QUEUE
+            {
+                self.answered.insert(vlan, now);
+                let answer = Kind::Answer { session: message.session, counter: message.counter };
+                self.queue.push_back((vlan, answer));
+            }
+        }
+        match state {
+            SessionState::Known => {}
+            SessionState::Proven => self.schedule.run_fast_rounds(now),
+            SessionState::Challenged => return Err(IgnoredFrame::NotProven),
+            SessionState::ChallengeDue => {
+                if is_in_own_vlan && self.queue.len() < MAX_QUEUE {
+                    // Every later frame has a higher counter.
+                    peer.record_challenge(message.session, *counter + 1, now);
+                    self.queue.push_back((vlan, Kind::Solicit { session: message.session }));
+                    self.busy_until = now + BUSY_TIME;
+                }
+                return Err(IgnoredFrame::NotProven);
+            }
+        }
+        if outer != Some(vlan) {
+            let leak = Leak { from: message.node.to_owned(), sent: vlan, received: outer };
+            self.record_leak(now, leak);
+            return Err(IgnoredFrame::Leaked);
+        }
+        if let Kind::Doubt { session, vlan } = message.kind
+            && session == *own_session
+        {
+            peer.record_doubt(vlan);
+        }
+        peer.record_arrival(vlan, round);
+        Ok(())
+    }
+
+    /// Records a leak. One that is already known stays until it no longer occurs, so that many different leaks do not
+    /// change the status each time.
+    fn record_leak(&mut self, now: Duration, leak: Leak) {
+        let is_other = |(at, known): &(Duration, Leak)| {
+            *known != leak && now.saturating_sub(*at) < LEAK_MEMORY
+        };
+        if !self.leak.as_ref().is_some_and(is_other) {
+            self.leak = Some((now, leak));
+        }
+    }
+
+    /// Returns the verdict.
+    pub fn verdict(&mut self) -> Verdict {
+        let witnesses = || self.peers.iter().filter(|(_, peer)| peer.is_witness());
+        let is_complete = witnesses().all(|(_, peer)| peer.is_complete());
+        let has_witness = witnesses().next().is_some();
+        let vlans: VlanSet = witnesses().flat_map(|(_, peer)| peer.missing().iter()).collect();
+        let from = witnesses().filter(|(_, peer)| !peer.missing().is_empty());
+        let from: Vec<String> = from.map(|(name, _)| name.clone()).collect();
+        self.was_complete = has_witness && (self.was_complete || is_complete);
+        if !vlans.is_empty() {
+            Verdict::Missing { vlans, from }
+        } else if self.was_complete {
+            Verdict::Verified
+        } else {
+            Verdict::Unknown
+        }
+    }
+
+    /// Returns the number of other agents with VLANs in common.
+    #[must_use]
+    pub fn witness_count(&self) -> usize {
+        self.peers.values().filter(|peer| peer.is_witness()).count()
+    }
+
+    /// Returns a leak of the last minutes.
+    #[must_use]
+    pub fn leak(&self, now: Duration) -> Option<&Leak> {
+        let (at, leak) = self.leak.as_ref()?;
+        (now.saturating_sub(*at) < LEAK_MEMORY).then_some(leak)
+    }
+}

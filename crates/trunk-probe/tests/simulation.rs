@@ -1,0 +1,425 @@
+//! Simulates agents on a switch that loses, duplicates and reorders frames, and whose ports lack VLANs.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::{VlanId, VlanSet};
+use berth_trunk_probe::{IgnoredFrame, ProbeKeys, TrunkProbe, Verdict};
+
+const TICK: Duration = Duration::from_millis(10);
+
+fn vlans(ids: impl IntoIterator<Item = u16>) -> VlanSet {
+    ids.into_iter().map(|id| VlanId::try_from(id).unwrap()).collect()
+}
+
+fn keys() -> ProbeKeys {
+    ProbeKeys::parse(&"k".repeat(32)).unwrap()
+}
+
+struct Agent {
+    probe: TrunkProbe,
+    wake: Duration,
+    /// Frames that arrived since the last wake-up.
+    inbox: Vec<(VlanId, Vec<u8>)>,
+    is_running: bool,
+    /// VLANs that the agent probes, for a restart.
+    vlans: VlanSet,
+    /// Difference between the agent's clock and the simulation's.
+    clock_offset: Duration,
+}
+
+/// A frame on its way to a port.
+struct Frame {
+    to: usize,
+    vlan: VlanId,
+    payload: Vec<u8>,
+}
+
+/// Agents on a switch with one port each.
+struct Switch {
+    now: Duration,
+    agents: Vec<Agent>,
+    /// VLANs that the switch does not carry, by port.
+    removed: Vec<BTreeSet<u16>>,
+    /// Frames that the switch drops: sender, receiver and VLAN.
+    one_way: BTreeSet<(usize, usize, u16)>,
+    in_flight: BTreeMap<(Duration, u64), Frame>,
+    /// Frames of the agents, and copies of them that were sent to ports.
+    frames: u64,
+    sent: u64,
+    /// Lost and duplicated frames, in a million.
+    loss: u64,
+    duplicates: u64,
+    max_delay: u64,
+    random: u64,
+    sessions: u64,
+}
+
+impl Switch {
+    fn new(count: usize, carried: &VlanSet) -> Self {
+        let mut switch = Self {
+            now: Duration::from_secs(1000),
+            agents: Vec::new(),
+            removed: vec![BTreeSet::new(); count],
+            one_way: BTreeSet::new(),
+            in_flight: BTreeMap::new(),
+            frames: 0,
+            sent: 0,
+            loss: 0,
+            duplicates: 0,
+            max_delay: 1,
+            random: 88_172_645_463_325_252,
+            sessions: 0,
+        };
+        for index in 0..count {
+            let agent = switch.started_agent(index, carried, Duration::from_secs(index as u64 * 7));
+            switch.agents.push(agent);
+        }
+        switch
+    }
+
+    fn started_agent(&mut self, index: usize, carried: &VlanSet, clock_offset: Duration) -> Agent {
+        self.sessions += 1;
+        let session = self.random(u64::MAX) ^ self.sessions;
+        let now = self.now + clock_offset;
+        let mut probe = TrunkProbe::new(&format!("host-{index}"), "tenants", keys(), session, now);
+        probe.set_vlans(carried, now);
+        let vlans = carried.clone();
+        Agent { probe, wake: now, inbox: Vec::new(), is_running: true, vlans, clock_offset }
+    }
+
+    fn random(&mut self, end: u64) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % end
+    }
+
+    fn send(&mut self, from: usize, vlan: VlanId, payload: &[u8]) {
+        self.frames += 1;
+        for to in 0..self.agents.len() {
+            let is_removed = |port: usize| self.removed[port].contains(&vlan.into());
+            let is_one_way = self.one_way.contains(&(from, to, vlan.into()));
+            if to == from || is_removed(from) || is_removed(to) || is_one_way {
+                continue;
+            }
+            let copies = 1 + u64::from(self.random(1_000_000) < self.duplicates);
+            for _ in 0..copies {
+                if self.random(1_000_000) < self.loss {
+                    continue;
+                }
+                let delay = Duration::from_micros(self.random(self.max_delay));
+                let frame = Frame { to, vlan, payload: payload.to_vec() };
+                // Frames with the same delay stay in their order.
+                self.sent += 1;
+                self.in_flight.insert((self.now + delay, self.sent), frame);
+            }
+        }
+    }
+
+    /// Runs for some time, and calls `inspect` in each tick.
+    fn run(&mut self, time: Duration, mut inspect: impl FnMut(&mut Self)) {
+        let end = self.now + time;
+        while self.now < end {
+            self.now += TICK;
+            while let Some(entry) = self.in_flight.first_entry() {
+                if entry.key().0 > self.now {
+                    break;
+                }
+                let frame = entry.remove();
+                let agent = &mut self.agents[frame.to];
+                if agent.is_running {
+                    agent.inbox.push((frame.vlan, frame.payload));
+                }
+            }
+            for index in 0..self.agents.len() {
+                let agent = &mut self.agents[index];
+                let now = self.now + agent.clock_offset;
+                if !agent.is_running || agent.wake > now {
+                    continue;
+                }
+                for (vlan, payload) in std::mem::take(&mut agent.inbox) {
+                    agent.probe.receive(now, Some(vlan), &payload).unwrap_or_default();
+                }
+                let (frames, wake) = agent.probe.poll(now);
+                agent.wake = wake;
+                for frame in frames {
+                    self.send(index, frame.vlan, &frame.payload);
+                }
+            }
+            inspect(self);
+        }
+    }
+
+    fn verdicts(&mut self) -> Vec<Verdict> {
+        self.agents.iter_mut().map(|agent| agent.probe.verdict()).collect()
+    }
+
+    fn restart(&mut self, index: usize) {
+        let (carried, offset) = (self.agents[index].vlans.clone(), self.agents[index].clock_offset);
+        self.agents[index] = self.started_agent(index, &carried, offset);
+    }
+
+    fn set_vlans(&mut self, index: usize, carried: VlanSet) {
+        let now = self.now + self.agents[index].clock_offset;
+        self.agents[index].probe.set_vlans(&carried, now);
+        self.agents[index].vlans = carried;
+    }
+
+    /// Runs for ten seconds, and returns the times after which each agent reported a missing VLAN.
+    fn times_until_missing(&mut self) -> Vec<Duration> {
+        let begin = self.now;
+        let mut named = vec![Duration::MAX; self.agents.len()];
+        self.run(Duration::from_secs(10), |switch| {
+            for (verdict, named) in switch.verdicts().into_iter().zip(&mut named) {
+                if matches!(verdict, Verdict::Missing { .. }) {
+                    *named = (*named).min(switch.now - begin);
+                }
+            }
+        });
+        named
+    }
+}
+
+fn missing(ids: &[u16], from: &[usize]) -> Verdict {
+    Verdict::Missing {
+        vlans: vlans(ids.iter().copied()),
+        from: from.iter().map(|index| format!("host-{index}")).collect(),
+    }
+}
+
+#[test]
+fn one_removed_vlan_is_named_by_both_sides_and_cleared() {
+    let mut switch = Switch::new(2, &vlans(100..120));
+    switch.loss = 10_000;
+    switch.run(Duration::from_secs(20), |_| {});
+    assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
+    for repeat in 0..20 {
+        switch.removed[0].insert(107);
+        let named = switch.times_until_missing();
+        assert_eq!(
+            switch.verdicts(),
+            [missing(&[107], &[1]), missing(&[107], &[0])],
+            "{repeat}: {named:?}"
+        );
+        switch.removed[0].clear();
+        switch.run(Duration::from_secs(6), |_| {});
+        assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
+    }
+}
+
+#[test]
+fn one_missing_vlan_of_4000_is_found_within_ten_seconds() {
+    let mut switch = Switch::new(2, &vlans(2..4002));
+    switch.removed[1].insert(3000);
+    switch.run(Duration::from_secs(10), |_| {});
+    assert_eq!(switch.verdicts(), [missing(&[3000], &[1]), missing(&[3000], &[0])]);
+    switch.removed[1].clear();
+    switch.run(Duration::from_secs(100), |_| {});
+    assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
+}
+
+/// Also when the agents are idle. At first they reach their places, so that each probe tests a VLAN for both.
+#[test]
+fn one_vlan_removed_from_an_idle_trunk_of_4000_is_found_within_ten_seconds() {
+    let mut switch = Switch::new(2, &vlans(2..4002));
+    switch.run(Duration::from_secs(120), |_| {});
+    assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
+    for id in [2, 1777, 4001, 3000] {
+        let port = usize::from(id % 2);
+        switch.removed[port].insert(id);
+        let named = switch.times_until_missing();
+        let verdicts = switch.verdicts();
+        assert_eq!(verdicts, [missing(&[id], &[1]), missing(&[id], &[0])], "{named:?}");
+        switch.removed[port].clear();
+        switch.run(Duration::from_secs(4), |_| {});
+        assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
+    }
+    // All agents together send about 540 frames per second.
+    switch.frames = 0;
+    switch.run(Duration::from_secs(100), |_| {});
+    assert!((50_000..67_000).contains(&switch.frames), "{}", switch.frames);
+}
+
+#[test]
+fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
+    let mut switch = Switch::new(4, &vlans(100..600));
+    switch.run(Duration::from_secs(60), |_| {});
+    switch.removed[2].insert(333);
+    let named = switch.times_until_missing();
+    let of_others = missing(&[333], &[2]);
+    let expected = [of_others.clone(), of_others.clone(), missing(&[333], &[0, 1, 3]), of_others];
+    assert_eq!(switch.verdicts(), expected, "{named:?}");
+    switch.removed[2].clear();
+    switch.run(Duration::from_secs(4), |_| {});
+    assert_eq!(switch.verdicts(), vec![Verdict::Verified; 4]);
+}
+
+/// The host that is not received does not report a VLAN, and the hosts do not solicit each other without end.
+#[test]
+fn a_fault_in_one_direction_is_reported_by_the_receiver() {
+    let mut switch = Switch::new(2, &vlans(100..120));
+    switch.run(Duration::from_secs(20), |_| {});
+    switch.one_way.insert((0, 1, 105));
+    switch.run(Duration::from_secs(10), |_| {});
+    assert_eq!(switch.verdicts(), [Verdict::Verified, missing(&[105], &[0])]);
+    switch.frames = 0;
+    switch.run(Duration::from_secs(100), |_| {});
+    // 20 probes per second, and rechecks.
+    assert!(switch.frames < 3000, "{}", switch.frames);
+}
+
+/// A link that is down for a while loses frames of all VLANs, also while VLANs are solicited.
+#[test]
+fn a_flapping_link_causes_no_alarm() {
+    let all = vlans(100..140);
+    let mut switch = Switch::new(3, &all);
+    switch.run(Duration::from_secs(20), |_| {});
+    for flap in 0..200 {
+        switch.removed[1] = all.iter().map(u16::from).collect();
+        let down = Duration::from_millis(50 * (1 + flap % 60));
+        switch.run(down, |_| {});
+        switch.removed[1].clear();
+        switch.run(Duration::from_millis(1000 + 37 * flap), |switch| {
+            for verdict in switch.verdicts() {
+                assert_eq!(verdict, Verdict::Verified, "flap {flap}");
+            }
+        });
+    }
+}
+
+/// An agent that cannot read all frames excuses its losses.
+#[test]
+fn lost_frames_of_an_overloaded_agent_cause_no_alarm() {
+    let mut switch = Switch::new(2, &vlans(100..140));
+    switch.run(Duration::from_secs(20), |_| {});
+    switch.loss = 900_000;
+    switch.run(Duration::from_secs(120), |switch| {
+        switch.agents.iter_mut().for_each(|agent| agent.probe.excuse_losses());
+        let verdicts = switch.verdicts();
+        let is_alarm = |verdict: &Verdict| matches!(verdict, Verdict::Missing { .. });
+        assert!(!verdicts.iter().any(is_alarm), "{verdicts:?}");
+    });
+    switch.loss = 0;
+    switch.run(Duration::from_secs(20), |_| {});
+    assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
+}
+
+#[test]
+fn a_single_host_or_a_dead_peer_proves_nothing() {
+    let mut switch = Switch::new(1, &vlans(100..105));
+    switch.run(Duration::from_secs(60), |_| {});
+    assert_eq!(switch.verdicts(), [Verdict::Unknown]);
+    let mut switch = Switch::new(2, &vlans(100..105));
+    switch.run(Duration::from_secs(10), |_| {});
+    switch.agents[1].is_running = false;
+    let mut verdicts = Vec::new();
+    switch.run(Duration::from_secs(60), |switch| {
+        verdicts.push(switch.agents[0].probe.verdict());
+    });
+    verdicts.dedup();
+    assert_eq!(verdicts, [Verdict::Verified, Verdict::Unknown]);
+}
+
+/// A guest that records frames and sends them again cannot hide that a VLAN is missing, and cannot cause an alarm.
+#[test]
+fn replayed_frames_are_no_evidence() {
+    let mut switch = Switch::new(2, &vlans(100..110));
+    switch.run(Duration::from_secs(10), |_| {});
+    // Frames of host-1, of this session and of the next one.
+    let mut recorded = Vec::new();
+    for _ in 0..2 {
+        for _ in 0..500 {
+            switch.run(TICK, |switch| {
+                recorded.extend(
+                    switch
+                        .in_flight
+                        .values()
+                        .filter(|frame| frame.to == 0)
+                        .map(|frame| (frame.vlan, frame.payload.clone())),
+                );
+            });
+        }
+        switch.restart(1);
+    }
+    switch.run(Duration::from_secs(10), |_| {});
+    assert!(recorded.len() > 50, "{}", recorded.len());
+    switch.removed[0].insert(103);
+    let mut replayed = BTreeSet::new();
+    switch.run(Duration::from_secs(15), |switch| {
+        let now = switch.now + switch.agents[0].clock_offset;
+        let at = switch.random(recorded.len() as u64);
+        let (vlan, payload) = &recorded[usize::try_from(at).unwrap()];
+        let result = switch.agents[0].probe.receive(now, Some(*vlan), payload);
+        replayed.insert(result.unwrap_err().to_string());
+    });
+    assert!(replayed.contains(&IgnoredFrame::NotProven.to_string()), "{replayed:?}");
+    assert_eq!(switch.verdicts(), [missing(&[103], &[1]), missing(&[103], &[0])]);
+    // Replays of the dead peer do not keep it alive.
+    switch.removed[0].clear();
+    switch.run(Duration::from_secs(10), |_| {});
+    switch.agents[1].is_running = false;
+    switch.run(Duration::from_secs(60), |switch| {
+        let now = switch.now + switch.agents[0].clock_offset;
+        let at = switch.random(recorded.len() as u64);
+        let (vlan, payload) = &recorded[usize::try_from(at).unwrap()];
+        switch.agents[0].probe.receive(now, Some(*vlan), payload).unwrap_or_default();
+        assert!(!matches!(switch.agents[0].probe.verdict(), Verdict::Missing { .. }));
+    });
+    assert_eq!(switch.agents[0].probe.verdict(), Verdict::Unknown);
+}
+
+#[test]
+fn a_frame_in_another_vlan_is_a_leak() {
+    let mut switch = Switch::new(2, &vlans(100..102));
+    switch.run(Duration::from_secs(10), |_| {});
+    let now = switch.now + switch.agents[1].clock_offset + Duration::from_secs(3);
+    let (frames, _) = switch.agents[1].probe.poll(now);
+    let frame = &frames[0];
+    let other = VlanId::try_from(55).unwrap();
+    let now = switch.now + switch.agents[0].clock_offset;
+    let agent = &mut switch.agents[0];
+    assert_eq!(agent.probe.receive(now, Some(other), &frame.payload), Err(IgnoredFrame::Leaked));
+    let leak = agent.probe.leak(now).unwrap().to_string();
+    let sent = frame.vlan;
+    assert_eq!(leak, format!("frames that host-1 sends in VLAN {sent} arrive in VLAN 55"));
+}
+
+/// A day with lost, duplicated and reordered frames, restarts, stopped agents, clock jumps and changes of VLANs.
+#[test]
+fn a_day_without_a_false_alarm() {
+    let all = vlans(100..108);
+    let mut switch = Switch::new(4, &all);
+    (switch.loss, switch.duplicates, switch.max_delay) = (20_000, 10_000, 30_000);
+    switch.run(Duration::from_secs(20), |_| {});
+    let mut checked = 0_u64;
+    for hour in 0..24 {
+        for event in 0..20 {
+            let index = usize::try_from(switch.random(4)).unwrap();
+            match event % 6 {
+                0 => switch.restart(index),
+                1 => switch.agents[index].is_running ^= true,
+                2 => switch.agents[index].clock_offset += Duration::from_secs(3600),
+                3 => {
+                    let first = u16::try_from(switch.random(8)).unwrap();
+                    switch.set_vlans(index, vlans(100 + first..108));
+                }
+                4 => switch.set_vlans(index, all.clone()),
+                _ => {}
+            }
+            switch.run(Duration::from_secs(180), |switch| {
+                checked += 1;
+                if checked.is_multiple_of(50) {
+                    for verdict in switch.verdicts() {
+                        assert!(
+                            !matches!(verdict, Verdict::Missing { .. }),
+                            "hour {hour}, event {event}: {verdict:?}"
+                        );
+                    }
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Tests that agents verify the trunk between two hosts: a VLAN that the trunk does not carry is named by both hosts,
+//! until the trunk carries it again; and a switch that announces itself with LLDP is reported.
+
+use berth_tests::demo::hub::Hub;
+use berth_tests::host::Host;
+
+use crate::daemon::{read_report, start_agent, stop_agent, wait_until};
+use crate::{UPLINK_NAME, manifest, write_manifest};
+
+const NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
+const TENANTS: [&str; 3] = [
+    "{name: cluster-a, network: tenants, vlan: 100}",
+    "{name: cluster-b, network: tenants, vlan: 200}",
+    "{name: cluster-c, network: tenants, vlan: 300}",
+];
+/// Names of the hosts, which must differ.
+const NAMES: [&str; 2] = ["rack1-a", "rack1-b"];
+const KEY_FILE: &str = "/etc/berth/trunk.key";
+
+/// Returns a shell condition on the network's `trunk` in the report, which is written as JSON with indentation.
+fn trunk_has_state(state: &str) -> String {
+    format!(
+        "curl -s http://127.0.0.1:9477/report | tr -d ' \\n' | grep -q '\"trunk\":{{\"state\":\"{state}\"'"
+    )
+}
+
+pub(crate) fn removed_vlan_is_named_by_both_hosts(switch: &Hub, hosts: &mut [Host; 2]) {
+    for (host, name) in hosts.iter_mut().zip(NAMES) {
+        host.run_checked(&format!("hostname {name}; rm -f {KEY_FILE}")).unwrap();
+        write_manifest(host, &manifest(&[NETWORK], &TENANTS).replace(NAMES[0], name));
+        start_agent(host);
+        // Without a key the state is unknown, and the message has the remedy.
+        wait_until(host, &trunk_has_state("Unknown"));
+        wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q NoTrunkKey");
+    }
+    for host in hosts.iter_mut() {
+        // Every user can read the key at first.
+        host.run_checked(&format!("umask 022; printf '%064d\\n' 7 > {KEY_FILE}")).unwrap();
+        host.run_checked("kill -HUP $(cat /run/agent.pid)").unwrap();
+        wait_until(host, "curl -s http://127.0.0.1:9477/report | grep -q 'chmod 600'");
+        host.run_checked(&format!("chmod 600 {KEY_FILE}")).unwrap();
+        // SIGHUP starts a cycle, which reads the key.
+        host.run_checked("kill -HUP $(cat /run/agent.pid)").unwrap();
+    }
+    for host in hosts.iter_mut() {
+        wait_until(host, &trunk_has_state("Verified"));
+        // The daemon saves the verdict for the check after it publishes it.
+        wait_until(host, "berth-agent check network.trunk | grep -q PASS");
+    }
+    // The port of the first host lacks a VLAN.
+    switch.set_missing_vlans(0, &[200]);
+    for (host, peer) in hosts.iter_mut().zip(NAMES.into_iter().rev()) {
+        wait_until(host, &trunk_has_state("Missing"));
+        let trunk = &read_report(host)["status"]["networks"][0]["trunk"];
+        assert_eq!((&trunk["vlans"], &trunk["from"][0]), (&"200".into(), &peer.into()), "{trunk}");
+        wait_until(host, "berth-agent check network.trunk | grep -q FAIL");
+        let check = host.run("berth-agent check network.trunk | tr -s ' \\n' ' '").unwrap();
+        assert!(check.output.contains("VLAN 200 is not received from"), "{}", check.output);
+    }
+    switch.set_missing_vlans(0, &[]);
+    for host in hosts.iter_mut() {
+        wait_until(host, &trunk_has_state("Verified"));
+    }
+    let [first, second] = hosts;
+    announced_switch_is_reported(first, second);
+    for host in [first, second] {
+        stop_agent(host);
+        host.run_checked(&format!(
+            "berth-agent revert; test ! -e /var/lib/berth/trunk.json; rm {KEY_FILE}; hostname {}",
+            NAMES[0]
+        ))
+        .unwrap();
+    }
+}
+
+/// Tests that an LLDP frame, which the second host sends in place of a switch, appears in the report of the first.
+fn announced_switch_is_reported(first: &mut Host, second: &mut Host) {
+    // Chassis id, port id, time to live, system name, port VLAN id 1, VLAN 100 with the name `a`, end.
+    let frame = "0180c200000e 02aabbccdd01 88cc 0207 04 02aabbccdd01 0404 05 703137 0602 0078 0a05 6c65616631 \
+                 fe06 0080c2 01 0001 fe08 0080c2 03 0064 01 61 0000";
+    second
+        .run_checked(&format!(
+            "perl -e 'use Socket; socket(my $s, 17, SOCK_RAW, 0) or die $!; \
+             my $index = `cat /sys/class/net/{UPLINK_NAME}/ifindex`; \
+             my $to = pack(\"S n i S C C x8\", 17, 0x88cc, $index, 0, 0, 0); \
+             (my $frame = \"{frame}\") =~ s/ //g; \
+             send($s, pack(\"H*\", $frame), 0, $to) or die $!;'"
+        ))
+        .unwrap();
+    wait_until(first, "curl -s http://127.0.0.1:9477/report | grep -q leaf1");
+    let neighbor = &read_report(first)["status"]["neighbors"][0];
+    assert_eq!(neighbor["uplink"], UPLINK_NAME, "{neighbor}");
+    assert_eq!(neighbor["chassis"], "02:aa:bb:cc:dd:01", "{neighbor}");
+    assert_eq!(neighbor["port"], "p17", "{neighbor}");
+    assert_eq!((&neighbor["portVlan"], &neighbor["vlans"][0]["id"]), (&1.into(), &100.into()));
+}
