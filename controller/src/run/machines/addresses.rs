@@ -154,7 +154,7 @@ impl ValidatedDeployment<'_> {
         &self,
         vm: &ExistingVm,
     ) -> Result<Vec<InterfaceConfig>, UnknownInterfaces> {
-        if !vm.has_tenant_mac {
+        if vm.tenant_mac.is_none() {
             return Ok(Vec::new());
         }
         let Some(tenant) = self.tenant() else { return Err(UnknownInterfaces::NoTenant) };
