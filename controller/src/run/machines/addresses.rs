@@ -1,8 +1,8 @@
 //! Claims the addresses of a machine before its VirtualMachine is created. [`crate::tenants::addresses`] chooses the
 //! addresses; the creation of an AddressClaim is the lock.
 //!
-//! If the controller stops between the two requests, no VirtualMachine of this name is ever created, and garbage
-//! collection releases the claims.
+//! If the controller stops between the two requests, the next machine of the MachineDeployment gets the name and the
+//! claims. Garbage collection releases claims that are not used in this way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use berth_api::names::ADDRESSES_ANNOTATION;
 use berth_api::{
     AddressClaim, AddressClaimSpec, ClaimingMachine, MacAddress, Problem, TenantCluster, Time,
 };
-use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -25,12 +25,13 @@ use crate::run::api_requests::post_params;
 use crate::tenants::addresses::choose::{AddressChoice, AddressRequest, choose_address};
 use crate::tenants::addresses::fixed::parse_fixed_addresses;
 use crate::tenants::addresses::interface::interface_config;
+use crate::tenants::addresses::interrupted::{RevisionMachines, interrupted_machines};
 use crate::tenants::addresses::mac::choose_mac;
 use crate::tenants::addresses::pool::ValidPool;
 use crate::tenants::addresses::pools::NetworkPools;
 use crate::tenants::addresses::release::{is_released, quarantine_duration};
 use crate::tenants::fault::Fault;
-use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
+use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, machine_name_prefix};
 use berth_kubevirt_render::machines::{InterfaceConfig, TENANT_INTERFACE};
 
 /// Maximum number of attempts to claim an address of one pool. If the index lacks even more claims, the next reconcile
@@ -112,6 +113,33 @@ impl ValidatedDeployment<'_> {
             fixed,
             quarantine: quarantine_duration(&self.render_context.config),
         }))
+    }
+
+    /// Returns the names of machines that have claims, and that a controller did not create because it was stopped.
+    /// `vms` are the machines that the API server has.
+    pub(super) fn interrupted_machines(
+        &self,
+        plan: &AddressPlan,
+        vms: &[ExistingVm],
+    ) -> Vec<String> {
+        let (context, namespace) = (self.context, &self.namespace);
+        let deleted = context.triggers.deleted_machines.all();
+        let was_created = |name: &str| {
+            vms.iter().any(|vm| vm.name == name)
+                || deleted.contains(&(namespace.clone(), name.to_owned()))
+                || [&context.machines, &context.instances]
+                    .iter()
+                    .any(|store| store.get(namespace, name).is_some())
+        };
+        let machines = RevisionMachines {
+            tenant_uid: &plan.tenant_uid,
+            namespace,
+            name_prefix: &machine_name_prefix(&self.deployment),
+            interface: TENANT_INTERFACE,
+        };
+        context.addresses.read(&plan.network, |claims| {
+            interrupted_machines(machines, claims, &plan.pools, Timestamp::now(), was_created)
+        })
     }
 
     /// Claims an address of each pool for a machine. Returns a fault if no address is free.

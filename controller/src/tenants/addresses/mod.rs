@@ -17,6 +17,7 @@ pub mod claims;
 pub mod family;
 pub mod fixed;
 pub mod interface;
+pub mod interrupted;
 pub mod mac;
 pub mod pool;
 pub mod pools;

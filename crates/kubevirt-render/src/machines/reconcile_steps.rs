@@ -251,7 +251,13 @@ fn owner_reference(deployment: &MachineDeployment, owner: &DeploymentOwner) -> V
 /// Returns a name for a new machine. `random` distinguishes the names of machines that are created at the same time.
 #[must_use]
 pub fn machine_name(deployment: &MachineDeployment, random: u64) -> String {
-    format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(random, 5))
+    format!("{}{}", machine_name_prefix(deployment), safe_encode(random, 5))
+}
+
+/// Returns the beginning of the names of new machines. The rest of a name has no dash.
+#[must_use]
+pub fn machine_name_prefix(deployment: &MachineDeployment) -> String {
+    format!("{}-{}-", deployment.metadata.name, deployment.revision())
 }
 
 /// Returns the backoff in seconds after consecutive failures: 10 s, doubled after each failure, at most 5 min, like
