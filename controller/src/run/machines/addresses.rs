@@ -38,16 +38,28 @@ use berth_kubevirt_render::machines::{InterfaceConfig, TENANT_INTERFACE};
 /// continues with an updated index.
 const MAX_ATTEMPTS: usize = 32;
 
-/// Address pools for the machines of a MachineDeployment.
-pub(super) struct AddressPlan {
+/// A tenant and its network.
+pub(super) struct NetworkOwner {
     tenant: String,
     tenant_uid: String,
     /// Name of the tenant's network.
-    network: String,
+    pub(super) network: String,
+}
+
+/// Address pools for the machines of a MachineDeployment.
+pub(super) struct AddressPlan {
+    owner: NetworkOwner,
     pools: NetworkPools,
     /// Addresses that the template lists.
-    fixed: Vec<IpAddr>,
+    pub(super) fixed: Vec<IpAddr>,
     quarantine: SignedDuration,
+}
+
+impl NetworkOwner {
+    pub(super) fn new(tenant: &TenantCluster) -> Self {
+        let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
+        Self { network: TenantCluster::namespace_of(&name), tenant: name, tenant_uid: uid }
+    }
 }
 
 /// Claims of a machine, and the configuration of its interfaces.
@@ -106,9 +118,7 @@ impl ValidatedDeployment<'_> {
                 .into_fatal("no machine is created")
         })?;
         Ok(self.tenant().zip(pools).map(|(tenant, pools)| AddressPlan {
-            tenant: tenant.name_any(),
-            tenant_uid: tenant.uid().unwrap_or_default(),
-            network: TenantCluster::namespace_of(&tenant.name_any()),
+            owner: NetworkOwner::new(tenant),
             pools,
             fixed,
             quarantine: quarantine_duration(&self.render_context.config),
@@ -132,12 +142,12 @@ impl ValidatedDeployment<'_> {
                     .any(|store| store.get(namespace, name).is_some())
         };
         let machines = RevisionMachines {
-            tenant_uid: &plan.tenant_uid,
+            tenant_uid: &plan.owner.tenant_uid,
             namespace,
             name_prefix: &machine_name_prefix(&self.deployment),
             interface: TENANT_INTERFACE,
         };
-        context.addresses.read(&plan.network, |claims| {
+        context.addresses.read(&plan.owner.network, |claims| {
             interrupted_machines(machines, claims, &plan.pools, Timestamp::now(), was_created)
         })
     }
@@ -155,8 +165,8 @@ impl ValidatedDeployment<'_> {
                 return Ok(Err(fault));
             }
         }
-        let mac = self.context.addresses.read(&plan.network, |claims| {
-            choose_mac(&plan.tenant_uid, &machine, TENANT_INTERFACE, claims)
+        let mac = self.context.addresses.read(&plan.owner.network, |claims| {
+            choose_mac(&plan.owner.tenant_uid, &machine, TENANT_INTERFACE, claims)
         });
         let mut claimed = ClaimedAddresses::default();
         for pool in plan.pools.iter() {
@@ -188,11 +198,10 @@ impl ValidatedDeployment<'_> {
         let Some(tenant) = self.tenant() else { return Err(UnknownInterfaces::NoTenant) };
         let pools = self.address_pools().map_err(UnknownInterfaces::InvalidPools)?;
         let machine = ClaimingMachine { namespace: self.namespace.clone(), name: vm.name.clone() };
-        let (uid, network) =
-            (tenant.uid().unwrap_or_default(), TenantCluster::namespace_of(&tenant.name_any()));
-        self.context
-            .addresses
-            .read(&network, |claims| interfaces_of_machine(&uid, &machine, claims, pools.as_ref()))
+        let NetworkOwner { tenant_uid, network, .. } = NetworkOwner::new(tenant);
+        self.context.addresses.read(&network, |claims| {
+            interfaces_of_machine(&tenant_uid, &machine, claims, pools.as_ref())
+        })
     }
 
     /// Withdraws the claims that were created for a machine that does not exist. No guest has used the addresses, so no
@@ -227,13 +236,14 @@ impl Context {
         refused: &BTreeSet<IpAddr>,
     ) -> Result<AddressChoice, Fault> {
         let request = AddressRequest {
-            tenant_uid: &plan.tenant_uid,
+            tenant_uid: &plan.owner.tenant_uid,
             machine,
             interface: TENANT_INTERFACE,
             fixed: &plan.fixed,
             quarantine: plan.quarantine,
         };
-        self.addresses.read(&plan.network, |claims| choose_address(pool, claims, refused, request))
+        self.addresses
+            .read(&plan.owner.network, |claims| choose_address(pool, claims, refused, request))
     }
 
     /// Claims an address of a pool.
@@ -253,11 +263,11 @@ impl Context {
                 Ok(AddressChoice::TakeOver(claim)) => (claim.spec.address, Some(claim)),
                 Ok(AddressChoice::Create(address)) => (address, None),
             };
-            let claim = new_claim(plan, address, machine, mac);
+            let claim = new_claim(&plan.owner, &plan.fixed, address, machine, mac);
             match self.create_claim(&claim, former.as_deref()).await {
                 Ok(claim) => {
                     let (claim_name, machine) = (claim.name_any(), &machine.name);
-                    tracing::info!(tenant = %plan.tenant, claim = %claim_name, %machine, "claimed an address");
+                    tracing::info!(tenant = %plan.owner.tenant, claim = %claim_name, %machine, "claimed an address");
                     self.addresses.record(claim.clone());
                     let origin = ClaimOrigin::from_former(former.as_deref());
                     return Ok(Ok(MachineClaim { claim, origin }));
@@ -267,7 +277,7 @@ impl Context {
                     if status.code == 409 && refused.len() < MAX_ATTEMPTS =>
                 {
                     refused.insert(address);
-                    if let Some(own) = self.refresh_claim(plan, address, machine).await? {
+                    if let Some(own) = self.refresh_claim(&plan.owner, address, machine).await? {
                         return keep(own);
                     }
                 }
@@ -296,13 +306,13 @@ impl Context {
 
     /// Updates the index with the claim to an address that another controller, or this one before a restart, has
     /// created. Returns the claim if it belongs to the machine.
-    async fn refresh_claim(
+    pub(super) async fn refresh_claim(
         &self,
-        plan: &AddressPlan,
+        owner: &NetworkOwner,
         address: IpAddr,
         machine: &ClaimingMachine,
     ) -> Result<Option<AddressClaim>, RequestError> {
-        let name = AddressClaim::name_for(&plan.network, address);
+        let name = AddressClaim::name_for(&owner.network, address);
         let existing = match none_if_not_found(self.claims_api().get(&name).await) {
             // A claim that cannot be parsed is in use; the caller has refused its address.
             Err(kube::Error::SerdeError(_)) => return Ok(None),
@@ -310,7 +320,7 @@ impl Context {
         };
         let Some(existing) = existing else { return Ok(None) };
         self.addresses.record(existing.clone());
-        let is_own = existing.spec.tenant_uid == plan.tenant_uid
+        let is_own = existing.spec.tenant_uid == owner.tenant_uid
             && existing.spec.machine == *machine
             && existing.spec.interface == TENANT_INTERFACE
             && !is_released(&existing);
@@ -336,25 +346,27 @@ fn if_unchanged(claim: &AddressClaim) -> DeleteParams {
     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
 }
 
-fn new_claim(
-    plan: &AddressPlan,
+/// Returns a claim to an address. `fixed` are the addresses that the template lists.
+pub(super) fn new_claim(
+    owner: &NetworkOwner,
+    fixed: &[IpAddr],
     address: IpAddr,
     machine: &ClaimingMachine,
     mac: MacAddress,
 ) -> AddressClaim {
     let spec = AddressClaimSpec {
-        network: plan.network.clone(),
+        network: owner.network.clone(),
         address,
-        tenant: plan.tenant.clone(),
-        tenant_uid: plan.tenant_uid.clone(),
+        tenant: owner.tenant.clone(),
+        tenant_uid: owner.tenant_uid.clone(),
         machine: machine.clone(),
         interface: TENANT_INTERFACE.to_owned(),
         mac,
     };
-    let mut claim = AddressClaim::new(&AddressClaim::name_for(&plan.network, address), spec);
-    claim.metadata.labels = Some(tenant_labels(&plan.tenant));
-    if plan.fixed.contains(&address) {
-        let list = plan.fixed.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let mut claim = AddressClaim::new(&AddressClaim::name_for(&owner.network, address), spec);
+    claim.metadata.labels = Some(tenant_labels(&owner.tenant));
+    if fixed.contains(&address) {
+        let list = fixed.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         claim.metadata.annotations =
             Some(BTreeMap::from([(ADDRESSES_ANNOTATION.to_owned(), list)]));
     }

@@ -18,6 +18,7 @@ pub mod family;
 pub mod fixed;
 pub mod interface;
 pub mod interrupted;
+pub mod lost;
 pub mod mac;
 pub mod pool;
 pub mod pools;
