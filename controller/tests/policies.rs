@@ -242,7 +242,7 @@ const EXPOSED_CONNECTIONS: [(&str, &str, u16, bool); 16] = [
 /// Another tenant reaches an exposed port only if its own isolation permits the connection.
 #[test]
 fn only_exposed_ports_are_open() {
-    for (other, other_is_allowed) in [("InCluster", false), ("Off", true)] {
+    for (other, other_is_allowed) in [("InCluster", false), ("Egress", false), ("Off", true)] {
         let scene = TwoTenants::with_exposure(other);
         let is_allowed = |from: &str, to: &str, number: u16| {
             is_connection_allowed(&scene, from, to, Port { protocol: TCP, number })
