@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print, print_error};
 use clap::{ValueEnum, ValueHint};
+use serde::Serialize;
 
 use super::input;
 use super::migrate::format_migration;
 use crate::fleet::RenderInput;
 use crate::selector_migration::{Migration, MigrationInput};
 use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_machine};
-use serde::Serialize;
 
 /// Print the VirtualMachine that the controller would create for a MachineDeployment
 ///

@@ -98,8 +98,8 @@ impl TwoTenants {
         Self::with_policies(tenant_policies("abc", isolation, None, &[]), other)
     }
 
-    /// Creates a cluster in which tenant `abc`, with isolation `InCluster`, exposes port 30443 of its machines by a load
-    /// balancer, and port 6443 by a Service of each machine. The other tenant has this isolation.
+    /// Creates a cluster in which tenant `abc`, with isolation `InCluster`, exposes port 30443 of its machines by a
+    /// load balancer, and port 6443 by a Service of each machine. The other tenant has this isolation.
     pub(crate) fn with_exposure(other: &str) -> Self {
         let exposure: Exposure = serde_json::from_value(json!({
             "loadBalancers": {"addresses": ["198.51.100.64/28"]},

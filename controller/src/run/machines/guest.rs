@@ -87,8 +87,8 @@ impl ValidatedDeployment<'_> {
         guest::configure_guest(&machine, &data.user_data, data.network_data.as_deref())
     }
 
-    /// Renders a machine with its user data, its network data, and the record of its addresses. `interfaces` are the interfaces with allocated addresses.
-    /// Returns the problems if the machine cannot be rendered.
+    /// Renders a machine with its user data, its network data, and the record of its addresses. `interfaces` are the
+    /// interfaces with allocated addresses. Returns the problems if the machine cannot be rendered.
     pub(super) fn render_with_guest(
         &self,
         template: &MachineTemplate,

@@ -128,7 +128,8 @@ impl StatusReport {
         let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
         self.conditions.push((ADDRESSES_READY, false, reason, message));
         // The deletion of the other claim triggers no reconcile.
-        self.requeue_after = self.requeue_after.or_else(|| Some(add_jitter(RETRY_DELAY)));
+        let retry = add_jitter(RETRY_DELAY);
+        self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
         self
     }
 
