@@ -3,8 +3,9 @@
 
 #![expect(
     clippy::panic,
+    clippy::print_stderr,
     clippy::unwrap_used,
-    reason = "tests read files, run programs, and fail by panicking"
+    reason = "tests read files, run programs, print their seed, and fail by panicking"
 )]
 
 #[path = "addresses/deleted_claims.rs"]
