@@ -412,3 +412,23 @@ fn omitted_documents_are_reported() {
         assert!(stderr(&output).contains(words), "{words}: {}", stderr(&output));
     }
 }
+
+#[test]
+fn migration_of_load_balancers_is_printed() {
+    let input = "apiVersion: berth.dev/v1alpha1\nkind: TenantCluster\nmetadata: {name: xyz}\nspec: {}\n---\n\
+                 apiVersion: v1\nkind: Service\nmetadata: {name: a1, namespace: cluster-xyz}\n\
+                 spec: {type: LoadBalancer, selector: {cloud.kubevirt.io/xyz: 'true'}}\n";
+    let output = run_controller(&["render", "--migrate", "-f", "-"], input);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(
+        text.starts_with("Service cluster-xyz/a1, spec.selector:\n  - cloud.kubevirt.io/xyz"),
+        "{text}"
+    );
+    let output = run_controller(&["render", "--migrate", "-o", "json", "-f", "-"], input);
+    let patch: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!(patch["spec"]["selector"]["cluster.x-k8s.io/cluster-name"], "xyz");
+    let output = run_controller(&["render", "--migrate", "-f", "-"], "apiVersion: v1\nkind: Pod\n");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("has no Service"), "{}", stderr(&output));
+}

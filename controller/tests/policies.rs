@@ -217,3 +217,41 @@ fn labels_of_another_tenant_grant_no_access() {
         );
     }
 }
+
+/// Source, destination, port, and true if the policies of an exposure allow the connection. The load balancer forwards
+/// port 443 to port 30443 of VMs.
+const EXPOSED_CONNECTIONS: [(&str, &str, u16, bool); 16] = [
+    ("internet", "VM", 30_443, true),
+    ("another node", "VM", 30_443, true),
+    ("pod of the cluster", "VM", 30_443, true),
+    ("internet", "VM", 443, false),
+    ("internet", "VM", 22, false),
+    ("internet", "importer", 30_443, false),
+    ("internet", "VM", 6443, true),
+    ("internet", "importer", 6443, false),
+    ("internet", "cloud controller manager", 30_443, false),
+    ("VM", "VM of another tenant", 30_443, false),
+    ("cloud controller manager", "infra API server", 6443, true),
+    ("cloud controller manager", "Service of the infra API server", 443, true),
+    ("cloud controller manager", "the tenant's own API server", 6443, true),
+    ("cloud controller manager", "internet", 443, false),
+    ("VM", "infra API server", 6443, false),
+    ("VM labelled as the cloud controller manager", "infra API server", 6443, false),
+];
+
+/// Another tenant reaches an exposed port only if its own isolation permits the connection.
+#[test]
+fn only_exposed_ports_are_open() {
+    for (other, other_is_allowed) in [("InCluster", false), ("Egress", false), ("Off", true)] {
+        let scene = TwoTenants::with_exposure(other);
+        let is_allowed = |from: &str, to: &str, number: u16| {
+            is_connection_allowed(&scene, from, to, Port { protocol: TCP, number })
+        };
+        for (from, to, number, expected) in EXPOSED_CONNECTIONS {
+            assert_eq!(is_allowed(from, to, number), expected, "{from} -> {to} {number}");
+        }
+        let from = "VM of another tenant";
+        assert_eq!(is_allowed(from, "VM", 30_443), other_is_allowed);
+        assert!(!is_allowed(from, "VM", 22) && !is_allowed(from, "importer", 30_443));
+    }
+}

@@ -3,9 +3,15 @@
 
 #![expect(
     clippy::panic,
+    clippy::print_stderr,
     clippy::unwrap_used,
-    reason = "tests read files, run programs, and fail by panicking"
+    reason = "tests read files, run programs, print their seed, and fail by panicking"
 )]
+
+#[path = "addresses/deleted_claims.rs"]
+mod deleted_claims;
+#[path = "addresses/interruptions.rs"]
+mod interruptions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -32,18 +38,20 @@ fn machines_get_addresses() {
     plane.create_example_storage_class().unwrap();
     let _fleet = Fleet::start(&plane.kubeconfig(), &["rack1-a"], FleetBehaviour::Agents).unwrap();
     let _kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
-    let _controller = Controller::start(&plane, "first", &[]).unwrap();
+    let controller = Controller::start(&plane, "first", &[]).unwrap();
     plane.apply_file(&repository().join("examples/tenants/config.yaml")).unwrap();
     let quarantine = r#"{"spec":{"addressQuarantineSeconds":20}}"#;
     plane.kubectl(&["patch", "infraconfig", "default", "--type=merge", "-p", quarantine]).unwrap();
     create_tenant(&plane);
 
     each_machine_has_its_claims(&plane);
+    deleted_claims::deleted_claims_are_created_again(&plane);
     exhaustion_is_reported(&plane);
     addresses_of_deleted_machines_are_in_quarantine(&plane);
     listed_addresses_stay_with_their_deployment(&plane);
     changed_pools_take_nothing_away(&plane);
     claims_are_deleted_with_their_tenant(&plane);
+    let _controller = interruptions::killed_controller_leaves_no_orphans(&plane, controller);
     let log = plane.log_tail("first");
     assert!(!log.contains("forbidden"), "a permission is missing: {log}");
 }

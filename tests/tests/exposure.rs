@@ -42,6 +42,7 @@ fn services_and_machines_are_exposed() {
     missing_metallb_is_reported(&plane);
     pools_serve_one_tenant(&plane);
     overlapping_pools_stay_as_they_are(&plane);
+    foreign_pools_stay(&plane);
     target_ports_of_load_balancers_are_open(&plane);
     each_machine_has_a_service(&plane);
     cloud_controller_manager_is_deployed(&plane);
@@ -154,6 +155,24 @@ fn overlapping_pools_stay_as_they_are(plane: &ControlPlane) {
     assert_eq!(pool(plane, "other")["spec"]["addresses"], json!(["198.51.100.16-198.51.100.31"]));
     patch_exposure(plane, "other", &Value::Null);
     wait_until(plane, "the pool is deleted", |plane| pool(plane, "other").is_null());
+}
+
+/// Tests that Berth does not change or delete a pool that an administrator created with the name of a tenant's pool.
+fn foreign_pools_stay(plane: &ControlPlane) {
+    let foreign = json!({
+        "apiVersion": "metallb.io/v1beta1", "kind": "IPAddressPool",
+        "metadata": {"name": "tenant-foreign", "namespace": "metallb-system"},
+        "spec": {"addresses": ["203.0.113.0-203.0.113.9"]},
+    });
+    plane.apply(&foreign.to_string()).unwrap();
+    create_tenant(plane, "foreign", &json!(["198.51.100.64/28"]));
+    let tenant = ["tenantcluster", "foreign"];
+    let words = "tenant-foreign exists and was not created by Berth";
+    wait_until_condition(plane, &tenant, "ExposureReady", "False NotOwned");
+    wait_until_condition(plane, &tenant, "ExposureReady", words);
+    plane.kubectl(&["delete", "tenantcluster", "foreign", "--wait=false"]).unwrap();
+    wait_until(plane, "the tenant is deleted", |plane| plane.get_json(&tenant).is_err());
+    assert_eq!(pool(plane, "foreign")["spec"], foreign["spec"]);
 }
 
 fn target_ports_of_load_balancers_are_open(plane: &ControlPlane) {

@@ -5,10 +5,13 @@ use std::process::ExitCode;
 
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print, print_error};
 use clap::{ValueEnum, ValueHint};
+use serde::Serialize;
 
 use super::input;
+use super::migrate::format_migration;
 use crate::fleet::RenderInput;
-use berth_kubevirt_render::machines::{RenderOptions, render_machine};
+use crate::selector_migration::{Migration, MigrationInput};
+use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_machine};
 
 /// Print the VirtualMachine that the controller would create for a MachineDeployment
 ///
@@ -19,11 +22,15 @@ use berth_kubevirt_render::machines::{RenderOptions, render_machine};
 ///
 /// Problems are printed on standard error with the path of the field, and no VirtualMachine is printed for that
 /// MachineDeployment.
+///
+/// With --migrate, the command prints the changes of load balancers whose Services select machines by a label
+/// cloud.kubevirt.io/<id> of old releases, and of machines that lack the present label. It changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   berth-controller render -f machinedeployment.yaml
   berth-controller render -f tenant.yaml -f machinedeployment.yaml --machine web-1 | kubectl apply --dry-run=server -f -
   kubectl get machinedeployment web -o yaml | berth-controller render -f -
+  kubectl get tcluster,machinedeployment,svc,vm -A -o yaml | berth-controller render --migrate -f -
 
 Exit codes:
   0  success
@@ -41,16 +48,34 @@ pub(super) struct Arguments {
     /// The Secret with the machine's user data [default: userdata- and the machine's name]
     #[arg(long, value_name = "NAME")]
     user_data_secret: Option<String>,
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t)]
-    output: Output,
+    /// Print the changes of old load balancers and their machines, as commands or, with -o, as merge patches
+    #[arg(long, conflicts_with_all = ["machine", "namespace", "user_data_secret"])]
+    migrate: bool,
+    /// Output format [default: yaml]
+    #[arg(short, long, value_enum)]
+    output: Option<Output>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Output {
-    #[default]
     Yaml,
     Json,
+}
+
+impl Output {
+    fn append(self, text: &mut String, object: &impl Serialize) -> Result<(), Failure> {
+        match self {
+            Self::Yaml => {
+                text.push_str("---\n");
+                text.push_str(&serde_saphyr::to_string(object)?);
+            }
+            Self::Json => {
+                text.push_str(&serde_json::to_string_pretty(object)?);
+                text.push('\n');
+            }
+        }
+        Ok(())
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
@@ -58,10 +83,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     for path in &arguments.filename {
         found.extend(input::for_each_input_object(path, &mut problems, |found| found)?);
     }
-    let RenderInput { deployments, render_context, mut problems } =
+    let RenderInput { deployments, render_context, services, machines, mut problems } =
         RenderInput::new(found, problems);
     let fail = |error: anyhow::Error| Err(Failure { exit_code: EXIT_BAD_INPUT, error });
-    if deployments.is_empty() && problems.is_empty() {
+    if arguments.migrate && services.is_empty() && problems.is_empty() {
+        return fail(anyhow::anyhow!("the input has no Service (v1)"));
+    }
+    if !arguments.migrate && deployments.is_empty() && problems.is_empty() {
         return fail(anyhow::anyhow!(
             "the input has no MachineDeployment (cluster.k8s.io/v1alpha1)"
         ));
@@ -79,23 +107,36 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         user_data: None,
         interfaces: Vec::new(),
     };
-    let mut text = String::new();
+    let mut rendered: Vec<RenderedMachine> = Vec::new();
     for deployment in &deployments {
         match render_machine(deployment, &render_context, &options) {
             Err(render_problems) => problems.extend(render_problems),
-            Ok(rendered) => {
-                match arguments.output {
-                    Output::Yaml => {
-                        text.push_str("---\n");
-                        text.push_str(&serde_saphyr::to_string(&rendered.machine)?);
-                    }
-                    Output::Json => {
-                        text.push_str(&serde_json::to_string_pretty(&rendered.machine)?);
-                        text.push('\n');
-                    }
+            Ok(machine) => {
+                // Warnings about other fields of the template do not concern the migration.
+                if !arguments.migrate {
+                    problems.extend(machine.warnings.clone());
                 }
-                problems.extend(rendered.warnings);
+                rendered.push(machine);
             }
+        }
+    }
+    let mut text = String::new();
+    let output = arguments.output.unwrap_or(Output::Yaml);
+    if arguments.migrate {
+        let (services, machines, tenants) = (&services, &machines, &render_context.tenants);
+        let migration =
+            Migration::plan(MigrationInput { tenants, services, machines, rendered: &rendered });
+        if arguments.output.is_none() {
+            text = format_migration(&migration);
+        } else {
+            for patch in migration.patches() {
+                output.append(&mut text, &patch)?;
+            }
+        }
+        problems.extend(migration.problems);
+    } else {
+        for machine in &rendered {
+            output.append(&mut text, &machine.machine)?;
         }
     }
     print(&text)?;

@@ -14,6 +14,7 @@ mod yaml;
 pub use collection::Fleet;
 pub use machine::FleetMachine;
 pub use object::FleetItem;
+pub(crate) use object::deserialize_object;
 pub use planned::{MachineCounts, PlannedTenant};
 pub use render_input::RenderInput;
 pub use stream::InputObject;

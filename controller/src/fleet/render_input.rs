@@ -19,6 +19,10 @@ pub struct RenderInput {
     pub deployments: Vec<MachineDeployment>,
     /// Objects that the rendering of MachineDeployments reads.
     pub render_context: RenderContext,
+    /// Services, which the migration of load balancers reads.
+    pub services: Vec<InputObject>,
+    /// VirtualMachines, which the migration of load balancers reads.
+    pub machines: Vec<InputObject>,
     /// Problems of the input.
     pub problems: Vec<Problem>,
 }
@@ -53,6 +57,12 @@ impl RenderInput {
                 let tenant: TenantCluster = deserialize_object(&kind, location, &object)?;
                 let name = tenant.metadata.name.clone().unwrap_or_default();
                 self.render_context.tenants.insert(name, tenant);
+            }
+            ("v1", "Service") => {
+                self.services.push(InputObject { location: location.to_owned(), object });
+            }
+            ("kubevirt.io", "VirtualMachine") => {
+                self.machines.push(InputObject { location: location.to_owned(), object });
             }
             _ => drop(self.render_context.add(&object)),
         }

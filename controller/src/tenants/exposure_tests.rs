@@ -69,6 +69,31 @@ fn overlapping_pools_are_reported_for_both_tenants_and_stay() {
     assert_eq!(plan(&other, &all).objects.len(), 2);
 }
 
+/// The objects of MetalLB change only to a valid pool, and stay while a change is invalid.
+#[test]
+fn a_pool_in_use_changes_only_to_a_valid_one() {
+    let specs = |desired: &DesiredExposure| {
+        let specs = desired.objects.iter().map(|one| one.body["spec"].clone());
+        specs.collect::<Vec<_>>()
+    };
+    let kinds = [ObjectKind::IpAddressPool, ObjectKind::L2Advertisement];
+    let is_deleted = |desired: &DesiredExposure| {
+        kinds.map(|kind| desired.is_undesired(kind, "metallb-system", "tenant-shop"))
+    };
+    let before = plan(&with_pool("shop", json!(["192.0.2.0/28"])), &[]);
+    let extended = plan(&with_pool("shop", json!(["192.0.2.0/28", "192.0.2.32/28"])), &[]);
+    assert_ne!(specs(&before)[0], specs(&extended)[0]);
+    assert_eq!(specs(&before)[1], specs(&extended)[1]);
+    assert_eq!([is_deleted(&before), is_deleted(&extended)], [[false; 2]; 2]);
+    for invalid in [json!([]), json!(["192.0.2.0/24"]), json!(["192.0.2.0/28", "192.0.2.1"])] {
+        let desired = plan(&with_pool("shop", invalid), &[]);
+        assert!(desired.objects.is_empty() && desired.faults.len() == 1, "{desired:?}");
+        assert_eq!(is_deleted(&desired), [false; 2]);
+    }
+    let access = tenant("shop", json!({"exposure": {"machineAccess": {}}}));
+    assert_eq!(is_deleted(&plan(&access, &[])), [true; 2], "the tenant requests no pool any more");
+}
+
 #[test]
 fn hostile_pools_are_refused() {
     for (addresses, words) in [

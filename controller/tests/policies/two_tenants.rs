@@ -4,14 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use berth_api::{InfraConfigSpec, NetworkPolicies};
+use berth_api::{Exposure, InfraConfigSpec, NetworkPolicies};
 use berth_controller::tenants::cluster::{ClusterFacts, DnsBackend, DnsFacts};
+use berth_controller::tenants::load_balancer_service::LoadBalancerService;
 use berth_controller::tenants::objects::policies::{PolicyInput, render_policies};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
 use super::evaluator::{Cluster, Endpoint, Labels, Pod, labels};
 
+const CLOUD_CONTROLLER_MANAGER: &str = "kubevirt-cloud-controller-manager";
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Policies of tenant `abc`, and of another tenant.
@@ -62,7 +64,13 @@ fn cluster_facts() -> ClusterFacts {
     }
 }
 
-fn isolation_policies(tenant: &str, isolation: &str) -> Vec<Value> {
+/// Returns the policies of a tenant, with those of its exposure.
+fn tenant_policies(
+    tenant: &str,
+    isolation: &str,
+    exposure: Option<&Exposure>,
+    load_balancers: &[LoadBalancerService],
+) -> Vec<Value> {
     let network_policies: NetworkPolicies =
         serde_json::from_value(json!({"isolation": isolation})).unwrap();
     let api_server: IpAddr = "10.9.9.9".parse().unwrap();
@@ -72,11 +80,11 @@ fn isolation_policies(tenant: &str, isolation: &str) -> Vec<Value> {
         config: &infra_config(),
         cluster: &cluster_facts(),
         api_server: Some(api_server),
-        exposure: None,
-        load_balancers: &[],
+        exposure,
+        load_balancers,
     });
     assert!(all.faults.is_empty(), "{:?}", all.faults);
-    all.isolation.iter().map(|one| one.body.clone()).collect()
+    all.isolation.iter().chain(&all.exposure).map(|one| one.body.clone()).collect()
 }
 
 impl TwoTenants {
@@ -87,6 +95,29 @@ impl TwoTenants {
 
     /// Creates a cluster with the isolation of both tenants.
     pub(crate) fn with_isolations(isolation: &str, other: &str) -> Self {
+        Self::with_policies(tenant_policies("abc", isolation, None, &[]), other)
+    }
+
+    /// Creates a cluster in which tenant `abc`, with isolation `InCluster`, exposes port 30443 of its machines by a
+    /// load balancer, and port 6443 by a Service of each machine. The other tenant has this isolation.
+    pub(crate) fn with_exposure(other: &str) -> Self {
+        let exposure: Exposure = serde_json::from_value(json!({
+            "loadBalancers": {"addresses": ["198.51.100.64/28"]},
+            "cloudControllerManager": {"image": "ccm:1"},
+            "machineAccess": {"ssh": false, "ports": [6443]},
+        }))
+        .unwrap();
+        let spec = json!({
+            "type": "LoadBalancer", "selector": {"vm.kubevirt.io/name": "web"},
+            "ports": [{"port": 443, "targetPort": 30_443}],
+        });
+        let service = LoadBalancerService::new("a0123", &spec).unwrap();
+        let policies = tenant_policies("abc", "InCluster", Some(&exposure), &[service]);
+        Self::with_policies(policies, other)
+    }
+
+    /// Creates a cluster with these policies of tenant `abc`, and the isolation of the other tenant.
+    fn with_policies(policies: Vec<Value>, other: &str) -> Self {
         let name = |name: &str| (name.to_owned(), labels(&[(NAMESPACE_NAME_LABEL, name)]));
         let tenant = |id: &str| {
             let namespace = format!("cluster-{id}");
@@ -105,8 +136,7 @@ impl TwoTenants {
             name("default"),
         ]
         .into();
-        let policies =
-            [isolation_policies("abc", isolation), isolation_policies("xyz", other)].concat();
+        let policies = [policies, tenant_policies("xyz", other, None, &[])].concat();
         Self { cluster: Cluster { namespaces, policies, blocks_apply_to_pods: false } }
     }
 
@@ -135,6 +165,12 @@ impl TwoTenants {
             // This case assumes that KubeVirt does not set the label `kubevirt.io: virt-launcher` on every launcher.
             "VM of another tenant, labelled virt-api" => {
                 ("cluster-xyz", vec![("kubevirt.io", "virt-api")])
+            }
+            "VM labelled as the cloud controller manager" => {
+                ("cluster-abc", vm_labels_with(&[("k8s-app", CLOUD_CONTROLLER_MANAGER)]))
+            }
+            "cloud controller manager" => {
+                ("cluster-abc", vec![("k8s-app", CLOUD_CONTROLLER_MANAGER)])
             }
             "importer" => ("cluster-abc", importer.to_vec()),
             "uploader" => ("cluster-abc", uploader.to_vec()),

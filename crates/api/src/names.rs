@@ -51,6 +51,9 @@ pub const USER_DATA_SECRET_ANNOTATION: &str = "berth.dev/user-data-secret";
 /// Annotation of the template of a MachineDeployment: addresses of its machines, separated by commas. Also an
 /// annotation of each AddressClaim that was chosen from such a list.
 pub const ADDRESSES_ANNOTATION: &str = "berth.dev/addresses";
+/// Annotation of a VirtualMachine: the addresses that its interface in the tenant's network had at its creation,
+/// separated by commas. From it, the controller creates AddressClaims again that a user has deleted.
+pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
 /// Annotation of a VirtualMachine: the hash of the template that it was created from.
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.

@@ -107,6 +107,7 @@ pub enum ConditionReason {
     PartiallyHonored,
     MachinesAvailable,
     MachinesUnavailable,
+    AddressClaimLost,
 }
 
 impl ConditionReason {

@@ -1,8 +1,8 @@
 //! Claims the addresses of a machine before its VirtualMachine is created. [`crate::tenants::addresses`] chooses the
 //! addresses; the creation of an AddressClaim is the lock.
 //!
-//! If the controller stops between the two requests, no VirtualMachine of this name is ever created, and garbage
-//! collection releases the claims.
+//! If the controller stops between the two requests, the next machine of the MachineDeployment gets the name and the
+//! claims. Garbage collection releases claims that are not used in this way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use berth_api::names::ADDRESSES_ANNOTATION;
 use berth_api::{
     AddressClaim, AddressClaimSpec, ClaimingMachine, MacAddress, Problem, TenantCluster, Time,
 };
-use k8s_openapi::jiff::SignedDuration;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -25,28 +25,41 @@ use crate::run::api_requests::post_params;
 use crate::tenants::addresses::choose::{AddressChoice, AddressRequest, choose_address};
 use crate::tenants::addresses::fixed::parse_fixed_addresses;
 use crate::tenants::addresses::interface::interface_config;
+use crate::tenants::addresses::interrupted::{RevisionMachines, interrupted_machines};
 use crate::tenants::addresses::mac::choose_mac;
 use crate::tenants::addresses::pool::ValidPool;
 use crate::tenants::addresses::pools::NetworkPools;
 use crate::tenants::addresses::release::{is_released, quarantine_duration};
 use crate::tenants::fault::Fault;
-use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
+use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, machine_name_prefix};
 use berth_kubevirt_render::machines::{InterfaceConfig, TENANT_INTERFACE};
 
 /// Maximum number of attempts to claim an address of one pool. If the index lacks even more claims, the next reconcile
 /// continues with an updated index.
 const MAX_ATTEMPTS: usize = 32;
 
-/// Address pools for the machines of a MachineDeployment.
-pub(super) struct AddressPlan {
+/// A tenant and its network.
+pub(super) struct NetworkOwner {
     tenant: String,
     tenant_uid: String,
     /// Name of the tenant's network.
-    network: String,
+    pub(super) network: String,
+}
+
+/// Address pools for the machines of a MachineDeployment.
+pub(super) struct AddressPlan {
+    owner: NetworkOwner,
     pools: NetworkPools,
     /// Addresses that the template lists.
-    fixed: Vec<IpAddr>,
+    pub(super) fixed: Vec<IpAddr>,
     quarantine: SignedDuration,
+}
+
+impl NetworkOwner {
+    pub(super) fn new(tenant: &TenantCluster) -> Self {
+        let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
+        Self { network: TenantCluster::namespace_of(&name), tenant: name, tenant_uid: uid }
+    }
 }
 
 /// Claims of a machine, and the configuration of its interfaces.
@@ -105,13 +118,38 @@ impl ValidatedDeployment<'_> {
                 .into_fatal("no machine is created")
         })?;
         Ok(self.tenant().zip(pools).map(|(tenant, pools)| AddressPlan {
-            tenant: tenant.name_any(),
-            tenant_uid: tenant.uid().unwrap_or_default(),
-            network: TenantCluster::namespace_of(&tenant.name_any()),
+            owner: NetworkOwner::new(tenant),
             pools,
             fixed,
             quarantine: quarantine_duration(&self.render_context.config),
         }))
+    }
+
+    /// Returns the names of machines that have claims, and that a controller did not create because it was stopped.
+    /// `vms` are the machines that the API server has.
+    pub(super) fn interrupted_machines(
+        &self,
+        plan: &AddressPlan,
+        vms: &[ExistingVm],
+    ) -> Vec<String> {
+        let (context, namespace) = (self.context, &self.namespace);
+        let deleted = context.triggers.deleted_machines.all();
+        let was_created = |name: &str| {
+            vms.iter().any(|vm| vm.name == name)
+                || deleted.contains(&(namespace.clone(), name.to_owned()))
+                || [&context.machines, &context.instances]
+                    .iter()
+                    .any(|store| store.get(namespace, name).is_some())
+        };
+        let machines = RevisionMachines {
+            tenant_uid: &plan.owner.tenant_uid,
+            namespace,
+            name_prefix: &machine_name_prefix(&self.deployment),
+            interface: TENANT_INTERFACE,
+        };
+        context.addresses.read(&plan.owner.network, |claims| {
+            interrupted_machines(machines, claims, &plan.pools, Timestamp::now(), was_created)
+        })
     }
 
     /// Claims an address of each pool for a machine. Returns a fault if no address is free.
@@ -127,8 +165,8 @@ impl ValidatedDeployment<'_> {
                 return Ok(Err(fault));
             }
         }
-        let mac = self.context.addresses.read(&plan.network, |claims| {
-            choose_mac(&plan.tenant_uid, &machine, TENANT_INTERFACE, claims)
+        let mac = self.context.addresses.read(&plan.owner.network, |claims| {
+            choose_mac(&plan.owner.tenant_uid, &machine, TENANT_INTERFACE, claims)
         });
         let mut claimed = ClaimedAddresses::default();
         for pool in plan.pools.iter() {
@@ -154,17 +192,16 @@ impl ValidatedDeployment<'_> {
         &self,
         vm: &ExistingVm,
     ) -> Result<Vec<InterfaceConfig>, UnknownInterfaces> {
-        if !vm.has_tenant_mac {
+        if vm.tenant_mac.is_none() {
             return Ok(Vec::new());
         }
         let Some(tenant) = self.tenant() else { return Err(UnknownInterfaces::NoTenant) };
         let pools = self.address_pools().map_err(UnknownInterfaces::InvalidPools)?;
         let machine = ClaimingMachine { namespace: self.namespace.clone(), name: vm.name.clone() };
-        let (uid, network) =
-            (tenant.uid().unwrap_or_default(), TenantCluster::namespace_of(&tenant.name_any()));
-        self.context
-            .addresses
-            .read(&network, |claims| interfaces_of_machine(&uid, &machine, claims, pools.as_ref()))
+        let NetworkOwner { tenant_uid, network, .. } = NetworkOwner::new(tenant);
+        self.context.addresses.read(&network, |claims| {
+            interfaces_of_machine(&tenant_uid, &machine, claims, pools.as_ref())
+        })
     }
 
     /// Withdraws the claims that were created for a machine that does not exist. No guest has used the addresses, so no
@@ -199,13 +236,14 @@ impl Context {
         refused: &BTreeSet<IpAddr>,
     ) -> Result<AddressChoice, Fault> {
         let request = AddressRequest {
-            tenant_uid: &plan.tenant_uid,
+            tenant_uid: &plan.owner.tenant_uid,
             machine,
             interface: TENANT_INTERFACE,
             fixed: &plan.fixed,
             quarantine: plan.quarantine,
         };
-        self.addresses.read(&plan.network, |claims| choose_address(pool, claims, refused, request))
+        self.addresses
+            .read(&plan.owner.network, |claims| choose_address(pool, claims, refused, request))
     }
 
     /// Claims an address of a pool.
@@ -225,11 +263,11 @@ impl Context {
                 Ok(AddressChoice::TakeOver(claim)) => (claim.spec.address, Some(claim)),
                 Ok(AddressChoice::Create(address)) => (address, None),
             };
-            let claim = new_claim(plan, address, machine, mac);
+            let claim = new_claim(&plan.owner, &plan.fixed, address, machine, mac);
             match self.create_claim(&claim, former.as_deref()).await {
                 Ok(claim) => {
                     let (claim_name, machine) = (claim.name_any(), &machine.name);
-                    tracing::info!(tenant = %plan.tenant, claim = %claim_name, %machine, "claimed an address");
+                    tracing::info!(tenant = %plan.owner.tenant, claim = %claim_name, %machine, "claimed an address");
                     self.addresses.record(claim.clone());
                     let origin = ClaimOrigin::from_former(former.as_deref());
                     return Ok(Ok(MachineClaim { claim, origin }));
@@ -239,7 +277,7 @@ impl Context {
                     if status.code == 409 && refused.len() < MAX_ATTEMPTS =>
                 {
                     refused.insert(address);
-                    if let Some(own) = self.refresh_claim(plan, address, machine).await? {
+                    if let Some(own) = self.refresh_claim(&plan.owner, address, machine).await? {
                         return keep(own);
                     }
                 }
@@ -268,13 +306,13 @@ impl Context {
 
     /// Updates the index with the claim to an address that another controller, or this one before a restart, has
     /// created. Returns the claim if it belongs to the machine.
-    async fn refresh_claim(
+    pub(super) async fn refresh_claim(
         &self,
-        plan: &AddressPlan,
+        owner: &NetworkOwner,
         address: IpAddr,
         machine: &ClaimingMachine,
     ) -> Result<Option<AddressClaim>, RequestError> {
-        let name = AddressClaim::name_for(&plan.network, address);
+        let name = AddressClaim::name_for(&owner.network, address);
         let existing = match none_if_not_found(self.claims_api().get(&name).await) {
             // A claim that cannot be parsed is in use; the caller has refused its address.
             Err(kube::Error::SerdeError(_)) => return Ok(None),
@@ -282,7 +320,7 @@ impl Context {
         };
         let Some(existing) = existing else { return Ok(None) };
         self.addresses.record(existing.clone());
-        let is_own = existing.spec.tenant_uid == plan.tenant_uid
+        let is_own = existing.spec.tenant_uid == owner.tenant_uid
             && existing.spec.machine == *machine
             && existing.spec.interface == TENANT_INTERFACE
             && !is_released(&existing);
@@ -308,25 +346,27 @@ fn if_unchanged(claim: &AddressClaim) -> DeleteParams {
     DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() }
 }
 
-fn new_claim(
-    plan: &AddressPlan,
+/// Returns a claim to an address. `fixed` are the addresses that the template lists.
+pub(super) fn new_claim(
+    owner: &NetworkOwner,
+    fixed: &[IpAddr],
     address: IpAddr,
     machine: &ClaimingMachine,
     mac: MacAddress,
 ) -> AddressClaim {
     let spec = AddressClaimSpec {
-        network: plan.network.clone(),
+        network: owner.network.clone(),
         address,
-        tenant: plan.tenant.clone(),
-        tenant_uid: plan.tenant_uid.clone(),
+        tenant: owner.tenant.clone(),
+        tenant_uid: owner.tenant_uid.clone(),
         machine: machine.clone(),
         interface: TENANT_INTERFACE.to_owned(),
         mac,
     };
-    let mut claim = AddressClaim::new(&AddressClaim::name_for(&plan.network, address), spec);
-    claim.metadata.labels = Some(tenant_labels(&plan.tenant));
-    if plan.fixed.contains(&address) {
-        let list = plan.fixed.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let mut claim = AddressClaim::new(&AddressClaim::name_for(&owner.network, address), spec);
+    claim.metadata.labels = Some(tenant_labels(&owner.tenant));
+    if fixed.contains(&address) {
+        let list = fixed.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         claim.metadata.annotations =
             Some(BTreeMap::from([(ADDRESSES_ANNOTATION.to_owned(), list)]));
     }

@@ -171,9 +171,12 @@ impl ValidatedDeployment<'_> {
             steps.create_count = 0;
             return Ok(applied);
         }
+        let interrupted = plan.as_ref().map(|plan| self.interrupted_machines(plan, &vms));
+        let mut interrupted = interrupted.unwrap_or_default();
         let mut count = 0_u32;
         for _ in 0..steps.create_count {
-            match self.create_machine(&template, plan.as_ref()).await? {
+            let name = interrupted.pop().unwrap_or_else(|| self.new_machine_name());
+            match self.create_machine(&template, plan.as_ref(), &name).await? {
                 Creation::Created => count = count.saturating_add(1),
                 Creation::Refused(problems) => {
                     applied.problems.extend(problems);

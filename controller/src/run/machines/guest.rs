@@ -1,6 +1,8 @@
 //! Configuration of the guests of machines: renders a machine together with its user data and network data.
 
+use berth_api::names::CLAIMED_ADDRESSES_ANNOTATION;
 use berth_api::{AddressPool, ClaimingMachine, MacAddress, Problem, TenantCluster};
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use super::template::MachineTemplate;
@@ -8,6 +10,7 @@ use super::user_data::UserData;
 use super::validated::ValidatedDeployment;
 use crate::tenants::addresses::claims::NetworkClaims;
 use crate::tenants::addresses::interface::claimed_interface;
+use crate::tenants::addresses::lost::record_addresses;
 use crate::tenants::addresses::pools::NetworkPools;
 use crate::tenants::fault::Fault;
 use berth_kubevirt_render::machines::guest::{self, GuestData, GuestMachine};
@@ -84,8 +87,8 @@ impl ValidatedDeployment<'_> {
         guest::configure_guest(&machine, &data.user_data, data.network_data.as_deref())
     }
 
-    /// Renders a machine with its user data and network data. `interfaces` are the interfaces with allocated addresses.
-    /// Returns the problems if the machine cannot be rendered.
+    /// Renders a machine with its user data, its network data, and the record of its addresses. `interfaces` are the
+    /// interfaces with allocated addresses. Returns the problems if the machine cannot be rendered.
     pub(super) fn render_with_guest(
         &self,
         template: &MachineTemplate,
@@ -97,6 +100,12 @@ impl ValidatedDeployment<'_> {
         let mut rendered =
             render_new_machine(&self.deployment, &self.owner, render_context, &options)?;
         let GuestData { user_data, network_data, notes: _ } = self.configure_guest(&rendered, data);
+        let tenant_interface = interfaces.iter().find(|one| one.name == TENANT_INTERFACE);
+        if let Some(InterfaceConfig { addresses, .. }) = tenant_interface {
+            let recorded = record_addresses(addresses.iter().map(IpNet::addr));
+            rendered.machine["metadata"]["annotations"][CLAIMED_ADDRESSES_ANNOTATION] =
+                recorded.into();
+        }
         let data = UserData { user_data, network_data };
         let is_flatcar = rendered.operating_system == "flatcar";
         add_guest_data(&mut rendered.machine, name, &data, is_flatcar);

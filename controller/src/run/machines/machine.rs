@@ -1,7 +1,8 @@
 //! Creates one machine: first the claims of its addresses, then the VirtualMachine, then the Secret with its user data.
 //! The VirtualMachine owns the Secret.
 //!
-//! If the controller stops before it creates the Secret, the next reconcile creates the Secret. A machine without the
+//! If the controller stops before it creates the VirtualMachine, the next machine gets the name and the claims. If it
+//! stops before it creates the Secret, the next reconcile creates the Secret. A machine without the
 //! Secret never becomes ready, so the controller checks the Secrets only of machines that are not ready.
 
 use std::hash::{BuildHasher as _, RandomState};
@@ -78,22 +79,26 @@ impl ValidatedDeployment<'_> {
         }
     }
 
+    /// Returns a random name for a new machine.
+    pub(super) fn new_machine_name(&self) -> String {
+        machine_name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()))
+    }
+
     /// Claims the addresses of a machine, and creates the machine.
     pub(super) async fn create_machine(
         &self,
         template: &MachineTemplate,
         plan: Option<&AddressPlan>,
+        name: &str,
     ) -> Result<Creation, RequestError> {
-        let name =
-            machine_name(&self.deployment, RandomState::new().hash_one(self.deployment.revision()));
         let mut claimed = ClaimedAddresses::default();
         if let Some(plan) = plan {
-            claimed = match self.claim_addresses(plan, &name).await? {
+            claimed = match self.claim_addresses(plan, name).await? {
                 Ok(claimed) => claimed,
                 Err(fault) => return Ok(Creation::NoAddress(fault)),
             };
         }
-        let (rendered, data) = match self.render_with_guest(template, &name, &claimed.interfaces) {
+        let (rendered, data) = match self.render_with_guest(template, name, &claimed.interfaces) {
             Ok(rendered) => rendered,
             Err(problems) => {
                 self.withdraw_claims(claimed).await?;
@@ -123,7 +128,7 @@ impl ValidatedDeployment<'_> {
             return Ok(Creation::Created);
         };
         tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
-        self.create_secret(&name, &created.uid().unwrap_or_default(), &data)
+        self.create_secret(name, &created.uid().unwrap_or_default(), &data)
             .await
             .map(|()| Creation::Created)
     }

@@ -6,6 +6,7 @@
 
 mod access;
 mod address_gc;
+mod address_restore;
 mod addresses;
 mod apply;
 mod context;
@@ -85,6 +86,7 @@ pub async fn run(
     let SharedInformers { tenants, configs, addresses, instances } = shared_informers;
     let (queue, mut requests) = unbounded_channel();
     let tenant_changes = tenants.subscribe();
+    let claim_changes = addresses.informer().subscribe();
     let triggers = Arc::new(Triggers::new(queue, tenants.clone()));
     let handler = |handle: fn(&Triggers, &DynamicObject, bool)| {
         let triggers = Arc::clone(&triggers);
@@ -135,7 +137,7 @@ pub async fn run(
     triggers.set_stores(&deployments, &machines);
     instances.subscribe(handler(Triggers::handle_instance));
     let instances = instances.informer().clone();
-    let tenant_triggers = Arc::clone(&triggers);
+    let (tenant_triggers, claim_triggers) = (Arc::clone(&triggers), Arc::clone(&triggers));
     let context = Arc::new(Context {
         client,
         events,
@@ -189,7 +191,8 @@ pub async fn run(
         watch_foreign_machines,
         watch_webhooks,
         watch_services,
-        tenant_triggers.handle_tenant_changes(tenant_changes)
+        tenant_triggers.handle_tenant_changes(tenant_changes),
+        claim_triggers.handle_claim_changes(claim_changes)
     );
 }
 

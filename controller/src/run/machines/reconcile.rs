@@ -63,7 +63,7 @@ pub(super) async fn reconcile(
     let vms = context.read_vms(&deployment, &namespace);
     let validated =
         ValidatedDeployment { context, object, deployment, owner, namespace, render_context, vms };
-    // 4. Prepare (client required): finalizer, and the record of the machines' namespace.
+    // 4. Prepare (client required): finalizer, the record of the machines' namespace, and deleted claims of addresses.
     let has_finalizer = object.finalizers().iter().any(|one| one == FINALIZER);
     if !has_finalizer && validated.has_foreign_machines().await? {
         return Ok(Some(add_jitter(RETRY_DELAY)));
@@ -75,6 +75,7 @@ pub(super) async fn reconcile(
     if let Some(problem) = validated.blocking_problem() {
         return context.report_invalid(object, problem, Some(RETRY_DELAY)).await;
     }
+    let lost_claims = validated.restore_claims().await?;
     // 5. Build the steps (needs no client).
     let now = Timestamp::now().as_second();
     let decided = compute_steps(
@@ -103,7 +104,7 @@ pub(super) async fn reconcile(
     } else {
         StatusReport::invalid(&problems)
     };
-    let report = report.with_notes(notes.as_deref());
+    let report = report.with_notes(notes.as_deref()).with_lost_claims(lost_claims);
     context.update_status(object, Some(steps.counts), &report).await?;
     let requeue = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
     Ok(requeue

@@ -38,7 +38,19 @@ pub(super) fn remove_managed_fields(object: &mut DynamicObject) {
 pub(super) fn trim_machine(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     let strategy = object.data.pointer("/spec/runStrategy").cloned().unwrap_or_default();
-    object.data = json!({"spec": {"runStrategy": strategy}});
+    let mut trimmed = json!({"spec": {"runStrategy": strategy}});
+    let interfaces = object.data.pointer("/spec/template/spec/domain/devices/interfaces");
+    let interfaces = interfaces.and_then(Value::as_array).into_iter().flatten();
+    // The user data of a machine are rendered with the Ethernet addresses of its interfaces.
+    let with_mac: Vec<Value> = interfaces
+        .filter(|one| one["macAddress"].is_string())
+        .map(|one| json!({"name": one["name"], "macAddress": one["macAddress"]}))
+        .collect();
+    if !with_mac.is_empty() {
+        let devices = json!({"interfaces": with_mac});
+        trimmed["spec"]["template"] = json!({"spec": {"domain": {"devices": devices}}});
+    }
+    object.data = trimmed;
     pack_content(object);
 }
 
@@ -51,4 +63,32 @@ pub(super) fn pack_service(object: &mut DynamicObject) {
 pub(super) fn keep_metadata_only(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     object.data = Value::Null;
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
+
+    use super::*;
+    use crate::run::packed_content::unpack_content;
+
+    #[test]
+    fn a_stored_machine_has_all_fields_that_are_read() {
+        let interfaces = json!([
+            {"name": "default", "bridge": {}},
+            {"name": "tenant", "bridge": {}, "macAddress": "02:00:00:00:00:01"},
+        ]);
+        for devices in [json!({"interfaces": interfaces}), json!({"interfaces": [7, {}]}), json!(1)]
+        {
+            let mut object: DynamicObject = serde_json::from_value(json!({
+                "metadata": {"name": "web-1", "namespace": "cluster-a", "uid": "u", "labels": {"md": "web"}},
+                "spec": {"runStrategy": "Once", "template": {"spec": {"domain": {"devices": devices, "cpu": {}}}}},
+            }))
+            .unwrap();
+            let before = ExistingVm::from_objects(&serde_json::to_value(&object).unwrap(), None);
+            trim_machine(&mut object);
+            let stored = serde_json::to_value(unpack_content(&object)).unwrap();
+            assert_eq!(ExistingVm::from_objects(&stored, None), before, "{devices}");
+        }
+    }
 }

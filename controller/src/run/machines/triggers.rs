@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use berth_api::{TenantCluster, names};
+use berth_api::{AddressClaim, TenantCluster, names};
 use berth_runtime::reconcile::ReconcileRequest;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -90,24 +90,38 @@ impl Triggers {
         self.trigger_owners(machine, deployment);
     }
 
-    /// Handles a change of a VirtualMachineInstance. An instance without a VirtualMachine affects no
-    /// MachineDeployment.
+    /// Handles a change of a VirtualMachineInstance.
     pub(super) fn handle_instance(&self, instance: &DynamicObject, _: bool) {
-        let Some([_, machines]) = self.stores.get() else { return };
         let (namespace, name) = object_key(instance);
-        let machine = machines.get(&namespace, &name);
-        if let Some((machine, deployment)) =
-            machine.as_deref().and_then(|machine| Some((machine, deployment_name(machine)?)))
-        {
-            self.trigger_owners(machine, deployment);
-        }
+        self.handle_change_of_machine(&namespace, &name);
     }
 
     /// Handles a change of the Service of a machine.
     pub(super) fn handle_service(&self, service: &DynamicObject, _: bool) {
-        let Some([_, machines]) = self.stores.get() else { return };
         let Some(name) = service.labels().get(names::MACHINE_LABEL) else { return };
-        let machine = machines.get(&service.namespace().unwrap_or_default(), name);
+        self.handle_change_of_machine(&service.namespace().unwrap_or_default(), name);
+    }
+
+    /// Handles the changes of AddressClaims; never ends. If the claim of an existing machine is deleted, its
+    /// MachineDeployment is reconciled.
+    pub(super) async fn handle_claim_changes(
+        &self,
+        mut changes: UnboundedReceiver<Change<AddressClaim>>,
+    ) {
+        while let Some(change) = changes.recv().await {
+            if let Change::Object(Some(claim), None) = change {
+                let machine = &claim.spec.machine;
+                self.handle_change_of_machine(&machine.namespace, &machine.name);
+            }
+        }
+        // The watch has ended; the program then ends too.
+        std::future::pending().await
+    }
+
+    /// Handles a change of an object of a machine. An object without a VirtualMachine affects no MachineDeployment.
+    fn handle_change_of_machine(&self, namespace: &str, name: &str) {
+        let Some([_, machines]) = self.stores.get() else { return };
+        let machine = machines.get(namespace, name);
         if let Some((machine, deployment)) =
             machine.as_deref().and_then(|machine| Some((machine, deployment_name(machine)?)))
         {

@@ -21,6 +21,8 @@ use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 
 /// Type of the condition that is true if machines honor all fields of their template.
 const TEMPLATE_HONORED: &str = "TemplateHonored";
+/// Type of the condition that is false if machines have lost the claims of their addresses.
+const ADDRESSES_READY: &str = "AddressesReady";
 /// Maximum length of a condition's message, in characters.
 const MAX_MESSAGE_LENGTH: usize = 8000;
 /// Default of `progressDeadlineSeconds` in seconds, as for Deployments of Kubernetes.
@@ -117,6 +119,17 @@ impl StatusReport {
         } else {
             (TEMPLATE_HONORED, false, ConditionReason::PartiallyHonored, message)
         });
+        self
+    }
+
+    /// Adds a condition if machines have lost the claims of their addresses. The condition does not exist otherwise.
+    pub(super) fn with_lost_claims(mut self, lost_claims: Option<Fault>) -> Self {
+        let Some(Fault { reason, message }) = lost_claims else { return self };
+        let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
+        self.conditions.push((ADDRESSES_READY, false, reason, message));
+        // The deletion of the other claim triggers no reconcile.
+        let retry = add_jitter(RETRY_DELAY);
+        self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
         self
     }
 

@@ -85,6 +85,19 @@ impl NetworkClaims {
             .filter(move |claim| claim.spec.interface == interface)
     }
 
+    /// Returns the machines in a namespace whose names have a prefix, sorted by name.
+    pub(super) fn machines_with_prefix(
+        &self,
+        namespace: &str,
+        prefix: &str,
+    ) -> impl Iterator<Item = &ClaimingMachine> {
+        let first = ClaimingMachine { namespace: namespace.to_owned(), name: prefix.to_owned() };
+        let all = self.machines.range(first.clone()..).map(|(machine, _)| machine);
+        all.take_while(move |machine| {
+            machine.namespace == first.namespace && machine.name.starts_with(&first.name)
+        })
+    }
+
     /// Returns true if no other interface has this Ethernet address.
     #[must_use]
     pub fn is_mac_free(&self, mac: MacAddress, machine: &ClaimingMachine, interface: &str) -> bool {

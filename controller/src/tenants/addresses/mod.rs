@@ -17,6 +17,8 @@ pub mod claims;
 pub mod family;
 pub mod fixed;
 pub mod interface;
+pub mod interrupted;
+pub mod lost;
 pub mod mac;
 pub mod pool;
 pub mod pools;

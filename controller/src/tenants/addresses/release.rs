@@ -9,8 +9,8 @@ use crate::managed_by::is_created_by_berth;
 /// Default of InfraConfig's `spec.addressQuarantineSeconds`.
 const DEFAULT_QUARANTINE_SECONDS: u32 = 300;
 /// Time after the creation of a claim within which its machine is created. The controller creates the claim first. If
-/// the controller is stopped before it creates the machine, the machine never exists, because the next machine has
-/// another name.
+/// the controller is stopped before it creates the machine, the next machine of the MachineDeployment gets the claim
+/// during this time ([`super::interrupted`]).
 const CREATION_GRACE: SignedDuration = SignedDuration::from_secs(180);
 
 /// State of the machine and of the tenant of a claim.
@@ -52,6 +52,13 @@ pub fn is_released(claim: &AddressClaim) -> bool {
     claim.status.as_ref().is_some_and(|status| status.released_at.is_some())
 }
 
+/// Returns the time until which the machine of a claim may be created.
+#[must_use]
+pub(super) fn creation_deadline(claim: &AddressClaim) -> Option<Timestamp> {
+    let created = claim.metadata.creation_timestamp.as_ref()?.0;
+    Some(created.checked_add(CREATION_GRACE).unwrap_or(Timestamp::MAX))
+}
+
 /// Returns the end of a claim's quarantine; `None` if the claim is not in quarantine.
 #[must_use]
 pub fn quarantine_end(claim: &AddressClaim, quarantine: SignedDuration) -> Option<Timestamp> {
@@ -86,8 +93,7 @@ pub fn next_action(
     if owner.machine_was_deleted {
         return Some((ClaimAction::Release, Timestamp::MIN));
     }
-    let created = claim.metadata.creation_timestamp.as_ref()?.0;
-    Some((ClaimAction::Release, created.checked_add(CREATION_GRACE).unwrap_or(Timestamp::MAX)))
+    Some((ClaimAction::Release, creation_deadline(claim)?))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{Problem, names};
+use berth_api::{MacAddress, Problem, names};
 use serde_json::{Value, json};
 
 use super::deployment::{
@@ -38,8 +38,8 @@ pub struct ExistingVm {
     pub ready_since: Option<i64>,
     /// True if the instance has ended and the run strategy does not start it again.
     pub has_failed: bool,
-    /// True if the interface in the tenant's network has an Ethernet address. Berth sets it if it allocates addresses.
-    pub has_tenant_mac: bool,
+    /// Ethernet address of the interface in the tenant's network. Berth sets it if it allocates addresses.
+    pub tenant_mac: Option<MacAddress>,
 }
 
 /// Identity of a MachineDeployment as the owner of VirtualMachines.
@@ -94,8 +94,8 @@ impl ExistingVm {
         };
         let interfaces = vm.pointer("/spec/template/spec/domain/devices/interfaces");
         let mut interfaces = interfaces.and_then(Value::as_array).into_iter().flatten();
-        let has_tenant_mac = interfaces
-            .any(|one| one["name"] == TENANT_INTERFACE && !text(one, "/macAddress").is_empty());
+        let tenant_interface = interfaces.find(|one| one["name"] == TENANT_INTERFACE);
+        let tenant_mac = tenant_interface.and_then(|one| one["macAddress"].as_str()?.parse().ok());
         let ready = instance.and_then(ready_condition).filter(|ready| ready["status"] == "True");
         let ready_since = ready.filter(|_| phase == "Running").map(|ready| {
             let since = parse_timestamp(&text(&ready, "/lastTransitionTime"));
@@ -113,7 +113,7 @@ impl ExistingVm {
             is_deleting: vm.pointer("/metadata/deletionTimestamp").is_some(),
             ready_since,
             has_failed: strategy == "Once" && ["Succeeded", "Failed"].contains(&phase.as_str()),
-            has_tenant_mac,
+            tenant_mac,
         }
     }
 
@@ -251,7 +251,13 @@ fn owner_reference(deployment: &MachineDeployment, owner: &DeploymentOwner) -> V
 /// Returns a name for a new machine. `random` distinguishes the names of machines that are created at the same time.
 #[must_use]
 pub fn machine_name(deployment: &MachineDeployment, random: u64) -> String {
-    format!("{}-{}-{}", deployment.metadata.name, deployment.revision(), safe_encode(random, 5))
+    format!("{}{}", machine_name_prefix(deployment), safe_encode(random, 5))
+}
+
+/// Returns the beginning of the names of new machines. The rest of a name has no dash.
+#[must_use]
+pub fn machine_name_prefix(deployment: &MachineDeployment) -> String {
+    format!("{}-{}-", deployment.metadata.name, deployment.revision())
 }
 
 /// Returns the backoff in seconds after consecutive failures: 10 s, doubled after each failure, at most 5 min, like
@@ -323,13 +329,18 @@ mod tests {
     #[test]
     fn a_vm_with_allocated_addresses_has_an_ethernet_address_in_the_tenants_network() {
         for (interface, expected) in [
-            (json!({"name": "tenant", "macAddress": "02:00:00:00:00:01"}), true),
-            (json!({"name": "tenant", "bridge": {}}), false),
-            (json!({"name": "additional-1", "macAddress": "02:00:00:00:00:01"}), false),
+            (
+                json!({"name": "tenant", "macAddress": "02:00:00:00:00:01"}),
+                Some([2, 0, 0, 0, 0, 1]),
+            ),
+            (json!({"name": "tenant", "macAddress": "x"}), None),
+            (json!({"name": "tenant", "bridge": {}}), None),
+            (json!({"name": "additional-1", "macAddress": "02:00:00:00:00:01"}), None),
         ] {
             let devices = json!({"interfaces": [{"name": "default"}, interface]});
             let object = json!({"spec": {"template": {"spec": {"domain": {"devices": devices}}}}});
-            assert_eq!(ExistingVm::from_objects(&object, None).has_tenant_mac, expected);
+            let mac = ExistingVm::from_objects(&object, None).tenant_mac;
+            assert_eq!(mac, expected.map(MacAddress));
         }
     }
 

@@ -1,0 +1,84 @@
+//! Creates the AddressClaims of existing machines again, if a user has deleted them. The address is in an annotation of
+//! the VirtualMachine.
+
+use std::net::IpAddr;
+
+use berth_api::names::CLAIMED_ADDRESSES_ANNOTATION;
+use berth_api::{ClaimingMachine, MacAddress};
+use kube::ResourceExt as _;
+
+use super::addresses::{NetworkOwner, new_claim};
+use super::errors::{RequestError, ignore_conflict, none_if_not_found, with_request};
+use super::validated::ValidatedDeployment;
+use crate::run::api_requests::post_params;
+use crate::tenants::addresses::lost::{LostAddress, lost_addresses, lost_claims_fault};
+use crate::tenants::fault::Fault;
+use berth_kubevirt_render::machines::TENANT_INTERFACE;
+use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
+
+impl ValidatedDeployment<'_> {
+    /// Creates the missing claims of existing machines. Returns a fault if another machine has claimed the address of a
+    /// machine. Then both machines stay as they are.
+    pub(super) async fn restore_claims(&self) -> Result<Option<Fault>, RequestError> {
+        let Some(owner) = self.tenant().map(NetworkOwner::new) else { return Ok(None) };
+        let mut remaining = Vec::new();
+        for vm in self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner) && !vm.is_deleting) {
+            let recorded = vm.annotations.get(CLAIMED_ADDRESSES_ANNOTATION);
+            let (Some(recorded), Some(mac)) = (recorded, vm.tenant_mac) else { continue };
+            let machine =
+                ClaimingMachine { namespace: self.namespace.clone(), name: vm.name.clone() };
+            let find_lost = || {
+                self.context.addresses.read(&owner.network, |claims| {
+                    lost_addresses(recorded, &machine, TENANT_INTERFACE, claims)
+                })
+            };
+            let lost = find_lost();
+            if lost.is_empty() {
+                continue;
+            }
+            for LostAddress { address, .. } in lost.iter().filter(|one| one.other_claim.is_none()) {
+                self.restore_claim(&owner, *address, vm, &machine, mac).await?;
+            }
+            remaining.extend(find_lost().into_iter().map(|one| (machine.clone(), one)));
+        }
+        Ok(lost_claims_fault(&remaining))
+    }
+
+    /// Creates the claim to an address that a machine uses, if the machine still exists.
+    async fn restore_claim(
+        &self,
+        owner: &NetworkOwner,
+        address: IpAddr,
+        vm: &ExistingVm,
+        machine: &ClaimingMachine,
+        mac: MacAddress,
+    ) -> Result<(), RequestError> {
+        // The store may have a machine whose deletion has not been delivered yet. Garbage collection has deleted its
+        // claim then, not a user.
+        let request = || format!("get VirtualMachine {}/{}", self.namespace, vm.name);
+        let current =
+            with_request(request, none_if_not_found(self.machines().get_metadata(&vm.name).await))?;
+        let exists = current.is_some_and(|current| {
+            current.uid().as_ref() == Some(&vm.uid) && current.metadata.deletion_timestamp.is_none()
+        });
+        if !exists {
+            return Ok(());
+        }
+        // An invalid pool or list does not prevent the claim, because the machine uses the address anyway.
+        let plan = self.address_plan(self.address_pools().ok().flatten()).ok().flatten();
+        let fixed = plan.map(|plan| plan.fixed).unwrap_or_default();
+        let claim = new_claim(owner, &fixed, address, machine, mac);
+        let created = self.context.claims_api().create(&post_params(), &claim).await;
+        let request = || format!("create AddressClaim {}", claim.name_any());
+        match with_request(request, ignore_conflict(created))? {
+            Some(created) => {
+                let (claim, machine) = (created.name_any(), &vm.name);
+                tracing::warn!(%claim, %machine, "created a deleted AddressClaim again, because its machine exists");
+                self.context.addresses.record(created);
+            }
+            // The index lacks the claim of another machine, or that of this machine.
+            None => drop(self.context.refresh_claim(owner, address, machine).await?),
+        }
+        Ok(())
+    }
+}
