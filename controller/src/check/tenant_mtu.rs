@@ -23,7 +23,7 @@ pub(super) const CHECKS: &[Check] = &[Check {
 /// Tunnels between the nodes of a tenant cluster, and the bytes that they add to a packet if the addresses of the nodes
 /// are IPv4 and IPv6; docs/networks.md has the sources.
 const TUNNELS: [(&str, u64, u64); 3] =
-    [("VXLAN", 50, 70), ("Geneve", 100, 120), ("WireGuard", 60, 80)];
+    [("VXLAN", 50, 70), ("Geneve", 58, 78), ("WireGuard", 60, 80)];
 
 fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
     let tenant = input.tenant()?;
