@@ -340,7 +340,29 @@ fn captured_vlan_is_reported_and_others_are_created() {
         );
         let state = plan.networks[0].status();
         assert_eq!((state.ready, state.failed, state.pending), (0, 1, 1));
+        assert_eq!(state.mtu, Some(9000), "the MTU of the uplink");
     }
+}
+
+#[test]
+fn effective_mtu_is_the_smallest_of_the_path() {
+    let mut facts = host_facts();
+    let spec = |mtu: u32| {
+        SHARED_BRIDGE_SPEC.replace("bridge: br-tenant", &format!("bridge: br-tenant, mtu: {mtu}"))
+            + &tenants_spec(&[("a", "trunk", 120)])
+    };
+    let mtu =
+        |facts: &HostFacts, desired| make_plan(facts, &spec(desired)).networks[0].status().mtu;
+    assert_eq!(mtu(&facts, 9001), None, "the spec has a fault, and no link exists");
+    assert_eq!(mtu(&facts, 8000), Some(8000));
+    let first = make_plan(&facts, &spec(8000));
+    apply_plan(&mut facts, &first);
+    assert_eq!(mtu(&facts, 9000), Some(8000), "the bridge is not changed yet");
+    assert_eq!(mtu(&facts, 1500), Some(1500));
+    assert_eq!(mtu(&facts, 9001), Some(8000), "the bridge stays as it is");
+    let uplink = facts.links.all.iter_mut().find(|link| link.name.as_str() == "eth1").unwrap();
+    uplink.mtu = Some(4000);
+    assert_eq!(mtu(&facts, 8000), Some(4000), "the uplink carries less than its bridge");
 }
 
 /// Adds the port of a VM in a VLAN of the shared bridge.

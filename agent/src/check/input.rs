@@ -1,8 +1,9 @@
 //! Input of the checks: the facts of the host, and additional data that only checks need.
 
 use crate::credential::{self, ClientCertificate, UnreadableCertificate};
-use crate::state_folder::{TRUNK_FILE, TrunkRecord};
-use berth_api::Bytes;
+use crate::host_leases;
+use crate::state_folder::{LEASES_FILE, TRUNK_FILE, TrunkRecord};
+use berth_api::{Bytes, HostLeasesSpec};
 use berth_host_facts::identity::Identity;
 use berth_host_facts::irqs::Irq;
 use berth_host_facts::root::Root;
@@ -25,6 +26,8 @@ pub struct Input<'a> {
     pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
     /// Verdicts on trunks that the daemon reached since the host booted; `None` if there are none.
     pub trunks: Option<TrunkRecord>,
+    /// Leases of the VMs that the daemon saved last; `None` if there are none.
+    pub leases: Option<HostLeasesSpec>,
     /// True if the process runs as root.
     pub is_root: bool,
 }
@@ -41,6 +44,7 @@ impl<'a> Input<'a> {
             smt_control: None,
             certificate: None,
             trunks: None,
+            leases: None,
             is_root: false,
         }
     }
@@ -56,6 +60,7 @@ impl<'a> Input<'a> {
             smt_control: root.read("sys/devices/system/cpu/smt/control").ok(),
             certificate: credential::observe(root),
             trunks: read_trunks(root, facts),
+            leases: read_leases(root),
             is_root: nix::unistd::geteuid().is_root(),
         }
     }
@@ -65,4 +70,10 @@ impl<'a> Input<'a> {
 fn read_trunks(root: &Root, facts: &HostFacts) -> Option<TrunkRecord> {
     let record: TrunkRecord = serde_json::from_str(&root.read(TRUNK_FILE).ok()?).ok()?;
     (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)
+}
+
+/// Reads the leases that the daemon saved. Faults in them are reported by the daemon.
+fn read_leases(root: &Root) -> Option<HostLeasesSpec> {
+    let tree = serde_json::from_str(&root.read_large(LEASES_FILE).ok()?).ok()?;
+    host_leases::read(&tree, None).0
 }

@@ -1,6 +1,7 @@
 //! Checks of physical links and uplinks.
 
 use berth_api::infra_node::LinkState;
+use berth_api::mtu::ETHERNET_MTU;
 
 use super::definition::Check;
 use super::input::Input;
@@ -33,7 +34,6 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// Drivers of emulated cards that have neither multiple queues nor SR-IOV.
 const EMULATED_DRIVERS: [&str; 5] = ["e1000", "8139cp", "8139too", "pcnet32", "ne2k_pci"];
-const ETHERNET_MTU: u32 = 1500;
 
 fn uplinks<'a>(input: &'a Input) -> Vec<&'a Link> {
     input.facts.links.uplinks().collect()

@@ -14,6 +14,7 @@ mod kubelet;
 mod kvm;
 mod links;
 mod memory;
+mod network_mtu;
 mod tenants;
 #[cfg(test)]
 pub(crate) mod test_helpers;
@@ -34,6 +35,7 @@ pub fn all_checks() -> Vec<Check> {
         kubelet::CHECKS,
         links::CHECKS,
         tenants::CHECKS,
+        network_mtu::CHECKS,
         trunks::CHECKS,
         host::CHECKS,
         agent::CHECKS,

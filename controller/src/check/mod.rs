@@ -29,6 +29,7 @@ mod scheduler;
 mod storage;
 mod tenant;
 mod tenant_input;
+mod tenant_mtu;
 #[cfg(test)]
 pub(crate) mod test_helpers;
 mod values;
@@ -62,6 +63,7 @@ pub fn all_checks() -> Vec<Check> {
         certificates::CHECKS,
         hosts::CHECKS,
         tenant::CHECKS,
+        tenant_mtu::CHECKS,
     ]
     .concat()
 }

@@ -62,7 +62,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// Returns an object; `None` if it does not exist.
-fn found<'r>(read: &'r Read<Value>, object: &str) -> Result<Option<&'r Value>, Unread> {
+pub(super) fn found<'r>(read: &'r Read<Value>, object: &str) -> Result<Option<&'r Value>, Unread> {
     match read {
         Ok(value) => Ok(Some(value)),
         Err(ReadError::NotFound) => Ok(None),

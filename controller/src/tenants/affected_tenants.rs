@@ -39,6 +39,7 @@ impl AffectedTenants {
                 host.labels.clone(),
                 host.networks.clone(),
                 host.mtus.clone(),
+                host.reported_mtus.clone(),
                 host.unresponsive_since,
                 host.unnamed_counts.clone(),
             )

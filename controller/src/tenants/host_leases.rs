@@ -101,11 +101,11 @@ fn lease_network(
     let (pools, vlan, vni) = match tenant {
         Some(tenant) => {
             let network = tenant.spec.network.as_ref();
-            let network = network.filter(|network| network.dhcp != Some(false))?;
+            network.filter(|network| network.dhcp != Some(false))?;
             let status = tenant.status.as_ref();
             let vni = status.and_then(|status| status.vni).filter(|vni| *vni > 0);
             // The condition AddressesReady has the problems of invalid pools.
-            let pools = NetworkPools::new(network).unwrap_or_default();
+            let pools = NetworkPools::of_tenant(tenant).unwrap_or_default();
             (pools, status.and_then(|status| status.vlan), vni)
         }
         None => (None, previous?.vlan, previous?.vni),

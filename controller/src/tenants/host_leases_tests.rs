@@ -72,6 +72,15 @@ fn both_families_of_an_interface_are_in_one_lease() {
 }
 
 #[test]
+fn machines_get_the_mtu_of_the_network_by_default() {
+    let mut object = tenant("a", &json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/16"}}));
+    Arc::make_mut(&mut object).status.as_mut().unwrap().mtu = Some(8950);
+    let claims = [claim("a", "web-1", 7, "10.0.0.7")];
+    let desired = desired_host_leases(&claims, |_| Some(Arc::clone(&object)), None);
+    assert_eq!(desired.spec.networks[0].mtu, Some(8950));
+}
+
+#[test]
 fn released_foreign_and_disabled_claims_have_no_lease() {
     let valid = || claim("a", "web-1", 7, "10.0.0.7");
     assert_eq!(desired(&[valid()], &network()).spec.networks.len(), 1);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use berth_api::infra_node::{
     ChangeResult, NetworkSpec, Removal, TenantNetworkState, UplinkSelector,
 };
+use berth_api::mtu::vxlan_mtu;
 use berth_api::{InfraNode, TenantCluster, TenantHost, TenantHosts, VlanRanges};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -29,8 +30,11 @@ pub struct HostState {
     pub labels: Option<BTreeMap<String, String>>,
     /// Host networks in `spec.networks` of the InfraNode.
     pub networks: Vec<NetworkSpec>,
-    /// MTU of each host network, if the agent reports the MTU.
+    /// MTU of each host network: that of the spec or, if the spec has none, that which the uplink allows.
     pub mtus: BTreeMap<String, u32>,
+    /// Effective MTU of each host network, as the agent reports it. It is smaller than [`Self::mtus`] if the uplink or a
+    /// link of Berth does not have the MTU.
+    pub reported_mtus: BTreeMap<String, u32>,
     /// Desired tenant networks (`spec.tenantNetworks`): host network and VLAN or VNI, by the tenant's namespace
     /// `cluster-<id>`.
     pub desired_networks: BTreeMap<String, (String, NetworkId)>,
@@ -85,6 +89,7 @@ impl HostState {
             }
         }
         for network in &status.networks {
+            host.reported_mtus.extend(network.mtu.map(|mtu| (network.name.clone(), mtu)));
             let all = network.pending.saturating_add(network.failed);
             let named = u32::try_from(network.not_ready.len()).unwrap_or(u32::MAX);
             host.unnamed_counts.insert(network.name.clone(), all.saturating_sub(named));
@@ -141,6 +146,16 @@ impl HostState {
         self.networks.iter().find(|network| network.name == name)
     }
 
+    /// Returns the MTU that a host network carries on this host; `None` if it is unknown.
+    #[must_use]
+    pub fn carried_mtu(&self, network: &str) -> Option<u32> {
+        [&self.mtus, &self.reported_mtus]
+            .into_iter()
+            .filter_map(|all| all.get(network))
+            .copied()
+            .min()
+    }
+
     /// Returns true if the host is to carry a tenant's network: it has the tenant's host network, and the tenant
     /// selects its labels.
     #[must_use]
@@ -190,6 +205,15 @@ impl HostState {
         }
     }
 
+    /// Returns the reason why a host network is not ready for VMs with this MTU; `None` if the agent reports no smaller one.
+    fn small_mtu_reason(&self, network: &str, mtu: u32) -> Option<String> {
+        let reported = self.reported_mtus.get(network).filter(|reported| **reported < mtu)?;
+        Some(format!(
+            "it carries packets of {reported} bytes, and the MTU of the network is {mtu}: increase the MTU of its uplink, \
+             or set spec.networks[{network}].mtu to {reported}"
+        ))
+    }
+
     /// Returns the reason why a tenant's network may still be on the host; `None` if the agent has reported its
     /// removal.
     #[must_use]
@@ -213,20 +237,22 @@ impl HostState {
     }
 }
 
-/// Returns the MTU of a host network for VMs: the MTU of the spec or, if the spec has none, the MTU of the uplink
-/// without the header of a tunnel (as `agent/src/plan/network/tunnels.rs` computes it).
+/// Returns the MTU of a host network for VMs: the MTU of the spec or, if the spec has none, the MTU that the uplink allows.
+/// If the uplink is not in the status, returns the MTU that the agent reports.
 fn network_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
-    if spec.mtu.is_some() {
-        return spec.mtu;
-    }
+    let reported = || status.networks.iter().find(|network| network.name == spec.name)?.mtu;
+    spec.mtu.or_else(|| uplink_mtu(spec, status)).or_else(reported)
+}
+
+/// Returns the MTU that the uplink of a host network allows.
+fn uplink_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     let uplinks = &status.capabilities.uplinks;
     if let Some(vxlan) = spec.vxlan_settings() {
         let address = vxlan.local_address.to_string();
         let end = uplinks.iter().find(|uplink| {
             uplink.addresses.iter().any(|one| one.split('/').next() == Some(address.as_str()))
         });
-        let header = if vxlan.local_address.is_ipv4() { 50 } else { 70 };
-        return Some(end?.mtu?.saturating_sub(header));
+        return Some(vxlan_mtu(end?.mtu?, vxlan.local_address));
     }
     let UplinkSelector { name, mac, pci_address, .. } = spec.uplink.as_ref()?;
     let mac = mac.as_ref().map(ToString::to_string);
@@ -248,10 +274,14 @@ pub fn readiness(
     let Some(network) = &tenant.spec.network else { return TenantHosts::default() };
     let namespace = TenantCluster::namespace_of(&tenant.name_any());
     let mut all = TenantHosts::default();
-    for host in hosts.iter().filter(|host| host.carries(tenant)) {
+    let carriers = || hosts.iter().filter(|host| host.carries(tenant));
+    let mtu = carriers().filter_map(|host| host.mtus.get(&network.name)).min();
+    for host in carriers() {
         all.selected = all.selected.saturating_add(1);
         let reason = match id {
-            Some(id) => host.not_ready_reason(&namespace, &network.name, id),
+            Some(id) => host
+                .not_ready_reason(&namespace, &network.name, id)
+                .or_else(|| host.small_mtu_reason(&network.name, *mtu?)),
             None => Some("the tenant has no VLAN or VNI yet".to_owned()),
         };
         match reason {
@@ -408,6 +438,24 @@ mod tests {
         assert_eq!(host(trunk_spec(), status.clone()).mtus["trunk"], 9000);
         let vxlan = json!({"networks": [{"name": "x", "scenario": "Vxlan",
             "vxlan": {"port": 4790, "localAddress": "10.0.0.1"}}]});
-        assert_eq!(host(vxlan, status).mtus["x"], 8950);
+        assert_eq!(host(vxlan.clone(), status).mtus["x"], 8950);
+        // The address of the tunnels is on a link that is not in the status.
+        let status = json!({"networks": [{"name": "x", "ready": 0, "pending": 0, "failed": 0, "mtu": 1450}]});
+        let host = host(vxlan, status);
+        assert_eq!((host.mtus["x"], host.carried_mtu("x")), (1450, Some(1450)));
+    }
+
+    #[test]
+    fn a_host_with_a_smaller_mtu_than_the_network_is_not_ready() {
+        let status = |mtu: u32| {
+            let network =
+                json!({"name": "trunk", "ready": 1, "pending": 0, "failed": 0, "mtu": mtu});
+            json!({"observedGeneration": 4, "networks": [network]})
+        };
+        let mut spec = trunk_spec();
+        spec["networks"][0]["mtu"] = 9000.into();
+        assert_eq!(not_ready_message(spec.clone(), status(9000)), "");
+        let message = not_ready_message(spec, status(1500));
+        assert!(message.starts_with("it carries packets of 1500 bytes"), "{message}");
     }
 }

@@ -25,6 +25,7 @@ pub mod kubeconfig;
 pub mod kubeconfig_secret;
 pub mod lease_index;
 pub mod load_balancer_service;
+pub mod mtu;
 pub mod network;
 pub mod network_id;
 pub mod objects;

@@ -73,6 +73,8 @@ pub struct TenantParts {
     pub hosts: TenantHosts,
     /// The tenant's VLAN or VNI.
     pub id: Option<NetworkId>,
+    /// MTU of the tenant's network.
+    pub mtu: Option<u32>,
     /// `namespace/name` of the NetworkAttachmentDefinition.
     pub attachment: Option<String>,
 }
@@ -93,6 +95,7 @@ impl TenantParts {
             exposure: None,
             hosts,
             id,
+            mtu: None,
             attachment: None,
         }
     }
@@ -168,6 +171,7 @@ pub fn desired_status(
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
         vlan,
         vni,
+        mtu: parts.mtu,
         network_attachment_definition: parts.attachment.clone(),
         addresses: parts.address_counts.clone(),
         hosts: tenant.spec.network.is_some().then(|| parts.hosts.clone()),
@@ -192,6 +196,8 @@ pub fn deleting_status(
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
         vlan,
         vni,
+        // The machines of the tenant have it until they are deleted.
+        mtu: tenant.status.as_ref().and_then(|status| status.mtu),
         conditions: vec![new_condition(tenant, "Ready", "False", reason.as_str(), message, now)],
         ..TenantClusterStatus::default()
     }
@@ -325,6 +331,7 @@ mod tests {
             exposure: None,
             hosts: TenantHosts { selected: 2, ready: 2, not_ready: Vec::new() },
             id: Some(NetworkId::Vlan(120.try_into().unwrap())),
+            mtu: Some(1500),
             attachment: Some("cluster-abc/tenant-abc".to_owned()),
         }
     }

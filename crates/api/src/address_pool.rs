@@ -40,8 +40,8 @@ pub struct AddressPool {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
     pub search_domains: Vec<String>,
-    /// MTU of the machines' interfaces in bytes. Default: the MTU of the host network. If both families specify an MTU,
-    /// the smaller one applies.
+    /// MTU of the machines' interfaces in bytes; at most the MTU of the network. Default: the MTU of the network
+    /// (`status.mtu`). If both families specify an MTU, the smaller one applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 576, max = 65_535))]
     pub mtu: Option<u16>,

@@ -23,6 +23,7 @@ mod infra_config;
 pub mod infra_node;
 mod link_name;
 mod mac_address;
+pub mod mtu;
 pub mod names;
 mod node_labels;
 mod page_size;

@@ -76,6 +76,7 @@ pub enum ConditionReason {
     InvalidAddressPool,
     AddressesExhausted,
     AddressesOutsidePool,
+    MtuMismatch,
     AddressesReady,
     InvalidExposure,
     LoadBalancerPoolsOverlap,

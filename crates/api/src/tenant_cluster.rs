@@ -267,6 +267,10 @@ pub struct TenantClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 16_777_215))]
     pub vni: Option<u32>,
+    /// MTU of the tenant's network in bytes: the smallest of the hosts that carry it. Machines get it if their address
+    /// pools specify none. If it becomes unknown, the last known one stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
     /// NetworkAttachmentDefinition of the tenant's machines, as namespace/name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_attachment_definition: Option<String>,

@@ -175,6 +175,7 @@ fn foreign_changes_are_reported(host: &mut Host) {
     host.run_checked("sysctl -q net.bridge.bridge-nf-call-iptables=1").unwrap();
     let result = host.run("berth-agent check network").unwrap();
     assert!(result.output.contains("WARN  network.netfilter"), "{}", result.output);
+    assert!(result.output.contains("PASS  network.mtu"), "{}", result.output);
     host.run_checked("sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
     let output = host.run_checked("berth-agent report").unwrap();
     assert!(output.contains("VLANs 100,200") && output.contains("(berth:tenants)"), "{output}");

@@ -51,7 +51,9 @@ pub(crate) fn removed_vlan_is_named_by_both_hosts(switch: &Hub, hosts: &mut [Hos
     switch.set_missing_vlans(0, &[200]);
     for (host, peer) in hosts.iter_mut().zip(NAMES.into_iter().rev()) {
         wait_until(host, &trunk_has_state("Missing"));
-        let trunk = &read_report(host)["status"]["networks"][0]["trunk"];
+        let network = &read_report(host)["status"]["networks"][0];
+        assert_eq!(network["mtu"], 1500);
+        let trunk = &network["trunk"];
         assert_eq!((&trunk["vlans"], &trunk["from"][0]), (&"200".into(), &peer.into()), "{trunk}");
         wait_until(host, "berth-agent check network.trunk | grep -q FAIL");
         let check = host.run("berth-agent check network.trunk | tr -s ' \\n' ' '").unwrap();

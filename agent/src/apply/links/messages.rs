@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use berth_api::mtu::MIN_IPV6_MTU;
 use berth_api::{LinkName, VlanId, VlanSet};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
@@ -23,9 +24,6 @@ use crate::plan::network::{
 
 /// Interface indexes of links.
 pub(super) type LinkIndexes = BTreeMap<LinkName, u32>;
-
-/// Minimum MTU of IPv6 (RFC 8200); on a link with a smaller MTU the kernel has no IPv6 settings.
-const IPV6_MIN_MTU: u32 = 1280;
 
 /// Returns the message that creates a link, which is down at first.
 ///
@@ -128,7 +126,7 @@ pub(super) fn set_properties_message(
         message.attributes.retain(|attribute| !matches!(attribute, LinkAttribute::IfName(_)));
         message.attributes.push(LinkAttribute::Group(LINK_GROUP));
     }
-    if has_ipv6 && desired.mtu >= IPV6_MIN_MTU {
+    if has_ipv6 && desired.mtu >= MIN_IPV6_MTU {
         let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         families.push(AfSpecUnspec::Inet6(vec![none]));
     }

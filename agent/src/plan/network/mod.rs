@@ -8,6 +8,7 @@ mod desired_link;
 mod desired_network;
 mod diff;
 pub mod difference;
+mod effective_mtu;
 pub mod filter;
 mod frame_path;
 mod handover;
@@ -39,7 +40,6 @@ pub use desired_link::{DesiredKind, DesiredLink};
 pub use diff::verify_step;
 pub(crate) use diff::{ARP_IGNORE_ALL, RP_FILTER_STRICT};
 pub use names::LINK_GROUP;
-#[cfg(feature = "daemon")]
 pub(crate) use names::link_owner;
 pub use op::LinkOp;
 use planner::Planner;

@@ -1,6 +1,7 @@
 //! Reads one host network from the spec, and finds its faults on this host.
 
 use berth_api::infra_node::{NetworkScenario, NetworkSpec};
+use berth_api::mtu::{ETHERNET_MTU, MIN_MTU};
 
 use super::desired_link::{DesiredKind, DesiredLink};
 use super::desired_network::DesiredNetwork;
@@ -13,9 +14,6 @@ use super::uplink;
 use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, Links};
-
-/// Smallest MTU with which Ethernet can carry IPv4 (RFC 791); also the minimum of the schema.
-const MIN_MTU: u32 = 576;
 
 /// Returns the network of the spec, without its tenants. `others` are the networks that precede it in the spec.
 ///
@@ -103,7 +101,7 @@ fn network_mtu(
         }
         None => (uplink.mtu, "allows"),
     };
-    let mtu = spec.mtu.or(max_mtu).unwrap_or(1500);
+    let mtu = spec.mtu.or(max_mtu).unwrap_or(ETHERNET_MTU);
     if let Some(max_mtu) = max_mtu.filter(|most| mtu > *most) {
         let message = format!(
             "{} {verb} {max_mtu} bytes at most; increase its MTU and the MTU of the switch first",

@@ -7,6 +7,7 @@ use berth_api::{LinkName, VlanId, VlanSet};
 use serde::Serialize;
 
 use super::desired_network::DesiredNetwork;
+use super::effective_mtu;
 use super::planner::Planner;
 use super::work::Stage;
 use crate::plan::input::Input;
@@ -28,6 +29,9 @@ pub struct NetworkState {
     /// True if the ids are VNIs.
     #[serde(skip)]
     pub uses_vni: bool,
+    /// Effective MTU; `None` if it is unknown.
+    #[serde(skip)]
+    pub mtu: Option<u32>,
     /// VLANs that are in place on an uplink; `None` if the network has no VLANs on the wire.
     #[serde(skip)]
     pub trunk: Option<PlannedTrunk>,
@@ -78,6 +82,7 @@ impl NetworkState {
             pending: count(TenantNetworkState::Pending),
             failed: count(TenantNetworkState::Failed),
             not_ready: self.not_ready.iter().take(MAX_NOT_READY).map(one).collect(),
+            mtu: self.mtu,
             trunk: None,
         }
     }
@@ -88,6 +93,7 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
     let mut state = NetworkState {
         name: network.name.to_owned(),
         uses_vni: network.scenario.is_vxlan(),
+        mtu: Some(effective_mtu::of_planned(planner.links, network)),
         trunk: network.scenario.has_trunk().then(|| PlannedTrunk {
             uplink: network.uplink.name.clone(),
             vlans: VlanSet::default(),
@@ -132,7 +138,11 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
 /// Returns the state of a network that is not changed.
 pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkState {
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
-    let mut state = NetworkState { name: name.to_owned(), ..NetworkState::default() };
+    let mut state = NetworkState {
+        name: name.to_owned(),
+        mtu: effective_mtu::of_frozen(&input.facts.links, &input.facts.ledger, name),
+        ..NetworkState::default()
+    };
     for tenant in tenants {
         let vlan = tenant.vlan.map(|vlan| u32::from(u16::from(vlan)));
         state.uses_vni |= vlan.is_none();

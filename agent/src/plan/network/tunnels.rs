@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use berth_api::infra_node::{NetworkSpec, VxlanSpec};
+use berth_api::mtu::{ETHERNET_MTU, vxlan_mtu};
 
 use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
@@ -111,14 +112,9 @@ pub(super) fn max_tunnel_mtu(links: &Links, endpoint: &Link, local: IpAddr) -> O
         // If the tunnels' address is on the loopback link, routing selects the uplink, so the smallest MTU of all
         // uplinks counts.
         let up = links.uplinks().filter(|link| link.is_up == Some(true));
-        up.filter_map(|link| link.mtu).min().or(Some(1500))
+        up.filter_map(|link| link.mtu).min().or(Some(ETHERNET_MTU))
     } else {
         endpoint.mtu
     };
-    mtu.map(|mtu| mtu.saturating_sub(vxlan_overhead(local)))
-}
-
-/// Returns the bytes that VXLAN adds to a frame: headers of Ethernet, VXLAN, UDP and IP.
-const fn vxlan_overhead(local: IpAddr) -> u32 {
-    if local.is_ipv4() { 50 } else { 70 }
+    mtu.map(|mtu| vxlan_mtu(mtu, local))
 }

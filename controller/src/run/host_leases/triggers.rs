@@ -200,7 +200,7 @@ fn host_if<K: kube::Resource<DynamicType = ()>>(
     Affected::Hosts(object.map(|object| object.name_any()).into_iter().collect())
 }
 
-/// Fields of a tenant that its leases contain: UID, pools, `dhcp`, VLAN and VNI.
+/// Fields of a tenant that its leases contain: UID, pools, `dhcp`, VLAN, VNI and MTU.
 #[derive(PartialEq)]
 struct TenantFacts<'t> {
     uid: Option<&'t String>,
@@ -208,6 +208,7 @@ struct TenantFacts<'t> {
     dhcp: Option<bool>,
     vlan: Option<VlanId>,
     vni: Option<u32>,
+    mtu: Option<u32>,
 }
 
 fn tenant_facts(tenant: &TenantCluster) -> TenantFacts<'_> {
@@ -218,5 +219,6 @@ fn tenant_facts(tenant: &TenantCluster) -> TenantFacts<'_> {
         dhcp: network.and_then(|network| network.dhcp),
         vlan: status.and_then(|status| status.vlan),
         vni: status.and_then(|status| status.vni),
+        mtu: status.and_then(|status| status.mtu),
     }
 }

@@ -1,5 +1,6 @@
 //! Reconciles a TenantCluster that is not being deleted, in numbered steps with one file per step.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::{ConditionReason, TenantCluster};
@@ -13,7 +14,8 @@ use crate::tenants::addresses::release::quarantine_duration;
 use crate::tenants::addresses::report::AddressReport;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
-use crate::tenants::hosts::readiness;
+use crate::tenants::hosts::{HostState, readiness};
+use crate::tenants::mtu;
 use crate::tenants::network::{HostNetwork, resolve_host_network};
 use crate::tenants::network_id::NetworkId;
 use crate::tenants::objects::attachment::TenantCount;
@@ -43,7 +45,8 @@ pub(super) async fn reconcile(
     let id = retained_id(&tenant, &claimed);
     let hosts = readiness(&tenant, id, &observed.hosts);
     let mut parts = TenantParts::new(hosts, id);
-    context.report_addresses(&tenant, &mut parts);
+    parts.mtu = mtu::status_mtu(&tenant, &network);
+    context.report_addresses(&tenant, &observed.hosts, &mut parts);
     if let Err(fault) = &claimed {
         parts.attachment = tenant
             .status
@@ -114,7 +117,12 @@ fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
 
 impl Context {
     /// Sets the state of the tenant's addresses. The reconciler of MachineDeployments creates the AddressClaims.
-    fn report_addresses(&self, tenant: &TenantCluster, parts: &mut TenantParts) {
+    fn report_addresses(
+        &self,
+        tenant: &TenantCluster,
+        hosts: &[Arc<HostState>],
+        parts: &mut TenantParts,
+    ) {
         let network = TenantCluster::namespace_of(&kube::ResourceExt::name_any(tenant));
         let quarantine = quarantine_duration(&self.config());
         let AddressReport { part, counts } = self
@@ -122,6 +130,9 @@ impl Context {
             .shared_informers
             .addresses
             .read(&network, |claims| AddressReport::new(tenant, claims, quarantine));
+        let part = part.map(|part| {
+            part.and_then(|ready| mtu::find_fault(tenant, hosts).map_or(Ok(ready), Err))
+        });
         (parts.addresses, parts.address_counts) = (part, counts);
     }
 

@@ -2,21 +2,33 @@
 
 use std::net::IpAddr;
 
-use berth_api::{AddressPool, AddressRange, ConditionReason, TenantNetwork};
+use berth_api::mtu::{MIN_IPV6_MTU, machine_mtu};
+use berth_api::{AddressPool, AddressRange, ConditionReason, TenantCluster, TenantNetwork};
 use ipnet::IpNet;
 
 use super::family::Family;
 use super::pool::ValidPool;
 use crate::tenants::fault::Fault;
 
-/// Minimum MTU of IPv6 (RFC 8200, section 5), in bytes.
-const MIN_MTU_OF_IPV6: u16 = 1280;
-
 /// The pools of a tenant's network, at least one and at most one of each family.
 #[derive(Clone, Debug)]
-pub struct NetworkPools(Vec<ValidPool>);
+pub struct NetworkPools {
+    pools: Vec<ValidPool>,
+    /// MTU of the network, which machines get if the pools specify none.
+    network_mtu: Option<u32>,
+}
 
 impl NetworkPools {
+    /// Validates the pools of a tenant. Returns `None` if its network has none.
+    ///
+    /// # Errors
+    /// Returns a fault with all problems of the pools.
+    pub fn of_tenant(tenant: &TenantCluster) -> Result<Option<Self>, Fault> {
+        let network_mtu = tenant.status.as_ref().and_then(|status| status.mtu);
+        let pools = tenant.spec.network.as_ref().map_or(Ok(None), Self::new)?;
+        Ok(pools.map(|pools| Self { network_mtu, ..pools }))
+    }
+
     /// Validates the pools of a network. Returns `None` if the network has none.
     ///
     /// # Errors
@@ -46,20 +58,28 @@ impl NetworkPools {
             problems.extend(found);
         }
         if problems.is_empty() {
-            return Ok(Some(Self(pools)));
+            return Ok(Some(Self { pools, network_mtu: None }));
         }
         Err(Fault::new(ConditionReason::InvalidAddressPool, problems.join("; ")))
     }
 
     /// Returns the pools, IPv4 first.
     pub fn iter(&self) -> impl Iterator<Item = &ValidPool> {
-        self.0.iter()
+        self.pools.iter()
     }
 
-    /// Returns the MTU of the machines' interfaces: the smaller one if both families specify an MTU.
+    /// Returns the MTU that the pools specify, and the family of the pool: the smaller one if both families specify an MTU.
+    #[must_use]
+    pub fn requested_mtu(&self) -> Option<(Family, u16)> {
+        let all = self.iter().filter_map(|pool| Some((pool.family, pool.spec.mtu?)));
+        all.min_by_key(|(_, mtu)| *mtu)
+    }
+
+    /// Returns the MTU of the machines' interfaces: that of the pools, or else that of the network.
     #[must_use]
     pub fn mtu(&self) -> Option<u16> {
-        self.0.iter().filter_map(|pool| pool.spec.mtu).min()
+        let has_ipv6 = self.iter().any(|pool| pool.family == Family::V6);
+        machine_mtu(self.requested_mtu().map(|(_, mtu)| mtu), self.network_mtu, has_ipv6)
     }
 }
 
@@ -94,12 +114,8 @@ fn find_problems(family: Family, spec: &AddressPool, has_ipv6: bool) -> Vec<Stri
                 "is not a domain name: use labels of letters, digits and dashes, separated by dots";
             check.problem("searchDomains", format!("`{shown}`"), message)
         });
-    let mtu = spec.mtu.filter(|mtu| has_ipv6 && *mtu < MIN_MTU_OF_IPV6).map(|mtu| {
-        check.problem(
-            "mtu",
-            mtu,
-            &format!("is too small: IPv6 requires at least {MIN_MTU_OF_IPV6}"),
-        )
+    let mtu = spec.mtu.filter(|mtu| has_ipv6 && u32::from(*mtu) < MIN_IPV6_MTU).map(|mtu| {
+        check.problem("mtu", mtu, &format!("is too small: IPv6 requires at least {MIN_IPV6_MTU}"))
     });
     gateway
         .chain(next_hops)

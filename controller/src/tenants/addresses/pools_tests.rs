@@ -121,7 +121,29 @@ fn valid_pools_have_the_addresses_of_hosts() {
     assert!(
         !ipv6.permits("fd00::".parse().unwrap()) && ipv6.permits("fd00::ffff".parse().unwrap())
     );
-    assert_eq!(all.mtu(), Some(1300));
+    assert_eq!((all.mtu(), all.requested_mtu()), (Some(1300), Some((Family::V6, 1300))));
+}
+
+#[test]
+fn the_network_has_the_default_mtu() {
+    let mtu = |network: Value, status: Value| {
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "a"},
+            "spec": {"network": network}, "status": status,
+        });
+        let tenant = serde_json::from_value(object).unwrap();
+        NetworkPools::of_tenant(&tenant).unwrap().map(|pools| pools.mtu())
+    };
+    let v4 = |more: Value| {
+        let mut pool = json!({"cidr": "10.0.0.0/24"});
+        pool.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"name": "trunk", "ipv4": pool})
+    };
+    assert_eq!(mtu(v4(json!({})), json!({"mtu": 8950})), Some(Some(8950)));
+    assert_eq!(mtu(v4(json!({"mtu": 1400})), json!({"mtu": 8950})), Some(Some(1400)));
+    assert_eq!(mtu(v4(json!({})), json!({})), Some(None));
+    assert_eq!(mtu(v4(json!({})), json!({"mtu": 575})), Some(None), "a lease cannot contain it");
+    assert_eq!(mtu(json!({"name": "trunk"}), json!({"mtu": 8950})), None);
 }
 
 #[test]

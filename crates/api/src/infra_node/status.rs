@@ -84,6 +84,10 @@ pub struct NetworkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub not_ready: Vec<TenantNetworkStatus>,
+    /// MTU of the tenant networks on this host in bytes: the smallest of the uplink (without the overhead of a tunnel)
+    /// and of the links that Berth created. Absent if it is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
     /// Result of the probes in the VLANs of the network; absent for networks without VLANs on the wire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trunk: Option<TrunkStatus>,

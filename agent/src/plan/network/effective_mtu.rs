@@ -1,0 +1,24 @@
+//! Effective MTU of a host network: the length of the packets that every link between a VM and the uplink carries.
+
+use super::desired_network::DesiredNetwork;
+use super::names::link_owner;
+use berth_host_facts::ledger::Ledger;
+use berth_host_facts::links::{Link, Links};
+
+/// Returns the effective MTU of a network that is planned. The desired MTU is at most that of the uplink, because a
+/// larger one is a fault of the spec. Links that do not exist yet will have the desired MTU.
+pub(super) fn of_planned(links: &Links, network: &DesiredNetwork) -> u32 {
+    let existing = network.links().filter_map(|desired| links.find_by_name(&desired.name));
+    let own = existing.filter(|link| link.is_created_by_berth());
+    own.filter_map(|link| link.mtu).fold(network.mtu, u32::min)
+}
+
+/// Returns the effective MTU of a network that is not changed, from its existing links and the uplink on which it was
+/// created; `None` if it has no links.
+pub(super) fn of_frozen(links: &Links, ledger: &Ledger, network: &str) -> Option<u32> {
+    let is_own = |link: &&Link| link_owner(link).is_some_and(|(owner, _)| owner == network);
+    let own = links.all.iter().filter(is_own).filter_map(|link| link.mtu).min()?;
+    let uplink = ledger.networks.get(network).and_then(|record| record.uplink.as_ref());
+    let uplink = uplink.and_then(|name| links.find_by_name(name)?.mtu);
+    Some(uplink.map_or(own, |uplink| uplink.min(own)))
+}

@@ -1,0 +1,139 @@
+//! Check of the MTU of one tenant's network and machines (`--tenant`), with the largest MTU of the tenant's own pod
+//! network.
+
+use serde_json::Value;
+
+use super::definition::Check;
+use super::input::Input;
+use super::read::Unread;
+use super::tenant::found;
+use super::values::text;
+use berth_runtime::check::Outcome;
+
+pub(super) const CHECKS: &[Check] = &[Check {
+    id: "tenant.mtu",
+    title: "MTU of the tenant's machines",
+    explanation: "The MTU of the machines (spec.network.ipv4.mtu and ipv6.mtu, by default that of the network) must be at \
+        most the MTU of the tenant's network (status.mtu) and of its NetworkAttachmentDefinition: WARN otherwise. The \
+        message has the largest MTU of the tenant's own pod network for each kind of tunnel; the tenant's network plugin \
+        is not examined. SKIP for a tenant without a network, or if no host reports an MTU.",
+    run: check_mtu,
+}];
+
+/// Tunnels between the nodes of a tenant cluster, and the bytes that they add to a packet if the addresses of the nodes
+/// are IPv4 and IPv6; docs/networks.md has the sources.
+const TUNNELS: [(&str, u64, u64); 3] =
+    [("VXLAN", 50, 70), ("Geneve", 58, 78), ("WireGuard", 60, 80)];
+
+fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
+    let tenant = input.tenant()?;
+    let evidence = format!("TenantCluster {}", tenant.name);
+    let object = found(&tenant.object, &evidence)?.unwrap_or(&Value::Null);
+    if !object.pointer("/spec/network").is_some_and(Value::is_object) {
+        return Ok(Outcome::skip("the tenant has no network"));
+    }
+    let number = |field: &str| object.pointer(field).and_then(Value::as_u64);
+    let Some(network) = number("/status/mtu") else {
+        return Ok(Outcome::skip("no host reports the MTU of the tenant's network"));
+    };
+    let pools = ["ipv4", "ipv6"].map(|pool| number(&format!("/spec/network/{pool}/mtu")));
+    let requested = pools.into_iter().flatten().min();
+    let machines = requested.unwrap_or(network);
+    let definition =
+        tenant.definition.as_ref().and_then(|(_, read)| definition_mtu(read.as_ref().ok()?));
+    let limit = definition.map_or(network, |definition| definition.min(network));
+    let outcome = if machines > limit {
+        Outcome::warn(format!(
+            "machines have the MTU {machines}, and the network carries {limit} bytes: larger packets are lost"
+        ))
+        .remedy(format!(
+            "remove spec.network.ipv4.mtu and ipv6.mtu, or set at most {limit}; or increase the MTU of switches, uplinks \
+             and spec.networks[].mtu: kubectl edit tenantcluster {}",
+            tenant.name
+        ))
+    } else {
+        Outcome::pass(format!(
+            "{machines}; the pod network: at most {}",
+            pod_network_mtus(machines)
+        ))
+    };
+    let mut outcome = outcome.with_evidence(format!("{evidence} status.mtu"), network);
+    for (pool, mtu) in ["ipv4", "ipv6"].iter().zip(pools) {
+        let Some(mtu) = mtu else { continue };
+        outcome = outcome.with_evidence(format!("{evidence} spec.network.{pool}.mtu"), mtu);
+    }
+    if let (Some((name, _)), Some(mtu)) = (&tenant.definition, definition) {
+        outcome = outcome.with_evidence(format!("NetworkAttachmentDefinition {name}"), mtu);
+    }
+    Ok(outcome)
+}
+
+/// Returns the MTU in the CNI configuration of a NetworkAttachmentDefinition.
+fn definition_mtu(definition: &Value) -> Option<u64> {
+    let config: Value = serde_json::from_str(text(definition, "/spec/config")).ok()?;
+    config.get("mtu")?.as_u64()
+}
+
+/// Returns the largest MTU of the pods of a tenant cluster for each kind of tunnel, if its nodes have this MTU.
+fn pod_network_mtus(machines: u64) -> String {
+    let one = |(tunnel, v4, v6): &(&str, u64, u64)| {
+        let [v4, v6] = [v4, v6].map(|overhead| machines.saturating_sub(*overhead));
+        format!("{v4} with {tunnel} over IPv4 ({v6} over IPv6)")
+    };
+    TUNNELS.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_runtime::check::Status;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::check::tenant_input::{KubeconfigState, TenantInput};
+    use crate::check::test_helpers::run_check;
+
+    /// Returns the outcome for a tenant with this spec of its network and status, whose NetworkAttachmentDefinition has
+    /// this configuration.
+    fn outcome(network: Value, status: Value, config: &str) -> Outcome {
+        let definition = Ok(json!({"spec": {"config": config}}));
+        let tenant = TenantInput {
+            name: "bank".to_owned(),
+            object: Ok(json!({"spec": {"network": network}, "status": status})),
+            namespace: Ok(json!({})),
+            definition: Some(("cluster-bank/tenant-bank".to_owned(), definition)),
+            machine_deployments: Ok(Vec::new()),
+            kubeconfig: KubeconfigState::NotReferenced,
+            api_server: None,
+        };
+        run_check("tenant.mtu", &Input { tenant: Some(tenant), ..Input::default() })
+    }
+
+    #[test]
+    fn machines_have_at_most_the_mtu_of_the_network() {
+        let pools = |mtu: u32| json!({"ipv4": {"mtu": mtu}, "ipv6": {"mtu": 9000}});
+        let status = || json!({"mtu": 1500});
+        let default = outcome(json!({}), status(), r#"{"mtu": 1500}"#);
+        assert_eq!(default.status, Status::Pass);
+        assert!(default.message.contains("at most 1450 with VXLAN over IPv4"), "{default:?}");
+        assert!(default.message.contains("1420 over IPv6"), "{default:?}");
+        assert_eq!(outcome(pools(1400), status(), "").status, Status::Pass);
+        let large = outcome(pools(4000), status(), r#"{"mtu": 1500}"#);
+        assert_eq!(large.status, Status::Warn);
+        assert!(large.message.contains("MTU 4000, and the network carries 1500"), "{large:?}");
+        assert_eq!(outcome(json!({}), status(), r#"{"mtu": 1400}"#).status, Status::Warn);
+        assert_eq!(outcome(json!({}), json!({}), "").status, Status::Skip);
+        assert_eq!(outcome(Value::Null, status(), "").status, Status::Skip);
+        for malformed in ["{", "7", r#"{"mtu": "x"}"#, r#"{"mtu": -1}"#] {
+            assert_eq!(outcome(json!({"ipv4": 7}), status(), malformed).status, Status::Pass);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_number_is_compared(machines: u64, network: u64) {
+            let found = outcome(json!({"ipv4": {"mtu": machines}}), json!({"mtu": network}), "");
+            prop_assert_eq!(found.status == Status::Pass, machines <= network);
+        }
+    }
+}

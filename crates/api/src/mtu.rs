@@ -1,0 +1,77 @@
+//! Rules for the maximum transmission unit (MTU) of tenants' networks, in bytes. Agent and controller use the same
+//! rules.
+//!
+//! An MTU counts the bytes of a packet without the headers of Ethernet and of 802.1Q, so a VLAN has the MTU of its
+//! uplink. A tunnel has less, because it sends each frame as the content of a packet.
+
+use std::net::IpAddr;
+
+/// Smallest MTU of a host network: every host accepts IPv4 packets of this length (RFC 791).
+pub const MIN_MTU: u32 = 576;
+/// Smallest MTU of a network with IPv6 (RFC 8200, section 5). The kernel has no IPv6 settings for links with a smaller
+/// MTU.
+pub const MIN_IPV6_MTU: u32 = 1280;
+/// MTU of Ethernet without jumbo frames.
+pub const ETHERNET_MTU: u32 = 1500;
+
+/// Returns the bytes that VXLAN (RFC 7348) adds to a packet: the headers of Ethernet (14), VXLAN (8), UDP (8) and IP
+/// (20 or 40). `local` is this host's end of the tunnel.
+#[must_use]
+pub const fn vxlan_overhead(local: IpAddr) -> u32 {
+    if local.is_ipv4() { 50 } else { 70 }
+}
+
+/// Returns the MTU of VXLAN tunnels on a link with this MTU. `local` is this host's end of the tunnels.
+#[must_use]
+pub const fn vxlan_mtu(link_mtu: u32, local: IpAddr) -> u32 {
+    link_mtu.saturating_sub(vxlan_overhead(local))
+}
+
+/// Returns the MTU that machines get: `pool_mtu`, the MTU of their address pools, or else `network_mtu`, the MTU of
+/// their network, if machines can have it. Machines with IPv6 need [`MIN_IPV6_MTU`].
+#[must_use]
+pub fn machine_mtu(pool_mtu: Option<u16>, network_mtu: Option<u32>, has_ipv6: bool) -> Option<u16> {
+    let min = if has_ipv6 { MIN_IPV6_MTU } else { MIN_MTU };
+    let of_network = || {
+        let mtu = network_mtu.filter(|mtu| *mtu >= min)?;
+        Some(u16::try_from(mtu).unwrap_or(u16::MAX))
+    };
+    pool_mtu.or_else(of_network)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn tunnels_have_less_than_their_link() {
+        let [v4, v6] = ["10.0.0.1", "fd00::1"].map(|address| address.parse().unwrap());
+        assert_eq!((vxlan_mtu(1500, v4), vxlan_mtu(9000, v6)), (1450, 8930));
+        assert_eq!(vxlan_mtu(49, v4), 0);
+    }
+
+    #[test]
+    fn the_pool_has_priority_over_the_network() {
+        assert_eq!(machine_mtu(Some(1400), Some(1500), true), Some(1400));
+        assert_eq!(machine_mtu(None, Some(1500), true), Some(1500));
+        assert_eq!(machine_mtu(None, Some(1279), true), None);
+        assert_eq!(machine_mtu(None, Some(1279), false), Some(1279));
+        assert_eq!(machine_mtu(None, None, false), None);
+        assert_eq!(machine_mtu(None, Some(65_536), false), Some(65_535));
+    }
+
+    proptest! {
+        #[test]
+        fn machines_never_get_more_than_the_network_has_by_default(
+            network: Option<u32>,
+            has_ipv6: bool,
+        ) {
+            if let Some(mtu) = machine_mtu(None, network, has_ipv6) {
+                prop_assert!(network.is_some_and(|network| u32::from(mtu) <= network));
+                prop_assert!(u32::from(mtu) >= MIN_MTU);
+            }
+        }
+    }
+}
