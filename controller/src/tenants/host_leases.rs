@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use berth_api::{
-    AddressClaim, AddressPool, HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions, MacAddress,
+    AddressClaim, HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions, MacAddress,
     TenantCluster,
 };
 use ipnet::IpNet;
@@ -16,6 +16,7 @@ use super::addresses::family::Family;
 use super::addresses::pool::ValidPool;
 use super::addresses::pools::NetworkPools;
 use super::addresses::release::is_released;
+use super::addresses::resolved::ResolvedPool;
 
 /// Largest number of networks of a host, and of leases of a network, which the schema accepts.
 const MAX_ENTRIES: usize = 4096;
@@ -105,7 +106,7 @@ fn lease_network(
             let status = tenant.status.as_ref();
             let vni = status.and_then(|status| status.vni).filter(|vni| *vni > 0);
             // The condition AddressesReady has the problems of invalid pools.
-            let pools = NetworkPools::new(network).unwrap_or_default();
+            let pools = NetworkPools::of_tenant(tenant).unwrap_or_default();
             (pools, status.and_then(|status| status.vlan), vni)
         }
         None => (None, previous?.vlan, previous?.vni),
@@ -156,7 +157,7 @@ fn family_options(
     };
     let current = |pool: &ValidPool| FamilyOptions {
         cidr: pool.cidr,
-        options: lease_options(&pool.spec),
+        options: lease_options(&pool.config),
         is_previous: false,
     };
     previous.filter(is_kept).or_else(|| pool.map(current))
@@ -179,7 +180,7 @@ fn previous_options(family: Family, previous: &LeaseNetwork) -> Option<FamilyOpt
 }
 
 /// Returns the configuration of a valid pool.
-fn lease_options(pool: &AddressPool) -> LeaseOptions {
+fn lease_options(pool: &ResolvedPool) -> LeaseOptions {
     LeaseOptions {
         prefix_length: pool.cidr.prefix_len(),
         gateway: pool.gateway,

@@ -87,8 +87,7 @@ impl ValidatedDeployment<'_> {
     /// # Errors
     /// Returns a fault if the tenant's pools are invalid.
     pub(super) fn address_pools(&self) -> Result<Option<NetworkPools>, Fault> {
-        let network = self.tenant().and_then(|tenant| tenant.spec.network.as_ref());
-        network.map_or(Ok(None), NetworkPools::new)
+        self.tenant().map_or(Ok(None), NetworkPools::of_tenant)
     }
 
     /// Returns the address pools with the list of addresses in the template. Returns a problem if the list is invalid.
