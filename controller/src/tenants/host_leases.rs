@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use berth_api::{
-    AddressClaim, HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions, MacAddress,
-    TenantCluster,
+    AddressClaim, HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions, MacAddress, TenantCluster,
 };
 use ipnet::IpNet;
 use kube::ResourceExt as _;

@@ -1,7 +1,9 @@
 //! Status of a tenant: one condition for each part of the tenant, and the condition `Ready`.
 
 use berth_api::names::TENANTS_FIELD_MANAGER;
-use berth_api::{AddressCount, ConditionReason, GrantedPrefix, TenantCluster, TenantClusterStatus, TenantHosts};
+use berth_api::{
+    AddressCount, ConditionReason, GrantedPrefix, TenantCluster, TenantClusterStatus, TenantHosts,
+};
 use berth_api::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_api::{
-    AddressClaim, AddressPool, ClaimingMachine, GrantedPrefix, HostLeases, InfraNode, TenantCluster, VlanId,
+    AddressClaim, AddressPool, ClaimingMachine, GrantedPrefix, HostLeases, InfraNode,
+    TenantCluster, VlanId,
 };
 use futures::channel::mpsc::UnboundedSender;
 use k8s_openapi::api::core::v1::Node;

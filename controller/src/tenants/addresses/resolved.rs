@@ -126,9 +126,7 @@ pub fn find_prefix<'a>(
     pool: &str,
     prefixes: &'a [GrantedPrefix],
 ) -> Option<&'a GrantedPrefix> {
-    prefixes
-        .iter()
-        .find(|prefix| prefix.pool == pool && Family::of(prefix.cidr.addr()) == family)
+    prefixes.iter().find(|prefix| prefix.pool == pool && Family::of(prefix.cidr.addr()) == family)
 }
 
 #[cfg(test)]
@@ -158,7 +156,10 @@ mod tests {
             "searchDomains": ["a.example"], "mtu": 1300, "ranges": ["10.1.0.9"]});
         let pool = resolve(overridden, prefixes).unwrap();
         assert_eq!((pool.gateway, pool.mtu), (Some("10.1.0.2".parse().unwrap()), Some(1300)));
-        assert_eq!((pool.nameservers.len(), pool.search_domains), (1, vec!["a.example".to_owned()]));
+        assert_eq!(
+            (pool.nameservers.len(), pool.search_domains),
+            (1, vec!["a.example".to_owned()])
+        );
         assert_eq!(pool.ranges.len(), 1);
     }
 
