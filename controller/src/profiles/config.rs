@@ -197,6 +197,10 @@ mod tests {
                 json!({"segments": [{"name": "s", "networks": ["trnk"]}]}),
                 "segments[s]: no HostProfile has a host network of the name `trnk`",
             ),
+            (
+                json!({"addressPools": [{"name": "corp", "cidr": "10.0.0.0/16", "prefixLength": 31}]}),
+                "addressPools[corp].prefixLength: 31 is not from 16 to 30",
+            ),
             (json!({"replicatedNodeLabels": ["a*b"]}), "replicatedNodeLabels[0]: `a*b`"),
             (json!({"replicatedNodeLabels": ["x", "*"]}), "replicatedNodeLabels[1]: `*`"),
             (json!({"replicatedNodeLabels": ["a b"]}), "is not a label key"),
