@@ -365,6 +365,7 @@ fn printed_crds_equal_the_files_in_deploy() {
         "infraconfigs",
         "tenantclusters",
         "vlanclaims",
+        "prefixclaims",
         "addressclaims",
         "hostleases",
     ];

@@ -50,6 +50,7 @@ fn machines_get_addresses() {
     addresses_of_deleted_machines_are_in_quarantine(&plane);
     listed_addresses_stay_with_their_deployment(&plane);
     changed_pools_take_nothing_away(&plane);
+    networks_get_prefixes_from_a_pool(&plane);
     claims_are_deleted_with_their_tenant(&plane);
     let _controller = interruptions::killed_controller_leaves_no_orphans(&plane, controller);
     let log = plane.log_tail("first");
@@ -291,6 +292,49 @@ fn changed_pools_take_nothing_away(plane: &ControlPlane) {
     patch_ipv4(plane, &json!({"gateway": "10.0.0.1"}));
     wait_until_complete(plane, "web", 3);
     assert!(claimed(plane, is_ipv4).contains_key("10.0.0.8"));
+}
+
+/// Tests prefixes of the routed pool in `examples/tenants/config.yaml`.
+fn networks_get_prefixes_from_a_pool(plane: &ControlPlane) {
+    let tenant = |name: &str, ipv4: &Value| {
+        json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
+            "spec": {"network": {"name": "tenant-trunk", "ipv4": ipv4}},
+        })
+    };
+    let names = ["one", "two"];
+    let mut prefixes = BTreeSet::new();
+    for name in names {
+        apply(plane, &tenant(name, &json!({"fromPool": "corp"})));
+        wait_until_condition(
+            plane,
+            &["tenantcluster", name],
+            "AddressesReady",
+            "True AddressesReady",
+        );
+        let status = plane.get_json(&["tenantcluster", name]).unwrap()["status"].clone();
+        let prefix = status["prefixes"][0]["cidr"].as_str().unwrap().to_owned();
+        assert_eq!(status["prefixes"][0]["gateway"], prefix.replace(".0/24", ".1"), "{status:#}");
+        let claim = plane.get_json(&["prefixclaim", &prefix.replace('/', "-")]).unwrap();
+        assert_eq!(claim["spec"]["tenant"], name, "{claim:#}");
+        prefixes.insert(prefix);
+    }
+    assert_eq!(prefixes.len(), names.len());
+    let taken = prefixes.first().unwrap();
+    apply(plane, &tenant("three", &json!({"cidr": taken})));
+    let three = ["tenantcluster", "three"];
+    wait_until_condition(plane, &three, "AddressesReady", "False PrefixInUse");
+    apply(plane, &tenant("three", &json!({"cidr": "10.143.255.0/28"})));
+    wait_until_condition(plane, &three, "AddressesReady", "True AddressesReady");
+    plane.get_json(&["prefixclaim", "10.143.255.0-28"]).unwrap();
+    plane.kubectl(&["delete", "tenantcluster", "one", "two", "three", "--wait=false"]).unwrap();
+    plane
+        .wait_until("the prefixes are in quarantine", SHORT_TIMEOUT, |plane| {
+            let claims = list_items(plane, &["prefixclaims"]);
+            let is_released = |claim: &Value| !claim["status"]["releasedAt"].is_null();
+            (claims.len() == 3 && claims.iter().all(is_released)).then_some(())
+        })
+        .unwrap();
 }
 
 fn claims_are_deleted_with_their_tenant(plane: &ControlPlane) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 
+use crate::tenants::prefixes::pool as prefix_pool;
 use crate::tenants::shared_segment;
 
 /// Returns the problems of an InfraConfig, each as a message with field and value; the list is empty if there is no
@@ -17,6 +18,9 @@ pub fn config_problems(
 ) -> Vec<String> {
     let mut problems = pool_problems(config, networks);
     problems.extend(shared_segment::config_problems(config, networks, claims));
+    problems.extend(prefix_pool::config_problems(config));
+    let names = config.address_pools.iter().map(|pool| pool.name.as_str());
+    problems.extend(duplicate_problems("addressPools", names));
     problems.extend(cluster_problems(config));
     let names = config.custom_network_policies.iter().map(|policy| policy.name.as_str());
     problems.extend(duplicate_problems("customNetworkPolicies", names));
@@ -192,6 +196,10 @@ mod tests {
             (
                 json!({"segments": [{"name": "s", "networks": ["trnk"]}]}),
                 "segments[s]: no HostProfile has a host network of the name `trnk`",
+            ),
+            (
+                json!({"addressPools": [{"name": "corp", "cidr": "10.0.0.0/16", "prefixLength": 31}]}),
+                "addressPools[corp].prefixLength: 31 is not from 16 to 30",
             ),
             (json!({"replicatedNodeLabels": ["a*b"]}), "replicatedNodeLabels[0]: `a*b`"),
             (json!({"replicatedNodeLabels": ["x", "*"]}), "replicatedNodeLabels[1]: `*`"),

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::{HostLeases, HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
+use berth_api::{
+    HostLeases, HostProfile, InfraConfig, InfraNode, PrefixClaim, TenantCluster, VlanClaim,
+};
 use berth_runtime::watch::{Informer, WatchHealth};
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
 use kube::Client;
@@ -45,6 +47,8 @@ pub struct Context {
     pub configs: Informer<InfraConfig>,
     /// All VlanClaims.
     pub claims: Informer<VlanClaim>,
+    /// All PrefixClaims.
+    pub prefix_claims: Informer<PrefixClaim>,
     /// All AddressClaims.
     pub addresses: AddressStore,
     /// All HostLeases.
@@ -92,6 +96,9 @@ impl Context {
             claims: Informer::start(client, tasks, watches, |claim| {
                 claim.metadata.managed_fields = None
             }),
+            prefix_claims: Informer::start(client, tasks, watches, |claim| {
+                claim.metadata.managed_fields = None
+            }),
             addresses: AddressStore::start(client, tasks, watches),
             host_leases: start_host_leases(client, tasks, watches),
             resync: settings.resync,
@@ -116,6 +123,7 @@ impl Context {
         tenants::SharedInformers {
             tenants: self.tenants.clone(),
             claims: self.claims.clone(),
+            prefix_claims: self.prefix_claims.clone(),
             addresses: self.addresses.clone(),
             configs: self.configs.clone(),
             infra_nodes: self.infra_nodes.clone(),

@@ -17,7 +17,7 @@ pub struct LiveTenant {
     pub assigned_id: Option<(String, NetworkId)>,
 }
 
-/// Due action on one VlanClaim. Before the caller takes it, the caller must read the tenant from the API server and
+/// Due action on one VlanClaim or PrefixClaim. Before the caller takes it, the caller must read the tenant from the API server and
 /// compute the action again, because a store may lack the newest tenants and the newest states of tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimAction {
@@ -67,7 +67,17 @@ pub fn next_action(
             *network == claim.spec.network && Some(*id) == NetworkId::from_claim(claim)
         }
     };
-    match (quarantine_end(claim, config), is_needed) {
+    action_for(is_needed, quarantine_end(claim, config))
+}
+
+/// Returns the next action on a claim, and the time at which it is due. `quarantine_end` is the end of its quarantine;
+/// `None` if it is not in quarantine.
+#[must_use]
+pub fn action_for(
+    is_needed: bool,
+    quarantine_end: Option<Timestamp>,
+) -> Option<(ClaimAction, Timestamp)> {
+    match (quarantine_end, is_needed) {
         (None, true) => None,
         (None, false) => Some((ClaimAction::Release, Timestamp::MIN)),
         (Some(_), true) => Some((ClaimAction::Reclaim, Timestamp::MIN)),

@@ -106,6 +106,9 @@ pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
     tenant.status = Some(TenantClusterStatus {
         vlan: field("vlan").and_then(|vlan| serde_json::from_value(vlan).ok()),
         vni: field("vni").and_then(|vni| serde_json::from_value(vni).ok()),
+        prefixes: field("prefixes")
+            .and_then(|prefixes| serde_json::from_value(prefixes).ok())
+            .unwrap_or_default(),
         ..TenantClusterStatus::default()
     });
     Some(tenant)

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use berth_api::{
-    AddressClaim, AddressPool, HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions, MacAddress,
-    TenantCluster,
+    AddressClaim, HostLeasesSpec, Lease, LeaseNetwork, LeaseOptions, MacAddress, TenantCluster,
 };
 use ipnet::IpNet;
 use kube::ResourceExt as _;
@@ -16,6 +15,7 @@ use super::addresses::family::Family;
 use super::addresses::pool::ValidPool;
 use super::addresses::pools::NetworkPools;
 use super::addresses::release::is_released;
+use super::addresses::resolved::ResolvedPool;
 
 /// Largest number of networks of a host, and of leases of a network, which the schema accepts.
 const MAX_ENTRIES: usize = 4096;
@@ -156,7 +156,7 @@ fn family_options(
     };
     let current = |pool: &ValidPool| FamilyOptions {
         cidr: pool.cidr,
-        options: lease_options(&pool.spec),
+        options: lease_options(&pool.config),
         is_previous: false,
     };
     previous.filter(is_kept).or_else(|| pool.map(current))
@@ -179,7 +179,7 @@ fn previous_options(family: Family, previous: &LeaseNetwork) -> Option<FamilyOpt
 }
 
 /// Returns the configuration of a valid pool.
-fn lease_options(pool: &AddressPool) -> LeaseOptions {
+fn lease_options(pool: &ResolvedPool) -> LeaseOptions {
     LeaseOptions {
         prefix_length: pool.cidr.prefix_len(),
         gateway: pool.gateway,

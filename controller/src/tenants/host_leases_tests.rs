@@ -81,6 +81,27 @@ fn machines_get_the_mtu_of_the_network_by_default() {
 }
 
 #[test]
+fn a_prefix_from_a_pool_is_used_like_a_cidr() {
+    let claims = [claim("a", "web-1", 7, "10.128.7.5")];
+    let gateway = "10.128.7.1";
+    let expected = json!({"name": "trunk", "ipv4": {"cidr": "10.128.7.0/24", "gateway": gateway, "mtu": 1400}});
+    let mut granted =
+        tenant("a", &json!({"name": "trunk", "ipv4": {"fromPool": "corp"}})).as_ref().clone();
+    let pending = Arc::new(granted.clone());
+    let prefixes =
+        json!([{"pool": "corp", "cidr": "10.128.7.0/24", "gateway": gateway, "mtu": 1400}]);
+    granted.status.as_mut().unwrap().prefixes = serde_json::from_value(prefixes).unwrap();
+    let granted = Arc::new(granted);
+    let known = |_: &str| Some(Arc::clone(&granted));
+    let leases = desired_host_leases(&claims, known, None);
+    assert_eq!(leases, desired(&claims, &expected));
+    assert_eq!(leases.spec.networks.len(), 1);
+    // While the prefix is unknown, running machines keep their configuration.
+    let kept = desired_host_leases(&claims, |_| Some(Arc::clone(&pending)), Some(&leases.spec));
+    assert_eq!(kept, leases);
+}
+
+#[test]
 fn released_foreign_and_disabled_claims_have_no_lease() {
     let valid = || claim("a", "web-1", 7, "10.0.0.7");
     assert_eq!(desired(&[valid()], &network()).spec.networks.len(), 1);

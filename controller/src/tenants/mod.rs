@@ -4,6 +4,7 @@
 //! ```text
 //! InfraNodes, Nodes ──► hosts ──► network ──┐
 //! VlanClaims, InfraConfig, foreign NADs ────┴─► claims ──► objects ──► differs ──► apply
+//! PrefixClaims, InfraConfig ──► prefixes ──► addresses
 //!                                    hosts, claims, objects ──► status
 //! Services, TenantClusters ──► load_balancer_service, exposure ──► objects
 //! AddressClaims, VirtualMachineInstances ──► lease_index ──► host_leases
@@ -29,5 +30,6 @@ pub mod mtu;
 pub mod network;
 pub mod network_id;
 pub mod objects;
+pub mod prefixes;
 pub mod shared_segment;
 pub mod status;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_api::mtu::MIN_IPV6_MTU;
-use berth_api::{ConditionReason, TenantCluster};
+use berth_api::{ConditionReason, GrantedPrefix, TenantCluster};
 
 use super::addresses::family::Family;
 use super::addresses::pools::NetworkPools;
@@ -26,12 +26,16 @@ pub fn status_mtu(
     }
 }
 
-/// Returns a fault if the MTU of the machines does not fit the hosts that carry the tenant's network. Invalid pools are
-/// reported elsewhere.
+/// Returns a fault if the MTU of the machines does not fit the hosts that carry the tenant's network. `prefixes` are those
+/// that the network has from pools. Invalid pools are reported elsewhere.
 #[must_use]
-pub fn find_fault(tenant: &TenantCluster, hosts: &[Arc<HostState>]) -> Option<Fault> {
+pub fn find_fault(
+    tenant: &TenantCluster,
+    prefixes: &[GrantedPrefix],
+    hosts: &[Arc<HostState>],
+) -> Option<Fault> {
     let spec = tenant.spec.network.as_ref()?;
-    let pools = NetworkPools::new(spec).ok().flatten()?;
+    let pools = NetworkPools::new(spec, prefixes).ok().flatten()?;
     let carriers = hosts.iter().filter(|host| host.carries(tenant));
     let carried: Vec<(&str, u32)> = carriers
         .filter_map(|host| Some((host.name.as_str(), host.carried_mtu(&spec.name)?)))
@@ -105,7 +109,7 @@ mod tests {
     }
 
     fn message(pools: Value, hosts: &[Arc<HostState>]) -> Option<String> {
-        let fault = find_fault(&tenant(pools), hosts)?;
+        let fault = find_fault(&tenant(pools), &[], hosts)?;
         assert_eq!(fault.reason, ConditionReason::MtuMismatch);
         Some(fault.message)
     }

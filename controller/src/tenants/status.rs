@@ -1,7 +1,9 @@
 //! Status of a tenant: one condition for each part of the tenant, and the condition `Ready`.
 
 use berth_api::names::TENANTS_FIELD_MANAGER;
-use berth_api::{AddressCount, ConditionReason, TenantCluster, TenantClusterStatus, TenantHosts};
+use berth_api::{
+    AddressCount, ConditionReason, GrantedPrefix, TenantCluster, TenantClusterStatus, TenantHosts,
+};
 use berth_api::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -24,7 +26,7 @@ pub const OWNED_CONDITIONS: [&str; 7] = [
 
 /// Type of the condition that is true if the address pools of the tenant are valid and have addresses for its machines.
 /// It is absent without address pools.
-const ADDRESSES_READY: &str = "AddressesReady";
+pub const ADDRESSES_READY: &str = "AddressesReady";
 
 /// Type of the condition that is true if MetalLB's objects and the cloud controller manager are applied, and the latter is
 /// available. It is absent without `spec.exposure`.
@@ -61,6 +63,8 @@ pub struct TenantParts {
     pub network: PartResult,
     /// State of the address pools; `None` if the tenant has neither pools nor claims.
     pub addresses: Option<PartResult>,
+    /// Prefixes that the network has from pools of InfraConfig.
+    pub prefixes: Vec<GrantedPrefix>,
     /// Numbers of addresses, by family.
     pub address_counts: Vec<AddressCount>,
     /// State of the NetworkPolicies.
@@ -89,6 +93,7 @@ impl TenantParts {
                 message: "the tenant has only the pod network".to_owned(),
             }),
             addresses: None,
+            prefixes: Vec::new(),
             address_counts: Vec::new(),
             policies: Ok(ReadyPart::ready(String::new())),
             objects: Ok(ReadyPart::ready(String::new())),
@@ -173,6 +178,7 @@ pub fn desired_status(
         vni,
         mtu: parts.mtu,
         network_attachment_definition: parts.attachment.clone(),
+        prefixes: parts.prefixes.clone(),
         addresses: parts.address_counts.clone(),
         hosts: tenant.spec.network.is_some().then(|| parts.hosts.clone()),
         machines: None,
@@ -198,6 +204,8 @@ pub fn deleting_status(
         vni,
         // The machines of the tenant have it until they are deleted.
         mtu: tenant.status.as_ref().and_then(|status| status.mtu),
+        // Hosts answer the remaining machines until these are deleted.
+        prefixes: tenant.status.as_ref().map(|status| status.prefixes.clone()).unwrap_or_default(),
         conditions: vec![new_condition(tenant, "Ready", "False", reason.as_str(), message, now)],
         ..TenantClusterStatus::default()
     }
@@ -325,6 +333,7 @@ mod tests {
         TenantParts {
             network: Ok(ReadyPart::ready("VLAN 120".to_owned())),
             addresses: None,
+            prefixes: Vec::new(),
             address_counts: Vec::new(),
             policies: Ok(ReadyPart::ready("2 policies".to_owned())),
             objects: Ok(ReadyPart::ready("5 objects are applied".to_owned())),

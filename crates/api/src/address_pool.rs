@@ -12,9 +12,17 @@ use crate::AddressRange;
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct AddressPool {
-    /// Addresses of the network in CIDR notation, such as `10.0.0.0/24` or `fd00:120::/64`.
-    #[schemars(with = "String", length(max = 43))]
-    pub cidr: IpNet,
+    /// Addresses of the network in CIDR notation, such as `10.0.0.0/24` or `fd00:120::/64`. Exactly one of `cidr` and
+    /// `fromPool` must be set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", length(max = 43))]
+    pub cidr: Option<IpNet>,
+    /// Name of a pool in InfraConfig's `addressPools`, from which the network gets a prefix as its `cidr`. The prefix
+    /// is in `status.prefixes`. Gateway, name servers, search domains and MTU of the pool are the defaults of the
+    /// fields below.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub from_pool: Option<String>,
     /// Addresses that machines get. Default: all host addresses of `cidr`. The gateway, name servers and next hops of
     /// routes are never allocated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -59,4 +67,75 @@ pub struct NetworkRoute {
     /// Next hop, an address of the network or (IPv6) a link-local address.
     #[schemars(with = "String", length(max = 39))]
     pub via: IpAddr,
+}
+
+/// A pool of InfraConfig from which tenants' networks get prefixes.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PrefixPool {
+    /// Name of the pool, as in `fromPool` of TenantClusters.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// Addresses of the pool in CIDR notation, such as `10.128.0.0/12` or `fd00:120::/32`.
+    #[schemars(with = "String", length(max = 43))]
+    pub cidr: IpNet,
+    /// Length of the prefixes that tenants get: at least that of `cidr`, and at most 30 (IPv4) or 126 (IPv6).
+    #[schemars(range(min = 1, max = 126))]
+    pub prefix_length: u8,
+    /// True if the prefixes are routed outside of the tenants' networks, so that no two tenants may have overlapping
+    /// prefixes. Default false: all tenants get the same prefix, the first one of the pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routed: Option<bool>,
+    /// Default gateway of the machines. Default None.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<PrefixGateway>,
+    /// Name servers of the machines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 8), inner(length(max = 39)))]
+    pub nameservers: Vec<IpAddr>,
+    /// Domains that resolvers of the machines append to names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
+    pub search_domains: Vec<String>,
+    /// MTU of the machines' interfaces in bytes. Default: the MTU of the host network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 576, max = 65_535))]
+    pub mtu: Option<u16>,
+}
+
+/// Default gateway in the prefixes of a pool.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrefixGateway {
+    /// The first host address of the prefix, such as `10.128.7.1` in `10.128.7.0/24`.
+    FirstAddress,
+    /// No default route over this network.
+    None,
+}
+
+/// A prefix that a tenant's network has from a pool of InfraConfig, with the configuration of the pool.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct GrantedPrefix {
+    /// Name of the pool.
+    #[schemars(length(min = 1, max = 63))]
+    pub pool: String,
+    /// Addresses of the network in CIDR notation.
+    #[schemars(with = "String", length(max = 43))]
+    pub cidr: IpNet,
+    /// Default gateway according to the pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", length(max = 39))]
+    pub gateway: Option<IpAddr>,
+    /// Name servers of the pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<String>", length(max = 8), inner(length(max = 39)))]
+    pub nameservers: Vec<IpAddr>,
+    /// Search domains of the pool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 253)))]
+    pub search_domains: Vec<String>,
+    /// MTU of the pool in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 576, max = 65_535))]
+    pub mtu: Option<u16>,
 }

@@ -8,6 +8,7 @@ use crate::host_leases::HostLeases;
 use crate::host_profile::HostProfile;
 use crate::infra_config::InfraConfig;
 use crate::infra_node::InfraNode;
+use crate::prefix_claim::PrefixClaim;
 use crate::tenant_cluster::TenantCluster;
 use crate::vlan_claim::VlanClaim;
 
@@ -20,6 +21,7 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
         InfraConfig::crd(),
         TenantCluster::crd(),
         VlanClaim::crd(),
+        PrefixClaim::crd(),
         AddressClaim::crd(),
         HostLeases::crd(),
     ];

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::tenant_cluster::CustomNetworkPolicy;
-use crate::{Condition, Quantity, VlanRanges, VniRange};
+use crate::{Condition, PrefixPool, Quantity, VlanRanges, VniRange};
 
 /// Configuration for all tenants of this infra cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -62,8 +62,13 @@ pub struct InfraConfigSpec {
     /// VXLAN network identifiers for allocation to tenants, such as `10000-19999`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni_range: Option<VniRange>,
-    /// Seconds for which a VLAN or VNI stays unused after its tenant is deleted, so that remaining traffic does not
-    /// reach the next tenant. Default 3600.
+    /// Pools from which tenants' networks get prefixes of IP addresses, with `fromPool` in their `ipv4` or `ipv6`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
+    pub address_pools: Vec<PrefixPool>,
+    /// Seconds for which a VLAN, a VNI or a prefix stays unused after its tenant is deleted, so that remaining traffic
+    /// does not reach the next tenant. Default 3600.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 31_536_000))]
     pub vlan_quarantine_seconds: Option<u32>,

@@ -28,6 +28,8 @@ pub mod names;
 mod node_labels;
 mod page_size;
 mod pci_address;
+#[cfg(feature = "kube")]
+mod prefix_claim;
 mod problem;
 mod quantity;
 mod ranges;
@@ -42,7 +44,7 @@ mod vlan_set;
 
 #[cfg(feature = "kube")]
 pub use address_claim::*;
-pub use address_pool::{AddressPool, NetworkRoute};
+pub use address_pool::{AddressPool, GrantedPrefix, NetworkRoute, PrefixGateway, PrefixPool};
 pub use address_range::{AddressRange, ParseAddressRangeError};
 pub use bytes::{Bytes, ParseBytesError};
 pub use condition::{Condition, Time};
@@ -67,6 +69,8 @@ pub use mac_address::{MacAddress, ParseMacAddressError};
 pub use node_labels::feature_labels;
 pub use page_size::{PageSize, ParsePageSizeError};
 pub use pci_address::{ParsePciAddressError, PciAddress};
+#[cfg(feature = "kube")]
+pub use prefix_claim::{PrefixClaim, PrefixClaimSpec, PrefixClaimStatus};
 pub use problem::Problem;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use ranges::{MAX_VNI, ParseVniRangeError, VlanRanges, VniRange};

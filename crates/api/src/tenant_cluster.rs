@@ -12,7 +12,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{AddressPool, Condition, Exposure, VlanId};
+use crate::{AddressPool, Condition, Exposure, GrantedPrefix, VlanId};
 
 /// Desired state of one tenant cluster. Its id is its name, and its namespace is `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -274,6 +274,10 @@ pub struct TenantClusterStatus {
     /// NetworkAttachmentDefinition of the tenant's machines, as namespace/name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_attachment_definition: Option<String>,
+    /// Prefixes that the network has from pools of InfraConfig (`fromPool`), at most one of each family.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 2))]
+    pub prefixes: Vec<GrantedPrefix>,
     /// Addresses of the tenant's machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]

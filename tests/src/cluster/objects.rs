@@ -27,6 +27,7 @@ impl ControlPlane {
             "crds/infraconfigs.berth.dev.yaml",
             "crds/tenantclusters.berth.dev.yaml",
             "crds/vlanclaims.berth.dev.yaml",
+            "crds/prefixclaims.berth.dev.yaml",
             "crds/addressclaims.berth.dev.yaml",
             "crds/hostleases.berth.dev.yaml",
             "base/namespace.yaml",

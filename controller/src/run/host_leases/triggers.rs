@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_api::{
-    AddressClaim, AddressPool, ClaimingMachine, HostLeases, InfraNode, TenantCluster, VlanId,
+    AddressClaim, AddressPool, ClaimingMachine, GrantedPrefix, HostLeases, InfraNode,
+    TenantCluster, VlanId,
 };
 use futures::channel::mpsc::UnboundedSender;
 use k8s_openapi::api::core::v1::Node;
@@ -200,11 +201,12 @@ fn host_if<K: kube::Resource<DynamicType = ()>>(
     Affected::Hosts(object.map(|object| object.name_any()).into_iter().collect())
 }
 
-/// Fields of a tenant that its leases contain: UID, pools, `dhcp`, VLAN, VNI and MTU.
+/// Fields of a tenant that its leases contain: UID, pools, prefixes, `dhcp`, VLAN, VNI and MTU.
 #[derive(PartialEq)]
 struct TenantFacts<'t> {
     uid: Option<&'t String>,
     pools: Option<[Option<&'t AddressPool>; 2]>,
+    prefixes: Option<&'t [GrantedPrefix]>,
     dhcp: Option<bool>,
     vlan: Option<VlanId>,
     vni: Option<u32>,
@@ -216,6 +218,7 @@ fn tenant_facts(tenant: &TenantCluster) -> TenantFacts<'_> {
     TenantFacts {
         uid: tenant.metadata.uid.as_ref(),
         pools: network.map(|network| [network.ipv4.as_ref(), network.ipv6.as_ref()]),
+        prefixes: status.map(|status| status.prefixes.as_slice()),
         dhcp: network.and_then(|network| network.dhcp),
         vlan: status.and_then(|status| status.vlan),
         vni: status.and_then(|status| status.vni),

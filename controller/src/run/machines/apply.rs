@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::machine::Creation;
+use super::prefixes::unmet_prefix;
 use super::template::MachineTemplate;
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::patch_params;
@@ -207,7 +208,9 @@ impl ValidatedDeployment<'_> {
             let message = format!("machines wait for {missing}");
             return Err(Fault::new(ConditionReason::WaitingForTenant, message));
         }
-        self.address_pools().map_err(|fault| {
+        let config = &self.render_context.config;
+        let unmet = self.tenant().and_then(|tenant| unmet_prefix(tenant, config));
+        unmet.map_or_else(|| self.address_pools(), Err).map_err(|fault| {
             let message = format!("machines wait for valid address pools of the tenant: {fault}");
             Fault::new(fault.reason, message)
         })

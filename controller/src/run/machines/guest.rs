@@ -1,7 +1,7 @@
 //! Configuration of the guests of machines: renders a machine together with its user data and network data.
 
 use berth_api::names::CLAIMED_ADDRESSES_ANNOTATION;
-use berth_api::{AddressPool, ClaimingMachine, MacAddress, Problem, TenantCluster};
+use berth_api::{ClaimingMachine, MacAddress, Problem, TenantCluster};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
@@ -9,9 +9,11 @@ use super::template::MachineTemplate;
 use super::user_data::UserData;
 use super::validated::ValidatedDeployment;
 use crate::tenants::addresses::claims::NetworkClaims;
+use crate::tenants::addresses::family::Family;
 use crate::tenants::addresses::interface::claimed_interface;
 use crate::tenants::addresses::lost::record_addresses;
 use crate::tenants::addresses::pools::NetworkPools;
+use crate::tenants::addresses::resolved::ResolvedPool;
 use crate::tenants::fault::Fault;
 use berth_kubevirt_render::machines::guest::{self, GuestData, GuestMachine};
 use berth_kubevirt_render::machines::reconcile_steps::render_new_machine;
@@ -135,9 +137,14 @@ fn add_guest_data(machine: &mut Value, name: &str, data: &UserData, is_flatcar: 
 /// Returns an interface with an address of each family in which machines of the tenant get addresses. Rendering it
 /// finds the parts of the configuration that the guests of all machines lack.
 pub(super) fn sample_interfaces(tenant: &TenantCluster) -> Vec<InterfaceConfig> {
-    let network = tenant.spec.network.as_ref();
-    let pools = network.into_iter().flat_map(|network| [&network.ipv4, &network.ipv6]).flatten();
-    let pools: Vec<&AddressPool> = pools.collect();
+    let prefixes = tenant.status.as_ref().map(|status| status.prefixes.as_slice());
+    let specs = tenant.spec.network.iter().flat_map(|network| {
+        [(Family::V4, network.ipv4.as_ref()), (Family::V6, network.ipv6.as_ref())]
+    });
+    let pools = specs.filter_map(|(family, spec)| {
+        ResolvedPool::new(family, spec?, prefixes.unwrap_or_default()).ok()
+    });
+    let pools: Vec<ResolvedPool> = pools.collect();
     if pools.is_empty() {
         return Vec::new();
     }
@@ -181,7 +188,7 @@ mod tests {
             claims.insert(Arc::new(AddressClaim::new(address, spec)));
         }
         let network = json!({"name": "trunk", "ipv4": {"cidr": "10.0.0.0/24"}});
-        let pools = NetworkPools::new(&serde_json::from_value(network).unwrap()).unwrap();
+        let pools = NetworkPools::new(&serde_json::from_value(network).unwrap(), &[]).unwrap();
         let find = |name: &str, pools: Option<&NetworkPools>| {
             interfaces_of_machine("u-1", &machine(name), &claims, pools)
         };

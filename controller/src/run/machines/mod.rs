@@ -18,6 +18,7 @@ mod index;
 mod machine;
 mod machine_controller;
 mod policies;
+mod prefixes;
 mod read;
 mod reconcile;
 mod recorded_namespace;

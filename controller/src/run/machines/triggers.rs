@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use berth_api::{AddressClaim, TenantCluster, names};
+use berth_api::{AddressClaim, GrantedPrefix, TenantCluster, names};
 use berth_runtime::reconcile::ReconcileRequest;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -14,6 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use super::deleted_machines::DeletedMachines;
 use super::index::{Index, ObjectKey, Ownership, deployment_name, object_key};
 use super::policies;
+use super::prefixes::{PrefixFacts, prefix_facts};
 use super::resources::deployment_resource;
 use berth_runtime::watch::{Change, Informer, OptionalInformer};
 
@@ -37,9 +38,18 @@ pub(super) struct Triggers {
     tenant_facts: Mutex<BTreeMap<String, TenantFacts>>,
 }
 
-/// Facts of a tenant on which its machines depend: UID, generation, NetworkAttachmentDefinition (or the namespace if
-/// there is none), and true if its NetworkPolicies are in force.
-type TenantFacts = (Option<String>, Option<i64>, Option<String>, bool);
+/// Facts of a tenant on which its machines depend.
+#[derive(Clone, PartialEq)]
+struct TenantFacts {
+    uid: Option<String>,
+    generation: Option<i64>,
+    /// NetworkAttachmentDefinition, or the namespace if there is none.
+    attachment: Option<String>,
+    /// True if its NetworkPolicies are in force.
+    is_isolated: bool,
+    prefixes: Vec<GrantedPrefix>,
+    prefix_facts: PrefixFacts,
+}
 
 impl Triggers {
     pub(super) fn new(queue: ReconcileQueue, tenants: Informer<TenantCluster>) -> Self {
@@ -180,8 +190,14 @@ impl Triggers {
             status.network_attachment_definition.clone().or_else(|| status.namespace.clone())
         });
         let is_isolated = policies::policies_not_ready_reason(tenant).is_none();
-        let facts: TenantFacts =
-            (tenant.uid(), tenant.metadata.generation, attachment, is_isolated);
+        let facts = TenantFacts {
+            uid: tenant.uid(),
+            generation: tenant.metadata.generation,
+            attachment,
+            is_isolated,
+            prefixes: status.map(|status| status.prefixes.clone()).unwrap_or_default(),
+            prefix_facts: prefix_facts(tenant),
+        };
         let is_same = {
             let mut known = self.tenant_facts.lock().unwrap_or_else(PoisonError::into_inner);
             if is_gone {

@@ -1,4 +1,4 @@
-//! Garbage collection of VlanClaims: puts claims without a tenant into quarantine, and deletes them after their
+//! Garbage collection of VlanClaims, and the loop that also runs that of PrefixClaims: puts claims without a tenant into quarantine, and deletes them after their
 //! quarantine. [`crate::tenants::claim_gc`] computes the actions.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ const DEBOUNCE: Duration = Duration::from_secs(1);
 /// Maximum time between two runs of garbage collection.
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Garbage-collects VlanClaims until the future is dropped.
+/// Garbage-collects VlanClaims and PrefixClaims until the future is dropped.
 pub(super) async fn run(context: &Context) {
     context.wait_until_ready().await;
     loop {
@@ -39,6 +39,7 @@ pub(super) async fn run(context: &Context) {
                 Err(error) => tracing::warn!(%error, "failed to garbage-collect a VlanClaim"),
             }
         }
+        let next = next.into_iter().chain(context.collect_prefix_claims().await).min();
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
         let pause = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
         tokio::select! {

@@ -26,9 +26,9 @@ use berth_runtime::watch::OptionalInformer;
 /// Maximum number of attempts to claim a number in one reconcile. If the store lacks even more claims, the next
 /// reconcile continues with an updated store.
 const MAX_ATTEMPTS: usize = 32;
-/// Annotation of a verified claim: after the creation of the claim, the controller has read the claims of other
-/// networks and found no conflicting claim.
-const VERIFIED_ANNOTATION: &str = "berth.dev/verified";
+/// Annotation of a verified claim: after the creation of the claim, the controller has read the other claims, and found
+/// no conflicting claim.
+pub(super) const VERIFIED_ANNOTATION: &str = "berth.dev/verified";
 /// Number of times that a tenant reads a conflicting claim of another tenant before it withdraws its own claim. Of the
 /// two tenants, only the tenant whose claim has the earlier name reads several times, with `CONFLICT_READ_DELAY`
 /// between the reads.

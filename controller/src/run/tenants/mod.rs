@@ -15,6 +15,8 @@ mod error;
 mod exposure;
 mod kubevirt;
 mod objects;
+mod prefix_gc;
+mod prefixes;
 mod prepare;
 mod read;
 mod reconcile;

@@ -19,6 +19,7 @@ use crate::tenants::mtu;
 use crate::tenants::network::{HostNetwork, resolve_host_network};
 use crate::tenants::network_id::NetworkId;
 use crate::tenants::objects::attachment::TenantCount;
+use crate::tenants::prefixes::grant::TenantPrefixes;
 use crate::tenants::status::{self, TenantParts};
 
 /// Delay of the next reconcile after a fault that may disappear without an event.
@@ -40,13 +41,14 @@ pub(super) async fn reconcile(
     let observed = context.read_observed_state(&tenant, namespace).await;
     // 3. Validate (needs no client).
     let network = resolve_host_network(&tenant, &observed.hosts);
-    // 4. Claim a VLAN or VNI (client required), regardless of the state of the namespace.
+    // 4. Claim a VLAN or VNI, and prefixes (client required), regardless of the state of the namespace.
     let (tenant, claimed) = context.ensure_claim(tenant, &network).await?;
     let id = retained_id(&tenant, &claimed);
     let hosts = readiness(&tenant, id, &observed.hosts);
     let mut parts = TenantParts::new(hosts, id);
     parts.mtu = mtu::status_mtu(&tenant, &network);
-    context.report_addresses(&tenant, &observed.hosts, &mut parts);
+    let prefixes = context.ensure_prefixes(&tenant).await?;
+    context.report_addresses(&tenant, prefixes, &observed.hosts, &mut parts);
     if let Err(fault) = &claimed {
         parts.attachment = tenant
             .status
@@ -108,7 +110,13 @@ fn namespace_terminating_fault(tenant: &TenantCluster) -> Fault {
 /// an error, so that the backoff applies.
 fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
     let all = [&parts.network, &parts.policies, &parts.objects].into_iter().chain(&parts.exposure);
-    let faults: Vec<&Fault> = all.filter_map(|part| part.as_ref().err()).collect();
+    // The prefix of another tenant may become free.
+    let needs_prefix = |fault: &&Fault| {
+        matches!(fault.reason, ConditionReason::PoolExhausted | ConditionReason::PrefixInUse)
+    };
+    let prefix = parts.addresses.iter().filter_map(|part| part.as_ref().err());
+    let faults = all.filter_map(|part| part.as_ref().err()).chain(prefix.filter(needs_prefix));
+    let faults: Vec<&Fault> = faults.collect();
     if let Some(fault) = faults.iter().find(|fault| API_ERROR_REASONS.contains(&fault.reason)) {
         return Err(Error::NotApplied(fault.to_string()));
     }
@@ -116,24 +124,28 @@ fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
 }
 
 impl Context {
-    /// Sets the state of the tenant's addresses. The reconciler of MachineDeployments creates the AddressClaims.
+    /// Sets the state of the tenant's prefixes and addresses. The reconciler of MachineDeployments creates the
+    /// AddressClaims.
     fn report_addresses(
         &self,
         tenant: &TenantCluster,
+        prefixes: TenantPrefixes,
         hosts: &[Arc<HostState>],
         parts: &mut TenantParts,
     ) {
         let network = TenantCluster::namespace_of(&kube::ResourceExt::name_any(tenant));
         let quarantine = quarantine_duration(&self.config());
-        let AddressReport { part, counts } = self
-            .stores
-            .shared_informers
-            .addresses
-            .read(&network, |claims| AddressReport::new(tenant, claims, quarantine));
+        let AddressReport { part, counts } =
+            self.stores.shared_informers.addresses.read(&network, |claims| {
+                AddressReport::new(tenant, &prefixes.prefixes, claims, quarantine)
+            });
         let part = part.map(|part| {
-            part.and_then(|ready| mtu::find_fault(tenant, hosts).map_or(Ok(ready), Err))
+            part.and_then(|ready| {
+                mtu::find_fault(tenant, &prefixes.prefixes, hosts).map_or(Ok(ready), Err)
+            })
         });
-        (parts.addresses, parts.address_counts) = (part, counts);
+        (parts.addresses, parts.address_counts) = (prefixes.join_faults(part), counts);
+        parts.prefixes = prefixes.prefixes;
     }
 
     /// Claims a VLAN or VNI for a tenant and records it in the tenant's status, from which the reconciler of hosts

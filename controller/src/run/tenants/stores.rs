@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use berth_api::names::{MANAGED_BY_LABEL, TENANT_LABEL};
-use berth_api::{AddressClaim, InfraConfig, InfraNode, LoadBalancers, TenantCluster, VlanClaim};
+use berth_api::{
+    AddressClaim, InfraConfig, InfraNode, LoadBalancers, PrefixClaim, TenantCluster, VlanClaim,
+};
 use berth_runtime::reconcile::ReconcileRequest;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -43,6 +45,8 @@ pub struct SharedInformers {
     pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
     pub claims: Informer<VlanClaim>,
+    /// All claims of prefixes.
+    pub prefix_claims: Informer<PrefixClaim>,
     /// All claims of addresses.
     pub addresses: AddressStore,
     /// All InfraConfigs.
@@ -63,6 +67,7 @@ impl SharedInformers {
                 reduce_to_conditions(&mut tenant.metadata);
             }),
             claims: Informer::start(client, tasks, &watch_health, |_| {}),
+            prefix_claims: Informer::start(client, tasks, &watch_health, |_| {}),
             addresses: AddressStore::start(client, tasks, &watch_health),
             configs: Informer::start(client, tasks, &watch_health, |_| {}),
             infra_nodes: Informer::start(client, tasks, &watch_health, |_| {}),
@@ -161,9 +166,16 @@ impl Stores {
     }
 
     /// Returns futures that handle the changes of the shared stores.
-    fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 6] {
-        let SharedInformers { tenants, claims, addresses, configs, infra_nodes, nodes } =
-            &self.shared_informers;
+    fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 7] {
+        let SharedInformers {
+            tenants,
+            claims,
+            prefix_claims,
+            addresses,
+            configs,
+            infra_nodes,
+            nodes,
+        } = &self.shared_informers;
         [
             self.handle_changes(tenants.subscribe(), |stores, change: Change<TenantCluster>| {
                 stores.triggers.claims_changed.notify_one();
@@ -182,6 +194,16 @@ impl Stores {
                     None => stores.triggers.trigger_all(),
                 }
             }),
+            self.handle_changes(
+                prefix_claims.subscribe(),
+                |stores, change: Change<PrefixClaim>| {
+                    stores.triggers.claims_changed.notify_one();
+                    match changed_object(change) {
+                        Some(claim) => stores.triggers.trigger(&claim.spec.tenant),
+                        None => stores.triggers.trigger_all(),
+                    }
+                },
+            ),
             // Many claims of a tenant change at the same time, so they are debounced like changes of hosts.
             self.handle_changes(
                 addresses.informer().subscribe(),
@@ -220,10 +242,18 @@ impl Stores {
 
     /// Waits until all stores have their first list.
     pub(super) async fn wait_until_ready(&self) {
-        let SharedInformers { tenants, claims, addresses, configs, infra_nodes, nodes } =
-            &self.shared_informers;
+        let SharedInformers {
+            tenants,
+            claims,
+            prefix_claims,
+            addresses,
+            configs,
+            infra_nodes,
+            nodes,
+        } = &self.shared_informers;
         tenants.wait_until_ready().await;
         claims.wait_until_ready().await;
+        prefix_claims.wait_until_ready().await;
         addresses.wait_until_ready().await;
         configs.wait_until_ready().await;
         infra_nodes.wait_until_ready().await;

@@ -202,7 +202,7 @@ pub(super) mod test_helpers {
     pub(in super::super) fn pools(network: Value) -> NetworkPools {
         let mut all = json!({"name": "trunk"});
         all.as_object_mut().unwrap().extend(network.as_object().unwrap().clone());
-        NetworkPools::new(&serde_json::from_value(all).unwrap()).unwrap().unwrap()
+        NetworkPools::new(&serde_json::from_value(all).unwrap(), &[]).unwrap().unwrap()
     }
 }
 

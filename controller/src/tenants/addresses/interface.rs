@@ -24,9 +24,9 @@ pub fn interface_config<'a>(
         let pool = pools.iter().find(|pool| pool.cidr.contains(&address))?;
         IpNet::new(address, pool.cidr.prefix_len()).ok()
     });
-    let specs = || pools.iter().map(|pool: &ValidPool| &pool.spec);
+    let configs = || pools.iter().map(|pool: &ValidPool| &pool.config);
     let mut search_domains: Vec<String> = Vec::new();
-    for domain in specs().flat_map(|spec| &spec.search_domains) {
+    for domain in configs().flat_map(|config| &config.search_domains) {
         if !search_domains.contains(domain) {
             search_domains.push(domain.clone());
         }
@@ -36,9 +36,9 @@ pub fn interface_config<'a>(
         mac,
         mtu: pools.mtu(),
         addresses: addresses.collect(),
-        gateways: specs().filter_map(|spec| spec.gateway).collect(),
-        routes: specs().flat_map(|spec| spec.routes.iter().copied()).collect(),
-        nameservers: specs().flat_map(|spec| spec.nameservers.iter().copied()).collect(),
+        gateways: configs().filter_map(|config| config.gateway).collect(),
+        routes: configs().flat_map(|config| config.routes.iter().copied()).collect(),
+        nameservers: configs().flat_map(|config| config.nameservers.iter().copied()).collect(),
         search_domains,
     }
 }

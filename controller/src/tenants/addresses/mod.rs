@@ -2,8 +2,8 @@
 //! have no side effects.
 //!
 //! ```text
-//! TenantNetwork ──► pools ──┐
-//! AddressClaims ──► claims ─┴─► choose, mac ──► interface (InterfaceConfig of the machine)
+//! TenantNetwork, prefixes ──► resolved ──► pools ──┐
+//! AddressClaims ──► claims ────────────────────────┴─► choose, mac ──► interface (InterfaceConfig of the machine)
 //!                     │  └────► report (condition AddressesReady, status.addresses)
 //!                     └───────► release (quarantine and deletion of claims)
 //! ```
@@ -12,6 +12,7 @@
 //! only once. Therefore the claims may be stale: the caller adds a refused address to a list and calls
 //! [`choose::choose_address`] again, which returns the next candidate.
 
+pub(super) mod checks;
 pub mod choose;
 pub mod claims;
 pub mod family;
@@ -24,3 +25,4 @@ pub mod pool;
 pub mod pools;
 pub mod release;
 pub mod report;
+pub mod resolved;

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
-use berth_api::{AddressPool, AddressRange};
+use berth_api::AddressRange;
 use ipnet::IpNet;
 use rangemap::RangeInclusiveSet;
 
 use super::family::{Family, to_number};
+use super::resolved::ResolvedPool;
 
 /// A pool that passed validation. A pool may have 2^64 addresses, so it is a set of ranges, and no function iterates
 /// over addresses.
@@ -16,8 +17,8 @@ pub struct ValidPool {
     pub family: Family,
     /// Network, without host bits.
     pub cidr: IpNet,
-    /// The pool in the TenantCluster.
-    pub spec: AddressPool,
+    /// Addresses and configuration, as in the objects.
+    pub config: ResolvedPool,
     /// Addresses that machines get.
     allocatable: RangeInclusiveSet<u128>,
     /// Addresses that machines get if a MachineDeployment lists them: all host addresses of the network that are not
@@ -28,8 +29,8 @@ pub struct ValidPool {
 impl ValidPool {
     /// Returns the pool. The caller has checked that all fields are of the family of `cidr`, and that `ranges` and
     /// `exclude` are inside `cidr`.
-    pub(super) fn new(family: Family, spec: &AddressPool) -> Self {
-        let cidr = spec.cidr.trunc();
+    pub(super) fn new(family: Family, config: ResolvedPool) -> Self {
+        let cidr = config.cidr.trunc();
         let mut permitted = RangeInclusiveSet::new();
         let (first, last) = (to_number(cidr.network()), to_number(cidr.broadcast()));
         // The first address is the network's own in IPv4, and the anycast address of routers in IPv6 (RFC 4291, 2.6.1).
@@ -38,18 +39,18 @@ impl ValidPool {
         if first < last_host {
             permitted.insert(first.saturating_add(1)..=last_host);
         }
-        for range in &spec.exclude {
+        for range in &config.exclude {
             permitted.remove(to_number(range.first())..=to_number(range.last()));
         }
-        for reserved in reserved_addresses(family, spec) {
+        for reserved in reserved_addresses(family, &config) {
             permitted.remove(to_number(reserved)..=to_number(reserved));
         }
-        let allocatable = if spec.ranges.is_empty() {
+        let allocatable = if config.ranges.is_empty() {
             permitted.clone()
         } else {
-            intersection(&permitted, &spec.ranges)
+            intersection(&permitted, &config.ranges)
         };
-        Self { family, cidr, spec: spec.clone(), allocatable, permitted }
+        Self { family, cidr, config, allocatable, permitted }
     }
 
     /// Returns true if machines get this address.
@@ -86,9 +87,9 @@ impl ValidPool {
 }
 
 /// Returns the addresses that other devices of the network have.
-fn reserved_addresses(family: Family, spec: &AddressPool) -> impl Iterator<Item = IpAddr> {
-    let next_hops = spec.routes.iter().map(|route| route.via);
-    let all = spec.gateway.into_iter().chain(next_hops).chain(spec.nameservers.iter().copied());
+fn reserved_addresses(family: Family, config: &ResolvedPool) -> impl Iterator<Item = IpAddr> {
+    let next_hops = config.routes.iter().map(|route| route.via);
+    let all = config.gateway.into_iter().chain(next_hops).chain(config.nameservers.iter().copied());
     all.filter(move |address| Family::of(*address) == family)
 }
 

@@ -7,7 +7,7 @@ use super::*;
 fn pools(network: Value) -> Result<Option<NetworkPools>, Fault> {
     let mut all = json!({"name": "trunk"});
     all.as_object_mut().unwrap().extend(network.as_object().unwrap().clone());
-    NetworkPools::new(&serde_json::from_value(all).unwrap())
+    NetworkPools::new(&serde_json::from_value(all).unwrap(), &[])
 }
 
 /// Returns the problem of a network with this pool.
@@ -152,7 +152,7 @@ fn routers_of_ipv6_may_have_link_local_addresses() {
         "routes": [{"to": "fd01::/48", "via": "fe80::2:3"}]}}));
     let all = all.unwrap().unwrap();
     let pool = all.iter().next().unwrap();
-    assert_eq!((pool.len(), pool.spec.gateway), (3, Some("fe80::1".parse().unwrap())));
+    assert_eq!((pool.len(), pool.config.gateway), (3, Some("fe80::1".parse().unwrap())));
 }
 
 #[test]

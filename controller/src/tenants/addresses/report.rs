@@ -1,6 +1,6 @@
 //! Status of a tenant's addresses: the condition `AddressesReady` and the numbers of addresses.
 
-use berth_api::{AddressClaim, AddressCount, ConditionReason, TenantCluster};
+use berth_api::{AddressClaim, AddressCount, ConditionReason, GrantedPrefix, TenantCluster};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::claims::NetworkClaims;
@@ -24,11 +24,18 @@ pub struct AddressReport {
 }
 
 impl AddressReport {
-    /// Returns the state of a tenant's addresses. `claims` are the claims of its network.
+    /// Returns the state of a tenant's addresses. `prefixes` are the prefixes that its network has from pools of
+    /// InfraConfig, and `claims` the claims of its network.
     #[must_use]
-    pub fn new(tenant: &TenantCluster, claims: &NetworkClaims, quarantine: SignedDuration) -> Self {
+    pub fn new(
+        tenant: &TenantCluster,
+        prefixes: &[GrantedPrefix],
+        claims: &NetworkClaims,
+        quarantine: SignedDuration,
+    ) -> Self {
         let network = tenant.spec.network.as_ref();
-        let pools = match network.map_or(Ok(None), NetworkPools::new) {
+        let pools = network.map_or(Ok(None), |network| NetworkPools::new(network, prefixes));
+        let pools = match pools {
             Ok(pools) => pools,
             Err(fault) => return Self { part: Some(Err(fault)), counts: Vec::new() },
         };
@@ -153,7 +160,7 @@ mod tests {
         });
         let mut all = NetworkClaims::default();
         claims.iter().for_each(|claim| all.insert(Arc::new(claim.clone())));
-        AddressReport::new(&tenant, &all, SignedDuration::from_secs(300))
+        AddressReport::new(&tenant, &[], &all, SignedDuration::from_secs(300))
     }
 
     /// Returns the reason of the condition, and the numbers allocated, quarantined and free.
