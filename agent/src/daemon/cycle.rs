@@ -83,7 +83,7 @@ impl CycleRunner {
             store: None,
             settings,
             retries: RetryTracker::default(),
-            publisher: Publisher::new(Arc::clone(&state), watched_links),
+            publisher: Publisher::new(Arc::clone(&state), watched_links, dhcp.conflicts().clone()),
             state,
             scan: ScanResults::default(),
             saved_trunks: None,
