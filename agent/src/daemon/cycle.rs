@@ -76,6 +76,7 @@ impl CycleRunner {
         watched_links: Arc<Mutex<WatchedLinks>>,
         dhcp: DhcpHandle,
     ) -> Self {
+        let conflicts = dhcp.conflicts().clone();
         Self {
             root,
             dhcp,
@@ -83,7 +84,7 @@ impl CycleRunner {
             store: None,
             settings,
             retries: RetryTracker::default(),
-            publisher: Publisher::new(Arc::clone(&state), watched_links, dhcp.conflicts().clone()),
+            publisher: Publisher::new(Arc::clone(&state), watched_links, conflicts),
             state,
             scan: ScanResults::default(),
             saved_trunks: None,

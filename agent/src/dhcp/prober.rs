@@ -24,11 +24,17 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(1);
 const RECEIVE_BUFFER_BYTES: usize = 128 << 10;
 
 /// What all probers share.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct SharedByProbers {
     /// The prober that holds the lock may send. Waiting probers get it in their order.
     turn: Arc<Mutex<()>>,
-    pub(super) conflicts: AddressConflicts,
+    conflicts: AddressConflicts,
+}
+
+impl SharedByProbers {
+    pub(super) fn new(conflicts: AddressConflicts) -> Self {
+        Self { turn: Arc::default(), conflicts }
+    }
 }
 
 /// Probes the addresses of one network.

@@ -101,7 +101,7 @@ pub fn run_service(
         links_changed: Arc::clone(&handle.links_changed),
         events: Arc::clone(&handle.events),
         shared: Shared { metrics, problems: sender, filters, started: Instant::now() },
-        probers: SharedByProbers { conflicts, ..SharedByProbers::default() },
+        probers: SharedByProbers::new(conflicts),
         networks: BTreeMap::new(),
         ports: BTreeMap::new(),
         reported_problems: ReportedProblems::default(),
