@@ -1,7 +1,7 @@
 //! Input of the checks: the facts of the host, and additional data that only checks need.
 
 use crate::credential::{self, ClientCertificate, UnreadableCertificate};
-use crate::state_folder::{TRUNK_FILE, TrunkRecord};
+use crate::state_folder::{CONFLICTS_FILE, ConflictRecord, TRUNK_FILE, TrunkRecord};
 use berth_api::Bytes;
 use berth_host_facts::identity::Identity;
 use berth_host_facts::irqs::Irq;
@@ -25,6 +25,8 @@ pub struct Input<'a> {
     pub certificate: Option<Result<ClientCertificate, UnreadableCertificate>>,
     /// Verdicts on trunks that the daemon reached since the host booted; `None` if there are none.
     pub trunks: Option<TrunkRecord>,
+    /// Addresses of VMs that other machines use; `None` if the daemon found none since the host booted.
+    pub conflicts: Option<ConflictRecord>,
     /// True if the process runs as root.
     pub is_root: bool,
 }
@@ -41,6 +43,7 @@ impl<'a> Input<'a> {
             smt_control: None,
             certificate: None,
             trunks: None,
+            conflicts: None,
             is_root: false,
         }
     }
@@ -56,6 +59,7 @@ impl<'a> Input<'a> {
             smt_control: root.read("sys/devices/system/cpu/smt/control").ok(),
             certificate: credential::observe(root),
             trunks: read_trunks(root, facts),
+            conflicts: read_conflicts(root, facts),
             is_root: nix::unistd::geteuid().is_root(),
         }
     }
@@ -64,5 +68,11 @@ impl<'a> Input<'a> {
 /// Reads the verdicts on trunks. Those of an earlier boot are out of date.
 fn read_trunks(root: &Root, facts: &HostFacts) -> Option<TrunkRecord> {
     let record: TrunkRecord = serde_json::from_str(&root.read(TRUNK_FILE).ok()?).ok()?;
+    (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)
+}
+
+/// Reads the addresses in use. Those of an earlier boot are out of date.
+fn read_conflicts(root: &Root, facts: &HostFacts) -> Option<ConflictRecord> {
+    let record: ConflictRecord = serde_json::from_str(&root.read(CONFLICTS_FILE).ok()?).ok()?;
     (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)
 }
