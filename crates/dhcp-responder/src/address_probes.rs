@@ -1,7 +1,7 @@
 //! Finds out whether another machine uses the address of a lease, before the agent serves the lease (RFC 2131, section
 //! 2.2; RFC 5227).
 //!
-//! A round of probes decides about each new address. If only the VM of the lease answers, or nobody does, the address
+//! A round of probes decides about each new address. If no machine answers, or only the VM of the lease, the address
 //! is served; so a VM that migrates to this host is no conflict. If another machine answers, or the guest declines the
 //! address, the address is withheld, and probed again after a backoff until the other machine is gone.
 
