@@ -1,15 +1,17 @@
 //! Conditions of the InfraNode: VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned, CredentialValid,
-//! TrunkVerified, Ready.
+//! TrunkVerified, AddressConflict, Ready.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use berth_api::ConditionReason;
 use berth_api::infra_node::{
-    InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState, TrunkState, TrunkStatus,
-    TrunkUnknownReason,
+    AddressConflictStatus, InfraNodeSpec, KubeletMode, Kvm, KvmState, TenantNetworkState,
+    TrunkState, TrunkStatus, TrunkUnknownReason,
 };
-use berth_api::names::condition::{CREDENTIAL_VALID, READY, TRUNK_VERIFIED, VIRTUALIZATION_READY};
+use berth_api::names::condition::{
+    ADDRESS_CONFLICT, CREDENTIAL_VALID, READY, TRUNK_VERIFIED, VIRTUALIZATION_READY,
+};
 use berth_api::{Condition, Time};
 use berth_runtime::certificate::{ExpiryState, Validity};
 use jiff::Timestamp;
@@ -41,16 +43,19 @@ pub struct Input<'a> {
     pub certificate: Option<Validity>,
     /// Verdicts on the trunks of host networks.
     pub trunks: &'a BTreeMap<String, TrunkStatus>,
+    /// Addresses of VMs that other machines use.
+    pub address_conflicts: &'a [AddressConflictStatus],
 }
 
 /// Types of the conditions that the agent writes; the controller writes others.
-pub const CONDITION_TYPES: [&str; 7] = [
+pub const CONDITION_TYPES: [&str; 8] = [
     VIRTUALIZATION_READY,
     "HostTuned",
     "TenantNetworksReady",
     "KubeletAligned",
     CREDENTIAL_VALID,
     TRUNK_VERIFIED,
+    ADDRESS_CONFLICT,
     READY,
 ];
 
@@ -102,6 +107,7 @@ impl ConditionHistory {
             kubelet,
             credential,
             trunk_verified_condition(input.trunks),
+            address_conflict_condition(input.address_conflicts),
             ready,
         ];
         CONDITION_TYPES
@@ -365,6 +371,21 @@ fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<Co
     })
 }
 
+/// Returns the condition AddressConflict; `None` without a conflict.
+fn address_conflict_condition(conflicts: &[AddressConflictStatus]) -> Option<ConditionState> {
+    let AddressConflictStatus { network, address, machine, mac } = conflicts.first()?;
+    let user = match mac {
+        Some(mac) => format!("a machine with MAC address {mac}"),
+        None => "another machine, as its guest reports".to_owned(),
+    };
+    let message = format!(
+        "{} addresses of VMs are in use by other machines, the first: {network}: {address} of {machine}, in use by {user}; \
+         stop that machine, or exclude the address from the pool and delete the VM",
+        conflicts.len()
+    );
+    Some(ConditionState::status_true(ConditionReason::AddressInUse, message))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -396,6 +417,21 @@ mod tests {
             "{}",
             state.message
         );
+    }
+
+    #[test]
+    fn conflict_names_both_machines() {
+        assert_eq!(address_conflict_condition(&[]), None);
+        let conflict = AddressConflictStatus {
+            network: "cluster-a".to_owned(),
+            address: [10, 0, 0, 7].into(),
+            machine: "cluster-a/worker-0".to_owned(),
+            mac: Some(berth_api::MacAddress([2, 0, 0, 0, 0, 9])),
+        };
+        let state = address_conflict_condition(&[conflict]).unwrap();
+        assert_eq!((state.status, state.reason), ("True", ConditionReason::AddressInUse));
+        let part = "cluster-a: 10.0.0.7 of cluster-a/worker-0, in use by a machine with MAC address 02:00:00:00:00:09";
+        assert!(state.message.contains(part), "{}", state.message);
     }
 
     #[test]

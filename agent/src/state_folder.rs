@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::infra_node::TrunkStatus;
+use berth_api::infra_node::{AddressConflictStatus, TrunkStatus};
 use berth_host_facts::kubelet::StartRecord;
 use berth_host_facts::ledger::{KUBELET_RECORD_FILE, LEDGER_FILE, Ledger};
 use berth_host_facts::root::Root;
@@ -22,6 +22,8 @@ pub const LAST_MANIFEST_FILE: &str = "var/lib/berth/asked.json";
 pub const LEASES_FILE: &str = "var/lib/berth/leases.json";
 /// Path of the last verdicts on the trunks of host networks, for `berth-agent check`. `revert` removes the file.
 pub const TRUNK_FILE: &str = "var/lib/berth/trunk.json";
+/// Path of the addresses of VMs that other machines use, for `berth-agent check`. `revert` removes the file.
+pub const CONFLICTS_FILE: &str = "var/lib/berth/conflicts.json";
 /// Path of the lock file. A process that changes the host holds the lock.
 pub const LOCK_FILE: &str = "var/lib/berth/lock";
 
@@ -69,6 +71,25 @@ pub struct TrunkRecord {
     pub boot_id: String,
     /// Verdict of each host network.
     pub networks: BTreeMap<String, TrunkStatus>,
+}
+
+/// Saves the addresses of VMs that other machines use.
+///
+/// # Errors
+/// If the file cannot be written; see [`save_last_manifest`].
+pub fn save_conflict_record(root: &Root, record: &ConflictRecord) -> Result<(), WriteError> {
+    save_file(root, CONFLICTS_FILE, &serde_json::to_string(record).unwrap_or_default())
+}
+
+/// Addresses of VMs that other machines use, as the daemon saves them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConflictRecord {
+    /// Boot of the host in which they were found.
+    #[serde(rename = "bootID")]
+    pub boot_id: String,
+    /// The addresses.
+    pub conflicts: Vec<AddressConflictStatus>,
 }
 
 /// Saves the rollback ledger durably, or removes its file if the ledger is empty.

@@ -7,6 +7,8 @@
 mod common;
 #[path = "networks/disruption.rs"]
 mod disruption;
+#[path = "networks/guard.rs"]
+mod guard;
 #[path = "networks/kernel.rs"]
 mod kernel;
 #[path = "networks/refusals.rs"]
@@ -113,9 +115,13 @@ fn state_tree() -> Tree {
 
 /// Applies a plan as the agent does, on a model of the kernel.
 fn apply_plan(facts: &mut HostFacts, plan: &Plan) {
+    apply_plan_on(facts, plan, KernelModel::default());
+}
+
+fn apply_plan_on(facts: &mut HostFacts, plan: &Plan, model: KernelModel) {
     let mut plan = plan.clone();
     plan.changes.retain(|change| change.blocked.is_none());
-    let model = KernelModel { links: std::mem::take(&mut facts.links), ..KernelModel::default() };
+    let model = KernelModel { links: std::mem::take(&mut facts.links), ..model };
     let model = RefCell::new(model);
     STATE.with(|tree| {
         let root = Root::open(tree.path()).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::credential::{self, ClientCertificate, UnreadableCertificate};
 use crate::host_leases;
-use crate::state_folder::{LEASES_FILE, TRUNK_FILE, TrunkRecord};
+use crate::state_folder::{CONFLICTS_FILE, ConflictRecord, LEASES_FILE, TRUNK_FILE, TrunkRecord};
 use berth_api::{Bytes, HostLeasesSpec};
 use berth_host_facts::identity::Identity;
 use berth_host_facts::irqs::Irq;
@@ -28,6 +28,8 @@ pub struct Input<'a> {
     pub trunks: Option<TrunkRecord>,
     /// Leases of the VMs that the daemon saved last; `None` if there are none.
     pub leases: Option<HostLeasesSpec>,
+    /// Addresses of VMs that other machines use; `None` if the daemon found none since the host booted.
+    pub conflicts: Option<ConflictRecord>,
     /// True if the process runs as root.
     pub is_root: bool,
 }
@@ -45,6 +47,7 @@ impl<'a> Input<'a> {
             certificate: None,
             trunks: None,
             leases: None,
+            conflicts: None,
             is_root: false,
         }
     }
@@ -61,6 +64,7 @@ impl<'a> Input<'a> {
             certificate: credential::observe(root),
             trunks: read_trunks(root, facts),
             leases: read_leases(root),
+            conflicts: read_conflicts(root, facts),
             is_root: nix::unistd::geteuid().is_root(),
         }
     }
@@ -76,4 +80,10 @@ fn read_trunks(root: &Root, facts: &HostFacts) -> Option<TrunkRecord> {
 fn read_leases(root: &Root) -> Option<HostLeasesSpec> {
     let tree = serde_json::from_str(&root.read_large(LEASES_FILE).ok()?).ok()?;
     host_leases::read(&tree, None).0
+}
+
+/// Reads the addresses in use. Those of an earlier boot are out of date.
+fn read_conflicts(root: &Root, facts: &HostFacts) -> Option<ConflictRecord> {
+    let record: ConflictRecord = serde_json::from_str(&root.read(CONFLICTS_FILE).ok()?).ok()?;
+    (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)
 }

@@ -4,6 +4,7 @@
 //! contains the checks of libvirt's `virt-host-validate qemu` and checks for known problems of
 //! KubeVirt hosts.
 
+mod addresses;
 mod agent;
 mod cpu;
 mod definition;
@@ -37,6 +38,7 @@ pub fn all_checks() -> Vec<Check> {
         tenants::CHECKS,
         network_mtu::CHECKS,
         trunks::CHECKS,
+        addresses::CHECKS,
         host::CHECKS,
         agent::CHECKS,
     ]

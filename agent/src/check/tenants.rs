@@ -41,7 +41,8 @@ pub(super) const CHECKS: &[Check] = &[
         title: "control frames of guests are dropped",
         explanation: "A switch port with BPDU guard shuts down when it receives a BPDU of a guest, and all tenants of the host \
             lose their network. The nftables table `bridge berth` drops BPDUs, discovery and other frames that only \
-            switches may send.",
+            switches may send. Where the agent answers DHCP requests, the table also drops the messages of DHCP servers \
+            and routers among VMs.",
         run: check_bpdu_filter,
     },
     Check {
@@ -275,12 +276,20 @@ fn check_bpdu_filter(input: &Input) -> Outcome {
         BridgeFilter::Present(table) => table,
     };
     let uplinks = filter::bridge_uplinks(links, &input.facts.ledger);
-    if *table != filter::table(&filter::new_filter_record(uplinks)) {
+    let record = input.facts.ledger.filter.as_ref();
+    let guard = record.map(|record| record.guard.clone()).unwrap_or_default();
+    let is_guard_unsupported = guard.unsupported;
+    if *table != filter::table(&filter::new_filter_record(uplinks, guard)) {
         return Outcome::warn(
             "the rules that drop BPDUs and discovery frames of guests were changed",
         )
         .with_evidence(path, "changed")
         .remedy(remedy);
+    }
+    if is_guard_unsupported {
+        return Outcome::warn("DHCP servers and routers among VMs are reported, but not dropped")
+            .with_evidence(path, "the kernel has no CONFIG_NFT_BRIDGE_META")
+            .remedy("use a kernel with CONFIG_NFT_BRIDGE_META (grep NFT_BRIDGE_META /boot/config-$(uname -r))");
     }
     // A bridge with STP handles BPDUs from its ports before any nftables rule applies
     // (`br_handle_frame`).

@@ -13,7 +13,8 @@ use crate::manifest::Manifest;
 use crate::observe;
 use crate::plan::{self, table::count_with_noun};
 use crate::state_folder::{
-    LAST_MANIFEST_FILE, LEASES_FILE, LOCK_FILE, STATE_FOLDER, TRUNK_FILE, save_ledger,
+    CONFLICTS_FILE, LAST_MANIFEST_FILE, LEASES_FILE, LOCK_FILE, STATE_FOLDER, TRUNK_FILE,
+    save_ledger,
 };
 use berth_host_facts::ledger::KUBELET_RECORD_FILE;
 use berth_host_facts::root::Root;
@@ -87,7 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
 pub(super) fn revert(arguments: &RevertArguments) -> Result<ExitCode, Failure> {
     let (root, _lock, facts) = open_host()?;
     // With these files, an agent that starts before the API server answers would apply the saved desired state again.
-    for file in [LAST_MANIFEST_FILE, LEASES_FILE, TRUNK_FILE] {
+    for file in [LAST_MANIFEST_FILE, LEASES_FILE, TRUNK_FILE, CONFLICTS_FILE] {
         if root.exists(file) {
             root.remove(file).map_err(|error| unreachable_failure(&error.to_string()))?;
         }

@@ -22,7 +22,7 @@ use crate::cluster::{CycleEvent, Store};
 use crate::dhcp::DhcpHandle;
 use crate::manifest::Part;
 use crate::observe;
-use crate::state_folder::{self, TRUNK_FILE, TrunkRecord};
+use crate::state_folder::{self, CONFLICTS_FILE, ConflictRecord, TRUNK_FILE, TrunkRecord};
 use crate::trunk::TrunkMonitor;
 use berth_host_facts::host_settings::HostSettings;
 use berth_host_facts::kernel_files::boot_id as read_boot_id;
@@ -43,6 +43,7 @@ pub(super) struct CycleRunner {
     scan: ScanResults,
     /// Verdicts on trunks that are saved on disk.
     saved_trunks: Option<TrunkRecord>,
+    saved_conflicts: Option<ConflictRecord>,
 }
 
 /// Results of the last reads of the host.
@@ -76,6 +77,7 @@ impl CycleRunner {
         watched_links: Arc<Mutex<WatchedLinks>>,
         dhcp: DhcpHandle,
     ) -> Self {
+        let conflicts = dhcp.conflicts().clone();
         Self {
             root,
             dhcp,
@@ -83,10 +85,11 @@ impl CycleRunner {
             store: None,
             settings,
             retries: RetryTracker::default(),
-            publisher: Publisher::new(Arc::clone(&state), watched_links),
+            publisher: Publisher::new(Arc::clone(&state), watched_links, conflicts),
             state,
             scan: ScanResults::default(),
             saved_trunks: None,
+            saved_conflicts: None,
         }
     }
 
@@ -159,6 +162,7 @@ impl CycleRunner {
         });
         self.update_dhcp(&desired, &converged.facts);
         self.save_trunks();
+        self.save_conflicts();
         self.scan.last_full_cycle = Some(ConvergeResult { outcomes: Vec::new(), ..converged });
         self.state.mark_cycle_ended();
     }
@@ -287,6 +291,22 @@ impl CycleRunner {
         match state_folder::save_trunk_record(&self.root, &record) {
             Ok(()) => self.saved_trunks = Some(record),
             Err(error) => tracing::warn!(%error, "failed to save the verdicts on trunks"),
+        }
+    }
+
+    /// Saves the addresses in use for `berth-agent check`, if they changed.
+    fn save_conflicts(&mut self) {
+        let boot_id = read_boot_id(&self.root).unwrap_or_default();
+        let record = ConflictRecord { boot_id, conflicts: self.dhcp.conflicts().all() };
+        let is_new = self.saved_conflicts.as_ref() != Some(&record);
+        let is_needed = !record.conflicts.is_empty() || self.root.exists(CONFLICTS_FILE);
+        // An agent with `--observe` does not probe.
+        if self.settings.observe || !is_new || !is_needed {
+            return;
+        }
+        match state_folder::save_conflict_record(&self.root, &record) {
+            Ok(()) => self.saved_conflicts = Some(record),
+            Err(error) => tracing::warn!(%error, "failed to save the addresses in use"),
         }
     }
 

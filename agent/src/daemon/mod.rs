@@ -106,6 +106,10 @@ async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<(
     // An agent that only observes does not answer guests.
     if root.is_live() && !settings.observe {
         leases::restore(&root, settings, &dhcp);
+        let events = sender.clone();
+        // If the channel is full, a cycle starts anyway.
+        let wake = move || events.try_send(Trigger::Links).unwrap_or_default();
+        dhcp.conflicts().set_wake(Box::new(wake));
         tokio::spawn(dhcp::run_service(&dhcp, state.lock().metrics.dhcp.clone()));
     }
     let mut worker = CycleRunner::new(

@@ -20,6 +20,7 @@ use super::status;
 use crate::apply::{ConvergeResult, Outcome};
 use crate::cluster::{CycleEvent, Store};
 use crate::conditions;
+use crate::dhcp::AddressConflicts;
 use crate::manifest::{Fault, Part};
 use crate::report;
 use crate::trunk::{TrunkMonitor, TrunkReport};
@@ -37,6 +38,7 @@ pub(super) struct Publisher {
     trunk_monitor: Option<TrunkMonitor>,
     /// What was published last about trunks.
     trunks: Option<TrunkReport>,
+    address_conflicts: AddressConflicts,
 }
 
 #[derive(Debug)]
@@ -59,7 +61,11 @@ pub(super) struct CycleResults<'a> {
 }
 
 impl Publisher {
-    pub(super) fn new(state: Arc<State>, watched_links: Arc<Mutex<WatchedLinks>>) -> Self {
+    pub(super) fn new(
+        state: Arc<State>,
+        watched_links: Arc<Mutex<WatchedLinks>>,
+        address_conflicts: AddressConflicts,
+    ) -> Self {
         Self {
             state,
             watched_links,
@@ -68,6 +74,7 @@ impl Publisher {
             cluster: None,
             trunk_monitor: None,
             trunks: None,
+            address_conflicts,
         }
     }
 
@@ -133,6 +140,7 @@ impl Publisher {
             }
         }
         let trunks = self.update_trunks(cycle);
+        let address_conflicts = self.address_conflicts.all();
         let certificate = self.cluster.as_ref().and_then(|cluster| cluster.store.certificate());
         let conditions = self.conditions.evaluate(&conditions::Input {
             facts,
@@ -144,6 +152,7 @@ impl Publisher {
             kvm: &report.capabilities.kvm,
             certificate,
             trunks: &trunks.networks,
+            address_conflicts: &address_conflicts,
         });
         self.problems.update(collect_problems(
             cycle,
@@ -166,10 +175,12 @@ impl Publisher {
             changes: inner.changes.iter().map(|(_, change)| change.clone()).collect(),
             previous_status: last_status.as_ref(),
             trunks: &trunks,
+            address_conflicts: &address_conflicts,
         };
         inner.store_results(cycle, status::build_status(report, input), faults, blocked_reason);
         inner.metrics.update_certificate(certificate);
         inner.metrics.update_trunks(&trunks);
+        inner.metrics.dhcp.update_conflicts(address_conflicts.len());
         drop(inner);
         if let Some(cluster) = &self.cluster {
             cluster.store.wake();

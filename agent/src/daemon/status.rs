@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_api::Condition;
-use berth_api::infra_node::ChangeStatus;
+use berth_api::infra_node::{AddressConflictStatus, ChangeStatus};
 use berth_api::names::LINK_ALIAS_PREFIX;
 use berth_api::{InfraNodeStatus, LinkName};
 
@@ -28,6 +28,8 @@ pub(super) struct Input<'a> {
     pub(super) previous_status: Option<&'a InfraNodeStatus>,
     /// Verdicts on trunks, and neighbours.
     pub(super) trunks: &'a TrunkReport,
+    /// Addresses of VMs that other machines use.
+    pub(super) address_conflicts: &'a [AddressConflictStatus],
 }
 
 /// Adds the results of a cycle to a report of the host, and returns the complete status of the InfraNode.
@@ -40,6 +42,7 @@ pub(super) fn build_status(report: InfraNodeStatus, input: Input) -> InfraNodeSt
         changes,
         previous_status: previous,
         trunks,
+        address_conflicts,
     } = input;
     let observed_generation = desired.generation.as_ref().map(|generation| generation.number);
     for condition in &mut conditions {
@@ -50,6 +53,7 @@ pub(super) fn build_status(report: InfraNodeStatus, input: Input) -> InfraNodeSt
         changes,
         conditions,
         networks: networks.iter().map(NetworkState::status).collect(),
+        address_conflicts: address_conflicts.to_vec(),
         ..report
     };
     if let Some(previous) = previous {

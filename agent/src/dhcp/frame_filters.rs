@@ -21,7 +21,8 @@ impl FrameFilters {
     }
 }
 
-fn convert(program: &[FilterInstruction]) -> Vec<SockFilter> {
+/// Returns a program in the kernel's form.
+pub(super) fn convert(program: &[FilterInstruction]) -> Vec<SockFilter> {
     program.iter().map(|one| SockFilter::new(one.code, one.jt, one.jf, one.k)).collect()
 }
 

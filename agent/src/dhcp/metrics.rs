@@ -24,9 +24,12 @@ pub struct DhcpMetrics {
     ignored: Family<ReasonLabel, Counter>,
     foreign_servers: Family<KindLabel, Counter>,
     pub(super) declined: Counter,
+    pub(super) address_probes: Counter,
+    pub(super) address_conflicts: Counter,
     pub(super) rate_limited: Counter,
     ports: Gauge,
     leases: Gauge,
+    conflicts: Gauge,
 }
 
 impl DhcpMetrics {
@@ -53,12 +56,32 @@ impl DhcpMetrics {
             self.declined.clone(),
         );
         registry.register(
+            "berth_dhcp_address_probes",
+            "Probes that find out whether another machine uses the address of a lease",
+            self.address_probes.clone(),
+        );
+        registry.register(
+            "berth_dhcp_address_conflicts",
+            "Rounds of probes that another machine answered",
+            self.address_conflicts.clone(),
+        );
+        registry.register(
             "berth_dhcp_rate_limited",
             "Times that a port exceeded a rate limit, so that its frames waited or were lost",
             self.rate_limited.clone(),
         );
         registry.register("berth_dhcp_ports", "Ports of VMs that get answers", self.ports.clone());
+        registry.register(
+            "berth_dhcp_addresses_in_use",
+            "Addresses of leases that other machines use",
+            self.conflicts.clone(),
+        );
         registry.register("berth_dhcp_leases", "Leases of this host", self.leases.clone());
+    }
+
+    /// Updates the number of addresses in use by other machines.
+    pub(crate) fn update_conflicts(&self, count: usize) {
+        self.conflicts.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     pub(super) fn count_answer(&self, kind: AnswerKind) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use berth_api::MacAddress;
 use berth_dhcp_responder::{Direction, Outcome, PortResponder, SERVER_MAC, Uptime};
 
+use super::network_probes::NetworkProbes;
 use super::served_network::ServedNetwork;
 
 /// Maximum number of Ethernet addresses that one port uses. A guest that sends with the addresses of others must not
@@ -20,12 +21,24 @@ pub(super) struct Port {
     responders: BTreeMap<MacAddress, PortResponder>,
     /// Responder for what does not depend on the guest.
     observer: Option<PortResponder>,
+    /// Decides whether the address of a guest may be served.
+    probes: Arc<NetworkProbes>,
 }
 
 impl Port {
-    pub(super) fn new(network: Arc<ServedNetwork>) -> Self {
+    pub(super) fn new(network: Arc<ServedNetwork>, probes: Arc<NetworkProbes>) -> Self {
         let observer = create_observer(&network);
-        Self { network, responders: BTreeMap::new(), observer }
+        Self { network, responders: BTreeMap::new(), observer, probes }
+    }
+
+    /// Returns true if a guest with a lease sent a frame. Such a guest uses its own address and no other.
+    pub(super) fn has_known_guest(&self) -> bool {
+        !self.responders.is_empty()
+    }
+
+    /// Returns the machine with this Ethernet address.
+    pub(super) fn machine(&self, mac: MacAddress) -> String {
+        self.network.machine(mac)
     }
 
     /// Updates the leases. Guests without a lease get no more answers.
@@ -71,7 +84,10 @@ impl Port {
         }
         let options = &self.network.options;
         let create = || PortResponder::new(options, lease, SERVER_MAC);
-        Some(self.responders.entry(lease.mac).or_insert_with(create))
+        let (ipv4, ipv6) = self.probes.states_for_guest(lease);
+        let responder = self.responders.entry(lease.mac).or_insert_with(create);
+        responder.set_address_states(ipv4, ipv6);
+        Some(responder)
     }
 }
 
@@ -108,6 +124,10 @@ mod tests {
         Arc::new(ServedNetwork::new(LeaseNetwork { name, leases, ..LeaseNetwork::default() }))
     }
 
+    fn new_port(network: Arc<ServedNetwork>) -> Port {
+        Port::new(network, Arc::new(NetworkProbes::new(std::time::Instant::now())))
+    }
+
     fn frame_from(number: u8) -> Vec<u8> {
         let mut frame = vec![0xff; 6];
         frame.extend([2, 0, 0, 0, 0, number]);
@@ -121,7 +141,7 @@ mod tests {
 
     #[test]
     fn each_guest_has_a_responder_until_its_lease_ends() {
-        let mut port = Port::new(network(3));
+        let mut port = new_port(network(3));
         for number in [3, 2, 77] {
             port.handle(Direction::FromGuest, &frame_from(number), Uptime::ZERO);
         }
@@ -147,7 +167,7 @@ mod tests {
 
     #[test]
     fn routers_are_advertised_unless_a_guest_has_no_ipv6() {
-        let mut port = Port::new(network(3));
+        let mut port = new_port(network(3));
         assert_eq!(port.advertisement(), None, "no lease has IPv6");
         port.set_network(dual_stack_network(3));
         let advertisement = port.advertisement();
@@ -163,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_guest_with_many_addresses_does_not_occupy_memory() {
-        let mut port = Port::new(network(200));
+        let mut port = new_port(network(200));
         for number in 1..=200 {
             port.handle(Direction::FromGuest, &frame_from(number), Uptime::ZERO);
         }
@@ -176,7 +196,7 @@ mod tests {
         fn random_frames_are_handled(frames in proptest::collection::vec(
             (any::<bool>(), proptest::collection::vec(any::<u8>(), 0..100)), 0..20))
         {
-            let mut port = Port::new(network(3));
+            let mut port = new_port(network(3));
             for (from_guest, frame) in frames {
                 let direction =
                     if from_guest { Direction::FromGuest } else { Direction::ToGuest };

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use berth_dhcp_responder::{AnswerKind, Direction, Outcome};
+use berth_dhcp_responder::{AnswerKind, Direction, Outcome, ProbeAnswer};
 use berth_runtime::token_bucket::TokenBucket;
 use socket2::SockFilter;
 use tokio::sync::{mpsc, watch};
@@ -13,6 +13,7 @@ use tokio::time::{sleep, sleep_until};
 use super::advertisement_timer::AdvertisementTimer;
 use super::frame_filters::{ForeignBudget, FrameFilters};
 use super::metrics::DhcpMetrics;
+use super::network_probes::{NetworkProbes, next_probe};
 use super::port::Port;
 use super::port_plan::ServedPort;
 use super::problems::{PortProblem, Problem};
@@ -40,9 +41,12 @@ pub(super) async fn serve_port(
     socket: PacketSocket,
     plan: ServedPort,
     mut network: watch::Receiver<Arc<ServedNetwork>>,
+    probes: Arc<NetworkProbes>,
     shared: Shared,
 ) {
-    let mut port = Port::new(Arc::clone(&network.borrow_and_update()));
+    let mut port = Port::new(Arc::clone(&network.borrow_and_update()), Arc::clone(&probes));
+    // Before a guest with a lease sends a frame, the port may be that of a machine that Berth did not make.
+    let mut probes_to_guest = Some(probes.subscribe());
     let mut token_bucket = TokenBucket::new(BATCH_RATE_LIMIT.0, BATCH_RATE_LIMIT.1);
     let mut foreign_budget = ForeignBudget::new();
     let mut advertisement_timer = AdvertisementTimer::new(tokio::time::Instant::now());
@@ -52,7 +56,7 @@ pub(super) async fn serve_port(
         let answer = |frame: Frame<'_>| {
             has_guest_frames |= !frame.is_outgoing;
             if !frame.is_outgoing || foreign_budget.take(Instant::now()) {
-                answer_frame(&socket, &mut port, &plan, &shared, frame);
+                answer_frame(&socket, &mut port, (&plan, &probes), &shared, frame);
             }
         };
         tokio::select! {
@@ -65,6 +69,9 @@ pub(super) async fn serve_port(
                 if paused_until.is_none() && foreign_budget.paused_until().is_some() {
                     shared.metrics.rate_limited.inc();
                     set_filter(&socket, &plan, &shared.filters.requests);
+                }
+                if port.has_known_guest() {
+                    probes_to_guest = None;
                 }
                 if !has_guest_frames && !is_error {
                     continue;
@@ -79,8 +86,18 @@ pub(super) async fn serve_port(
                     return;
                 }
                 port.set_network(Arc::clone(&network.borrow_and_update()));
+                if !port.has_known_guest() && probes_to_guest.is_none() {
+                    probes_to_guest = Some(probes.subscribe());
+                }
                 // The routes may have changed.
                 advertisement_timer.hurry(tokio::time::Instant::now());
+            }
+            probe = next_probe(&mut probes_to_guest) => {
+                if let Some(frame) = probe.frame_to_guest()
+                    && let Err(error) = socket.send(&frame)
+                {
+                    tracing::debug!(port = %plan.name, %error, "failed to send an address probe");
+                }
             }
             () = sleep_until(advertisement_timer.due_at()) => {
                 if let Some(frame) = port.advertisement() {
@@ -115,10 +132,20 @@ fn set_filter(socket: &PacketSocket, plan: &ServedPort, filter: &[SockFilter]) {
 fn answer_frame(
     socket: &PacketSocket,
     port: &mut Port,
-    plan: &ServedPort,
+    (plan, probes): (&ServedPort, &NetworkProbes),
     shared: &Shared,
     frame: Frame<'_>,
 ) {
+    if !frame.is_outgoing
+        && let Some(answer) = ProbeAnswer::parse(frame.bytes)
+    {
+        if let Some(conflict) = probes.observe(answer) {
+            shared.metrics.address_conflicts.inc();
+            let machine = port.machine(conflict.owner);
+            report(shared, plan, Problem::AddressInUse { conflict, machine });
+        }
+        return;
+    }
     let direction = if frame.is_outgoing { Direction::ToGuest } else { Direction::FromGuest };
     let Some(outcome) = port.handle(direction, frame.bytes, shared.started.elapsed()) else {
         shared.metrics.count_ignored(TOO_MANY_GUESTS);
@@ -135,12 +162,17 @@ fn answer_frame(
         }
         Outcome::Declined(declined) => {
             shared.metrics.declined.inc();
+            probes.decline(declined.address);
             if let Some(answer) = &declined.answer {
                 count_sent(shared, plan, AnswerKind::Dhcpv6Reply, socket.send(answer));
             }
             Problem::DeclinedAddress(declined.address)
         }
     };
+    report(shared, plan, problem);
+}
+
+fn report(shared: &Shared, plan: &ServedPort, problem: Problem) {
     // While the channel is full, other problems of the network are about to be reported.
     drop(shared.problems.try_send(PortProblem { port: plan.clone(), problem }));
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use berth_api::{EventReason, MacAddress};
-use berth_dhcp_responder::ForeignServer;
+use berth_dhcp_responder::{AddressConflict, ForeignServer};
 
 use super::port_plan::ServedPort;
 use crate::cluster::CycleEvent;
@@ -19,12 +19,18 @@ pub(super) struct PortProblem {
 }
 
 /// A problem.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) enum Problem {
     /// Another DHCP server or router sends to the guests.
     ForeignServer(ForeignServer),
     /// A guest found that another machine uses its address.
     DeclinedAddress(IpAddr),
+    /// Another machine answered a probe of the address of a lease.
+    AddressInUse {
+        conflict: AddressConflict,
+        /// Machine that has the lease.
+        machine: String,
+    },
 }
 
 impl PortProblem {
@@ -47,6 +53,16 @@ impl PortProblem {
                 );
                 (EventReason::AddressConflict, sentence)
             }
+            Problem::AddressInUse { conflict, machine } => {
+                let AddressConflict { address, user, .. } = conflict;
+                let user = user.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
+                let sentence = format!(
+                    "{network}: the address {address} of {machine} is in use by a machine with MAC address {user} at {name}; \
+                     the VM gets no answer until that machine is gone: stop it, or exclude the address from the pool of the \
+                     TenantCluster and delete the VM, whose replacement gets another address"
+                );
+                (EventReason::AddressConflict, sentence)
+            }
         };
         CycleEvent { reason, sentences: vec![sentence] }
     }
@@ -62,6 +78,7 @@ const MAX_PROBLEMS: usize = 1024;
 enum ProblemKey {
     ForeignServer(MacAddress),
     DeclinedAddress(IpAddr),
+    AddressInUse(IpAddr),
 }
 
 /// Problems that were reported recently.
@@ -75,6 +92,7 @@ impl ReportedProblems {
         let key = match &problem.problem {
             Problem::ForeignServer(server) => ProblemKey::ForeignServer(server.mac),
             Problem::DeclinedAddress(address) => ProblemKey::DeclinedAddress(*address),
+            Problem::AddressInUse { conflict, .. } => ProblemKey::AddressInUse(conflict.address),
         };
         let key = (problem.port.network.clone(), key);
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < REPORT_INTERVAL;
@@ -121,6 +139,23 @@ mod tests {
         let event = server.event();
         assert_eq!(event.reason, EventReason::ForeignDhcpServer);
         assert!(event.note().starts_with("cluster-a: another server (dhcpv4)"), "{}", event.note());
+    }
+
+    #[test]
+    fn a_conflict_names_both_machines() {
+        let conflict = AddressConflict {
+            address: [10, 0, 0, 7].into(),
+            owner: MacAddress([2, 0, 0, 0, 0, 1]),
+            user: Some(MacAddress([2, 0, 0, 0, 0, 9])),
+        };
+        let port = ServedPort { name: "bond0".parse().unwrap(), network: "cluster-a".to_owned() };
+        let machine = "cluster-a/worker-0".to_owned();
+        let event =
+            PortProblem { port, problem: Problem::AddressInUse { conflict, machine } }.event();
+        assert_eq!(event.reason, EventReason::AddressConflict);
+        let start = "cluster-a: the address 10.0.0.7 of cluster-a/worker-0 is in use by a machine with MAC address \
+                     02:00:00:00:00:09 at bond0";
+        assert!(event.note().starts_with(start), "{}", event.note());
     }
 
     #[test]

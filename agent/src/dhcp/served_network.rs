@@ -22,6 +22,11 @@ impl ServedNetwork {
         Self { options: network, leases }
     }
 
+    /// Returns the machine with this Ethernet address.
+    pub(super) fn machine(&self, mac: MacAddress) -> String {
+        self.leases.get(&mac).map_or_else(|| mac.to_string(), |lease| lease.machine.clone())
+    }
+
     /// Returns the VLAN id or the VNI, if the leases name it.
     pub(super) fn segment(&self) -> Option<u32> {
         self.options.vlan.map(|vlan| u32::from(u16::from(vlan))).or(self.options.vni)

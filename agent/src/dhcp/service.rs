@@ -1,6 +1,6 @@
 //! Opens and closes the sockets of ports when links, leases or host networks change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -12,11 +12,15 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until};
 
+use super::conflicts::AddressConflicts;
+use super::exit_plan::{ExitLink, plan_exits};
 use super::file_limit::raise_file_limit;
 use super::frame_filters::FrameFilters;
 use super::metrics::DhcpMetrics;
+use super::network_probes::NetworkProbes;
 use super::port_plan::{HostNetworks, ServedPort, plan_ports};
 use super::port_task::{Shared, serve_port};
+use super::prober::{Prober, SharedByProbers};
 use super::problems::{PortProblem, ReportedProblems};
 use super::served_network::{ServedNetwork, served_networks};
 use crate::cluster::CycleEvent;
@@ -45,6 +49,7 @@ pub struct DhcpHandle {
     input: watch::Sender<Input>,
     links_changed: Arc<Notify>,
     events: Arc<OnceLock<mpsc::Sender<CycleEvent>>>,
+    conflicts: AddressConflicts,
 }
 
 impl DhcpHandle {
@@ -68,6 +73,11 @@ impl DhcpHandle {
         drop(self.events.set(events));
     }
 
+    /// Returns the addresses of leases that other machines use.
+    pub(crate) const fn conflicts(&self) -> &AddressConflicts {
+        &self.conflicts
+    }
+
     fn update<T: PartialEq>(&self, field: fn(&mut Input) -> &mut T, value: T) {
         self.input.send_if_modified(|input| {
             let current = field(input);
@@ -85,11 +95,13 @@ pub fn run_service(
 ) -> impl Future<Output = ()> + Send + use<> {
     let (sender, problems) = mpsc::channel(64);
     let filters = Arc::new(FrameFilters::new());
+    let conflicts = handle.conflicts.clone();
     let service = Service {
         input: handle.input.subscribe(),
         links_changed: Arc::clone(&handle.links_changed),
         events: Arc::clone(&handle.events),
         shared: Shared { metrics, problems: sender, filters, started: Instant::now() },
+        probers: SharedByProbers::new(conflicts),
         networks: BTreeMap::new(),
         ports: BTreeMap::new(),
         reported_problems: ReportedProblems::default(),
@@ -103,13 +115,23 @@ struct Service {
     links_changed: Arc<Notify>,
     events: Arc<OnceLock<mpsc::Sender<CycleEvent>>>,
     shared: Shared,
-    /// Networks with leases, by name. The tasks of their ports receive changes.
-    networks: BTreeMap<String, watch::Sender<Arc<ServedNetwork>>>,
+    probers: SharedByProbers,
+    /// Networks with leases, by name.
+    networks: BTreeMap<String, RunningNetwork>,
     /// Ports that are served, by interface index.
     ports: BTreeMap<u32, RunningPort>,
     reported_problems: ReportedProblems,
     /// The last failure, which is logged only once.
     last_failure: Option<String>,
+}
+
+/// A network with leases. The tasks of its ports and its prober receive changes.
+struct RunningNetwork {
+    network: watch::Sender<Arc<ServedNetwork>>,
+    exit: watch::Sender<Option<ExitLink>>,
+    probes: Arc<NetworkProbes>,
+    /// True if the prober runs. It starts with the first link of the network, because addresses cannot be probed before.
+    has_prober: bool,
 }
 
 /// A served port; its task is aborted when this value is dropped, which closes the socket.
@@ -171,16 +193,18 @@ impl Service {
             .map(|(name, network)| (name, Arc::new(network)))
             .collect();
         let lease_count = networks.values().map(|network| network.leases.len()).sum();
-        let plan = if networks.is_empty() {
-            BTreeMap::new()
+        let (plan, exits) = if networks.is_empty() {
+            (BTreeMap::new(), BTreeMap::new())
         } else {
             let links = tokio::task::spawn_blocking(observe_ports).await;
-            let links = links.map_err(io::Error::other).flatten();
-            plan_ports(&links.map_err(ServiceError::Links)?, &host_networks, &networks)
+            let links = links.map_err(io::Error::other).flatten().map_err(ServiceError::Links)?;
+            let exits = plan_exits(&links, &host_networks, &networks);
+            (plan_ports(&links, &host_networks, &networks), exits)
         };
         self.ports
             .retain(|index, port| plan.get(index) == Some(&port.plan) && !port.task.is_finished());
-        self.update_networks(networks);
+        let with_ports = plan.values().map(|port| port.network.clone()).collect();
+        self.update_networks(networks, exits, &with_ports);
         let mut failures = Vec::new();
         for (index, port) in plan {
             if self.ports.contains_key(&index) {
@@ -200,27 +224,47 @@ impl Service {
         }
     }
 
-    /// Passes changed networks to the tasks of their ports.
-    fn update_networks(&mut self, networks: BTreeMap<String, Arc<ServedNetwork>>) {
+    /// Passes changed networks to the tasks of their ports and to their probers, and starts probers.
+    fn update_networks(
+        &mut self,
+        networks: BTreeMap<String, Arc<ServedNetwork>>,
+        mut exits: BTreeMap<String, ExitLink>,
+        with_ports: &BTreeSet<String>,
+    ) {
         self.networks.retain(|name, _| networks.contains_key(name));
         for (name, network) in networks {
-            let sender = self
-                .networks
-                .entry(name)
-                .or_insert_with(|| watch::Sender::new(Arc::clone(&network)));
-            sender.send_if_modified(|current| {
-                let is_changed = *current != network;
-                *current = network;
-                is_changed
+            let exit = exits.remove(&name);
+            let running = self.networks.entry(name.clone()).or_insert_with(|| RunningNetwork {
+                network: watch::Sender::new(Arc::clone(&network)),
+                exit: watch::Sender::new(None),
+                probes: Arc::new(NetworkProbes::new(self.shared.started)),
+                has_prober: false,
             });
+            replace(&running.network, network);
+            if !running.has_prober && (exit.is_some() || with_ports.contains(&name)) {
+                running.has_prober = true;
+                running.exit.send_replace(exit.clone());
+                let prober = Prober {
+                    name,
+                    probes: Arc::clone(&running.probes),
+                    network: running.network.subscribe(),
+                    exit: running.exit.subscribe(),
+                    shared: self.shared.clone(),
+                    shared_by_probers: self.probers.clone(),
+                };
+                // The task ends when this service drops the network.
+                tokio::spawn(prober.run());
+            }
+            replace(&running.exit, exit);
         }
     }
 
     fn start_port(&mut self, index: u32, port: &ServedPort) -> io::Result<()> {
-        let Some(network) = self.networks.get(&port.network) else { return Ok(()) };
+        let Some(running) = self.networks.get(&port.network) else { return Ok(()) };
         let socket = PacketSocket::open(index, &self.shared.filters.all, RECEIVE_BUFFER_BYTES)?;
         tracing::debug!(port = %port.name, network = %port.network, "answering DHCP requests");
-        let task = serve_port(socket, port.clone(), network.subscribe(), self.shared.clone());
+        let (network, probes) = (running.network.subscribe(), Arc::clone(&running.probes));
+        let task = serve_port(socket, port.clone(), network, probes, self.shared.clone());
         let running = RunningPort { plan: port.clone(), task: tokio::spawn(task) };
         self.ports.insert(index, running);
         Ok(())
@@ -251,4 +295,13 @@ impl Service {
             events.try_send(event).unwrap_or_default();
         }
     }
+}
+
+/// Replaces a value, if it differs.
+fn replace<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|current| {
+        let is_changed = *current != value;
+        *current = value;
+        is_changed
+    });
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::Condition;
-use berth_api::names::condition::TRUNK_VERIFIED;
+use berth_api::names::condition::{ADDRESS_CONFLICT, TRUNK_VERIFIED};
 use berth_api::names::{AGENT_FIELD_MANAGER, NODE_CONDITION_PREFIX, label, resource};
 use k8s_openapi::api::core::v1::NodeCondition;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -233,8 +233,9 @@ fn is_our_resource(name: &str) -> bool {
 /// Returns a condition of the InfraNode as a condition of the Node. The condition has no heartbeat time: the Lease
 /// is the heartbeat of the agent, and each change of a time would write the whole Node.
 fn node_condition(condition: &Condition, published: &PublishedNode) -> Option<NodeCondition> {
-    // The condition `Ready` of a Node belongs to the kubelet. The Node stays usable while the switches lack a VLAN.
-    if condition.type_ == "Ready" || condition.type_ == TRUNK_VERIFIED {
+    // The condition `Ready` of a Node belongs to the kubelet. The Node stays usable while the switches lack a VLAN, and
+    // while another machine uses the address of a VM.
+    if ["Ready", TRUNK_VERIFIED, ADDRESS_CONFLICT].contains(&condition.type_.as_str()) {
         return None;
     }
     let type_ = format!("{NODE_CONDITION_PREFIX}{}", condition.type_);

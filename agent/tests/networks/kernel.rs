@@ -26,6 +26,8 @@ pub(crate) struct KernelModel {
     pub(crate) refused_count: usize,
     /// VMs that are attached while a plan is applied: a port, its bridge and its VLANs.
     pub(crate) pending_vms: Vec<Link>,
+    /// True if the kernel cannot compare the bridge of a frame.
+    pub(crate) has_no_bridge_meta: bool,
     /// Violations of the invariants.
     pub(crate) violations: Vec<String>,
 }
@@ -91,6 +93,12 @@ impl Kernel for KernelModel {
     }
 
     fn apply_filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
+        if self.has_no_bridge_meta
+            && matches!(work, FilterWork::Replace(filter) if filter.guard.has_networks())
+        {
+            let errno = Errno::EOPNOTSUPP;
+            return Err(FilterError::Refused(KernelRefusal { errno, extended_ack: None }));
+        }
         self.links.filter = match work {
             FilterWork::Replace(desired) => BridgeFilter::Present(filter::table(desired)),
             FilterWork::Delete => BridgeFilter::Absent,

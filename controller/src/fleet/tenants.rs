@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::infra_node::TenantNetworkSpec;
-use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, feature_labels};
+use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, TenantNetwork, feature_labels};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 
@@ -57,6 +57,9 @@ impl Fleet {
                 Ok(Some((id, definition))) => {
                     (planned.vlan, planned.vni) = id.to_fields();
                     let network = planned.network.clone().unwrap_or_default();
+                    let desired = tenant.spec.network.as_ref();
+                    let dhcp_guard =
+                        desired.is_some_and(TenantNetwork::is_served_by_agents).then_some(true);
                     for host in hosts.iter().filter(|host| host.carries(&tenant)) {
                         let Some(infra) = self.infra_nodes.get_mut(&host.name) else { continue };
                         let (vlan, vni) = id.to_fields();
@@ -65,6 +68,7 @@ impl Fleet {
                             network: network.clone(),
                             vlan,
                             vni,
+                            dhcp_guard,
                         };
                         if infra.spec.tenant_networks.iter().all(|one| one.name != entry.name) {
                             infra.spec.tenant_networks.push(entry);

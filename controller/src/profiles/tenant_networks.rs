@@ -45,7 +45,9 @@ fn tenant_network(
         | NetworkScenario::SriovVf => (Some(status.vlan?), None),
     };
     let name = format!("{TENANT_PREFIX}{}", tenant.metadata.name.as_deref()?);
-    Some(TenantNetworkSpec { name, network: desired.name.clone(), vlan, vni })
+    // A VM may be the DHCP server of a tenant whose machines the agents do not answer.
+    let dhcp_guard = desired.is_served_by_agents().then_some(true);
+    Some(TenantNetworkSpec { name, network: desired.name.clone(), vlan, vni, dhcp_guard })
 }
 
 #[cfg(test)]
@@ -94,6 +96,24 @@ mod tests {
             tenant_names_on_host(all, &[]),
             ["cluster-abc trunk 120", "cluster-xyz overlay 70000"]
         );
+    }
+
+    #[test]
+    fn servers_among_vms_are_dropped_if_agents_answer_the_vms() {
+        let guard = |pool: bool, dhcp: Option<bool>| {
+            let mut one = tenant("abc", "trunk", Some(120), None);
+            let network = one.spec.network.as_mut().unwrap();
+            network.ipv4 = pool.then(|| {
+                serde_json::from_value(serde_json::json!({"cidr": "10.0.0.0/24"})).unwrap()
+            });
+            network.dhcp = dhcp;
+            let networks = [("trunk".to_owned(), NetworkScenario::VlanAwareBridge)].into();
+            tenant_networks(&[Arc::new(one)], &BTreeMap::new(), &networks)[0].dhcp_guard
+        };
+        assert_eq!(guard(true, None), Some(true));
+        assert_eq!(guard(true, Some(true)), Some(true));
+        assert_eq!(guard(true, Some(false)), None);
+        assert_eq!(guard(false, None), None);
     }
 
     #[test]

@@ -133,6 +133,8 @@ pub mod condition {
     /// Condition of an InfraNode: `True` if the switches carry every VLAN that another host also carries; absent without a
     /// network that has VLANs on the wire.
     pub const TRUNK_VERIFIED: &str = "TrunkVerified";
+    /// Condition of an InfraNode: `True` while another machine uses the address of a VM on the host, otherwise absent.
+    pub const ADDRESS_CONFLICT: &str = "AddressConflict";
     /// Condition of an InfraNode: `True` if the agent's client certificate is valid; absent without a certificate.
     pub const CREDENTIAL_VALID: &str = "CredentialValid";
 }

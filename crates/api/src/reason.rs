@@ -52,6 +52,7 @@ pub enum ConditionReason {
     NoTrunkPeers,
     NoTrunkKey,
     TrunkProbeFailed,
+    AddressInUse,
     // InfraNode, HostProfile and InfraConfig, set by the controller.
     AgentUnresponsive,
     FieldsOwnedByOthers,

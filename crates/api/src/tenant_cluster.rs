@@ -159,6 +159,14 @@ pub struct TenantNetwork {
     pub sriov_resource: Option<String>,
 }
 
+impl TenantNetwork {
+    /// Returns true if the agents of the hosts answer the DHCP requests of the machines.
+    #[must_use]
+    pub fn is_served_by_agents(&self) -> bool {
+        (self.ipv4.is_some() || self.ipv6.is_some()) && self.dhcp != Some(false)
+    }
+}
+
 /// Binding of VMs to a tenant's network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkBinding {

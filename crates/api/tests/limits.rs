@@ -43,6 +43,8 @@ fn oversized_status() -> Value {
         "uplink": "eth0", "chassis": long_text("c"), "systemName": long_text("s"), "port": long_text("p"),
         "description": long_text("d"), "vlans": repeated(&vlan),
     });
+    let conflict =
+        json!({"network": long_text("n"), "address": "10.0.0.7", "machine": long_text("m")});
     json!({
         "allocations": [
             allocation(json!([container])), allocation(json!(repeated(&container))), allocation(json!([container, long_name])), allocation(json!([many_blocks])),
@@ -52,6 +54,7 @@ fn oversized_status() -> Value {
         "changes": repeated(&change),
         "networks": [{"name": "n", "ready": 0, "pending": 0, "failed": 0, "notReady": repeated(&tenant), "trunk": trunk}],
         "neighbors": repeated(&neighbor),
+        "addressConflicts": repeated(&conflict),
         "conditions": [condition],
         "zones": [
             {"id": 0, "threads": repeated(&json!("0-3")), "caches": repeated(&json!("0-3")),

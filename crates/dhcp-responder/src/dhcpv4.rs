@@ -43,6 +43,10 @@ pub(crate) fn answer(
         // BOOTP
         None => return Err(IgnoredReason::Malformed),
     };
+    let uses_address = request.header.ciaddr() == ipv4.address.addr();
+    if kind != AnswerKind::Dhcpv4Nak && !uses_address {
+        settings.ipv4_state.check()?;
+    }
     let mut answer = header_of_answer(&request)?;
     let options = if kind == AnswerKind::Dhcpv4Nak {
         OptionWriter::refusal(limit(settings, &request), &request.options)

@@ -46,6 +46,17 @@ pub(crate) fn answer(
     }
     let request = RequestOptions::parse(options)?;
     check_identifiers(settings, message_type, &request)?;
+    let address = ipv6.address.addr();
+    let has_address =
+        request.associations.iter().any(|association| association.addresses.contains(&address));
+    let gives_new_address = match message_type {
+        MessageType::Solicit | MessageType::Request => true,
+        MessageType::Renew | MessageType::Rebind => !has_address,
+        _ => false,
+    };
+    if gives_new_address {
+        settings.ipv6_state.check()?;
+    }
 
     let mut answer = Message::from_bytes(header).map_err(|_| IgnoredReason::Malformed)?;
     answer.set_msg_type(MessageType::Reply);
@@ -81,9 +92,6 @@ pub(crate) fn answer(
     let message = write(answer, ipv6, has_settings, left_out)?;
     let addresses = Addresses { source: settings.server_mac, destination: settings.mac };
     let frame = addresses.dhcpv6(source, &message).ok_or(IgnoredReason::Malformed)?;
-    let address = ipv6.address.addr();
-    let has_address =
-        request.associations.iter().any(|association| association.addresses.contains(&address));
     if message_type == MessageType::Decline && has_address {
         let declined = DeclinedAddress { address: address.into(), answer: Some(frame) };
         return Ok(Outcome::Declined(declined));

@@ -54,6 +54,7 @@
 //! lets the caller append any option of neighbor discovery, which `smoltcp` does not. The tests verify answers with
 //! `smoltcp`.
 
+mod address_probes;
 mod dhcpv4;
 mod dhcpv4_options;
 mod dhcpv6;
@@ -64,6 +65,7 @@ mod identity;
 mod neighbor;
 mod outcome;
 pub mod parsers;
+mod probe_frame;
 mod rate_limit;
 mod received;
 mod received_advertisement;
@@ -73,6 +75,10 @@ mod settings;
 mod socket_filter;
 mod statistics;
 
+pub use address_probes::{
+    AddressConflict, AddressProbes, AddressState, MAX_BACKOFF, MIN_BACKOFF, PROBE_COUNT,
+    PROBE_INTERVAL, ProbeStep,
+};
 pub use identity::{
     ADVERTISEMENT_INTERVAL, LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, SERVER_IDENTIFIER,
     SERVER_LINK_LOCAL, SERVER_MAC,
@@ -80,7 +86,8 @@ pub use identity::{
 pub use outcome::{
     AnswerKind, DeclinedAddress, Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome,
 };
+pub use probe_frame::{Probe, ProbeAnswer};
 pub use rate_limit::{ANSWER_CAPACITY, ANSWER_INTERVAL, Uptime};
 pub use responder::PortResponder;
-pub use socket_filter::{FilterInstruction, request_filter, socket_filter};
+pub use socket_filter::{FilterInstruction, probe_filter, request_filter, socket_filter};
 pub use statistics::Statistics;

@@ -142,6 +142,10 @@ pub enum IgnoredReason {
     Released,
     /// The router advertisement comes from the configured gateway, as far as its address is known.
     Gateway,
+    /// It is not yet known whether another machine uses the address of the lease.
+    AddressNotProbed,
+    /// Another machine uses the address of the lease.
+    AddressInUse,
     /// The port had too many answers.
     RateLimited,
 }

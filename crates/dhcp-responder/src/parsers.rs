@@ -5,7 +5,7 @@ use std::hint::black_box;
 
 use berth_api::{Lease, LeaseNetwork, LeaseOptions, MacAddress};
 
-use crate::{Direction, Outcome, PortResponder, SERVER_MAC, Uptime};
+use crate::{Direction, Outcome, PortResponder, ProbeAnswer, SERVER_MAC, Uptime};
 
 /// A parser and its name.
 pub type Parser = (&'static str, fn(&[u8]));
@@ -33,5 +33,5 @@ pub const PARSERS: &[Parser] = &[("dhcp_frame", |bytes| {
             assert!(matches!(second, Outcome::Ignored(_)), "{second:?}");
         }
     }
-    black_box(responder.statistics());
+    black_box((responder.statistics(), ProbeAnswer::parse(bytes)));
 })];

@@ -6,6 +6,7 @@ use berth_api::{Lease, LeaseNetwork, MacAddress};
 use dhcproto::{v4, v6};
 use etherparse::{Icmpv6Type, UdpSlice};
 
+use crate::address_probes::AddressState;
 use crate::frame::LINK_HOP_LIMIT;
 use crate::outcome::{Direction, ForeignKind, ForeignServer, IgnoredReason, Outcome};
 use crate::rate_limit::{RateLimit, Uptime};
@@ -30,9 +31,18 @@ impl PortResponder {
         Self { settings, rate_limit: RateLimit::default(), statistics: Statistics::default() }
     }
 
-    /// Replaces the lease, and keeps the rate limit and the statistics.
+    /// Replaces the lease, and keeps the rate limit and the statistics. The addresses may be served.
     pub fn update(&mut self, network: &LeaseNetwork, lease: &Lease) {
         self.settings = Settings::new(network, lease, self.settings.server_mac);
+    }
+
+    /// Sets whether the addresses of the lease may be served. By default, they may.
+    ///
+    /// An address that may not be served is not offered. A guest that uses it already can still renew it: without an
+    /// answer it would give up an address that works for it.
+    pub const fn set_address_states(&mut self, ipv4: AddressState, ipv6: AddressState) {
+        self.settings.ipv4_state = ipv4;
+        self.settings.ipv6_state = ipv6;
     }
 
     /// Returns the counters since the responder was created.

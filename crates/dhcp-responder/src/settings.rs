@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use berth_api::{Lease, LeaseNetwork, LeaseOptions, MacAddress};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use crate::address_probes::AddressState;
 use crate::domain_name::DomainName;
 
 /// Settings of one port.
@@ -18,6 +19,10 @@ pub(crate) struct Settings {
     pub(crate) ipv6: Option<Ipv6Settings>,
     /// IPv6 gateway of the network, also if the lease has no IPv6 address.
     pub(crate) ipv6_gateway: Option<Ipv6Addr>,
+    /// Whether the IPv4 address may be served.
+    pub(crate) ipv4_state: AddressState,
+    /// Whether the IPv6 address may be served.
+    pub(crate) ipv6_state: AddressState,
 }
 
 /// IPv4 part of the settings.
@@ -57,6 +62,8 @@ impl Settings {
             ipv4: ipv4(),
             ipv6: ipv6(),
             ipv6_gateway: network.ipv6.as_ref().and_then(|options| to_ipv6(options.gateway?)),
+            ipv4_state: AddressState::default(),
+            ipv6_state: AddressState::default(),
         }
     }
 }

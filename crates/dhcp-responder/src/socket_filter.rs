@@ -1,5 +1,7 @@
 //! Classic BPF program for the agent's packet socket, so that data traffic of VMs never reaches the agent.
 
+use berth_api::{MacAddress, VlanId};
+
 /// One instruction, as the kernel's `struct sock_filter`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterInstruction {
@@ -16,7 +18,7 @@ pub struct FilterInstruction {
 /// Returns a program that accepts only frames that [`crate::PortResponder::handle`] may answer or report:
 ///
 /// * from the guest: ARP requests for the server identifier, DHCP messages to servers, router solicitations, and
-///   neighbor solicitations for the server's link-local address;
+///   neighbor solicitations for the server's link-local address; and the answers to [`crate::Probe`];
 /// * to the guest: DHCP messages from servers, and router advertisements. The bridge sends the requests of each guest
 ///   to all ports of the network; they are rejected there, so that the guests of other ports occupy no socket.
 ///
@@ -34,6 +36,13 @@ pub const fn request_filter() -> &'static [FilterInstruction] {
     &REQUEST_PROGRAM
 }
 
+/// Returns a program for the link by which the frames of a tenant leave the host. It accepts only received answers to
+/// [`crate::Probe`], and only those of the VLAN, or untagged ones without a VLAN.
+#[must_use]
+pub fn probe_filter(link: MacAddress, vlan: Option<VlanId>) -> Vec<FilterInstruction> {
+    assemble(&probe_steps(link, vlan)).to_vec()
+}
+
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_WORD: u16 = 0x20;
@@ -43,8 +52,12 @@ const LOAD_HALF_INDEXED: u16 = 0x48;
 const LOAD_HEADER_LENGTH: u16 = 0xb1;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_ANY_BIT: u16 = 0x45;
+/// Keeps the bits of the operand.
+const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
+/// `SKF_AD_OFF + SKF_AD_VLAN_TAG` of `linux/filter.h`: the tag with its priority.
+const VLAN_TAG: u32 = 0xffff_f000 + 44;
 /// `SKF_AD_OFF + SKF_AD_VLAN_TAG_PRESENT` of `linux/filter.h`.
 const VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
 /// `SKF_AD_OFF + SKF_AD_PKTTYPE` of `linux/filter.h`.
@@ -56,6 +69,24 @@ const WHOLE_FRAME: u32 = 0x0004_0000;
 
 const IDENTIFIER: u32 = crate::SERVER_IDENTIFIER.to_bits();
 const LINK_LOCAL: u128 = crate::SERVER_LINK_LOCAL.to_bits();
+
+/// Ethernet and IPv4.
+const ARP_TYPES: u32 = 0x0001_0800;
+/// Lengths of the addresses, and the operation.
+const ARP_REQUEST: u32 = 0x0604_0001;
+const ARP_REPLY: u32 = 0x0604_0002;
+
+/// The first 32 bits of an Ethernet address.
+const fn mac_start(mac: MacAddress) -> u32 {
+    let [a, b, c, d, _, _] = mac.0;
+    u32::from_be_bytes([a, b, c, d])
+}
+
+/// The last 16 bits of an Ethernet address.
+const fn mac_end(mac: MacAddress) -> u32 {
+    let [_, _, _, _, e, f] = mac.0;
+    u32::from_be_bytes([0, 0, e, f])
+}
 
 /// 32 bits of the server's link-local address.
 #[expect(clippy::cast_possible_truncation, reason = "selects 32 bits")]
@@ -87,9 +118,9 @@ const fn equal(k: u32, if_true: u8, if_false: u8) -> Step {
     jump(JUMP_IF_EQUAL, k, if_true, if_false)
 }
 
-const LENGTH: u8 = 56;
+const LENGTH: u8 = 64;
 /// Index of the first instruction for frames to the guest.
-const TO_GUEST: u8 = 37;
+const TO_GUEST: u8 = 45;
 /// Index of the instruction that rejects the frame.
 const REJECT: u8 = LENGTH - 2;
 /// Index of the instruction that accepts the frame.
@@ -104,45 +135,82 @@ const fn steps(to_guest: u8) -> [Step; LENGTH as usize] {
         /*  2 */ load(LOAD_WORD, PACKET_TYPE), equal(OUTGOING, to_guest, 4),
         // From the guest.
         /*  4 */ load(LOAD_HALF, 12), // EtherType
-        /*  5 */ equal(0x0800, 14, 6),
-        /*  6 */ equal(0x86dd, 21, 7),
+        /*  5 */ equal(0x0800, 17, 6),
+        /*  6 */ equal(0x86dd, 24, 7),
         /*  7 */ equal(0x0806, 8, REJECT),
         // ARP: Ethernet and IPv4; address lengths and operation "request"; target address.
-        /*  8 */ load(LOAD_WORD, 14), equal(0x0001_0800, 10, REJECT),
-        /* 10 */ load(LOAD_WORD, 18), equal(0x0604_0001, 12, REJECT),
+        /*  8 */ load(LOAD_WORD, 14), equal(ARP_TYPES, 10, REJECT),
+        /* 10 */ load(LOAD_WORD, 18), equal(ARP_REQUEST, 12, 14),
         /* 12 */ load(LOAD_WORD, 38), equal(IDENTIFIER, ACCEPT, REJECT),
+        // Operation "reply", to a probe, which has no IP address.
+        /* 14 */ equal(ARP_REPLY, 15, REJECT),
+        /* 15 */ load(LOAD_WORD, 38), equal(0, ACCEPT, REJECT),
         // IPv4: UDP; no fragment; port 67 as destination.
-        /* 14 */ load(LOAD_BYTE, 23), equal(17, 16, REJECT),
-        /* 16 */ load(LOAD_HALF, 20), jump(JUMP_IF_ANY_BIT, 0x3fff, REJECT, 18),
-        /* 18 */ load(LOAD_HEADER_LENGTH, 14),
-        /* 19 */ load(LOAD_HALF_INDEXED, 16), equal(67, ACCEPT, REJECT),
+        /* 17 */ load(LOAD_BYTE, 23), equal(17, 19, REJECT),
+        /* 19 */ load(LOAD_HALF, 20), jump(JUMP_IF_ANY_BIT, 0x3fff, REJECT, 21),
+        /* 21 */ load(LOAD_HEADER_LENGTH, 14),
+        /* 22 */ load(LOAD_HALF_INDEXED, 16), equal(67, ACCEPT, REJECT),
         // IPv6: UDP with port 547 as destination.
-        /* 21 */ load(LOAD_BYTE, 20), equal(58, 26, 23),
-        /* 23 */ equal(17, 24, REJECT),
-        /* 24 */ load(LOAD_HALF, 56), equal(547, ACCEPT, REJECT),
+        /* 24 */ load(LOAD_BYTE, 20), equal(58, 29, 26),
+        /* 26 */ equal(17, 27, REJECT),
+        /* 27 */ load(LOAD_HALF, 56), equal(547, ACCEPT, REJECT),
         // ICMPv6: router solicitation, or neighbor solicitation with its target.
-        /* 26 */ load(LOAD_BYTE, 54), equal(133, ACCEPT, 28),
-        /* 28 */ equal(135, 29, REJECT),
-        /* 29 */ load(LOAD_WORD, 62), equal(link_local_word(96), 31, REJECT),
-        /* 31 */ load(LOAD_WORD, 66), equal(link_local_word(64), 33, REJECT),
-        /* 33 */ load(LOAD_WORD, 70), equal(link_local_word(32), 35, REJECT),
-        /* 35 */ load(LOAD_WORD, 74), equal(link_local_word(0), ACCEPT, REJECT),
+        /* 29 */ load(LOAD_BYTE, 54), equal(133, ACCEPT, 31),
+        /* 31 */ equal(135, 32, 40),
+        /* 32 */ load(LOAD_WORD, 62), equal(link_local_word(96), 34, REJECT),
+        /* 34 */ load(LOAD_WORD, 66), equal(link_local_word(64), 36, REJECT),
+        /* 36 */ load(LOAD_WORD, 70), equal(link_local_word(32), 38, REJECT),
+        /* 38 */ load(LOAD_WORD, 74), equal(link_local_word(0), ACCEPT, REJECT),
+        // Neighbor advertisement to the server's Ethernet address.
+        /* 40 */ equal(136, 41, REJECT),
+        /* 41 */ load(LOAD_WORD, 0), equal(mac_start(crate::SERVER_MAC), 43, REJECT),
+        /* 43 */ load(LOAD_HALF, 4), equal(mac_end(crate::SERVER_MAC), ACCEPT, REJECT),
         // To the guest.
-        /* 37 */ load(LOAD_HALF, 12), // EtherType
-        /* 38 */ equal(0x0800, 40, 39),
-        /* 39 */ equal(0x86dd, 47, REJECT),
+        /* 45 */ load(LOAD_HALF, 12), // EtherType
+        /* 46 */ equal(0x0800, 48, 47),
+        /* 47 */ equal(0x86dd, 55, REJECT),
         // IPv4: UDP; no fragment; port 67 as source.
-        /* 40 */ load(LOAD_BYTE, 23), equal(17, 42, REJECT),
-        /* 42 */ load(LOAD_HALF, 20), jump(JUMP_IF_ANY_BIT, 0x3fff, REJECT, 44),
-        /* 44 */ load(LOAD_HEADER_LENGTH, 14),
-        /* 45 */ load(LOAD_HALF_INDEXED, 14), equal(67, ACCEPT, REJECT),
+        /* 48 */ load(LOAD_BYTE, 23), equal(17, 50, REJECT),
+        /* 50 */ load(LOAD_HALF, 20), jump(JUMP_IF_ANY_BIT, 0x3fff, REJECT, 52),
+        /* 52 */ load(LOAD_HEADER_LENGTH, 14),
+        /* 53 */ load(LOAD_HALF_INDEXED, 14), equal(67, ACCEPT, REJECT),
         // IPv6: UDP with port 547 as source; ICMPv6: router advertisement.
-        /* 47 */ load(LOAD_BYTE, 20), equal(58, 52, 49),
-        /* 49 */ equal(17, 50, REJECT),
-        /* 50 */ load(LOAD_HALF, 54), equal(547, ACCEPT, REJECT),
-        /* 52 */ load(LOAD_BYTE, 54), equal(134, ACCEPT, REJECT),
-        /* 54 */ end(0),
-        /* 55 */ end(WHOLE_FRAME),
+        /* 55 */ load(LOAD_BYTE, 20), equal(58, 60, 57),
+        /* 57 */ equal(17, 58, REJECT),
+        /* 58 */ load(LOAD_HALF, 54), equal(547, ACCEPT, REJECT),
+        /* 60 */ load(LOAD_BYTE, 54), equal(134, ACCEPT, REJECT),
+        /* 62 */ end(0),
+        /* 63 */ end(WHOLE_FRAME),
+    ]
+}
+
+const PROBE_LENGTH: u8 = 26;
+const PROBE_REJECT: u8 = PROBE_LENGTH - 2;
+const PROBE_ACCEPT: u8 = PROBE_LENGTH - 1;
+
+/// Returns the instructions of [`probe_filter`].
+#[rustfmt::skip]
+fn probe_steps(link: MacAddress, vlan: Option<VlanId>) -> [Step; PROBE_LENGTH as usize] {
+    let (untagged, tagged) = if vlan.is_some() { (PROBE_REJECT, 2) } else { (5, PROBE_REJECT) };
+    let vlan = vlan.map_or(0, |vlan| u32::from(u16::from(vlan)));
+    [
+        /*  0 */ load(LOAD_WORD, VLAN_TAG_PRESENT), equal(0, untagged, tagged),
+        /*  2 */ load(LOAD_WORD, VLAN_TAG), load(AND, 0x0fff), equal(vlan, 5, PROBE_REJECT),
+        /*  5 */ load(LOAD_WORD, PACKET_TYPE), equal(OUTGOING, PROBE_REJECT, 7),
+        /*  7 */ load(LOAD_HALF, 12), // EtherType
+        /*  8 */ equal(0x0806, 10, 9),
+        /*  9 */ equal(0x86dd, 16, PROBE_REJECT),
+        // ARP reply to a probe.
+        /* 10 */ load(LOAD_WORD, 14), equal(ARP_TYPES, 12, PROBE_REJECT),
+        /* 12 */ load(LOAD_WORD, 18), equal(ARP_REPLY, 14, PROBE_REJECT),
+        /* 14 */ load(LOAD_WORD, 38), equal(0, PROBE_ACCEPT, PROBE_REJECT),
+        // Neighbor advertisement to the link.
+        /* 16 */ load(LOAD_BYTE, 20), equal(58, 18, PROBE_REJECT),
+        /* 18 */ load(LOAD_BYTE, 54), equal(136, 20, PROBE_REJECT),
+        /* 20 */ load(LOAD_WORD, 0), equal(mac_start(link), 22, PROBE_REJECT),
+        /* 22 */ load(LOAD_HALF, 4), equal(mac_end(link), PROBE_ACCEPT, PROBE_REJECT),
+        /* 24 */ end(0),
+        /* 25 */ end(WHOLE_FRAME),
     ]
 }
 
@@ -150,10 +218,10 @@ static PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(TO_GUEST)
 static REQUEST_PROGRAM: [FilterInstruction; LENGTH as usize] = assemble(&steps(REJECT));
 
 /// Makes the targets of jumps relative to the next instruction.
-const fn assemble(steps: &[Step; LENGTH as usize]) -> [FilterInstruction; LENGTH as usize] {
-    let mut program = [FilterInstruction { code: 0, jt: 0, jf: 0, k: 0 }; LENGTH as usize];
+const fn assemble<const LENGTH: usize>(steps: &[Step; LENGTH]) -> [FilterInstruction; LENGTH] {
+    let mut program = [FilterInstruction { code: 0, jt: 0, jf: 0, k: 0 }; LENGTH];
     let mut at: u8 = 0;
-    while at < LENGTH {
+    while (at as usize) < LENGTH {
         let Step { code, k, if_true, if_false } = steps[at as usize];
         let is_jump = code == JUMP_IF_EQUAL || code == JUMP_IF_ANY_BIT;
         // An overflow, which a jump backwards causes, is an error of the compiler.

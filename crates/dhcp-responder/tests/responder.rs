@@ -24,3 +24,5 @@ mod guest;
 mod neighbors;
 #[path = "responder/random.rs"]
 mod random;
+#[path = "responder/withheld.rs"]
+mod withheld;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::LinkName;
+use berth_api::{LinkName, VlanId};
 use serde::{Deserialize, Serialize};
 
 use crate::root::{ReadError, ReadProblem, Root};
@@ -77,6 +77,38 @@ pub struct FilterRecord {
     pub version: u32,
     /// Uplinks to which the table applies.
     pub uplinks: BTreeSet<LinkName>,
+    /// Networks whose guests may not send as DHCP servers and routers.
+    #[serde(default, skip_serializing_if = "GuardRecord::is_empty")]
+    pub guard: GuardRecord,
+}
+
+/// Networks whose guests may not send as DHCP servers and routers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GuardRecord {
+    /// Bridges of single tenants.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub bridges: BTreeSet<LinkName>,
+    /// VLANs of shared bridges.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub vlans: BTreeSet<(LinkName, VlanId)>,
+    /// True if the kernel cannot compare the bridge of a frame (`CONFIG_NFT_BRIDGE_META`), so that no network is guarded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsupported: bool,
+}
+
+impl GuardRecord {
+    /// Returns true if the record is the default.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns true if the guests of a network may not send as servers.
+    #[must_use]
+    pub fn has_networks(&self) -> bool {
+        !self.bridges.is_empty() || !self.vlans.is_empty()
+    }
 }
 
 /// Format of the file. All values are strings, so that an operator can read the file and restore values manually.
@@ -233,6 +265,21 @@ mod tests {
 
     const KSM_RUN: Setting = Setting::Ksm(KsmSetting::Run);
 
+    fn example_guard() -> GuardRecord {
+        GuardRecord {
+            bridges: ["tn5001".parse().unwrap()].into(),
+            vlans: [("br-tenant".parse().unwrap(), 120.try_into().unwrap())].into(),
+            unsupported: false,
+        }
+    }
+
+    #[test]
+    fn record_of_an_older_agent_has_no_guard() {
+        let record: FilterRecord = serde_json::from_str(r#"{"version":1,"uplinks":[]}"#).unwrap();
+        assert!(record.guard.is_empty());
+        assert!(!serde_json::to_string(&record).unwrap().contains("guard"));
+    }
+
     fn example_ledger() -> Ledger {
         let mut ledger = Ledger::default();
         ledger.record_original_value(KSM_RUN, SettingValue::Number(0));
@@ -240,7 +287,7 @@ mod tests {
         ledger.unmovable_irqs.insert(24, "nvme0q1".to_owned());
         ledger.hugepages_changed_at = Some(7);
         let uplinks = ["eth1".parse().unwrap()].into();
-        ledger.filter = Some(FilterRecord { version: 1, uplinks });
+        ledger.filter = Some(FilterRecord { version: 1, uplinks, guard: example_guard() });
         ledger
     }
 

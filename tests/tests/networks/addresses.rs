@@ -9,7 +9,7 @@ use crate::{UPLINK_NAME, assert_same, manifest, read_link_state, write_manifest}
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 const SEPARATE_NETWORK: &str = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
 const TENANTS: [&str; 2] = [
-    "{name: cluster-a, network: tenants, vlan: 100}",
+    "{name: cluster-a, network: tenants, vlan: 100, dhcpGuard: true}",
     "{name: cluster-b, network: tenants, vlan: 200}",
 ];
 
@@ -89,6 +89,7 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
         let result = hosts[0].run("tenants ping a11 10.1.0.14").unwrap();
         assert!(result.code != 0, "an address of the other tenant answers:\n{}", result.output);
 
+        servers_among_vms_are_dropped(hosts);
         addresses_are_kept_when_the_agent_restarts(&mut hosts[0]);
         unknown_guests_get_no_address(&mut hosts[1], network);
         for (host, vms) in hosts.iter_mut().zip(VMS) {
@@ -143,6 +144,26 @@ fn assert_addresses(host: &mut Host, vms: [(&str, u8, &str); 3]) {
     let metrics =
         host.run_checked("curl -s http://127.0.0.1:9477/metrics | grep ^berth_dhcp_").unwrap();
     assert!(metrics.contains("berth_dhcp_ports 3"), "{metrics}");
+}
+
+/// Tests that what a VM sends as a DHCP server reaches no other VM of its tenant; [`assert_no_answer_left`] tests that it
+/// does not reach the uplink.
+fn servers_among_vms_are_dropped(hosts: &mut [Host; 2]) {
+    hosts[0]
+        .run_checked(
+            "ip netns exec a11 perl -MSocket -e 'socket(S, PF_INET, SOCK_DGRAM, 0) or die; \
+             setsockopt(S, SOL_SOCKET, SO_BROADCAST, 1) or die; bind(S, sockaddr_in(67, INADDR_ANY)) or die; \
+             send(S, chr(2) . chr(0) x 299, 0, sockaddr_in(68, inet_aton(\"10.1.0.255\"))) or die' && sleep 1",
+        )
+        .unwrap();
+    let rules = hosts[0].run_checked("nft list chain bridge berth servers").unwrap();
+    let is_counted = |line: &str| line.contains("packets ") && !line.contains("packets 0 ");
+    assert!(rules.lines().any(is_counted), "{rules}");
+    for host in hosts {
+        let metrics =
+            host.run_checked("curl -s http://127.0.0.1:9477/metrics | grep ^berth_dhcp_").unwrap();
+        assert!(!metrics.contains("berth_dhcp_foreign_servers_total{"), "{metrics}");
+    }
 }
 
 /// Tests that VMs keep their addresses if the agent is killed, and that they get the same addresses after they restart.

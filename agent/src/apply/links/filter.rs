@@ -1,4 +1,5 @@
-//! Writes the nftables table that drops guests' control frames before they leave by an uplink. Each change is one
+//! Writes the nftables table that drops guests' control frames before they leave by an uplink, and the messages of DHCP
+//! servers and routers among guests. Each change is one
 //! transaction, so that the kernel always has either the old rules or the new rules.
 
 use nix::errno::Errno;
@@ -7,13 +8,16 @@ use super::error::FilterError;
 use crate::netlink::KernelRefusal;
 use crate::nftables::{NF_DROP, NftablesRequest, NftablesWriter, message};
 use crate::plan::network::filter::{
-    FORWARD_CHAIN, FORWARD_HOOK, RESERVED_ADDRESS_CHAIN, RESERVED_MASK, RESERVED_SET, Rule,
-    UPLINK_SET, name_key, reserved_addresses, table,
+    FORWARD_CHAIN, FORWARD_HOOK, KeyKind, KeySet, RESERVED_ADDRESS_CHAIN, RESERVED_MASK,
+    RESERVED_SET, Rule, UPLINK_SET, sets, table,
+};
+use crate::plan::network::server_guard::{
+    BRIDGE_SET, CLIENT_PORT_SET, GUARD_CHAIN, ROUTER_TYPE_SET, VLAN_SET,
 };
 use crate::plan::network::{FilterWork, LINK_GROUP};
 use berth_host_facts::ledger::FilterRecord;
 use berth_host_facts::links::{BridgeFilter, read_filter};
-use berth_host_facts::nftables::{Attributes, NftablesReader, TABLE_NAME};
+use berth_host_facts::nftables::{Attributes, NF_ACCEPT, NftablesReader, TABLE_NAME};
 
 /// Applies the change, and compares the table of the kernel with the desired table.
 ///
@@ -61,12 +65,9 @@ fn replace_requests(filter: &FilterRecord) -> Vec<NftablesRequest> {
         delete_request(),
         NftablesRequest::create(message::NEW_TABLE, make()),
     ];
-    // The key types are the data types that `nft` defines, so that `nft list` can show the keys: a hardware address (9)
-    // and the name of a link (41).
-    let addresses = reserved_addresses().map(Vec::from);
-    requests.extend(set_requests(1, RESERVED_SET, (9, BIG_ENDIAN, 6), addresses.collect()));
-    let names = filter.uplinks.iter().map(name_key);
-    requests.extend(set_requests(2, UPLINK_SET, (41, HOST_ENDIAN, 16), names.collect()));
+    for (number, set) in (1..).zip(sets(filter)) {
+        requests.extend(set_requests(number, set));
+    }
     let hook = Attributes::default()
         .with_number(1, FORWARD_HOOK.number)
         .with_number(2, FORWARD_HOOK.priority.cast_unsigned());
@@ -75,12 +76,15 @@ fn replace_requests(filter: &FilterRecord) -> Vec<NftablesRequest> {
         .with_nested(4, hook)
         .with_number(5, FORWARD_HOOK.policy)
         .with_text(7, "filter");
-    requests.push(NftablesRequest::create(
-        message::NEW_CHAIN,
-        table_attribute().with_text(3, RESERVED_ADDRESS_CHAIN),
-    ));
+    // The chains to which rules jump are created first.
+    let mut jump_targets = vec![RESERVED_ADDRESS_CHAIN];
+    jump_targets.extend(filter.guard.has_networks().then_some(GUARD_CHAIN));
+    for chain in jump_targets {
+        let attributes = table_attribute().with_text(3, chain);
+        requests.push(NftablesRequest::create(message::NEW_CHAIN, attributes));
+    }
     requests.push(NftablesRequest::create(message::NEW_CHAIN, forward));
-    for rule in Rule::ALL {
+    for rule in Rule::all(filter) {
         let expressions =
             expressions(rule).into_iter().fold(Attributes::default(), |all, (name, data)| {
                 all.with_nested(
@@ -103,13 +107,27 @@ const NFTA_LIST_ELEM: u16 = 1;
 const HOST_ENDIAN: u32 = 1;
 const BIG_ENDIAN: u32 = 2;
 
+/// Maximum number of elements of one message: the length of a netlink attribute has 16 bits.
+const MAX_ELEMENTS: usize = 1000;
+
+/// Returns the type, the byte order and the length of keys. The types are the data types that `nft` defines, so that
+/// `nft list` can show the keys: a hardware address (9), a port (13), a type of ICMPv6 (29), the name of a link (41), and
+/// a name together with a number of 32 bits (19).
+const fn key_format(kind: KeyKind) -> (u32, u32, u32) {
+    match kind {
+        KeyKind::HardwareAddress => (9, BIG_ENDIAN, 6),
+        KeyKind::LinkName => (41, HOST_ENDIAN, 16),
+        KeyKind::Port => (13, BIG_ENDIAN, 2),
+        KeyKind::Icmpv6Type => (29, BIG_ENDIAN, 1),
+        KeyKind::LinkAndVlan => ((41 << 6) | 19, HOST_ENDIAN, 20),
+    }
+}
+
 /// Returns the requests that create a set with its elements. The number identifies the set within the transaction.
-fn set_requests(
-    number: u32,
-    name: &str,
-    (key_type, order, length): (u32, u32, u32),
-    keys: Vec<Vec<u8>>,
-) -> Vec<NftablesRequest> {
+fn set_requests(number: u32, set: KeySet) -> Vec<NftablesRequest> {
+    let KeySet { name, kind, keys } = set;
+    let (key_type, order, length) = key_format(kind);
+    let keys: Vec<Vec<u8>> = keys.into_iter().collect();
     // `NFTNL_UDATA_SET_KEYBYTEORDER`, without which `nft` lists numbers in the wrong byte order.
     let order = [&[0, 4], order.to_ne_bytes().as_slice()].concat();
     let attributes = table_attribute()
@@ -120,15 +138,15 @@ fn set_requests(
         .with_number(10, number)
         .with_bytes(13, &order);
     let create_set = NftablesRequest::create(message::NEW_SET, attributes);
-    if keys.is_empty() {
-        return vec![create_set];
-    }
-    let elements = keys.iter().fold(Attributes::default(), |all, key| {
-        all.with_nested(NFTA_LIST_ELEM, Attributes::default().with_nested(1, data_value(key)))
+    let add_elements = keys.chunks(MAX_ELEMENTS).map(|keys| {
+        let elements = keys.iter().fold(Attributes::default(), |all, key| {
+            all.with_nested(NFTA_LIST_ELEM, Attributes::default().with_nested(1, data_value(key)))
+        });
+        let attributes =
+            table_attribute().with_text(2, name).with_nested(3, elements).with_number(4, number);
+        NftablesRequest::create(message::NEW_ELEMENTS, attributes)
     });
-    let attributes =
-        table_attribute().with_text(2, name).with_nested(3, elements).with_number(4, number);
-    vec![create_set, NftablesRequest::create(message::NEW_ELEMENTS, attributes)]
+    std::iter::once(create_set).chain(add_elements).collect()
 }
 
 /// Returns a value as the netlink attribute `NFTA_DATA_VALUE`.
@@ -138,13 +156,21 @@ fn data_value(bytes: &[u8]) -> Attributes {
 
 type Expression = (&'static str, Attributes);
 
-/// Number of the register that the expressions use (`NFT_REG_1`).
+/// Number of the register that the expressions use (`NFT_REG_1`), and of the next one, for keys of more than 16 bytes.
 const REGISTER: u32 = 1;
+const NEXT_REGISTER: u32 = 2;
+/// Bases of a payload expression: `NFT_PAYLOAD_LL_HEADER` and `NFT_PAYLOAD_TRANSPORT_HEADER`.
+const LINK_LAYER_HEADER: u32 = 0;
+const TRANSPORT_HEADER: u32 = 2;
+/// Protocol numbers of UDP and ICMPv6.
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
 
 fn expressions(rule: Rule) -> Vec<Expression> {
     match rule {
         Rule::JumpForReserved => vec![
-            ("payload", payload_expression()),
+            // The destination address.
+            ("payload", payload_expression(LINK_LAYER_HEADER, 0, 6)),
             ("bitwise", bitwise_expression(&RESERVED_MASK)),
             ("lookup", lookup_expression(RESERVED_SET)),
             ("immediate", verdict_attributes(NFT_JUMP, Some(RESERVED_ADDRESS_CHAIN))),
@@ -162,16 +188,56 @@ fn expressions(rule: Rule) -> Vec<Expression> {
             ("counter", Attributes::default()),
             ("immediate", verdict_attributes(NF_DROP, None)),
         ],
+        // The kernel finds the transport header behind extension headers of IPv6, and not in later fragments. A VLAN tag
+        // is in the metadata of the frame.
+        Rule::JumpForServers => vec![
+            ("meta", meta_expression(PROTOCOL)),
+            ("cmp", compare_expression(&[UDP])),
+            // The destination port.
+            ("payload", payload_expression(TRANSPORT_HEADER, 2, 2)),
+            ("lookup", lookup_expression(CLIENT_PORT_SET)),
+            ("immediate", verdict_attributes(NFT_JUMP, Some(GUARD_CHAIN))),
+        ],
+        Rule::JumpForRouters => vec![
+            ("meta", meta_expression(PROTOCOL)),
+            ("cmp", compare_expression(&[ICMPV6])),
+            ("payload", payload_expression(TRANSPORT_HEADER, 0, 1)),
+            ("lookup", lookup_expression(ROUTER_TYPE_SET)),
+            ("immediate", verdict_attributes(NFT_JUMP, Some(GUARD_CHAIN))),
+        ],
+        Rule::AcceptFromGroup => vec![
+            ("meta", meta_expression(INPUT_GROUP)),
+            ("cmp", compare_expression(&LINK_GROUP.to_ne_bytes())),
+            ("immediate", verdict_attributes(NF_ACCEPT, None)),
+        ],
+        Rule::AcceptFromUplinks => vec![
+            ("meta", meta_expression(INPUT_NAME)),
+            ("lookup", lookup_expression(UPLINK_SET)),
+            ("immediate", verdict_attributes(NF_ACCEPT, None)),
+        ],
+        Rule::DropOnBridges => vec![
+            ("meta", meta_expression(INPUT_BRIDGE)),
+            ("lookup", lookup_expression(BRIDGE_SET)),
+            ("counter", Attributes::default()),
+            ("immediate", verdict_attributes(NF_DROP, None)),
+        ],
+        Rule::DropInVlans => vec![
+            ("meta", meta_expression(INPUT_BRIDGE)),
+            ("meta", load_meta(INPUT_PVID, NEXT_REGISTER)),
+            ("lookup", lookup_expression(VLAN_SET)),
+            ("counter", Attributes::default()),
+            ("immediate", verdict_attributes(NF_DROP, None)),
+        ],
     }
 }
 
-/// Returns an expression that loads the destination address: six bytes from the start of the link layer header.
-fn payload_expression() -> Attributes {
+/// Returns an expression that loads bytes of a header.
+fn payload_expression(base: u32, offset: u32, length: u32) -> Attributes {
     Attributes::default()
         .with_number(1, REGISTER)
-        .with_number(2, 0)
-        .with_number(3, 0)
-        .with_number(4, 6)
+        .with_number(2, base)
+        .with_number(3, offset)
+        .with_number(4, length)
 }
 
 fn bitwise_expression(mask: &[u8; 6]) -> Attributes {
@@ -191,9 +257,23 @@ fn lookup_expression(set: &str) -> Attributes {
 const OUTPUT_NAME: u32 = 7;
 /// Meta key of the output link's group (`NFT_META_OIFGROUP`).
 const OUTPUT_GROUP: u32 = 22;
+/// Meta key of the input link's name (`NFT_META_IIFNAME`).
+const INPUT_NAME: u32 = 6;
+/// Meta key of the transport protocol (`NFT_META_L4PROTO`).
+const PROTOCOL: u32 = 16;
+/// Meta key of the name of the input link's bridge (`NFT_META_BRI_IIFNAME`).
+const INPUT_BRIDGE: u32 = 17;
+/// Meta key of the input link's group (`NFT_META_IIFGROUP`).
+const INPUT_GROUP: u32 = 21;
+/// Meta key of the VLAN of untagged frames of the input link (`NFT_META_BRI_IIFPVID`).
+const INPUT_PVID: u32 = 28;
 
 fn meta_expression(key: u32) -> Attributes {
-    Attributes::default().with_number(1, REGISTER).with_number(2, key)
+    load_meta(key, REGISTER)
+}
+
+fn load_meta(key: u32, register: u32) -> Attributes {
+    Attributes::default().with_number(1, register).with_number(2, key)
 }
 
 fn compare_expression(bytes: &[u8]) -> Attributes {

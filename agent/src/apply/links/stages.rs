@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use berth_api::infra_node::ChangeResult;
+use nix::errno::Errno;
 
 use super::batches::apply_batches;
+use super::error::FilterError;
 use super::kernel::Kernel;
 use super::ledger_updates::record_link_outcome;
 use super::removal;
 use crate::apply::context::ApplyContext;
 use crate::apply::outcome::{ApplyResult, Outcome};
-use crate::plan::network::Stage;
+use crate::netlink::KernelRefusal;
+use crate::plan::network::{FilterWork, Stage};
 use crate::plan::{Change, ChangeId};
 use berth_host_facts::ledger::Ledger;
 
@@ -30,14 +33,15 @@ pub(super) fn apply_link_changes_on(
     for stage in changes.chunk_by(same_batch) {
         if stage_of(stage[0]) == Some(Stage::Filter) {
             for change in stage {
-                let work = change.link_work().and_then(|work| work.filter.as_ref());
-                let filter_result = work.map_or(Ok(()), |work| kernel.apply_filter(work));
-                let result = filter_result.map_or_else(
+                let mut work = change.link_work().cloned();
+                let filter = work.as_mut().and_then(|work| work.filter.as_mut());
+                let result = filter.map_or(Ok(None), |filter| apply_filter(kernel, filter));
+                let result = result.map_or_else(
                     |error| ApplyResult::Failed(error.to_string()),
-                    |()| ApplyResult::Done(None),
+                    |message| ApplyResult::Done(message.map(str::to_owned)),
                 );
                 let outcome = Outcome::new(change, result);
-                if let (Some(work), ChangeResult::Done) = (change.link_work(), outcome.result) {
+                if let (Some(work), ChangeResult::Done) = (&work, outcome.result) {
                     record_link_outcome(work, ledger);
                 } else {
                     failed_filter = Some(&change.id);
@@ -90,6 +94,28 @@ pub(super) fn apply_link_changes_on(
         context.report_progress();
     }
     outcomes
+}
+
+/// Message of a change, if the kernel cannot compare the bridge of a frame.
+const GUARD_UNSUPPORTED: &str = "the kernel has no nftables expression for the bridge of a frame (CONFIG_NFT_BRIDGE_META, \
+    Linux 5.3): DHCP servers and routers among VMs are reported, but not dropped";
+
+/// Applies a change of the nftables table. If the kernel cannot have the rules against servers among VMs, applies and
+/// returns the change without them: the other rules protect the host's connection. Returns a message if so.
+fn apply_filter(
+    kernel: &mut dyn Kernel,
+    work: &mut FilterWork,
+) -> Result<Option<&'static str>, FilterError> {
+    match kernel.apply_filter(work) {
+        Err(FilterError::Refused(KernelRefusal { errno: Errno::EOPNOTSUPP, .. }))
+            if let Some(reduced) = work.without_guard() =>
+        {
+            kernel.apply_filter(&reduced)?;
+            *work = reduced;
+            Ok(Some(GUARD_UNSUPPORTED))
+        }
+        result => result.map(|()| None),
+    }
 }
 
 fn is_trial(change: &Change) -> bool {

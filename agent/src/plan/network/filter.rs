@@ -6,9 +6,12 @@
 //! when a bridge forwards them to a link that leaves the host. A forwarded frame always comes from another port
 //! of the bridge; frames that the host itself sends by its uplink (LLDP, LACP, probes of trunks) pass no bridge.
 //!
+//! The same table drops the messages of DHCP servers and routers among VMs ([`super::server_guard`]).
+//!
 //! The rules recognize the links that Berth creates by their group, which is in the message that creates a link. So the
 //! rules apply to every tenant and every port from the first frame on, and the table only names the uplinks that are
-//! ports themselves. Any other frame costs one lookup, whatever the number of tenants.
+//! ports themselves. Any other frame costs one lookup, whatever the number of tenants; with guarded
+//! networks, it also costs two comparisons of its protocol.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +19,16 @@ use berth_api::LinkName;
 
 use super::id::LinkChangeId;
 use super::link_change::{NOT_ENFORCED_REASON, new_link_change};
+use super::names::name_key;
+use super::server_guard::{
+    BRIDGE_SET, CLIENT_PORT_SET, GUARD_CHAIN, ROUTER_TYPE_SET, VLAN_SET, client_port_keys,
+    router_type_keys, vlan_key,
+};
 use super::work::{FilterWork, LinkWork, Stage};
 
 use crate::plan::change::{Change, ChangeReason};
 use crate::plan::input::Input;
-use berth_host_facts::ledger::{FilterRecord, Ledger};
+use berth_host_facts::ledger::{FilterRecord, GuardRecord, Ledger};
 use berth_host_facts::links::{BridgeFilter, Link, LinkKind, Links};
 use berth_host_facts::nftables::{Chain, Hook, NF_ACCEPT, Table};
 
@@ -44,10 +52,13 @@ pub(crate) const FORWARD_HOOK: Hook = Hook {
 /// rules of an older agent.
 const RULES_VERSION: u32 = 2;
 
-/// Returns the record of the rules of this agent, for these uplinks, as the rollback ledger stores it.
+/// Returns the record of the rules of this agent, for these uplinks and guarded networks, as the rollback ledger stores it.
 #[must_use]
-pub(crate) const fn new_filter_record(uplinks: BTreeSet<LinkName>) -> FilterRecord {
-    FilterRecord { version: RULES_VERSION, uplinks }
+pub(crate) const fn new_filter_record(
+    uplinks: BTreeSet<LinkName>,
+    guard: GuardRecord,
+) -> FilterRecord {
+    FilterRecord { version: RULES_VERSION, uplinks, guard }
 }
 
 /// The rules of the table.
@@ -59,16 +70,46 @@ pub(crate) enum Rule {
     DropToGroup,
     /// Drops frames that leave by an uplink.
     DropToUplinks,
+    /// Jumps to the chain [`GUARD_CHAIN`] for messages to DHCP clients.
+    JumpForServers,
+    /// Jumps to the chain [`GUARD_CHAIN`] for messages that only routers send.
+    JumpForRouters,
+    /// Accepts frames that arrive by a link that Berth created.
+    AcceptFromGroup,
+    /// Accepts frames that arrive by an uplink.
+    AcceptFromUplinks,
+    /// Drops frames on guarded bridges.
+    DropOnBridges,
+    /// Drops frames in guarded VLANs of shared bridges.
+    DropInVlans,
 }
 
 impl Rule {
-    pub(crate) const ALL: [Self; 3] =
+    const CONTROL_FRAMES: [Self; 3] =
         [Self::JumpForReserved, Self::DropToGroup, Self::DropToUplinks];
+    const SERVERS: [Self; 6] = [
+        Self::JumpForServers,
+        Self::JumpForRouters,
+        Self::AcceptFromGroup,
+        Self::AcceptFromUplinks,
+        Self::DropOnBridges,
+        Self::DropInVlans,
+    ];
+
+    /// Returns the rules of a table, in their order.
+    pub(crate) fn all(filter: &FilterRecord) -> impl Iterator<Item = Self> + use<> {
+        let servers = filter.guard.has_networks().then_some(Self::SERVERS);
+        Self::CONTROL_FRAMES.into_iter().chain(servers.into_iter().flatten())
+    }
 
     pub(crate) const fn chain(self) -> &'static str {
         match self {
-            Self::JumpForReserved => FORWARD_CHAIN,
+            Self::JumpForReserved | Self::JumpForServers | Self::JumpForRouters => FORWARD_CHAIN,
             Self::DropToGroup | Self::DropToUplinks => RESERVED_ADDRESS_CHAIN,
+            Self::AcceptFromGroup
+            | Self::AcceptFromUplinks
+            | Self::DropOnBridges
+            | Self::DropInVlans => GUARD_CHAIN,
         }
     }
 
@@ -78,6 +119,12 @@ impl Rule {
             Self::JumpForReserved => "frames that only switches may send",
             Self::DropToGroup => "no guest sends them by a link of berth-agent",
             Self::DropToUplinks => "no guest sends them by an uplink",
+            Self::JumpForServers => "messages of DHCP servers",
+            Self::JumpForRouters => "router advertisements and redirects",
+            Self::AcceptFromGroup => "from other hosts, by a link of berth-agent",
+            Self::AcceptFromUplinks => "from other hosts, by an uplink",
+            Self::DropOnBridges => "no guest sends them on these bridges",
+            Self::DropInVlans => "no guest sends them in these VLANs",
         };
         format!("berth {RULES_VERSION}: {description}")
     }
@@ -115,26 +162,57 @@ pub(crate) fn reserved_addresses() -> impl Iterator<Item = [u8; 6]> {
 /// Mask of the bits of an address that are compared.
 pub(crate) const RESERVED_MASK: [u8; 6] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xf0];
 
-/// Returns the name of a link in the form that nftables compares.
-pub(crate) fn name_key(name: &LinkName) -> Vec<u8> {
-    const IFNAMSIZ: usize = 16;
-    let mut key = name.as_str().as_bytes().to_vec();
-    key.resize(IFNAMSIZ, 0);
-    key
-}
-
 /// Returns the table that a record describes, in the form in which the kernel lists it.
 #[must_use]
 pub fn table(filter: &FilterRecord) -> Table {
     let mut chains: BTreeMap<String, Chain> = BTreeMap::new();
     chains.insert(FORWARD_CHAIN.to_owned(), Chain { hook: Some(FORWARD_HOOK), rules: Vec::new() });
-    for rule in Rule::ALL {
+    for rule in Rule::all(filter) {
         chains.entry(rule.chain().to_owned()).or_default().rules.push(rule.comment());
     }
-    let reserved = reserved_addresses().map(Vec::from).collect();
-    let uplinks = filter.uplinks.iter().map(name_key).collect();
-    let sets = [(RESERVED_SET.to_owned(), reserved), (UPLINK_SET.to_owned(), uplinks)].into();
+    let sets = sets(filter).into_iter().map(|set| (set.name.to_owned(), set.keys)).collect();
     Table { flags: 0, chains, sets }
+}
+
+/// A set of the table.
+#[derive(Debug)]
+pub(crate) struct KeySet {
+    pub(crate) name: &'static str,
+    pub(crate) kind: KeyKind,
+    pub(crate) keys: BTreeSet<Vec<u8>>,
+}
+
+/// Kind of the keys of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyKind {
+    HardwareAddress,
+    LinkName,
+    Port,
+    Icmpv6Type,
+    /// A link name, and a VLAN in the byte order of the host.
+    LinkAndVlan,
+}
+
+/// Returns the sets of a table, with their keys.
+pub(crate) fn sets(filter: &FilterRecord) -> Vec<KeySet> {
+    let set = |name, kind, keys| KeySet { name, kind, keys };
+    let uplinks = filter.uplinks.iter().map(name_key).collect();
+    let mut sets = vec![
+        set(RESERVED_SET, KeyKind::HardwareAddress, reserved_addresses().map(Vec::from).collect()),
+        set(UPLINK_SET, KeyKind::LinkName, uplinks),
+    ];
+    let guard = &filter.guard;
+    if guard.has_networks() {
+        let bridges = guard.bridges.iter().map(name_key).collect();
+        let vlans = guard.vlans.iter().map(vlan_key).collect();
+        sets.extend([
+            set(CLIENT_PORT_SET, KeyKind::Port, client_port_keys().collect()),
+            set(ROUTER_TYPE_SET, KeyKind::Icmpv6Type, router_type_keys().collect()),
+            set(BRIDGE_SET, KeyKind::LinkName, bridges),
+            set(VLAN_SET, KeyKind::LinkAndVlan, vlans),
+        ]);
+    }
+    sets
 }
 
 /// Returns the ports of Berth's bridges by which frames leave the host.
@@ -150,7 +228,7 @@ pub fn bridge_uplinks(links: &Links, ledger: &Ledger) -> BTreeSet<LinkName> {
 }
 
 /// Returns the record of the table that is needed during and after these changes; `None` if no link needs the table.
-fn desired_record(input: Input, changes: &[Change]) -> Option<FilterRecord> {
+fn desired_record(input: Input, changes: &[Change], guard: GuardRecord) -> Option<FilterRecord> {
     let links = &input.facts.links;
     let possible = || {
         let works = changes.iter().filter(|change| change.blocked.is_none());
@@ -161,13 +239,18 @@ fn desired_record(input: Input, changes: &[Change]) -> Option<FilterRecord> {
     }
     let mut uplinks = bridge_uplinks(links, &input.facts.ledger);
     uplinks.extend(possible().filter_map(LinkWork::joined_uplink).map(|(port, _)| port.clone()));
-    Some(new_filter_record(uplinks))
+    Some(new_filter_record(uplinks, guard))
 }
 
 /// Returns the change of the table, if the table differs. The stages of changes ensure that links are created after the
 /// table. The table is deleted only after all links of Berth are removed, and only if `allow_removal` is true, which
 /// means that the spec of no network has a fault.
-pub(super) fn plan_filter(input: Input, changes: &[Change], allow_removal: bool) -> Option<Change> {
+pub(super) fn plan_filter(
+    input: Input,
+    changes: &[Change],
+    guard: GuardRecord,
+    allow_removal: bool,
+) -> Option<Change> {
     let recorded = input.facts.ledger.filter.as_ref();
     let current = match &input.facts.links.filter {
         BridgeFilter::Unknown => return None,
@@ -175,7 +258,7 @@ pub(super) fn plan_filter(input: Input, changes: &[Change], allow_removal: bool)
         BridgeFilter::Present(table) => Some(table),
     };
     let mut work = LinkWork::new("", Stage::Filter, Vec::new());
-    let Some(desired) = desired_record(input, changes) else {
+    let Some(desired) = desired_record(input, changes, guard) else {
         current.filter(|_| allow_removal)?;
         work.filter = Some(FilterWork::Delete);
         return Some(new_link_change(
@@ -190,10 +273,15 @@ pub(super) fn plan_filter(input: Input, changes: &[Change], allow_removal: bool)
     let difference = match current {
         None => "absent",
         Some(now) if *now == should_be => return None,
-        Some(now) if now.sets.get(UPLINK_SET) == should_be.sets.get(UPLINK_SET) => "other rules",
-        Some(_) => "other uplinks",
+        Some(now) if now.sets.get(UPLINK_SET) != should_be.sets.get(UPLINK_SET) => "other uplinks",
+        Some(now) if now.sets != should_be.sets => "other guarded networks",
+        Some(_) => "other rules",
     };
-    let id = LinkChangeId::InstallFilter { uplinks: desired.uplinks.clone() };
+    let guard = &desired.guard;
+    let id = LinkChangeId::InstallFilter {
+        uplinks: desired.uplinks.clone(),
+        guarded_networks: guard.bridges.len() + guard.vlans.len(),
+    };
     let drift = recorded == Some(&desired);
     work.filter = Some(FilterWork::Replace(desired));
     let mut change = new_link_change(id, difference, "in place", ChangeReason::Spec, work);

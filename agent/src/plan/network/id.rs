@@ -15,6 +15,8 @@ pub enum LinkChangeId {
     InstallFilter {
         /// Uplinks that are ports of Berth's bridges.
         uplinks: BTreeSet<LinkName>,
+        /// Number of networks whose guests may not send as DHCP servers and routers.
+        guarded_networks: usize,
     },
     /// Deletes the rules that drop guests' control frames.
     DeleteFilter,
@@ -147,16 +149,20 @@ impl LinkChangeId {
 impl fmt::Display for LinkChangeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InstallFilter { uplinks } => {
+            Self::InstallFilter { uplinks, guarded_networks } => {
                 let by = if uplinks.is_empty() {
                     "tenants' links".to_owned()
                 } else {
                     join_link_names(uplinks, ", ")
                 };
-                write!(
-                    f,
-                    "drop guests' BPDUs and discovery frames to {by} (nftables table bridge {TABLE_NAME})"
-                )
+                write!(f, "drop guests' BPDUs and discovery frames to {by}")?;
+                if *guarded_networks > 0 {
+                    write!(
+                        f,
+                        ", and DHCP servers and routers among VMs of {guarded_networks} networks"
+                    )?;
+                }
+                write!(f, " (nftables table bridge {TABLE_NAME})")
             }
             Self::DeleteFilter => write!(f, "delete nftables table bridge {TABLE_NAME}"),
             Self::DetachUplink { uplink, network } => {

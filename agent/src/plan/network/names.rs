@@ -66,6 +66,14 @@ pub(crate) fn link_owner(link: &Link) -> Option<(&str, Option<&str>)> {
     Some(rest.split_once('/').map_or((rest, None), |(network, tenant)| (network, Some(tenant))))
 }
 
+/// Returns the name of a link in the form that nftables compares.
+pub(super) fn name_key(name: &LinkName) -> Vec<u8> {
+    const IFNAMSIZ: usize = 16;
+    let mut key = name.as_str().as_bytes().to_vec();
+    key.resize(IFNAMSIZ, 0);
+    key
+}
+
 pub(super) const DNS_LABEL_RULE: &str =
     "must be a DNS label: 1 to 63 lower-case letters, digits and `-`";
 

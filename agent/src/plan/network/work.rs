@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use berth_api::LinkName;
 
 use super::op::LinkOp;
-use berth_host_facts::ledger::FilterRecord;
+use berth_host_facts::ledger::{FilterRecord, GuardRecord};
 
 /// Stage of a change. A change is made after the changes that it depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,6 +65,17 @@ pub enum FilterWork {
     Replace(FilterRecord),
     /// Deletes the table.
     Delete,
+}
+
+impl FilterWork {
+    /// Returns the same table without the rules against servers among VMs, for a kernel that cannot have them; `None` if
+    /// the table has no such rules.
+    #[must_use]
+    pub fn without_guard(&self) -> Option<Self> {
+        let Self::Replace(filter) = self else { return None };
+        let guard = GuardRecord { unsupported: true, ..GuardRecord::default() };
+        filter.guard.has_networks().then(|| Self::Replace(FilterRecord { guard, ..filter.clone() }))
+    }
 }
 
 impl LinkWork {

@@ -26,6 +26,8 @@ const MAX_MEMORY_BLOCKS: usize = 16;
 const MAX_NEIGHBOR_VLANS: usize = 128;
 /// Maximum number of characters of a text of an LLDP neighbour.
 const MAX_NEIGHBOR_CHARS: usize = 255;
+const MAX_NAME_CHARS: usize = 63;
+const MAX_MACHINE_CHARS: usize = 317;
 /// Maximum number of characters of the name of a container, and of a resource with its domain.
 const MAX_CONTAINER_NAME_CHARS: usize = 63;
 const MAX_RESOURCE_NAME_CHARS: usize = 317;
@@ -78,6 +80,11 @@ impl InfraNodeStatus {
                 .chain(description)
                 .chain(vlans.iter_mut().map(|vlan| &mut vlan.name))
                 .for_each(|text| truncate_chars(text, MAX_NEIGHBOR_CHARS));
+        }
+        self.address_conflicts.truncate(MAX_LIST_ENTRIES);
+        for conflict in &mut self.address_conflicts {
+            truncate_chars(&mut conflict.network, MAX_NAME_CHARS);
+            truncate_chars(&mut conflict.machine, MAX_MACHINE_CHARS);
         }
         for Condition { message, .. } in &mut self.conditions {
             truncate_chars(message, MAX_CONDITION_CHARS);

@@ -1,5 +1,6 @@
 //! InfraNode: desired state (`spec`) and observed state (`status`) of one host.
 
+mod address_conflict;
 mod allocations;
 mod bridges;
 mod capabilities;
@@ -11,6 +12,7 @@ mod status;
 mod trunk;
 mod zones;
 
+pub use address_conflict::*;
 pub use allocations::*;
 pub use capabilities::*;
 pub use devices::*;

@@ -359,4 +359,8 @@ pub struct TenantNetworkSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 16_777_215))]
     pub vni: Option<u32>,
+    /// True if messages that VMs send as DHCP servers and IPv6 routers are dropped, because the agents of the hosts answer
+    /// the VMs. Default false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhcp_guard: Option<bool>,
 }

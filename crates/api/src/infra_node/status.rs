@@ -6,6 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::address_conflict::AddressConflictStatus;
 use super::allocations::{Allocation, ZoneDevices};
 use super::capabilities::Capabilities;
 use super::trunk::{Neighbor, TrunkStatus};
@@ -43,6 +44,11 @@ pub struct InfraNodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub neighbors: Vec<Neighbor>,
+    /// Addresses of VMs on this host that other machines use. The VMs get no answer to their DHCP requests for these
+    /// addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub address_conflicts: Vec<AddressConflictStatus>,
     /// Last changes of the host, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -51,7 +57,7 @@ pub struct InfraNodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownFact>,
     /// Conditions of the host: Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned,
-    /// CredentialValid, TrunkVerified.
+    /// CredentialValid, TrunkVerified, AddressConflict.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

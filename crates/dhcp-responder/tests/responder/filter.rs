@@ -3,11 +3,13 @@
 use std::io::Read as _;
 use std::net::Ipv6Addr;
 
+use berth_api::MacAddress;
 use berth_dhcp_responder::{
-    Direction, FilterInstruction, SERVER_IDENTIFIER, SERVER_LINK_LOCAL, request_filter,
-    socket_filter,
+    Direction, FilterInstruction, SERVER_IDENTIFIER, SERVER_LINK_LOCAL, SERVER_MAC, probe_filter,
+    request_filter, socket_filter,
 };
 use dhcproto::{v4, v6};
+use etherparse::icmpv6::NeighborAdvertisementHeader;
 use etherparse::{ArpEthIpv4Packet, ArpOperation, IcmpEchoHeader, Icmpv6Type, PacketBuilder};
 use socket2::{Domain, SockFilter, Socket, Type};
 
@@ -77,6 +79,15 @@ fn arp(operation: ArpOperation, target: [u8; 4]) -> Vec<u8> {
     frame
 }
 
+/// A neighbor advertisement, as a machine that uses the address sends it to this Ethernet address.
+fn advertisement_to(destination: [u8; 6]) -> Vec<u8> {
+    let header = NeighborAdvertisementHeader { router: false, solicited: true, r#override: true };
+    let message = Icmpv6Type::NeighborAdvertisement(header);
+    let mut frame = icmpv6(LINK_LOCAL, 255, message, &ADDRESS6.octets());
+    frame[..6].copy_from_slice(&destination);
+    frame
+}
+
 fn udp4(source: u16, destination: u16) -> Vec<u8> {
     let mut frame = Vec::new();
     PacketBuilder::ethernet2(MAC.0, [2; 6])
@@ -121,6 +132,8 @@ fn frames_that_may_be_answered_or_reported_are_accepted_in_their_direction() {
         ("router advertisement", ">", responder().advertisement().unwrap()),
         ("neighbor solicitation", "<", neighbor_solicitation(SERVER_LINK_LOCAL)),
         ("ARP request", "<", arp(ArpOperation::REQUEST, SERVER_IDENTIFIER.octets())),
+        ("ARP answer to a probe", "<", arp(ArpOperation::REPLY, [0; 4])),
+        ("neighbor advertisement", "<", advertisement_to(SERVER_MAC.0)),
     ] {
         assert_eq!(accepted_directions(&frame), directions, "{name}");
     }
@@ -153,10 +166,35 @@ fn other_frames_are_rejected() {
         ("truncated", udp4(68, 67)[..36].to_vec()),
         ("ARP for another address", arp(ArpOperation::REQUEST, [10, 0, 0, 1])),
         ("ARP reply", arp(ArpOperation::REPLY, SERVER_IDENTIFIER.octets())),
+        ("advertisement to another machine", advertisement_to([2; 6])),
         ("solicitation of another neighbor", neighbor_solicitation(ADDRESS6)),
         ("echo", icmpv6(LINK_LOCAL, 255, Icmpv6Type::EchoRequest(echo), &[])),
         ("short", vec![0; 13]),
     ] {
         assert_eq!(accepted_directions(&frame), "", "{name}");
+    }
+}
+
+#[test]
+fn a_link_receives_only_answers_to_probes() {
+    let link = MacAddress([0x52, 0x54, 0, 1, 2, 3]);
+    let untagged = probe_filter(link, None);
+    let accepts = |frame: &[u8]| is_accepted_by(&untagged, Direction::FromGuest, frame);
+    for frame in [arp(ArpOperation::REPLY, [0; 4]), advertisement_to(link.0)] {
+        assert!(accepts(&frame));
+        assert!(!is_accepted_by(&untagged, Direction::ToGuest, &frame), "the host sends it");
+        // The tag is in the metadata, which a packet of these sockets does not have.
+        let tagged = probe_filter(link, Some(120.try_into().unwrap()));
+        assert!(!is_accepted_by(&tagged, Direction::FromGuest, &frame));
+    }
+    for frame in [
+        arp(ArpOperation::REQUEST, [0; 4]),
+        arp(ArpOperation::REPLY, ADDRESS.octets()),
+        advertisement_to([2; 6]),
+        udp4(67, 68),
+        udp6(547, 546),
+        neighbor_solicitation(ADDRESS6),
+    ] {
+        assert!(!accepts(&frame));
     }
 }

@@ -1,0 +1,136 @@
+//! Plans by which link the address probes of a network leave the host.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::{LinkName, MacAddress, VlanId};
+use berth_host_facts::ledger::NetworkRecord;
+use berth_host_facts::links::{Link, LinkKind, Links};
+
+use super::port_plan::HostNetworks;
+use super::served_network::ServedNetwork;
+use crate::plan::network::link_owner;
+
+/// A link by which the frames of a tenant's network leave the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ExitLink {
+    pub(super) name: LinkName,
+    pub(super) index: u32,
+    pub(super) mac: MacAddress,
+    /// VLAN with which frames are tagged on the link; `None` if the link belongs to the tenant.
+    pub(super) vlan: Option<VlanId>,
+}
+
+/// Returns the links of the networks with leases, by the name of the network.
+pub(super) fn plan_exits(
+    links: &Links,
+    host_networks: &HostNetworks,
+    served: &BTreeMap<String, Arc<ServedNetwork>>,
+) -> BTreeMap<String, ExitLink> {
+    let is_exit = |link: &&Link| matches!(link.kind, LinkKind::Vlan | LinkKind::Vxlan);
+    let own_links: BTreeMap<(&str, &str), &Link> = links
+        .all
+        .iter()
+        .filter(is_exit)
+        .filter_map(|link| {
+            let (network, tenant) = link_owner(link)?;
+            Some(((network, tenant?), link))
+        })
+        .collect();
+    let mut exits = BTreeMap::new();
+    for (host_network, record) in host_networks {
+        for (segment, tenant) in &record.tenants {
+            let expected = served.get(tenant).map(|network| network.segment());
+            if expected.is_none_or(|expected| expected.is_some_and(|other| other != *segment)) {
+                continue;
+            }
+            let own = own_links.get(&(host_network.as_str(), tenant.as_str())).copied();
+            let exit = own
+                .and_then(|link| exit_link(link, None))
+                .or_else(|| shared_exit(links, record, *segment));
+            exits.extend(exit.map(|exit| (tenant.clone(), exit)));
+        }
+    }
+    exits
+}
+
+/// Returns the uplink that tenants share, with the VLAN of one of them.
+fn shared_exit(links: &Links, record: &NetworkRecord, segment: u32) -> Option<ExitLink> {
+    let uplink = links.find_by_name(record.uplink.as_ref()?)?;
+    let vlan = VlanId::try_from(u16::try_from(segment).ok()?).ok()?;
+    exit_link(uplink, Some(vlan))
+}
+
+fn exit_link(link: &Link, vlan: Option<VlanId>) -> Option<ExitLink> {
+    let mac = link.mac.as_ref()?.parse().ok()?;
+    Some(ExitLink { name: link.name.clone(), index: link.index?, mac, vlan })
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::LeaseNetwork;
+
+    use super::*;
+
+    fn link(name: &str, index: u32, kind: LinkKind, alias: Option<&str>) -> Link {
+        let mut link = Link::new(name.parse().unwrap(), kind);
+        link.index = Some(index);
+        link.mac = Some(format!("02:00:00:00:00:{index:02x}"));
+        link.alias = alias.map(str::to_owned);
+        link
+    }
+
+    fn record(uplink: Option<&str>, segment: u32, tenant: &str) -> NetworkRecord {
+        NetworkRecord {
+            uplink: uplink.map(|uplink| uplink.parse().unwrap()),
+            tenants: [(segment, tenant.to_owned())].into(),
+            ..NetworkRecord::default()
+        }
+    }
+
+    #[test]
+    fn probes_leave_by_the_link_of_the_tenant_or_tagged_by_the_uplink() {
+        let mut all = vec![
+            link("bond0", 1, LinkKind::Bond, None),
+            link("br-tenant", 2, LinkKind::Bridge, Some("berth:shared")),
+            link("tn200", 3, LinkKind::Bridge, Some("berth:own/cluster-b")),
+            link("tn200-v", 4, LinkKind::Vlan, Some("berth:own/cluster-b")),
+            link("tn5001-x", 5, LinkKind::Vxlan, Some("berth:tunnels/cluster-c")),
+            link("eth7.200", 6, LinkKind::Vlan, None),
+        ];
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        let links = Links { all, ..Links::default() };
+        let host_networks: HostNetworks = [
+            ("shared", record(Some("bond0"), 100, "cluster-a")),
+            ("own", record(None, 200, "cluster-b")),
+            ("tunnels", record(None, 5001, "cluster-c")),
+            ("cards", record(None, 400, "cluster-d")),
+            ("other", record(Some("bond0"), 500, "cluster-e")),
+        ]
+        .map(|(name, record)| (name.to_owned(), record))
+        .into();
+        let served =
+            ["cluster-a", "cluster-b", "cluster-c", "cluster-d", "cluster-e"].map(|name| {
+                let vlan = (name == "cluster-e").then(|| VlanId::try_from(501).unwrap());
+                let network =
+                    LeaseNetwork { name: name.to_owned(), vlan, ..LeaseNetwork::default() };
+                (name.to_owned(), Arc::new(ServedNetwork::new(network)))
+            });
+        let exits = plan_exits(&links, &host_networks, &served.into());
+        let texts: Vec<String> = exits
+            .iter()
+            .map(|(network, exit)| {
+                let vlan = exit.vlan.map(u16::from);
+                format!("{network} {} {} {vlan:?}", exit.name, exit.index)
+            })
+            .collect();
+        assert_eq!(
+            texts,
+            [
+                "cluster-a bond0 1 Some(100)",
+                "cluster-b tn200-v 4 None",
+                "cluster-c tn5001-x 5 None"
+            ]
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! The task that probes the addresses of one network: through the ports of VMs, and by the link that leaves the host.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use berth_api::infra_node::AddressConflictStatus;
+use berth_dhcp_responder::{PROBE_INTERVAL, Probe, ProbeAnswer, ProbeStep, probe_filter};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{sleep, sleep_until};
+
+use super::conflicts::AddressConflicts;
+use super::exit_plan::ExitLink;
+use super::frame_filters::convert;
+use super::network_probes::NetworkProbes;
+use super::port_plan::ServedPort;
+use super::port_task::Shared;
+use super::problems::{PortProblem, Problem};
+use super::served_network::ServedNetwork;
+use crate::packet_socket::{Frame, PacketSocket};
+
+/// Time for each frame of a probe, so that all networks of the host together send at most 1000 frames per second.
+const FRAME_INTERVAL: Duration = Duration::from_millis(1);
+/// Receive buffer for answers by the link that leaves the host.
+const RECEIVE_BUFFER_BYTES: usize = 128 << 10;
+
+/// What all probers share.
+#[derive(Debug, Clone)]
+pub(super) struct SharedByProbers {
+    /// The prober that holds the lock may send. Waiting probers get it in their order.
+    turn: Arc<Mutex<()>>,
+    conflicts: AddressConflicts,
+}
+
+impl SharedByProbers {
+    pub(super) fn new(conflicts: AddressConflicts) -> Self {
+        Self { turn: Arc::default(), conflicts }
+    }
+}
+
+/// Probes the addresses of one network.
+#[derive(Debug)]
+pub(super) struct Prober {
+    /// Name of the network.
+    pub(super) name: String,
+    pub(super) probes: Arc<NetworkProbes>,
+    pub(super) network: watch::Receiver<Arc<ServedNetwork>>,
+    pub(super) exit: watch::Receiver<Option<ExitLink>>,
+    pub(super) shared: Shared,
+    pub(super) shared_by_probers: SharedByProbers,
+}
+
+/// Socket on the link that leaves the host. It is open only while answers may arrive, because the kernel passes every
+/// frame of the link to its filter.
+#[derive(Debug)]
+struct ExitSocket {
+    link: ExitLink,
+    socket: PacketSocket,
+}
+
+impl Prober {
+    /// Runs until the network has no more leases.
+    pub(super) async fn run(self) {
+        let (mut network, mut exit_link) = (self.network.clone(), self.exit.clone());
+        self.probes.set_leases(&network.borrow_and_update());
+        let mut exit: Option<ExitSocket> = None;
+        loop {
+            self.receive_pending(exit.as_ref()).await;
+            let until = match self.probes.poll() {
+                ProbeStep::Send(probe) => {
+                    if exit.is_none() {
+                        exit_link.mark_unchanged();
+                        exit = self.open_exit();
+                    }
+                    self.send(probe, exit.as_ref()).await;
+                    continue;
+                }
+                ProbeStep::Wait(until) => Some(until.saturating_sub(self.probes.now())),
+                ProbeStep::Idle => None,
+            };
+            self.publish_conflicts();
+            // No answer arrives later than this interval after a probe.
+            if until.is_none_or(|until| until > PROBE_INTERVAL) {
+                exit = None;
+            }
+            tokio::select! {
+                () = sleep_for(until) => {}
+                () = self.probes.changed() => {}
+                () = self.receive(exit.as_ref()) => {}
+                changed = network.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.probes.set_leases(&network.borrow_and_update());
+                }
+                changed = exit_link.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    exit = None;
+                }
+            }
+        }
+    }
+
+    fn open_exit(&self) -> Option<ExitSocket> {
+        let link = self.exit.borrow().clone()?;
+        let filter = convert(&probe_filter(link.mac, link.vlan));
+        match PacketSocket::open(link.index, &filter, RECEIVE_BUFFER_BYTES) {
+            Ok(socket) => Some(ExitSocket { link, socket }),
+            // Without the link, no other host can use the address.
+            Err(error) => {
+                tracing::debug!(network = %self.name, link = %link.name, %error, "failed to probe addresses by a link");
+                None
+            }
+        }
+    }
+
+    /// Sends a probe to the guests of ports and by the link, and waits for the time that its frames are allowed.
+    async fn send(&self, probe: Probe, exit: Option<&ExitSocket>) {
+        let _turn = self.shared_by_probers.turn.lock().await;
+        let mut frames = self.probes.send_to_guests(probe);
+        if let Some(ExitSocket { link, socket }) = exit
+            && let Some(frame) = probe.frame_by_link(link.mac, link.vlan)
+        {
+            frames += 1;
+            if let Err(error) = socket.send(&frame) {
+                tracing::debug!(network = %self.name, link = %link.name, %error, "failed to send an address probe");
+            }
+        }
+        self.shared.metrics.address_probes.inc();
+        sleep(FRAME_INTERVAL * u32::try_from(frames).unwrap_or(u32::MAX).max(1)).await;
+    }
+
+    /// Handles the answers that have arrived, without waiting.
+    async fn receive_pending(&self, exit: Option<&ExitSocket>) {
+        let begin = Instant::now();
+        // Time is limited, because frames may arrive faster than they are handled.
+        while begin.elapsed() < FRAME_INTERVAL {
+            tokio::select! {
+                biased;
+                () = self.receive(exit) => {}
+                () = std::future::ready(()) => return,
+            }
+        }
+    }
+
+    /// Waits for answers and handles them; waits forever without a socket.
+    async fn receive(&self, exit: Option<&ExitSocket>) {
+        let Some(ExitSocket { link, socket }) = exit else { return std::future::pending().await };
+        let handle = |frame: Frame<'_>| {
+            let answer = ProbeAnswer::parse(frame.bytes);
+            let Some(conflict) = answer.and_then(|answer| self.probes.observe(answer)) else {
+                return;
+            };
+            let port = ServedPort { name: link.name.clone(), network: self.name.clone() };
+            let machine = self.network.borrow().machine(conflict.owner);
+            let problem = Problem::AddressInUse { conflict, machine };
+            // While the channel is full, other problems of the network are about to be reported.
+            drop(self.shared.problems.try_send(PortProblem { port, problem }));
+            self.shared.metrics.address_conflicts.inc();
+        };
+        if let Err(error) = socket.receive(handle).await {
+            tracing::debug!(network = %self.name, link = %link.name, %error, "failed to receive answers to address probes");
+            sleep(FRAME_INTERVAL).await;
+        }
+    }
+
+    fn publish_conflicts(&self) {
+        let network = self.network.borrow();
+        let status = |conflict: berth_dhcp_responder::AddressConflict| AddressConflictStatus {
+            network: self.name.clone(),
+            address: conflict.address,
+            machine: network.machine(conflict.owner),
+            mac: conflict.user,
+        };
+        let conflicts = self.probes.conflicts().into_iter().map(status).collect();
+        self.shared_by_probers.conflicts.set(&self.name, conflicts);
+    }
+}
+
+impl Drop for Prober {
+    /// A network without leases has no conflicts.
+    fn drop(&mut self) {
+        self.shared_by_probers.conflicts.set(&self.name, Vec::new());
+    }
+}
+
+/// Waits for this time; forever without a time.
+async fn sleep_for(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep_until(tokio::time::Instant::now() + time).await,
+        None => std::future::pending().await,
+    }
+}

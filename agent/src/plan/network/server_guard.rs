@@ -1,0 +1,103 @@
+//! Plans which networks drop the messages of DHCP servers and routers among VMs.
+//!
+//! A guest takes the first answer to its request, so a VM that answers faster than the agent would control its
+//! neighbours. The rules drop these messages when a bridge forwards them from the port of a VM: to other VMs of the host,
+//! and to the link that leaves the host. The answers of the agent pass no bridge: it sends them by the port itself, from a
+//! packet socket. Frames from uplinks, VLAN links and tunnels pass too: a router of the network may be there, and the
+//! agents of other hosts drop what their own VMs send.
+//!
+//! The rules recognize a network by its bridge, and on a shared bridge also by the VLAN of the port, so that they need no
+//! change when a VM starts.
+
+use std::collections::BTreeSet;
+
+use berth_api::{LinkName, VlanId};
+use berth_host_facts::ledger::GuardRecord;
+
+use super::desired::DesiredNetworks;
+use super::desired_link::DesiredKind;
+use super::names::name_key;
+use crate::plan::input::Input;
+
+/// Name of the chain for messages of servers and routers.
+pub(crate) const GUARD_CHAIN: &str = "servers";
+/// Name of the set of UDP ports of DHCP clients.
+pub(crate) const CLIENT_PORT_SET: &str = "client_ports";
+/// Name of the set of ICMPv6 types that only routers send.
+pub(crate) const ROUTER_TYPE_SET: &str = "router_types";
+/// Name of the set of bridges of single tenants.
+pub(crate) const BRIDGE_SET: &str = "guarded_bridges";
+/// Name of the set of shared bridges, each with the VLAN of a tenant.
+pub(crate) const VLAN_SET: &str = "guarded_vlans";
+
+/// UDP ports of DHCP clients. Guests accept a server's message from any source port, and nothing else is sent to these
+/// ports (RFC 7610), so the destination is compared.
+const CLIENT_PORTS: [u16; 2] = [68, 546];
+/// Router advertisement and redirect.
+const ROUTER_TYPES: [u8; 2] = [134, 137];
+
+/// Returns the keys of the set [`CLIENT_PORT_SET`].
+pub(crate) fn client_port_keys() -> impl Iterator<Item = Vec<u8>> {
+    CLIENT_PORTS.into_iter().map(|port| port.to_be_bytes().to_vec())
+}
+
+/// Returns the keys of the set [`ROUTER_TYPE_SET`].
+pub(crate) fn router_type_keys() -> impl Iterator<Item = Vec<u8>> {
+    ROUTER_TYPES.into_iter().map(|kind| vec![kind])
+}
+
+/// Returns the key of a VLAN of a shared bridge, as the kernel has them in its registers: the name in 16 bytes, and the
+/// VLAN in the byte order of the host, padded to 4 bytes.
+pub(crate) fn vlan_key((bridge, vlan): &(LinkName, VlanId)) -> Vec<u8> {
+    let mut key = name_key(bridge);
+    key.extend(u16::from(*vlan).to_ne_bytes());
+    key.extend([0; 2]);
+    key
+}
+
+/// Returns the networks whose guests may not send as servers and routers. While the spec of a network has a fault, the
+/// recorded networks stay guarded.
+pub(super) fn desired_guard(
+    input: Input,
+    desired: &DesiredNetworks,
+    has_faults: bool,
+) -> GuardRecord {
+    let recorded = input.facts.ledger.filter.as_ref().map(|filter| &filter.guard);
+    if recorded.is_some_and(|guard| guard.unsupported) {
+        return GuardRecord { unsupported: true, ..GuardRecord::default() };
+    }
+    let mut guard = recorded.filter(|_| has_faults).cloned().unwrap_or_default();
+    let guarded_names: BTreeSet<&str> = input
+        .spec
+        .tenant_networks
+        .iter()
+        .filter(|tenant| tenant.dhcp_guard == Some(true))
+        .map(|tenant| tenant.name.as_str())
+        .collect();
+    for network in &desired.networks {
+        let shared = network.scenario.shared_bridge().map(|bridge| &bridge.link.name);
+        for tenant in network.tenants.iter().filter(|one| guarded_names.contains(one.name)) {
+            guard.vlans.extend(shared.cloned().zip(tenant.segment.vlan()));
+            let bridge =
+                tenant.links.iter().find(|link| matches!(link.kind, DesiredKind::Bridge { .. }));
+            guard.bridges.extend(bridge.map(|link| link.name.clone()));
+        }
+    }
+    guard
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_layout_of_the_registers() {
+        let vlan = VlanId::try_from(0x123).unwrap();
+        let key = vlan_key(&("br-tenant".parse().unwrap(), vlan));
+        assert_eq!(key.len(), 20);
+        assert!(key.starts_with(b"br-tenant\0"));
+        assert_eq!(key[16..18], 0x123_u16.to_ne_bytes());
+        assert_eq!(client_port_keys().collect::<Vec<_>>(), [vec![0, 68], vec![2, 34]]);
+        assert_eq!(router_type_keys().collect::<Vec<_>>(), [vec![134], vec![137]]);
+    }
+}

@@ -1,0 +1,354 @@
+//! Finds out whether another machine uses the address of a lease, before the agent serves the lease (RFC 2131, section
+//! 2.2; RFC 5227).
+//!
+//! A round of probes decides about each new address. If no machine answers, or only the VM of the lease, the address
+//! is served; so a VM that migrates to this host is no conflict. If another machine answers, or the guest declines the
+//! address, the address is withheld, and probed again after a backoff until the other machine is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use berth_api::MacAddress;
+
+use crate::outcome::IgnoredReason;
+use crate::probe_frame::{Probe, ProbeAnswer};
+use crate::rate_limit::Uptime;
+
+/// Probes of a round: one may be lost.
+pub const PROBE_COUNT: u8 = 3;
+/// Time after each probe of a round for its answers. RFC 5227 waits a second, which would delay the first answer to a
+/// guest for longer than its own retransmissions.
+pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
+/// Time until an address in use is probed again; it doubles up to [`MAX_BACKOFF`].
+pub const MIN_BACKOFF: Duration = Duration::from_secs(15);
+/// Longest time until an address in use is probed again.
+pub const MAX_BACKOFF: Duration = Duration::from_secs(300);
+
+/// Whether the address of a lease may be served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressState {
+    /// The first round of probes is not complete.
+    Unknown,
+    /// No other machine uses the address.
+    #[default]
+    Free,
+    /// Another machine uses the address.
+    InUse,
+}
+
+impl AddressState {
+    /// Returns an error if the address may not be served.
+    pub(crate) const fn check(self) -> Result<(), IgnoredReason> {
+        match self {
+            Self::Unknown => Err(IgnoredReason::AddressNotProbed),
+            Self::Free => Ok(()),
+            Self::InUse => Err(IgnoredReason::AddressInUse),
+        }
+    }
+}
+
+/// What the caller does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeStep {
+    /// Send a probe, then call [`AddressProbes::poll`] again.
+    Send(Probe),
+    /// Wait until this time, or until a change.
+    Wait(Uptime),
+    /// Wait for a change.
+    Idle,
+}
+
+/// An address of a lease that another machine uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AddressConflict {
+    /// The address.
+    pub address: IpAddr,
+    /// Ethernet address of the VM that has the lease.
+    pub owner: MacAddress,
+    /// Ethernet address of the other machine; `None` if the guest declined the address.
+    pub user: Option<MacAddress>,
+}
+
+/// State of one address.
+#[derive(Clone, Debug)]
+struct Entry {
+    owner: MacAddress,
+    state: AddressState,
+    user: Option<MacAddress>,
+    /// Probes of the current round that were sent.
+    sent: u8,
+    /// Time of the next probe, or of the end of the round.
+    due: Option<Uptime>,
+    backoff: Duration,
+}
+
+/// Probes of the addresses of one network.
+#[derive(Clone, Debug, Default)]
+pub struct AddressProbes {
+    entries: BTreeMap<IpAddr, Entry>,
+    queue: BTreeSet<(Uptime, IpAddr)>,
+}
+
+impl AddressProbes {
+    /// Replaces the leases: addresses with their owners. A new address, or one with another owner, is probed.
+    pub fn set_leases(&mut self, leases: &BTreeMap<IpAddr, MacAddress>, now: Uptime) {
+        self.entries.retain(|address, entry| leases.get(address) == Some(&entry.owner));
+        self.queue.retain(|(_, address)| self.entries.contains_key(address));
+        for (&address, &owner) in leases {
+            self.entries.entry(address).or_insert_with(|| {
+                self.queue.insert((now, address));
+                Entry {
+                    owner,
+                    state: AddressState::Unknown,
+                    user: None,
+                    sent: 0,
+                    due: Some(now),
+                    backoff: MIN_BACKOFF,
+                }
+            });
+        }
+    }
+
+    /// Returns the state of an address. An address that is not yet a lease here is `Unknown`.
+    #[must_use]
+    pub fn state(&self, address: IpAddr) -> AddressState {
+        self.entries.get(&address).map_or(AddressState::Unknown, |entry| entry.state)
+    }
+
+    /// Returns the addresses in use.
+    pub fn conflicts(&self) -> impl Iterator<Item = AddressConflict> + '_ {
+        let in_use = self.entries.iter().filter(|(_, entry)| entry.state == AddressState::InUse);
+        in_use.map(|(&address, entry)| entry.conflict(address))
+    }
+
+    /// Probes an address before all others, because its guest is waiting. An address in use keeps its backoff. Returns
+    /// true if the order changed.
+    pub fn prefer(&mut self, address: IpAddr) -> bool {
+        let Some(entry) = self.entries.get(&address) else { return false };
+        let is_waiting = entry.state == AddressState::Unknown && entry.sent == 0;
+        let is_preferred = is_waiting && entry.due != Some(Uptime::ZERO);
+        if is_preferred {
+            self.schedule(address, Some(Uptime::ZERO));
+        }
+        is_preferred
+    }
+
+    /// Returns what to do next. Answers that arrived must have been passed to [`Self::observe`] before.
+    pub fn poll(&mut self, now: Uptime) -> ProbeStep {
+        while let Some(&(due, address)) = self.queue.first() {
+            if due > now {
+                return ProbeStep::Wait(due);
+            }
+            let Some(entry) = self.entries.get_mut(&address) else {
+                self.queue.remove(&(due, address));
+                continue;
+            };
+            if entry.sent < PROBE_COUNT {
+                entry.sent += 1;
+                let probe = Probe { owner: entry.owner, address };
+                self.schedule(address, Some(now.saturating_add(PROBE_INTERVAL)));
+                return ProbeStep::Send(probe);
+            }
+            *entry = Entry {
+                owner: entry.owner,
+                state: AddressState::Free,
+                user: None,
+                sent: 0,
+                due: entry.due,
+                backoff: MIN_BACKOFF,
+            };
+            self.schedule(address, None);
+        }
+        ProbeStep::Idle
+    }
+
+    /// Handles an answer. Returns the conflict, if another machine than the owner answered during a round of probes.
+    /// Answers at other times are ignored: they could be for other machines that probe, and an address that is served
+    /// stays served.
+    pub fn observe(&mut self, answer: ProbeAnswer, now: Uptime) -> Option<AddressConflict> {
+        let entry = self.entries.get(&answer.address)?;
+        let is_other = answer.mac != entry.owner && entry.sent > 0;
+        is_other.then(|| self.withhold(answer.address, Some(answer.mac), now)).flatten()
+    }
+
+    /// Withholds an address that its guest declined (RFC 2131, section 4.3.3).
+    pub fn decline(&mut self, address: IpAddr, now: Uptime) -> Option<AddressConflict> {
+        self.withhold(address, None, now)
+    }
+
+    fn withhold(
+        &mut self,
+        address: IpAddr,
+        user: Option<MacAddress>,
+        now: Uptime,
+    ) -> Option<AddressConflict> {
+        let entry = self.entries.get_mut(&address)?;
+        entry.state = AddressState::InUse;
+        entry.user = user;
+        entry.sent = 0;
+        let due = now.saturating_add(entry.backoff);
+        entry.backoff = (entry.backoff * 2).min(MAX_BACKOFF);
+        let conflict = entry.conflict(address);
+        self.schedule(address, Some(due));
+        Some(conflict)
+    }
+
+    fn schedule(&mut self, address: IpAddr, due: Option<Uptime>) {
+        let Some(entry) = self.entries.get_mut(&address) else { return };
+        if let Some(previous) = entry.due {
+            self.queue.remove(&(previous, address));
+        }
+        entry.due = due;
+        self.queue.extend(due.map(|due| (due, address)));
+    }
+}
+
+impl Entry {
+    const fn conflict(&self, address: IpAddr) -> AddressConflict {
+        AddressConflict { address, owner: self.owner, user: self.user }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const OWNER: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+    const OTHER: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
+    const START: Uptime = Duration::from_secs(1000);
+
+    fn address(number: u8) -> IpAddr {
+        [10, 0, 0, number].into()
+    }
+
+    fn probes(count: u8) -> AddressProbes {
+        let mut probes = AddressProbes::default();
+        let leases = (1..=count).map(|number| (address(number), OWNER)).collect();
+        probes.set_leases(&leases, START);
+        probes
+    }
+
+    /// Runs steps until nothing is due before `end`; returns the addresses of the probes.
+    fn run(probes: &mut AddressProbes, mut now: Uptime, end: Uptime) -> Vec<IpAddr> {
+        let mut sent = Vec::new();
+        loop {
+            match probes.poll(now) {
+                ProbeStep::Send(probe) => sent.push(probe.address),
+                ProbeStep::Wait(until) if until <= end => now = until,
+                ProbeStep::Wait(_) | ProbeStep::Idle => return sent,
+            }
+        }
+    }
+
+    #[test]
+    fn an_unused_address_is_served_after_one_round() {
+        let mut probes = probes(1);
+        let end = START + PROBE_INTERVAL * u32::from(PROBE_COUNT);
+        let before_end = end - Duration::from_millis(1);
+        assert_eq!(run(&mut probes, START, before_end), [address(1); PROBE_COUNT as usize]);
+        assert_eq!(probes.state(address(1)), AddressState::Unknown);
+        assert!(run(&mut probes, before_end, end).is_empty());
+        assert_eq!(probes.state(address(1)), AddressState::Free);
+        assert_eq!(probes.poll(end + Duration::from_secs(1 << 30)), ProbeStep::Idle);
+        assert_eq!(probes.state(address(2)), AddressState::Unknown, "no lease of this host");
+    }
+
+    #[test]
+    fn the_vm_itself_is_no_conflict_when_it_migrates() {
+        let mut probes = probes(1);
+        assert!(matches!(probes.poll(START), ProbeStep::Send(_)));
+        let answer = ProbeAnswer { mac: OWNER, address: address(1) };
+        assert_eq!(probes.observe(answer, START), None);
+        run(&mut probes, START, START + Duration::from_secs(2));
+        assert_eq!(probes.state(address(1)), AddressState::Free);
+    }
+
+    #[test]
+    fn an_address_in_use_is_withheld_until_the_other_machine_is_gone() {
+        let mut probes = probes(1);
+        let answer = ProbeAnswer { mac: OTHER, address: address(1) };
+        let conflict = AddressConflict { address: address(1), owner: OWNER, user: Some(OTHER) };
+        assert_eq!(probes.observe(answer, START), None, "no probe was sent");
+        let mut now = START;
+        for backoff in [15, 30, 60, 120, 240, 300, 300] {
+            assert!(matches!(probes.poll(now), ProbeStep::Send(_)));
+            assert_eq!(probes.observe(answer, now), Some(conflict));
+            assert_eq!(probes.observe(answer, now), None, "the round has ended");
+            assert_eq!(probes.state(address(1)), AddressState::InUse);
+            assert!(!probes.prefer(address(1)), "a guest does not shorten the backoff");
+            now += Duration::from_secs(backoff);
+            assert_eq!(probes.poll(now - Duration::from_millis(1)), ProbeStep::Wait(now));
+        }
+        assert_eq!(probes.conflicts().collect::<Vec<_>>(), [conflict]);
+        run(&mut probes, now, now + Duration::from_secs(1));
+        assert_eq!(probes.state(address(1)), AddressState::Free);
+        assert_eq!(probes.conflicts().count(), 0);
+        // A later conflict begins with the shortest backoff.
+        probes.decline(address(1), now).unwrap();
+        assert_eq!(probes.poll(now), ProbeStep::Wait(now + MIN_BACKOFF));
+    }
+
+    #[test]
+    fn an_address_that_is_served_stays_served() {
+        let mut probes = probes(1);
+        run(&mut probes, START, START + Duration::from_secs(2));
+        let answer = ProbeAnswer { mac: OTHER, address: address(1) };
+        assert_eq!(probes.observe(answer, START), None);
+        assert_eq!(probes.state(address(1)), AddressState::Free);
+        let leases = [(address(1), OWNER), (address(2), OWNER)].into();
+        probes.set_leases(&leases, START);
+        assert_eq!(probes.state(address(1)), AddressState::Free);
+        let leases = [(address(1), OTHER)].into();
+        probes.set_leases(&leases, START);
+        assert_eq!(probes.state(address(1)), AddressState::Unknown, "the lease of another VM");
+    }
+
+    #[test]
+    fn the_address_of_a_waiting_guest_is_probed_first() {
+        let mut probes = probes(200);
+        assert!(probes.prefer(address(200)));
+        assert!(!probes.prefer(address(200)));
+        let ProbeStep::Send(probe) = probes.poll(START) else { panic!("nothing to send") };
+        assert_eq!(probe.address, address(200));
+        assert!(!probes.prefer(address(200)), "its round has begun");
+    }
+
+    proptest! {
+        /// Any sequence of events leaves each address in the queue or decided, and ends.
+        #[test]
+        fn all_addresses_are_decided(events in proptest::collection::vec((0..5_u8, 1..6_u8), 0..60)) {
+            let mut probes = probes(3);
+            let mut now = START;
+            for (event, number) in events {
+                match event {
+                    0 => {
+                        probes.poll(now);
+                    }
+                    1 => {
+                        let answer = ProbeAnswer { mac: OTHER, address: address(number) };
+                        probes.observe(answer, now);
+                    }
+                    2 => {
+                        probes.decline(address(number), now);
+                    }
+                    3 => {
+                        probes.prefer(address(number));
+                    }
+                    _ => {
+                        let leases = (1..=number).map(|number| (address(number), OWNER)).collect();
+                        probes.set_leases(&leases, now);
+                    }
+                }
+                now += Duration::from_millis(200);
+            }
+            run(&mut probes, now, now + Duration::from_secs(3600));
+            for number in 1..=probes.entries.len() {
+                prop_assert_eq!(probes.state(address(u8::try_from(number).unwrap())), AddressState::Free);
+            }
+            prop_assert!(probes.queue.is_empty());
+        }
+    }
+}
