@@ -34,6 +34,11 @@ impl AnswerTimes {
         [&self.offer_millis[..], &self.ack_millis].concat()
     }
 
+    /// Returns the milliseconds by the type of the answer.
+    pub(super) fn millis_by_type(&self) -> [(&'static str, &[f64]); 2] {
+        [("DHCPOFFER", &self.offer_millis), ("DHCPACK", &self.ack_millis)]
+    }
+
     /// Adds the answers of another round.
     pub(super) fn extend(&mut self, other: Self) {
         self.offer_millis.extend(other.offer_millis);

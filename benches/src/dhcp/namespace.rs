@@ -31,6 +31,14 @@ pub(super) struct NamespaceArgs {
 }
 
 impl NamespaceArgs {
+    /// Returns the path of dnsmasq, which is also valid in another folder; a name is searched in `PATH`.
+    fn dnsmasq_path(&self) -> Result<PathBuf> {
+        if self.dnsmasq.components().count() == 1 {
+            return Ok(self.dnsmasq.clone());
+        }
+        fs::canonicalize(&self.dnsmasq).with_context(|| self.dnsmasq.display().to_string())
+    }
+
     /// Returns the first line of `dnsmasq --version`.
     pub(super) fn dnsmasq_version(&self) -> Result<String> {
         let program = Program {
@@ -107,7 +115,7 @@ pub(super) fn run_script(args: &NamespaceArgs, script: &str, rounds: u32) -> Res
     let script = format!("{PRELUDE}{script}");
     let output = unshare_command(&script, folder.path())
         .env("agent", agent)
-        .env("dnsmasq", &args.dnsmasq)
+        .env("dnsmasq", args.dnsmasq_path()?)
         .env("benches", std::env::current_exe()?)
         .env("count", args.guests.to_string())
         .env("rounds", rounds.to_string())

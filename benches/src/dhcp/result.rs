@@ -2,7 +2,6 @@
 
 use jiff::civil::Date;
 
-use super::exchange::AnswerTimes;
 use super::measure::{MeasuredLoad, MeasuredServer};
 use crate::result::{BenchResult, Goal, Section, Table};
 use crate::stats::{median, percentile};
@@ -61,21 +60,19 @@ fn answer_table(agent: &MeasuredServer, dnsmasq: &MeasuredServer) -> Table {
             "ratio of 99th percentiles",
         ],
     );
-    let kinds: [(&str, fn(AnswerTimes) -> Vec<f64>); 2] =
-        [("DHCPOFFER", |times| times.offer_millis), ("DHCPACK", |times| times.ack_millis)];
     for load in agent.loads.keys() {
-        for (kind, millis) in kinds {
-            let ours = millis(load_of(agent, *load).times);
-            let theirs = millis(load_of(dnsmasq, *load).times);
+        let (ours, theirs) = (load_of(agent, *load).times, load_of(dnsmasq, *load).times);
+        let both = ours.millis_by_type().into_iter().zip(theirs.millis_by_type());
+        for ((answer, ours), (_, theirs)) in both {
             let [median_ratio, p99_ratio] =
-                [50, 99].map(|at| percentile(&ours, at) / percentile(&theirs, at));
+                [50, 99].map(|at| percentile(ours, at) / percentile(theirs, at));
             table.push([
                 load.to_string(),
-                kind.to_owned(),
-                format!("{:.2}", median(&ours)),
-                format!("{:.2}", percentile(&ours, 99)),
-                format!("{:.2}", median(&theirs)),
-                format!("{:.2}", percentile(&theirs, 99)),
+                answer.to_owned(),
+                format!("{:.2}", median(ours)),
+                format!("{:.2}", percentile(ours, 99)),
+                format!("{:.2}", median(theirs)),
+                format!("{:.2}", percentile(theirs, 99)),
                 format!("{median_ratio:.2}"),
                 format!("{p99_ratio:.2}"),
             ]);
@@ -107,6 +104,7 @@ fn cost_table(agent: &MeasuredServer, dnsmasq: &MeasuredServer) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use super::super::exchange::AnswerTimes;
     use super::super::guests::Server;
     use super::*;
 
