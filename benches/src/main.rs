@@ -1,8 +1,10 @@
 //! `berth-benches`: measures Berth and the existing tools for the same tasks.
 
 mod agents;
+mod claims;
 mod cluster;
 mod counts;
+mod dhcp;
 mod engine;
 mod extender;
 mod fleet;
@@ -43,12 +45,17 @@ enum Benchmark {
     Plan(plan::Args),
     Tenants(tenants::Args),
     Extender(extender::Args),
+    Dhcp(dhcp::Args),
+    LeaseMemory(dhcp::LeaseMemoryArgs),
+    Claims(claims::Args),
     Summary(summary::Args),
     /// Answers kube-scheduler with all node names of the request.
     #[command(hide = true)]
     AcceptAll(extender::AcceptAllArgs),
     #[command(hide = true)]
     AddVlans(links::VlanArgs),
+    #[command(hide = true)]
+    DhcpGuests(dhcp::GuestArgs),
     /// Runs one program and prints its peak resident memory in KiB.
     #[command(hide = true)]
     Peak {
@@ -68,9 +75,13 @@ fn main() -> ExitCode {
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Tenants(args) => tenants::run(&args),
         Benchmark::Extender(args) => extender::run(&args),
+        Benchmark::Dhcp(args) => dhcp::run(&args),
+        Benchmark::LeaseMemory(args) => dhcp::run_lease_memory(&args),
+        Benchmark::Claims(args) => claims::run(&args),
         Benchmark::Summary(args) => summary::run(&args),
         Benchmark::AcceptAll(args) => extender::accept_all(&args).map(|()| true),
         Benchmark::AddVlans(args) => links::add_vlans(&args),
+        Benchmark::DhcpGuests(args) => dhcp::run_guests(&args).map(|()| true),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };
     match done {

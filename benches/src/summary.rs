@@ -13,8 +13,20 @@ use jiff::civil::Date;
 use crate::render;
 
 /// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
-const BENCHMARKS: [&str; 9] =
-    ["report", "idle", "links", "agents", "trace", "engine", "plan", "tenants", "extender"];
+const BENCHMARKS: [&str; 12] = [
+    "report",
+    "idle",
+    "links",
+    "agents",
+    "trace",
+    "engine",
+    "plan",
+    "tenants",
+    "extender",
+    "dhcp",
+    "lease-memory",
+    "claims",
+];
 
 /// Writes the newest results of all benchmarks to one page.
 #[derive(Debug, clap::Args)]

@@ -1,0 +1,61 @@
+//! The peer: an allocator that checks the addresses of its range one after another, as the IPAM plugin whereabouts does
+//! (`IterateForAssignment` in pkg/allocate/allocate.go).
+//!
+//! For each request, whereabouts reads the object with all reservations of the range, builds a map of them, and checks
+//! each address from the first on. A leader election lets only one pod of the cluster do this at a time, so the peer is
+//! one thread without conflicts. Requests to the API server cost nothing here.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result};
+
+/// The range of the tenants' pool: 10.0.0.0/16 without network, gateway and broadcast address.
+const FIRST: u32 = 0x0a00_0002;
+const LAST: u32 = 0x0a00_fffe;
+/// Addresses that the tenants' pool excludes.
+const EXCLUDED: std::ops::RangeInclusive<u32> = 0x0a00_0100..=0x0a00_01ff;
+
+/// Reservation of an address, as the object of the range lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reservation {
+    pub(super) address: Ipv4Addr,
+    owner: String,
+}
+
+/// Reserves an address for each of these machines.
+pub(super) fn reserve_all(machines: u32) -> Result<Vec<Reservation>> {
+    let mut reservations: Vec<Reservation> = Vec::new();
+    for machine in 0..machines {
+        let owner = format!("cluster-a/workers-5d4f8c7b9-{machine:05}");
+        let reserved: HashMap<Ipv4Addr, &str> =
+            reservations.iter().map(|one| (one.address, one.owner.as_str())).collect();
+        let mut numbers = (FIRST..=LAST).filter(|number| !EXCLUDED.contains(number));
+        let free = numbers.find(|number| {
+            let holder = reserved.get(&Ipv4Addr::from_bits(*number));
+            holder.is_none_or(|holder| *holder == owner)
+        });
+        let address = Ipv4Addr::from_bits(free.context("all addresses are in use")?);
+        reservations.push(Reservation { address, owner });
+    }
+    Ok(reservations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tenant::new_pools;
+    use super::*;
+
+    #[test]
+    fn the_peer_has_the_pool_of_the_tenants() {
+        let pools = new_pools().unwrap();
+        let pool = pools.iter().next().unwrap();
+        let addresses: Vec<Ipv4Addr> =
+            reserve_all(300).unwrap().into_iter().map(|one| one.address).collect();
+        assert!(addresses.iter().all(|address| pool.allocates((*address).into())));
+        assert!(addresses.is_sorted() && addresses.windows(2).all(|pair| pair[0] != pair[1]));
+        assert_eq!(addresses[299], Ipv4Addr::new(10, 0, 2, 45));
+        let count = (FIRST..=LAST).filter(|number| !EXCLUDED.contains(number)).count();
+        assert_eq!(pool.len(), count as u128);
+    }
+}

@@ -1,0 +1,138 @@
+//! Runs both servers and their guests in network namespaces of this machine.
+//!
+//! ```text
+//! namespace of the host                      namespace `guests`
+//! agent   ── packet sockets ── port-1-N ════ guest-1-N ──┐
+//!              bridge tn5001 ──┘                         ├─ dhcp-guests
+//! dnsmasq ── bridge peer0 ───── port-2-N ═══ guest-2-N ──┘
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::guests::write_files;
+use crate::program::Program;
+
+/// Programs and numbers of a benchmark in network namespaces.
+#[derive(Debug, clap::Args)]
+pub(super) struct NamespaceArgs {
+    /// berth-agent binary to measure, built with the profile of a release (dist-agent)
+    #[arg(long, value_name = "PATH")]
+    pub(super) agent: PathBuf,
+    /// Server to compare with
+    #[arg(long, value_name = "PROGRAM", default_value = "dnsmasq")]
+    pub(super) dnsmasq: PathBuf,
+    /// Number of guests, each with a lease and a bridge port
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(super) guests: u16,
+}
+
+impl NamespaceArgs {
+    /// Returns the path of dnsmasq, which is also valid in another folder; a name is searched in `PATH`.
+    fn dnsmasq_path(&self) -> Result<PathBuf> {
+        if self.dnsmasq.components().count() == 1 {
+            return Ok(self.dnsmasq.clone());
+        }
+        fs::canonicalize(&self.dnsmasq).with_context(|| self.dnsmasq.display().to_string())
+    }
+
+    /// Returns the first line of `dnsmasq --version`.
+    pub(super) fn dnsmasq_version(&self) -> Result<String> {
+        let program = Program {
+            label: "dnsmasq".to_owned(),
+            path: self.dnsmasq.clone().into(),
+            args: Vec::new(),
+            env: Vec::new(),
+            missing_hint: "install it: apt-get install dnsmasq-base",
+        };
+        let version = program.version()?;
+        // The copyright follows.
+        Ok(version.split("  ").next().unwrap_or_default().to_owned())
+    }
+}
+
+/// Functions of both benchmarks: `$1` is the folder with the files of [`write_files`], `$count` the number of guests.
+/// Only what is written to file descriptor 3 belongs to the result.
+const PRELUDE: &str = r#"
+exec 3>&1 1>&2
+trap '[ $? = 0 ] || tail -n 30 agent.log dnsmasq.log || true; kill $(jobs -p)' EXIT
+mount -t sysfs none /sys
+mkdir -p /var/lib/berth
+mount -t tmpfs none /var/lib/berth
+mount -t tmpfs none /run
+cd "$1"
+wait_for() { for _ in $(seq 1200); do "$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "failed: $*"; exit 1; }
+metric() { curl -s http://127.0.0.1:9477/metrics | sed -n "s/^$1 //p"; }
+metric_is() { [ "$(metric "$1")" = "$2" ]; }
+# The kernel updates the state of a hundred links per second, and the bridge does not use a port before.
+ports_are_up() { [ "$(ip -o link show master "$1" | grep -c 'state UP')" -ge "$count" ]; }
+add_guests() { # SERVER BRIDGE
+    ip -batch "$1-ports"
+    ip -n guests -batch "$1-guests"
+    wait_for ports_are_up "$2"
+}
+start_agent() {
+    "$agent" run --standalone host.yaml --node-name a 2>>agent.log 3>&- &
+    agent_pid=$!
+    wait_for curl -sf http://127.0.0.1:9477/readyz
+    wait_for ip link show tn5001
+}
+start_dnsmasq() {
+    # The same settings as those of the agent's bridges.
+    ip link add peer0 type bridge stp_state 0 mcast_snooping 0
+    ip address add 10.2.0.1/16 dev peer0
+    ip link set peer0 up
+    "$dnsmasq" --keep-in-foreground --conf-file="$PWD/dnsmasq.conf" 2>>dnsmasq.log 3>&- &
+    dnsmasq_pid=$!
+    wait_for grep -q ':0043 ' /proc/net/udp
+}
+run_guests() { ip netns exec guests "$benches" dhcp-guests --guests "$count" "$@"; }
+
+ip netns add guests
+# Without IPv6, links without guests send nothing.
+disable_ipv6='cd /proc/sys/net/ipv6/conf/default 2>/dev/null && echo 1 >disable_ipv6 || true'
+sh -c "$disable_ipv6"
+ip netns exec guests sh -c "$disable_ipv6"
+ip link set lo up
+ip link add up0 type veth peer name uplink-peer
+ip link set up0 up
+ip link set uplink-peer up
+ip address add 172.16.0.1/24 dev up0
+"#;
+
+/// Runs a script in new network and mount namespaces, after [`PRELUDE`]. Returns what it writes to file descriptor 3.
+pub(super) fn run_script(args: &NamespaceArgs, script: &str, rounds: u32) -> Result<String> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "network namespaces require root: run the benchmark as root"
+    );
+    let agent = fs::canonicalize(&args.agent).with_context(|| args.agent.display().to_string())?;
+    let folder = tempfile::tempdir()?;
+    write_files(folder.path(), args.guests)?;
+    let script = format!("{PRELUDE}{script}");
+    let output = unshare_command(&script, folder.path())
+        .env("agent", agent)
+        .env("dnsmasq", args.dnsmasq_path()?)
+        .env("benches", std::env::current_exe()?)
+        .env("count", args.guests.to_string())
+        .env("rounds", rounds.to_string())
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("run timeout and unshare")?;
+    ensure!(output.status.success(), "{}: the messages above show the cause", output.status);
+    String::from_utf8(output.stdout).context("output of the script")
+}
+
+fn unshare_command(script: &str, folder: &Path) -> Command {
+    #[expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
+    let mut command = Command::new("timeout");
+    command
+        .args(["3600", "unshare", "--net", "--mount", "--propagation", "private"])
+        .args(["bash", "-ec", script, "bash"])
+        .arg(folder);
+    command
+}
