@@ -17,4 +17,5 @@ pub mod parsers;
 pub mod plan;
 pub mod profiles;
 pub mod run;
+pub mod tenant_nodes;
 pub mod tenants;
