@@ -5,9 +5,11 @@ use std::process::ExitCode;
 
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print, print_error};
 use clap::{ValueEnum, ValueHint};
+use serde::Serialize;
 
 use super::input;
 use crate::fleet::RenderInput;
+use crate::tenant_nodes::rbac::tenant_rbac;
 use berth_kubevirt_render::machines::{RenderOptions, render_machine};
 
 /// Print the VirtualMachine that the controller would create for a MachineDeployment
@@ -24,13 +26,14 @@ use berth_kubevirt_render::machines::{RenderOptions, render_machine};
   berth-controller render -f machinedeployment.yaml
   berth-controller render -f tenant.yaml -f machinedeployment.yaml --machine web-1 | kubectl apply --dry-run=server -f -
   kubectl get machinedeployment web -o yaml | berth-controller render -f -
+  berth-controller render --tenant-rbac | kubectl --kubeconfig tenant.kubeconfig apply -f -
 
 Exit codes:
   0  success
   2  a file or an object is invalid")]
 pub(super) struct Arguments {
     /// Files, folders or - for standard input
-    #[arg(short, long, required = true, value_name = "DIR|FILE|-", value_hint = ValueHint::AnyPath)]
+    #[arg(short, long, required_unless_present = "tenant_rbac", value_name = "DIR|FILE|-", value_hint = ValueHint::AnyPath)]
     filename: Vec<PathBuf>,
     /// The machine's name [default: the name of the MachineDeployment, a hash of its template, and xxxxx]
     #[arg(long, value_name = "NAME")]
@@ -41,6 +44,9 @@ pub(super) struct Arguments {
     /// The Secret with the machine's user data [default: userdata- and the machine's name]
     #[arg(long, value_name = "NAME")]
     user_data_secret: Option<String>,
+    /// Print the ServiceAccount and the permissions that Berth needs in a tenant's cluster, and nothing else
+    #[arg(long, conflicts_with_all = ["filename", "machine", "namespace", "user_data_secret"])]
+    tenant_rbac: bool,
     /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Output,
@@ -53,7 +59,23 @@ enum Output {
     Json,
 }
 
+impl Output {
+    fn render(self, object: &impl Serialize) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Yaml => format!("---\n{}", serde_saphyr::to_string(object)?),
+            Self::Json => format!("{}\n", serde_json::to_string_pretty(object)?),
+        })
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    if arguments.tenant_rbac {
+        let mut text = String::new();
+        for object in tenant_rbac() {
+            text.push_str(&arguments.output.render(&object)?);
+        }
+        return print(&text);
+    }
     let (mut problems, mut found) = (Vec::new(), Vec::new());
     for path in &arguments.filename {
         found.extend(input::for_each_input_object(path, &mut problems, |found| found)?);
@@ -84,16 +106,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         match render_machine(deployment, &render_context, &options) {
             Err(render_problems) => problems.extend(render_problems),
             Ok(rendered) => {
-                match arguments.output {
-                    Output::Yaml => {
-                        text.push_str("---\n");
-                        text.push_str(&serde_saphyr::to_string(&rendered.machine)?);
-                    }
-                    Output::Json => {
-                        text.push_str(&serde_json::to_string_pretty(&rendered.machine)?);
-                        text.push('\n');
-                    }
-                }
+                text.push_str(&arguments.output.render(&rendered.machine)?);
                 problems.extend(rendered.warnings);
             }
         }
