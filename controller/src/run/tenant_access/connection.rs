@@ -1,7 +1,7 @@
 //! Connection to the API server of one tenant: watches the Secret with its kubeconfig, and its Nodes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use berth_api::ConditionReason;
@@ -34,6 +34,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(120);
 const STABLE_TIME: Duration = Duration::from_secs(60);
 /// Delay before the first attempt, with jitter, so that not all tenants are listed at the same time.
 const START_DELAY: Duration = Duration::from_millis(200);
+/// Number of refused reads of a Secret in the tenant's own namespace that are not reported.
+const INITIAL_REFUSALS: u32 = 4;
 /// Path of the Nodes.
 const NODES: &str = "/api/v1/nodes";
 /// A usual Node has 20 KiB; the API server permits 1.5 MiB.
@@ -87,9 +89,13 @@ async fn watch_secret(client: &Client, spec: &AccessSpec, sender: &Sender<Kubeco
     };
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &spec.secret.namespace);
     let handle = |secret: Option<Secret>| send(read_entry(secret, spec));
+    let refusals = AtomicU32::new(0);
     let handle_error = |error: &CallError| {
-        // Other errors are temporary, and the last kubeconfig stays in use.
-        if error.status_code() == Some(403) {
+        // Other errors are temporary, and the last kubeconfig stays in use. In the tenant's own namespace, the RoleBinding
+        // was created a moment ago, and takes effect soon.
+        let is_refused = error.status_code() == Some(403);
+        let count = refusals.fetch_add(1, Ordering::Relaxed);
+        if is_refused && (count >= INITIAL_REFUSALS || !spec.secret.is_own()) {
             let message = format!(
                 "{} cannot be read, because an RBAC permission (get, list, watch) is missing (docs/security.md): {error}",
                 spec.place()
