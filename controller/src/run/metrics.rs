@@ -153,6 +153,9 @@ impl Metrics {
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
+        if !is_leader {
+            self.set_tenant_connections(0, 0);
+        }
     }
 
     /// Returns the metrics in the text format of OpenMetrics.

@@ -145,6 +145,7 @@ async fn follow_kubeconfig(
 /// Watches the Nodes of a tenant. Returns only if the kubeconfig is refused, which is final until it changes.
 async fn connect(tenant: &str, spec: &AccessSpec, environment: &Environment, text: &str) {
     let connections = &environment.connections;
+    connections.reset(tenant);
     let certificate = certificate_validity(text);
     let client = match create_client(spec, environment, text).await {
         Ok(client) => client,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_api::{ConditionReason, TenantCluster};
+use berth_api::TenantCluster;
 use berth_runtime::certificate::Validity;
 use berth_runtime::untrusted::UntrustedClient;
 use futures::channel::mpsc::UnboundedSender;
@@ -23,10 +23,10 @@ pub(crate) struct Access {
 }
 
 /// State of a tenant.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TenantState {
-    /// The connection, or the reason why there is none.
-    pub(crate) access: Result<Access, Fault>,
+    /// The connection, or the reason why there is none. `None` before the first answer of the tenant's API server.
+    pub(crate) access: Option<Result<Access, Fault>>,
     /// Nodes of the tenant. They stay while there is no connection.
     pub(crate) nodes: NodeStore,
 }
@@ -68,11 +68,7 @@ impl Connections {
     pub(crate) fn update_nodes(&self, tenant: &str, change: impl FnOnce(&mut NodeStore) -> bool) {
         let is_changed = {
             let mut all = self.lock();
-            let state = all.entry(tenant.to_owned()).or_insert_with(|| TenantState {
-                access: Err(not_connected()),
-                nodes: NodeStore::default(),
-            });
-            change(&mut state.nodes)
+            change(&mut all.entry(tenant.to_owned()).or_default().nodes)
         };
         if is_changed {
             self.trigger(tenant);
@@ -83,16 +79,18 @@ impl Connections {
     pub(super) fn set_access(&self, tenant: &str, access: Result<Access, Fault>) {
         {
             let mut all = self.lock();
-            match all.get_mut(tenant) {
-                Some(state) => state.access = access,
-                None => {
-                    let state = TenantState { access, nodes: NodeStore::default() };
-                    all.insert(tenant.to_owned(), state);
-                }
-            }
+            all.entry(tenant.to_owned()).or_default().access = Some(access);
             self.count(&all);
         }
         self.trigger(tenant);
+    }
+
+    /// Removes the connection and the Nodes of a tenant, because it has a new kubeconfig: no write of the old connection
+    /// may be based on Nodes of the new one.
+    pub(super) fn reset(&self, tenant: &str) {
+        let mut all = self.lock();
+        all.insert(tenant.to_owned(), TenantState::default());
+        self.count(&all);
     }
 
     /// Removes the state of a tenant.
@@ -105,12 +103,8 @@ impl Connections {
     }
 
     fn count(&self, all: &BTreeMap<String, TenantState>) {
-        let connected = all.values().filter(|state| state.access.is_ok()).count();
+        let is_connected = |state: &&TenantState| matches!(state.access, Some(Ok(_)));
+        let connected = all.values().filter(is_connected).count();
         self.metrics.set_tenant_connections(connected, all.len().saturating_sub(connected));
     }
-}
-
-fn not_connected() -> Fault {
-    let message = "the tenant's API server has not answered yet".to_owned();
-    Fault::new(ConditionReason::TenantUnreachable, message)
 }

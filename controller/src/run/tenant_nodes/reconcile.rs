@@ -72,11 +72,14 @@ impl NodeReconciler {
             let node = self.context.nodes.get(host)?;
             Some(keys.select(node.labels()))
         };
-        self.connections.read(tenant, |state| {
+        let planned = self.connections.read(tenant, |state| {
             let access = state.access.clone()?;
-            let plan = plan_tenant(&machines, state.nodes.nodes(), host_labels);
-            Ok((access, plan, state.nodes.omitted()))
-        })
+            Some(access.map(|access| {
+                let plan = plan_tenant(&machines, state.nodes.nodes(), host_labels);
+                (access, plan, state.nodes.omitted())
+            }))
+        });
+        planned.flatten()
     }
 
     /// Sends the writes of a plan, and stops at the first failure.
