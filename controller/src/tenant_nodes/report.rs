@@ -49,7 +49,8 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
 fn conflict_text(plan: &TenantPlan) -> String {
     let mut keys: BTreeMap<&str, (BTreeSet<&str>, usize, &str)> = BTreeMap::new();
     for (node, conflict) in &plan.conflicts {
-        let entry = keys.entry(&conflict.key).or_insert_with(|| (BTreeSet::new(), 0, node));
+        let entry =
+            keys.entry(&conflict.key).or_insert_with(|| (BTreeSet::new(), 0, node.as_str()));
         entry.0.insert(&conflict.manager);
         entry.1 = entry.1.saturating_add(1);
     }

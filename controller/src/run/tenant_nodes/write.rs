@@ -80,23 +80,23 @@ mod tests {
 
     use hyper::Response;
     use kube::Client;
+    use serde_json::Value;
 
     use super::*;
 
     #[tokio::test]
     async fn labels_are_applied_without_force() {
-        let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+        let requests: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
         let seen = Arc::clone(&requests);
         let service = tower::service_fn(move |request: Request<Body>| {
             let seen = Arc::clone(&seen);
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await.unwrap();
-                let text =
-                    format!("{} {} {}", parts.method, parts.uri, String::from_utf8_lossy(&body));
-                seen.lock().unwrap().push(text);
-                Response::builder()
-                    .body(Body::from(b"{\"metadata\": {\"name\": \"web-1\"}}".to_vec()))
+                let body = serde_json::from_slice(&body).unwrap();
+                seen.lock().unwrap().push((format!("{} {}", parts.method, parts.uri), body));
+                let answer = json!({"metadata": {"name": "web-1"}}).to_string();
+                Response::builder().body(Body::from(answer.into_bytes()))
             }
         });
         let client = UntrustedClient::from_client(Client::new(service, "default"));
@@ -104,8 +104,9 @@ mod tests {
         let write = NodeWrite { node: "web-1".to_owned(), uid: "u".to_owned(), labels };
         let node = apply_labels(&client, &write).await.unwrap().unwrap();
         assert_eq!(node.name(), "web-1");
-        let expected = "PATCH /api/v1/nodes/web-1?fieldManager=berth-controller \
-            {\"apiVersion\":\"v1\",\"kind\":\"Node\",\"metadata\":{\"labels\":{\"rack\":\"7\"},\"name\":\"web-1\",\"uid\":\"u\"}}";
-        assert_eq!(*requests.lock().unwrap(), [expected]);
+        let (request, body) = requests.lock().unwrap().remove(0);
+        assert_eq!(request, "PATCH /api/v1/nodes/web-1?fieldManager=berth-controller");
+        let metadata = json!({"name": "web-1", "uid": "u", "labels": {"rack": "7"}});
+        assert_eq!(body, json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}));
     }
 }
