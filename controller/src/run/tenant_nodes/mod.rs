@@ -11,6 +11,7 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::TenantCluster;
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use futures::channel::mpsc::unbounded;
@@ -45,7 +46,7 @@ pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
         );
         let changes = triggers.subscribe().await;
         let resync = context.resync;
-        let reconcile = |tenant| {
+        let reconcile = |tenant: Arc<TenantCluster>| {
             let reconciler = Arc::clone(&reconciler);
             async move {
                 reconciler.reconcile(&tenant).await?;
