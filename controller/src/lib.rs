@@ -18,4 +18,5 @@ pub mod plan;
 pub mod profiles;
 pub mod run;
 pub mod selector_migration;
+pub mod tenant_nodes;
 pub mod tenants;

@@ -254,6 +254,7 @@ mod tests {
     use crate::check::kind::Kind;
     use crate::check::tenant_input::{KubeconfigProblem, TenantInput};
     use crate::check::test_helpers::{input_with, run_check};
+    use crate::tenants::kubeconfig_rules::RefusedKubeconfig;
 
     fn bank() -> TenantInput {
         TenantInput {
@@ -342,7 +343,10 @@ mod tests {
                 tenant.kubeconfig = KubeconfigState::Unusable { secret, problem };
             })
         };
-        assert_eq!(with_problem(KubeconfigProblem::UsesMachine), Status::Fail);
+        assert_eq!(
+            with_problem(KubeconfigProblem::Refused(RefusedKubeconfig::UsesMachine)),
+            Status::Fail
+        );
         assert_eq!(with_problem(KubeconfigProblem::Unread(ReadError::NotFound)), Status::Fail);
         let forbidden = ReadError::Forbidden("secrets".to_owned());
         assert_eq!(with_problem(KubeconfigProblem::Unread(forbidden)), Status::Skip);

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::read::{Read, ReadError, Unread};
+use crate::tenants::kubeconfig_rules::RefusedKubeconfig;
 
 /// Objects of one tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,27 +55,15 @@ pub enum KubeconfigProblem {
     /// The Secret has no such entry.
     #[error("the Secret has no entry `{0}`")]
     NoEntry(String),
-    /// The entry is no kubeconfig.
-    #[error("the entry is not a valid kubeconfig")]
-    Invalid,
-    /// The kubeconfig has no user with a credential.
-    #[error("users[].user must have a token, a client certificate with its key, or a password")]
-    NoCredential,
+    /// The kubeconfig is refused.
+    #[error("{0}")]
+    Refused(RefusedKubeconfig),
     /// The client of this machine cannot use the kubeconfig.
     #[error(
         "no client can be created: a certificate or a key is malformed; or, without certificate-authority-data, \
          this machine has no authorities"
     )]
     NoClient,
-    /// The kubeconfig names no server with TLS.
-    #[error("clusters[].cluster.server must be https://HOST:PORT")]
-    NoServer,
-    /// The kubeconfig would run a program, or read files of this machine.
-    #[error(
-        "the kubeconfig names a program (exec, auth-provider), a file or a proxy of the machine that uses it; \
-         certificates, keys and tokens must be in the kubeconfig itself"
-    )]
-    UsesMachine,
 }
 
 impl KubeconfigProblem {

@@ -11,6 +11,7 @@ use super::input;
 use super::migrate::format_migration;
 use crate::fleet::RenderInput;
 use crate::selector_migration::{Migration, MigrationInput};
+use crate::tenant_nodes::rbac::tenant_rbac;
 use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_machine};
 
 /// Print the VirtualMachine that the controller would create for a MachineDeployment
@@ -31,13 +32,14 @@ use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_mac
   berth-controller render -f tenant.yaml -f machinedeployment.yaml --machine web-1 | kubectl apply --dry-run=server -f -
   kubectl get machinedeployment web -o yaml | berth-controller render -f -
   kubectl get tcluster,machinedeployment,svc,vm -A -o yaml | berth-controller render --migrate -f -
+  berth-controller render --tenant-rbac | kubectl --kubeconfig tenant.kubeconfig apply -f -
 
 Exit codes:
   0  success
   2  a file or an object is invalid")]
 pub(super) struct Arguments {
     /// Files, folders or - for standard input
-    #[arg(short, long, required = true, value_name = "DIR|FILE|-", value_hint = ValueHint::AnyPath)]
+    #[arg(short, long, required_unless_present = "tenant_rbac", value_name = "DIR|FILE|-", value_hint = ValueHint::AnyPath)]
     filename: Vec<PathBuf>,
     /// The machine's name [default: the name of the MachineDeployment, a hash of its template, and xxxxx]
     #[arg(long, value_name = "NAME")]
@@ -51,6 +53,9 @@ pub(super) struct Arguments {
     /// Print the changes of old load balancers and their machines, as commands or, with -o, as merge patches
     #[arg(long, conflicts_with_all = ["machine", "namespace", "user_data_secret"])]
     migrate: bool,
+    /// Print the ServiceAccount and the permissions that Berth needs in a tenant's cluster, and nothing else
+    #[arg(long, conflicts_with_all = ["filename", "machine", "migrate", "namespace", "user_data_secret"])]
+    tenant_rbac: bool,
     /// Output format [default: yaml]
     #[arg(short, long, value_enum)]
     output: Option<Output>,
@@ -79,6 +84,14 @@ impl Output {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
+    let output = arguments.output.unwrap_or(Output::Yaml);
+    if arguments.tenant_rbac {
+        let mut text = String::new();
+        for object in tenant_rbac() {
+            output.append(&mut text, &object)?;
+        }
+        return print(&text);
+    }
     let (mut problems, mut found) = (Vec::new(), Vec::new());
     for path in &arguments.filename {
         found.extend(input::for_each_input_object(path, &mut problems, |found| found)?);
@@ -121,7 +134,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         }
     }
     let mut text = String::new();
-    let output = arguments.output.unwrap_or(Output::Yaml);
     if arguments.migrate {
         let (services, machines, tenants) = (&services, &machines, &render_context.tenants);
         let migration =

@@ -15,6 +15,7 @@ use crate::api_resource::api_resource;
 use crate::check::{
     ApiServerAnswer, Kind, KubeconfigProblem, KubeconfigState, Lists, Read, ReadError, TenantInput,
 };
+use crate::tenants::kubeconfig_rules::RefusedKubeconfig;
 use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
 /// Largest number of bytes of the answer of a tenant's API server: 64 KiB.
@@ -102,6 +103,8 @@ async fn observe_kubeconfig(
     let Some(reference) = reference.filter(|reference| reference.is_object()) else {
         return (KubeconfigState::NotReferenced, None);
     };
+    let insecure = object.as_ref().ok().and_then(|it| it.pointer("/spec/insecureSkipTLSVerify"));
+    let permits_insecure = insecure.and_then(Value::as_bool).unwrap_or(false);
     let text = |field: &str| reference[field].as_str().filter(|text| !text.is_empty());
     let reference = SecretRef {
         name: text("name").unwrap_or_default().to_owned(),
@@ -111,7 +114,7 @@ async fn observe_kubeconfig(
     let reference = KubeconfigSecret::resolve(tenant, &reference);
     let secret = format!("{}/{}", reference.namespace, reference.name);
     let read = match check_permission(&reference, lists) {
-        Ok(()) => read_kubeconfig(client, &reference).await,
+        Ok(()) => read_kubeconfig(client, &reference, permits_insecure).await,
         Err(problem) => Err(problem),
     };
     match read {
@@ -154,16 +157,18 @@ fn infra_config(lists: &Lists) -> Read<InfraConfigSpec> {
 async fn read_kubeconfig(
     client: &Client,
     reference: &KubeconfigSecret,
+    permits_insecure: bool,
 ) -> Result<Client, KubeconfigProblem> {
     let KubeconfigSecret { namespace, name, key, .. } = reference;
     let secrets = api_resource("", "v1", "Secret", "secrets");
     let object = get(client, &secrets, namespace, name).await;
     let object = object.map_err(KubeconfigProblem::Unread)?;
-    let secret: Secret = serde_json::from_value(object).map_err(|_| KubeconfigProblem::Invalid)?;
+    let secret: Secret = serde_json::from_value(object)
+        .map_err(|_| KubeconfigProblem::Refused(RefusedKubeconfig::Invalid))?;
     let no_entry = || KubeconfigProblem::NoEntry(key.clone());
     let data = secret.data.unwrap_or_default();
     let entry = data.get(key).ok_or_else(no_entry)?;
-    create_client(&String::from_utf8_lossy(&entry.0)).await
+    create_client(&String::from_utf8_lossy(&entry.0), permits_insecure).await
 }
 
 /// Requests the version of a tenant's API server. The size of the answer is limited, and only the beginning of the

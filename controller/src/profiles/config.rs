@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 
+use crate::tenant_nodes::keys::describes_node_itself;
 use crate::tenants::prefixes::pool as prefix_pool;
 use crate::tenants::shared_segment;
 
@@ -37,7 +38,7 @@ pub fn config_problems(
             "infraStorageClasses: {all} have isDefaultClass, but only one class may have it"
         ));
     }
-    for (at, label) in config.replicated_node_labels.iter().enumerate() {
+    for (at, label) in config.replicated_node_labels.iter().flatten().enumerate() {
         if let Some(problem) = label_key_problem(label) {
             problems.push(format!("replicatedNodeLabels[{at}]: `{label}` {problem}"));
         }
@@ -139,6 +140,11 @@ fn label_key_problem(label: &str) -> Option<&'static str> {
     if key.contains('*') {
         return Some("must have its `*` at the end");
     }
+    if describes_node_itself(key) {
+        return Some(
+            "describes the tenant's Node itself and is not copied; label the hosts with another key",
+        );
+    }
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let slashes = key.matches('/').count();
     (key.is_empty() || !key.chars().all(fits) || slashes > 1).then_some("is not a label key")
@@ -204,6 +210,10 @@ mod tests {
             (json!({"replicatedNodeLabels": ["a*b"]}), "replicatedNodeLabels[0]: `a*b`"),
             (json!({"replicatedNodeLabels": ["x", "*"]}), "replicatedNodeLabels[1]: `*`"),
             (json!({"replicatedNodeLabels": ["a b"]}), "is not a label key"),
+            (
+                json!({"replicatedNodeLabels": ["kubernetes.io/hostname"]}),
+                "describes the tenant's Node",
+            ),
             (json!({"annotationPrefixes": ["a.b/", "k8s"]}), "annotationPrefixes[1]: `k8s`"),
             (json!({"annotationPrefixes": ["/"]}), "annotationPrefixes[0]: `/`"),
             (

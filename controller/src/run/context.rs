@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_api::{
     HostLeases, HostProfile, InfraConfig, InfraNode, PrefixClaim, TenantCluster, VlanClaim,
 };
+use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::watch::{Informer, WatchHealth};
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
 use kube::Client;
@@ -61,6 +62,10 @@ pub struct Context {
     pub(super) fleet: FleetStore,
     pub(super) agent_leases: AgentLeases,
     pub(super) config_changed: Notify,
+    /// Guard of writes, which must not be sent while this process is not the leader.
+    pub(super) guard: LeaderGuard,
+    /// Host name or address of the API server that the controller uses, and its port.
+    pub(super) own_server: (String, u16),
 }
 
 impl std::fmt::Debug for Context {
@@ -74,6 +79,8 @@ impl Context {
     pub(super) fn start(
         settings: &Settings,
         client: &Client,
+        guard: LeaderGuard,
+        own_server: (String, u16),
         tasks: &mut JoinSet<()>,
         watches: &Arc<WatchHealth>,
         metrics: &Arc<Metrics>,
@@ -108,6 +115,8 @@ impl Context {
             fleet: FleetStore::default(),
             agent_leases: AgentLeases::default(),
             config_changed: Notify::new(),
+            guard,
+            own_server,
         }
     }
 

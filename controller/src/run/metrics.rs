@@ -36,6 +36,11 @@ struct WriteLabels {
     kind: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConnectionLabels {
+    state: &'static str,
+}
+
 /// All metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
@@ -45,6 +50,8 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     writes: Family<WriteLabels, Counter>,
     leader: Gauge,
+    tenant_connections: Family<ConnectionLabels, Gauge>,
+    tenant_node_writes: Counter,
     /// Metrics of the scheduler extender.
     pub(super) assignment: AssignmentMetrics,
 }
@@ -60,6 +67,7 @@ impl Default for Metrics {
         registry.register("berth_controller_build", "Version of the controller", Info::new(build));
         let (reconciles, requests) = (Family::default(), Family::default());
         let (writes, leader) = (Family::default(), Gauge::default());
+        let (tenant_connections, tenant_node_writes) = (Family::default(), Counter::default());
         let seconds = Family::new_with_constructor(reconcile_histogram as fn() -> Histogram);
         let r = &mut registry;
         r.register(
@@ -83,6 +91,16 @@ impl Default for Metrics {
             "1 if this process is the leader",
             Clone::clone(&leader),
         );
+        r.register(
+            "berth_controller_tenant_connections",
+            "Tenants with a kubeconfig, by the state of the connection",
+            Clone::clone(&tenant_connections),
+        );
+        r.register(
+            "berth_controller_tenant_node_writes",
+            "Writes of labels to tenants' Nodes",
+            Clone::clone(&tenant_node_writes),
+        );
         let assignment = AssignmentMetrics::register(r);
         Self {
             registry,
@@ -92,6 +110,8 @@ impl Default for Metrics {
             requests,
             writes,
             leader,
+            tenant_connections,
+            tenant_node_writes,
         }
     }
 }
@@ -117,9 +137,25 @@ impl Metrics {
         self.writes.get_or_create(&WriteLabels { kind: kind.to_owned() }).inc();
     }
 
+    /// Sets the numbers of tenants with and without a connection.
+    pub(super) fn set_tenant_connections(&self, connected: usize, failed: usize) {
+        for (state, count) in [("connected", connected), ("failed", failed)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.tenant_connections.get_or_create(&ConnectionLabels { state }).set(count);
+        }
+    }
+
+    /// Counts a write of the labels of a tenant's Node.
+    pub(super) fn count_tenant_node_write(&self) {
+        self.tenant_node_writes.inc();
+    }
+
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
+        if !is_leader {
+            self.set_tenant_connections(0, 0);
+        }
     }
 
     /// Returns the metrics in the text format of OpenMetrics.

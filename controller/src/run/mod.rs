@@ -27,6 +27,8 @@ mod metrics;
 mod packed_content;
 pub mod reconcile;
 mod settings;
+mod tenant_access;
+mod tenant_nodes;
 pub mod tenants;
 mod throttle;
 mod unresponsive;
@@ -73,7 +75,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let mut sigint = signal(SignalKind::interrupt())?;
     let metrics = Arc::new(Metrics::default());
     let request_metrics = Arc::clone(&metrics);
-    let client::Connection { client, .. } =
+    let client::Connection { client, server, .. } =
         client::connect(settings.kubeconfig.as_deref(), "", move |method| {
             request_metrics.count_request(method)
         })
@@ -94,8 +96,15 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     let guard = LeaderGuard::default();
     let mut watch_tasks = JoinSet::new();
     let guarded = client::with_leader_guard(client.clone(), guard.clone());
-    let context =
-        Arc::new(Context::start(settings, &guarded, &mut watch_tasks, &watches, &metrics));
+    let context = Arc::new(Context::start(
+        settings,
+        &guarded,
+        guard.clone(),
+        server,
+        &mut watch_tasks,
+        &watches,
+        &metrics,
+    ));
     if let Some(settings) = &settings.extender {
         let shared = extender::SharedInformers {
             nodes: context.nodes.clone(),
@@ -164,6 +173,7 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
+    all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone()));
     all.spawn(host_leases::run(
         client.clone(),
         Arc::clone(&events),

@@ -23,6 +23,7 @@ pub mod foreign_ids;
 pub mod host_leases;
 pub mod hosts;
 pub mod kubeconfig;
+pub mod kubeconfig_rules;
 pub mod kubeconfig_secret;
 pub mod lease_index;
 pub mod load_balancer_service;

@@ -42,11 +42,12 @@ use crate::{Condition, PrefixPool, Quantity, VlanRanges, VniRange};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct InfraConfigSpec {
-    /// Labels of infra Nodes to copy to tenants' Nodes: keys, and prefixes that end in `*`. Berth validates this list
-    /// but does not apply it yet.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Labels of infra Nodes to copy to the Nodes of the VMs on them, in tenants with a `kubeconfigSecretRef`: keys, and
+    /// prefixes that end in `*`. Default `topology.kubernetes.io/region` and `topology.kubernetes.io/zone`; an empty list
+    /// copies no label. Labels such as `kubernetes.io/hostname`, which describe the tenant's Node itself, are not copied.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
-    pub replicated_node_labels: Vec<String>,
+    pub replicated_node_labels: Option<Vec<String>>,
     /// VLANs for allocation to tenants, by host network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

@@ -14,6 +14,8 @@ pub const CONTROLLER_FIELD_MANAGER: &str = "berth-controller";
 /// controller counts the machines. Server-side apply removes fields that a manager no longer sends, so each part has
 /// its own field manager.
 pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
+/// Field manager of the conditions of a TenantCluster about the connection to the tenant's API server.
+pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
 /// Field manager of the condition that reports a malformed object, so that the rest of its status stays.
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.

@@ -79,9 +79,14 @@ pub struct TenantClusterSpec {
     /// Exposure of the tenant's services and machines outside the infra cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposure: Option<Exposure>,
-    /// Secret with a kubeconfig for the tenant's own API server.
+    /// Secret with a kubeconfig for the tenant's own API server: for NetworkPolicies, and to copy labels of hosts to the
+    /// tenant's Nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretRef>,
+    /// True if the kubeconfig may set `insecure-skip-tls-verify`, so that the tenant's API server is not verified.
+    /// Default false: such a kubeconfig is refused.
+    #[serde(rename = "insecureSkipTLSVerify", skip_serializing_if = "Option::is_none")]
+    pub insecure_skip_tls_verify: Option<bool>,
     /// Project of the tenant, for the label `kubermatic.k8c.io/project-id`.
     #[serde(rename = "projectID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
@@ -296,7 +301,8 @@ pub struct TenantClusterStatus {
     /// Numbers of the tenant's machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<TenantMachines>,
-    /// Conditions of the tenant cluster: Ready, NetworkReady, AddressesReady, HostsReady, PoliciesReady, ObjectsReady, ExposureReady, MachinesReady.
+    /// Conditions of the tenant cluster: Ready, NetworkReady, AddressesReady, HostsReady, PoliciesReady, ObjectsReady, ExposureReady, MachinesReady,
+    /// TenantAccessReady, NodeLabelsReady.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

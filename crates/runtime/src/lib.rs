@@ -37,4 +37,6 @@ mod retry_after;
 pub mod serve;
 pub mod token_bucket;
 #[cfg(feature = "cluster")]
+pub mod untrusted;
+#[cfg(feature = "cluster")]
 pub mod watch;

@@ -47,7 +47,7 @@ impl ControlPlane {
         certificate: &[PathBuf; 2],
     ) -> Result<PathBuf> {
         let file = self.folder.path().join(format!("{name}.kubeconfig"));
-        let server = format!("https://127.0.0.1:{}", self.port);
+        let server = format!("https://{}:{}", self.address, self.port);
         let keys = Keys::in_folder(self.folder.path());
         keys.write_certificate_kubeconfig(&file, &server, certificate)?;
         Ok(file)

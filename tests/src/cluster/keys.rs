@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests run programs and write files")]
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -43,8 +44,8 @@ impl Keys {
         }
     }
 
-    /// Creates the files.
-    pub(super) fn create_in_folder(folder: &Path) -> Result<Self> {
+    /// Creates the files. `address` is that of the API server.
+    pub(super) fn create_in_folder(folder: &Path, address: Ipv4Addr) -> Result<Self> {
         let keys = Self::in_folder(folder);
         let authority = path_str(&keys.authority)?;
         let authority_key = path_str(&keys.authority_key)?;
@@ -57,7 +58,7 @@ impl Keys {
             .concat(),
         )?;
         let names = format!(
-            "IP:127.0.0.1,IP:{HOST_GATEWAY},IP:10.96.0.1,DNS:kubernetes.default.svc,DNS:localhost"
+            "IP:127.0.0.1,IP:{address},IP:{HOST_GATEWAY},IP:10.96.0.1,DNS:kubernetes.default.svc,DNS:localhost"
         );
         keys.create_serving_certificate(&folder.join("server"), "kube-apiserver", &names)?;
         run_openssl(&["genrsa", "-out", path_str(&keys.service_account_key)?, "2048"])?;

@@ -41,6 +41,7 @@ pub struct ControlPlane {
     etcd: Running,
     assets: PathBuf,
     folder: tempfile::TempDir,
+    address: Ipv4Addr,
     port: u16,
     server_command: Vec<String>,
     version: Version,
@@ -74,6 +75,9 @@ pub struct ControlPlaneOptions {
     /// The Nodes have kubelets: also with [`has_kubevirt`](Self::has_kubevirt), the controller manager marks a Node as
     /// not ready if its kubelet does not report.
     pub has_kubelets: bool,
+    /// Address of this machine on which the API server listens, in place of the loopback address. Controllers refuse
+    /// tenants' API servers on the loopback.
+    pub server_address: Option<Ipv4Addr>,
     /// Enables PodGroups in the API server and the schedulers, if the release has them ([`POD_GROUPS_RELEASE`]).
     pub has_pod_groups: bool,
 }
@@ -99,7 +103,8 @@ impl ControlPlane {
         let assets = find_assets()?;
         let folder = tempfile::tempdir()?;
         let path = folder.path();
-        let keys = Keys::create_in_folder(path)?;
+        let address = parts.server_address.unwrap_or(Ipv4Addr::LOCALHOST);
+        let keys = Keys::create_in_folder(path, address)?;
         let [client, peer, port] = free_ports()?;
         let etcd = start_program(
             &assets,
@@ -123,6 +128,7 @@ impl ControlPlane {
             etcd,
             server_command: server_flags(&keys, path, version, parts, client, port)?,
             assets,
+            address,
             port,
             version,
             has_pod_groups: parts.has_pod_groups && version >= POD_GROUPS_RELEASE,
@@ -131,7 +137,7 @@ impl ControlPlane {
         };
         keys.write_kubeconfig(
             &plane.kubeconfig(),
-            &format!("https://127.0.0.1:{port}"),
+            &format!("https://{address}:{port}"),
             ADMIN_TOKEN,
         )?;
         plane.start_server()?;
@@ -264,7 +270,7 @@ impl ControlPlane {
     /// # Errors
     /// Fails if the file cannot be written.
     pub fn write_kubeconfig(&self, name: &str, token: &str, from_hosts: bool) -> Result<PathBuf> {
-        let address = if from_hosts { HOST_GATEWAY } else { Ipv4Addr::LOCALHOST };
+        let address = if from_hosts { HOST_GATEWAY } else { self.address };
         let file = self.folder.path().join(format!("{name}.kubeconfig"));
         let keys = Keys::in_folder(self.folder.path());
         keys.write_kubeconfig(&file, &format!("https://{address}:{}", self.port), token)?;
@@ -383,7 +389,7 @@ fn server_flags(
 ) -> Result<Vec<String>> {
     let mut flags = vec![
         format!("--etcd-servers=http://127.0.0.1:{etcd}"),
-        "--bind-address=127.0.0.1".to_owned(),
+        format!("--bind-address={}", parts.server_address.unwrap_or(Ipv4Addr::LOCALHOST)),
         // The API server does not publish a loopback address as the endpoint of default/kubernetes, and every real
         // cluster has such an endpoint.
         "--advertise-address=192.0.2.1".to_owned(),

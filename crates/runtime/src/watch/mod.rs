@@ -16,6 +16,6 @@ pub use health::WatchHealth;
 pub use informer::{Change, Informer};
 pub use kube::runtime::watcher::{Config, Event};
 pub use malformed::{MalformedObject, MalformedObjects, ObjectKey};
-pub use object::watch_object;
+pub use object::{watch_object, watch_object_with_errors};
 pub use optional::{OptionalInformer, OptionalKind};
 pub use stream::{continue_after_error, watch_events};

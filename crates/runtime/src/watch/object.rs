@@ -34,6 +34,19 @@ pub async fn watch_object<K>(
 ) where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
+    watch_object_with_errors(api, kind, name, handle, |_| {}).await;
+}
+
+/// Watches an object like [`watch_object`]. `handle_error` is called if the object cannot be read.
+pub async fn watch_object_with_errors<K>(
+    api: Api<K>,
+    kind: &'static str,
+    name: String,
+    handle: impl Fn(Option<K>),
+    handle_error: impl Fn(&CallError),
+) where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
     let field_selector = format!("metadata.name={name}");
     let mut backoff = RetryBackoff::with_limit(MAX_RETRY_INTERVAL);
     let mut last_error = String::new();
@@ -49,7 +62,10 @@ pub async fn watch_object<K>(
                 handle(list.items.into_iter().next());
                 watch_from_version(&api, &field_selector, version, &handle, &mut backoff).await
             }
-            Err(error) => Some(error),
+            Err(error) => {
+                handle_error(&error);
+                Some(error)
+            }
         };
         let retry_after = error.as_ref().map_or(Duration::ZERO, CallError::retry_after);
         if let Some(error) = error.map(|error| error.to_string())

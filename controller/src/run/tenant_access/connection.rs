@@ -1,0 +1,234 @@
+//! Connection to the API server of one tenant: watches the Secret with its kubeconfig, and its Nodes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use berth_api::ConditionReason;
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
+use berth_runtime::backoff::{RetryBackoff, add_jitter};
+use berth_runtime::call::CallError;
+use berth_runtime::certificate::{CertificateSource, Validity};
+use berth_runtime::leader_election::LeaderGuard;
+use berth_runtime::untrusted::{
+    CollectionEvent, CollectionLimits, RefusedAddress, UntrustedClient, UntrustedError,
+    watch_collection,
+};
+use berth_runtime::watch::{Informer, watch_object_with_errors};
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::config::KubeConfigOptions;
+use kube::{Api, Client, Config, ResourceExt as _};
+use tokio::sync::watch::{Receiver, Sender, channel};
+
+use super::connections::{Access, Connections};
+use super::faults::{fault_of, is_transient};
+use super::infra_server::InfraServer;
+use super::spec::AccessSpec;
+use crate::tenant_nodes::node::NodeObject;
+use crate::tenants::fault::Fault;
+use crate::tenants::kubeconfig_rules::{RefusedKubeconfig, parse_kubeconfig};
+
+/// Longest pause between attempts, before jitter.
+const MAX_PAUSE: Duration = Duration::from_secs(120);
+/// Duration of a watch after which its end is no failure.
+const STABLE_TIME: Duration = Duration::from_secs(60);
+/// Delay before the first attempt, with jitter, so that not all tenants are listed at the same time.
+const START_DELAY: Duration = Duration::from_millis(200);
+/// Number of refused reads of a Secret in the tenant's own namespace that are not reported.
+const INITIAL_REFUSALS: u32 = 4;
+/// Path of the Nodes.
+const NODES: &str = "/api/v1/nodes";
+/// A usual Node has 20 KiB; the API server permits 1.5 MiB.
+const LIMITS: CollectionLimits = CollectionLimits {
+    page_size: 50,
+    max_pages: 200,
+    max_page_length: 1 << 22,
+    max_event_length: 1 << 21,
+};
+
+/// State that the connections to all tenants share.
+pub(super) struct Environment {
+    /// Client of the infra cluster.
+    pub(super) client: Client,
+    pub(super) guard: LeaderGuard,
+    pub(super) infra_nodes: Informer<Node>,
+    pub(super) infra_server: InfraServer,
+    pub(super) connections: Connections,
+}
+
+/// The kubeconfig, or the reason why it cannot be read. `None` before the first read.
+type KubeconfigRead = Option<Result<Arc<str>, Fault>>;
+
+/// Maintains the connection to a tenant until the future is dropped.
+pub(super) async fn run(tenant: String, spec: AccessSpec, environment: Arc<Environment>) {
+    let connections = &environment.connections;
+    if let Some(refusal) = &spec.refusal {
+        let message = format!("{} {refusal}", spec.place());
+        let fault = Fault::new(ConditionReason::InvalidKubeconfig, message);
+        connections.set_access(&tenant, Err(fault));
+        return std::future::pending().await;
+    }
+    environment.infra_server.wait_until_known().await;
+    let (sender, kubeconfig) = channel(None);
+    tokio::join!(
+        watch_secret(&environment.client, &spec, &sender),
+        follow_kubeconfig(&tenant, &spec, &environment, kubeconfig)
+    );
+}
+
+/// Watches the Secret. The watch selects one name, for which a permission for this Secret is sufficient.
+async fn watch_secret(client: &Client, spec: &AccessSpec, sender: &Sender<KubeconfigRead>) {
+    let send = |read: Result<Arc<str>, Fault>| {
+        sender.send_if_modified(|known| {
+            let is_new = known.as_ref() != Some(&read);
+            if is_new {
+                *known = Some(read);
+            }
+            is_new
+        });
+    };
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &spec.secret.namespace);
+    let handle = |secret: Option<Secret>| send(read_entry(secret, spec));
+    let refusals = AtomicU32::new(0);
+    let handle_error = |error: &CallError| {
+        // Other errors are temporary, and the last kubeconfig stays in use. In the tenant's own namespace, the RoleBinding
+        // was created a moment ago, and takes effect soon.
+        let is_refused = error.status_code() == Some(403);
+        let count = refusals.fetch_add(1, Ordering::Relaxed);
+        if is_refused && (count >= INITIAL_REFUSALS || !spec.secret.is_own()) {
+            let message = format!(
+                "{} cannot be read, because an RBAC permission (get, list, watch) is missing (docs/security.md): {error}",
+                spec.place()
+            );
+            send(Err(Fault::new(ConditionReason::InvalidKubeconfig, message)));
+        }
+    };
+    let name = spec.secret.name.clone();
+    watch_object_with_errors(secrets, "secrets", name, handle, handle_error).await;
+}
+
+fn read_entry(secret: Option<Secret>, spec: &AccessSpec) -> Result<Arc<str>, Fault> {
+    let (place, key) = (spec.place(), &spec.secret.key);
+    let fault = |message| Fault::new(ConditionReason::InvalidKubeconfig, message);
+    let secret = secret.ok_or_else(|| fault(format!("{place} does not exist")))?;
+    let data = secret.data.unwrap_or_default();
+    let entry = data.get(key).ok_or_else(|| fault(format!("{place} has no entry {key}")))?;
+    Ok(String::from_utf8_lossy(&entry.0).into())
+}
+
+/// Connects with each new kubeconfig. The previous connection ends.
+async fn follow_kubeconfig(
+    tenant: &str,
+    spec: &AccessSpec,
+    environment: &Environment,
+    mut kubeconfig: Receiver<KubeconfigRead>,
+) {
+    loop {
+        let read = kubeconfig.borrow_and_update().clone();
+        let session = async {
+            match read {
+                Some(Ok(text)) => connect(tenant, spec, environment, &text).await,
+                Some(Err(fault)) => environment.connections.set_access(tenant, Err(fault)),
+                None => {}
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = session => {}
+            changed = kubeconfig.changed() => if changed.is_err() {
+                return std::future::pending().await;
+            },
+        }
+    }
+}
+
+/// Watches the Nodes of a tenant. Returns only if the kubeconfig is refused, which is final until it changes.
+async fn connect(tenant: &str, spec: &AccessSpec, environment: &Environment, text: &str) {
+    let connections = &environment.connections;
+    connections.reset(tenant);
+    let certificate = certificate_validity(text);
+    let client = match create_client(spec, environment, text).await {
+        Ok(client) => client,
+        Err(fault) => return connections.set_access(tenant, Err(fault)),
+    };
+    tokio::time::sleep(add_jitter(START_DELAY)).await;
+    let access = Access { client: client.clone(), certificate };
+    let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_PAUSE), 0_u32);
+    loop {
+        let (begin, is_listed) = (Instant::now(), AtomicBool::new(false));
+        let handle = |event: CollectionEvent<NodeObject>| {
+            let is_complete = matches!(event, CollectionEvent::ListCompleted);
+            connections.update_nodes(tenant, |nodes| nodes.handle(event, CONTROLLER_FIELD_MANAGER));
+            if is_complete {
+                if is_infra_cluster(tenant, environment) {
+                    let refused = RefusedAddress::InfraApiServer;
+                    return Err(UntrustedError::AddressRefused(refused));
+                }
+                is_listed.store(true, Ordering::Relaxed);
+                connections.set_access(tenant, Ok(access.clone()));
+            }
+            Ok(())
+        };
+        let result = watch_collection(&client, NODES, LIMITS, handle).await;
+        if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
+            backoff.reset();
+            failures = 0;
+        }
+        let mut retry_after = Duration::ZERO;
+        if let Err(error) = result {
+            failures = failures.saturating_add(1);
+            retry_after = error.retry_after();
+            if failures > 1 || !is_transient(error) {
+                let fault = fault_of(error, &spec.place(), certificate);
+                tracing::debug!(tenant, %error, "failed to watch the Nodes of a tenant");
+                connections.set_access(tenant, Err(fault));
+            }
+        }
+        backoff.wait_before_retry(retry_after).await;
+    }
+}
+
+async fn create_client(
+    spec: &AccessSpec,
+    environment: &Environment,
+    text: &str,
+) -> Result<UntrustedClient, Fault> {
+    let (place, key) = (spec.place(), &spec.secret.key);
+    let refused = |refusal: RefusedKubeconfig| {
+        let reason = match refusal {
+            RefusedKubeconfig::UsesMachine | RefusedKubeconfig::Insecure => {
+                ConditionReason::KubeconfigRefused
+            }
+            RefusedKubeconfig::Invalid
+            | RefusedKubeconfig::NoCredential
+            | RefusedKubeconfig::NoServer => ConditionReason::InvalidKubeconfig,
+        };
+        Fault::new(reason, format!("{place}: entry {key}: {refusal}"))
+    };
+    let kubeconfig = parse_kubeconfig(text, spec.permits_insecure).map_err(refused)?;
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let config = config.map_err(|_| refused(RefusedKubeconfig::Invalid))?;
+    let policy = environment.infra_server.policy();
+    UntrustedClient::new(&config, policy, environment.guard.clone()).map_err(|error| {
+        Fault::new(ConditionReason::InvalidKubeconfig, format!("{place}: entry {key}: {error}"))
+    })
+}
+
+/// Returns true if a Node of the tenant is a Node of the infra cluster. The address of a load balancer in front of the
+/// infra API server is not known, but the UIDs of its Nodes are.
+fn is_infra_cluster(tenant: &str, environment: &Environment) -> bool {
+    let is_infra_node = |name: &str, uid: &str| {
+        let node = environment.infra_nodes.get(name);
+        node.is_some_and(|node| node.uid().is_some_and(|infra| infra == uid))
+    };
+    let has_infra_node = environment.connections.read(tenant, |state| {
+        state.nodes.nodes().values().any(|node| is_infra_node(&node.name, &node.uid))
+    });
+    has_infra_node.unwrap_or(false)
+}
+
+fn certificate_validity(text: &str) -> Option<Validity> {
+    let source = CertificateSource::from_kubeconfig(text).ok()?;
+    source.validity(|_| Err("files are not read")).ok().flatten()
+}

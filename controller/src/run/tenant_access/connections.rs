@@ -1,0 +1,110 @@
+//! State of the connections to all tenants, which the reconciler of tenants' Nodes reads.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_api::TenantCluster;
+use berth_runtime::certificate::Validity;
+use berth_runtime::untrusted::UntrustedClient;
+use futures::channel::mpsc::UnboundedSender;
+use kube::runtime::reflector::ObjectRef;
+
+use crate::run::metrics::Metrics;
+use crate::tenant_nodes::node_store::NodeStore;
+use crate::tenants::fault::Fault;
+
+/// Connection to the API server of a tenant.
+#[derive(Clone, Debug)]
+pub(crate) struct Access {
+    /// Client of the server.
+    pub(crate) client: UntrustedClient,
+    /// Validity of the client certificate, if the kubeconfig has one.
+    pub(crate) certificate: Option<Validity>,
+}
+
+/// State of a tenant.
+#[derive(Debug, Default)]
+pub(crate) struct TenantState {
+    /// The connection, or the reason why there is none. `None` before the first answer of the tenant's API server.
+    pub(crate) access: Option<Result<Access, Fault>>,
+    /// Nodes of the tenant. They stay while there is no connection.
+    pub(crate) nodes: NodeStore,
+}
+
+/// State of the connections to all tenants.
+#[derive(Clone, Debug)]
+pub(crate) struct Connections {
+    states: Arc<Mutex<BTreeMap<String, TenantState>>>,
+    queue: UnboundedSender<ObjectRef<TenantCluster>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Connections {
+    /// Returns the state without any tenant. Tenants whose state has changed are added to `queue`.
+    pub(crate) fn new(
+        queue: UnboundedSender<ObjectRef<TenantCluster>>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { states: Arc::default(), queue, metrics }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, TenantState>> {
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Triggers a reconcile of a tenant.
+    pub(crate) fn trigger(&self, tenant: &str) {
+        // The error is ignored: the queue has no receiver only if the reconciler is stopped.
+        self.queue.unbounded_send(ObjectRef::new(tenant)).unwrap_or_default();
+    }
+
+    /// Calls a function with the state of a tenant; `None` if the state is not known yet, or the tenant has no
+    /// kubeconfig.
+    pub(crate) fn read<T>(&self, tenant: &str, read: impl FnOnce(&TenantState) -> T) -> Option<T> {
+        self.lock().get(tenant).map(read)
+    }
+
+    /// Changes the Nodes of a tenant. Triggers a reconcile if `change` returns true.
+    pub(crate) fn update_nodes(&self, tenant: &str, change: impl FnOnce(&mut NodeStore) -> bool) {
+        let is_changed = {
+            let mut all = self.lock();
+            change(&mut all.entry(tenant.to_owned()).or_default().nodes)
+        };
+        if is_changed {
+            self.trigger(tenant);
+        }
+    }
+
+    /// Sets the connection of a tenant, or the reason why there is none, and triggers a reconcile.
+    pub(super) fn set_access(&self, tenant: &str, access: Result<Access, Fault>) {
+        {
+            let mut all = self.lock();
+            all.entry(tenant.to_owned()).or_default().access = Some(access);
+            self.count(&all);
+        }
+        self.trigger(tenant);
+    }
+
+    /// Removes the connection and the Nodes of a tenant, because it has a new kubeconfig: no write of the old connection
+    /// may be based on Nodes of the new one.
+    pub(super) fn reset(&self, tenant: &str) {
+        let mut all = self.lock();
+        all.insert(tenant.to_owned(), TenantState::default());
+        self.count(&all);
+    }
+
+    /// Removes the state of a tenant.
+    pub(super) fn remove(&self, tenant: &str) {
+        let mut all = self.lock();
+        all.remove(tenant);
+        self.count(&all);
+        drop(all);
+        self.trigger(tenant);
+    }
+
+    fn count(&self, all: &BTreeMap<String, TenantState>) {
+        let is_connected = |state: &&TenantState| matches!(state.access, Some(Ok(_)));
+        let connected = all.values().filter(is_connected).count();
+        self.metrics.set_tenant_connections(connected, all.len().saturating_sub(connected));
+    }
+}

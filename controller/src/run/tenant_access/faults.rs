@@ -1,0 +1,104 @@
+//! Conversion of errors of a tenant's API server to faults.
+
+use std::time::SystemTime;
+
+use berth_api::ConditionReason;
+use berth_runtime::certificate::{ExpiryState, Validity};
+use berth_runtime::untrusted::UntrustedError;
+
+use crate::tenants::fault::Fault;
+
+/// Returns the fault for an error of a request. `place` names the Secret with the kubeconfig.
+pub(super) fn fault_of(error: UntrustedError, place: &str, certificate: Option<Validity>) -> Fault {
+    let (reason, remedy) = match error {
+        UntrustedError::AddressRefused(_) => (
+            ConditionReason::KubeconfigRefused,
+            "clusters[].cluster.server must be the address of the tenant's own API server",
+        ),
+        UntrustedError::Status(401) if has_expired(certificate) => (
+            ConditionReason::AccessDenied,
+            "the client certificate in the kubeconfig has expired: renew it",
+        ),
+        UntrustedError::Status(401) => (
+            ConditionReason::AccessDenied,
+            "the credential in the kubeconfig is not valid: renew it",
+        ),
+        UntrustedError::Status(403) => (
+            ConditionReason::AccessDenied,
+            "a permission is missing: berth-controller render --tenant-rbac | kubectl apply -f - in the tenant's cluster",
+        ),
+        UntrustedError::Certificate(_) => (
+            ConditionReason::ServerCertificateInvalid,
+            "check server and certificate-authority-data in the kubeconfig",
+        ),
+        UntrustedError::NameNotResolved
+        | UntrustedError::NotConnected(_)
+        | UntrustedError::Timeout
+        | UntrustedError::Closed
+        | UntrustedError::Busy(..)
+        | UntrustedError::NotSent => (
+            ConditionReason::TenantUnreachable,
+            "the controller tries again; check the tenant's control plane, and that the controller can connect to it",
+        ),
+        UntrustedError::Status(_) | UntrustedError::TooLong | UntrustedError::Malformed => (
+            ConditionReason::InvalidAnswer,
+            "check that server in the kubeconfig is a Kubernetes API server, and the sizes of its Nodes",
+        ),
+    };
+    Fault::new(reason, format!("{place}: {error}; {remedy}"))
+}
+
+/// Returns true if a second attempt may succeed without a change of the kubeconfig, so that the first failure is not
+/// reported yet: servers close connections when they restart.
+pub(super) const fn is_transient(error: UntrustedError) -> bool {
+    matches!(
+        error,
+        UntrustedError::NotConnected(_)
+            | UntrustedError::Timeout
+            | UntrustedError::Closed
+            | UntrustedError::Busy(..)
+    )
+}
+
+fn has_expired(certificate: Option<Validity>) -> bool {
+    certificate.is_some_and(|one| one.expiry_at(SystemTime::now()) == ExpiryState::Expired)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use berth_runtime::untrusted::{CertificateFault, RefusedAddress};
+
+    use super::*;
+
+    #[test]
+    fn each_fault_has_a_reason_and_a_remedy() {
+        let place = "spec.kubeconfigSecretRef: Secret cluster-bank/kubeconfig";
+        for (error, reason, words) in [
+            (
+                UntrustedError::AddressRefused(RefusedAddress::InfraApiServer),
+                ConditionReason::KubeconfigRefused,
+                "the address of the infra API server",
+            ),
+            (UntrustedError::Status(401), ConditionReason::AccessDenied, "renew it"),
+            (UntrustedError::Status(403), ConditionReason::AccessDenied, "--tenant-rbac"),
+            (
+                UntrustedError::Certificate(CertificateFault::UnknownIssuer),
+                ConditionReason::ServerCertificateInvalid,
+                "certificate-authority-data",
+            ),
+            (UntrustedError::Timeout, ConditionReason::TenantUnreachable, "tries again"),
+            (UntrustedError::TooLong, ConditionReason::InvalidAnswer, "more than the limit"),
+        ] {
+            let fault = fault_of(error, place, None);
+            assert_eq!(fault.reason, reason);
+            assert!(fault.message.starts_with(place), "{fault}");
+            assert!(fault.message.contains(words), "{fault}");
+        }
+        let past = SystemTime::UNIX_EPOCH;
+        let expired = Validity { not_before: past, not_after: past + Duration::from_secs(60) };
+        let fault = fault_of(UntrustedError::Status(401), place, Some(expired));
+        assert!(fault.message.contains("has expired"), "{fault}");
+    }
+}

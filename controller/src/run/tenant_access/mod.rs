@@ -1,0 +1,109 @@
+//! Connections to the API servers of tenants: one task per tenant with a `kubeconfigSecretRef`, which watches the Secret
+//! and the tenant's Nodes. A tenant that answers slowly or not at all delays only its own task.
+//!
+//! The client of a connection checks each address, limits all answers, and writes only while this process is the leader
+//! ([`berth_runtime::untrusted`]).
+
+mod connection;
+mod connections;
+mod faults;
+mod infra_server;
+mod spec;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::TenantCluster;
+use berth_runtime::watch::Change;
+use kube::ResourceExt as _;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::context::Context;
+use connection::Environment;
+pub(super) use connections::{Access, Connections};
+use infra_server::InfraServer;
+use spec::AccessSpec;
+
+/// Running tasks, each with the reference from which it was started.
+#[derive(Default)]
+struct Tasks {
+    tasks: JoinSet<()>,
+    by_tenant: BTreeMap<String, (AccessSpec, AbortHandle)>,
+}
+
+/// Maintains the connections to all tenants until the future is dropped.
+pub(super) async fn run(context: Arc<Context>, connections: Connections) {
+    let (mut tenants, mut configs) = (context.tenants.subscribe(), context.configs.subscribe());
+    tokio::join!(
+        context.tenants.wait_until_ready(),
+        context.configs.wait_until_ready(),
+        context.nodes.wait_until_ready()
+    );
+    let infra_server = InfraServer::default();
+    let watch_infra_server = infra_server.watch(&context.client, context.own_server.clone());
+    let environment = Arc::new(Environment {
+        client: context.client.clone(),
+        guard: context.guard.clone(),
+        infra_nodes: context.nodes.clone(),
+        infra_server: infra_server.clone(),
+        connections,
+    });
+    let maintain = async {
+        let mut tasks = Tasks::default();
+        tasks.update_all(&context, &environment);
+        loop {
+            tokio::select! {
+                change = tenants.recv() => match change {
+                    Some(Change::Relisted) => tasks.update_all(&context, &environment),
+                    Some(Change::Object(before, after)) => {
+                        if let Some(tenant) = after.as_ref().or(before.as_ref()) {
+                            tasks.update(&context, &environment, &tenant.name_any());
+                        }
+                    }
+                    None => return,
+                },
+                // The InfraConfig lists the Secrets of other namespaces that tenants may refer to.
+                change = configs.recv() => match change {
+                    Some(_) => tasks.update_all(&context, &environment),
+                    None => return,
+                },
+                // Tasks that were stopped.
+                Some(_) = tasks.tasks.join_next() => {}
+            }
+        }
+    };
+    tokio::join!(maintain, watch_infra_server);
+}
+
+impl Tasks {
+    fn update_all(&mut self, context: &Context, environment: &Arc<Environment>) {
+        let known = self.by_tenant.keys().cloned();
+        let names: Vec<String> =
+            known.chain(context.tenants.all().iter().map(|tenant| tenant.name_any())).collect();
+        for name in names {
+            self.update(context, environment, &name);
+        }
+    }
+
+    /// Starts, restarts or stops the task of a tenant.
+    fn update(&mut self, context: &Context, environment: &Arc<Environment>, name: &str) {
+        let tenant = context.tenants.get(name);
+        let spec = tenant.and_then(|tenant: Arc<TenantCluster>| {
+            AccessSpec::of_tenant(&tenant, &context.config().spec)
+        });
+        let is_same = self.by_tenant.get(name).map(|(running, _)| running) == spec.as_ref();
+        if is_same {
+            return;
+        }
+        if let Some((_, task)) = self.by_tenant.remove(name) {
+            task.abort();
+            environment.connections.remove(name);
+        }
+        if let Some(spec) = spec {
+            tracing::info!(tenant = name, "starting the connection to a tenant");
+            let task = connection::run(name.to_owned(), spec.clone(), Arc::clone(environment));
+            let task = self.tasks.spawn(task);
+            self.by_tenant.insert(name.to_owned(), (spec, task));
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Reference of a tenant to its kubeconfig.
+
+use berth_api::{InfraConfigSpec, TenantCluster};
+use kube::ResourceExt as _;
+
+use crate::tenants::kubeconfig_secret::KubeconfigSecret;
+
+/// Reference of a tenant to its kubeconfig, and the reason why it is not permitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AccessSpec {
+    pub(super) secret: KubeconfigSecret,
+    pub(super) refusal: Option<String>,
+    pub(super) permits_insecure: bool,
+    /// UID of the TenantCluster: another one of the same name is another tenant.
+    uid: Option<String>,
+}
+
+impl AccessSpec {
+    /// Returns the reference of a tenant; `None` if it has none.
+    pub(super) fn of_tenant(tenant: &TenantCluster, config: &InfraConfigSpec) -> Option<Self> {
+        let reference = tenant.spec.kubeconfig_secret_ref.as_ref()?;
+        let secret = KubeconfigSecret::resolve(&tenant.name_any(), reference);
+        Some(Self {
+            refusal: secret.refusal(config),
+            secret,
+            permits_insecure: tenant.spec.insecure_skip_tls_verify.unwrap_or(false),
+            uid: tenant.uid(),
+        })
+    }
+
+    /// Returns the words that name the Secret in messages.
+    pub(super) fn place(&self) -> String {
+        format!("spec.kubeconfigSecretRef: Secret {}/{}", self.secret.namespace, self.secret.name)
+    }
+}

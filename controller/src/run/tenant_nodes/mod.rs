@@ -1,0 +1,64 @@
+//! Reconciler of tenants' Nodes: copies labels of hosts to the Nodes of the VMs on them.
+//!
+//! [`crate::tenant_nodes`] computes the labels. The input is in stores: the tenant's Nodes in those of
+//! [`super::tenant_access`]. A reconcile without a difference sends no request.
+
+mod reconcile;
+mod status;
+mod triggers;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::TenantCluster;
+use berth_runtime::backoff::add_jitter;
+use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
+use futures::channel::mpsc::unbounded;
+
+use super::context::Context;
+use super::machine_instances::MachineInstances;
+use super::tenant_access::{self, Connections};
+use reconcile::NodeReconciler;
+use triggers::Triggers;
+use write::WriteError;
+
+/// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
+/// requests to each server are limited.
+const OPTIONS: ReconcilerOptions =
+    ReconcilerOptions { name: "tenant-nodes", concurrency: 0, debounce: Duration::from_millis(20) };
+
+/// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment.
+pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
+    let (queue, requests) = unbounded();
+    let connections = Connections::new(queue, Arc::clone(&context.metrics));
+    let triggers = Triggers::new(Arc::clone(&context), connections.clone(), instances);
+    let reconciler = Arc::new(NodeReconciler {
+        context: Arc::clone(&context),
+        connections: connections.clone(),
+        machines: triggers.machines(),
+    });
+    let work = async {
+        tokio::join!(
+            context.tenants.wait_until_ready(),
+            context.configs.wait_until_ready(),
+            context.nodes.wait_until_ready()
+        );
+        let changes = triggers.subscribe().await;
+        let resync = context.resync;
+        let reconcile = |tenant: Arc<TenantCluster>| {
+            let reconciler = Arc::clone(&reconciler);
+            async move {
+                reconciler.reconcile(&tenant).await?;
+                Ok::<Action, WriteError>(Action::requeue(add_jitter(resync)))
+            }
+        };
+        let store = context.tenants.store().clone();
+        let metrics = Arc::clone(&context.metrics);
+        tokio::join!(
+            triggers.handle_changes(changes),
+            run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)
+        );
+    };
+    tokio::join!(tenant_access::run(Arc::clone(&context), connections), work);
+}

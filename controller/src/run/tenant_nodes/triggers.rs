@@ -1,0 +1,148 @@
+//! Triggers reconciles of tenants' Nodes: a change triggers only the tenants that it affects.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use berth_api::names::TENANT_PREFIX;
+use berth_api::{InfraConfig, TenantCluster};
+use berth_runtime::watch::Change;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::run::context::Context;
+use crate::run::machine_instances::MachineInstances;
+use crate::run::packed_content::unpack_content;
+use crate::run::tenant_access::Connections;
+use crate::tenant_nodes::keys::ReplicatedKeys;
+use crate::tenant_nodes::machine_index::{MachineIndex, MachineState};
+
+/// Hosts of all machines, which the triggers update and the reconciles read.
+pub(super) type SharedMachines = Arc<Mutex<MachineIndex>>;
+
+/// Stores, and the queue of reconciles.
+pub(super) struct Triggers {
+    context: Arc<Context>,
+    connections: Connections,
+    instances: MachineInstances,
+    machines: SharedMachines,
+}
+
+/// Receivers of changes.
+pub(super) struct Changes {
+    tenants: UnboundedReceiver<Change<TenantCluster>>,
+    configs: UnboundedReceiver<Change<InfraConfig>>,
+    nodes: UnboundedReceiver<Change<Node>>,
+}
+
+impl Triggers {
+    pub(super) fn new(
+        context: Arc<Context>,
+        connections: Connections,
+        instances: MachineInstances,
+    ) -> Self {
+        Self { context, connections, instances, machines: SharedMachines::default() }
+    }
+
+    /// Returns the hosts of all machines.
+    pub(super) fn machines(&self) -> SharedMachines {
+        Arc::clone(&self.machines)
+    }
+
+    /// Fills the index of machines, and returns the receivers of all later changes.
+    pub(super) async fn subscribe(&self) -> Changes {
+        let (machines, connections) = (self.machines(), self.connections.clone());
+        self.instances.subscribe(move |instance, is_gone| {
+            if set_machine(&machines, instance, is_gone)
+                && let Some(tenant) = tenant_of(&instance.namespace().unwrap_or_default())
+            {
+                connections.trigger(tenant);
+            }
+        });
+        self.instances.informer().wait_until_ready().await;
+        for instance in self.instances.informer().all() {
+            set_machine(&self.machines, &instance, false);
+        }
+        Changes {
+            tenants: self.context.tenants.subscribe(),
+            configs: self.context.configs.subscribe(),
+            nodes: self.context.nodes.subscribe(),
+        }
+    }
+
+    /// Triggers all tenants, and then the tenants that changes affect, until the future is dropped.
+    pub(super) async fn handle_changes(&self, mut changes: Changes) {
+        self.trigger_all();
+        let mut keys = ReplicatedKeys::from_config(&self.context.config().spec);
+        loop {
+            tokio::select! {
+                Some(change) = changes.tenants.recv() => self.handle_tenant(&change),
+                Some(change) = changes.nodes.recv() => self.handle_node(&change),
+                Some(_) = changes.configs.recv() => {
+                    let current = ReplicatedKeys::from_config(&self.context.config().spec);
+                    if current != keys {
+                        keys = current;
+                        self.trigger_all();
+                    }
+                }
+                // The branch is never reached: the senders live as long as the program.
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    fn trigger_all(&self) {
+        self.context
+            .tenants
+            .all()
+            .iter()
+            .for_each(|tenant| self.connections.trigger(&tenant.name_any()));
+    }
+
+    /// Handles a change of a tenant. Its status changes with every machine, so only other changes count.
+    fn handle_tenant(&self, change: &Change<TenantCluster>) {
+        let Change::Object(before, after) = change else { return self.trigger_all() };
+        let facts = |tenant: &Option<Arc<TenantCluster>>| {
+            tenant.as_ref().map(|tenant| (tenant.uid(), tenant.metadata.generation))
+        };
+        if facts(before) != facts(after)
+            && let Some(tenant) = after
+        {
+            self.connections.trigger(&tenant.name_any());
+        }
+    }
+
+    fn handle_node(&self, change: &Change<Node>) {
+        let Change::Object(before, after) = change else { return self.trigger_all() };
+        let labels =
+            |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.metadata.labels.clone());
+        if labels(before) == labels(after) {
+            return;
+        }
+        let Some(node) = after.as_ref().or(before.as_ref()) else { return };
+        let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        for namespace in machines.namespaces_on(&node.name_any()) {
+            tenant_of(&namespace).into_iter().for_each(|tenant| self.connections.trigger(tenant));
+        }
+    }
+}
+
+fn tenant_of(namespace: &str) -> Option<&str> {
+    namespace.strip_prefix(TENANT_PREFIX)
+}
+
+/// Sets the host of a machine. Returns true if it has changed. During a live migration, `status.nodeName` names the
+/// source until the VM runs on the target.
+fn set_machine(machines: &SharedMachines, instance: &DynamicObject, is_gone: bool) -> bool {
+    let data = unpack_content(instance).data;
+    let host = data.pointer("/status/nodeName").and_then(Value::as_str).unwrap_or_default();
+    let state = match host {
+        _ if is_gone => MachineState::Deleted,
+        "" => MachineState::Pending,
+        host => MachineState::On(host),
+    };
+    let namespace = instance.namespace().unwrap_or_default();
+    let mut machines = machines.lock().unwrap_or_else(PoisonError::into_inner);
+    machines.set(&namespace, &instance.name_any(), state)
+}

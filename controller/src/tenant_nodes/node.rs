@@ -1,0 +1,257 @@
+//! A Node of a tenant, reduced to the fields that are needed to find and to label it.
+
+use std::collections::BTreeMap;
+
+use berth_runtime::untrusted::Versioned;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// Largest number of bytes of a Node that is stored. A usual Node has less than 4 KiB.
+const MAX_NODE_BYTES: usize = 1 << 15;
+/// Largest length of a name in Kubernetes.
+const MAX_NAME_LENGTH: usize = 253;
+/// Largest number of characters of a field manager in messages.
+const MAX_MANAGER_LENGTH: usize = 64;
+
+/// A Node in an answer of a tenant's API server. Fields that are not needed are not parsed.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeObject {
+    metadata: Metadata,
+    spec: Option<Spec>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    uid: String,
+    resource_version: String,
+    labels: Option<BTreeMap<String, String>>,
+    managed_fields: Option<Vec<FieldsEntry>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct FieldsEntry {
+    manager: String,
+    operation: String,
+    subresource: String,
+    #[serde(rename = "fieldsV1")]
+    fields: Option<Fields>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Fields {
+    #[serde(rename = "f:metadata")]
+    metadata: Option<MetadataFields>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct MetadataFields {
+    #[serde(rename = "f:labels")]
+    labels: Option<BTreeMap<String, IgnoredAny>>,
+}
+
+impl Versioned for NodeObject {
+    fn resource_version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+impl NodeObject {
+    /// Returns the name of the Node.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+}
+
+/// A Node of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantNode {
+    /// Name of the Node, which is valid as a part of a URL.
+    pub name: String,
+    /// UID of the Node.
+    pub uid: String,
+    /// `spec.providerID`.
+    pub provider_id: Option<String>,
+    /// Labels of the Node.
+    pub labels: BTreeMap<String, NodeLabel>,
+}
+
+/// A label of a tenant's Node, and its owners.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeLabel {
+    /// Value of the label.
+    pub value: String,
+    /// True if Berth owns the label through an apply.
+    pub is_own: bool,
+    /// Another manager that owns the label.
+    pub other_manager: Option<String>,
+}
+
+/// Reason why a Node is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnusableNode {
+    /// The name is not a name of an object.
+    InvalidName,
+    /// The labels, or other fields, are too long.
+    TooLarge,
+}
+
+impl TenantNode {
+    /// Reads a Node. `own_manager` is the field manager of Berth.
+    ///
+    /// # Errors
+    /// Returns an error if the Node cannot be stored.
+    pub fn from_object(object: NodeObject, own_manager: &str) -> Result<Self, UnusableNode> {
+        let metadata = object.metadata;
+        if !is_valid_name(&metadata.name) {
+            return Err(UnusableNode::InvalidName);
+        }
+        let labels = metadata.labels.unwrap_or_default().into_iter();
+        let labels = labels.map(|(key, value)| (key, NodeLabel { value, ..NodeLabel::default() }));
+        let mut node = Self {
+            name: metadata.name,
+            uid: metadata.uid,
+            provider_id: object.spec.and_then(|spec| spec.provider_id).filter(|id| !id.is_empty()),
+            labels: labels.collect(),
+        };
+        if node.byte_count() > MAX_NODE_BYTES {
+            return Err(UnusableNode::TooLarge);
+        }
+        for entry in metadata.managed_fields.unwrap_or_default() {
+            node.add_owner(&entry, own_manager);
+        }
+        Ok(node)
+    }
+
+    fn add_owner(&mut self, entry: &FieldsEntry, own_manager: &str) {
+        let fields = entry.fields.as_ref().and_then(|fields| fields.metadata.as_ref());
+        let is_own = entry.manager == own_manager
+            && entry.operation == "Apply"
+            && entry.subresource.is_empty();
+        for path in fields.and_then(|fields| fields.labels.as_ref()).into_iter().flatten() {
+            let Some(label) = path.0.strip_prefix("f:").and_then(|key| self.labels.get_mut(key))
+            else {
+                continue;
+            };
+            if is_own {
+                label.is_own = true;
+            } else if label.other_manager.is_none() {
+                label.other_manager = Some(printable(&entry.manager));
+            }
+        }
+    }
+
+    /// Returns the approximate number of bytes of the Node.
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        let labels = self.labels.iter();
+        let labels = labels.map(|(key, label)| key.len().saturating_add(label.value.len()));
+        let id = self.provider_id.as_ref().map_or(0, String::len);
+        let fixed = self.name.len().saturating_add(self.uid.len()).saturating_add(id);
+        labels.fold(fixed, |sum, length| sum.saturating_add(length))
+    }
+
+    /// Returns the labels that Berth owns.
+    pub fn own_labels(&self) -> impl Iterator<Item = (&String, &NodeLabel)> {
+        self.labels.iter().filter(|(_, label)| label.is_own)
+    }
+}
+
+/// Returns true for a name of an object, which is then valid as a part of a URL.
+fn is_valid_name(name: &str) -> bool {
+    let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    !name.is_empty()
+        && name.len() <= MAX_NAME_LENGTH
+        && !name.starts_with('.')
+        && !name.contains("..")
+        && name.chars().all(is_valid)
+}
+
+/// Returns the part of a field manager's name that can be shown in messages.
+fn printable(manager: &str) -> String {
+    let shown = manager.chars().filter(char::is_ascii_graphic).take(MAX_MANAGER_LENGTH).collect();
+    if manager.is_empty() { "an unknown manager".to_owned() } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(object: Value) -> Result<TenantNode, UnusableNode> {
+        TenantNode::from_object(serde_json::from_value(object).unwrap(), "berth-controller")
+    }
+
+    #[test]
+    fn labels_have_their_owners() {
+        let entry = |manager: &str, operation: &str, labels: Value| {
+            json!({
+                "manager": manager, "operation": operation, "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:metadata": {"f:labels": labels}, "f:spec": {"f:taints": {}}},
+            })
+        };
+        let node = read(json!({
+            "metadata": {
+                "name": "web-1", "uid": "u", "labels": {"a": "1", "b": "2", "c": "3"},
+                "managedFields": [
+                    entry("berth-controller", "Apply", json!({"f:a": {}, "f:b": {}, "f:gone": {}})),
+                    entry("kubelet", "Update", json!({".": {}, "f:b": {}})),
+                    {"manager": "kubelet", "operation": "Update", "subresource": "status", "fieldsV1": null},
+                ],
+            },
+            "spec": {"providerID": "kubevirt://web-1", "taints": [{"key": "x"}]},
+            "status": {"images": [1, 2]},
+        }))
+        .unwrap();
+        assert_eq!(node.provider_id.as_deref(), Some("kubevirt://web-1"));
+        let own: Vec<&str> = node.own_labels().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(own, ["a", "b"]);
+        assert_eq!(node.labels["b"].other_manager.as_deref(), Some("kubelet"));
+        assert_eq!(node.labels["c"], NodeLabel { value: "3".to_owned(), ..Default::default() });
+    }
+
+    #[test]
+    fn an_update_of_the_same_manager_is_no_apply() {
+        let node = read(json!({"metadata": {"name": "a", "labels": {"k": "v"}, "managedFields": [
+            {"manager": "berth-controller", "operation": "Update", "fieldsV1": {"f:metadata": {"f:labels": {"f:k": {}}}}},
+        ]}}));
+        assert_eq!(node.unwrap().labels["k"].other_manager.as_deref(), Some("berth-controller"));
+    }
+
+    #[test]
+    fn hostile_nodes_are_not_stored() {
+        for name in ["", "a/b", "..", "a..b", "A", "a?x", "a%2f"] {
+            let node = read(json!({"metadata": {"name": name}}));
+            assert_eq!(node, Err(UnusableNode::InvalidName), "{name}");
+        }
+        let long = "x".repeat(MAX_NODE_BYTES);
+        let node = read(json!({"metadata": {"name": "a", "labels": {"k": long}}}));
+        assert_eq!(node, Err(UnusableNode::TooLarge));
+        let manager = format!("a\n\u{202e}{}", "b".repeat(500));
+        assert_eq!(printable(&manager).len(), MAX_MANAGER_LENGTH);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_a_node_or_an_error(text in "\\PC{0,80}") {
+            if let Ok(object) = serde_json::from_str::<NodeObject>(&text) {
+                drop(TenantNode::from_object(object, "x"));
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Finds the Node of each machine in a tenant's cluster: by its providerID, or else by its name.
+//!
+//! The tenant chooses both, so a Node may name a machine that it does not run on. The labels of a host then reach another
+//! Node of the same tenant only. If several Nodes name one machine, none of them is its Node.
+
+use std::collections::BTreeMap;
+
+use super::node::TenantNode;
+
+/// Prefix of the providerID that KubeVirt's cloud controller manager and machine-controller set; the name of the
+/// VirtualMachineInstance follows.
+const PROVIDER_ID_PREFIX: &str = "kubevirt://";
+
+/// Node of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeMatch<'n> {
+    /// The Node.
+    Found(&'n TenantNode),
+    /// This number of Nodes have the machine's providerID.
+    Ambiguous(usize),
+    /// The tenant has no such Node, for example because the machine has not joined yet.
+    None,
+}
+
+/// Index of the Nodes of a tenant by the machine that their providerID names.
+#[derive(Clone, Debug, Default)]
+pub struct NodeIndex<'n> {
+    by_name: Option<&'n BTreeMap<String, TenantNode>>,
+    by_machine: BTreeMap<&'n str, Vec<&'n TenantNode>>,
+}
+
+impl<'n> NodeIndex<'n> {
+    /// Returns the index of these Nodes.
+    #[must_use]
+    pub fn new(nodes: &'n BTreeMap<String, TenantNode>) -> Self {
+        let mut by_machine: BTreeMap<&str, Vec<&TenantNode>> = BTreeMap::new();
+        for node in nodes.values() {
+            if let Some(machine) = named_machine(node) {
+                by_machine.entry(machine).or_default().push(node);
+            }
+        }
+        Self { by_name: Some(nodes), by_machine }
+    }
+
+    /// Finds the Node of a machine.
+    #[must_use]
+    pub fn find(&self, machine: &str) -> NodeMatch<'n> {
+        match self.by_machine.get(machine).map(Vec::as_slice) {
+            Some([node]) => return NodeMatch::Found(*node),
+            Some(nodes) => return NodeMatch::Ambiguous(nodes.len()),
+            None => {}
+        }
+        let node = self.by_name.and_then(|nodes| nodes.get(machine));
+        // A Node with the name of this machine and the providerID of another one belongs to the other one.
+        let node = node.filter(|node| named_machine(node).is_none());
+        node.map_or(NodeMatch::None, NodeMatch::Found)
+    }
+}
+
+fn named_machine(node: &TenantNode) -> Option<&str> {
+    node.provider_id.as_deref()?.strip_prefix(PROVIDER_ID_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(all: &[(&str, Option<&str>)]) -> BTreeMap<String, TenantNode> {
+        let node = |(name, id): &(&str, Option<&str>)| {
+            let provider_id = id.map(str::to_owned);
+            let name = (*name).to_owned();
+            (name.clone(), TenantNode { name, provider_id, ..TenantNode::default() })
+        };
+        all.iter().map(node).collect()
+    }
+
+    fn find(all: &[(&str, Option<&str>)], machine: &str) -> Result<Option<String>, usize> {
+        let nodes = nodes(all);
+        match NodeIndex::new(&nodes).find(machine) {
+            NodeMatch::Found(node) => Ok(Some(node.name.clone())),
+            NodeMatch::None => Ok(None),
+            NodeMatch::Ambiguous(count) => Err(count),
+        }
+    }
+
+    #[test]
+    fn the_provider_id_precedes_the_name() {
+        let renamed = [("other", Some("kubevirt://web-1")), ("web-1", Some("kubevirt://web-2"))];
+        assert_eq!(find(&renamed, "web-1"), Ok(Some("other".to_owned())));
+        assert_eq!(find(&renamed, "web-2"), Ok(Some("web-1".to_owned())));
+        assert_eq!(find(&renamed, "other"), Ok(None));
+        let without_id = [("web-1", None), ("web-2", Some("aws:///i-1"))];
+        assert_eq!(find(&without_id, "web-1"), Ok(Some("web-1".to_owned())));
+        assert_eq!(find(&without_id, "web-2"), Ok(Some("web-2".to_owned())));
+        assert_eq!(find(&[], "web-1"), Ok(None));
+    }
+
+    #[test]
+    fn several_nodes_of_one_machine_are_ambiguous() {
+        let all = [
+            ("web-1", Some("kubevirt://web-1")),
+            ("thief", Some("kubevirt://web-1")),
+            ("web-2", None),
+        ];
+        assert_eq!(find(&all, "web-1"), Err(2));
+        assert_eq!(find(&all, "web-2"), Ok(Some("web-2".to_owned())));
+    }
+}

@@ -1,0 +1,143 @@
+//! The Nodes of a tenant, in a limited amount of memory.
+
+use std::collections::BTreeMap;
+
+use berth_runtime::untrusted::CollectionEvent;
+
+use super::node::{NodeObject, TenantNode};
+
+/// Largest number of Nodes of a tenant, as in a large Kubernetes cluster.
+const MAX_NODES: usize = 5_000;
+/// Largest number of bytes of the Nodes of a tenant.
+const MAX_BYTES: usize = 1 << 23;
+
+/// The Nodes of a tenant.
+#[derive(Clone, Debug, Default)]
+pub struct NodeStore {
+    current: LimitedNodes,
+    /// Nodes of a list that is not complete yet.
+    listed: LimitedNodes,
+}
+
+#[derive(Clone, Debug, Default)]
+struct LimitedNodes {
+    nodes: BTreeMap<String, TenantNode>,
+    byte_count: usize,
+    omitted: usize,
+}
+
+impl NodeStore {
+    /// Returns the Nodes, by name.
+    #[must_use]
+    pub const fn nodes(&self) -> &BTreeMap<String, TenantNode> {
+        &self.current.nodes
+    }
+
+    /// Returns the number of Nodes that were not stored since the last list, because of their names or a limit.
+    #[must_use]
+    pub const fn omitted(&self) -> usize {
+        self.current.omitted
+    }
+
+    /// Handles an event of a list or a watch. Returns true if the Nodes have changed.
+    pub fn handle(&mut self, event: CollectionEvent<NodeObject>, own_manager: &str) -> bool {
+        match event {
+            CollectionEvent::ListStarted => {
+                self.listed = LimitedNodes::default();
+                false
+            }
+            CollectionEvent::Listed(object) => {
+                self.listed.insert(object, own_manager);
+                false
+            }
+            CollectionEvent::ListCompleted => {
+                let before = std::mem::replace(&mut self.current, std::mem::take(&mut self.listed));
+                before.nodes != self.current.nodes || before.omitted != self.current.omitted
+            }
+            CollectionEvent::Applied(object) => self.current.insert(object, own_manager),
+            CollectionEvent::Deleted(object) => self.current.remove(object.name()).is_some(),
+        }
+    }
+}
+
+impl LimitedNodes {
+    fn remove(&mut self, name: &str) -> Option<TenantNode> {
+        let removed = self.nodes.remove(name)?;
+        self.byte_count = self.byte_count.saturating_sub(removed.byte_count());
+        Some(removed)
+    }
+
+    /// Inserts a Node if it fits. A Node that does not fit any more is removed. Returns true if a Node has changed.
+    fn insert(&mut self, object: NodeObject, own_manager: &str) -> bool {
+        let before = self.remove(object.name());
+        let node = TenantNode::from_object(object, own_manager).ok();
+        let fits = |node: &TenantNode| {
+            let total = self.byte_count.saturating_add(node.byte_count());
+            self.nodes.len() < MAX_NODES && total <= MAX_BYTES
+        };
+        let Some(node) = node.filter(fits) else {
+            self.omitted = self.omitted.saturating_add(1);
+            return true;
+        };
+        let is_changed = before.as_ref() != Some(&node);
+        self.byte_count = self.byte_count.saturating_add(node.byte_count());
+        self.nodes.insert(node.name.clone(), node);
+        is_changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str, labels: serde_json::Value) -> NodeObject {
+        serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap()
+    }
+
+    fn plain(name: &str) -> NodeObject {
+        object(name, json!({}))
+    }
+
+    fn handle(store: &mut NodeStore, event: CollectionEvent<NodeObject>) -> bool {
+        store.handle(event, "berth-controller")
+    }
+
+    fn names(store: &NodeStore) -> Vec<&str> {
+        store.nodes().keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn a_list_replaces_the_nodes_when_it_is_complete() {
+        let mut store = NodeStore::default();
+        handle(&mut store, CollectionEvent::Applied(plain("old")));
+        handle(&mut store, CollectionEvent::ListStarted);
+        handle(&mut store, CollectionEvent::Listed(plain("new")));
+        assert_eq!(names(&store), ["old"], "the list is not complete");
+        assert!(handle(&mut store, CollectionEvent::ListCompleted));
+        assert_eq!(names(&store), ["new"]);
+        assert!(!handle(&mut store, CollectionEvent::Applied(plain("new"))), "nothing has changed");
+        assert!(handle(&mut store, CollectionEvent::Applied(object("new", json!({"a": "b"})))));
+        assert!(handle(&mut store, CollectionEvent::Deleted(plain("new"))));
+        assert!(!handle(&mut store, CollectionEvent::Deleted(plain("new"))));
+        assert_eq!(store.current.byte_count, 0);
+    }
+
+    #[test]
+    fn a_flood_of_nodes_is_limited() {
+        let mut store = NodeStore::default();
+        for number in 0..MAX_NODES + 10 {
+            handle(&mut store, CollectionEvent::Listed(plain(&format!("node-{number}"))));
+        }
+        let value = "x".repeat(30_000);
+        handle(&mut store, CollectionEvent::ListCompleted);
+        assert_eq!((store.nodes().len(), store.omitted()), (MAX_NODES, 10));
+        for number in 0..400 {
+            let large = object(&format!("node-{number}"), json!({"a": value}));
+            handle(&mut store, CollectionEvent::Applied(large));
+        }
+        assert!(store.current.byte_count <= MAX_BYTES, "{}", store.current.byte_count);
+        assert!(store.omitted() > 100, "{}", store.omitted());
+    }
+}

@@ -1,0 +1,174 @@
+//! HTTP client of an untrusted API server, with limits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Limited};
+use hyper::header::RETRY_AFTER;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::client::legacy;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
+use kube::{Client, Config};
+use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
+use tower::{BoxError, ServiceExt};
+
+use super::connector::{AddressPolicy, GuardedConnector};
+use super::error::UntrustedError;
+use crate::call::CALL_TIMEOUT;
+use crate::client::with_leader_guard;
+use crate::leader_election::LeaderGuard;
+
+/// Largest number of requests to a server at the same time, without watches. HTTP/1 needs a connection for each.
+const MAX_REQUESTS: usize = 4;
+/// Largest number of bytes that are buffered before they are read, and of an answer's headers.
+const MAX_BUFFER: usize = 1 << 16;
+/// Time after which an unused connection is closed. One unused connection is kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest `Retry-After` that is respected.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+/// The configuration gives no client: a certificate or a key is malformed, or there are no authorities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no client can be created: a certificate or a key is malformed; or there is no certificate-authority-data, and \
+     this machine has no authorities"
+)]
+pub struct InvalidClientConfig;
+
+/// Client of an untrusted API server. It follows no redirects and uses no proxy.
+#[derive(Clone)]
+pub struct UntrustedClient {
+    client: Client,
+    requests: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for UntrustedClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UntrustedClient").finish_non_exhaustive()
+    }
+}
+
+impl UntrustedClient {
+    /// Returns a client; it connects when it sends the first request. The configuration must name no program and no
+    /// file. The client sends requests other than GET only while this process is the leader.
+    ///
+    /// # Errors
+    /// Returns an error if the configuration gives no client.
+    pub fn new(
+        config: &Config,
+        policy: AddressPolicy,
+        guard: LeaderGuard,
+    ) -> Result<Self, InvalidClientConfig> {
+        let client = create_client(config, policy).map_err(|_| InvalidClientConfig)?;
+        Ok(Self::from_client(with_leader_guard(client, guard)))
+    }
+
+    /// Returns a client that sends requests over another client.
+    #[must_use]
+    pub fn from_client(client: Client) -> Self {
+        Self { client, requests: Arc::new(Semaphore::new(MAX_REQUESTS)) }
+    }
+
+    /// Sends a request, and returns the JSON of the answer. Waits for at most [`CALL_TIMEOUT`] after at most four other
+    /// requests have ended, and reads at most `max_length` bytes.
+    ///
+    /// # Errors
+    /// Returns an error if the request fails.
+    pub async fn request<T: DeserializeOwned>(
+        &self,
+        request: Request<Body>,
+        max_length: usize,
+    ) -> Result<T, UntrustedError> {
+        let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
+        let answer = async {
+            let response = self.open(request).await?;
+            let body = Limited::new(response.into_body(), max_length).collect().await;
+            let body = body.map_err(|error| UntrustedError::from_source(error.as_ref()))?;
+            serde_json::from_slice(&body.to_bytes()).map_err(|_| UntrustedError::Malformed)
+        };
+        tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
+    }
+
+    /// Sends a request, and returns the successful answer, whose body is not read yet.
+    pub(super) async fn open(
+        &self,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, UntrustedError> {
+        let sent = self.client.send(request).await;
+        let response = sent.map_err(|error| UntrustedError::from_source(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let code = status.as_u16();
+        let is_busy = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+        Err(match retry_after(&response).filter(|_| is_busy) {
+            Some(time) => UntrustedError::Busy(code, time),
+            None => UntrustedError::Status(code),
+        })
+    }
+}
+
+fn create_client(config: &Config, policy: AddressPolicy) -> kube::Result<Client> {
+    let connector = config.rustls_https_connector_with_connector(GuardedConnector::new(policy))?;
+    let mut builder = legacy::Client::builder(TokioExecutor::new());
+    builder
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(1)
+        .http1_max_buf_size(MAX_BUFFER);
+    let http: legacy::Client<_, Body> = builder.build(connector);
+    let service = ServiceExt::<Request<Body>>::map_err(http, BoxError::from);
+    let builder = ClientBuilder::new(service, config.default_namespace.clone())
+        .with_layer(&config.base_uri_layer())
+        .with_layer(&config.extra_headers_layer()?);
+    Ok(match config.auth_layer()? {
+        Some(auth) => builder.with_layer(&auth).build(),
+        None => builder.build(),
+    })
+}
+
+fn retry_after(response: &Response<Body>) -> Option<Duration> {
+    let seconds = response.headers().get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    async fn request(
+        status: u16,
+        header: Option<&str>,
+        body: &str,
+    ) -> Result<Value, UntrustedError> {
+        let (header, body) = (header.map(str::to_owned), body.to_owned());
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let mut response = Response::builder().status(status);
+            if let Some(header) = &header {
+                response = response.header(RETRY_AFTER, header);
+            }
+            std::future::ready(response.body(Body::from(body.clone().into_bytes())))
+        });
+        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        client.request(Request::get("/api").body(Body::empty()).unwrap(), 100).await
+    }
+
+    #[tokio::test]
+    async fn answers_are_limited_and_classified() {
+        assert_eq!(request(200, None, "[1]").await, Ok(serde_json::json!([1])));
+        assert_eq!(request(200, None, &" ".repeat(101)).await, Err(UntrustedError::TooLong));
+        assert_eq!(request(200, None, "<html>").await, Err(UntrustedError::Malformed));
+        assert_eq!(request(302, None, "").await, Err(UntrustedError::Status(302)));
+        assert_eq!(request(401, Some("9"), "").await, Err(UntrustedError::Status(401)));
+        let busy = UntrustedError::Busy(429, Duration::from_secs(9));
+        assert_eq!(request(429, Some("9"), "").await, Err(busy));
+        let limited = request(503, Some("99999"), "").await.unwrap_err();
+        assert_eq!(limited.retry_after(), MAX_RETRY_AFTER);
+        assert_eq!(request(503, Some("tomorrow"), "").await, Err(UntrustedError::Status(503)));
+    }
+}

@@ -1,0 +1,17 @@
+//! Client of API servers that are not trusted, such as those of tenants.
+//!
+//! The owner of the server chooses its address and all its answers. Therefore each address is checked after its name is
+//! resolved ([`RefusedAddress`]), the sizes of answers and the number of connections are limited, and no error contains
+//! text of the server or of its kubeconfig.
+
+mod address;
+mod client;
+mod connector;
+mod error;
+mod watch;
+
+pub use address::RefusedAddress;
+pub use client::{InvalidClientConfig, UntrustedClient};
+pub use connector::AddressPolicy;
+pub use error::{CertificateFault, UntrustedError};
+pub use watch::{CollectionEvent, CollectionLimits, Versioned, watch_collection};

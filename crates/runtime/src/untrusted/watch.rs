@@ -1,0 +1,379 @@
+//! Lists and watches a collection of an untrusted API server, with limits for each page and event, and for the rate of
+//! events.
+
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt as _;
+use hyper::Request;
+use hyper::body::Bytes;
+use kube::client::Body;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::client::UntrustedClient;
+use super::error::UntrustedError;
+use crate::backoff::add_jitter;
+use crate::call::CALL_TIMEOUT;
+use crate::token_bucket::TokenBucket;
+
+/// Time without an event or a bookmark after which a watch is started again. Servers send a bookmark each minute.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
+/// Timeout of a watch, with jitter, so that the watches of many servers do not end at the same time.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(2400);
+/// Number of events in a burst, and time after which one more event is handled. Slower reading of a flood delays only
+/// the server that sends it.
+const EVENT_RATE_LIMIT: (u32, Duration) = (500, Duration::from_millis(10));
+/// Largest length of a resource version or of the token of a list's next page.
+const MAX_TOKEN_LENGTH: usize = 4096;
+
+/// Limits of a list and a watch.
+#[derive(Clone, Copy, Debug)]
+pub struct CollectionLimits {
+    /// Number of objects in one page of a list.
+    pub page_size: u32,
+    /// Largest number of pages.
+    pub max_pages: u32,
+    /// Largest number of bytes of a page.
+    pub max_page_length: usize,
+    /// Largest number of bytes of an event.
+    pub max_event_length: usize,
+}
+
+/// An object with a resource version. Other fields are parsed only if they are needed.
+pub trait Versioned {
+    /// Returns `metadata.resourceVersion`.
+    fn resource_version(&self) -> &str;
+}
+
+/// An event of a list or a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CollectionEvent<T> {
+    /// A list begins.
+    ListStarted,
+    /// An object of the list.
+    Listed(T),
+    /// The list is complete: objects that it did not contain do not exist.
+    ListCompleted,
+    /// An object was created or changed.
+    Applied(T),
+    /// An object was deleted.
+    Deleted(T),
+}
+
+#[derive(Deserialize)]
+#[serde(default, bound = "T: DeserializeOwned")]
+struct Page<T> {
+    metadata: ListMetadata,
+    items: Option<Vec<T>>,
+}
+
+impl<T> Default for Page<T> {
+    fn default() -> Self {
+        Self { metadata: ListMetadata::default(), items: None }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ListMetadata {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next_page: String,
+}
+
+/// The type of an event. Its object is parsed separately, because the type of the object depends on it.
+#[derive(Deserialize)]
+struct EventKind {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct EventObject<T> {
+    object: T,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ErrorStatus {
+    code: u16,
+}
+
+/// Lists the collection at `path`, and watches it. `handle` is called with each event, and ends the watch by an error.
+/// Returns `Ok` if the collection must be listed again, because the watch ended.
+///
+/// # Errors
+/// Returns the error of the server, or of `handle`.
+pub async fn watch_collection<T: Versioned + DeserializeOwned>(
+    client: &UntrustedClient,
+    path: &str,
+    limits: CollectionLimits,
+    mut handle: impl FnMut(CollectionEvent<T>) -> Result<(), UntrustedError>,
+) -> Result<(), UntrustedError> {
+    let mut version = list(client, path, limits, &mut handle).await?;
+    let mut rate = TokenBucket::new(EVENT_RATE_LIMIT.0, EVENT_RATE_LIMIT.1);
+    loop {
+        let seconds = add_jitter(WATCH_TIMEOUT).as_secs();
+        let uri = format!(
+            "{path}?watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={}",
+            check_token(&version)?
+        );
+        let opened = timeout(CALL_TIMEOUT, client.open(get(&uri)?)).await;
+        let response = match opened.unwrap_or(Err(UntrustedError::Timeout)) {
+            Ok(response) => response,
+            // The resource version is too old, which is ordinary.
+            Err(UntrustedError::Status(410)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let (mut body, mut lines) = (response.into_body(), Lines::new(limits.max_event_length));
+        let previous = version.clone();
+        // The end of the body, an error and silence are all handled as the end of the watch, which then continues.
+        while let Ok(Some(Ok(frame))) = timeout(IDLE_TIMEOUT, body.frame()).await {
+            let Ok(data) = frame.into_data() else { continue };
+            lines.push(&data)?;
+            while let Some(line) = lines.next_line() {
+                while let Err(pause) = rate.take_token(Instant::now()) {
+                    tokio::time::sleep(pause).await;
+                }
+                match parse_event::<T>(&line)? {
+                    ParsedEvent::Object(event, new) => {
+                        version = new;
+                        handle(event)?;
+                    }
+                    ParsedEvent::Bookmark(new) => version = new,
+                    ParsedEvent::Expired => return Ok(()),
+                }
+            }
+        }
+        if version == previous {
+            return Ok(());
+        }
+    }
+}
+
+async fn list<T: Versioned + DeserializeOwned>(
+    client: &UntrustedClient,
+    path: &str,
+    limits: CollectionLimits,
+    handle: &mut impl FnMut(CollectionEvent<T>) -> Result<(), UntrustedError>,
+) -> Result<String, UntrustedError> {
+    handle(CollectionEvent::ListStarted)?;
+    let mut token = String::new();
+    for _ in 0..limits.max_pages {
+        let mut uri = format!("{path}?limit={}", limits.page_size);
+        if !token.is_empty() {
+            uri = format!("{uri}&continue={}", check_token(&token)?);
+        }
+        let page: Page<T> = client.request(get(&uri)?, limits.max_page_length).await?;
+        for item in page.items.unwrap_or_default() {
+            handle(CollectionEvent::Listed(item))?;
+        }
+        token = page.metadata.next_page;
+        if token.is_empty() {
+            handle(CollectionEvent::ListCompleted)?;
+            return Ok(page.metadata.resource_version);
+        }
+    }
+    Err(UntrustedError::TooLong)
+}
+
+fn get(uri: &str) -> Result<Request<Body>, UntrustedError> {
+    Request::get(uri).body(Body::empty()).map_err(|_| UntrustedError::Malformed)
+}
+
+/// Checks that a token of the server can be a part of a URL. Kubernetes encodes these tokens as base64 for URLs.
+fn check_token(token: &str) -> Result<&str, UntrustedError> {
+    let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=');
+    let is_token = token.len() <= MAX_TOKEN_LENGTH && token.chars().all(is_valid);
+    is_token.then_some(token).ok_or(UntrustedError::Malformed)
+}
+
+enum ParsedEvent<T> {
+    /// The event of an object, and its resource version.
+    Object(CollectionEvent<T>, String),
+    /// A new resource version.
+    Bookmark(String),
+    /// The resource version of the watch is too old.
+    Expired,
+}
+
+fn parse_event<T: Versioned + DeserializeOwned>(
+    line: &[u8],
+) -> Result<ParsedEvent<T>, UntrustedError> {
+    let EventKind { kind } = parse(line)?;
+    if kind == "ERROR" {
+        let status: EventObject<ErrorStatus> = parse(line)?;
+        return match status.object.code {
+            410 => Ok(ParsedEvent::Expired),
+            code => Err(UntrustedError::Status(code)),
+        };
+    }
+    let EventObject::<T> { object } = parse(line)?;
+    let version = object.resource_version().to_owned();
+    match kind.as_str() {
+        "ADDED" | "MODIFIED" => Ok(ParsedEvent::Object(CollectionEvent::Applied(object), version)),
+        "DELETED" => Ok(ParsedEvent::Object(CollectionEvent::Deleted(object), version)),
+        "BOOKMARK" => Ok(ParsedEvent::Bookmark(version)),
+        _ => Err(UntrustedError::Malformed),
+    }
+}
+
+fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, UntrustedError> {
+    serde_json::from_slice(text).map_err(|_| UntrustedError::Malformed)
+}
+
+/// Splits a body into lines of a limited length.
+struct Lines {
+    buffer: Vec<u8>,
+    max_length: usize,
+}
+
+impl Lines {
+    const fn new(max_length: usize) -> Self {
+        Self { buffer: Vec::new(), max_length }
+    }
+
+    fn push(&mut self, data: &Bytes) -> Result<(), UntrustedError> {
+        self.buffer.extend_from_slice(data);
+        // A frame may contain the end of one line and the begin of the next one.
+        let begin = self.buffer.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let is_short = self.buffer.len() - begin <= self.max_length;
+        is_short.then_some(()).ok_or(UntrustedError::TooLong)
+    }
+
+    fn next_line(&mut self) -> Option<Vec<u8>> {
+        let end = self.buffer.iter().position(|byte| *byte == b'\n')?;
+        let rest = self.buffer.split_off(end + 1);
+        Some(std::mem::replace(&mut self.buffer, rest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use hyper::Response;
+    use kube::Client;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+    #[serde(default)]
+    struct Object {
+        metadata: Metadata,
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+    #[serde(default, rename_all = "camelCase")]
+    struct Metadata {
+        name: String,
+        resource_version: String,
+    }
+
+    impl Versioned for Object {
+        fn resource_version(&self) -> &str {
+            &self.metadata.resource_version
+        }
+    }
+
+    const LIMITS: CollectionLimits = CollectionLimits {
+        page_size: 2,
+        max_pages: 3,
+        max_page_length: 1000,
+        max_event_length: 200,
+    };
+
+    fn object(name: &str, version: &str) -> serde_json::Value {
+        json!({"metadata": {"name": name, "resourceVersion": version}})
+    }
+
+    /// Watches a server that gives these answers, one after the other. Returns the events, the result and the URIs.
+    async fn watch(answers: &[&str]) -> (Vec<String>, Result<(), UntrustedError>, Vec<String>) {
+        let answers: Vec<String> = answers.iter().map(|one| (*one).to_owned()).collect();
+        let uris: Arc<Mutex<Vec<String>>> = Arc::default();
+        let seen = Arc::clone(&uris);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let mut seen = seen.lock().unwrap();
+            let answer = answers.get(seen.len()).cloned();
+            seen.push(request.uri().to_string());
+            let status = if answer.is_some() { 200 } else { 410 };
+            let body = Body::from(answer.unwrap_or_default().into_bytes());
+            std::future::ready(Response::builder().status(status).body(body))
+        });
+        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        let mut events = Vec::new();
+        let handle = |event: CollectionEvent<Object>| {
+            events.push(match event {
+                CollectionEvent::ListStarted => "start".to_owned(),
+                CollectionEvent::Listed(one) => format!("listed {}", one.metadata.name),
+                CollectionEvent::ListCompleted => "completed".to_owned(),
+                CollectionEvent::Applied(one) => format!("applied {}", one.metadata.name),
+                CollectionEvent::Deleted(one) => format!("deleted {}", one.metadata.name),
+            });
+            Ok(())
+        };
+        let result = watch_collection(&client, "/nodes", LIMITS, handle).await;
+        let uris = uris.lock().unwrap().clone();
+        (events, result, uris)
+    }
+
+    fn page(names: &[&str], next: &str) -> String {
+        let items: Vec<_> = names.iter().map(|name| object(name, "1")).collect();
+        json!({"metadata": {"resourceVersion": "7", "continue": next}, "items": items}).to_string()
+    }
+
+    #[tokio::test]
+    async fn pages_and_events_are_delivered() {
+        let lines = [
+            json!({"type": "ADDED", "object": object("c", "8")}),
+            json!({"type": "BOOKMARK", "object": object("", "12")}),
+            json!({"type": "DELETED", "object": object("a", "13")}),
+        ]
+        .map(|line| format!("{line}\n"))
+        .concat();
+        let (events, result, uris) =
+            watch(&[&page(&["a", "b"], "next-1"), &page(&[], ""), &lines]).await;
+        let expected = ["start", "listed a", "listed b", "completed", "applied c", "deleted a"];
+        assert_eq!(events, expected);
+        assert_eq!(result, Ok(()));
+        assert_eq!(uris[0], "/nodes?limit=2");
+        assert_eq!(uris[1], "/nodes?limit=2&continue=next-1");
+        assert!(uris[2].ends_with("&resourceVersion=7"), "{uris:?}");
+        assert!(uris[3].ends_with("&resourceVersion=13"), "the watch continues: {uris:?}");
+    }
+
+    #[tokio::test]
+    async fn hostile_answers_end_the_watch() {
+        let too_many = page(&["a"], "x");
+        let (.., result, _) = watch(&[&too_many, &too_many, &too_many, &too_many]).await;
+        assert_eq!(result, Err(UntrustedError::TooLong));
+        let (.., result, uris) = watch(&[&page(&["a"], "x&watch=true")]).await;
+        assert_eq!((result, uris.len()), (Err(UntrustedError::Malformed), 1));
+        for (line, expected) in [
+            ("x".repeat(201), UntrustedError::TooLong),
+            ("{}\n".to_owned(), UntrustedError::Malformed),
+            ("{\"type\": \"NEW\", \"object\": {}}\n".to_owned(), UntrustedError::Malformed),
+            (
+                "{\"type\": \"ERROR\", \"object\": {\"code\": 403}}\n".to_owned(),
+                UntrustedError::Status(403),
+            ),
+        ] {
+            let (.., result, _) = watch(&[&page(&["a"], ""), &line]).await;
+            assert_eq!(result, Err(expected), "{line}");
+        }
+        let expired = "{\"type\": \"ERROR\", \"object\": {\"code\": 410}}\n";
+        let (.., result, _) = watch(&[&page(&["a"], ""), expired]).await;
+        assert_eq!(result, Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_line_gives_an_event_or_an_error(line in "\\PC{0,80}") {
+            drop(parse_event::<Object>(line.as_bytes()));
+            drop(check_token(&line));
+        }
+    }
+}
