@@ -12,9 +12,9 @@ use berth_runtime::check::Outcome;
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "network.mtu",
     title: "bridges carry the packets of their VMs",
-    explanation: "Packets that are larger than the MTU of a link are lost without an error. No link below the bridge of a \
-        tenant may have a smaller MTU than the bridge, and no VM may have a larger one: neither its port nor the MTU that \
-        DHCP announces. For the uplink itself see network.uplink, for switches docs/networks.md.",
+    explanation: "Packets that are larger than the MTU of a link are lost without an error. No link below the bridge \
+        of a tenant may have a smaller MTU than the bridge, and no VM may have a larger one: neither its port nor the \
+        MTU that DHCP announces. For the uplink itself see network.uplink, for switches docs/networks.md.",
     run: check_mtu,
 }];
 

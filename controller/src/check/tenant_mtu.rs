@@ -13,10 +13,10 @@ use berth_runtime::check::Outcome;
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "tenant.mtu",
     title: "MTU of the tenant's machines",
-    explanation: "The MTU of the machines (spec.network.ipv4.mtu and ipv6.mtu, by default that of the network) must be at \
-        most the MTU of the tenant's network (status.mtu) and of its NetworkAttachmentDefinition: WARN otherwise. The \
-        message has the largest MTU of the tenant's own pod network for each kind of tunnel; the tenant's network plugin \
-        is not examined. SKIP for a tenant without a network, or if no host reports an MTU.",
+    explanation: "The MTU of the machines (spec.network.ipv4.mtu and ipv6.mtu, by default that of the network) must be \
+        at most the MTU of the tenant's network (status.mtu) and of its NetworkAttachmentDefinition: WARN otherwise. \
+        The message has the largest MTU of the tenant's own pod network for each kind of tunnel; the tenant's network \
+        plugin is not examined. SKIP for a tenant without a network, or if no host reports an MTU.",
     run: check_mtu,
 }];
 
@@ -47,8 +47,8 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
             "machines have the MTU {machines}, and the network carries {limit} bytes: larger packets are lost"
         ))
         .remedy(format!(
-            "remove spec.network.ipv4.mtu and ipv6.mtu, or set at most {limit}; or increase the MTU of switches, uplinks \
-             and spec.networks[].mtu: kubectl edit tenantcluster {}",
+            "remove spec.network.ipv4.mtu and ipv6.mtu, or set at most {limit}; or increase the MTU of switches, \
+             uplinks and spec.networks[].mtu: kubectl edit tenantcluster {}",
             tenant.name
         ))
     } else {

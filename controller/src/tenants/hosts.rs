@@ -32,8 +32,8 @@ pub struct HostState {
     pub networks: Vec<NetworkSpec>,
     /// MTU of each host network: that of the spec or, if the spec has none, that which the uplink allows.
     pub mtus: BTreeMap<String, u32>,
-    /// Effective MTU of each host network, as the agent reports it. It is smaller than [`Self::mtus`] if the uplink or a
-    /// link of Berth does not have the MTU.
+    /// Effective MTU of each host network, as the agent reports it. It is smaller than [`Self::mtus`] if the uplink or
+    /// a link of Berth does not have the MTU.
     pub reported_mtus: BTreeMap<String, u32>,
     /// Desired tenant networks (`spec.tenantNetworks`): host network and VLAN or VNI, by the tenant's namespace
     /// `cluster-<id>`.
@@ -205,12 +205,13 @@ impl HostState {
         }
     }
 
-    /// Returns the reason why a host network is not ready for VMs with this MTU; `None` if the agent reports no smaller one.
+    /// Returns the reason why a host network is not ready for VMs with this MTU; `None` if the agent reports no smaller
+    /// one.
     fn small_mtu_reason(&self, network: &str, mtu: u32) -> Option<String> {
         let reported = self.reported_mtus.get(network).filter(|reported| **reported < mtu)?;
         Some(format!(
-            "it carries packets of {reported} bytes, and the MTU of the network is {mtu}: increase the MTU of its uplink, \
-             or set spec.networks[{network}].mtu to {reported}"
+            "it carries packets of {reported} bytes, and the MTU of the network is {mtu}: increase the MTU of its \
+             uplink, or set spec.networks[{network}].mtu to {reported}"
         ))
     }
 
@@ -237,8 +238,8 @@ impl HostState {
     }
 }
 
-/// Returns the MTU of a host network for VMs: the MTU of the spec or, if the spec has none, the MTU that the uplink allows.
-/// If the uplink is not in the status, returns the MTU that the agent reports.
+/// Returns the MTU of a host network for VMs: the MTU of the spec or, if the spec has none, the MTU that the uplink
+/// allows. If the uplink is not in the status, returns the MTU that the agent reports.
 fn network_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option<u32> {
     let reported = || status.networks.iter().find(|network| network.name == spec.name)?.mtu;
     spec.mtu.or_else(|| uplink_mtu(spec, status)).or_else(reported)

@@ -55,8 +55,9 @@ pub fn find_fault(
             return None;
         }
         format!(
-            "{}.mtu: {mtu} is larger than the MTU of network {} on hosts {}: larger packets are lost; remove the field, set \
-             at most {smallest}, or increase the MTU of switches, uplinks and spec.networks[{}].mtu of these hosts",
+            "{}.mtu: {mtu} is larger than the MTU of network {} on hosts {}: larger packets are lost; remove the \
+             field, set at most {smallest}, or increase the MTU of switches, uplinks and spec.networks[{}].mtu \
+             of these hosts",
             family.field(),
             spec.name,
             narrow_hosts(mtu.into()),
@@ -64,8 +65,8 @@ pub fn find_fault(
         )
     } else if spec.ipv6.is_some() && smallest < MIN_IPV6_MTU {
         format!(
-            "{}: IPv6 requires an MTU of at least {MIN_IPV6_MTU}, and network {} has less on hosts {}; increase the MTU of \
-             switches, uplinks and spec.networks[{}].mtu of these hosts",
+            "{}: IPv6 requires an MTU of at least {MIN_IPV6_MTU}, and network {} has less on hosts {}; increase the \
+             MTU of switches, uplinks and spec.networks[{}].mtu of these hosts",
             Family::V6.field(),
             spec.name,
             narrow_hosts(MIN_IPV6_MTU),
@@ -125,8 +126,12 @@ mod tests {
         ];
         assert_eq!(message(pool(1500), &hosts), None);
         let found = message(pool(9000), &hosts).unwrap();
-        let expected = "spec.network.ipv4.mtu: 9000 is larger than the MTU of network trunk on hosts a (4000), b (1500):";
-        assert!(found.starts_with(expected), "{found}");
+        let expected =
+            "9000 is larger than the MTU of network trunk on hosts a (4000), b (1500): larger";
+        assert!(
+            found.starts_with("spec.network.ipv4.mtu: ") && found.contains(expected),
+            "{found}"
+        );
         assert!(found.contains("set at most 1500"), "{found}");
         assert_eq!(message(pool(9000), &hosts[3..]), None, "the MTU is unknown");
         let many: Vec<_> = (0..99).map(|n| host(&format!("h{n:02}"), Some(1500), None)).collect();

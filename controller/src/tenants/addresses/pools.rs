@@ -83,7 +83,8 @@ impl NetworkPools {
         self.pools.iter()
     }
 
-    /// Returns the MTU that the pools specify, and the family of the pool: the smaller one if both families specify an MTU.
+    /// Returns the MTU that the pools specify, and the family of the pool: the smaller one if both families specify an
+    /// MTU.
     #[must_use]
     pub fn requested_mtu(&self) -> Option<(Family, u16)> {
         let all = self.iter().filter_map(|pool| Some((pool.family, pool.config.mtu?)));
