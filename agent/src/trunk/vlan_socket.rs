@@ -138,7 +138,7 @@ impl VlanSocket {
             frames.iter().take(BATCH_SIZE).map(|frame| [IoSlice::new(frame)]).collect();
         let addresses = vec![None::<()>; slices.len()];
         let control: [ControlMessage<'_>; 0] = [];
-        let mut headers = MultiHeaders::preallocate(slices.len(), None);
+        let mut headers = MultiHeaders::<()>::preallocate(slices.len(), None);
         let (socket, flags) = (self.socket.as_raw_fd(), MsgFlags::MSG_DONTWAIT);
         Ok(sendmmsg(socket, &mut headers, &slices, addresses, control, flags)?.count())
     }

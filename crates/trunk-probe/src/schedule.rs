@@ -10,7 +10,7 @@
 //! rack1-b                                ────►
 //! ```
 //!
-//! Any agent that receives no probe in a VLAN tells the sender, so each probe tests the VLAN for both.
+//! An agent that misses a probe in a VLAN reports this to the sender, so each probe tests the VLAN for both.
 
 use std::time::Duration;
 
