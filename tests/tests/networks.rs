@@ -30,7 +30,6 @@ mod traffic;
 mod trunk;
 
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use berth_tests::demo::hub::Hub;
