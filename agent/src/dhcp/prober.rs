@@ -61,14 +61,23 @@ impl Prober {
     /// Runs until the network has no more leases.
     pub(super) async fn run(self) {
         let (mut network, mut exit_link) = (self.network.clone(), self.exit.clone());
-        self.probes.set_leases(&network.borrow_and_update());
+        network.mark_changed();
         let mut exit: Option<ExitSocket> = None;
         loop {
+            // Here, because many probes may follow each other, and a VM may boot meanwhile.
+            match network.has_changed() {
+                Ok(true) => self.probes.set_leases(&network.borrow_and_update()),
+                Ok(false) => {}
+                Err(_) => return,
+            }
+            if exit_link.has_changed().unwrap_or(true) {
+                exit_link.mark_unchanged();
+                exit = None;
+            }
             self.receive_pending(exit.as_ref()).await;
             let until = match self.probes.poll() {
                 ProbeStep::Send(probe) => {
                     if exit.is_none() {
-                        exit_link.mark_unchanged();
                         exit = self.open_exit();
                     }
                     self.send(probe, exit.as_ref()).await;
@@ -86,18 +95,8 @@ impl Prober {
                 () = sleep_for(until) => {}
                 () = self.probes.changed() => {}
                 () = self.receive(exit.as_ref()) => {}
-                changed = network.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                    self.probes.set_leases(&network.borrow_and_update());
-                }
-                changed = exit_link.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                    exit = None;
-                }
+                _ = network.changed() => network.mark_changed(),
+                _ = exit_link.changed() => exit_link.mark_changed(),
             }
         }
     }
