@@ -1,4 +1,5 @@
-//! Tests of tenant networks on two emulated hosts, connected by one cable or switch: which VMs reach each other, which links stay up, and which state is restored.
+//! Tests of tenant networks on two emulated hosts, connected by one cable or switch: which VMs reach each other, which
+//! links stay up, and which state is restored.
 //!
 //! `make test` runs these tests with a few kills; `make faults` runs them with many kills and more severe faults.
 

@@ -47,16 +47,25 @@ pub(super) fn plan_exits(
             let own = own_links.get(&(host_network.as_str(), tenant.as_str())).copied();
             let exit = own
                 .and_then(|link| exit_link(link, None))
-                .or_else(|| shared_exit(links, record, *segment));
+                .or_else(|| shared_exit(links, (host_network, record), *segment));
             exits.extend(exit.map(|exit| (tenant.clone(), exit)));
         }
     }
     exits
 }
 
-/// Returns the uplink that tenants share, with the VLAN of one of them.
-fn shared_exit(links: &Links, record: &NetworkRecord, segment: u32) -> Option<ExitLink> {
+/// Returns the uplink that tenants share, with the VLAN of one of them. It must be a port of their bridge: the segment of
+/// a tenant with its own links may be a VNI, and a frame with this VLAN would reach other machines.
+fn shared_exit(
+    links: &Links,
+    (host_network, record): (&str, &NetworkRecord),
+    segment: u32,
+) -> Option<ExitLink> {
     let uplink = links.find_by_name(record.uplink.as_ref()?)?;
+    let bridge = links.find_by_name(uplink.master.as_ref()?)?;
+    if link_owner(bridge) != Some((host_network, None)) {
+        return None;
+    }
     let vlan = VlanId::try_from(u16::try_from(segment).ok()?).ok()?;
     exit_link(uplink, Some(vlan))
 }
@@ -91,7 +100,10 @@ mod tests {
     #[test]
     fn probes_leave_by_the_link_of_the_tenant_or_tagged_by_the_uplink() {
         let mut all = vec![
-            link("bond0", 1, LinkKind::Bond, None),
+            Link {
+                master: Some("br-tenant".parse().unwrap()),
+                ..link("bond0", 1, LinkKind::Bond, None)
+            },
             link("br-tenant", 2, LinkKind::Bridge, Some("berth:shared")),
             link("tn200", 3, LinkKind::Bridge, Some("berth:own/cluster-b")),
             link("tn200-v", 4, LinkKind::Vlan, Some("berth:own/cluster-b")),
@@ -106,11 +118,13 @@ mod tests {
             ("tunnels", record(None, 5001, "cluster-c")),
             ("cards", record(None, 400, "cluster-d")),
             ("other", record(Some("bond0"), 500, "cluster-e")),
+            // The network got tunnels, and its record still names the uplink of its former bridge.
+            ("tunnels2", record(Some("bond0"), 600, "cluster-f")),
         ]
         .map(|(name, record)| (name.to_owned(), record))
         .into();
-        let served =
-            ["cluster-a", "cluster-b", "cluster-c", "cluster-d", "cluster-e"].map(|name| {
+        let served = ["cluster-a", "cluster-b", "cluster-c", "cluster-d", "cluster-e", "cluster-f"]
+            .map(|name| {
                 let vlan = (name == "cluster-e").then(|| VlanId::try_from(501).unwrap());
                 let network =
                     LeaseNetwork { name: name.to_owned(), vlan, ..LeaseNetwork::default() };

@@ -23,6 +23,9 @@ const FRAME_INTERVAL: Duration = Duration::from_millis(1);
 /// Receive buffer for answers by the link that leaves the host.
 const RECEIVE_BUFFER_BYTES: usize = 128 << 10;
 
+/// Time after which conflicts are published while many probes follow each other.
+const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
+
 /// What all probers share.
 #[derive(Debug, Clone)]
 pub(super) struct SharedByProbers {
@@ -61,17 +64,31 @@ impl Prober {
     /// Runs until the network has no more leases.
     pub(super) async fn run(self) {
         let (mut network, mut exit_link) = (self.network.clone(), self.exit.clone());
-        self.probes.set_leases(&network.borrow_and_update());
+        network.mark_changed();
         let mut exit: Option<ExitSocket> = None;
+        let mut published = Instant::now();
         loop {
+            // Here, because many probes may follow each other, and a VM may boot meanwhile.
+            match network.has_changed() {
+                Ok(true) => self.probes.set_leases(&network.borrow_and_update()),
+                Ok(false) => {}
+                Err(_) => return,
+            }
+            if exit_link.has_changed().unwrap_or(true) {
+                exit_link.mark_unchanged();
+                exit = None;
+            }
             self.receive_pending(exit.as_ref()).await;
             let until = match self.probes.poll() {
                 ProbeStep::Send(probe) => {
                     if exit.is_none() {
-                        exit_link.mark_unchanged();
                         exit = self.open_exit();
                     }
                     self.send(probe, exit.as_ref()).await;
+                    if published.elapsed() >= PUBLISH_INTERVAL {
+                        self.publish_conflicts();
+                        published = Instant::now();
+                    }
                     continue;
                 }
                 ProbeStep::Wait(until) => Some(until.saturating_sub(self.probes.now())),
@@ -86,18 +103,8 @@ impl Prober {
                 () = sleep_for(until) => {}
                 () = self.probes.changed() => {}
                 () = self.receive(exit.as_ref()) => {}
-                changed = network.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                    self.probes.set_leases(&network.borrow_and_update());
-                }
-                changed = exit_link.changed() => {
-                    if changed.is_err() {
-                        return;
-                    }
-                    exit = None;
-                }
+                _ = network.changed() => network.mark_changed(),
+                _ = exit_link.changed() => exit_link.mark_changed(),
             }
         }
     }
@@ -190,5 +197,65 @@ async fn sleep_for(time: Option<Duration>) {
     match time {
         Some(time) => sleep_until(tokio::time::Instant::now() + time).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_api::{Lease, LeaseNetwork, MacAddress};
+    use berth_dhcp_responder::AddressState;
+    use tokio::sync::mpsc;
+    use tokio::time::timeout;
+
+    use super::super::frame_filters::FrameFilters;
+    use super::super::metrics::DhcpMetrics;
+    use super::*;
+
+    fn lease(number: u8) -> Lease {
+        Lease {
+            mac: MacAddress([2, 0, 0, 0, 0, number]),
+            machine: format!("cluster-a/m{number}"),
+            hostname: None,
+            ipv4: Some([10, 0, 0, number].into()),
+            ipv6: None,
+        }
+    }
+
+    fn served(count: u8) -> Arc<ServedNetwork> {
+        let leases = (1..=count).map(lease).collect();
+        Arc::new(ServedNetwork::new(LeaseNetwork { leases, ..LeaseNetwork::default() }))
+    }
+
+    #[tokio::test]
+    async fn a_new_lease_and_the_end_of_a_network_are_noticed_between_probes() {
+        let started = Instant::now();
+        let probes = Arc::new(NetworkProbes::new(started));
+        // A probe takes 50 ms, and the round of all addresses 9 s.
+        let ports: Vec<_> = (0..50).map(|_| probes.subscribe()).collect();
+        let (network_sender, network) = watch::channel(served(60));
+        let (exit_sender, exit) = watch::channel(None);
+        let (problems, _receiver) = mpsc::channel(1);
+        let filters = Arc::new(FrameFilters::new());
+        let prober = Prober {
+            name: "cluster-a".to_owned(),
+            probes: Arc::clone(&probes),
+            network,
+            exit,
+            shared: Shared { metrics: DhcpMetrics::default(), problems, filters, started },
+            shared_by_probers: SharedByProbers::new(AddressConflicts::default()),
+        };
+        let task = tokio::spawn(prober.run());
+        sleep(Duration::from_millis(100)).await;
+        network_sender.send_replace(served(61));
+        let is_unknown = || probes.states_for_guest(&lease(61)).0 == AddressState::Unknown;
+        let decided = async {
+            while is_unknown() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(4), decided).await.unwrap();
+        drop((network_sender, exit_sender));
+        timeout(Duration::from_secs(2), task).await.unwrap().unwrap();
+        drop(ports);
     }
 }
