@@ -20,7 +20,7 @@ pub(super) fn new_pools() -> Result<NetworkPools> {
         "ipv4": {"cidr": "10.0.0.0/16", "gateway": "10.0.0.1", "exclude": ["10.0.1.0-10.0.1.255"]},
     }))
     .context("parse the network")?;
-    NetworkPools::new(&network)?.context("the network has no pool")
+    NetworkPools::new(&network, &[])?.context("the network has no pool")
 }
 
 /// Names of a tenant.
