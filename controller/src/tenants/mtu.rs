@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_api::mtu::MIN_IPV6_MTU;
-use berth_api::{ConditionReason, GrantedPrefix, TenantCluster};
+use berth_api::{ConditionReason, GrantedPrefix, TenantCluster, TenantNetwork};
 
 use super::addresses::family::Family;
 use super::addresses::pools::NetworkPools;
@@ -55,9 +55,9 @@ pub fn find_fault(
             return None;
         }
         format!(
-            "{}.mtu: {mtu} is larger than the MTU of network {} on hosts {}: larger packets are lost; remove the field, set \
+            "{}: {mtu} is larger than the MTU of network {} on hosts {}: larger packets are lost; remove the field, set \
              at most {smallest}, or increase the MTU of switches, uplinks and spec.networks[{}].mtu of these hosts",
-            family.field(),
+            mtu_field(spec, family),
             spec.name,
             narrow_hosts(mtu.into()),
             spec.name
@@ -75,6 +75,19 @@ pub fn find_fault(
         return None;
     };
     Some(Fault::new(ConditionReason::MtuMismatch, message))
+}
+
+/// Returns the field that specifies the MTU of the machines: that of the tenant or, if it has none, that of the pool from
+/// which its network has a prefix.
+fn mtu_field(spec: &TenantNetwork, family: Family) -> String {
+    let pool = match family {
+        Family::V4 => spec.ipv4.as_ref(),
+        Family::V6 => spec.ipv6.as_ref(),
+    };
+    match pool.filter(|pool| pool.mtu.is_none()).and_then(|pool| pool.from_pool.as_ref()) {
+        Some(name) => format!("InfraConfig default: spec.addressPools[{name}].mtu"),
+        None => format!("{}.mtu", family.field()),
+    }
 }
 
 #[cfg(test)]
@@ -146,6 +159,20 @@ mod tests {
         assert_eq!(message(pools(9000, 1500), &hosts), None);
         let found = message(pools(9000, 1501), &hosts).unwrap();
         assert!(found.starts_with("spec.network.ipv6.mtu: 1501"), "{found}");
+    }
+
+    #[test]
+    fn the_mtu_of_a_pool_of_the_config_is_named_there() {
+        let prefix = json!({"pool": "corp", "cidr": "10.1.2.0/24", "mtu": 9000});
+        let prefixes: Vec<GrantedPrefix> = vec![serde_json::from_value(prefix).unwrap()];
+        let hosts = [host("a", Some(1500), None)];
+        for (pool, field) in [
+            (json!({"fromPool": "corp"}), "InfraConfig default: spec.addressPools[corp].mtu: 9000"),
+            (json!({"fromPool": "corp", "mtu": 4000}), "spec.network.ipv4.mtu: 4000"),
+        ] {
+            let fault = find_fault(&tenant(json!({"ipv4": pool})), &prefixes, &hosts).unwrap();
+            assert!(fault.message.starts_with(field), "{fault}");
+        }
     }
 
     #[test]
