@@ -85,11 +85,11 @@ pub fn choose_prefix<'a>(
     let name = match request.source {
         PoolSource::FromPool(name) => name,
         PoolSource::Cidr(cidr) => {
-            let mut routed = pools.iter().filter(|pool| is_routed(pool));
-            if !routed.any(|pool| overlap(&pool.cidr, &cidr)) {
-                return Ok(PrefixChoice::Unclaimed(cidr));
-            }
-            return claim_fixed(cidr.trunc(), request, state);
+            return if overlaps_routed(cidr, request, state) {
+                claim_fixed(cidr.trunc(), request, state)
+            } else {
+                Ok(PrefixChoice::Unclaimed(cidr))
+            };
         }
     };
     let pool = pools.iter().find(|pool| pool.name == name);
@@ -141,6 +141,22 @@ fn is_claim_for(claim: &PrefixClaim, request: PrefixRequest<'_>) -> bool {
         PoolSource::FromPool(name) => spec.pool.as_deref() == Some(name),
     };
     spec.tenant == request.tenant && is_source && Family::of(spec.prefix.addr()) == request.family
+}
+
+/// Returns true if a network overlaps a routed pool, or the prefix that another tenant has from one. Such a prefix stays
+/// routed if its pool is removed or gets another `cidr`.
+fn overlaps_routed(cidr: IpNet, request: PrefixRequest<'_>, state: PrefixState<'_>) -> bool {
+    let pools = &state.config.address_pools;
+    let is_routed_claim = |claim: &PrefixClaim| {
+        let Some(name) = &claim.spec.pool else { return false };
+        pools.iter().find(|pool| pool.name == *name).is_none_or(is_routed)
+    };
+    pools.iter().any(|pool| is_routed(pool) && overlap(&pool.cidr, &cidr))
+        || state.claims.iter().map(Arc::as_ref).any(|claim| {
+            claim.spec.tenant != request.tenant
+                && overlap(&claim.spec.prefix, &cidr)
+                && is_routed_claim(claim)
+        })
 }
 
 /// Returns the choice for a network that cannot have another prefix. Only claims count: of two networks with the same
