@@ -12,17 +12,26 @@ use super::fault::{Fault, join_names_limited};
 use super::hosts::HostState;
 use super::network::HostNetwork;
 
-/// Returns the MTU for the status of a tenant. If it is unknown now, the last one stays, because machines have it.
+/// Returns the MTU in the status of a tenant.
+fn recorded_mtu(tenant: &TenantCluster) -> Option<u32> {
+    tenant.status.as_ref()?.mtu
+}
+
+/// Returns the host network of a tenant. If its MTU is unknown now, the last one stays, because machines have it.
+#[must_use]
+pub fn with_last_known_mtu(network: HostNetwork, tenant: &TenantCluster) -> HostNetwork {
+    HostNetwork { mtu: network.mtu.or_else(|| recorded_mtu(tenant)), ..network }
+}
+
+/// Returns the MTU for the status of a tenant. If its network is unknown now, the last one stays.
 #[must_use]
 pub fn status_mtu(
     tenant: &TenantCluster,
     network: &Result<Option<HostNetwork>, Fault>,
 ) -> Option<u32> {
-    let before = || tenant.status.as_ref().and_then(|status| status.mtu);
     match network {
-        Ok(None) => None,
-        Ok(Some(network)) => network.mtu.or_else(before),
-        Err(_) => before(),
+        Ok(network) => network.as_ref()?.mtu,
+        Err(_) => recorded_mtu(tenant),
     }
 }
 
@@ -190,9 +199,13 @@ mod tests {
         let mut tenant = tenant(json!({}));
         tenant.status = Some(TenantClusterStatus { mtu: Some(1400), ..Default::default() });
         let mut network = HostNetwork::for_tests(NetworkScenario::VlanAwareBridge);
-        assert_eq!(status_mtu(&tenant, &Ok(Some(network.clone()))), Some(1500));
+        let status = |network: &HostNetwork| {
+            let network = with_last_known_mtu(network.clone(), &tenant);
+            status_mtu(&tenant, &Ok(Some(network)))
+        };
+        assert_eq!(status(&network), Some(1500));
         network.mtu = None;
-        assert_eq!(status_mtu(&tenant, &Ok(Some(network))), Some(1400));
+        assert_eq!(status(&network), Some(1400));
         let fault = Fault::new(ConditionReason::NoHosts, String::new());
         assert_eq!(status_mtu(&tenant, &Err(fault)), Some(1400));
         assert_eq!(status_mtu(&tenant, &Ok(None)), None);
