@@ -133,6 +133,18 @@ pub fn new_claim(prefix: IpNet, request: PrefixRequest<'_>) -> PrefixClaim {
     claim
 }
 
+/// Returns the claim that replaces a malformed claim with the name of this prefix: the prefix is in use, by no tenant.
+#[must_use]
+pub fn malformed_claim(prefix: IpNet) -> PrefixClaim {
+    let name = PrefixClaim::name_for(prefix);
+    // No tenant has this name.
+    let tenant = format!("(malformed PrefixClaim {name})");
+    PrefixClaim::new(
+        &name,
+        PrefixClaimSpec { prefix, pool: None, tenant, tenant_uid: String::new() },
+    )
+}
+
 /// Returns true if a claim is the one of this request, or of the same request of an earlier tenant of the same name.
 fn is_claim_for(claim: &PrefixClaim, request: PrefixRequest<'_>) -> bool {
     let spec = &claim.spec;

@@ -123,6 +123,26 @@ fn the_cidr_of_a_tenant_is_claimed_where_prefixes_are_routed() {
 }
 
 #[test]
+fn the_prefix_of_a_malformed_claim_is_in_use() {
+    let config = config(
+        json!([{"name": "corp", "cidr": "10.1.0.0/23", "prefixLength": 24, "routed": true}]),
+    );
+    let other = claim("10.1.0.0/24", Some("corp"), "x", None);
+    let malformed = malformed_claim("10.1.1.0/24".parse().unwrap());
+    assert_eq!(malformed.name_any(), "10.1.1.0-24");
+    let tenants = [from_pool("a")];
+    assert_eq!(
+        choose(&config, std::slice::from_ref(&other), &tenants).unwrap(),
+        "create 10.1.1.0/24"
+    );
+    let both = [other, malformed];
+    let fault = choose(&config, &both, &tenants).unwrap_err();
+    assert_eq!(fault.reason, ConditionReason::PoolExhausted);
+    let fault = choose(&config, &both, &[with_cidr("a", "10.1.1.0/25")]).unwrap_err();
+    assert!(fault.message.contains("tenant (malformed PrefixClaim 10.1.1.0-24) has"), "{fault}");
+}
+
+#[test]
 fn tenants_keep_their_prefixes() {
     let own = claim("10.1.3.0/24", Some("corp"), "a", None);
     let (keep, none) = ("keep 10.1.3.0-24", config(json!([])));
