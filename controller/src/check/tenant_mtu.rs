@@ -14,7 +14,8 @@ pub(super) const CHECKS: &[Check] = &[Check {
     id: "tenant.mtu",
     title: "MTU of the tenant's machines",
     explanation: "The MTU of the machines (spec.network.ipv4.mtu and ipv6.mtu, or that of their pool in status.prefixes, by \
-        default that of the network) must be at most the MTU of the tenant's network (status.mtu) and of its NetworkAttachmentDefinition: WARN otherwise. The \
+        default that of the network) must be at most the MTU of the tenant's network (status.mtu) and of its \
+        NetworkAttachmentDefinition: WARN otherwise. The \
         message has the largest MTU of the tenant's own pod network for each kind of tunnel; the tenant's network plugin \
         is not examined. SKIP for a tenant without a network, or if no host reports an MTU.",
     run: check_mtu,
