@@ -7,16 +7,17 @@ use super::definition::Check;
 use super::input::Input;
 use super::read::Unread;
 use super::tenant::found;
-use super::values::text;
+use super::values::{items, text};
 use berth_runtime::check::Outcome;
 
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "tenant.mtu",
     title: "MTU of the tenant's machines",
-    explanation: "The MTU of the machines (spec.network.ipv4.mtu and ipv6.mtu, by default that of the network) must be \
-        at most the MTU of the tenant's network (status.mtu) and of its NetworkAttachmentDefinition: WARN otherwise. \
-        The message has the largest MTU of the tenant's own pod network for each kind of tunnel; the tenant's network \
-        plugin is not examined. SKIP for a tenant without a network, or if no host reports an MTU.",
+    explanation: "The MTU of the machines (spec.network.ipv4.mtu and ipv6.mtu, or that of their pool in \
+        status.prefixes, by default that of the network) must be at most the MTU of the tenant's network \
+        (status.mtu) and of its NetworkAttachmentDefinition: WARN otherwise. The message has the largest MTU of the \
+        tenant's own pod network for each kind of tunnel; the tenant's network plugin is not examined. SKIP for a \
+        tenant without a network, or if no host reports an MTU.",
     run: check_mtu,
 }];
 
@@ -36,8 +37,8 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
     let Some(network) = number("/status/mtu") else {
         return Ok(Outcome::skip("no host reports the MTU of the tenant's network"));
     };
-    let pools = ["ipv4", "ipv6"].map(|pool| number(&format!("/spec/network/{pool}/mtu")));
-    let requested = pools.into_iter().flatten().min();
+    let pools = ["ipv4", "ipv6"].map(|pool| pool_mtu(object, pool));
+    let requested = pools.iter().flatten().map(|(_, mtu)| *mtu).min();
     let machines = requested.unwrap_or(network);
     let definition =
         tenant.definition.as_ref().and_then(|(_, read)| definition_mtu(read.as_ref().ok()?));
@@ -47,8 +48,8 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
             "machines have the MTU {machines}, and the network carries {limit} bytes: larger packets are lost"
         ))
         .remedy(format!(
-            "remove spec.network.ipv4.mtu and ipv6.mtu, or set at most {limit}; or increase the MTU of switches, \
-             uplinks and spec.networks[].mtu: kubectl edit tenantcluster {}",
+            "remove spec.network.ipv4.mtu and ipv6.mtu, and mtu of InfraConfig's spec.addressPools, or set at most \
+             {limit}; or increase the MTU of switches, uplinks and spec.networks[].mtu: kubectl edit tenantcluster {}",
             tenant.name
         ))
     } else {
@@ -58,14 +59,29 @@ fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
         ))
     };
     let mut outcome = outcome.with_evidence(format!("{evidence} status.mtu"), network);
-    for (pool, mtu) in ["ipv4", "ipv6"].iter().zip(pools) {
-        let Some(mtu) = mtu else { continue };
-        outcome = outcome.with_evidence(format!("{evidence} spec.network.{pool}.mtu"), mtu);
+    for (field, mtu) in pools.into_iter().flatten() {
+        outcome = outcome.with_evidence(format!("{evidence} {field}"), mtu);
     }
     if let (Some((name, _)), Some(mtu)) = (&tenant.definition, definition) {
         outcome = outcome.with_evidence(format!("NetworkAttachmentDefinition {name}"), mtu);
     }
     Ok(outcome)
+}
+
+/// Returns the MTU that an address pool specifies, and its field: that of the spec or, if it has none, that of the prefix
+/// that the network has from a pool of InfraConfig.
+fn pool_mtu(object: &Value, pool: &str) -> Option<(String, u64)> {
+    let network = object.pointer(&format!("/spec/network/{pool}"))?;
+    if let Some(mtu) = network.get("mtu").and_then(Value::as_u64) {
+        return Some((format!("spec.network.{pool}.mtu"), mtu));
+    }
+    let name = network.get("fromPool")?.as_str()?;
+    let mut prefixes = items(object, "/status/prefixes");
+    let prefix = prefixes.find(|prefix| {
+        let is_ipv6 = text(prefix, "/cidr").contains(':');
+        text(prefix, "/pool") == name && is_ipv6 == (pool == "ipv6")
+    })?;
+    Some((format!("status.prefixes[{name}].mtu"), prefix.get("mtu")?.as_u64()?))
 }
 
 /// Returns the MTU in the CNI configuration of a NetworkAttachmentDefinition.
@@ -126,6 +142,23 @@ mod tests {
         assert_eq!(outcome(Value::Null, status(), "").status, Status::Skip);
         for malformed in ["{", "7", r#"{"mtu": "x"}"#, r#"{"mtu": -1}"#] {
             assert_eq!(outcome(json!({"ipv4": 7}), status(), malformed).status, Status::Pass);
+        }
+    }
+
+    #[test]
+    fn the_mtu_of_a_prefix_counts() {
+        let check = |prefix: Value, ipv4: Value| {
+            outcome(json!({"ipv4": ipv4}), json!({"mtu": 1500, "prefixes": [prefix]}), "").status
+        };
+        let prefix = |pool: &str, cidr: &str| json!({"pool": pool, "cidr": cidr, "mtu": 9000});
+        let corp = || json!({"fromPool": "corp"});
+        assert_eq!(check(prefix("corp", "10.1.0.0/24"), corp()), Status::Warn);
+        assert_eq!(check(prefix("corp", "fd00::/64"), corp()), Status::Pass);
+        assert_eq!(check(prefix("other", "10.1.0.0/24"), corp()), Status::Pass);
+        let own = json!({"fromPool": "corp", "mtu": 1400});
+        assert_eq!(check(prefix("corp", "10.1.0.0/24"), own), Status::Pass);
+        for malformed in [json!(7), json!({"pool": "corp"}), json!({"pool": 1, "cidr": 2})] {
+            assert_eq!(check(malformed, corp()), Status::Pass);
         }
     }
 

@@ -93,8 +93,8 @@ pub struct DeletionStep {
     pub message: String,
 }
 
-/// Parses a tenant. If its spec cannot be parsed, returns a tenant with only the metadata and the VLAN or VNI, which
-/// are sufficient for its deletion.
+/// Parses a tenant. If its spec cannot be parsed, returns a tenant with only the metadata and the fields of the status
+/// that its deletion keeps.
 #[must_use]
 pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
     if let Ok(tenant) = serde_json::from_value(object.clone()) {
@@ -106,6 +106,7 @@ pub fn parse_lenient(object: &Value) -> Option<TenantCluster> {
     tenant.status = Some(TenantClusterStatus {
         vlan: field("vlan").and_then(|vlan| serde_json::from_value(vlan).ok()),
         vni: field("vni").and_then(|vni| serde_json::from_value(vni).ok()),
+        mtu: field("mtu").and_then(|mtu| serde_json::from_value(mtu).ok()),
         prefixes: field("prefixes")
             .and_then(|prefixes| serde_json::from_value(prefixes).ok())
             .unwrap_or_default(),

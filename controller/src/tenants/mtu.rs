@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use berth_api::mtu::MIN_IPV6_MTU;
-use berth_api::{ConditionReason, GrantedPrefix, TenantCluster};
+use berth_api::{ConditionReason, GrantedPrefix, TenantCluster, TenantNetwork};
 
 use super::addresses::family::Family;
 use super::addresses::pools::NetworkPools;
@@ -12,17 +12,26 @@ use super::fault::{Fault, join_names_limited};
 use super::hosts::HostState;
 use super::network::HostNetwork;
 
-/// Returns the MTU for the status of a tenant. If it is unknown now, the last one stays, because machines have it.
+/// Returns the MTU in the status of a tenant.
+fn recorded_mtu(tenant: &TenantCluster) -> Option<u32> {
+    tenant.status.as_ref()?.mtu
+}
+
+/// Returns the host network of a tenant. If its MTU is unknown now, the last one stays, because machines have it.
+#[must_use]
+pub fn with_last_known_mtu(network: HostNetwork, tenant: &TenantCluster) -> HostNetwork {
+    HostNetwork { mtu: network.mtu.or_else(|| recorded_mtu(tenant)), ..network }
+}
+
+/// Returns the MTU for the status of a tenant. If its network is unknown now, the last one stays.
 #[must_use]
 pub fn status_mtu(
     tenant: &TenantCluster,
     network: &Result<Option<HostNetwork>, Fault>,
 ) -> Option<u32> {
-    let before = || tenant.status.as_ref().and_then(|status| status.mtu);
     match network {
-        Ok(None) => None,
-        Ok(Some(network)) => network.mtu.or_else(before),
-        Err(_) => before(),
+        Ok(network) => network.as_ref()?.mtu,
+        Err(_) => recorded_mtu(tenant),
     }
 }
 
@@ -55,10 +64,9 @@ pub fn find_fault(
             return None;
         }
         format!(
-            "{}.mtu: {mtu} is larger than the MTU of network {} on hosts {}: larger packets are lost; remove the \
-             field, set at most {smallest}, or increase the MTU of switches, uplinks and spec.networks[{}].mtu \
-             of these hosts",
-            family.field(),
+            "{}: {mtu} is larger than the MTU of network {} on hosts {}: larger packets are lost; remove the field, \
+             set at most {smallest}, or increase the MTU of switches, uplinks and spec.networks[{}].mtu of these hosts",
+            mtu_field(spec, family),
             spec.name,
             narrow_hosts(mtu.into()),
             spec.name
@@ -76,6 +84,19 @@ pub fn find_fault(
         return None;
     };
     Some(Fault::new(ConditionReason::MtuMismatch, message))
+}
+
+/// Returns the field that specifies the MTU of the machines: that of the tenant or, if it has none, that of the pool from
+/// which its network has a prefix.
+fn mtu_field(spec: &TenantNetwork, family: Family) -> String {
+    let pool = match family {
+        Family::V4 => spec.ipv4.as_ref(),
+        Family::V6 => spec.ipv6.as_ref(),
+    };
+    match pool.filter(|pool| pool.mtu.is_none()).and_then(|pool| pool.from_pool.as_ref()) {
+        Some(name) => format!("InfraConfig default: spec.addressPools[{name}].mtu"),
+        None => format!("{}.mtu", family.field()),
+    }
 }
 
 #[cfg(test)]
@@ -154,6 +175,20 @@ mod tests {
     }
 
     #[test]
+    fn the_mtu_of_a_pool_of_the_config_is_named_there() {
+        let prefix = json!({"pool": "corp", "cidr": "10.1.2.0/24", "mtu": 9000});
+        let prefixes: Vec<GrantedPrefix> = vec![serde_json::from_value(prefix).unwrap()];
+        let hosts = [host("a", Some(1500), None)];
+        for (pool, field) in [
+            (json!({"fromPool": "corp"}), "InfraConfig default: spec.addressPools[corp].mtu: 9000"),
+            (json!({"fromPool": "corp", "mtu": 4000}), "spec.network.ipv4.mtu: 4000"),
+        ] {
+            let fault = find_fault(&tenant(json!({"ipv4": pool})), &prefixes, &hosts).unwrap();
+            assert!(fault.message.starts_with(field), "{fault}");
+        }
+    }
+
+    #[test]
     fn a_network_without_room_for_ipv6_is_reported() {
         let hosts = [host("a", Some(1279), None)];
         assert_eq!(message(json!({"ipv4": {"cidr": "10.0.0.0/24"}}), &hosts), None);
@@ -168,9 +203,13 @@ mod tests {
         let mut tenant = tenant(json!({}));
         tenant.status = Some(TenantClusterStatus { mtu: Some(1400), ..Default::default() });
         let mut network = HostNetwork::for_tests(NetworkScenario::VlanAwareBridge);
-        assert_eq!(status_mtu(&tenant, &Ok(Some(network.clone()))), Some(1500));
+        let status = |network: &HostNetwork| {
+            let network = with_last_known_mtu(network.clone(), &tenant);
+            status_mtu(&tenant, &Ok(Some(network)))
+        };
+        assert_eq!(status(&network), Some(1500));
         network.mtu = None;
-        assert_eq!(status_mtu(&tenant, &Ok(Some(network))), Some(1400));
+        assert_eq!(status(&network), Some(1400));
         let fault = Fault::new(ConditionReason::NoHosts, String::new());
         assert_eq!(status_mtu(&tenant, &Err(fault)), Some(1400));
         assert_eq!(status_mtu(&tenant, &Ok(None)), None);

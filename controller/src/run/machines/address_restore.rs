@@ -18,9 +18,10 @@ use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 
 impl ValidatedDeployment<'_> {
     /// Creates the missing claims of existing machines. Returns a fault if another machine has claimed the address of a
-    /// machine. Then both machines stay as they are.
+    /// machine, or if the pools reserve it. Then all machines stay as they are.
     pub(super) async fn restore_claims(&self) -> Result<Option<Fault>, RequestError> {
         let Some(owner) = self.tenant().map(NetworkOwner::new) else { return Ok(None) };
+        let pools = self.address_pools().ok().flatten();
         let mut remaining = Vec::new();
         for vm in self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner) && !vm.is_deleting) {
             let recorded = vm.annotations.get(CLAIMED_ADDRESSES_ANNOTATION);
@@ -29,14 +30,14 @@ impl ValidatedDeployment<'_> {
                 ClaimingMachine { namespace: self.namespace.clone(), name: vm.name.clone() };
             let find_lost = || {
                 self.context.addresses.read(&owner.network, |claims| {
-                    lost_addresses(recorded, &machine, TENANT_INTERFACE, claims)
+                    lost_addresses(recorded, &machine, TENANT_INTERFACE, claims, pools.as_ref())
                 })
             };
             let lost = find_lost();
             if lost.is_empty() {
                 continue;
             }
-            for LostAddress { address, .. } in lost.iter().filter(|one| one.other_claim.is_none()) {
+            for LostAddress { address, .. } in lost.iter().filter(|one| one.other_user.is_none()) {
                 self.restore_claim(&owner, *address, vm, &machine, mac).await?;
             }
             remaining.extend(find_lost().into_iter().map(|one| (machine.clone(), one)));

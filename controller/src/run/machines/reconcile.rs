@@ -107,9 +107,8 @@ pub(super) async fn reconcile(
     let report = report.with_notes(notes.as_deref()).with_lost_claims(lost_claims);
     context.update_status(object, Some(steps.counts), &report).await?;
     let requeue = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
-    Ok(requeue
-        .or_else(|| (!problems.is_empty()).then(|| add_jitter(RETRY_DELAY)))
-        .or(report.requeue_after))
+    let retry = (!problems.is_empty()).then(|| add_jitter(RETRY_DELAY));
+    Ok([requeue.or(retry), report.requeue_after].into_iter().flatten().min())
 }
 
 impl Context {

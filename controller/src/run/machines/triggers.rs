@@ -113,15 +113,21 @@ impl Triggers {
     }
 
     /// Handles the changes of AddressClaims; never ends. If the claim of an existing machine is deleted, its
-    /// MachineDeployment is reconciled.
+    /// MachineDeployment is reconciled. After an interruption of the watch, it is unknown which claims were deleted.
     pub(super) async fn handle_claim_changes(
         &self,
         mut changes: UnboundedReceiver<Change<AddressClaim>>,
     ) {
         while let Some(change) = changes.recv().await {
-            if let Change::Object(Some(claim), None) = change {
-                let machine = &claim.spec.machine;
-                self.handle_change_of_machine(&machine.namespace, &machine.name);
+            match change {
+                Change::Relisted => {
+                    self.trigger_all(self.deployments_by_namespace.objects_matching(|_| true));
+                }
+                Change::Object(Some(claim), None) => {
+                    let machine = &claim.spec.machine;
+                    self.handle_change_of_machine(&machine.namespace, &machine.name);
+                }
+                Change::Object(..) => {}
             }
         }
         // The watch has ended; the program then ends too.

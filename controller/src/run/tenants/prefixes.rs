@@ -7,6 +7,7 @@ use berth_api::{PrefixClaim, TenantCluster};
 use ipnet::IpNet;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, Patch, Preconditions};
+use kube::core::DeserializeGuard;
 use serde_json::{Value, json};
 
 use super::claims::VERIFIED_ANNOTATION;
@@ -17,7 +18,7 @@ use crate::tenants::addresses::family::Family;
 use crate::tenants::addresses::resolved::PoolSource;
 use crate::tenants::fault::Fault;
 use crate::tenants::prefixes::choose::{
-    PrefixChoice, PrefixState, choose_prefix, is_conflict, new_claim,
+    PrefixChoice, PrefixState, choose_prefix, is_conflict, malformed_claim, new_claim,
 };
 use crate::tenants::prefixes::grant::TenantPrefixes;
 use crate::tenants::prefixes::request::PrefixRequest;
@@ -109,9 +110,10 @@ impl Context {
         claim: &PrefixClaim,
         claims: &mut Vec<Arc<PrefixClaim>>,
     ) -> Result<Option<String>, Error> {
-        let list = self.prefix_claims_api().list(&ListParams::default()).await;
-        let list = with_request("list PrefixClaims", list)?;
-        *claims = list.items.into_iter().map(Arc::new).collect();
+        // A malformed claim, which the watch reports, must not prevent the claims of all tenants.
+        let api: Api<DeserializeGuard<PrefixClaim>> = Api::all(self.client.clone());
+        let list = with_request("list PrefixClaims", api.list(&ListParams::default()).await)?;
+        *claims = list.items.into_iter().filter_map(|one| one.0.ok()).map(Arc::new).collect();
         let other = claims.iter().find(|other| is_conflict(claim, other));
         Ok(other.map(|other| other.name_any()))
     }
@@ -125,8 +127,10 @@ impl Context {
                 Ok(PrefixCreation::Created(created))
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                let existing = none_if_not_found(self.prefix_claims_api().get(&name).await);
-                let existing = with_request(format!("get PrefixClaim {name}"), existing)?;
+                let existing = match none_if_not_found(self.prefix_claims_api().get(&name).await) {
+                    Err(kube::Error::SerdeError(_)) => Some(malformed_claim(claim.spec.prefix)),
+                    existing => with_request(format!("get PrefixClaim {name}"), existing)?,
+                };
                 Ok(PrefixCreation::Exists(existing))
             }
             Err(error) => with_request(format!("create PrefixClaim {name}"), Err(error)),

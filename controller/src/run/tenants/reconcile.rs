@@ -40,7 +40,10 @@ pub(super) async fn reconcile(
     // 2. Read (client required).
     let observed = context.read_observed_state(&tenant, namespace).await;
     // 3. Validate (needs no client).
-    let network = resolve_host_network(&tenant, &observed.hosts);
+    let network = resolve_host_network(&tenant, &observed.hosts).map(|network| {
+        // The NetworkAttachmentDefinition and the status have the same MTU.
+        network.map(|network| mtu::with_last_known_mtu(network, &tenant))
+    });
     // 4. Claim a VLAN or VNI, and prefixes (client required), regardless of the state of the namespace.
     let (tenant, claimed) = context.ensure_claim(tenant, &network).await?;
     let id = retained_id(&tenant, &claimed);

@@ -7,6 +7,7 @@ use kube::ResourceExt as _;
 
 use super::claims::NetworkClaims;
 use super::family::Family;
+use super::pools::NetworkPools;
 use crate::tenants::fault::{Fault, join_names_limited};
 
 /// An address that a machine uses without an AddressClaim.
@@ -14,8 +15,9 @@ use crate::tenants::fault::{Fault, join_names_limited};
 pub struct LostAddress {
     /// The address.
     pub address: IpAddr,
-    /// Claim that another machine, or an administrator, has to this address now; `None` if the address is free.
-    pub other_claim: Option<String>,
+    /// Subject and verb of a sentence about the present user of this address: the claim of another machine or of an
+    /// administrator, or the pool that reserves it. `None` if the address is free.
+    pub other_user: Option<String>,
 }
 
 /// Returns the text of the annotation that records the addresses of a machine.
@@ -26,13 +28,15 @@ pub fn record_addresses(addresses: impl IntoIterator<Item = IpAddr>) -> String {
 }
 
 /// Returns the addresses in `recorded`, the annotation of a machine, for which its interface has no claim: at most one
-/// of each family. A user may have changed the annotation, so entries that are no addresses are ignored.
+/// of each family. A user may have changed the annotation, so entries that are no addresses are ignored, and an address
+/// that the pools reserve is not free.
 #[must_use]
 pub fn lost_addresses(
     recorded: &str,
     machine: &ClaimingMachine,
     interface: &str,
     claims: &NetworkClaims,
+    pools: Option<&NetworkPools>,
 ) -> Vec<LostAddress> {
     let addresses: Vec<IpAddr> =
         recorded.split(',').filter_map(|entry| entry.trim().parse().ok()).collect();
@@ -45,24 +49,34 @@ pub fn lost_addresses(
         addresses.iter().copied().find(|address| is_of_family(*address))
     });
     lost.map(|address| {
-        let other_claim = claims.at(address).next().map(|claim| describe(claim));
-        LostAddress { address, other_claim }
+        let claim = claims.at(address).next().map(|claim| describe(claim));
+        LostAddress { address, other_user: claim.or_else(|| reserving_pool(address, pools?)) }
     })
     .collect()
 }
 
 fn describe(claim: &AddressClaim) -> String {
     let ClaimingMachine { namespace, name } = &claim.spec.machine;
-    format!("AddressClaim {} of machine {namespace}/{name}", claim.name_any())
+    format!("AddressClaim {} of machine {namespace}/{name} has", claim.name_any())
+}
+
+/// Returns the pool whose network contains an address that no machine gets. An address outside of the pools was in a
+/// previous pool, so its machine keeps it.
+fn reserving_pool(address: IpAddr, pools: &NetworkPools) -> Option<String> {
+    let pool = pools.iter().find(|pool| pool.cidr.contains(&address))?;
+    (!pool.permits(address)).then(|| {
+        let field = pool.family.field();
+        format!("{field} excludes or has as network address, gateway, next hop or name server")
+    })
 }
 
 /// Returns the fault of machines that use addresses to which other claims exist; `None` if there are none.
 #[must_use]
 pub fn lost_claims_fault(lost: &[(ClaimingMachine, LostAddress)]) -> Option<Fault> {
     let conflict = |(machine, lost): &(ClaimingMachine, LostAddress)| {
-        let other = lost.other_claim.as_ref()?;
+        let other = lost.other_user.as_ref()?;
         let ClaimingMachine { namespace, name } = machine;
-        Some(format!("{namespace}/{name} uses {}, which {other} has", lost.address))
+        Some(format!("{namespace}/{name} uses {}, which {other}", lost.address))
     };
     let all: Vec<String> = lost.iter().filter_map(conflict).collect();
     (!all.is_empty()).then(|| {
@@ -82,7 +96,9 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::choose::test_helpers::{claim, machine, released};
+    use serde_json::json;
+
+    use super::super::choose::test_helpers::{claim, machine, pools, released};
     use super::*;
 
     fn claims(all: impl IntoIterator<Item = AddressClaim>) -> NetworkClaims {
@@ -92,7 +108,7 @@ mod tests {
     }
 
     fn find(recorded: &str, all: impl IntoIterator<Item = AddressClaim>) -> Vec<LostAddress> {
-        lost_addresses(recorded, &machine("web"), "tenant", &claims(all))
+        lost_addresses(recorded, &machine("web"), "tenant", &claims(all), None)
     }
 
     #[test]
@@ -102,7 +118,7 @@ mod tests {
         let both = || [claim("10.0.0.7", "web"), claim("fd00::7", "web")];
         assert_eq!(find(&recorded, both()), []);
         let free =
-            |address: &str| LostAddress { address: address.parse().unwrap(), other_claim: None };
+            |address: &str| LostAddress { address: address.parse().unwrap(), other_user: None };
         assert_eq!(find(&recorded, [claim("10.0.0.7", "web")]), [free("fd00::7")]);
         assert_eq!(find(&recorded, []), [free("10.0.0.7"), free("fd00::7")]);
         // Garbage collection ends the quarantine, because the machine exists.
@@ -122,6 +138,30 @@ mod tests {
                      which AddressClaim cluster-a-10.0.0.7 of machine cluster-a/db has; delete one";
         assert!(fault.message.contains(words), "{fault}");
         assert_eq!(lost_claims_fault(&lost[1..]), None);
+    }
+
+    #[test]
+    fn a_changed_annotation_does_not_get_a_reserved_address() {
+        let pools = pools(json!({"ipv4": {
+            "cidr": "10.0.0.0/24", "gateway": "10.0.0.1", "exclude": ["10.0.0.9"], "ranges": ["10.0.0.100-10.0.0.199"],
+        }}));
+        for (address, is_reserved) in [
+            ("10.0.0.0", true),
+            ("10.0.0.1", true),
+            ("10.0.0.9", true),
+            ("10.0.0.255", true),
+            ("10.0.0.7", false),
+            ("192.0.2.1", false),
+            ("fd00::1", false),
+        ] {
+            let all = claims([]);
+            let lost = lost_addresses(address, &machine("web"), "tenant", &all, Some(&pools));
+            assert_eq!(lost[0].other_user.is_some(), is_reserved, "{address}");
+            let lost: Vec<_> = lost.into_iter().map(|one| (machine("web"), one)).collect();
+            let fault = lost_claims_fault(&lost).map(|fault| fault.message).unwrap_or_default();
+            let words = format!("uses {address}, which spec.network.ipv4 excludes or has as");
+            assert_eq!(fault.contains(&words), is_reserved, "{fault}");
+        }
     }
 
     proptest! {

@@ -85,11 +85,11 @@ pub fn choose_prefix<'a>(
     let name = match request.source {
         PoolSource::FromPool(name) => name,
         PoolSource::Cidr(cidr) => {
-            let mut routed = pools.iter().filter(|pool| is_routed(pool));
-            if !routed.any(|pool| overlap(&pool.cidr, &cidr)) {
-                return Ok(PrefixChoice::Unclaimed(cidr));
-            }
-            return claim_fixed(cidr.trunc(), request, state);
+            return if overlaps_routed(cidr, request, state) {
+                claim_fixed(cidr.trunc(), request, state)
+            } else {
+                Ok(PrefixChoice::Unclaimed(cidr))
+            };
         }
     };
     let pool = pools.iter().find(|pool| pool.name == name);
@@ -133,6 +133,18 @@ pub fn new_claim(prefix: IpNet, request: PrefixRequest<'_>) -> PrefixClaim {
     claim
 }
 
+/// Returns the claim that replaces a malformed claim with the name of this prefix: the prefix is in use, by no tenant.
+#[must_use]
+pub fn malformed_claim(prefix: IpNet) -> PrefixClaim {
+    let name = PrefixClaim::name_for(prefix);
+    // No tenant has this name.
+    let tenant = format!("(malformed PrefixClaim {name})");
+    PrefixClaim::new(
+        &name,
+        PrefixClaimSpec { prefix, pool: None, tenant, tenant_uid: String::new() },
+    )
+}
+
 /// Returns true if a claim is the one of this request, or of the same request of an earlier tenant of the same name.
 fn is_claim_for(claim: &PrefixClaim, request: PrefixRequest<'_>) -> bool {
     let spec = &claim.spec;
@@ -141,6 +153,22 @@ fn is_claim_for(claim: &PrefixClaim, request: PrefixRequest<'_>) -> bool {
         PoolSource::FromPool(name) => spec.pool.as_deref() == Some(name),
     };
     spec.tenant == request.tenant && is_source && Family::of(spec.prefix.addr()) == request.family
+}
+
+/// Returns true if a network overlaps a routed pool, or the prefix that another tenant has from one. Such a prefix stays
+/// routed if its pool is removed or gets another `cidr`.
+fn overlaps_routed(cidr: IpNet, request: PrefixRequest<'_>, state: PrefixState<'_>) -> bool {
+    let pools = &state.config.address_pools;
+    let is_routed_claim = |claim: &PrefixClaim| {
+        let Some(name) = &claim.spec.pool else { return false };
+        pools.iter().find(|pool| pool.name == *name).is_none_or(is_routed)
+    };
+    pools.iter().any(|pool| is_routed(pool) && overlap(&pool.cidr, &cidr))
+        || state.claims.iter().map(Arc::as_ref).any(|claim| {
+            claim.spec.tenant != request.tenant
+                && overlap(&claim.spec.prefix, &cidr)
+                && is_routed_claim(claim)
+        })
 }
 
 /// Returns the choice for a network that cannot have another prefix. Only claims count: of two networks with the same

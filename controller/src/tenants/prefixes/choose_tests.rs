@@ -104,9 +104,42 @@ fn the_cidr_of_a_tenant_is_claimed_where_prefixes_are_routed() {
     assert_eq!(fault.reason, ConditionReason::PrefixInUse);
     let words = "spec.network.ipv4.cidr: 10.1.0.0/16 overlaps 10.1.0.0/24, which tenant x has";
     assert!(fault.message.starts_with(words), "{fault}");
+    // The prefix of a tenant stays routed after its pool was removed or moved.
+    for pools in [
+        json!([]),
+        json!([{"name": "corp", "cidr": "10.8.0.0/16", "prefixLength": 24, "routed": true}]),
+    ] {
+        let fault = choose(&config(pools.clone()), &one, &[with_cidr("a", "10.1.0.0/16")]);
+        assert_eq!(fault.unwrap_err().reason, ConditionReason::PrefixInUse, "{pools}");
+    }
+    let of_cidr = [claim("10.1.0.0/24", None, "x", None)];
+    assert_eq!(
+        choose(&config(json!([])), &of_cidr, &[with_cidr("a", "10.1.0.0/16")]).unwrap(),
+        "unclaimed 10.1.0.0/16"
+    );
     // Of two tenants with the same cidr, neither waits for the other.
     let both = [with_cidr("a", "10.1.1.0/24"), with_cidr("b", "10.1.1.0/24")];
     assert_eq!(choose(&pools(true), &[], &both).unwrap(), "create 10.1.1.0/24");
+}
+
+#[test]
+fn the_prefix_of_a_malformed_claim_is_in_use() {
+    let config = config(
+        json!([{"name": "corp", "cidr": "10.1.0.0/23", "prefixLength": 24, "routed": true}]),
+    );
+    let other = claim("10.1.0.0/24", Some("corp"), "x", None);
+    let malformed = malformed_claim("10.1.1.0/24".parse().unwrap());
+    assert_eq!(malformed.name_any(), "10.1.1.0-24");
+    let tenants = [from_pool("a")];
+    assert_eq!(
+        choose(&config, std::slice::from_ref(&other), &tenants).unwrap(),
+        "create 10.1.1.0/24"
+    );
+    let both = [other, malformed];
+    let fault = choose(&config, &both, &tenants).unwrap_err();
+    assert_eq!(fault.reason, ConditionReason::PoolExhausted);
+    let fault = choose(&config, &both, &[with_cidr("a", "10.1.1.0/25")]).unwrap_err();
+    assert!(fault.message.contains("tenant (malformed PrefixClaim 10.1.1.0-24) has"), "{fault}");
 }
 
 #[test]
