@@ -201,6 +201,7 @@ async fn create_client(
             }
             RefusedKubeconfig::Invalid
             | RefusedKubeconfig::NoCredential
+            | RefusedKubeconfig::InvalidToken
             | RefusedKubeconfig::NoServer => ConditionReason::InvalidKubeconfig,
         };
         Fault::new(reason, format!("{place}: entry {key}: {refusal}"))
