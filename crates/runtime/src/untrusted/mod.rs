@@ -10,7 +10,7 @@ mod connector;
 mod error;
 mod watch;
 
-pub use address::RefusedAddress;
+pub use address::{RefusedAddress, destination};
 pub use client::{InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
