@@ -11,8 +11,8 @@ use berth_runtime::call::CallError;
 use berth_runtime::certificate::{CertificateSource, Validity};
 use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::untrusted::{
-    CollectionEvent, CollectionLimits, RefusedAddress, UntrustedClient, UntrustedError,
-    watch_collection,
+    CollectionEvent, CollectionLimits, ConnectionSlots, RefusedAddress, UntrustedClient,
+    UntrustedError, watch_collection,
 };
 use berth_runtime::watch::{Informer, watch_object_with_errors};
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -123,11 +123,13 @@ async fn follow_kubeconfig(
     environment: &Environment,
     mut kubeconfig: Receiver<KubeconfigRead>,
 ) {
+    // A new kubeconfig does not free the resources that the previous connection still uses.
+    let slots = ConnectionSlots::default();
     loop {
         let read = kubeconfig.borrow_and_update().clone();
         let session = async {
             match read {
-                Some(Ok(text)) => connect(tenant, spec, environment, &text).await,
+                Some(Ok(text)) => connect(tenant, spec, environment, &text, &slots).await,
                 Some(Err(fault)) => environment.connections.set_access(tenant, Err(fault)),
                 None => {}
             }
@@ -143,11 +145,17 @@ async fn follow_kubeconfig(
 }
 
 /// Watches the Nodes of a tenant. Returns only if the kubeconfig is refused, which is final until it changes.
-async fn connect(tenant: &str, spec: &AccessSpec, environment: &Environment, text: &str) {
+async fn connect(
+    tenant: &str,
+    spec: &AccessSpec,
+    environment: &Environment,
+    text: &str,
+    slots: &ConnectionSlots,
+) {
     let connections = &environment.connections;
     connections.reset(tenant);
     let certificate = certificate_validity(text);
-    let client = match create_client(spec, environment, text).await {
+    let client = match create_client(spec, environment, text, slots).await {
         Ok(client) => client,
         Err(fault) => return connections.set_access(tenant, Err(fault)),
     };
@@ -192,6 +200,7 @@ async fn create_client(
     spec: &AccessSpec,
     environment: &Environment,
     text: &str,
+    slots: &ConnectionSlots,
 ) -> Result<UntrustedClient, Fault> {
     let (place, key) = (spec.place(), &spec.secret.key);
     let refused = |refusal: RefusedKubeconfig| {
@@ -210,8 +219,8 @@ async fn create_client(
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let config = config.map_err(|_| refused(RefusedKubeconfig::Invalid))?;
-    let policy = environment.infra_server.policy();
-    UntrustedClient::new(&config, policy, environment.guard.clone()).map_err(|error| {
+    let (policy, guard) = (environment.infra_server.policy(), environment.guard.clone());
+    UntrustedClient::new(&config, policy, slots.clone(), guard).map_err(|error| {
         Fault::new(ConditionReason::InvalidKubeconfig, format!("{place}: entry {key}: {error}"))
     })
 }

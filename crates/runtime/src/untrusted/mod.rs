@@ -8,10 +8,12 @@ mod address;
 mod client;
 mod connector;
 mod error;
+mod slots;
 mod watch;
 
 pub use address::{RefusedAddress, destination};
 pub use client::{InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
+pub use slots::ConnectionSlots;
 pub use watch::{CollectionEvent, CollectionLimits, Versioned, watch_collection};
