@@ -5,6 +5,7 @@
 //! text of the server or of its kubeconfig.
 
 mod address;
+mod bounded;
 mod client;
 mod connector;
 mod error;
@@ -12,6 +13,7 @@ mod slots;
 mod watch;
 
 pub use address::{RefusedAddress, destination};
+pub use bounded::{BoundedMap, BoundedVec};
 pub use client::{InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::bounded::BoundedVec;
 use super::client::UntrustedClient;
 use super::error::UntrustedError;
 use crate::backoff::add_jitter;
@@ -27,6 +28,8 @@ const EVENT_RATE_LIMIT: (u32, Duration) = (500, Duration::from_millis(10));
 const EVENT_LENGTH: usize = 1 << 15;
 /// Shortest time between two watches. A server may end each watch at once.
 const MIN_WATCH_TIME: Duration = Duration::from_secs(2);
+/// Largest number of objects in a page, whatever its size is.
+const MAX_PAGE_ITEMS: usize = 500;
 /// Largest length of a resource version or of the token of a list's next page.
 const MAX_TOKEN_LENGTH: usize = 4096;
 
@@ -68,7 +71,7 @@ pub enum CollectionEvent<T> {
 #[serde(default, bound = "T: DeserializeOwned")]
 struct Page<T> {
     metadata: ListMetadata,
-    items: Option<Vec<T>>,
+    items: Option<BoundedVec<T, MAX_PAGE_ITEMS>>,
 }
 
 impl<T> Default for Page<T> {
@@ -172,7 +175,11 @@ async fn list<T: Versioned + DeserializeOwned>(
             uri = format!("{uri}&continue={}", check_token(&token)?);
         }
         let page: Page<T> = client.request(get(&uri)?, limits.max_page_length).await?;
-        for item in page.items.unwrap_or_default() {
+        let page_items = page.items.unwrap_or_default();
+        if page_items.is_truncated {
+            return Err(UntrustedError::TooLong);
+        }
+        for item in page_items.items {
             handle(CollectionEvent::Listed(item))?;
         }
         token = page.metadata.next_page;
