@@ -232,10 +232,11 @@ fn is_infra_cluster(tenant: &str, environment: &Environment) -> bool {
         let node = environment.infra_nodes.get(name);
         node.is_some_and(|node| node.uid().is_some_and(|infra| infra == uid))
     };
-    let has_infra_node = environment.connections.read(tenant, |state| {
+    let state = environment.connections.state(tenant);
+    state.is_some_and(|state| {
+        let state = state.lock();
         state.nodes.nodes().values().any(|node| is_infra_node(&node.name, &node.uid))
-    });
-    has_infra_node.unwrap_or(false)
+    })
 }
 
 fn certificate_validity(text: &str) -> Option<Validity> {

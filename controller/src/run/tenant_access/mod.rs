@@ -20,7 +20,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::context::Context;
 use connection::Environment;
-pub(super) use connections::{Access, Connections};
+pub(super) use connections::{Access, Connections, SharedState};
 use infra_server::InfraServer;
 use spec::AccessSpec;
 
