@@ -36,6 +36,8 @@ const STABLE_TIME: Duration = Duration::from_secs(60);
 const START_DELAY: Duration = Duration::from_millis(200);
 /// Number of refused reads of a Secret in the tenant's own namespace that are not reported.
 const INITIAL_REFUSALS: u32 = 4;
+/// Largest number of bytes of a kubeconfig. It stays in memory, and a usual one has less than 10 KiB.
+const MAX_KUBECONFIG_LENGTH: usize = 1 << 18;
 /// Path of the Nodes.
 const NODES: &str = "/api/v1/nodes";
 /// A usual Node has 20 KiB; the API server permits 1.5 MiB.
@@ -113,6 +115,9 @@ fn read_entry(secret: Option<Secret>, spec: &AccessSpec) -> Result<Arc<str>, Fau
     let secret = secret.ok_or_else(|| fault(format!("{place} does not exist")))?;
     let data = secret.data.unwrap_or_default();
     let entry = data.get(key).ok_or_else(|| fault(format!("{place} has no entry {key}")))?;
+    if entry.0.len() > MAX_KUBECONFIG_LENGTH {
+        return Err(fault(format!("{place}: entry {key} has more than 256 KiB")));
+    }
     Ok(String::from_utf8_lossy(&entry.0).into())
 }
 
