@@ -24,7 +24,7 @@ impl<T, const MAX: usize> Default for BoundedVec<T, MAX> {
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for BoundedVec<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(BoundedVisitor(PhantomData))
+        deserializer.deserialize_seq(BoundedVisitor::<Self>(PhantomData))
     }
 }
 
@@ -45,7 +45,7 @@ impl<V, const MAX: usize> Default for BoundedMap<V, MAX> {
 
 impl<'de, V: Deserialize<'de>, const MAX: usize> Deserialize<'de> for BoundedMap<V, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(BoundedVisitor(PhantomData))
+        deserializer.deserialize_map(BoundedVisitor::<Self>(PhantomData))
     }
 }
 

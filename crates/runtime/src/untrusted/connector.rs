@@ -137,7 +137,7 @@ async fn resolve(
     let lookup = tokio::spawn(async move {
         let resolved = lookup_host((host.as_str(), port)).await;
         drop(permit);
-        resolved.map(|all| all.take(MAX_ADDRESSES).collect())
+        resolved.map(|all| all.take(MAX_ADDRESSES).collect::<Vec<_>>())
     });
     match lookup.await {
         Ok(Ok(addresses)) => Ok(addresses),
@@ -180,8 +180,8 @@ mod tests {
     async fn connections_and_lookups_are_limited() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri: Uri = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let (policy, slots): (AddressPolicy, _) =
-            (Arc::new(|_| Ok(())), ConnectionSlots::default());
+        let policy: AddressPolicy = Arc::new(|_| Ok(()));
+        let slots = ConnectionSlots::default();
         let mut open = Vec::new();
         let short = Duration::from_millis(100);
         while let Ok(stream) = timeout(short, connect(&uri, &policy, &slots)).await {
