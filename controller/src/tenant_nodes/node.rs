@@ -2,12 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use berth_runtime::untrusted::Versioned;
+use berth_runtime::untrusted::{BoundedMap, BoundedVec, Versioned};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::keys::describes_node_itself;
+
 /// Largest number of bytes of a Node that is stored. A usual Node has less than 4 KiB.
-const MAX_NODE_BYTES: usize = 1 << 15;
+const MAX_NODE_BYTES: usize = 1 << 16;
+/// Number of bytes that a stored Node, and each of its labels, needs in addition to its texts.
+const NODE_OVERHEAD: usize = 256;
+const LABEL_OVERHEAD: usize = 128;
+/// Largest number of labels of a Node, and of its field managers. The API server stores at most ten managers of updates.
+const MAX_LABELS: usize = 1024;
+const MAX_MANAGERS: usize = 128;
 /// Largest length of a name in Kubernetes.
 const MAX_NAME_LENGTH: usize = 253;
 /// Largest number of characters of a field manager in messages.
@@ -27,8 +35,8 @@ struct Metadata {
     name: String,
     uid: String,
     resource_version: String,
-    labels: Option<BTreeMap<String, String>>,
-    managed_fields: Option<Vec<FieldsEntry>>,
+    labels: Option<BoundedMap<String, MAX_LABELS>>,
+    managed_fields: Option<BoundedVec<FieldsEntry, MAX_MANAGERS>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -59,7 +67,7 @@ struct Fields {
 #[serde(default)]
 struct MetadataFields {
     #[serde(rename = "f:labels")]
-    labels: Option<BTreeMap<String, IgnoredAny>>,
+    labels: Option<BoundedMap<IgnoredAny, MAX_LABELS>>,
 }
 
 impl Versioned for NodeObject {
@@ -119,21 +127,27 @@ impl TenantNode {
         if !is_valid_name(&metadata.name) {
             return Err(UnusableNode::InvalidName);
         }
-        let labels = metadata.labels.unwrap_or_default().into_iter();
-        let labels = labels.map(|(key, value)| (key, NodeLabel { value, ..NodeLabel::default() }));
+        let labels = metadata.labels.unwrap_or_default();
+        let managers = metadata.managed_fields.unwrap_or_default();
+        if labels.is_truncated || managers.is_truncated {
+            return Err(UnusableNode::TooLarge);
+        }
+        let labels = labels
+            .entries
+            .into_iter()
+            .map(|(key, value)| (key, NodeLabel { value, ..NodeLabel::default() }));
         let mut node = Self {
             name: metadata.name,
             uid: metadata.uid,
             provider_id: object.spec.and_then(|spec| spec.provider_id).filter(|id| !id.is_empty()),
             labels: labels.collect(),
         };
-        if node.byte_count() > MAX_NODE_BYTES {
-            return Err(UnusableNode::TooLarge);
-        }
-        for entry in metadata.managed_fields.unwrap_or_default() {
+        for entry in managers.items {
             node.add_owner(&entry, own_manager);
         }
-        Ok(node)
+        // Labels that are never copied need no memory.
+        node.labels.retain(|key, label| label.is_own || !describes_node_itself(key));
+        if node.byte_count() > MAX_NODE_BYTES { Err(UnusableNode::TooLarge) } else { Ok(node) }
     }
 
     fn add_owner(&mut self, entry: &FieldsEntry, own_manager: &str) {
@@ -141,8 +155,9 @@ impl TenantNode {
         let is_own = entry.manager == own_manager
             && entry.operation == "Apply"
             && entry.subresource.is_empty();
-        for path in fields.and_then(|fields| fields.labels.as_ref()).into_iter().flatten() {
-            let Some(label) = path.0.strip_prefix("f:").and_then(|key| self.labels.get_mut(key))
+        let labels = fields.and_then(|fields| fields.labels.as_ref());
+        for path in labels.into_iter().flat_map(|labels| labels.entries.keys()) {
+            let Some(label) = path.strip_prefix("f:").and_then(|key| self.labels.get_mut(key))
             else {
                 continue;
             };
@@ -157,11 +172,16 @@ impl TenantNode {
     /// Returns the approximate number of bytes of the Node.
     #[must_use]
     pub fn byte_count(&self) -> usize {
-        let labels = self.labels.iter();
-        let labels = labels.map(|(key, label)| key.len().saturating_add(label.value.len()));
+        let labels = self.labels.iter().map(|(key, label)| {
+            let manager = label
+                .other_manager
+                .as_ref()
+                .map_or(LABEL_OVERHEAD, |one| LABEL_OVERHEAD.saturating_add(one.len()));
+            key.len().saturating_add(label.value.len()).saturating_add(manager)
+        });
         let id = self.provider_id.as_ref().map_or(0, String::len);
         let fixed = self.name.len().saturating_add(self.uid.len()).saturating_add(id);
-        labels.fold(fixed, |sum, length| sum.saturating_add(length))
+        labels.fold(fixed.saturating_add(NODE_OVERHEAD), |sum, length| sum.saturating_add(length))
     }
 
     /// Returns the labels that Berth owns.
@@ -242,6 +262,14 @@ mod tests {
         let long = "x".repeat(MAX_NODE_BYTES);
         let node = read(json!({"metadata": {"name": "a", "labels": {"k": long}}}));
         assert_eq!(node, Err(UnusableNode::TooLarge));
+        let many: BTreeMap<String, &str> =
+            (0..=MAX_LABELS).map(|number| (format!("k{number}"), "")).collect();
+        for metadata in [
+            json!({"name": "a", "labels": many}),
+            json!({"name": "a", "managedFields": vec![json!({}); MAX_MANAGERS + 1]}),
+        ] {
+            assert_eq!(read(json!({"metadata": metadata})), Err(UnusableNode::TooLarge));
+        }
         let manager = format!("a\n\u{202e}{}", "b".repeat(500));
         assert_eq!(printable(&manager).len(), MAX_MANAGER_LENGTH);
     }

@@ -1,6 +1,7 @@
 //! The Nodes of a tenant, in a limited amount of memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use berth_runtime::untrusted::CollectionEvent;
 
@@ -9,7 +10,9 @@ use super::node::{NodeObject, TenantNode};
 /// Largest number of Nodes of a tenant, as in a large Kubernetes cluster.
 const MAX_NODES: usize = 5_000;
 /// Largest number of bytes of the Nodes of a tenant.
-const MAX_BYTES: usize = 1 << 23;
+const MAX_BYTES: usize = 1 << 24;
+/// Largest number of omitted Nodes that are counted.
+const MAX_OMITTED: usize = 10_000;
 
 /// The Nodes of a tenant.
 #[derive(Clone, Debug, Default)]
@@ -23,7 +26,8 @@ pub struct NodeStore {
 struct LimitedNodes {
     nodes: BTreeMap<String, TenantNode>,
     byte_count: usize,
-    omitted: usize,
+    /// Hashes of the names of Nodes that were not stored. A number of events would change with each event.
+    omitted: BTreeSet<u64>,
 }
 
 impl NodeStore {
@@ -33,10 +37,10 @@ impl NodeStore {
         &self.current.nodes
     }
 
-    /// Returns the number of Nodes that were not stored since the last list, because of their names or a limit.
+    /// Returns the number of Nodes that are not stored because of their names or a limit, up to 10,000.
     #[must_use]
-    pub const fn omitted(&self) -> usize {
-        self.current.omitted
+    pub fn omitted(&self) -> usize {
+        self.current.omitted.len()
     }
 
     /// Handles an event of a list or a watch. Returns true if the Nodes have changed.
@@ -55,7 +59,10 @@ impl NodeStore {
                 before.nodes != self.current.nodes || before.omitted != self.current.omitted
             }
             CollectionEvent::Applied(object) => self.current.insert(object, own_manager),
-            CollectionEvent::Deleted(object) => self.current.remove(object.name()).is_some(),
+            CollectionEvent::Deleted(object) => {
+                let was_omitted = self.current.omitted.remove(&hash(object.name()));
+                self.current.remove(object.name()).is_some() || was_omitted
+            }
         }
     }
 }
@@ -69,21 +76,27 @@ impl LimitedNodes {
 
     /// Inserts a Node if it fits. A Node that does not fit any more is removed. Returns true if a Node has changed.
     fn insert(&mut self, object: NodeObject, own_manager: &str) -> bool {
-        let before = self.remove(object.name());
+        let (name, before) = (hash(object.name()), self.remove(object.name()));
         let node = TenantNode::from_object(object, own_manager).ok();
         let fits = |node: &TenantNode| {
             let total = self.byte_count.saturating_add(node.byte_count());
             self.nodes.len() < MAX_NODES && total <= MAX_BYTES
         };
         let Some(node) = node.filter(fits) else {
-            self.omitted = self.omitted.saturating_add(1);
-            return true;
+            let is_new = self.omitted.len() < MAX_OMITTED && self.omitted.insert(name);
+            return is_new || before.is_some();
         };
-        let is_changed = before.as_ref() != Some(&node);
+        let is_changed = self.omitted.remove(&name) || before.as_ref() != Some(&node);
         self.byte_count = self.byte_count.saturating_add(node.byte_count());
         self.nodes.insert(node.name.clone(), node);
         is_changed
     }
+}
+
+fn hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -125,12 +138,26 @@ mod tests {
     }
 
     #[test]
+    fn an_omitted_node_is_counted_once() {
+        let mut store = NodeStore::default();
+        let large = || object("large", json!({"a": "x".repeat(100_000)}));
+        assert!(handle(&mut store, CollectionEvent::Applied(large())));
+        assert!(!handle(&mut store, CollectionEvent::Applied(large())), "the same event again");
+        assert_eq!(store.omitted(), 1);
+        assert!(handle(&mut store, CollectionEvent::Applied(plain("large"))));
+        assert_eq!((store.omitted(), store.nodes().len()), (0, 1));
+        handle(&mut store, CollectionEvent::Applied(large()));
+        assert!(handle(&mut store, CollectionEvent::Deleted(large())));
+        assert_eq!((store.omitted(), store.nodes().len()), (0, 0));
+    }
+
+    #[test]
     fn a_flood_of_nodes_is_limited() {
         let mut store = NodeStore::default();
         for number in 0..MAX_NODES + 10 {
             handle(&mut store, CollectionEvent::Listed(plain(&format!("node-{number}"))));
         }
-        let value = "x".repeat(30_000);
+        let value = "x".repeat(60_000);
         handle(&mut store, CollectionEvent::ListCompleted);
         assert_eq!((store.nodes().len(), store.omitted()), (MAX_NODES, 10));
         for number in 0..400 {

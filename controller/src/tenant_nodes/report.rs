@@ -18,7 +18,7 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
     if omitted > 0 {
         reason = ConditionReason::TooManyNodes;
         faults.push(format!(
-            "{omitted} Nodes have an invalid name, or exceed the limits (5,000 Nodes, 8 MiB, 32 KiB each)"
+            "{omitted} Nodes have an invalid name, or exceed the limits (5,000 Nodes, 16 MiB, 64 KiB each)"
         ));
     }
     if !plan.ambiguous.is_empty() {

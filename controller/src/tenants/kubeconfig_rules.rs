@@ -3,7 +3,12 @@
 //! The author of the Secret is not trusted: a kubeconfig can name programs that are run (`exec`, `auth-provider`),
 //! files that are sent as credentials, and proxies.
 
+use hyper::header::HeaderValue;
 use kube::config::{AuthInfo, Cluster, Kubeconfig};
+use secrecy::ExposeSecret as _;
+
+/// Largest number of bytes of `server`. kube appends the path of each request, and panics if the URL has 64 KiB.
+const MAX_SERVER_LENGTH: usize = 2048;
 
 /// Reason why a kubeconfig is refused. The texts contain no part of the kubeconfig.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,8 +19,13 @@ pub enum RefusedKubeconfig {
     /// The kubeconfig has no user with a credential.
     #[error("users[].user must have a token, a client certificate with its key, or a password")]
     NoCredential,
+    /// A token cannot be sent.
+    #[error(
+        "users[].user.token contains a line break or another character that no HTTP header may contain"
+    )]
+    InvalidToken,
     /// The kubeconfig names no server with TLS.
-    #[error("clusters[].cluster.server must be https://HOST:PORT")]
+    #[error("clusters[].cluster.server must be https://HOST:PORT, with at most 2048 bytes")]
     NoServer,
     /// The kubeconfig would run a program, or read files of this machine.
     #[error(
@@ -56,11 +66,21 @@ pub fn parse_kubeconfig(
     if !users().any(has_credential) {
         return Err(RefusedKubeconfig::NoCredential);
     }
+    if !users().all(has_valid_token) {
+        return Err(RefusedKubeconfig::InvalidToken);
+    }
     Ok(kubeconfig)
 }
 
 fn has_tls(cluster: &Cluster) -> bool {
-    cluster.server.as_deref().is_some_and(|server| server.starts_with("https://"))
+    let server = cluster.server.as_deref().unwrap_or_default();
+    server.starts_with("https://") && server.len() <= MAX_SERVER_LENGTH
+}
+
+/// Returns false if kube would panic when it creates the header with the token.
+fn has_valid_token(user: &AuthInfo) -> bool {
+    let token = user.token.as_ref();
+    token.is_none_or(|token| HeaderValue::from_str(token.expose_secret()).is_ok())
 }
 
 /// Returns true if a user has a token, a client certificate or a password.
@@ -120,6 +140,17 @@ mod tests {
         let plain = parse_with("server: 'http://192.0.2.1'", "token: secret");
         assert_eq!(plain, Err(RefusedKubeconfig::NoServer));
         assert_eq!(parse_kubeconfig("- secret", false).map(drop), Err(RefusedKubeconfig::Invalid));
+    }
+
+    #[test]
+    fn values_at_which_kube_panics_are_refused() {
+        let server = "server: 'https://192.0.2.1:6443'";
+        for token in [r#""a\n""#, r#""a\x01b""#, r#""\x7f""#] {
+            let parsed = parse_with(server, &format!("token: {token}"));
+            assert_eq!(parsed, Err(RefusedKubeconfig::InvalidToken), "{token}");
+        }
+        let long = format!("server: 'https://192.0.2.1/{}'", "a".repeat(65_000));
+        assert_eq!(parse_with(&long, "token: secret"), Err(RefusedKubeconfig::NoServer));
     }
 
     #[test]

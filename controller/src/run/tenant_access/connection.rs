@@ -11,8 +11,8 @@ use berth_runtime::call::CallError;
 use berth_runtime::certificate::{CertificateSource, Validity};
 use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::untrusted::{
-    CollectionEvent, CollectionLimits, RefusedAddress, UntrustedClient, UntrustedError,
-    watch_collection,
+    CollectionEvent, CollectionLimits, ConnectionSlots, RefusedAddress, UntrustedClient,
+    UntrustedError, watch_collection,
 };
 use berth_runtime::watch::{Informer, watch_object_with_errors};
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -36,6 +36,8 @@ const STABLE_TIME: Duration = Duration::from_secs(60);
 const START_DELAY: Duration = Duration::from_millis(200);
 /// Number of refused reads of a Secret in the tenant's own namespace that are not reported.
 const INITIAL_REFUSALS: u32 = 4;
+/// Largest number of bytes of a kubeconfig. It stays in memory, and a usual one has less than 10 KiB.
+const MAX_KUBECONFIG_LENGTH: usize = 1 << 18;
 /// Path of the Nodes.
 const NODES: &str = "/api/v1/nodes";
 /// A usual Node has 20 KiB; the API server permits 1.5 MiB.
@@ -113,6 +115,9 @@ fn read_entry(secret: Option<Secret>, spec: &AccessSpec) -> Result<Arc<str>, Fau
     let secret = secret.ok_or_else(|| fault(format!("{place} does not exist")))?;
     let data = secret.data.unwrap_or_default();
     let entry = data.get(key).ok_or_else(|| fault(format!("{place} has no entry {key}")))?;
+    if entry.0.len() > MAX_KUBECONFIG_LENGTH {
+        return Err(fault(format!("{place}: entry {key} has more than 256 KiB")));
+    }
     Ok(String::from_utf8_lossy(&entry.0).into())
 }
 
@@ -123,11 +128,13 @@ async fn follow_kubeconfig(
     environment: &Environment,
     mut kubeconfig: Receiver<KubeconfigRead>,
 ) {
+    // A new kubeconfig does not free the resources that the previous connection still uses.
+    let slots = ConnectionSlots::default();
     loop {
         let read = kubeconfig.borrow_and_update().clone();
         let session = async {
             match read {
-                Some(Ok(text)) => connect(tenant, spec, environment, &text).await,
+                Some(Ok(text)) => connect(tenant, spec, environment, &text, &slots).await,
                 Some(Err(fault)) => environment.connections.set_access(tenant, Err(fault)),
                 None => {}
             }
@@ -143,11 +150,17 @@ async fn follow_kubeconfig(
 }
 
 /// Watches the Nodes of a tenant. Returns only if the kubeconfig is refused, which is final until it changes.
-async fn connect(tenant: &str, spec: &AccessSpec, environment: &Environment, text: &str) {
+async fn connect(
+    tenant: &str,
+    spec: &AccessSpec,
+    environment: &Environment,
+    text: &str,
+    slots: &ConnectionSlots,
+) {
     let connections = &environment.connections;
     connections.reset(tenant);
     let certificate = certificate_validity(text);
-    let client = match create_client(spec, environment, text).await {
+    let client = match create_client(spec, environment, text, slots).await {
         Ok(client) => client,
         Err(fault) => return connections.set_access(tenant, Err(fault)),
     };
@@ -192,6 +205,7 @@ async fn create_client(
     spec: &AccessSpec,
     environment: &Environment,
     text: &str,
+    slots: &ConnectionSlots,
 ) -> Result<UntrustedClient, Fault> {
     let (place, key) = (spec.place(), &spec.secret.key);
     let refused = |refusal: RefusedKubeconfig| {
@@ -201,6 +215,7 @@ async fn create_client(
             }
             RefusedKubeconfig::Invalid
             | RefusedKubeconfig::NoCredential
+            | RefusedKubeconfig::InvalidToken
             | RefusedKubeconfig::NoServer => ConditionReason::InvalidKubeconfig,
         };
         Fault::new(reason, format!("{place}: entry {key}: {refusal}"))
@@ -209,8 +224,8 @@ async fn create_client(
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let config = config.map_err(|_| refused(RefusedKubeconfig::Invalid))?;
-    let policy = environment.infra_server.policy();
-    UntrustedClient::new(&config, policy, environment.guard.clone()).map_err(|error| {
+    let (policy, guard) = (environment.infra_server.policy(), environment.guard.clone());
+    UntrustedClient::new(&config, policy, slots.clone(), guard).map_err(|error| {
         Fault::new(ConditionReason::InvalidKubeconfig, format!("{place}: entry {key}: {error}"))
     })
 }
@@ -222,10 +237,11 @@ fn is_infra_cluster(tenant: &str, environment: &Environment) -> bool {
         let node = environment.infra_nodes.get(name);
         node.is_some_and(|node| node.uid().is_some_and(|infra| infra == uid))
     };
-    let has_infra_node = environment.connections.read(tenant, |state| {
+    let state = environment.connections.state(tenant);
+    state.is_some_and(|state| {
+        let state = state.lock();
         state.nodes.nodes().values().any(|node| is_infra_node(&node.name, &node.uid))
-    });
-    has_infra_node.unwrap_or(false)
+    })
 }
 
 fn certificate_validity(text: &str) -> Option<Validity> {

@@ -31,10 +31,28 @@ pub(crate) struct TenantState {
     pub(crate) nodes: NodeStore,
 }
 
+/// State of a tenant, with a lock of its own: a plan for many Nodes delays only their tenant. A new kubeconfig gets a new
+/// state, so whoever still has the previous one cannot mix Nodes of two clusters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedState(Arc<Mutex<TenantState>>);
+
+impl SharedState {
+    /// Returns the state, locked.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TenantState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    is_connected: bool,
+    state: SharedState,
+}
+
 /// State of the connections to all tenants.
 #[derive(Clone, Debug)]
 pub(crate) struct Connections {
-    states: Arc<Mutex<BTreeMap<String, TenantState>>>,
+    entries: Arc<Mutex<BTreeMap<String, Entry>>>,
     queue: UnboundedSender<ObjectRef<TenantCluster>>,
     metrics: Arc<Metrics>,
 }
@@ -45,11 +63,11 @@ impl Connections {
         queue: UnboundedSender<ObjectRef<TenantCluster>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Self { states: Arc::default(), queue, metrics }
+        Self { entries: Arc::default(), queue, metrics }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, TenantState>> {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Triggers a reconcile of a tenant.
@@ -58,18 +76,15 @@ impl Connections {
         self.queue.unbounded_send(ObjectRef::new(tenant)).unwrap_or_default();
     }
 
-    /// Calls a function with the state of a tenant; `None` if the state is not known yet, or the tenant has no
-    /// kubeconfig.
-    pub(crate) fn read<T>(&self, tenant: &str, read: impl FnOnce(&TenantState) -> T) -> Option<T> {
-        self.lock().get(tenant).map(read)
+    /// Returns the state of a tenant; `None` if it is not known yet, or the tenant has no kubeconfig.
+    pub(crate) fn state(&self, tenant: &str) -> Option<SharedState> {
+        self.lock().get(tenant).map(|entry| entry.state.clone())
     }
 
     /// Changes the Nodes of a tenant. Triggers a reconcile if `change` returns true.
-    pub(crate) fn update_nodes(&self, tenant: &str, change: impl FnOnce(&mut NodeStore) -> bool) {
-        let is_changed = {
-            let mut all = self.lock();
-            change(&mut all.entry(tenant.to_owned()).or_default().nodes)
-        };
+    pub(super) fn update_nodes(&self, tenant: &str, change: impl FnOnce(&mut NodeStore) -> bool) {
+        let state = self.lock().entry(tenant.to_owned()).or_default().state.clone();
+        let is_changed = change(&mut state.lock().nodes);
         if is_changed {
             self.trigger(tenant);
         }
@@ -79,8 +94,12 @@ impl Connections {
     pub(super) fn set_access(&self, tenant: &str, access: Result<Access, Fault>) {
         {
             let mut all = self.lock();
-            all.entry(tenant.to_owned()).or_default().access = Some(access);
+            let entry = all.entry(tenant.to_owned()).or_default();
+            entry.is_connected = access.is_ok();
+            let state = entry.state.clone();
             self.count(&all);
+            drop(all);
+            state.lock().access = Some(access);
         }
         self.trigger(tenant);
     }
@@ -89,7 +108,7 @@ impl Connections {
     /// may be based on Nodes of the new one.
     pub(super) fn reset(&self, tenant: &str) {
         let mut all = self.lock();
-        all.insert(tenant.to_owned(), TenantState::default());
+        all.insert(tenant.to_owned(), Entry::default());
         self.count(&all);
     }
 
@@ -102,9 +121,8 @@ impl Connections {
         self.trigger(tenant);
     }
 
-    fn count(&self, all: &BTreeMap<String, TenantState>) {
-        let is_connected = |state: &&TenantState| matches!(state.access, Some(Ok(_)));
-        let connected = all.values().filter(is_connected).count();
+    fn count(&self, all: &BTreeMap<String, Entry>) {
+        let connected = all.values().filter(|entry| entry.is_connected).count();
         self.metrics.set_tenant_connections(connected, all.len().saturating_sub(connected));
     }
 }

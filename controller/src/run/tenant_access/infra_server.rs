@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use berth_runtime::untrusted::{AddressPolicy, RefusedAddress};
+use berth_runtime::untrusted::{AddressPolicy, RefusedAddress, destination};
 use berth_runtime::watch::watch_object;
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use kube::{Api, Client};
@@ -18,6 +18,8 @@ use tokio::sync::watch::Sender;
 const API_SERVER: (&str, &str) = ("default", "kubernetes");
 /// Interval between resolutions of the name of the server that the controller uses.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(300);
+/// The same after a failure. Before the first success, no tenant is connected.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 type Addresses = BTreeSet<SocketAddr>;
 
@@ -49,7 +51,7 @@ impl InfraServer {
         let sources = Arc::clone(&self.sources);
         Arc::new(move |address| {
             RefusedAddress::check(address)?;
-            let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+            let address = SocketAddr::new(destination(address.ip()), address.port());
             let sources = sources.read().unwrap_or_else(PoisonError::into_inner);
             let all = [&sources.service, &sources.endpoints, &sources.own];
             if all.into_iter().flatten().any(|known| known.contains(&address)) {
@@ -89,20 +91,22 @@ impl InfraServer {
 
     async fn resolve_own(&self, (host, port): (String, u16)) {
         loop {
-            match lookup_host((host.as_str(), port)).await {
+            let pause = match lookup_host((host.as_str(), port)).await {
                 Ok(resolved) => {
                     let canonical = |address: SocketAddr| {
-                        SocketAddr::new(address.ip().to_canonical(), address.port())
+                        SocketAddr::new(destination(address.ip()), address.port())
                     };
                     let addresses = resolved.map(canonical).collect();
                     self.update(|sources| sources.own = Some(addresses));
+                    RESOLVE_INTERVAL
                 }
                 // The controller uses the server, so a later attempt succeeds.
                 Err(error) => {
                     tracing::warn!(host, %error, "failed to resolve the infra API server");
+                    RETRY_INTERVAL
                 }
-            }
-            tokio::time::sleep(RESOLVE_INTERVAL).await;
+            };
+            tokio::time::sleep(pause).await;
         }
     }
 }
@@ -114,7 +118,7 @@ fn combine<'a>(
     let ips = ips.filter_map(|ip| ip.parse::<IpAddr>().ok());
     let with_ports = |ip: IpAddr| {
         let ports = ports.clone().filter_map(|port| u16::try_from(port).ok());
-        ports.map(move |port| SocketAddr::new(ip.to_canonical(), port)).collect::<Vec<_>>()
+        ports.map(move |port| SocketAddr::new(destination(ip), port)).collect::<Vec<_>>()
     };
     ips.flat_map(with_ports).collect()
 }
@@ -163,6 +167,8 @@ mod tests {
             "[fd00::1]:443",
             "192.0.2.1:6443",
             "[::ffff:192.0.2.1]:6443",
+            "[64:ff9b::192.0.2.1]:6443",
+            "[2002:c000:201::1]:6443",
             "198.51.100.7:6443",
         ] {
             assert_eq!(check(refused), Err(RefusedAddress::InfraApiServer), "{refused}");

@@ -20,7 +20,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::context::Context;
 use connection::Environment;
-pub(super) use connections::{Access, Connections};
+pub(super) use connections::{Access, Connections, SharedState};
 use infra_server::InfraServer;
 use spec::AccessSpec;
 
@@ -50,21 +50,21 @@ pub(super) async fn run(context: Arc<Context>, connections: Connections) {
     });
     let maintain = async {
         let mut tasks = Tasks::default();
-        tasks.update_all(&context, &environment);
+        tasks.update_all(&context, &environment).await;
         loop {
             tokio::select! {
                 change = tenants.recv() => match change {
-                    Some(Change::Relisted) => tasks.update_all(&context, &environment),
+                    Some(Change::Relisted) => tasks.update_all(&context, &environment).await,
                     Some(Change::Object(before, after)) => {
                         if let Some(tenant) = after.as_ref().or(before.as_ref()) {
-                            tasks.update(&context, &environment, &tenant.name_any());
+                            tasks.update(&context, &environment, &tenant.name_any()).await;
                         }
                     }
                     None => return,
                 },
                 // The InfraConfig lists the Secrets of other namespaces that tenants may refer to.
                 change = configs.recv() => match change {
-                    Some(_) => tasks.update_all(&context, &environment),
+                    Some(_) => tasks.update_all(&context, &environment).await,
                     None => return,
                 },
                 // Tasks that were stopped.
@@ -76,17 +76,17 @@ pub(super) async fn run(context: Arc<Context>, connections: Connections) {
 }
 
 impl Tasks {
-    fn update_all(&mut self, context: &Context, environment: &Arc<Environment>) {
+    async fn update_all(&mut self, context: &Context, environment: &Arc<Environment>) {
         let known = self.by_tenant.keys().cloned();
         let names: Vec<String> =
             known.chain(context.tenants.all().iter().map(|tenant| tenant.name_any())).collect();
         for name in names {
-            self.update(context, environment, &name);
+            self.update(context, environment, &name).await;
         }
     }
 
     /// Starts, restarts or stops the task of a tenant.
-    fn update(&mut self, context: &Context, environment: &Arc<Environment>, name: &str) {
+    async fn update(&mut self, context: &Context, environment: &Arc<Environment>, name: &str) {
         let tenant = context.tenants.get(name);
         let spec = tenant.and_then(|tenant: Arc<TenantCluster>| {
             AccessSpec::of_tenant(&tenant, &context.config().spec)
@@ -97,6 +97,10 @@ impl Tasks {
         }
         if let Some((_, task)) = self.by_tenant.remove(name) {
             task.abort();
+            // Until it has ended, it may set the state of the tenant.
+            while !task.is_finished() {
+                tokio::task::yield_now().await;
+            }
             environment.connections.remove(name);
         }
         if let Some(spec) = spec {

@@ -8,7 +8,7 @@ mod status;
 mod triggers;
 mod write;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_api::TenantCluster;
@@ -37,6 +37,7 @@ pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
         context: Arc::clone(&context),
         connections: connections.clone(),
         machines: triggers.machines(),
+        status_limits: Mutex::default(),
     });
     let work = async {
         tokio::join!(
@@ -49,8 +50,9 @@ pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
         let reconcile = |tenant: Arc<TenantCluster>| {
             let reconciler = Arc::clone(&reconciler);
             async move {
-                reconciler.reconcile(&tenant).await?;
-                Ok::<Action, WriteError>(Action::requeue(add_jitter(resync)))
+                let retry = reconciler.reconcile(&tenant).await?;
+                let pause = retry.unwrap_or_else(|| add_jitter(resync));
+                Ok::<Action, WriteError>(Action::requeue(pause))
             }
         };
         let store = context.tenants.store().clone();

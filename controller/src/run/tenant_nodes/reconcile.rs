@@ -1,9 +1,12 @@
 //! Reconciles the Nodes of one tenant: plan, writes, and the conditions of its TenantCluster.
 
-use std::sync::{Arc, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_api::{ConditionReason, TenantCluster};
+use berth_runtime::token_bucket::TokenBucket;
 use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
 use futures::TryStreamExt as _;
 use futures::stream;
@@ -13,7 +16,7 @@ use super::status::{AccessState, StatusWriter};
 use super::triggers::SharedMachines;
 use super::write::{WriteError, apply_labels};
 use crate::run::context::Context;
-use crate::run::tenant_access::{Access, Connections};
+use crate::run::tenant_access::{Access, Connections, SharedState};
 use crate::tenant_nodes::keys::ReplicatedKeys;
 use crate::tenant_nodes::plan::{TenantPlan, plan_tenant};
 use crate::tenant_nodes::report::report;
@@ -21,47 +24,77 @@ use crate::tenants::fault::Fault;
 
 /// Number of writes to one tenant at the same time. The client has the same limit.
 const CONCURRENT_WRITES: usize = 4;
+/// Time limit for the writes of one plan. A server that answers each write late must not delay the next plan, which may be
+/// for another kubeconfig.
+const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
+/// Number of writes of a tenant's status in a burst, and time after which one more is sent. A tenant can change the state of
+/// its Nodes as often as it likes.
+const STATUS_RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(5));
 
 /// Reconciler of the Nodes of tenants.
 pub(super) struct NodeReconciler {
     pub(super) context: Arc<Context>,
     pub(super) connections: Connections,
     pub(super) machines: SharedMachines,
+    /// Rate limits of status writes, by tenant.
+    pub(super) status_limits: Mutex<BTreeMap<String, TokenBucket>>,
 }
 
 /// State of a tenant's connection, and the plan for its Nodes if there is a connection.
 type Planned = Result<(Access, TenantPlan, usize), Fault>;
+/// Time after which the tenant must be reconciled again, if that is known.
+type Retry = Option<Duration>;
 
 impl NodeReconciler {
     /// Writes the labels of a tenant's Nodes that differ, and the conditions of the tenant.
-    pub(super) async fn reconcile(&self, tenant: &TenantCluster) -> Result<(), WriteError> {
+    pub(super) async fn reconcile(&self, tenant: &TenantCluster) -> Result<Retry, WriteError> {
+        let name = tenant.name_any();
         if tenant.metadata.deletion_timestamp.is_some() {
-            return Ok(());
+            self.lock_limits().remove(&name);
+            return Ok(None);
         }
-        let status = StatusWriter::new(&self.context, tenant);
+        let take_token = || self.take_status_token(&name);
+        let status = StatusWriter::new(&self.context, tenant, &take_token);
         if tenant.spec.kubeconfig_secret_ref.is_none() {
             return status.write(None).await;
         }
         // Before the first answer of the tenant's API server, its conditions stay.
-        let Some(planned) = self.plan(&tenant.name_any()) else { return Ok(()) };
+        let Some(state) = self.connections.state(&name) else { return Ok(None) };
+        let Some(planned) = self.plan(&name, &state) else { return Ok(None) };
         let (access, plan, omitted) = match planned {
             Ok(planned) => planned,
             Err(fault) => return status.write(Some(AccessState::Failed(fault))).await,
         };
-        let written = self.write(&tenant.name_any(), &access, &plan).await;
+        let writes = self.write(&state, &access, &plan);
+        let written = tokio::time::timeout(MAX_WRITE_TIME, writes).await;
+        let written = written.unwrap_or(Err(WriteError::Slow));
         let labels = match &written {
             Err(WriteError::Node { node, error }) if *error != UntrustedError::Status(409) => {
                 let message = format!("Node {node} of the tenant: {error}");
                 Err(Fault::new(ConditionReason::ApplyFailed, message))
             }
+            Err(error @ WriteError::Slow) => {
+                Err(Fault::new(ConditionReason::ApplyFailed, error.to_string()))
+            }
             _ => report(&plan, omitted),
         };
         let certificate = access.certificate;
-        status.write(Some(AccessState::Connected { certificate, labels })).await?;
-        written
+        let retry = status.write(Some(AccessState::Connected { certificate, labels })).await?;
+        written.map(|()| retry)
     }
 
-    fn plan(&self, tenant: &str) -> Option<Planned> {
+    fn lock_limits(&self) -> MutexGuard<'_, BTreeMap<String, TokenBucket>> {
+        self.status_limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_status_token(&self, tenant: &str) -> Result<(), Duration> {
+        let (burst, interval) = STATUS_RATE_LIMIT;
+        let mut limits = self.lock_limits();
+        let limit = limits.entry(tenant.to_owned());
+        limit.or_insert_with(|| TokenBucket::new(burst, interval)).take_token(Instant::now())
+    }
+
+    fn plan(&self, tenant: &str, state: &SharedState) -> Option<Planned> {
         let keys = ReplicatedKeys::from_config(&self.context.config().spec);
         let namespace = TenantCluster::namespace_of(tenant);
         let machines = {
@@ -72,20 +105,18 @@ impl NodeReconciler {
             let node = self.context.nodes.get(host)?;
             Some(keys.select(node.labels()))
         };
-        let planned = self.connections.read(tenant, |state| {
-            let access = state.access.clone()?;
-            Some(access.map(|access| {
-                let plan = plan_tenant(&machines, state.nodes.nodes(), host_labels);
-                (access, plan, state.nodes.omitted())
-            }))
-        });
-        planned.flatten()
+        let state = state.lock();
+        let access = state.access.clone()?;
+        Some(access.map(|access| {
+            let plan = plan_tenant(&machines, state.nodes.nodes(), host_labels);
+            (access, plan, state.nodes.omitted())
+        }))
     }
 
     /// Sends the writes of a plan, and stops at the first failure.
     async fn write(
         &self,
-        tenant: &str,
+        state: &SharedState,
         access: &Access,
         plan: &TenantPlan,
     ) -> Result<(), WriteError> {
@@ -95,10 +126,8 @@ impl NodeReconciler {
                 if let Some(node) = apply_labels(&access.client, write).await? {
                     // The watch delivers the same Node soon; without this update, a reconcile meanwhile would send the
                     // write again.
-                    self.connections.update_nodes(tenant, |nodes| {
-                        nodes.handle(CollectionEvent::Applied(node), CONTROLLER_FIELD_MANAGER);
-                        false
-                    });
+                    let applied = CollectionEvent::Applied(node);
+                    state.lock().nodes.handle(applied, CONTROLLER_FIELD_MANAGER);
                     self.context.metrics.count_tenant_node_write();
                 }
                 Ok(())

@@ -1,6 +1,6 @@
 //! Conditions of a TenantCluster about the connection to the tenant's API server and the labels of its Nodes.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use berth_api::names::TENANT_ACCESS_FIELD_MANAGER;
 use berth_api::{Condition, ConditionReason, TenantCluster};
@@ -72,16 +72,25 @@ fn to_update(type_: &'static str, part: &PartResult) -> ConditionUpdate {
 pub(super) struct StatusWriter<'c> {
     context: &'c Context,
     tenant: &'c TenantCluster,
+    /// Permits a write, or returns the time until the next one is permitted.
+    take_token: &'c (dyn Fn() -> Result<(), Duration> + Send + Sync),
 }
 
 impl<'c> StatusWriter<'c> {
-    pub(super) const fn new(context: &'c Context, tenant: &'c TenantCluster) -> Self {
-        Self { context, tenant }
+    pub(super) const fn new(
+        context: &'c Context,
+        tenant: &'c TenantCluster,
+        take_token: &'c (dyn Fn() -> Result<(), Duration> + Send + Sync),
+    ) -> Self {
+        Self { context, tenant, take_token }
     }
 
     /// Writes the conditions if they differ. Without a state, the conditions are removed. Emits an Event for each new
-    /// fault.
-    pub(super) async fn write(&self, state: Option<AccessState>) -> Result<(), WriteError> {
+    /// fault. Returns the time until the next write is permitted if the rate limit does not permit this one.
+    pub(super) async fn write(
+        &self,
+        state: Option<AccessState>,
+    ) -> Result<Option<Duration>, WriteError> {
         let tenant = self.tenant;
         let updates = state.map(|state| state.conditions(SystemTime::now())).unwrap_or_default();
         let before = tenant.status.as_ref().map(|status| status.conditions.as_slice());
@@ -93,7 +102,10 @@ impl<'c> StatusWriter<'c> {
         let is_own = |one: &&Condition| OWNED_CONDITIONS.contains(&one.type_.as_str());
         let written: Vec<&Condition> = before.iter().filter(is_own).collect();
         if written.len() == conditions.len() && written.iter().all(|one| conditions.contains(one)) {
-            return Ok(());
+            return Ok(None);
+        }
+        if let Err(pause) = (self.take_token)() {
+            return Ok(Some(pause));
         }
         let name = tenant.name_any();
         let api: Api<TenantCluster> = Api::all(self.context.client.clone());
@@ -102,7 +114,7 @@ impl<'c> StatusWriter<'c> {
         match with_timeout(api.patch_status(&name, &params, &patch)).await {
             Ok(_) => {}
             // The tenant was deleted.
-            Err(error) if error.status_code() == Some(404) => return Ok(()),
+            Err(error) if error.status_code() == Some(404) => return Ok(None),
             Err(error) => return Err(WriteError::Status(name, error)),
         }
         for update in updates.iter().filter(|update| update.status == "False") {
@@ -115,7 +127,7 @@ impl<'c> StatusWriter<'c> {
                 self.context.events.warn(tenant, update.reason.as_str(), &update.message).await;
             }
         }
-        Ok(())
+        Ok(None)
     }
 }
 
@@ -137,8 +149,6 @@ fn apply_body(tenant: &TenantCluster, conditions: &[Condition]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::tenants::status::ReadyPart;
 

@@ -1,6 +1,6 @@
 //! Triggers reconciles of tenants' Nodes: a change triggers only the tenants that it affects.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_api::names::TENANT_PREFIX;
 use berth_api::{InfraConfig, TenantCluster};
@@ -54,15 +54,19 @@ impl Triggers {
     pub(super) async fn subscribe(&self) -> Changes {
         let (machines, connections) = (self.machines(), self.connections.clone());
         self.instances.subscribe(move |instance, is_gone| {
-            if set_machine(&machines, instance, is_gone)
+            if set_machine(&mut lock(&machines), instance, is_gone)
                 && let Some(tenant) = tenant_of(&instance.namespace().unwrap_or_default())
             {
                 connections.trigger(tenant);
             }
         });
         self.instances.informer().wait_until_ready().await;
-        for instance in self.instances.informer().all() {
-            set_machine(&self.machines, &instance, false);
+        {
+            // The handler above waits for the lock, so that it cannot set a newer state before an older one is set here.
+            let mut machines = lock(&self.machines);
+            for instance in self.instances.informer().all() {
+                set_machine(&mut machines, &instance, false);
+            }
         }
         Changes {
             tenants: self.context.tenants.subscribe(),
@@ -121,11 +125,15 @@ impl Triggers {
             return;
         }
         let Some(node) = after.as_ref().or(before.as_ref()) else { return };
-        let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        let machines = lock(&self.machines);
         for namespace in machines.namespaces_on(&node.name_any()) {
             tenant_of(&namespace).into_iter().for_each(|tenant| self.connections.trigger(tenant));
         }
     }
+}
+
+fn lock(machines: &SharedMachines) -> MutexGuard<'_, MachineIndex> {
+    machines.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn tenant_of(namespace: &str) -> Option<&str> {
@@ -134,7 +142,7 @@ fn tenant_of(namespace: &str) -> Option<&str> {
 
 /// Sets the host of a machine. Returns true if it has changed. During a live migration, `status.nodeName` names the
 /// source until the VM runs on the target.
-fn set_machine(machines: &SharedMachines, instance: &DynamicObject, is_gone: bool) -> bool {
+fn set_machine(machines: &mut MachineIndex, instance: &DynamicObject, is_gone: bool) -> bool {
     let data = unpack_content(instance).data;
     let host = data.pointer("/status/nodeName").and_then(Value::as_str).unwrap_or_default();
     let state = match host {
@@ -143,6 +151,5 @@ fn set_machine(machines: &SharedMachines, instance: &DynamicObject, is_gone: boo
         host => MachineState::On(host),
     };
     let namespace = instance.namespace().unwrap_or_default();
-    let mut machines = machines.lock().unwrap_or_else(PoisonError::into_inner);
     machines.set(&namespace, &instance.name_any(), state)
 }

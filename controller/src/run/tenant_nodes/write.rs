@@ -28,6 +28,11 @@ pub(super) enum WriteError {
         /// Error of the tenant's API server.
         error: UntrustedError,
     },
+    /// Not all writes were answered within the time limit.
+    #[error(
+        "the tenant's API server answers slowly: not all labels are written yet; the writes continue"
+    )]
+    Slow,
     /// The status could not be written.
     #[error("status of TenantCluster {0}: {1}")]
     Status(String, CallError),
@@ -37,6 +42,7 @@ impl ReconcileError for WriteError {
     fn retry_after(&self) -> Duration {
         match self {
             Self::Node { error, .. } => error.retry_after(),
+            Self::Slow => Duration::ZERO,
             Self::Status(_, error) => error.retry_after(),
         }
     }
@@ -45,6 +51,7 @@ impl ReconcileError for WriteError {
         // Another manager wrote the label or the status first; the watch delivers the new version.
         match self {
             Self::Node { error, .. } => *error == UntrustedError::Status(409),
+            Self::Slow => false,
             Self::Status(_, error) => error.status_code() == Some(409),
         }
     }

@@ -2,8 +2,27 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// First six groups of the NAT64 prefix 64:ff9b::/96 (RFC 6052).
-const NAT64_PREFIX: [u16; 6] = [0x64, 0xff9b, 0, 0, 0, 0];
+/// First six groups of the prefixes of addresses that end with an IPv4 address: IPv4-compatible, IPv4-translated (RFC
+/// 2765), and NAT64 (RFC 6052, and the local-use prefix of RFC 8215).
+const EMBEDDING_PREFIXES: [[u16; 6]; 4] = [
+    [0, 0, 0, 0, 0, 0],
+    [0, 0, 0, 0, 0xffff, 0],
+    [0x64, 0xff9b, 0, 0, 0, 0],
+    [0x64, 0xff9b, 1, 0, 0, 0],
+];
+/// First group of the prefix 2002::/16 (6to4, RFC 3056), which an IPv4 address follows.
+const PREFIX_6TO4: u16 = 0x2002;
+/// Metadata services of clouds whose addresses are not link-local: Alibaba Cloud, Azure, Oracle Cloud.
+const METADATA_V4: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(168, 63, 129, 16),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
+/// The same with IPv6: Amazon EC2, Google Cloud.
+const METADATA_V6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+];
 
 /// Reason why a client must not connect to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +33,9 @@ pub enum RefusedAddress {
     /// The address is link-local. Metadata services of clouds have such addresses.
     #[error("a link-local address")]
     LinkLocal,
+    /// The address belongs to the metadata service of a cloud.
+    #[error("the address of a metadata service")]
+    Metadata,
     /// The address is no address of a single host.
     #[error("an unspecified, broadcast or multicast address")]
     NoHost,
@@ -28,10 +50,20 @@ impl RefusedAddress {
     /// # Errors
     /// Returns the reason why the address is refused.
     pub fn check(address: SocketAddr) -> Result<(), Self> {
-        match address.ip().to_canonical() {
+        match destination(address.ip()) {
             IpAddr::V4(v4) => check_v4(v4),
             IpAddr::V6(v6) => check_v6(v6),
         }
+    }
+}
+
+/// Returns the address that packets to an address reach: the IPv4 address to which the kernel or a translator (NAT64, 6to4)
+/// forwards packets for an IPv6 address that contains it. Addresses must be compared in this form.
+#[must_use]
+pub fn destination(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => embedded_v4(v6).map_or(IpAddr::V6(v6), IpAddr::V4),
+        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -40,6 +72,8 @@ fn check_v4(address: Ipv4Addr) -> Result<(), RefusedAddress> {
         Err(RefusedAddress::Loopback)
     } else if address.is_link_local() {
         Err(RefusedAddress::LinkLocal)
+    } else if METADATA_V4.contains(&address) {
+        Err(RefusedAddress::Metadata)
     } else if address.octets()[0] == 0 || address.is_multicast() || address.is_broadcast() {
         // Linux connects to 0.0.0.0 over the loopback.
         Err(RefusedAddress::NoHost)
@@ -53,21 +87,27 @@ fn check_v6(address: Ipv6Addr) -> Result<(), RefusedAddress> {
         Err(RefusedAddress::Loopback)
     } else if address.is_unicast_link_local() {
         Err(RefusedAddress::LinkLocal)
+    } else if METADATA_V6.contains(&address) {
+        Err(RefusedAddress::Metadata)
     } else if address.is_unspecified() || address.is_multicast() {
         Err(RefusedAddress::NoHost)
     } else {
-        embedded_v4(address).map_or(Ok(()), check_v4)
+        Ok(())
     }
 }
 
-/// Returns the IPv4 address to which a translator forwards packets for an IPv6 address: NAT64, or an IPv4-compatible
-/// address (`::10.0.0.1`). `to_canonical` has already converted IPv4-mapped addresses.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    if address.is_unspecified() || address.is_loopback() {
+        return None;
+    }
     let [a, b, c, d, e, f, high, low] = address.segments();
-    let prefix = [a, b, c, d, e, f];
-    let is_embedded = prefix == NAT64_PREFIX || prefix == [0; 6];
+    let (high, low) = match a {
+        PREFIX_6TO4 => (b, c),
+        _ if EMBEDDING_PREFIXES.contains(&[a, b, c, d, e, f]) => (high, low),
+        _ => return None,
+    };
     let [[first, second], [third, fourth]] = [high.to_be_bytes(), low.to_be_bytes()];
-    is_embedded.then(|| Ipv4Addr::new(first, second, third, fourth))
+    Some(Ipv4Addr::new(first, second, third, fourth))
 }
 
 #[cfg(test)]
@@ -87,6 +127,11 @@ mod tests {
             ("::ffff:127.0.0.1", RefusedAddress::Loopback),
             ("::127.0.0.1", RefusedAddress::Loopback),
             ("64:ff9b::7f00:1", RefusedAddress::Loopback),
+            ("64:ff9b:1::7f00:1", RefusedAddress::Loopback),
+            ("::ffff:0:127.0.0.1", RefusedAddress::Loopback),
+            ("2002:7f00:1::1", RefusedAddress::Loopback),
+            ("100.100.100.200", RefusedAddress::Metadata),
+            ("fd00:ec2::254", RefusedAddress::Metadata),
             ("169.254.169.254", RefusedAddress::LinkLocal),
             ("::ffff:169.254.169.254", RefusedAddress::LinkLocal),
             ("64:ff9b::a9fe:a9fe", RefusedAddress::LinkLocal),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use hyper::header::RETRY_AFTER;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::client::legacy;
@@ -14,8 +14,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tower::{BoxError, ServiceExt};
 
-use super::connector::{AddressPolicy, GuardedConnector};
+use super::connector::{AddressPolicy, GuardedConnector, TimeLimited};
 use super::error::UntrustedError;
+use super::slots::ConnectionSlots;
 use crate::call::CALL_TIMEOUT;
 use crate::client::with_leader_guard;
 use crate::leader_election::LeaderGuard;
@@ -52,16 +53,18 @@ impl std::fmt::Debug for UntrustedClient {
 
 impl UntrustedClient {
     /// Returns a client; it connects when it sends the first request. The configuration must name no program and no
-    /// file. The client sends requests other than GET only while this process is the leader.
+    /// file, and its token must be valid in a header. The client sends requests other than GET only while this process is the leader.
     ///
     /// # Errors
     /// Returns an error if the configuration gives no client.
     pub fn new(
         config: &Config,
         policy: AddressPolicy,
+        slots: ConnectionSlots,
         guard: LeaderGuard,
     ) -> Result<Self, InvalidClientConfig> {
-        let client = create_client(config, policy).map_err(|_| InvalidClientConfig)?;
+        let client = create_client(config, GuardedConnector::new(policy, slots))
+            .map_err(|_| InvalidClientConfig)?;
         Ok(Self::from_client(with_leader_guard(client, guard)))
     }
 
@@ -84,9 +87,8 @@ impl UntrustedClient {
         let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
         let answer = async {
             let response = self.open(request).await?;
-            let body = Limited::new(response.into_body(), max_length).collect().await;
-            let body = body.map_err(|error| UntrustedError::from_source(error.as_ref()))?;
-            serde_json::from_slice(&body.to_bytes()).map_err(|_| UntrustedError::Malformed)
+            let body = read_body(response.into_body(), max_length).await?;
+            serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed)
         };
         tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
     }
@@ -111,8 +113,8 @@ impl UntrustedClient {
     }
 }
 
-fn create_client(config: &Config, policy: AddressPolicy) -> kube::Result<Client> {
-    let connector = config.rustls_https_connector_with_connector(GuardedConnector::new(policy))?;
+fn create_client(config: &Config, connector: GuardedConnector) -> kube::Result<Client> {
+    let connector = TimeLimited::new(config.rustls_https_connector_with_connector(connector)?);
     let mut builder = legacy::Client::builder(TokioExecutor::new());
     builder
         .pool_timer(TokioTimer::new())
@@ -128,6 +130,21 @@ fn create_client(config: &Config, policy: AddressPolicy) -> kube::Result<Client>
         Some(auth) => builder.with_layer(&auth).build(),
         None => builder.build(),
     })
+}
+
+/// Reads a body. The server chooses the sizes of the frames, so they are not kept: those of one byte would need 40 times
+/// their content.
+async fn read_body(mut body: Body, max_length: usize) -> Result<Vec<u8>, UntrustedError> {
+    let mut content = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| UntrustedError::from_source(&error))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if data.len() > max_length.saturating_sub(content.len()) {
+            return Err(UntrustedError::TooLong);
+        }
+        content.extend_from_slice(&data);
+    }
+    Ok(content)
 }
 
 fn retry_after(response: &Response<Body>) -> Option<Duration> {

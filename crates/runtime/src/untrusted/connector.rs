@@ -14,10 +14,12 @@ use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
-use tower::Service;
+use tower::{BoxError, Service};
 
 use super::address::RefusedAddress;
 use super::error::UntrustedError;
+use super::slots::{ConnectionSlots, CountedStream};
+use crate::call::CALL_TIMEOUT;
 
 /// Returns an error if a client must not connect to the address.
 pub type AddressPolicy = Arc<dyn Fn(SocketAddr) -> Result<(), RefusedAddress> + Send + Sync>;
@@ -29,21 +31,24 @@ const MAX_ADDRESSES: usize = 4;
 /// Time without a packet after which the kernel checks a connection, and the interval of these checks. A watch sends
 /// nothing, so a dead connection would stay unnoticed otherwise.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
+/// Time after which the kernel ends a connection whose server does not read what was sent, or does not answer a check.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connects to the addresses that a policy permits.
 #[derive(Clone)]
 pub(super) struct GuardedConnector {
     policy: AddressPolicy,
+    slots: ConnectionSlots,
 }
 
 impl GuardedConnector {
-    pub(super) const fn new(policy: AddressPolicy) -> Self {
-        Self { policy }
+    pub(super) const fn new(policy: AddressPolicy, slots: ConnectionSlots) -> Self {
+        Self { policy, slots }
     }
 }
 
 impl Service<Uri> for GuardedConnector {
-    type Response = TokioIo<TcpStream>;
+    type Response = TokioIo<CountedStream>;
     type Error = UntrustedError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
@@ -52,18 +57,55 @@ impl Service<Uri> for GuardedConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let policy = Arc::clone(&self.policy);
-        async move { connect(&uri, &policy).await.map(TokioIo::new) }.boxed()
+        let this = self.clone();
+        async move { connect(&uri, &this.policy, &this.slots).await.map(TokioIo::new) }.boxed()
     }
 }
 
-async fn connect(uri: &Uri, policy: &AddressPolicy) -> Result<TcpStream, UntrustedError> {
+/// Limits the time in which a connector establishes a connection, with TLS. The HTTP client continues to connect after the
+/// request that needs the connection has ended.
+#[derive(Clone)]
+pub(super) struct TimeLimited<C> {
+    connector: C,
+    limit: Duration,
+}
+
+impl<C> TimeLimited<C> {
+    pub(super) const fn new(connector: C) -> Self {
+        Self { connector, limit: CALL_TIMEOUT }
+    }
+}
+
+impl<C> Service<Uri> for TimeLimited<C>
+where
+    C: Service<Uri, Error = BoxError, Future: Send + 'static>,
+{
+    type Response = C::Response;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<C::Response, BoxError>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.connector.poll_ready(context)
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let connected = timeout(self.limit, self.connector.call(uri));
+        connected
+            .map(|result| result.unwrap_or_else(|_| Err(UntrustedError::Timeout.into())))
+            .boxed()
+    }
+}
+
+async fn connect(
+    uri: &Uri,
+    policy: &AddressPolicy,
+    slots: &ConnectionSlots,
+) -> Result<CountedStream, UntrustedError> {
+    let permit = slots.connection().await?;
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(443);
-    let resolved = timeout(CONNECT_TIMEOUT, lookup_host((host, port))).await;
-    let resolved = resolved.map_err(|_| UntrustedError::NameNotResolved)?;
-    let resolved = resolved.map_err(|_| UntrustedError::NameNotResolved)?;
-    let addresses: Vec<SocketAddr> = resolved.take(MAX_ADDRESSES).collect();
+    let resolved = timeout(CONNECT_TIMEOUT, resolve(host, port, slots)).await;
+    let addresses = resolved.unwrap_or(Err(UntrustedError::NameNotResolved))?;
     // A name with one refused address is refused as a whole.
     for address in &addresses {
         policy(*address).map_err(UntrustedError::AddressRefused)?;
@@ -72,8 +114,8 @@ async fn connect(uri: &Uri, policy: &AddressPolicy) -> Result<TcpStream, Untrust
     for address in addresses {
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                enable_keepalive(&stream);
-                return Ok(stream);
+                limit_silence(&stream);
+                return Ok(CountedStream { stream, _permit: permit });
             }
             Ok(Err(error)) => last_error = UntrustedError::NotConnected(error.kind()),
             Err(_) => last_error = UntrustedError::NotConnected(io::ErrorKind::TimedOut),
@@ -82,10 +124,33 @@ async fn connect(uri: &Uri, policy: &AddressPolicy) -> Result<TcpStream, Untrust
     Err(last_error)
 }
 
-fn enable_keepalive(stream: &TcpStream) {
+async fn resolve(
+    host: &str,
+    port: u16,
+    slots: &ConnectionSlots,
+) -> Result<Vec<SocketAddr>, UntrustedError> {
+    if let Ok(ip) = host.parse() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let (host, permit) = (host.to_owned(), slots.lookup().await?);
+    // A lookup cannot be cancelled: its thread waits for the DNS server. Therefore it keeps the permit until its end.
+    let lookup = tokio::spawn(async move {
+        let resolved = lookup_host((host.as_str(), port)).await;
+        drop(permit);
+        resolved.map(|all| all.take(MAX_ADDRESSES).collect::<Vec<_>>())
+    });
+    match lookup.await {
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(_)) | Err(_) => Err(UntrustedError::NameNotResolved),
+    }
+}
+
+fn limit_silence(stream: &TcpStream) {
     let options = TcpKeepalive::new().with_time(KEEPALIVE.0).with_interval(KEEPALIVE.1);
     // Without keepalive, the idle timeout of the watch detects a dead connection.
-    drop(SockRef::from(stream).set_tcp_keepalive(&options));
+    let socket = SockRef::from(stream);
+    drop(socket.set_tcp_keepalive(&options));
+    drop(socket.set_tcp_user_timeout(Some(SEND_TIMEOUT)));
     drop(stream.set_nodelay(true));
 }
 
@@ -98,7 +163,8 @@ mod tests {
     }
 
     async fn try_connect(uri: &str, policy: &AddressPolicy) -> UntrustedError {
-        connect(&uri.parse().unwrap(), policy).await.unwrap_err()
+        let slots = ConnectionSlots::default();
+        connect(&uri.parse().unwrap(), policy, &slots).await.unwrap_err()
     }
 
     #[tokio::test]
@@ -107,6 +173,35 @@ mod tests {
         for uri in ["https://127.0.0.1:1", "https://[::1]:1", "https://localhost:1"] {
             assert_eq!(try_connect(uri, &strict_policy()).await, refused, "{uri}");
         }
+    }
+
+    /// A server that does not end TLS handshakes, and names that take long to resolve, occupy no more than their slots.
+    #[tokio::test]
+    async fn connections_and_lookups_are_limited() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri: Uri = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let policy: AddressPolicy = Arc::new(|_| Ok(()));
+        let slots = ConnectionSlots::default();
+        let mut open = Vec::new();
+        let short = Duration::from_millis(100);
+        while let Ok(stream) = timeout(short, connect(&uri, &policy, &slots)).await {
+            open.push(stream.unwrap());
+        }
+        assert_eq!(open.len(), 8);
+        open.pop();
+        assert!(timeout(short, connect(&uri, &policy, &slots)).await.is_ok());
+        let lookup = slots.lookup().await.unwrap();
+        assert!(timeout(short, resolve("localhost", 1, &slots)).await.is_err());
+        drop(lookup);
+        assert!(resolve("localhost", 1, &slots).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn connecting_has_a_time_limit() {
+        let endless = tower::service_fn(|_: Uri| std::future::pending::<Result<(), BoxError>>());
+        let mut limited = TimeLimited { connector: endless, limit: Duration::from_millis(1) };
+        let error = limited.call(Uri::from_static("https://a")).await.unwrap_err();
+        assert_eq!(UntrustedError::from_source(error.as_ref()), UntrustedError::Timeout);
     }
 
     #[tokio::test]
@@ -123,7 +218,8 @@ mod tests {
         let refused = UntrustedError::AddressRefused(RefusedAddress::InfraApiServer);
         assert_eq!(try_connect(&uri, &policy).await, refused);
         let anything: AddressPolicy = Arc::new(|_| Ok(()));
-        assert!(connect(&uri.parse().unwrap(), &anything).await.is_ok());
+        let slots = ConnectionSlots::default();
+        assert!(connect(&uri.parse().unwrap(), &anything, &slots).await.is_ok());
         drop(listener);
         let refused = UntrustedError::NotConnected(io::ErrorKind::ConnectionRefused);
         assert_eq!(try_connect(&uri, &anything).await, refused);

@@ -5,13 +5,17 @@
 //! text of the server or of its kubeconfig.
 
 mod address;
+mod bounded;
 mod client;
 mod connector;
 mod error;
+mod slots;
 mod watch;
 
-pub use address::RefusedAddress;
+pub use address::{RefusedAddress, destination};
+pub use bounded::{BoundedMap, BoundedVec};
 pub use client::{InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
+pub use slots::ConnectionSlots;
 pub use watch::{CollectionEvent, CollectionLimits, Versioned, watch_collection};

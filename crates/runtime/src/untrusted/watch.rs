@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
 use hyper::Request;
-use hyper::body::Bytes;
 use kube::client::Body;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::bounded::BoundedVec;
 use super::client::UntrustedClient;
 use super::error::UntrustedError;
 use crate::backoff::add_jitter;
@@ -24,6 +24,12 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(2400);
 /// Number of events in a burst, and time after which one more event is handled. Slower reading of a flood delays only
 /// the server that sends it.
 const EVENT_RATE_LIMIT: (u32, Duration) = (500, Duration::from_millis(10));
+/// Number of bytes of an event that count as one event.
+const EVENT_LENGTH: usize = 1 << 15;
+/// Shortest time between two watches. A server may end each watch at once.
+const MIN_WATCH_TIME: Duration = Duration::from_secs(2);
+/// Largest number of objects in a page, whatever its size is.
+const MAX_PAGE_ITEMS: usize = 500;
 /// Largest length of a resource version or of the token of a list's next page.
 const MAX_TOKEN_LENGTH: usize = 4096;
 
@@ -65,7 +71,7 @@ pub enum CollectionEvent<T> {
 #[serde(default, bound = "T: DeserializeOwned")]
 struct Page<T> {
     metadata: ListMetadata,
-    items: Option<Vec<T>>,
+    items: Option<BoundedVec<T, MAX_PAGE_ITEMS>>,
 }
 
 impl<T> Default for Page<T> {
@@ -127,14 +133,16 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
             Err(error) => return Err(error),
         };
         let (mut body, mut lines) = (response.into_body(), Lines::new(limits.max_event_length));
-        let previous = version.clone();
+        let (previous, begin) = (version.clone(), Instant::now());
         // The end of the body, an error and silence are all handled as the end of the watch, which then continues.
         while let Ok(Some(Ok(frame))) = timeout(IDLE_TIMEOUT, body.frame()).await {
             let Ok(data) = frame.into_data() else { continue };
-            lines.push(&data)?;
-            while let Some(line) = lines.next_line() {
-                while let Err(pause) = rate.take_token(Instant::now()) {
-                    tokio::time::sleep(pause).await;
+            for part in data.split_inclusive(|byte| *byte == b'\n') {
+                let Some(line) = lines.add(part)? else { continue };
+                for _ in 0..=line.len() / EVENT_LENGTH {
+                    while let Err(pause) = rate.take_token(Instant::now()) {
+                        tokio::time::sleep(pause).await;
+                    }
                 }
                 match parse_event::<T>(&line)? {
                     ParsedEvent::Object(event, new) => {
@@ -149,6 +157,7 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
         if version == previous {
             return Ok(());
         }
+        tokio::time::sleep(MIN_WATCH_TIME.saturating_sub(begin.elapsed())).await;
     }
 }
 
@@ -166,7 +175,11 @@ async fn list<T: Versioned + DeserializeOwned>(
             uri = format!("{uri}&continue={}", check_token(&token)?);
         }
         let page: Page<T> = client.request(get(&uri)?, limits.max_page_length).await?;
-        for item in page.items.unwrap_or_default() {
+        let page_items = page.items.unwrap_or_default();
+        if page_items.is_truncated {
+            return Err(UntrustedError::TooLong);
+        }
+        for item in page_items.items {
             handle(CollectionEvent::Listed(item))?;
         }
         token = page.metadata.next_page;
@@ -225,27 +238,25 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, UntrustedError> {
 
 /// Splits a body into lines of a limited length.
 struct Lines {
-    buffer: Vec<u8>,
+    incomplete: Vec<u8>,
     max_length: usize,
 }
 
 impl Lines {
     const fn new(max_length: usize) -> Self {
-        Self { buffer: Vec::new(), max_length }
+        Self { incomplete: Vec::new(), max_length }
     }
 
-    fn push(&mut self, data: &Bytes) -> Result<(), UntrustedError> {
-        self.buffer.extend_from_slice(data);
-        // A frame may contain the end of one line and the begin of the next one.
-        let begin = self.buffer.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let is_short = self.buffer.len() - begin <= self.max_length;
-        is_short.then_some(()).ok_or(UntrustedError::TooLong)
-    }
-
-    fn next_line(&mut self) -> Option<Vec<u8>> {
-        let end = self.buffer.iter().position(|byte| *byte == b'\n')?;
-        let rest = self.buffer.split_off(end + 1);
-        Some(std::mem::replace(&mut self.buffer, rest))
+    /// Adds a part of the body with at most one line break, at its end. Returns the line if it is complete. Each byte is
+    /// examined once, although the server may send them one by one.
+    fn add(&mut self, part: &[u8]) -> Result<Option<Vec<u8>>, UntrustedError> {
+        let content = part.strip_suffix(b"\n");
+        let length = content.unwrap_or(part).len();
+        if length > self.max_length.saturating_sub(self.incomplete.len()) {
+            return Err(UntrustedError::TooLong);
+        }
+        self.incomplete.extend_from_slice(content.unwrap_or(part));
+        Ok(content.is_some().then(|| std::mem::take(&mut self.incomplete)))
     }
 }
 
@@ -343,6 +354,20 @@ mod tests {
         assert_eq!(uris[1], "/nodes?limit=2&continue=next-1");
         assert!(uris[2].ends_with("&resourceVersion=7"), "{uris:?}");
         assert!(uris[3].ends_with("&resourceVersion=13"), "the watch continues: {uris:?}");
+    }
+
+    #[test]
+    fn lines_may_arrive_in_any_parts() {
+        let text = b"first\n\nsecond\nrest";
+        for size in 1..text.len() {
+            let (mut lines, mut found) = (Lines::new(6), Vec::new());
+            for part in text.chunks(size).flat_map(|one| one.split_inclusive(|byte| *byte == b'\n'))
+            {
+                found.extend(lines.add(part).unwrap());
+            }
+            assert_eq!(found, [&b"first"[..], b"", b"second"], "{size}");
+            assert_eq!(lines.add(b"abc"), Err(UntrustedError::TooLong));
+        }
     }
 
     #[tokio::test]
