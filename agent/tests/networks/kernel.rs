@@ -186,7 +186,8 @@ fn is_filtered(links: &Links, op: &LinkOp) -> bool {
     };
     let LinkOp::Join { port, .. } = op else { return true };
     let names = |key: &Vec<u8>| key.starts_with(format!("{port}\0").as_bytes());
-    table.chains.len() == 2 && table.sets["uplinks"].iter().any(names)
+    ["forward", "leaving"].iter().all(|chain| table.chains.contains_key(*chain))
+        && table.sets["uplinks"].iter().any(names)
 }
 
 fn is_uplink(port: &Link) -> bool {
