@@ -46,7 +46,7 @@ impl<'n> NodeIndex<'n> {
     #[must_use]
     pub fn find(&self, machine: &str) -> NodeMatch<'n> {
         match self.by_machine.get(machine).map(Vec::as_slice) {
-            Some([node]) => return NodeMatch::Found(*node),
+            Some([node]) => return NodeMatch::Found(node),
             Some(nodes) => return NodeMatch::Ambiguous(nodes.len()),
             None => {}
         }
