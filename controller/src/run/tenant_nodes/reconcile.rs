@@ -120,10 +120,10 @@ impl NodeReconciler {
         access: &Access,
         plan: &TenantPlan,
     ) -> Result<(), WriteError> {
-        let writes = stream::iter(plan.writes.iter().map(Ok));
+        let writes = stream::iter(plan.writes.iter().cloned().map(Ok));
         writes
             .try_for_each_concurrent(CONCURRENT_WRITES, |write| async move {
-                if let Some(node) = apply_labels(&access.client, write).await? {
+                if let Some(node) = apply_labels(&access.client, &write).await? {
                     // The watch delivers the same Node soon; without this update, a reconcile meanwhile would send the
                     // write again.
                     let applied = CollectionEvent::Applied(node);
