@@ -100,8 +100,9 @@ fn lease_network(
 ) -> Option<(LeaseNetwork, Leases)> {
     let (pools, vlan, vni) = match tenant {
         Some(tenant) => {
-            let network = tenant.spec.network.as_ref();
-            let network = network.filter(|network| network.dhcp != Some(false))?;
+            if tenant.spec.network.as_ref()?.dhcp == Some(false) {
+                return None;
+            }
             let status = tenant.status.as_ref();
             let vni = status.and_then(|status| status.vni).filter(|vni| *vni > 0);
             // The condition AddressesReady has the problems of invalid pools.

@@ -222,7 +222,10 @@ impl SimulatedServer {
     fn verify(&mut self, name: &str) {
         let own: Vec<PrefixClaim> =
             self.claims.values().filter(|claim| claim.spec.tenant == name).cloned().collect();
-        for claim in own.into_iter().filter(|claim| !self.verified.contains(&claim.name_any())) {
+        for claim in own {
+            if self.verified.contains(&claim.name_any()) {
+                continue;
+            }
             if self.claims.values().any(|other| is_conflict(&claim, other)) {
                 self.claims.remove(&claim.name_any());
             } else {
