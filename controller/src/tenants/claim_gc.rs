@@ -17,8 +17,9 @@ pub struct LiveTenant {
     pub assigned_id: Option<(String, NetworkId)>,
 }
 
-/// Due action on one VlanClaim or PrefixClaim. Before the caller takes it, the caller must read the tenant from the API server and
-/// compute the action again, because a store may lack the newest tenants and the newest states of tenants.
+/// Due action on one VlanClaim or PrefixClaim. Before the caller takes it, the caller must read the tenant from the
+/// API server and compute the action again, because a store may lack the newest tenants and the newest states of
+/// tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimAction {
     /// Start the quarantine of the claim.

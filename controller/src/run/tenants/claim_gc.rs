@@ -1,5 +1,5 @@
-//! Garbage collection of VlanClaims, and the loop that also runs that of PrefixClaims: puts claims without a tenant into quarantine, and deletes them after their
-//! quarantine. [`crate::tenants::claim_gc`] computes the actions.
+//! Garbage collection of VlanClaims, and the loop that also runs that of PrefixClaims: puts claims without a tenant
+//! into quarantine, and deletes them after their quarantine. [`crate::tenants::claim_gc`] computes the actions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
