@@ -231,7 +231,7 @@ proptest! {
             .into_iter()
             .collect();
         let spec = json!({"name": "trunk", "ipv4": {"cidr": cidr, "gateway": "10.0.0.1", "exclude": exclude, "ranges": ranges}});
-        let Ok(Some(pools)) = NetworkPools::new(&serde_json::from_value(spec).unwrap()) else { return Ok(()) };
+        let Ok(Some(pools)) = NetworkPools::new(&serde_json::from_value(spec).unwrap(), &[]) else { return Ok(()) };
         let pool = pools.iter().next().unwrap();
         let mut server = Server::default();
         let mut indexes = [NetworkClaims::default(), NetworkClaims::default()];
@@ -300,6 +300,6 @@ fn malformed_pools_never_panic() {
         json!({"cidr": "255.255.255.252/30"}),
     ] {
         let network: Value = json!({"name": "trunk", "ipv4": value});
-        drop(NetworkPools::new(&serde_json::from_value(network).unwrap()));
+        drop(NetworkPools::new(&serde_json::from_value(network).unwrap(), &[]));
     }
 }
