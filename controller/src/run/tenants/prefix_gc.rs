@@ -53,8 +53,8 @@ impl Context {
         })
     }
 
-    /// Takes an action on a claim, if the action is still due for the tenant that the API server has, because a store may
-    /// be stale.
+    /// Takes an action on a claim, if the action is still due for the tenant that the API server has, because a store
+    /// may be stale.
     async fn apply_prefix_action(
         &self,
         claim: &PrefixClaim,

@@ -23,8 +23,8 @@ use crate::tenants::prefixes::choose::{
 use crate::tenants::prefixes::grant::TenantPrefixes;
 use crate::tenants::prefixes::request::PrefixRequest;
 
-/// Maximum number of attempts to claim a prefix in one reconcile. If the store lacks even more claims, the next reconcile
-/// continues with an updated store.
+/// Maximum number of attempts to claim a prefix in one reconcile. If the store lacks even more claims, the next
+/// reconcile continues with an updated store.
 const MAX_ATTEMPTS: usize = 32;
 
 impl Context {
@@ -137,9 +137,9 @@ impl Context {
         }
     }
 
-    /// Transfers a claim of an earlier tenant of the same name to the tenant of the request, which is in the TenantCluster
-    /// that the API server has. The writes contain the resource version, so they fail if another client has written the
-    /// claim.
+    /// Transfers a claim of an earlier tenant of the same name to the tenant of the request, which is in the
+    /// TenantCluster that the API server has. The writes contain the resource version, so they fail if another client
+    /// has written the claim.
     async fn take_over_prefix_claim(
         &self,
         claim: &PrefixClaim,

@@ -66,7 +66,8 @@ impl PoolCheck<'_> {
         None
     }
 
-    /// Returns the problem of an address that a router of the network has. An IPv6 router also has a link-local address.
+    /// Returns the problem of an address that a router of the network has. An IPv6 router also has a link-local
+    /// address.
     pub(super) fn find_problem_of_host(self, field: &str, address: IpAddr) -> Option<String> {
         let Self { family, cidr, .. } = self;
         let is_link_local =

@@ -31,8 +31,8 @@ impl NetworkPools {
         Ok(pools.map(|pools| Self { network_mtu, ..pools }))
     }
 
-    /// Validates the pools of a network that has these prefixes from pools of InfraConfig. Returns `None` if the network
-    /// has no pools.
+    /// Validates the pools of a network that has these prefixes from pools of InfraConfig. Returns `None` if the
+    /// network has no pools.
     ///
     /// # Errors
     /// Returns a fault with all problems of the pools, or a fault if the network has no prefix yet.

@@ -218,8 +218,8 @@ fn choose_from_pool<'a>(
     }
     let used: Vec<(IpNet, PrefixUse)> =
         prefixes_in_use(request, state).filter(|(net, _)| overlap(net, &valid.cidr)).collect();
-    // A tenant that is created again gets the same prefix if it is free, and two tenants that are created at the same time
-    // seldom request the same one.
+    // A tenant that is created again gets the same prefix if it is free, and two tenants that are created at the same
+    // time seldom request the same one.
     let start = hash_strings(&[request.tenant, name]);
     match valid.first_free(start, used.iter().map(|(net, _)| *net)) {
         Some(prefix) => Ok(PrefixChoice::Create(prefix)),

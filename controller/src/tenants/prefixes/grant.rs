@@ -44,8 +44,8 @@ impl TenantPrefixes {
         self.prefixes.extend(prefixes.filter(of_family).cloned());
     }
 
-    /// Adds a prefix of a pool with the configuration of the pool. If the pool was removed or is invalid, the prefix keeps
-    /// its configuration, which is in the status of the tenant.
+    /// Adds a prefix of a pool with the configuration of the pool. If the pool was removed or is invalid, the prefix
+    /// keeps its configuration, which is in the status of the tenant.
     pub fn add(
         &mut self,
         request: PrefixRequest<'_>,

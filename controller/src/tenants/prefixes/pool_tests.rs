@@ -13,8 +13,8 @@ fn pool(cidr: &str, prefix_length: u8) -> PrefixPool {
     spec(json!({"name": "corp", "cidr": cidr, "prefixLength": prefix_length}))
 }
 
-fn nets(all: &[&str]) -> Vec<IpNet> {
-    all.iter().map(|net| net.parse().unwrap()).collect()
+fn nets(all: &str) -> Vec<IpNet> {
+    all.split_whitespace().map(|net| net.parse().unwrap()).collect()
 }
 
 #[test]
@@ -23,21 +23,21 @@ fn the_first_free_prefix_is_found_without_iteration() {
     let large = pool("fd00::/32", 64);
     let whole = pool("10.1.0.0/24", 24);
     for (pool, start, used, expected) in [
-        (&small, 0, &[][..], Some("10.1.0.0/24")),
-        (&small, 6, &[], Some("10.1.2.0/24")),
-        (&small, 2, &["10.1.2.0/23"], Some("10.1.0.0/24")),
-        (&small, 2, &["10.0.0.0/8"], None),
+        (&small, 0, "", Some("10.1.0.0/24")),
+        (&small, 6, "", Some("10.1.2.0/24")),
+        (&small, 2, "10.1.2.0/23", Some("10.1.0.0/24")),
+        (&small, 2, "10.0.0.0/8", None),
         // Longer prefixes, shorter ones, other networks, and another family.
-        (&small, 0, &["10.1.0.128/25", "10.1.1.7/32", "10.2.0.0/16", "::/0"], Some("10.1.2.0/24")),
-        (&whole, 7, &[], Some("10.1.0.0/24")),
-        (&whole, 7, &["10.1.0.4/30"], None),
-        (&large, 0, &["fd00::/33"], Some("fd00:0:8000::/64")),
-        (&large, u64::MAX, &["fd00:0:ffff:ffff::/64"], Some("fd00::/64")),
-        (&large, 0, &["fd00::/33", "fd00:0:8000::/33"], None),
+        (&small, 0, "10.1.0.128/25 10.1.1.7/32 10.2.0.0/16 ::/0", Some("10.1.2.0/24")),
+        (&whole, 7, "", Some("10.1.0.0/24")),
+        (&whole, 7, "10.1.0.4/30", None),
+        (&large, 0, "fd00::/33", Some("fd00:0:8000::/64")),
+        (&large, u64::MAX, "fd00:0:ffff:ffff::/64", Some("fd00::/64")),
+        (&large, 0, "fd00::/33 fd00:0:8000::/33", None),
     ] {
         let valid = ValidPrefixPool::new(pool).unwrap();
         let found = valid.first_free(start, nets(used));
-        assert_eq!(found.map(|net| net.to_string()).as_deref(), expected, "{start} {used:?}");
+        assert_eq!(found.map(|net| net.to_string()).as_deref(), expected, "{start} {used}");
     }
     assert_eq!(ValidPrefixPool::new(&large).unwrap().count(), 1 << 32);
 }

@@ -18,8 +18,9 @@ pub fn quarantine_end(claim: &PrefixClaim, config: &InfraConfigSpec) -> Option<T
     Some(released.checked_add(quarantine_duration(config)).unwrap_or(Timestamp::MAX))
 }
 
-/// Returns the next action on a claim, and the time at which it is due. `tenant` is the tenant with the UID in the claim,
-/// or `None` if the tenant does not exist. `has_addresses` is true if machines of the tenant have addresses in the prefix.
+/// Returns the next action on a claim, and the time at which it is due. `tenant` is the tenant with the UID in the
+/// claim, or `None` if the tenant does not exist. `has_addresses` is true if machines of the tenant have addresses in
+/// the prefix.
 #[must_use]
 pub fn next_action(
     claim: &PrefixClaim,
@@ -38,8 +39,8 @@ pub fn next_action(
     action_for(is_needed, quarantine_end(claim, config))
 }
 
-/// Returns true if the network of a tenant has the prefix; `None` if this is unknown, because the tenant may need any of
-/// its claims until its prefixes are in its status.
+/// Returns true if the network of a tenant has the prefix; `None` if this is unknown, because the tenant may need any
+/// of its claims until its prefixes are in its status.
 fn is_needed_by(claim: &PrefixClaim, tenant: &TenantCluster) -> Option<bool> {
     // A tenant with claims has a network. If the network is absent, the spec cannot be parsed.
     tenant.spec.network.as_ref()?;
