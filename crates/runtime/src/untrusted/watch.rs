@@ -398,8 +398,7 @@ mod tests {
         #[test]
         fn any_line_gives_an_event_or_an_error(line in "\\PC{0,80}") {
             drop(parse_event::<Object>(line.as_bytes()));
-            let token = check_token(&line);
-            prop_assert!(token.is_ok_and(|token| token == line) || token.is_err());
+            prop_assert!(check_token(&line).is_err() || !line.contains(['&', '?', '#', ' ']));
         }
     }
 }
