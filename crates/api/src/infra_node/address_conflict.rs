@@ -15,6 +15,7 @@ pub struct AddressConflictStatus {
     #[schemars(length(max = 63))]
     pub network: String,
     /// The address.
+    #[schemars(with = "String", length(max = 39))]
     pub address: IpAddr,
     /// Machine that has the lease, as NAMESPACE/NAME.
     #[schemars(length(max = 317))]
