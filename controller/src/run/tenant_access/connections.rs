@@ -32,7 +32,7 @@ pub(crate) struct TenantState {
 }
 
 /// State of a tenant, with a lock of its own: a plan for many Nodes delays only their tenant. A new kubeconfig gets a new
-/// state, so whoever still has the previous one cannot mix Nodes of two clusters.
+/// state, so code that still has the previous one cannot mix Nodes of two clusters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedState(Arc<Mutex<TenantState>>);
 
