@@ -12,8 +12,8 @@ use crate::{placement, print};
 const CAPTURE_SECONDS: u64 = 30;
 
 pub(crate) fn only_vms_of_one_tenant_exchange_frames(bed: &mut Testbed) {
-    machines::create_tenant(bed, "bank", Some(BANK_VLAN));
-    machines::create_tenant(bed, "shop", None);
+    machines::create_tenant(bed, "bank", Some(BANK_VLAN), false);
+    machines::create_tenant(bed, "shop", None, false);
     let vms = BANK_MACHINES.map(|machine| {
         let promise = placement::promise(bed, &machine);
         let vm = machines::start(bed, &machine);

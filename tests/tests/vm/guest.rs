@@ -10,10 +10,13 @@ use crate::testbed::{TIMEOUT, Testbed, text};
 const UP: &str = "guest is up";
 
 impl Testbed {
-    /// Waits until the guest of a VM is up, and returns its console. Tests that the guest's DHCP client has the address
-    /// that Berth assigned to the machine.
+    /// Waits until the guest of a VM is up, and returns its console.
     pub(crate) fn wait_until_guest_is_up(&mut self, vm: &Vm) -> String {
-        let console = self.wait_until_printed(vm, UP);
+        self.wait_until_printed(vm, UP)
+    }
+
+    /// Tests that the guest's DHCP client has the address that Berth assigned to the machine.
+    pub(crate) fn assert_guest_has_its_lease(&self, vm: &Vm, console: &str) {
         let claims = self.plane.get_json(&["addressclaims"]).unwrap();
         let claims = claims["items"].as_array().unwrap();
         let is_of_vm = |claim: &&Value| {
@@ -24,7 +27,6 @@ impl Testbed {
         let claim = claim.unwrap_or_else(|| panic!("{} has no address: {claims:#?}", vm.name));
         let card = format!("{} {}/", vm.mac, text(&claim["spec"]["address"]));
         assert!(console.contains(&card), "no `{card}` in:\n{console}");
-        console
     }
 
     /// Waits until the guest's ping of the machine's peer is answered, and returns the console.
