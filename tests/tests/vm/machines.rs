@@ -22,7 +22,7 @@ pub(crate) struct Machine {
     /// first is in quarantine. All tenants have the same subnet, so that a failed ping between tenants is not
     /// caused by a missing route.
     pub(crate) addresses: [&'static str; 2],
-    /// True if the guest asks for its address by DHCP. The stand-in of Multus ignores Ethernet addresses, so the check of
+    /// True if the guest asks for its address by DHCP. The replacement of Multus ignores Ethernet addresses, so
     /// `macSpoofCheck` drops all other frames of such a guest.
     pub(crate) has_lease: bool,
     /// Address that the guest pings.
