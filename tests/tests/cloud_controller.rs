@@ -18,7 +18,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use berth_tests::cluster::{
-    ADMIN_TOKEN, ControlPlane, ControlPlaneOptions, condition, registered_node,
+    ADMIN_TOKEN, ControlPlane, ControlPlaneOptions, condition, registered_node, web_deployment,
 };
 use berth_tests::controller::Controller;
 use berth_tests::repository;
@@ -115,24 +115,7 @@ fn create_tenant(infra: &ControlPlane, tenant: &ControlPlane) {
 
 /// Creates one machine and returns its name when it runs.
 fn create_machine(infra: &ControlPlane) -> String {
-    let deployment = json!({
-        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
-        "metadata": {"name": "web", "namespace": NAMESPACE},
-        "spec": {
-            "replicas": 1, "selector": {"matchLabels": {"name": "web"}},
-            "template": {
-                "metadata": {"labels": {"name": "web"}},
-                "spec": {"providerSpec": {"value": {
-                    "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
-                    "cloudProviderSpec": {"virtualMachine": {"template": {
-                        "cpus": "2", "memory": "2Gi",
-                        "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "10Gi"},
-                    }}},
-                }}},
-            },
-        },
-    });
-    infra.apply(&deployment.to_string()).unwrap();
+    infra.apply(&web_deployment(NAMESPACE, 1).to_string()).unwrap();
     wait_until(infra, "the machine runs", || {
         let list = infra.get_json(&["virtualmachineinstances", "-n", NAMESPACE]).ok()?;
         Some(list["items"][0]["metadata"]["name"].as_str()?.to_owned())

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition, web_deployment};
 use berth_tests::controller::Controller;
 use berth_tests::repository;
 use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
@@ -222,24 +222,7 @@ fn each_machine_has_a_service(plane: &ControlPlane) {
     });
     plane.apply(&secret.to_string()).unwrap();
     patch_exposure(plane, "shop", &json!({"machineAccess": {"ports": [6443]}}));
-    let deployment = json!({
-        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
-        "metadata": {"name": "web", "namespace": NAMESPACE},
-        "spec": {
-            "replicas": 2, "selector": {"matchLabels": {"name": "web"}},
-            "template": {
-                "metadata": {"labels": {"name": "web"}},
-                "spec": {"providerSpec": {"value": {
-                    "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
-                    "cloudProviderSpec": {"virtualMachine": {"template": {
-                        "cpus": "2", "memory": "2Gi",
-                        "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "10Gi"},
-                    }}},
-                }}},
-            },
-        },
-    });
-    plane.apply(&deployment.to_string()).unwrap();
+    plane.apply(&web_deployment(NAMESPACE, 2).to_string()).unwrap();
     let reached = |count: usize, type_: &str, ports: Value| {
         wait_until(plane, "each machine has its Service", |plane| {
             let machines = machine_names(plane);

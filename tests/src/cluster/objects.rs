@@ -149,6 +149,28 @@ pub fn registered_node(name: &str) -> Value {
     })
 }
 
+/// Returns the MachineDeployment `web` of a tenant, with two CPUs and 2 GiB of memory for each machine.
+#[must_use]
+pub fn web_deployment(namespace: &str, replicas: u32) -> Value {
+    json!({
+        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {
+            "replicas": replicas, "selector": {"matchLabels": {"name": "web"}},
+            "template": {
+                "metadata": {"labels": {"name": "web"}},
+                "spec": {"providerSpec": {"value": {
+                    "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
+                    "cloudProviderSpec": {"virtualMachine": {"template": {
+                        "cpus": "2", "memory": "2Gi",
+                        "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "10Gi"},
+                    }}},
+                }}},
+            },
+        },
+    })
+}
+
 /// Returns a condition of an object, or null if the object has no condition of this type.
 #[must_use]
 pub fn condition<'a>(object: &'a Value, name: &str) -> &'a Value {

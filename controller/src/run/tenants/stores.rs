@@ -188,20 +188,12 @@ impl Stores {
                 }
             }),
             self.handle_changes(claims.subscribe(), |stores, change: Change<VlanClaim>| {
-                stores.triggers.claims_changed.notify_one();
-                match changed_object(change) {
-                    Some(claim) => stores.triggers.trigger(&claim.spec.tenant),
-                    None => stores.triggers.trigger_all(),
-                }
+                stores.handle_claim_change(change, |claim| &claim.spec.tenant);
             }),
             self.handle_changes(
                 prefix_claims.subscribe(),
                 |stores, change: Change<PrefixClaim>| {
-                    stores.triggers.claims_changed.notify_one();
-                    match changed_object(change) {
-                        Some(claim) => stores.triggers.trigger(&claim.spec.tenant),
-                        None => stores.triggers.trigger_all(),
-                    }
+                    stores.handle_claim_change(change, |claim| &claim.spec.tenant);
                 },
             ),
             // Many claims of a tenant change at the same time, so they are debounced like changes of hosts.
@@ -224,6 +216,15 @@ impl Stores {
             self.handle_changes(infra_nodes.subscribe(), Self::handle_host_change::<InfraNode>),
             self.handle_changes(nodes.subscribe(), Self::handle_host_change::<Node>),
         ]
+    }
+
+    /// Triggers the tenant of a claim, and the garbage collection of claims.
+    fn handle_claim_change<K>(&self, change: Change<K>, tenant: fn(&K) -> &str) {
+        self.triggers.claims_changed.notify_one();
+        match changed_object(change) {
+            Some(claim) => self.triggers.trigger(tenant(&claim)),
+            None => self.triggers.trigger_all(),
+        }
     }
 
     fn handle_changes<K: Send + Sync + 'static>(
