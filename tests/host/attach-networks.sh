@@ -2,7 +2,7 @@
 # CNI plugin of emulated hosts whose pods are launcher pods of real VMs. It calls the real plugin `bridge` for the pod's
 # network, and then, as Multus does, once for each network in the pod's annotation `k8s.v1.cni.cncf.io/networks`, with the
 # configuration in the NetworkAttachmentDefinition. It writes `k8s.v1.cni.cncf.io/network-status`, which virt-controller
-# reads. Of the annotation it supports the fields name, namespace and interface.
+# reads. Of the annotation it supports the fields name, namespace, interface and mac.
 # Requires /usr/local/bin/kubectl and /etc/cni/kubeconfig.
 set -eu
 plugins=/usr/lib/cni
@@ -41,7 +41,9 @@ ADD)
         file=$state/$CNI_CONTAINERID/$interface
         kubectl get network-attachment-definitions -n "$space" "$name" -o 'jsonpath={.spec.config}' >"$file" ||
             fail "NetworkAttachmentDefinition $space/$name: $(cat "$errors")"
-        attached=$(bridge ADD "$interface" <"$file") || { echo "$attached" && exit 1; }
+        mac=$(field mac)
+        # The plugin's `macspoofchk` drops frames from other addresses than the one that it sets.
+        attached=$(CNI_ARGS="$CNI_ARGS${mac:+;MAC=$mac}" bridge ADD "$interface" <"$file") || { echo "$attached" && exit 1; }
         status="$status,{\"name\":\"$space/$name\",\"interface\":\"$interface\",\"mac\":\"$(address "$interface")\",\"dns\":{}}"
     done < <(tr '{' '\n' <<<"$networks" | grep '"interface":"')
     if [ -n "$networks" ]; then

@@ -35,7 +35,7 @@ mod testbed;
 use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-use machines::{BANK_MACHINES, BANK_VLAN, Machine};
+use machines::{BANK_MACHINES, BANK_VLAN};
 use testbed::Testbed;
 
 /// True if QEMU emulates the CPUs of the guests. Set it to true only if KVM does not work on the emulated hosts: KubeVirt
@@ -50,8 +50,8 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn vm_gets_the_promised_cpus_and_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Testbed::start(&[41]);
-    let machine = Machine { has_lease: true, ..BANK_MACHINES[0] };
-    machines::create_tenant(&mut bed, machine.tenant, Some(BANK_VLAN), true);
+    let machine = BANK_MACHINES[0];
+    machines::create_tenant(&mut bed, machine.tenant, Some(BANK_VLAN));
     let promise = placement::promise(&bed, &machine);
     let vm = machines::start(&mut bed, &machine);
     let console = bed.wait_until_guest_is_up(&vm);

@@ -12,8 +12,8 @@ use crate::{placement, print};
 const CAPTURE_SECONDS: u64 = 30;
 
 pub(crate) fn only_vms_of_one_tenant_exchange_frames(bed: &mut Testbed) {
-    machines::create_tenant(bed, "bank", Some(BANK_VLAN), false);
-    machines::create_tenant(bed, "shop", None, false);
+    machines::create_tenant(bed, "bank", Some(BANK_VLAN));
+    machines::create_tenant(bed, "shop", None);
     let vms = BANK_MACHINES.map(|machine| {
         let promise = placement::promise(bed, &machine);
         let vm = machines::start(bed, &machine);
@@ -31,6 +31,7 @@ pub(crate) fn only_vms_of_one_tenant_exchange_frames(bed: &mut Testbed) {
     }
     for (vm, machine) in vms.iter().zip(&BANK_MACHINES) {
         let console = bed.wait_until_ping_is_answered(vm, machine);
+        bed.assert_guest_has_its_lease(vm, &console);
         print(&format!("--- console of {} ---\n{console}", vm.name));
     }
     frames_have_the_vlan_of_their_tenant(bed, &vms, &other, shop_vlan);

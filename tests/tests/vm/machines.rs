@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::objects::{ARGUMENTS_ANNOTATION, DENSITY_FLAVOR, HOST_NETWORK, PERFORMANCE_FLAVOR};
 use crate::testbed::{Testbed, text};
 
-/// Subnet of tenants whose guests have leases.
+/// Subnet of all tenants.
 const SUBNET: &str = "10.20.0.0/24";
 /// VLAN of the tenant `bank`. The tenant `shop` gets a VLAN of the pool.
 pub(crate) const BANK_VLAN: u64 = 120;
@@ -18,13 +18,10 @@ pub(crate) struct Machine {
     /// Name of the MachineDeployment.
     pub(crate) name: &'static str,
     pub(crate) flavor: &'static str,
-    /// Addresses of the guest in the tenant's network: the first, and with a lease the one of its replacement while the
+    /// Addresses that the guest gets by DHCP in the tenant's network: the first, and the one of its replacement while the
     /// first is in quarantine. All tenants have the same subnet, so that a failed ping between tenants is not
     /// caused by a missing route.
     pub(crate) addresses: [&'static str; 2],
-    /// True if the guest asks for its address by DHCP. The replacement of Multus ignores Ethernet addresses, so
-    /// `macSpoofCheck` drops all other frames of such a guest.
-    pub(crate) has_lease: bool,
     /// Address that the guest pings.
     pub(crate) peer: &'static str,
 }
@@ -36,7 +33,6 @@ pub(crate) const BANK_MACHINES: [Machine; 2] = [
         name: "db-a",
         flavor: PERFORMANCE_FLAVOR,
         addresses: ["10.20.0.11", "10.20.0.21"],
-        has_lease: false,
         peer: "10.20.0.12",
     },
     Machine {
@@ -44,7 +40,6 @@ pub(crate) const BANK_MACHINES: [Machine; 2] = [
         name: "db-b",
         flavor: PERFORMANCE_FLAVOR,
         addresses: ["10.20.0.12", "10.20.0.22"],
-        has_lease: false,
         peer: "10.20.0.11",
     },
 ];
@@ -53,7 +48,6 @@ pub(crate) const SHOP_MACHINE: Machine = Machine {
     name: "web",
     flavor: DENSITY_FLAVOR,
     addresses: ["10.20.0.13", "10.20.0.23"],
-    has_lease: false,
     peer: "10.20.0.11",
 };
 
@@ -80,13 +74,10 @@ impl Machine {
     /// Returns the MachineDeployment.
     pub(crate) fn deployment(&self) -> Value {
         // The agent of the host answers the DHCP requests of the second card.
-        let address =
-            if self.has_lease { "dhcp".to_owned() } else { format!("{}/24", self.addresses[0]) };
-        let arguments = format!("guest.address1={address} guest.ping={}", self.peer);
-        let mut annotations = json!({ARGUMENTS_ANNOTATION: arguments});
-        if self.has_lease {
-            annotations["berth.dev/addresses"] = self.addresses.join(",").into();
-        }
+        let annotations = json!({
+            ARGUMENTS_ANNOTATION: format!("guest.address1=dhcp guest.ping={}", self.peer),
+            "berth.dev/addresses": self.addresses.join(","),
+        });
         let machine = json!({
             "flavor": {"name": self.flavor}, "preference": {"name": "performance"},
             "template": {"primaryDisk": {
@@ -112,12 +103,9 @@ impl Machine {
 }
 
 /// Creates a tenant, and waits until the tenant is ready. Without a VLAN, the tenant gets a VLAN of the pool.
-pub(crate) fn create_tenant(bed: &mut Testbed, name: &str, vlan: Option<u64>, has_leases: bool) {
+pub(crate) fn create_tenant(bed: &mut Testbed, name: &str, vlan: Option<u64>) {
     let namespace = format!("cluster-{name}");
-    let mut network = json!({"name": HOST_NETWORK});
-    if has_leases {
-        network["ipv4"] = json!({"cidr": SUBNET});
-    }
+    let mut network = json!({"name": HOST_NETWORK, "ipv4": {"cidr": SUBNET}});
     if let Some(vlan) = vlan {
         network["vlan"] = vlan.into();
     }
