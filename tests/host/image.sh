@@ -117,6 +117,17 @@ fetch update && fetch install --download-only --no-install-recommends network-ma
     echo "image.sh: no NetworkManager, going on without; the end of what was said:" >&2
     tail -5 "$log" >&2
 }
+# Since trixie, this program is in a package whose dependency polkitd cannot be configured here. Its libraries are there.
+[ -x "$root/usr/bin/virt-host-validate" ] || {
+    package=libvirt-daemon-common
+    (cd "$work" && fetch download "$package") &&
+        dpkg-deb --fsys-tarfile "$work/$package"_*.deb | tar -x -C "$root" ./usr/bin/virt-host-validate 2>>"$log" &&
+        rm "$work/$package"_*.deb
+} || {
+    echo "image.sh: no virt-host-validate; the end of the log:" >&2
+    tail -5 "$log" >&2
+    exit 1
+}
 
 # Lines in are `NUMBER SECONDS SCRIPT`, lines out `NUMBER CODE OUTPUT`, script and output in base64.
 cat >"$root/usr/local/sbin/berth-shell" <<'SHELL'
