@@ -1,39 +1,53 @@
 #!/bin/sh
-# Runs all tests for `make test`, after the build. The tests of emulated hosts mostly wait, so they run in parallel with
-# all other tests; their output follows at the end. The last lines count the passed, failed and skipped tests.
+# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so three run in parallel; those with
+# emulated hosts are at most two of them. The last lines count the passed, failed and skipped tests.
 # usage: tests/run.sh [CARGO TEST OPTION...]
 set -u
 cd "$(dirname "$0")/.."
-mkdir -p target
-log=target/tests.log
-hosts_log=target/tests-hosts.log
+PROGRAM_LOGS=$PWD/target/tests-logs
 BERTH_SKIPS=$PWD/target/tests-skipped.log
-export BERTH_SKIPS
+: "${CARGO:=cargo}"
 # Random cases are the same in every run; PROPTEST_RNG_SEED selects other cases, PROPTEST_CASES their number.
 : "${PROPTEST_RNG_SEED:=20}"
-export PROPTEST_RNG_SEED
+export PROGRAM_LOGS BERTH_SKIPS CARGO PROPTEST_RNG_SEED
+rm -rf "$PROGRAM_LOGS"
+mkdir -p "$PROGRAM_LOGS"
 : >"$BERTH_SKIPS"
-cargo=${CARGO:-cargo}
+: >"$PROGRAM_LOGS/results"
+log=target/tests.log
 begin=$(date +%s)
 
-# Selects tests by name; a renamed test runs twice and is not lost.
-$cargo test "$@" --no-fail-fast --test shape --test networks >"$hosts_log" 2>&1 &
-hosts=$!
-trap 'kill "$hosts" 2>/dev/null; exit 1' HUP INT TERM
-echo "the tests shape and networks run in parallel with the other tests; their log is $hosts_log"
-{
-    $cargo test "$@" --no-fail-fast -- --skip host_is_configured_and_restored --skip tenant_networks_are_isolated \
-        --skip trunk_is_verified
-    echo $? >target/tests.code
-} 2>&1 | tee "$log"
-others=$(cat target/tests.code)
-echo "the other tests ended with exit code $others; the log of shape and networks follows:"
-wait "$hosts"
-code=$?
-cat "$hosts_log"
+$CARGO test "$@" --no-run --message-format json >"$PROGRAM_LOGS/programs.json" || exit 1
+# Lines are `FOLDER NAME PROGRAM`.
+sed -n '/"profile":{[^}]*"test":true/ s#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"name":"\([^"]*\)","src_path.*"executable":"\([^"]*\)".*#\1 \2 \3#p' \
+    "$PROGRAM_LOGS/programs.json" >"$PROGRAM_LOGS/programs"
+count=$(($(wc -l <"$PROGRAM_LOGS/programs") + 1))
+# A job is a folder, and programs that run one after the other. The longest jobs are first; a name that is missing here only
+# makes the run longer.
+awk -v long='networks shape+kubelet degraded tenants addresses tenant_nodes assign cluster exposure' '
+    $1 ~ /\/tests$/ && index(" " long " ", $2) { program[$2] = $3; folder = $1; next }
+    { rest[++n] = $1 " " $3 }
+    END {
+        jobs = split(long, job, " ")
+        for (i = 1; i <= jobs; i++) {
+            line = ""
+            parts = split(job[i], part, "+")
+            for (j = 1; j <= parts; j++) {
+                if (part[j] in program) { line = line " " program[part[j]]; delete program[part[j]] }
+            }
+            if (line) { print folder line }
+        }
+        for (name in program) { print folder, program[name] }
+        for (i = 1; i <= n; i++) { print rest[i] }
+    }' "$PROGRAM_LOGS/programs" >"$PROGRAM_LOGS/jobs"
+# Documentation tests have no program.
+echo "$PWD doc $*" >>"$PROGRAM_LOGS/jobs"
+echo "running $count test programs, three in parallel; each shows its results when it ends"
+xargs -P 3 -L 1 ./tests/job.sh <"$PROGRAM_LOGS/jobs" 2>&1 | tee "$log"
 
-sum() { # adds the numbers before a word in the result lines of both runs
-    sed -n "s/^test result: .* \([0-9]*\) $1.*/\1/p" "$log" "$hosts_log" | awk '{ n += $1 } END { print n + 0 }'
+results=$PROGRAM_LOGS/results
+sum() { # adds the numbers before a word in the result lines
+    sed -n "s/^test result: .* \([0-9]*\) $1.*/\1/p" "$log" | awk '{ n += $1 } END { print n + 0 }'
 }
 listed() { # prints a heading and the lines of standard input
     lines=$(sort -u)
@@ -41,16 +55,20 @@ listed() { # prints a heading and the lines of standard input
 }
 grep '^part: ' "$BERTH_SKIPS" | sed 's/^part: //' | listed "Parts of tests, skipped because this Kubernetes version does not support them:"
 grep -v '^part: ' "$BERTH_SKIPS" | listed "Tests, skipped because this machine does not meet their requirements:"
-sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p' "$log" "$hosts_log" | listed "Tests, skipped because another make target runs them:"
+sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p' "$log" | listed "Tests, skipped because another make target runs them:"
 skipped=$(grep -cv '^part: ' "$BERTH_SKIPS")
-[ "$others" = 0 ] && [ "$code" = 0 ] || {
-    printf '\n' >&2
-    echo "tests failed: exit code $code for shape and networks, $others for the other tests" >&2
-    grep -hE '^test .* FAILED|^error: test failed' "$log" "$hosts_log" | sort -u >&2
+printf '\nSlowest programs, in seconds:\n%s\n' "$(sort -rn "$results" | head -10 | sed 's/ [0-9]*$//; s/^/  /')"
+ended=$(wc -l <"$results")
+failed=$(awk '$3 != 0 { print $2 " ended with exit code " $3 }' "$results")
+[ "$ended" = "$count" ] || failed="$failed
+$ended of $count programs have ended"
+[ -z "$failed" ] || {
+    printf '\ntests failed:\n%s\n' "$failed" >&2
+    grep -hE '^test .* FAILED' "$log" | sort -u >&2
 }
 # The tests with KubeVirt belong to `make test-current`.
 printf '\nVersions of the programs on this machine:\n%s\n' "$(KUBEVIRT_ASSETS='' ./tests/versions.sh | sed 's/^/  /')"
 echo
 echo "all tests took $((($(date +%s) - begin) / 60)) min"
 echo "$(($(sum passed) - skipped)) passed, $(sum failed) failed, $(($(sum ignored) + skipped)) skipped"
-[ "$others" = 0 ] && [ "$code" = 0 ]
+[ -z "$failed" ]
