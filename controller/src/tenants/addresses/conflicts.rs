@@ -31,7 +31,7 @@ pub fn find_conflicts(
         for conflict in host.address_conflicts.iter().filter(|one| one.network == network) {
             if has_claim(claims, conflict) {
                 let text = describe(conflict, &host.name);
-                conflicts.insert((conflict.address, &host.name), text);
+                conflicts.insert((conflict.address, host.name.as_str()), text);
             }
         }
     }
@@ -51,7 +51,7 @@ pub fn find_conflicts(
 fn has_claim(claims: &NetworkClaims, conflict: &AddressConflictStatus) -> bool {
     let is_of_machine = |claim: &AddressClaim| {
         let ClaimingMachine { namespace, name } = &claim.spec.machine;
-        conflict.machine.split_once('/') == Some((namespace, name))
+        conflict.machine.split_once('/') == Some((namespace.as_str(), name.as_str()))
     };
     claims.at(conflict.address).any(|claim| !is_released(claim) && is_of_machine(claim))
 }
