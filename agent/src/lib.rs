@@ -36,4 +36,4 @@ pub mod report;
 pub mod state_folder;
 pub mod systemd;
 #[cfg(feature = "daemon")]
-mod trunk;
+pub mod trunk;
