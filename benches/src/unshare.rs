@@ -1,5 +1,6 @@
 //! Runs scripts in new network and mount namespaces, so that nothing outside of them changes.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -13,7 +14,7 @@ const MAX_SECONDS: &str = "3600";
 pub(crate) fn run_unshared(
     script: &str,
     folder: &Path,
-    variables: &[(&str, &std::ffi::OsStr)],
+    variables: &[(&str, &OsStr)],
 ) -> Result<String> {
     ensure!(
         nix::unistd::geteuid().is_root(),

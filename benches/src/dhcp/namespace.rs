@@ -7,6 +7,7 @@
 //! dnsmasq ── bridge peer0 ───── port-2-N ═══ guest-2-N ──┘
 //! ```
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::PathBuf;
 
@@ -117,8 +118,8 @@ pub(super) fn run_script(args: &NamespaceArgs, script: &str, rounds: u32) -> Res
         ("agent", agent.as_os_str()),
         ("dnsmasq", dnsmasq.as_os_str()),
         ("benches", benches.as_os_str()),
-        ("count", count.as_ref()),
-        ("rounds", rounds.as_ref()),
+        ("count", OsStr::new(&count)),
+        ("rounds", OsStr::new(&rounds)),
     ];
     run_unshared(&format!("{PRELUDE}{script}"), folder.path(), &variables)
 }

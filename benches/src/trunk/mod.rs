@@ -14,7 +14,7 @@ mod cost;
 mod ends;
 mod result;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use anyhow::{Context, Result, bail};
 
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     ];
     let benches = std::env::current_exe()?;
     let mut variables = vec![("benches", benches.as_os_str()), ("fping", args.fping.as_os_str())];
-    variables.extend(numbers.iter().map(|(name, value)| (*name, value.as_ref())));
+    variables.extend(numbers.iter().map(|(name, value)| (*name, OsStr::new(value))));
     let folder = tempfile::tempdir()?;
     let output = run_unshared(SCRIPT, folder.path(), &variables)?;
     let lines: Vec<&str> = output.lines().collect();

@@ -150,8 +150,6 @@ fn ready_part(counts: &[AddressCount]) -> ReadyPart {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use berth_api::{TenantClusterStatus, TenantMachines};
     use serde_json::{Value, json};
 
