@@ -3,7 +3,7 @@
 //! [`observe`] reads the host into facts with `berth-host-facts`, [`report`] converts the facts to an InfraNode,
 //! and [`check`] evaluates the facts. [`plan`] compares the facts with the desired state, [`apply`] changes the
 //! host, and [`daemon`] repeats these steps and publishes the results through [`cluster`]. [`dhcp`] gives VMs their
-//! addresses. [`cli`] is the only module that prints.
+//! addresses, and [`trunk`] verifies their VLANs. [`cli`] is the only module that prints.
 
 pub mod apply;
 pub mod check;
@@ -36,4 +36,4 @@ pub mod report;
 pub mod state_folder;
 pub mod systemd;
 #[cfg(feature = "daemon")]
-mod trunk;
+pub mod trunk;

@@ -23,6 +23,8 @@ mod stats;
 mod summary;
 mod tenants;
 mod trace;
+mod trunk;
+mod unshare;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -48,6 +50,7 @@ enum Benchmark {
     Dhcp(dhcp::Args),
     LeaseMemory(dhcp::LeaseMemoryArgs),
     Claims(claims::Args),
+    Trunk(trunk::Args),
     Summary(summary::Args),
     /// Answers kube-scheduler with all node names of the request.
     #[command(hide = true)]
@@ -56,6 +59,10 @@ enum Benchmark {
     AddVlans(links::VlanArgs),
     #[command(hide = true)]
     DhcpGuests(dhcp::GuestArgs),
+    #[command(hide = true)]
+    TrunkAgent(trunk::AgentArgs),
+    #[command(hide = true)]
+    TrunkPeer(trunk::PeerArgs),
     /// Runs one program and prints its peak resident memory in KiB.
     #[command(hide = true)]
     Peak {
@@ -78,10 +85,13 @@ fn main() -> ExitCode {
         Benchmark::Dhcp(args) => dhcp::run(&args),
         Benchmark::LeaseMemory(args) => dhcp::run_lease_memory(&args),
         Benchmark::Claims(args) => claims::run(&args),
+        Benchmark::Trunk(args) => trunk::run(&args),
         Benchmark::Summary(args) => summary::run(&args),
         Benchmark::AcceptAll(args) => extender::accept_all(&args).map(|()| true),
         Benchmark::AddVlans(args) => links::add_vlans(&args),
         Benchmark::DhcpGuests(args) => dhcp::run_guests(&args).map(|()| true),
+        Benchmark::TrunkAgent(args) => trunk::run_agent(&args).map(|()| true),
+        Benchmark::TrunkPeer(args) => trunk::run_peer(&args).map(|()| true),
         Benchmark::Peak { command } => program::print_peak(&command).map(|()| true),
     };
     match done {

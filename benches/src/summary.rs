@@ -13,7 +13,7 @@ use jiff::civil::Date;
 use crate::render;
 
 /// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
-const BENCHMARKS: [&str; 12] = [
+const BENCHMARKS: [&str; 13] = [
     "report",
     "idle",
     "links",
@@ -26,6 +26,7 @@ const BENCHMARKS: [&str; 12] = [
     "dhcp",
     "lease-memory",
     "claims",
+    "trunk",
 ];
 
 /// Writes the newest results of all benchmarks to one page.

@@ -8,6 +8,8 @@
     reason = "tests read files, run programs, print their seed, and fail by panicking"
 )]
 
+#[path = "addresses/conflicts.rs"]
+mod conflicts;
 #[path = "addresses/deleted_claims.rs"]
 mod deleted_claims;
 #[path = "addresses/interruptions.rs"]
@@ -45,6 +47,7 @@ fn machines_get_addresses() {
     create_tenant(&plane);
 
     each_machine_has_its_claims(&plane);
+    conflicts::conflicts_of_hosts_are_reported(&plane);
     deleted_claims::deleted_claims_are_created_again(&plane);
     exhaustion_is_reported(&plane);
     addresses_of_deleted_machines_are_in_quarantine(&plane);

@@ -72,11 +72,7 @@ fn start_infra_cluster() -> ControlPlane {
     })
     .unwrap();
     plane.install_machine_kinds().unwrap();
-    for (kind, plural) in
-        [("IPAddressPool", "ipaddresspools"), ("L2Advertisement", "l2advertisements")]
-    {
-        plane.define_kind("metallb.io", "v1beta1", kind, plural).unwrap();
-    }
+    plane.install_metallb_crds().unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
     plane.create_example_storage_class().unwrap();
     plane.kubectl(&["create", "namespace", "metallb-system"]).unwrap();

@@ -182,12 +182,20 @@ fn host_leases_contain_the_machines_of_each_host() {
     machine_migrates(&plane);
     tenant_changes(&plane);
     changes_of_others_are_reverted(&plane);
+    machine_migrates_back(&plane, false);
+    wait_until_leases(&plane, "rack1-a", &[BANK_1, WEB_1, WEB_2]);
     drop(controller);
     let versions = || ["rack1-a", "rack1-b"].map(|host| resource_version(&plane, host));
     let before = versions();
     let _controller = start_controller(&plane);
     std::thread::sleep(QUIET_TIME);
-    assert_eq!(versions(), before, "a new leader withdraws and rewrites no lease");
+    assert_eq!(
+        versions(),
+        before,
+        "a new leader withdraws and rewrites no lease, also during a migration"
+    );
+    machine_migrates_back(&plane, true);
+    wait_until_leases(&plane, "rack1-a", &[BANK_1, WEB_2]);
     claim_is_released(&plane, &web_2);
     machines_end(&plane);
     node_is_deleted(&plane);
@@ -243,6 +251,13 @@ fn machine_migrates(plane: &ControlPlane) {
     set_instance(plane, "shop", "web-1", &completed);
     wait_until_leases(plane, "rack1-a", &[BANK_1, WEB_2]);
     assert_eq!(leases(plane, "rack1-b").unwrap(), [WEB_1]);
+}
+
+/// Sets the state of a migration from `rack1-b` to `rack1-a` that is in progress, or has failed.
+fn machine_migrates_back(plane: &ControlPlane, failed: bool) {
+    let state = json!({"targetNode": "rack1-a", "sourceNode": "rack1-b", "failed": failed});
+    let status = json!({"phase": "Running", "nodeName": "rack1-b", "migrationState": state});
+    set_instance(plane, "shop", "web-1", &status);
 }
 
 fn tenant_changes(plane: &ControlPlane) {

@@ -37,41 +37,37 @@ impl PortProblem {
     /// Returns the event, with a sentence that names the network, the problem and the remedy.
     pub(super) fn event(&self) -> CycleEvent {
         let ServedPort { name, network } = &self.port;
-        let (reason, sentence) = match &self.problem {
+        let sentence = match &self.problem {
             Problem::ForeignServer(server) => {
                 let (kind, mac, address) = (server.kind, server.mac, server.address);
-                let sentence = format!(
+                format!(
                     "{network}: another server ({kind}) with address {address} and MAC address {mac} sends to port {name}; \
                      stop it, or set spec.network.dhcp: false in the TenantCluster"
-                );
-                (EventReason::ForeignDhcpServer, sentence)
+                )
             }
-            Problem::DeclinedAddress(address) => {
-                let sentence = format!(
-                    "{network}: the VM at port {name} declined its address {address}, because another machine uses it; \
-                     exclude the address from the pool of the TenantCluster, or change that machine"
-                );
-                (EventReason::AddressConflict, sentence)
-            }
+            Problem::DeclinedAddress(address) => format!(
+                "{network}: the VM at port {name} declined its address {address}, because another machine uses it; \
+                 exclude the address from the pool of the TenantCluster, or change that machine"
+            ),
             Problem::AddressInUse { conflict, machine } => {
                 let AddressConflict { address, user, .. } = conflict;
                 let user = user.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
-                let sentence = format!(
+                format!(
                     "{network}: the address {address} of {machine} is in use by a machine with MAC address {user} at {name}; \
                      the VM gets no answer until that machine is gone: stop it, or exclude the address from the pool of the \
                      TenantCluster and delete the VM, whose replacement gets another address"
-                );
-                (EventReason::AddressConflict, sentence)
+                )
             }
         };
-        CycleEvent { reason, sentences: vec![sentence] }
+        CycleEvent { reason: self.problem.reason(), sentences: vec![sentence] }
     }
 }
 
 /// Time until the same problem is reported again.
 const REPORT_INTERVAL: Duration = Duration::from_secs(3600);
-/// Maximum number of problems that are remembered. A guest can send with any source address.
-const MAX_PROBLEMS: usize = 1024;
+/// Maximum number of problems of one reason that are remembered for one network. A guest can send with any source
+/// address, to all ports of its own network and to no other network, so it exhausts no other network's memory.
+const MAX_PROBLEMS: usize = 16;
 
 /// What makes two problems of one network the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,30 +77,48 @@ enum ProblemKey {
     AddressInUse(IpAddr),
 }
 
-/// Problems that were reported recently.
+impl Problem {
+    const fn key(&self) -> ProblemKey {
+        match self {
+            Self::ForeignServer(server) => ProblemKey::ForeignServer(server.mac),
+            Self::DeclinedAddress(address) => ProblemKey::DeclinedAddress(*address),
+            Self::AddressInUse { conflict, .. } => ProblemKey::AddressInUse(conflict.address),
+        }
+    }
+
+    const fn reason(&self) -> EventReason {
+        match self {
+            Self::ForeignServer(_) => EventReason::ForeignDhcpServer,
+            Self::DeclinedAddress(_) | Self::AddressInUse { .. } => EventReason::AddressConflict,
+        }
+    }
+}
+
+/// Problems that were reported recently, by network and reason.
 #[derive(Debug, Default)]
-pub(super) struct ReportedProblems(BTreeMap<(String, ProblemKey), Instant>);
+pub(super) struct ReportedProblems(BTreeMap<(String, EventReason), BTreeMap<ProblemKey, Instant>>);
 
 impl ReportedProblems {
-    /// Returns true if the problem must be reported now, and remembers it. While too many problems are remembered, no
-    /// other problem is reported.
+    /// Returns true if the problem must be reported now, and remembers it. While too many problems of its network are
+    /// remembered, no other problem of this reason is reported for this network.
     pub(super) fn must_report(&mut self, problem: &PortProblem, now: Instant) -> bool {
-        let key = match &problem.problem {
-            Problem::ForeignServer(server) => ProblemKey::ForeignServer(server.mac),
-            Problem::DeclinedAddress(address) => ProblemKey::DeclinedAddress(*address),
-            Problem::AddressInUse { conflict, .. } => ProblemKey::AddressInUse(conflict.address),
-        };
-        let key = (problem.port.network.clone(), key);
+        let PortProblem { port, problem } = problem;
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < REPORT_INTERVAL;
-        if self.0.get(&key).is_some_and(is_recent) {
+        let group = (port.network.clone(), problem.reason());
+        if !self.0.contains_key(&group) {
+            // Forgets networks that the host no longer has.
+            self.0.retain(|_, known| known.values().any(is_recent));
+        }
+        let known = self.0.entry(group).or_default();
+        if known.get(&problem.key()).is_some_and(is_recent) {
             return false;
         }
-        if self.0.len() >= MAX_PROBLEMS {
-            self.0.retain(|_, at| is_recent(at));
+        if known.len() >= MAX_PROBLEMS {
+            known.retain(|_, at| is_recent(at));
         }
-        let has_room = self.0.len() < MAX_PROBLEMS;
+        let has_room = known.len() < MAX_PROBLEMS;
         if has_room {
-            self.0.insert(key, now);
+            known.insert(problem.key(), now);
         }
         has_room
     }
@@ -168,6 +182,14 @@ mod tests {
         };
         assert_eq!(count(&mut reported, now), MAX_PROBLEMS);
         assert_eq!(count(&mut reported, now), 0);
+        assert!(reported.must_report(&foreign_server("cluster-b", 1), now));
+        let declined = PortProblem {
+            problem: Problem::DeclinedAddress([10, 0, 0, 7].into()),
+            ..foreign_server("cluster-a", 1)
+        };
+        assert!(reported.must_report(&declined, now), "other problems of the network are reported");
         assert_eq!(count(&mut reported, now + REPORT_INTERVAL), MAX_PROBLEMS);
+        assert!(reported.must_report(&foreign_server("cluster-c", 1), now + 2 * REPORT_INTERVAL));
+        assert_eq!(reported.0.len(), 1, "networks without recent problems are forgotten");
     }
 }

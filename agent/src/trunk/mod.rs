@@ -5,6 +5,7 @@
 //! LLDP. The cycle of the daemon sets their targets, and publishes their results.
 
 mod key_file;
+mod link_probe;
 mod lldp_task;
 mod monitor;
 mod probe_task;
@@ -12,5 +13,6 @@ mod results;
 mod targets;
 mod vlan_socket;
 
+pub use link_probe::LinkProbe;
 pub(crate) use monitor::TrunkMonitor;
 pub(crate) use results::TrunkReport;

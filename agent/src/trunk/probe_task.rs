@@ -28,7 +28,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Shortest time between two evaluations of the evidence.
 const VERDICT_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of system calls that receive frames before frames are sent again.
-const MAX_RECEIVE_CALLS: usize = 6;
+const MAX_RECEIVE_CALLS: usize = 2;
 /// Pause if more frames are waiting. Together with the maximum above it limits an agent to 19,200 frames per second: a
 /// flood costs a few per cent of a core. All agents of a segment together send less than half of this.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);

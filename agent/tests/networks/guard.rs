@@ -50,18 +50,27 @@ fn servers_among_vms_are_dropped_in_guarded_networks() {
 #[test]
 fn a_kernel_without_the_expression_has_the_other_rules() {
     let mut facts = host_facts_with_filter();
-    let spec = format!(
+    let first_network = format!(
         "{SHARED_BRIDGE_SPEC}  tenantNetworks:\n  - {{name: a, network: trunk, vlan: 120, dhcpGuard: true}}\n"
     );
-    let plan = make_plan(&facts, &spec);
-    apply_plan_on(
-        &mut facts,
-        &plan,
-        KernelModel { has_no_bridge_meta: true, ..KernelModel::default() },
-    );
-    assert!(facts.ledger.filter.as_ref().unwrap().guard.unsupported);
+    let both_networks =
+        format!("{first_network}  - {{name: b, network: trunk, vlan: 121, dhcpGuard: true}}\n");
+    for spec in [&first_network, &both_networks] {
+        let plan = make_plan(&facts, spec);
+        let kernel = KernelModel { has_no_bridge_meta: true, ..KernelModel::default() };
+        apply_plan_on(&mut facts, &plan, kernel);
+        assert!(facts.ledger.filter.as_ref().unwrap().guard.unsupported);
+        let BridgeFilter::Present(table) = &facts.links.filter else { unreachable!() };
+        assert!(table.chains.contains_key("leaving") && !table.chains.contains_key("servers"));
+        let second = make_plan(&facts, spec);
+        assert!(second.is_empty(), "{second:?}");
+    }
+    // The module of the kernel is installed. A change of the networks tries the rules again.
+    let plan = make_plan(&facts, &first_network);
+    apply_plan(&mut facts, &plan);
+    let guard = &facts.ledger.filter.as_ref().unwrap().guard;
+    assert_eq!((guard.unsupported, guard.vlans.len()), (false, 1));
     let BridgeFilter::Present(table) = &facts.links.filter else { unreachable!() };
-    assert!(table.chains.contains_key("leaving") && !table.chains.contains_key("servers"));
-    let second = make_plan(&facts, &spec);
-    assert!(second.is_empty(), "{second:?}");
+    assert!(table.chains.contains_key("servers"));
+    assert!(make_plan(&facts, &first_network).is_empty());
 }

@@ -114,6 +114,7 @@ no-resolv
 no-hosts
 no-ping
 quiet-dhcp
+log-facility=-
 user=root
 interface=peer0
 bind-interfaces

@@ -43,6 +43,7 @@ start_agent
 measure "$agent_pid"
 mv leases.yaml host.yaml
 wait_for metric_is berth_dhcp_leases "$count"
+wait_for probes_ended
 measure "$agent_pid"
 add_guests agent tn5001
 wait_for metric_is berth_dhcp_ports "$count"

@@ -40,6 +40,7 @@ pub(crate) struct Args {
 const SCRIPT: &str = r#"
 mv leases.yaml host.yaml
 start_agent
+wait_for probes_ended
 add_guests agent tn5001
 wait_for metric_is berth_dhcp_ports "$count"
 start_dnsmasq

@@ -7,14 +7,15 @@
 //! dnsmasq ── bridge peer0 ───── port-2-N ═══ guest-2-N ──┘
 //! ```
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::guests::write_files;
 use crate::program::Program;
+use crate::unshare::run_unshared;
 
 /// Programs and numbers of a benchmark in network namespaces.
 #[derive(Debug, clap::Args)]
@@ -58,7 +59,7 @@ impl NamespaceArgs {
 /// Only what is written to file descriptor 3 belongs to the result.
 const PRELUDE: &str = r#"
 exec 3>&1 1>&2
-trap '[ $? = 0 ] || tail -n 30 agent.log dnsmasq.log || true; kill $(jobs -p)' EXIT
+trap '[ $? = 0 ] || tail -n 30 agent.log dnsmasq.log || true; kill $(jobs -p) || true' EXIT
 mount -t sysfs none /sys
 mkdir -p /var/lib/berth
 mount -t tmpfs none /var/lib/berth
@@ -67,6 +68,9 @@ cd "$1"
 wait_for() { for _ in $(seq 1200); do "$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "failed: $*"; exit 1; }
 metric() { curl -s http://127.0.0.1:9477/metrics | sed -n "s/^$1 //p"; }
 metric_is() { [ "$(metric "$1")" = "$2" ]; }
+# Before the agent serves an address, it probes it three times, on all ports that exist then, at a limited rate. Ports are
+# therefore added after the probes have ended, as on a host that has run for a while.
+probes_ended() { [ "$(metric berth_dhcp_address_probes_total)" -ge "$((3 * count))" ]; }
 # The kernel updates the state of a hundred links per second, and the bridge does not use a port before.
 ports_are_up() { [ "$(ip -o link show master "$1" | grep -c 'state UP')" -ge "$count" ]; }
 add_guests() { # SERVER BRIDGE
@@ -105,34 +109,17 @@ ip address add 172.16.0.1/24 dev up0
 
 /// Runs a script in new network and mount namespaces, after [`PRELUDE`]. Returns what it writes to file descriptor 3.
 pub(super) fn run_script(args: &NamespaceArgs, script: &str, rounds: u32) -> Result<String> {
-    ensure!(
-        nix::unistd::geteuid().is_root(),
-        "network namespaces require root: run the benchmark as root"
-    );
     let agent = fs::canonicalize(&args.agent).with_context(|| args.agent.display().to_string())?;
+    let (dnsmasq, benches) = (args.dnsmasq_path()?, std::env::current_exe()?);
+    let (count, rounds) = (args.guests.to_string(), rounds.to_string());
     let folder = tempfile::tempdir()?;
     write_files(folder.path(), args.guests)?;
-    let script = format!("{PRELUDE}{script}");
-    let output = unshare_command(&script, folder.path())
-        .env("agent", agent)
-        .env("dnsmasq", args.dnsmasq_path()?)
-        .env("benches", std::env::current_exe()?)
-        .env("count", args.guests.to_string())
-        .env("rounds", rounds.to_string())
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("run timeout and unshare")?;
-    ensure!(output.status.success(), "{}: the messages above show the cause", output.status);
-    String::from_utf8(output.stdout).context("output of the script")
-}
-
-fn unshare_command(script: &str, folder: &Path) -> Command {
-    #[expect(clippy::disallowed_methods, reason = "this crate runs other programs")]
-    let mut command = Command::new("timeout");
-    command
-        .args(["3600", "unshare", "--net", "--mount", "--propagation", "private"])
-        .args(["bash", "-ec", script, "bash"])
-        .arg(folder);
-    command
+    let variables = [
+        ("agent", agent.as_os_str()),
+        ("dnsmasq", dnsmasq.as_os_str()),
+        ("benches", benches.as_os_str()),
+        ("count", OsStr::new(&count)),
+        ("rounds", OsStr::new(&rounds)),
+    ];
+    run_unshared(&format!("{PRELUDE}{script}"), folder.path(), &variables)
 }

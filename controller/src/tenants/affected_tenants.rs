@@ -50,7 +50,11 @@ impl AffectedTenants {
         let all = before.desired_networks.keys().chain(after.desired_networks.keys());
         let is_other =
             |tenant: &&String| tenant_fields(before, tenant) != tenant_fields(after, tenant);
-        let tenants = all.filter(is_other).cloned().collect();
+        let mut tenants: BTreeSet<String> = all.filter(is_other).cloned().collect();
+        let (old, new) = (&before.address_conflicts, &after.address_conflicts);
+        let ended = old.iter().filter(|conflict| !new.contains(conflict));
+        let begun = new.iter().filter(|conflict| !old.contains(conflict));
+        tenants.extend(ended.chain(begun).map(|conflict| conflict.network.clone()));
         let deleting = before.has_reported != after.has_reported
             || before.failed_removals != after.failed_removals;
         Self::Some { tenants, includes_deleting: deleting }
@@ -88,6 +92,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use berth_api::InfraNode;
+    use berth_api::infra_node::AddressConflictStatus;
     use serde_json::{Value, json};
 
     use super::*;
@@ -181,6 +186,26 @@ mod tests {
             AffectedTenants::from_difference(Some(&failing), Some(&named)),
             some_tenants(&["cluster-a"], false)
         );
+    }
+
+    #[test]
+    fn an_address_conflict_affects_only_its_tenant() {
+        let first = host(&[("cluster-a", 100), ("cluster-b", 101)], true, json!([]));
+        let conflict = |network: &str, number: u8| AddressConflictStatus {
+            network: network.to_owned(),
+            address: [10, 0, 0, number].into(),
+            machine: format!("{network}/web-1"),
+            mac: None,
+        };
+        let mut begun = first.clone();
+        begun.address_conflicts = vec![conflict("cluster-a", 1), conflict("cluster-b", 1)];
+        let mut changed = begun.clone();
+        changed.address_conflicts = vec![conflict("cluster-a", 1), conflict("cluster-b", 2)];
+        let affected = |before, after| AffectedTenants::from_difference(Some(before), Some(after));
+        let both = some_tenants(&["cluster-a", "cluster-b"], false);
+        assert_eq!(affected(&first, &begun), both);
+        assert_eq!(affected(&begun, &changed), some_tenants(&["cluster-b"], false));
+        assert_eq!(affected(&changed, &first), both);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::infra_node::{
-    ChangeResult, NetworkSpec, Removal, TenantNetworkState, UplinkSelector,
+    AddressConflictStatus, ChangeResult, NetworkSpec, Removal, TenantNetworkState, UplinkSelector,
 };
 use berth_api::mtu::vxlan_mtu;
 use berth_api::{InfraNode, TenantCluster, TenantHost, TenantHosts, VlanRanges};
@@ -49,6 +49,8 @@ pub struct HostState {
     pub unnamed_counts: BTreeMap<String, u32>,
     /// Reason why a tenant's network is not ready, by host network and the tenant's namespace `cluster-<id>`.
     pub not_ready_reasons: BTreeMap<(String, String), String>,
+    /// Addresses of VMs on this host that other machines use.
+    pub address_conflicts: Vec<AddressConflictStatus>,
     /// Removals of tenant networks that failed or are blocked.
     pub failed_removals: Vec<FailedRemoval>,
     /// Time since which the agent is unresponsive; `None` if the agent is responsive.
@@ -76,6 +78,7 @@ impl HostState {
             uid: infra.metadata.uid.clone(),
             labels: labels.cloned(),
             networks: infra.spec.networks.clone(),
+            address_conflicts: status.address_conflicts.clone(),
             has_reported: status.observed_generation.is_some()
                 && status.observed_generation == infra.metadata.generation,
             ..Self::default()

@@ -92,7 +92,8 @@ pub struct GuardRecord {
     /// VLANs of shared bridges.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub vlans: BTreeSet<(LinkName, VlanId)>,
-    /// True if the kernel cannot compare the bridge of a frame (`CONFIG_NFT_BRIDGE_META`), so that no network is guarded.
+    /// True if the kernel cannot compare the bridge of a frame (`CONFIG_NFT_BRIDGE_META`), so that none of these networks is
+    /// guarded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsupported: bool,
 }
@@ -104,10 +105,16 @@ impl GuardRecord {
         *self == Self::default()
     }
 
-    /// Returns true if the guests of a network may not send as servers.
+    /// Returns the number of networks whose guests cannot send as servers.
+    #[must_use]
+    pub fn network_count(&self) -> usize {
+        if self.unsupported { 0 } else { self.bridges.len() + self.vlans.len() }
+    }
+
+    /// Returns true if the guests of a network cannot send as servers.
     #[must_use]
     pub fn has_networks(&self) -> bool {
-        !self.bridges.is_empty() || !self.vlans.is_empty()
+        self.network_count() > 0
     }
 }
 

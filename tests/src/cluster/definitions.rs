@@ -98,6 +98,24 @@ impl ControlPlane {
     /// # Errors
     /// Fails like [`Self::kubectl`], and if `tests/data/crds` does not contain a definition.
     pub fn install_kubevirt_crds(&self, names: &[&str]) -> Result<()> {
+        self.install_crds(names)
+    }
+
+    /// Installs MetalLB's own definitions of the kinds that its controller reads, with their whole schemas.
+    ///
+    /// # Errors
+    /// Fails like [`Self::kubectl`].
+    pub fn install_metallb_crds(&self) -> Result<()> {
+        self.install_crds(&[
+            "ipaddresspools.metallb.io",
+            "l2advertisements.metallb.io",
+            "communities.metallb.io",
+            "configurationstates.metallb.io",
+        ])
+    }
+
+    /// Installs definitions of `tests/data/crds`.
+    fn install_crds(&self, names: &[&str]) -> Result<()> {
         for name in names {
             let file = repository().join(format!("tests/data/crds/{name}.json.gz"));
             let packed = File::open(&file).with_context(|| file.display().to_string())?;

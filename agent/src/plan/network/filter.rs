@@ -277,10 +277,9 @@ pub(super) fn plan_filter(
         Some(now) if now.sets != should_be.sets => "other guarded networks",
         Some(_) => "other rules",
     };
-    let guard = &desired.guard;
     let id = LinkChangeId::InstallFilter {
         uplinks: desired.uplinks.clone(),
-        guarded_networks: guard.bridges.len() + guard.vlans.len(),
+        guarded_networks: desired.guard.network_count(),
     };
     let drift = recorded == Some(&desired);
     work.filter = Some(FilterWork::Replace(desired));

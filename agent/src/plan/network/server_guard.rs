@@ -56,16 +56,14 @@ pub(crate) fn vlan_key((bridge, vlan): &(LinkName, VlanId)) -> Vec<u8> {
 }
 
 /// Returns the networks whose guests may not send as servers and routers. While the spec of a network has a fault, the
-/// recorded networks stay guarded.
+/// recorded networks stay guarded. If the kernel refused the rules, they are tried again when the networks change: the
+/// missing module may have been installed since.
 pub(super) fn desired_guard(
     input: Input,
     desired: &DesiredNetworks,
     has_faults: bool,
 ) -> GuardRecord {
     let recorded = input.facts.ledger.filter.as_ref().map(|filter| &filter.guard);
-    if recorded.is_some_and(|guard| guard.unsupported) {
-        return GuardRecord { unsupported: true, ..GuardRecord::default() };
-    }
     let mut guard = recorded.filter(|_| has_faults).cloned().unwrap_or_default();
     let guarded_names: BTreeSet<&str> = input
         .spec
@@ -83,6 +81,9 @@ pub(super) fn desired_guard(
             guard.bridges.extend(bridge.map(|link| link.name.clone()));
         }
     }
+    guard.unsupported = recorded.is_some_and(|refused| {
+        refused.unsupported && (&refused.bridges, &refused.vlans) == (&guard.bridges, &guard.vlans)
+    });
     guard
 }
 

@@ -73,7 +73,7 @@ impl FilterWork {
     #[must_use]
     pub fn without_guard(&self) -> Option<Self> {
         let Self::Replace(filter) = self else { return None };
-        let guard = GuardRecord { unsupported: true, ..GuardRecord::default() };
+        let guard = GuardRecord { unsupported: true, ..filter.guard.clone() };
         filter.guard.has_networks().then(|| Self::Replace(FilterRecord { guard, ..filter.clone() }))
     }
 }

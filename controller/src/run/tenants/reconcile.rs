@@ -140,7 +140,7 @@ impl Context {
         let quarantine = quarantine_duration(&self.config());
         let AddressReport { part, counts } =
             self.stores.shared_informers.addresses.read(&network, |claims| {
-                AddressReport::new(tenant, &prefixes.prefixes, claims, quarantine)
+                AddressReport::new(tenant, &prefixes.prefixes, claims, quarantine, hosts)
             });
         let part = part.map(|part| {
             part.and_then(|ready| {

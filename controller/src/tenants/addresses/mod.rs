@@ -4,7 +4,7 @@
 //! ```text
 //! TenantNetwork, prefixes ──► resolved ──► pools ──┐
 //! AddressClaims ──► claims ────────────────────────┴─► choose, mac ──► interface (InterfaceConfig of the machine)
-//!                     │  └────► report (condition AddressesReady, status.addresses)
+//!                     │  └────► report (condition AddressesReady, status.addresses) ◄── conflicts (reports of hosts)
 //!                     └───────► release (quarantine and deletion of claims)
 //! ```
 //!
@@ -15,6 +15,7 @@
 pub(super) mod checks;
 pub mod choose;
 pub mod claims;
+pub mod conflicts;
 pub mod family;
 pub mod fixed;
 pub mod interface;

@@ -1,15 +1,19 @@
 //! Status of a tenant's addresses: the condition `AddressesReady` and the numbers of addresses.
 
+use std::sync::Arc;
+
 use berth_api::{AddressClaim, AddressCount, ConditionReason, GrantedPrefix, TenantCluster};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::claims::NetworkClaims;
+use super::conflicts::find_conflicts;
 use super::family::Family;
 use super::pool::ValidPool;
 use super::pools::NetworkPools;
 use super::release::{is_released, quarantine_end};
 use crate::tenants::fault::{Fault, join_names_limited};
-use crate::tenants::status::{PartResult, ReadyPart};
+use crate::tenants::hosts::HostState;
+use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
 /// Maximum number of free addresses in a status.
 const MAX_FREE: u32 = i32::MAX.unsigned_abs();
@@ -25,19 +29,25 @@ pub struct AddressReport {
 
 impl AddressReport {
     /// Returns the state of a tenant's addresses. `prefixes` are the prefixes that its network has from pools of
-    /// InfraConfig, and `claims` the claims of its network.
+    /// InfraConfig, and `claims` the claims of its network. `hosts` report addresses that other machines use.
     #[must_use]
     pub fn new(
         tenant: &TenantCluster,
         prefixes: &[GrantedPrefix],
         claims: &NetworkClaims,
         quarantine: SignedDuration,
+        hosts: &[Arc<HostState>],
     ) -> Self {
         let network = tenant.spec.network.as_ref();
         let pools = network.map_or(Ok(None), |network| NetworkPools::new(network, prefixes));
+        let conflict = find_conflicts(tenant, claims, hosts);
         let pools = match pools {
             Ok(pools) => pools,
-            Err(fault) => return Self { part: Some(Err(fault)), counts: Vec::new() },
+            Err(fault) => {
+                let faults: Vec<Fault> = [fault].into_iter().chain(conflict).collect();
+                let part = Some(join_faults(&faults, ready_part(&[])));
+                return Self { part, counts: Vec::new() };
+            }
         };
         let counts: Vec<AddressCount> =
             pools.iter().flat_map(NetworkPools::iter).map(|pool| count(pool, claims)).collect();
@@ -46,15 +56,13 @@ impl AddressReport {
             .map(AsRef::as_ref)
             .filter(|claim| !is_released(claim) && !is_in_pool(claim, pools.as_ref()))
             .collect();
-        let part = if !outside.is_empty() {
-            Err(outside_fault(&outside))
-        } else if pools.is_none() {
+        let outside = (!outside.is_empty()).then(|| outside_fault(&outside));
+        let exhausted = find_exhausted(tenant, pools.as_ref(), &counts, claims, quarantine);
+        let faults: Vec<Fault> = [outside, conflict, exhausted].into_iter().flatten().collect();
+        if faults.is_empty() && pools.is_none() {
             return Self::default();
-        } else {
-            find_exhausted(tenant, pools.as_ref(), &counts, claims, quarantine)
-                .map_or_else(|| Ok(ready_part(&counts)), Err)
-        };
-        Self { part: Some(part), counts }
+        }
+        Self { part: Some(join_faults(&faults, ready_part(&counts))), counts }
     }
 }
 
@@ -142,8 +150,6 @@ fn ready_part(counts: &[AddressCount]) -> ReadyPart {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use berth_api::{TenantClusterStatus, TenantMachines};
     use serde_json::{Value, json};
 
@@ -160,7 +166,7 @@ mod tests {
         });
         let mut all = NetworkClaims::default();
         claims.iter().for_each(|claim| all.insert(Arc::new(claim.clone())));
-        AddressReport::new(&tenant, &[], &all, SignedDuration::from_secs(300))
+        AddressReport::new(&tenant, &[], &all, SignedDuration::from_secs(300), &[])
     }
 
     /// Returns the reason of the condition, and the numbers allocated, quarantined and free.

@@ -1,0 +1,56 @@
+//! Probe of one link without the daemon, for measurements.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use berth_api::infra_node::TrunkStatus;
+use berth_api::{LinkName, MacAddress, VlanSet};
+use berth_trunk_probe::{KeyError, ProbeKeys};
+use tokio::sync::watch;
+
+use super::probe_task;
+use super::results::{Results, TrunkReport};
+use super::targets::{NetworkTarget, Targets, UplinkTarget};
+
+/// Name of the network, which both ends of the trunk must have.
+const NETWORK: &str = "trunk";
+
+/// Probe of the VLANs of one link, as the daemon probes those of a host network. It ends when this value is dropped.
+#[derive(Debug)]
+pub struct LinkProbe {
+    results: Arc<Results>,
+    _targets: watch::Sender<Arc<Targets>>,
+}
+
+impl LinkProbe {
+    /// Starts the probe in the current runtime. `link` is the name, the index and the address of the link, `key` the
+    /// content of a key file.
+    ///
+    /// # Errors
+    /// If the key is malformed.
+    pub fn start(
+        node: &str,
+        key: &str,
+        (name, index, mac): (LinkName, u32, MacAddress),
+        vlans: VlanSet,
+    ) -> Result<Self, KeyError> {
+        let keys = ProbeKeys::parse(key)?;
+        let target = NetworkTarget { uplink: UplinkTarget { name, index, mac }, vlans };
+        let targets = Targets {
+            node: node.to_owned(),
+            keys: Ok(keys),
+            networks: BTreeMap::from([(NETWORK.to_owned(), target)]),
+            lldp_links: BTreeMap::new(),
+        };
+        let (sender, receiver) = watch::channel(Arc::new(targets));
+        let results = Arc::new(Results::new(Box::new(|| {})));
+        tokio::spawn(probe_task::run(NETWORK.to_owned(), receiver, Arc::clone(&results)));
+        Ok(Self { results, _targets: sender })
+    }
+
+    /// Returns the verdict; `None` before the first one.
+    #[must_use]
+    pub fn status(&self) -> Option<TrunkStatus> {
+        self.results.report(&TrunkReport::default()).networks.remove(NETWORK)
+    }
+}

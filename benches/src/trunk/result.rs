@@ -1,0 +1,127 @@
+//! Result of the benchmark of trunks.
+
+use anyhow::Result;
+
+use super::Args;
+use super::cost::Cost;
+use super::ends::{MeasuredAgent, MeasuredPeer};
+use crate::report::describe_host;
+use crate::result::{BenchResult, Goal, Section, Table};
+
+/// Goal for the time until all VLANs are verified, in seconds.
+const VERIFIED_GOAL_SECONDS: f64 = 10.0;
+/// Goal for the CPU time while nothing changes, in percent of a core.
+const CPU_GOAL_PERCENT: f64 = 0.1;
+
+/// Builds the result.
+pub(super) fn build_result(
+    args: &Args,
+    fping_version: &str,
+    agents: &[MeasuredAgent; 2],
+    peer: &MeasuredPeer,
+) -> Result<BenchResult> {
+    let Args { vlans, settle, seconds, .. } = *args;
+    let largest = |value: fn(&MeasuredAgent) -> f64| agents.iter().map(value).fold(0.0, f64::max);
+    let verified = largest(|agent| agent.verified_seconds);
+    let percent = largest(|agent| agent.idle.percent());
+    let text = "CPU time: user and system time of the process. A frame that a process sends by a veth link is delivered to the other end \
+                in its own system time, and an answer of the kernel to a ping is too. Frames: those that the link sent and received. \
+                Wake-ups: voluntary context switches.";
+    Ok(BenchResult {
+        name: "trunk".to_owned(),
+        title: "Verification of a trunk".to_owned(),
+        date: args.output.date(),
+        conditions: vec![
+            format!("measured on: {}", describe_host()?),
+            format!(
+                "two processes with the code of the agent that probes a trunk of {vlans} VLANs, in two network namespaces that a veth pair \
+                 connects; neither a bridge nor a switch"
+            ),
+            format!("{seconds} s without a change, {settle} s after all VLANs were verified"),
+            format!(
+                "peer: fping {fping_version}, which sends as many pings as give the same number of frames, and receives the answers of the \
+                 kernel at the other end. Pings are neither tagged nor authenticated, and prove no VLAN"
+            ),
+        ],
+        sections: vec![Section::untitled(text, vec![cost_table(agents, peer)])],
+        goals: vec![
+            Goal::new(
+                format!("{vlans} VLANs are verified in less than {VERIFIED_GOAL_SECONDS} s"),
+                verified < VERIFIED_GOAL_SECONDS,
+                format!("{verified:.1} s"),
+            ),
+            Goal::new(
+                format!("less than {CPU_GOAL_PERCENT} % of a core while nothing changes"),
+                percent < CPU_GOAL_PERCENT,
+                format!("{percent:.3} %"),
+            ),
+        ],
+        command: format!(
+            "berth-benches trunk --vlans {vlans} --settle {settle} --seconds {seconds}"
+        ),
+    })
+}
+
+fn cost_table(agents: &[MeasuredAgent; 2], peer: &MeasuredPeer) -> Table {
+    let mut table = Table::new(
+        &["program"],
+        &[
+            "frames sent per second",
+            "received per second",
+            "wake-ups per second",
+            "CPU us per frame",
+            "% of a core",
+            "ratio",
+        ],
+    );
+    let [first, second] = agents;
+    let ours = first.idle;
+    let rows: [(&str, Cost); 3] = [
+        ("probes of the first host", ours),
+        ("probes of the second host", second.idle),
+        ("fping", peer.cost),
+    ];
+    for (name, cost) in rows {
+        let per_second = |count: f64| format!("{:.0}", count / cost.seconds);
+        table.push([
+            name.to_owned(),
+            per_second(cost.sent),
+            per_second(cost.received),
+            per_second(cost.wake_ups),
+            format!("{:.2}", cost.micros_per_frame()),
+            format!("{:.3}", cost.percent()),
+            format!("{:.2}", ours.percent() / cost.percent()),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::parse_args;
+
+    #[test]
+    fn both_agents_must_meet_the_goals() {
+        let cost = |cpu_seconds| Cost {
+            seconds: 60.0,
+            cpu_seconds,
+            wake_ups: 240.0,
+            sent: 16_200.0,
+            received: 16_200.0,
+        };
+        let agent = |verified_seconds, cpu| MeasuredAgent { verified_seconds, idle: cost(cpu) };
+        let peer = MeasuredPeer { cost: cost(0.6) };
+        let build = |second| {
+            let args: Args = parse_args(&[]);
+            build_result(&args, "5.1", &[agent(3.0, 0.03), second], &peer).unwrap()
+        };
+        let result = build(agent(4.0, 0.054));
+        assert!(result.all_goals_met());
+        let rows = &result.sections[0].tables[0].rows;
+        assert_eq!(rows[0][1..], ["270", "270", "4", "0.93", "0.050", "1.00"]);
+        assert_eq!(rows[2][5..], ["1.000", "0.05"]);
+        assert!(!build(agent(11.0, 0.03)).all_goals_met());
+        assert!(!build(agent(3.0, 0.066)).all_goals_met());
+    }
+}
