@@ -11,6 +11,7 @@ use super::drain::DrainResult;
 use super::placed_vm::PlacedVm;
 use super::request::VmRequest;
 use super::result::Plan;
+use super::spread::ControlPlanes;
 use super::unplaced::UnplacedVm;
 use super::usage::{HostUsage, ResourceUsage};
 use crate::fleet::{MachineCounts, PlannedTenant};
@@ -27,6 +28,9 @@ pub fn render(plan: &Plan, style: Style, all: bool) -> String {
     write_hosts(&mut out, plan, style, all);
     write_deployments(&mut out, plan, style);
     write_vms(&mut out, plan, style, all);
+    if let Some(control_planes) = &plan.control_planes {
+        write_control_planes(&mut out, control_planes, style, all);
+    }
     for unplaced in &plan.unplaced {
         write_unplaced(&mut out, unplaced, style, "does not fit");
     }
@@ -246,6 +250,29 @@ fn write_vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
             rest.len()
         );
         write_paragraph(out, "  ", "", 0, &text);
+    }
+}
+
+fn write_control_planes(out: &mut String, planes: &ControlPlanes, style: Style, all: bool) {
+    let heading = format!("Control-plane VMs by {}", planes.topology_key);
+    write_heading(out, style, &truncate(&heading, LINE_WIDTH));
+    let shown = if all { planes.domains.len() } else { planes.domains.len().min(MAX_LINES) };
+    let head = format!("  {:40} {:>5} {:>7}", "DOMAIN", "VMS", "POINTS");
+    push_line(out, &style.format_heading(&head), "");
+    for domain in planes.domains.iter().take(shown) {
+        let name = truncate(&domain.name, 40);
+        push_line(out, &format!("  {name:40} {:>5} {:>7}", domain.vms, domain.points), "");
+    }
+    if shown < planes.domains.len() {
+        let rest = planes.domains.len() - shown;
+        push_line(out, &format!("  and {rest} more; --all shows them"), "");
+    }
+    if planes.hosts_without_label > 0 {
+        let text = format!(
+            "{} hosts do not have the label and get control-plane VMs last",
+            planes.hosts_without_label
+        );
+        write_paragraph(out, "  ", &style.format_warning("! "), 2, &text);
     }
 }
 

@@ -20,6 +20,8 @@ pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.
 pub const FINALIZER: &str = "berth.dev/cleanup";
+/// Name of the InfraConfig.
+pub const INFRA_CONFIG: &str = "default";
 /// Label, and its value, of every object that Berth creates for tenants. Berth never deletes objects without it.
 pub const MANAGED_BY_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
 /// Label of a tenant's namespace and of the objects in it. Its value is the tenant's id. Also an annotation of a

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use berth_api::InfraConfig;
+use berth_api::names::INFRA_CONFIG;
 use berth_runtime::watch::Informer;
 
 use super::service::Service;
-use crate::run::context::INFRA_CONFIG;
 
 /// Passes the configuration to the extender; never ends. Calls do not wait for the InfraConfig, because it changes only
 /// preferences: until it is listed, the defaults apply.

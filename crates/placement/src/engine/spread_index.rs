@@ -84,6 +84,12 @@ impl SpreadIndex {
         self.domains_by_vms.first_key_value().map_or(0, |(vms, _)| *vms)
     }
 
+    /// Returns true if there is a control-plane VM on any host.
+    #[must_use]
+    pub fn has_vms(&self) -> bool {
+        self.hosts.iter().any(|host| host.vms > 0)
+    }
+
     /// Returns the domain of a host with this number; `None` if the host does not have the label.
     #[must_use]
     pub fn domain_of(&self, host: usize) -> Option<SpreadDomain<'_>> {
