@@ -37,6 +37,16 @@ fn engine_with_hosts(hosts: &[ReportedHost]) -> Engine {
 }
 
 fn request(engine: &mut Engine, tenant: &str, name: &str, role: &str) -> Request {
+    pod_request(engine, tenant, name, role, false)
+}
+
+fn pod_request(
+    engine: &mut Engine,
+    tenant: &str,
+    name: &str,
+    role: &str,
+    is_terminating: bool,
+) -> Request {
     let requests = Resources { cpu_millis: 1_000, memory: 2 << 30, ..Resources::default() };
     let container = Container { name: "compute".to_owned(), requests, ..Container::default() };
     let pod =
@@ -45,7 +55,7 @@ fn request(engine: &mut Engine, tenant: &str, name: &str, role: &str) -> Request
     let parts = PodFields {
         namespace: tenant,
         labels: Some(&labels),
-        is_terminating: false,
+        is_terminating,
         node_selector: None,
         affinity: None,
         tolerations: &[],
@@ -130,6 +140,10 @@ fn removed_vms_and_hosts_no_longer_count() {
     }
     assert!(engine.remove_pod("a/cp-2"));
     assert_eq!(place(&mut engine, "b", "cp-1", "control-plane"), 1);
+    // A terminating VM does not count, so that its replacement may get the same host.
+    let terminating = pod_request(&mut engine, "a", "cp-1", "control-plane", true);
+    engine.add_bound_pod(&terminating, HostId::from_index(0)).unwrap();
+    assert_eq!(place(&mut engine, "a", "cp-4", "control-plane"), 0);
     engine.remove_host(HostId::from_index(0));
     engine.set_host(host("1", "z"), Class::Standard).unwrap();
     assert_eq!(place(&mut engine, "b", "cp-2", "control-plane"), 0);
