@@ -33,7 +33,8 @@ pub struct ControlPlaneDomain {
 /// Returns the control-plane VMs by domain; `None` if there are none.
 pub(super) fn control_planes(engine: &Engine) -> Option<ControlPlanes> {
     let index = engine.control_plane_spread();
-    let hosts = || engine.hosts().map(|(host, _)| index.domain_of(host.index()));
+    let hosts_without_label =
+        engine.hosts().filter(|(host, _)| index.domain_of(host.index()).is_none()).count();
     let mut domains: Vec<ControlPlaneDomain> = index
         .domains()
         .map(|domain| ControlPlaneDomain {
@@ -47,7 +48,7 @@ pub(super) fn control_planes(engine: &Engine) -> Option<ControlPlanes> {
         topology_key: index.topology_key().to_owned(),
         points_per_vm: index.points_per_vm(),
         domains,
-        hosts_without_label: hosts().filter(Option::is_none).count(),
+        hosts_without_label,
     };
     index.has_vms().then_some(all)
 }

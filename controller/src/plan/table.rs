@@ -404,6 +404,7 @@ fn write_added(out: &mut String, added: &AdditionResult, style: Style) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spread::ControlPlaneDomain;
     use super::*;
 
     #[test]
@@ -415,6 +416,30 @@ mod tests {
         assert_eq!(bar(1, 44), "#--------- 1/44");
         assert_eq!(bar(44, 44), "########## 44/44");
         assert_eq!(bar(u64::MAX, 1), format!("########## {}/1", u64::MAX));
+    }
+
+    #[test]
+    fn control_planes_are_listed_by_domain() {
+        let domain =
+            |name: &str, vms, points| ControlPlaneDomain { name: name.to_owned(), vms, points };
+        let planes = ControlPlanes {
+            topology_key: "kubernetes.io/hostname".to_owned(),
+            points_per_vm: 1000,
+            domains: vec![domain("rack-a", 7, 1000), domain("rack-b", 6, 0)],
+            hosts_without_label: 2,
+        };
+        let mut out = String::new();
+        write_control_planes(&mut out, &planes, Style::Plain, false);
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines[0], "Control-plane VMs by kubernetes.io/hostname");
+        assert_eq!(lines[1], "  DOMAIN                                     VMS  POINTS");
+        assert_eq!(lines[2], "  rack-a                                       7    1000");
+        assert_eq!(lines[4], "  ! 2 hosts do not have the label and get control-plane VMs last");
+        let many = (0..60).map(|number| domain(&number.to_string(), 1, 0)).collect();
+        let planes = ControlPlanes { domains: many, hosts_without_label: 0, ..planes };
+        let mut out = String::new();
+        write_control_planes(&mut out, &planes, Style::Plain, false);
+        assert!(out.ends_with("  and 20 more; --all shows them\n"), "{out}");
     }
 
     #[test]

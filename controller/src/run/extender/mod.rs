@@ -2,9 +2,9 @@
 //! determines which of the extenders makes decisions.
 //!
 //! Watches update the extender's state ([`config`], [`hosts`], [`namespaces`], [`claims`], [`networks`],
-//! [`instances`], [`pods`]). The local kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls
-//! ([`readiness_gate`]). The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit
-//! after a change ([`waker`]).
+//! [`instances`], [`pods`]). The local kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate
+//! delays calls ([`readiness_gate`]). The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods
+//! that fit after a change ([`waker`]).
 
 mod binder;
 mod claims;
