@@ -11,14 +11,14 @@ use fastrand::Rng;
 
 use super::scan::FullScan;
 use super::workload::{self, Deployment, DeploymentChain};
-use super::{FILL_LEVEL, PEER_PAIRS, RATE_GOALS};
+use super::{FILL_LEVEL, PEER_HOSTS, PEER_PAIRS, Workload};
 use crate::fleet::{self, PINNABLE_CPUS};
 use crate::full_fleet::PAGE_SIZE;
 
-/// Measured values for one number of hosts.
+/// Measured values of one workload.
 #[derive(Debug, Default)]
 pub(super) struct Speed {
-    pub(super) hosts: usize,
+    pub(super) workload: Workload,
     pub(super) pods: usize,
     pub(super) allocated_fraction: f64,
     pub(super) unplaced: usize,
@@ -80,7 +80,8 @@ enum Event {
 
 /// Fills the hosts and measures pairs of a decision and a removal with the engine only. Afterwards the peer places
 /// the same VMs on the same hosts and checks each decision with the same rules and the same admission.
-pub(super) fn measure_speed(hosts: usize, pairs: usize) -> Result<Speed> {
+pub(super) fn measure_speed(workload: Workload, pairs: usize) -> Result<Speed> {
+    let Workload { hosts, control_plane_percent } = workload;
     let template = fleet::reported_host("like", PAGE_SIZE)?;
     let mut engine = Engine::new();
     for at in 0..hosts {
@@ -88,12 +89,12 @@ pub(super) fn measure_speed(hosts: usize, pairs: usize) -> Result<Speed> {
     }
     let target_cpus = hosts as f64 * f64::from(PINNABLE_CPUS) * FILL_LEVEL;
     let vms = u64::try_from(hosts)? * u64::from(PINNABLE_CPUS) / 8;
-    let deployments = workload::deployments(vms, &mut Rng::with_seed(3))?;
+    let deployments = workload::deployments(vms, control_plane_percent, &mut Rng::with_seed(3))?;
     let chain = DeploymentChain::new(deployments.len());
     let (placed_vms, log) = (Vec::new(), Vec::new());
     let mut bench =
         Bench { engine, chain, deployments, placed_vms, log, pinned_cpus: 0, next_vm_number: 0 };
-    let mut speed = Speed { hosts, ..Speed::default() };
+    let mut speed = Speed { workload, ..Speed::default() };
     let is_full = |bench: &Bench| bench.pinned_cpus as f64 >= target_cpus;
     while !is_full(&bench) {
         bench.place(&mut Speed::default())?;
@@ -115,7 +116,7 @@ pub(super) fn measure_speed(hosts: usize, pairs: usize) -> Result<Speed> {
     let mut scan = bench.replay_and_check(&template, hosts)?;
     speed.allocated_fraction = scan.allocated_fraction();
     bench.engine = Engine::new();
-    bench.measure_peer(&mut scan, &mut speed, (PEER_PAIRS * RATE_GOALS[0].0 / hosts).max(50))?;
+    bench.measure_peer(&mut scan, &mut speed, (PEER_PAIRS * PEER_HOSTS / hosts).max(50))?;
     Ok(speed)
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
+use berth_api::names::{CONTROL_PLANE_ROLE, ROLE_LABEL};
 use berth_kubelet_admission::pod::Pod;
 use berth_placement::inventory::ReportedHost;
 use berth_placement::rules::PodFields;
@@ -76,10 +77,21 @@ pub(super) fn host(at: usize, template: &ReportedHost) -> ReportedHost {
     facts
 }
 
-/// Returns the MachineDeployments for the given number of VMs.
-pub(super) fn deployments(vms: u64, rng: &mut Rng) -> Result<Vec<Deployment>> {
+/// Returns the MachineDeployments for the given number of VMs. The VMs of `control_plane_percent` of them are control
+/// planes.
+pub(super) fn deployments(
+    vms: u64,
+    control_plane_percent: usize,
+    rng: &mut Rng,
+) -> Result<Vec<Deployment>> {
     let count = usize::try_from(vms / VMS_PER_DEPLOYMENT)?.max(200);
-    (0..count).map(|at| deployment(at, rng)).collect()
+    let mut all = (0..count).map(|at| deployment(at, rng)).collect::<Result<Vec<_>>>()?;
+    let control_planes =
+        all.iter_mut().enumerate().filter(|(at, _)| at % 100 < control_plane_percent);
+    for (_, deployment) in control_planes {
+        deployment.labels.insert(ROLE_LABEL.to_owned(), CONTROL_PLANE_ROLE.to_owned());
+    }
+    Ok(all)
 }
 
 fn deployment(at: usize, rng: &mut Rng) -> Result<Deployment> {

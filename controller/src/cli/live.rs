@@ -16,9 +16,10 @@ use crate::list::list_objects;
 use berth_api::Problem;
 
 /// Kinds that placement reads: group, version, kind and plural, and true if the kind is optional.
-const LISTED_KINDS: [(&str, &str, &str, &str, bool); 15] = [
+const LISTED_KINDS: [(&str, &str, &str, &str, bool); 16] = [
     ("berth.dev", "v1alpha1", "InfraNode", "infranodes", false),
     ("berth.dev", "v1alpha1", "HostProfile", "hostprofiles", true),
+    ("berth.dev", "v1alpha1", "InfraConfig", "infraconfigs", true),
     ("", "v1", "Node", "nodes", false),
     ("", "v1", "Pod", "pods", false),
     ("", "v1", "Namespace", "namespaces", true),

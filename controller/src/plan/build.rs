@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::{Class, HostProfile};
+use berth_api::{Class, HostProfile, InfraConfigSpec};
 use k8s_openapi::api::core::v1;
 
 use super::add::HostAddition;
 use crate::fleet::{Fleet, FleetMachine};
 use crate::parallel;
 use berth_api::Problem;
-use berth_api::names::CLASS_LABEL;
+use berth_api::names::{CLASS_LABEL, INFRA_CONFIG};
 use berth_kubelet_admission::pod::Guest;
 use berth_kubevirt_render::launcher::{ExistingPod, Invalid, Launcher, predict};
 use berth_placement::engine::{Engine, Request, VmRequirements, parse_class};
 use berth_placement::inventory::ReportedHost;
-use berth_placement::rules::PodFields;
+use berth_placement::rules::{PodFields, is_label_key};
 
 /// A VM to be placed.
 #[derive(Clone, Debug)]
@@ -66,6 +66,7 @@ impl Simulation {
         });
         let mut simulation =
             Self { engine: Engine::new(), problems: fleet.problems.clone(), ..Self::default() };
+        simulation.set_control_plane_spread(&fleet.render_context.config);
         for (name, labels) in &fleet.cluster_objects.namespaces {
             simulation.engine.set_namespace(name, labels);
         }
@@ -96,6 +97,17 @@ impl Simulation {
             }
         }
         simulation
+    }
+
+    fn set_control_plane_spread(&mut self, config: &InfraConfigSpec) {
+        let spread = config.control_plane_spread();
+        if !is_label_key(spread.topology_key()) {
+            let object = format!("InfraConfig {INFRA_CONFIG}");
+            let field = "spec.placement.controlPlaneSpread.topologyKey";
+            let message = "is not a label key; control-plane VMs are not spread";
+            self.problems.push(Problem::new(object, field, spread.topology_key(), message));
+        }
+        self.engine.set_control_plane_spread(&spread);
     }
 
     fn add_host(&mut self, fleet: &Fleet, facts: Result<ReportedHost, Problem>, has_node: bool) {

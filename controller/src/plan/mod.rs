@@ -8,6 +8,7 @@ mod drain;
 mod placed_vm;
 mod request;
 mod result;
+mod spread;
 mod table;
 mod topology_scope;
 mod unplaced;
@@ -19,6 +20,7 @@ pub use drain::{DrainResult, MovedVm};
 pub use placed_vm::PlacedVm;
 pub use request::VmRequest;
 pub use result::{Plan, PlanOptions};
+pub use spread::{ControlPlaneDomain, ControlPlanes};
 pub use table::render;
 pub use unplaced::{HostRefusal, UnplacedVm};
 pub use usage::{HostUsage, ResourceUsage, ZoneUsage};
@@ -43,8 +45,9 @@ pub fn plan(fleet: &Fleet, options: &PlanOptions) -> Plan {
     let pending = std::mem::take(&mut simulation.pending);
     let mut unplaced_vms = Vec::new();
     for vm in &pending {
+        let minimum = simulation.engine.control_plane_spread().minimum();
         match simulation.engine.place_pod(&vm.request, None) {
-            Some(host) => plan.placed.push(simulation.placed_vm(vm, host)),
+            Some(host) => plan.placed.push(simulation.placed_vm(vm, host, minimum)),
             None => unplaced_vms.push(vm),
         }
     }
@@ -57,6 +60,7 @@ pub fn plan(fleet: &Fleet, options: &PlanOptions) -> Plan {
         plan.drain = Some(drain::simulate_drain(fleet, &mut simulation, host));
     }
     plan.hosts = usage::host_usages(&simulation.engine);
+    plan.control_planes = spread::control_planes(&simulation.engine);
     plan.problems = std::mem::take(&mut simulation.problems);
     plan
 }

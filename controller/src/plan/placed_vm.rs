@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::build::{PendingVm, Simulation};
 use super::request::VmRequest;
+use super::spread::{ControlPlaneDomain, placed_in_domain};
 use berth_placement::rules::HostId;
 
 /// A VM with its planned host, zones and CPUs.
@@ -22,10 +23,14 @@ pub struct PlacedVm {
     /// Exclusive CPUs that the kubelet would allocate to the VM now, as a CPU list.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cpus: String,
+    /// For a control-plane VM: the topology domain of the host, with the VMs and the points before the placement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<ControlPlaneDomain>,
 }
 
 impl Simulation {
-    pub(super) fn placed_vm(&self, vm: &PendingVm, host: HostId) -> PlacedVm {
+    /// Describes a VM after its placement. `minimum` is the minimum of control-plane VMs over all domains before it.
+    pub(super) fn placed_vm(&self, vm: &PendingVm, host: HostId, minimum: u32) -> PlacedVm {
         let facts = self.engine.reported_host(host);
         let state = self.engine.kubelet_state(host);
         let admission = state.and_then(|state| state.admission(vm.request.uid()));
@@ -38,6 +43,12 @@ impl Simulation {
             host: facts.map(|facts| facts.name.clone()).unwrap_or_default(),
             zones: zones.filter(|zone| zone.cpus.intersects(&cpus)).map(|zone| zone.id).collect(),
             cpus: cpus.to_string(),
+            spread: placed_in_domain(
+                self.engine.control_plane_spread(),
+                minimum,
+                &vm.request,
+                host,
+            ),
         }
     }
 }

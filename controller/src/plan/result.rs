@@ -8,6 +8,7 @@ use super::add::AddRequest;
 use super::addition::AdditionResult;
 use super::drain::DrainResult;
 use super::placed_vm::PlacedVm;
+use super::spread::ControlPlanes;
 use super::unplaced::UnplacedVm;
 use super::usage::HostUsage;
 use crate::fleet::{MachineCounts, PlannedTenant};
@@ -44,6 +45,9 @@ pub struct Plan {
     pub placed: Vec<PlacedVm>,
     /// VMs that would get no host, each with the reasons.
     pub unplaced: Vec<UnplacedVm>,
+    /// Control-plane VMs by topology domain, after the placement; `None` if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control_planes: Option<ControlPlanes>,
     /// Result of the drain check, if it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainResult>,

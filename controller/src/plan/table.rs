@@ -11,6 +11,7 @@ use super::drain::DrainResult;
 use super::placed_vm::PlacedVm;
 use super::request::VmRequest;
 use super::result::Plan;
+use super::spread::ControlPlanes;
 use super::unplaced::UnplacedVm;
 use super::usage::{HostUsage, ResourceUsage};
 use crate::fleet::{MachineCounts, PlannedTenant};
@@ -27,6 +28,9 @@ pub fn render(plan: &Plan, style: Style, all: bool) -> String {
     write_hosts(&mut out, plan, style, all);
     write_deployments(&mut out, plan, style);
     write_vms(&mut out, plan, style, all);
+    if let Some(control_planes) = &plan.control_planes {
+        write_control_planes(&mut out, control_planes, style, all);
+    }
     for unplaced in &plan.unplaced {
         write_unplaced(&mut out, unplaced, style, "does not fit");
     }
@@ -249,6 +253,29 @@ fn write_vms(out: &mut String, plan: &Plan, style: Style, all: bool) {
     }
 }
 
+fn write_control_planes(out: &mut String, planes: &ControlPlanes, style: Style, all: bool) {
+    let heading = format!("Control-plane VMs by {}", planes.topology_key);
+    write_heading(out, style, &truncate(&heading, LINE_WIDTH));
+    let shown = if all { planes.domains.len() } else { planes.domains.len().min(MAX_LINES) };
+    let head = format!("  {:40} {:>5} {:>7}", "DOMAIN", "VMS", "POINTS");
+    push_line(out, &style.format_heading(&head), "");
+    for domain in planes.domains.iter().take(shown) {
+        let name = truncate(&domain.name, 40);
+        push_line(out, &format!("  {name:40} {:>5} {:>7}", domain.vms, domain.points), "");
+    }
+    if shown < planes.domains.len() {
+        let rest = planes.domains.len() - shown;
+        push_line(out, &format!("  and {rest} more; --all shows them"), "");
+    }
+    if planes.hosts_without_label > 0 {
+        let text = format!(
+            "{} hosts do not have the label and get control-plane VMs last",
+            planes.hosts_without_label
+        );
+        write_paragraph(out, "  ", &style.format_warning("! "), 2, &text);
+    }
+}
+
 fn write_placed_vm(out: &mut String, placed: &PlacedVm) {
     let zones: Vec<String> = placed.zones.iter().map(u32::to_string).collect();
     let zones = if zones.is_empty() { "any".to_owned() } else { zones.join(",") };
@@ -377,6 +404,7 @@ fn write_added(out: &mut String, added: &AdditionResult, style: Style) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::spread::ControlPlaneDomain;
     use super::*;
 
     #[test]
@@ -388,6 +416,30 @@ mod tests {
         assert_eq!(bar(1, 44), "#--------- 1/44");
         assert_eq!(bar(44, 44), "########## 44/44");
         assert_eq!(bar(u64::MAX, 1), format!("########## {}/1", u64::MAX));
+    }
+
+    #[test]
+    fn control_planes_are_listed_by_domain() {
+        let domain =
+            |name: &str, vms, points| ControlPlaneDomain { name: name.to_owned(), vms, points };
+        let planes = ControlPlanes {
+            topology_key: "kubernetes.io/hostname".to_owned(),
+            points_per_vm: 1000,
+            domains: vec![domain("rack-a", 7, 1000), domain("rack-b", 6, 0)],
+            hosts_without_label: 2,
+        };
+        let mut out = String::new();
+        write_control_planes(&mut out, &planes, Style::Plain, false);
+        let lines: Vec<&str> = out.lines().collect();
+        assert_eq!(lines[0], "Control-plane VMs by kubernetes.io/hostname");
+        assert_eq!(lines[1], "  DOMAIN                                     VMS  POINTS");
+        assert_eq!(lines[2], "  rack-a                                       7    1000");
+        assert_eq!(lines[4], "  ! 2 hosts do not have the label and get control-plane VMs last");
+        let many = (0..60).map(|number| domain(&number.to_string(), 1, 0)).collect();
+        let planes = ControlPlanes { domains: many, hosts_without_label: 0, ..planes };
+        let mut out = String::new();
+        write_control_planes(&mut out, &planes, Style::Plain, false);
+        assert!(out.ends_with("  and 20 more; --all shows them\n"), "{out}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
+use berth_placement::rules::is_label_key;
 
 use crate::tenant_nodes::keys::describes_node_itself;
 use crate::tenants::prefixes::pool as prefix_pool;
@@ -42,6 +43,14 @@ pub fn config_problems(
         if let Some(problem) = label_key_problem(label) {
             problems.push(format!("replicatedNodeLabels[{at}]: `{label}` {problem}"));
         }
+    }
+    let spread = config.control_plane_spread();
+    if !is_label_key(spread.topology_key()) {
+        let (key, field) = (spread.topology_key(), "placement.controlPlaneSpread.topologyKey");
+        problems.push(format!(
+            "{field}: `{key}` is not a label key, so control-plane VMs are not spread; set a key \
+             such as topology.kubernetes.io/zone"
+        ));
     }
     for (at, prefix) in config.annotation_prefixes.iter().enumerate() {
         if !InfraConfigSpec::is_valid_annotation_prefix(prefix) {
@@ -167,6 +176,7 @@ mod tests {
         let whole = json!({"vlanPools": [{"network": "trunk", "ranges": ["100-199", "300"]}],
             "replicatedNodeLabels": ["topology.kubernetes.io/zone", "host.berth.dev/*", "rack"],
             "infraStorageClasses": [{"name": "fast", "isDefaultClass": true}, {"name": "slow"}],
+            "placement": {"controlPlaneSpread": {"topologyKey": "topology.kubernetes.io/zone", "weight": 50}},
             "images": {"http": {"operatingSystems": {"ubuntu": {"22.04": "https://images/u.img"}}}}});
         assert_eq!(problems(whole), Vec::<String>::new());
     }
@@ -213,6 +223,10 @@ mod tests {
             (
                 json!({"replicatedNodeLabels": ["kubernetes.io/hostname"]}),
                 "describes the tenant's Node",
+            ),
+            (
+                json!({"placement": {"controlPlaneSpread": {"topologyKey": "a rack"}}}),
+                "placement.controlPlaneSpread.topologyKey: `a rack`",
             ),
             (json!({"annotationPrefixes": ["a.b/", "k8s"]}), "annotationPrefixes[1]: `k8s`"),
             (json!({"annotationPrefixes": ["/"]}), "annotationPrefixes[0]: `/`"),

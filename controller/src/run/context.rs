@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(super) use berth_api::names::INFRA_CONFIG;
 use berth_api::{
     HostLeases, HostProfile, InfraConfig, InfraNode, PrefixClaim, TenantCluster, VlanClaim,
 };
@@ -23,9 +24,6 @@ use super::settings::Settings;
 use super::tenants;
 use super::unresponsive::AgentLeases;
 use crate::managed_fields::reduce_to_conditions;
-
-/// Name of the InfraConfig that the controller reads.
-pub(super) const INFRA_CONFIG: &str = "default";
 
 /// State that all reconcilers share.
 pub struct Context {

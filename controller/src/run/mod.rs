@@ -110,6 +110,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             profiles: context.profiles.clone(),
+            configs: context.configs.clone(),
         };
         extender::start(
             settings,

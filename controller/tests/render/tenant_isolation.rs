@@ -311,6 +311,21 @@ fn labels_that_controllers_act_on_are_ignored_and_reported() {
 }
 
 #[test]
+fn a_template_sets_the_role_of_its_machines() {
+    let role = |value: &str| {
+        let labels = json!({"labels": {"cluster.x-k8s.io/role": value}});
+        let machine = render_deployment(&deployment_with_template(labels), &[], "vm").unwrap();
+        let labels = ["/metadata/labels", "/spec/template/metadata/labels"]
+            .map(|place| machine.machine.pointer(place).unwrap()["cluster.x-k8s.io/role"].clone());
+        let report: String = machine.warnings.iter().map(|note| format!("{note}\n")).collect();
+        (labels, report.contains("spec.template.metadata.labels[cluster.x-k8s.io/role]"))
+    };
+    assert_eq!(role("control-plane"), ([json!("control-plane"), json!("control-plane")], false));
+    assert_eq!(role("worker"), ([json!("worker"), json!("worker")], false));
+    assert_eq!(role("etcd"), ([json!("worker"), json!("worker")], true));
+}
+
+#[test]
 fn unsupported_fields_are_reported() {
     let mut provider = base_provider_spec();
     provider["network"] = json!({"cidr": "10.0.0.0/8"});

@@ -16,7 +16,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::tenant_cluster::CustomNetworkPolicy;
-use crate::{Condition, PrefixPool, Quantity, VlanRanges, VniRange};
+use crate::{
+    Condition, ControlPlaneSpread, PlacementConfig, PrefixPool, Quantity, VlanRanges, VniRange,
+};
 
 /// Configuration for all tenants of this infra cluster.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -143,6 +145,9 @@ pub struct InfraConfigSpec {
     #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub annotation_prefixes: Vec<String>,
+    /// Preferences for the placement of VMs on hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementConfig>,
 }
 
 /// Reference to a Secret or ConfigMap that objects in other namespaces may use.
@@ -272,6 +277,13 @@ pub enum DnsPolicy {
 }
 
 impl InfraConfigSpec {
+    /// Returns the spread of control-plane VMs; all its fields are optional.
+    #[must_use]
+    pub fn control_plane_spread(&self) -> ControlPlaneSpread {
+        let placement = self.placement.as_ref();
+        placement.and_then(|one| one.control_plane_spread.clone()).unwrap_or_default()
+    }
+
     /// Returns true if an entry of `annotationPrefixes` has a whole domain before a `/`: `k8s` alone would match many.
     #[must_use]
     pub fn is_valid_annotation_prefix(prefix: &str) -> bool {

@@ -28,6 +28,7 @@ pub mod names;
 mod node_labels;
 mod page_size;
 mod pci_address;
+mod placement_config;
 #[cfg(feature = "kube")]
 mod prefix_claim;
 mod problem;
@@ -69,6 +70,7 @@ pub use mac_address::{MacAddress, ParseMacAddressError};
 pub use node_labels::feature_labels;
 pub use page_size::{PageSize, ParsePageSizeError};
 pub use pci_address::{ParsePciAddressError, PciAddress};
+pub use placement_config::{ControlPlaneSpread, PlacementConfig};
 #[cfg(feature = "kube")]
 pub use prefix_claim::{PrefixClaim, PrefixClaimSpec, PrefixClaimStatus};
 pub use problem::Problem;

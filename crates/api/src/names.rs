@@ -20,6 +20,8 @@ pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.
 pub const FINALIZER: &str = "berth.dev/cleanup";
+/// Name of the InfraConfig.
+pub const INFRA_CONFIG: &str = "default";
 /// Label, and its value, of every object that Berth creates for tenants. Berth never deletes objects without it.
 pub const MANAGED_BY_LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "berth");
 /// Label of a tenant's namespace and of the objects in it. Its value is the tenant's id. Also an annotation of a
@@ -56,6 +58,13 @@ pub const ADDRESSES_ANNOTATION: &str = "berth.dev/addresses";
 /// Annotation of a VirtualMachine: the addresses that its interface in the tenant's network had at its creation,
 /// separated by commas. From it, the controller creates AddressClaims again that a user has deleted.
 pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
+/// Label of a VirtualMachine and of its pods: the role of the machine in the tenant's cluster, [`CONTROL_PLANE_ROLE`] or
+/// [`WORKER_ROLE`]. machine-controller and Cluster API's provider for KubeVirt set it, too.
+pub const ROLE_LABEL: &str = "cluster.x-k8s.io/role";
+/// Value of [`ROLE_LABEL`] of a machine that runs the control plane of a tenant's cluster.
+pub const CONTROL_PLANE_ROLE: &str = "control-plane";
+/// Value of [`ROLE_LABEL`] of all other machines.
+pub const WORKER_ROLE: &str = "worker";
 /// Annotation of a VirtualMachine: the hash of the template that it was created from.
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.

@@ -234,7 +234,8 @@ fn infra_config_is_valid_and_round_trips() {
         "images": {"http": {"operatingSystems": {"ubuntu": {"22.04": "http://images/ubuntu.img"}}}},
         "infraStorageClasses": [{"name": "longhorn", "isDefaultClass": true}],
         "vmEvictionStrategy": "LiveMigrate",
-        "nodeDefaults": {"cpus": "2", "memory": "8Gi", "primaryDiskSize": "20Gi"}
+        "nodeDefaults": {"cpus": "2", "memory": "8Gi", "primaryDiskSize": "20Gi"},
+        "placement": {"controlPlaneSpread": {"topologyKey": "topology.kubernetes.io/zone", "weight": 50}}
     });
     let config: InfraConfig = parse_object("InfraConfig", "default", spec.clone()).unwrap();
     validate_cel(&config).unwrap();

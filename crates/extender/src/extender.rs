@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use berth_api::ControlPlaneSpread;
 use berth_kubevirt_render::launcher::ExistingPod;
 use berth_placement::engine::{Engine, Request, VmRequirements};
 use berth_placement::rules::{HostId, PodFields};
@@ -59,6 +60,11 @@ impl Extender {
     #[must_use]
     pub const fn engine(&self) -> &Engine {
         &self.reservations.engine
+    }
+
+    /// Sets the spread of control-plane VMs, for all pods that get a host from now on.
+    pub fn set_control_plane_spread(&mut self, config: &ControlPlaneSpread) {
+        self.reservations.engine.set_control_plane_spread(config);
     }
 
     /// Compiles the request of a pod: its rules and its requirements for a host.

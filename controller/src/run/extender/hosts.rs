@@ -26,7 +26,7 @@ const HOSTS_PER_YIELD: usize = 64;
 
 /// Passes hosts to the extender; never ends.
 pub(super) async fn watch_hosts(service: Arc<Service>, shared: SharedInformers) {
-    let SharedInformers { nodes, infra_nodes, profiles } = &shared;
+    let SharedInformers { nodes, infra_nodes, profiles, .. } = &shared;
     let (mut node_changes, mut infra_node_changes) = (nodes.subscribe(), infra_nodes.subscribe());
     let mut profile_changes = profiles.subscribe();
     tokio::join!(

@@ -1,13 +1,14 @@
 //! Tasks of the scheduler extender. The extender runs on each replica of the controller; the Lease of kube-scheduler
 //! determines which of the extenders makes decisions.
 //!
-//! Watches update the extender's state ([`hosts`], [`namespaces`], [`claims`], [`networks`], [`instances`],
-//! [`pods`]). The local kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate delays calls
-//! ([`readiness_gate`]). The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods that fit
-//! after a change ([`waker`]).
+//! Watches update the extender's state ([`config`], [`hosts`], [`namespaces`], [`claims`], [`networks`],
+//! [`instances`], [`pods`]). The local kube-scheduler calls the extender over HTTP ([`handlers`]); the readiness gate
+//! delays calls ([`readiness_gate`]). The binder sends bindings ([`binder`]). The waker makes kube-scheduler retry pods
+//! that fit after a change ([`waker`]).
 
 mod binder;
 mod claims;
+mod config;
 mod error;
 mod handlers;
 mod hosts;
@@ -81,6 +82,7 @@ pub(super) async fn start(
 async fn watch_and_rebuild(service: Arc<Service>, shared: SharedInformers) {
     loop {
         let mut watches = JoinSet::new();
+        watches.spawn(config::watch_config(Arc::clone(&service), shared.configs.clone()));
         watches.spawn(hosts::watch_hosts(Arc::clone(&service), shared.clone()));
         watches.spawn(namespaces::watch_namespaces(Arc::clone(&service)));
         watches.spawn(claims::watch_claims(Arc::clone(&service)));

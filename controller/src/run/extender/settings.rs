@@ -1,6 +1,6 @@
 //! Settings of the scheduler extender, and the informers that the extender shares with reconcilers.
 
-use berth_api::{HostProfile, InfraNode};
+use berth_api::{HostProfile, InfraConfig, InfraNode};
 use berth_runtime::serve::ListenAddress;
 use berth_runtime::watch::Informer;
 use k8s_openapi::api::core::v1::Node;
@@ -22,4 +22,5 @@ pub(in crate::run) struct SharedInformers {
     pub(in crate::run) nodes: Informer<Node>,
     pub(in crate::run) infra_nodes: Informer<InfraNode>,
     pub(in crate::run) profiles: Informer<HostProfile>,
+    pub(in crate::run) configs: Informer<InfraConfig>,
 }

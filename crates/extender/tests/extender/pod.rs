@@ -23,6 +23,8 @@ pub(crate) struct PodBuilder {
     pub(crate) claim: Option<String>,
     /// NetworkAttachmentDefinition of the pod's network, as `namespace/name`.
     pub(crate) network: Option<String>,
+    /// Role of the machine in the tenant's cluster.
+    pub(crate) role: Option<&'static str>,
     /// Namespace of the pod; `None` means `default`.
     pub(crate) namespace: Option<String>,
 }
@@ -47,6 +49,9 @@ impl PodBuilder {
         if let Some(instance) = &self.instance {
             labels["kubevirt.io"] = "virt-launcher".into();
             labels["kubevirt.io/created-by"] = instance.clone().into();
+        }
+        if let Some(role) = self.role {
+            labels["cluster.x-k8s.io/role"] = role.into();
         }
         if let Some(migration) = &self.migration {
             labels["kubevirt.io/migrationJobUID"] = migration.clone().into();

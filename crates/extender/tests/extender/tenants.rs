@@ -1,8 +1,10 @@
-//! Pods that name a VM: which pods belong to the VM, and how long the extender waits for an unknown VM.
+//! Pods that name a VM: which pods belong to the VM, and how long the extender waits for an unknown VM. Spread of the
+//! control-plane VMs of all tenants.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use berth_api::ControlPlaneSpread;
 use berth_extender::{Extender, FilterAnswer};
 use k8s_openapi::api::core::v1;
 
@@ -119,4 +121,26 @@ fn pods_of_a_namespace_are_not_held_after_an_unsuccessful_hold() {
         extender.answer_filter(late, &pod_in_namespace("fourth", "other"), &["a"]),
         FilterAnswer::NotReady(_)
     ));
+}
+
+#[test]
+fn control_planes_of_tenants_are_on_different_hosts() {
+    let now = Instant::now();
+    let mut extender = extender_with_hosts(&[host_with_one_zone("a"), host_with_one_zone("b")]);
+    let place = |extender: &mut Extender, tenant: &str, role: &'static str, wanted: &str| {
+        let namespace = Some(format!("cluster-{tenant}"));
+        let name = format!("{tenant}-{role}");
+        let pod = PodBuilder { namespace, role: Some(role), ..PodBuilder::vm(&name, 1) }.build();
+        let answer = extender.answer_filter(now, &pod, &["a", "b"]);
+        assert_eq!(answer, FilterAnswer::ReservedHost(wanted), "{name}");
+    };
+    place(&mut extender, "one", "control-plane", "a");
+    place(&mut extender, "one", "worker", "a");
+    place(&mut extender, "two", "control-plane", "b");
+    place(&mut extender, "three", "control-plane", "a");
+    let off = ControlPlaneSpread { weight: Some(0), ..ControlPlaneSpread::default() };
+    extender.set_control_plane_spread(&off);
+    place(&mut extender, "four", "control-plane", "a");
+    extender.set_control_plane_spread(&ControlPlaneSpread::default());
+    place(&mut extender, "five", "control-plane", "b");
 }

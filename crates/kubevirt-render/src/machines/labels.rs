@@ -1,8 +1,10 @@
 //! Determines which labels and annotations a template may set on its machines. KubeVirt copies labels and annotations
 //! to the launcher pod, where some of them have effects to which the tenant has no right.
 
+use std::collections::BTreeMap;
+
 use berth_api::InfraConfigSpec;
-use berth_api::names::MANAGED_BY_LABEL;
+use berth_api::names::{CONTROL_PLANE_ROLE, MANAGED_BY_LABEL, ROLE_LABEL, WORKER_ROLE};
 
 /// Annotations of a disk that affect only the disk's import by CDI.
 const DISK_ANNOTATIONS: [&str; 3] = [
@@ -53,4 +55,34 @@ pub(super) fn is_label_permitted(key: &str, value: &str) -> bool {
         domain.strip_suffix(reserved).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
     };
     domain == RECOMMENDED_DOMAIN || !RESERVED_DOMAINS.iter().any(|reserved| is_in_domain(reserved))
+}
+
+/// Returns the role of a template's machines: the value of the label [`ROLE_LABEL`], or `worker`.
+///
+/// # Errors
+/// Returns the value of the label if there is no such role.
+pub(super) fn machine_role(labels: &BTreeMap<String, String>) -> Result<&'static str, &str> {
+    match labels.get(ROLE_LABEL).map(String::as_str) {
+        None | Some(WORKER_ROLE) => Ok(WORKER_ROLE),
+        Some(CONTROL_PLANE_ROLE) => Ok(CONTROL_PLANE_ROLE),
+        Some(other) => Err(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_is_control_plane_or_worker() {
+        let role = |value: &str| {
+            let labels = BTreeMap::from([(ROLE_LABEL.to_owned(), value.to_owned())]);
+            machine_role(&labels).map_err(str::to_owned)
+        };
+        assert_eq!(machine_role(&BTreeMap::new()), Ok("worker"));
+        assert_eq!(role("worker"), Ok("worker"));
+        assert_eq!(role("control-plane"), Ok("control-plane"));
+        assert_eq!(role("master"), Err("master".to_owned()));
+        assert_eq!(role(""), Err(String::new()));
+    }
 }

@@ -171,7 +171,14 @@ impl MachineRenderer<'_> {
     fn render_labels(&self) -> BTreeMap<String, String> {
         let ProviderConfig { cluster_name, project_id, flavor, .. } = self.provider;
         let mut labels = storage::topology_labels(self);
-        for (key, value) in &self.deployment.spec.template.metadata.labels {
+        let template_labels = &self.deployment.spec.template.metadata.labels;
+        let role = labels::machine_role(template_labels).unwrap_or_else(|value| {
+            let field = format!("spec.template.metadata.labels[{}]", names::ROLE_LABEL);
+            let message = "must be control-plane or worker; the machines are workers";
+            self.reader.report_warning(&field, value, message);
+            names::WORKER_ROLE
+        });
+        for (key, value) in template_labels.iter().filter(|(key, _)| *key != names::ROLE_LABEL) {
             if labels::is_label_permitted(key, value) {
                 labels.insert(key.clone(), value.clone());
             } else {
@@ -184,7 +191,7 @@ impl MachineRenderer<'_> {
         add("kubevirt.io/vm", &self.name);
         add("md", &self.deployment.metadata.name);
         add("cluster.x-k8s.io/cluster-name", cluster_name);
-        add("cluster.x-k8s.io/role", "worker");
+        add(names::ROLE_LABEL, role);
         add("kubermatic.k8c.io/project-id", project_id);
         add("kubermatic.k8c.io/cluster-id", cluster_name);
         if !flavor.is_empty() {

@@ -22,11 +22,16 @@ mod request_classes;
 mod score;
 mod score_index;
 mod search;
+mod spread;
+mod spread_index;
+#[cfg(test)]
+mod spread_tests;
 mod state;
 mod vm_requirements;
 
 pub use reason::Reason;
 pub use request::Request;
 pub use request_classes::RequestClassKey;
+pub use spread_index::{SpreadDomain, SpreadIndex};
 pub use state::Engine;
 pub use vm_requirements::{NumaGuestMemory, VmRequirements, parse_class};

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use berth_api::PageSize;
+use berth_api::names::{CONTROL_PLANE_ROLE, ROLE_LABEL};
 
 use super::free_resources::ZoneRequest;
 use super::request_classes::RequestClassKey;
 use super::vm_requirements::VmRequirements;
-use crate::rules::Rules;
+use crate::rules::{PodFields, Rules};
 use berth_kubelet_admission::pod::Pod;
 
 /// A pod to be placed, with its compiled rules and its request class.
@@ -59,9 +60,27 @@ impl Request {
         std::ptr::eq(self.pod(), other.pod()) && self.vm_requirements == other.vm_requirements
     }
 
+    /// Returns true if the pod's VM runs the control plane of a tenant's cluster.
+    #[must_use]
+    pub fn is_control_plane(&self) -> bool {
+        self.class_key.is_control_plane()
+    }
+
+    /// Returns true if the pod counts for the spread of control-plane VMs. As in spread constraints, a terminating pod
+    /// does not, so that its replacement may get the same host.
+    pub(super) fn counts_for_spread(&self) -> bool {
+        self.is_control_plane() && !self.rules.is_terminating()
+    }
+
     /// Returns the requirements of the pod's VM in addition to the requests of the pod's containers.
     #[must_use]
     pub fn vm_requirements(&self) -> &VmRequirements {
         &self.vm_requirements
     }
+}
+
+/// Returns true if a VM's pod has the role of a control plane.
+pub(super) fn has_control_plane_role(pod: &PodFields<'_>) -> bool {
+    let role = pod.labels.and_then(|labels| labels.get(ROLE_LABEL));
+    role.is_some_and(|role| role == CONTROL_PLANE_ROLE)
 }

@@ -13,22 +13,36 @@ use super::vm_requirements::VmRequirements;
 use crate::rules::{ClusterState, HostId, HostRules, Rules};
 use berth_kubelet_admission::pod::{Container, Pod};
 
-/// Key of a request class: the requests of the containers, the rules that do not depend on other pods, and the
-/// requirements of the VM.
+/// Key of a request class: the requests of the containers, the rules that do not depend on other pods, the requirements
+/// of the VM, and whether it is a control-plane VM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestClassKey {
     requests: ContainerRequests,
     vm_requirements: VmRequirements,
     rules: HostRules,
+    is_control_plane: bool,
 }
 
 impl RequestClassKey {
-    pub(crate) fn new(vm_requirements: &VmRequirements, rules: &Rules) -> Self {
+    pub(crate) fn new(
+        vm_requirements: &VmRequirements,
+        rules: &Rules,
+        is_control_plane: bool,
+    ) -> Self {
         let requests = ContainerRequests {
             pod: Arc::clone(rules.containers()),
             requests_hash: rules.requests_hash(),
         };
-        Self { requests, vm_requirements: vm_requirements.clone(), rules: rules.host_rules() }
+        Self {
+            requests,
+            vm_requirements: vm_requirements.clone(),
+            rules: rules.host_rules(),
+            is_control_plane,
+        }
+    }
+
+    pub(crate) const fn is_control_plane(&self) -> bool {
+        self.is_control_plane
     }
 }
 
@@ -85,6 +99,9 @@ pub(crate) struct RequestClass {
     pub(crate) base_scores: Vec<Score>,
     /// Number of the newest change ([`ChangeLog`]) that `scores` and `base` include.
     pub(crate) last_seen_change: u64,
+    /// Generation of the [`SpreadIndex`](super::spread_index::SpreadIndex) that `scores` include; unused unless the
+    /// class is of control-plane VMs.
+    pub(crate) spread_generation: u64,
     /// Index of the class's fit scores in `RequestClasses::fit_scores`.
     fit_index: usize,
     /// Value of `RequestClasses::use_counter` when the class was last used.
@@ -107,6 +124,12 @@ pub(crate) struct FitScores {
     pub(crate) last_seen_change: u64,
     /// Number of classes that use these fit scores.
     class_count: usize,
+}
+
+impl RequestClass {
+    pub(crate) fn is_control_plane(&self) -> bool {
+        self.key.is_control_plane()
+    }
 }
 
 impl FitScores {
@@ -179,6 +202,7 @@ impl RequestClasses {
             scores: ScoreIndex::default(),
             base_scores: Vec::new(),
             last_seen_change: 0,
+            spread_generation: 0,
             fit_index: self.fit_scores_index(&key.requests, rules),
             last_used: self.use_counter,
         };

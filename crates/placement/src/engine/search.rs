@@ -12,6 +12,7 @@ use super::request::Request;
 use super::request_classes::{FitScores, RequestClass, RequestClassKey};
 use super::score;
 use super::score_index::{Score, ScoreIndex, SearchBuffers, UNSUITABLE};
+use super::spread_index::SpreadIndex;
 use super::state::Engine;
 use crate::rules::HostId;
 use berth_kubelet_admission::Admission;
@@ -162,6 +163,7 @@ impl Engine {
     /// Updates the class's scores of all hosts that have changed since the class was last used.
     fn update_class_scores(&self, class: &mut RequestClass, fit: &mut FitScores) {
         self.update_fit_scores(fit);
+        let spread = class.is_control_plane().then_some(&self.spread);
         match self.change_log.changes_after(class.last_seen_change) {
             Some(changed) if class.last_seen_change > 0 => {
                 for change in changed {
@@ -174,19 +176,35 @@ impl Engine {
                         class.base_scores[host] = base;
                     }
                     if let Some(rank) = self.host_order.rank(HostId::from_index(host)) {
-                        class.scores.set(rank, sum_points(&class.base_scores, &fit.points, host));
+                        let score = host_score(class, fit, spread, host);
+                        class.scores.set(rank, score);
                     }
+                }
+                if spread.is_some_and(|spread| spread.generation() != class.spread_generation) {
+                    self.update_spread_points(class, fit);
                 }
             }
             _ => {
                 let hosts = 0..self.host_entries.len();
                 class.base_scores = hosts.map(|host| self.base_score(host, class)).collect();
                 let hosts = self.host_order.numbers();
-                let scores = hosts.map(|host| sum_points(&class.base_scores, &fit.points, host));
+                let scores = hosts.map(|host| host_score(class, fit, spread, host));
                 class.scores = ScoreIndex::new(scores.collect());
             }
         }
+        class.spread_generation = self.spread.generation();
         class.last_seen_change = self.change_log.last_number();
+    }
+
+    /// Computes the scores of all hosts again from their points. Unsuitable hosts remain unsuitable, because only the
+    /// points of the spread have changed.
+    fn update_spread_points(&self, class: &mut RequestClass, fit: &FitScores) {
+        let score = |(rank, host)| match class.scores.get(rank) {
+            UNSUITABLE => UNSUITABLE,
+            _ => host_score(class, fit, Some(&self.spread), host),
+        };
+        let scores = self.host_order.numbers().enumerate().map(score).collect();
+        class.scores = ScoreIndex::new(scores);
     }
 
     fn update_fit_scores(&self, fit: &mut FitScores) {
@@ -229,6 +247,23 @@ impl Engine {
             points += score::NO_PAGE_MERGING_PENALTY;
         }
         score::score_from_points(points)
+    }
+}
+
+/// Returns the score of a host for a class, from the stored points. `spread` is `None` unless the class is of
+/// control-plane VMs.
+fn host_score(
+    class: &RequestClass,
+    fit: &FitScores,
+    spread: Option<&SpreadIndex>,
+    host: usize,
+) -> Score {
+    let score = sum_points(&class.base_scores, &fit.points, host);
+    match spread {
+        Some(spread) if score != UNSUITABLE => {
+            score.saturating_add(spread.points(host)).min(UNSUITABLE - 1)
+        }
+        _ => score,
     }
 }
 

@@ -10,9 +10,10 @@ use super::free_resources::FreeResources;
 use super::host_order::HostOrder;
 use super::hosts::{HostEntry, UNKNOWN_HOST_REASON, accept_pod};
 use super::reason::Reason;
-use super::request::Request;
+use super::request::{Request, has_control_plane_role};
 use super::request_classes::{RequestClassKey, RequestClasses};
 use super::score_index::SearchBuffers;
+use super::spread_index::SpreadIndex;
 use super::vm_requirements::VmRequirements;
 use crate::inventory::ReportedHost;
 use crate::rules::{ClusterState, HostId, InvalidField, NodeFields, PodFields, PodId, Rules};
@@ -36,6 +37,7 @@ pub struct Engine {
     pub(super) free_resources: Vec<FreeResources>,
     pub(super) assumed_pods: HashMap<Arc<str>, AssumedPod>,
     pub(super) request_classes: RequestClasses,
+    pub(super) spread: SpreadIndex,
     pub(super) change_log: ChangeLog,
     pub(super) search_buffers: SearchBuffers,
 }
@@ -89,6 +91,7 @@ impl Engine {
             }
         }
         self.host_entries[id.index()] = Some(HostEntry { report, class, state, pods });
+        self.update_spread_host(id);
         self.record_change(id, true);
         Ok(id)
     }
@@ -114,6 +117,7 @@ impl Engine {
             self.host_entries.resize_with(id.index() + 1, || None);
             self.free_resources.resize_with(id.index() + 1, FreeResources::default);
         }
+        self.update_spread_host(id);
         self.record_change(id, true);
         Ok(id)
     }
@@ -128,6 +132,7 @@ impl Engine {
             self.assumed_pods.remove(uid);
         }
         self.cluster.remove_host(host);
+        self.spread.remove_host(host.index());
         if let Some(free) = self.free_resources.get_mut(host.index()) {
             *free = FreeResources::default();
         }
@@ -188,9 +193,9 @@ impl Engine {
         vm_requirements: VmRequirements,
     ) -> Result<Request, InvalidField> {
         let rules = Arc::new(Rules::compile(&mut self.cluster, parts)?);
-        let (class, key) = self
-            .request_classes
-            .find_or_insert(RequestClassKey::new(&vm_requirements, &rules), &rules);
+        let is_control_plane = vm_requirements.is_vm && has_control_plane_role(parts);
+        let key = RequestClassKey::new(&vm_requirements, &rules, is_control_plane);
+        let (class, key) = self.request_classes.find_or_insert(key, &rules);
         Ok(Request {
             uid: parts.containers.uid.as_str().into(),
             rules,
@@ -268,6 +273,7 @@ impl Engine {
         if let Some(pod_id) = self.cluster.add_pod(Arc::clone(&request.rules), host) {
             let pod = AssumedPod { host, pod_id, request: request.clone() };
             self.assumed_pods.insert(Arc::clone(&uid), pod);
+            self.add_to_spread(request, host);
             if let Some(entry) = self.host_entries.get_mut(host.index()).and_then(Option::as_mut) {
                 entry.pods.insert(pod_id, uid);
             }
@@ -280,6 +286,7 @@ impl Engine {
     pub fn remove_pod(&mut self, uid: &str) -> bool {
         let Some(pod) = self.assumed_pods.remove(uid) else { return false };
         self.cluster.remove_pod(pod.pod_id);
+        self.remove_from_spread(&pod.request, pod.host);
         if let Some(entry) = self.host_entries.get_mut(pod.host.index()).and_then(Option::as_mut) {
             entry.pods.remove(&pod.pod_id);
             if entry.report.allocation(uid).is_none() {

@@ -245,6 +245,13 @@ impl ClusterState {
         hosts.into_iter().flat_map(|hosts| hosts.iter().map(HostId))
     }
 
+    /// Returns the value of a host's label; `None` if the host does not exist or does not have the label.
+    #[must_use]
+    pub fn host_label(&self, host: HostId, key: &str) -> Option<&str> {
+        let value = self.hosts.get(host.0)?.labels.get(self.symbols.find(key)?)?;
+        Some(self.symbols.name(value))
+    }
+
     /// Adds a pod to a host. Returns the pod's identifier, or `None` if the host does not exist.
     pub fn add_pod(&mut self, pod: Arc<Rules>, host: HostId) -> Option<PodId> {
         self.hosts.get(host.0)?;

@@ -81,6 +81,11 @@ impl Rules {
         &self.pod_requests.pod
     }
 
+    /// Returns true if the pod is being deleted.
+    pub(crate) const fn is_terminating(&self) -> bool {
+        self.is_terminating
+    }
+
     /// Returns a hash of the requests of the pod's containers.
     pub(crate) const fn requests_hash(&self) -> u64 {
         self.pod_requests.requests_hash

@@ -58,8 +58,19 @@ impl fmt::Display for FieldPath<'_> {
     }
 }
 
-/// Checks that a label key has the form `[prefix/]name` (apimachinery `content.IsLabelKey`).
+/// Checks that a label key is valid.
 pub(super) fn validate_label_key(path: &FieldPath<'_>, key: &str) -> Result<(), InvalidField> {
+    if is_label_key(key) {
+        Ok(())
+    } else {
+        Err(path
+            .invalid_field(key, "is not a valid label key, such as topology.kubernetes.io/zone"))
+    }
+}
+
+/// Returns true if a label key has the form `[prefix/]name` (apimachinery `content.IsLabelKey`).
+#[must_use]
+pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) =
         key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     let is_lower_alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -70,12 +81,7 @@ pub(super) fn validate_label_key(path: &FieldPath<'_>, key: &str) -> Result<(), 
     };
     let is_prefix_valid =
         prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_valid_part));
-    if is_prefix_valid && !name.is_empty() && is_label_value(name) {
-        Ok(())
-    } else {
-        Err(path
-            .invalid_field(key, "is not a valid label key, such as topology.kubernetes.io/zone"))
-    }
+    is_prefix_valid && !name.is_empty() && is_label_value(name)
 }
 
 /// Checks that a label value is empty, or has at most 63 letters, digits and `-_.`, with an alphanumeric character at

@@ -32,7 +32,7 @@ mod taints;
 
 pub use cluster_state::{ClusterState, HostId, PodId, SchedulerBugs};
 pub use compiled::{HostRules, Rules};
-pub use field_path::InvalidField;
+pub use field_path::{InvalidField, is_label_key};
 pub use filter::PodFilter;
 pub use object_fields::{NodeFields, PodFields};
 pub use preference::{HostPreference, PreferenceScore, PreferenceScores};
