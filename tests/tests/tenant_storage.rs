@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+use std::time::Duration;
+
 use berth_tests::cluster::condition;
 use berth_tests::controller::Controller;
 use berth_tests::tenant_bed::{Clusters, is_in_namespace};
@@ -76,7 +78,7 @@ fn delete(clusters: &Clusters, name: &str) {
 }
 
 fn tenants_without_classes_are_not_watched(clusters: &Clusters) {
-    clusters.check_idle();
+    std::thread::sleep(Duration::from_secs(5));
     let requests = clusters.tenant_requests();
     let of_classes = requests.iter().filter(|one| one["objectRef"]["resource"] == "storageclasses");
     assert_eq!(of_classes.count(), 0, "StorageClasses were read");
