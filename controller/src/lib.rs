@@ -19,4 +19,5 @@ pub mod profiles;
 pub mod run;
 pub mod selector_migration;
 pub mod tenant_nodes;
+pub mod tenant_storage;
 pub mod tenants;

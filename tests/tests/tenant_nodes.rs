@@ -1,58 +1,27 @@
 //! Test of labels on a tenant's Nodes with two real API servers: the infra cluster and a tenant. KubeVirt is simulated: the
 //! test writes the VirtualMachineInstances, also their migration.
 
-#![expect(
-    clippy::disallowed_methods,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "tests run programs, and fail by panicking"
-)]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use std::cell::Cell;
-use std::net::{Ipv4Addr, TcpListener};
-use std::process::Command;
-use std::time::Duration;
+use std::net::TcpListener;
 
-use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use berth_tests::cluster::condition;
 use berth_tests::controller::Controller;
-use berth_tests::{repository, skip};
+use berth_tests::tenant_bed::{Clusters, TENANT_ADDRESS, is_in_namespace};
 use serde_json::{Value, json};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
-/// Address of the tenant's API server, from a network for documentation. The loopback address would be refused.
-const TENANT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
 const NAMESPACE: &str = "cluster-bank";
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// User of the controller in the tenant's cluster.
-const TENANT_USER: &str = "system:serviceaccount:kube-system:berth-controller";
-
-/// Variable that is set in the network namespace of the test.
-const IN_NAMESPACE: &str = "BERTH_TEST_IN_NAMESPACE";
-
-struct Clusters {
-    infra: ControlPlane,
-    tenant: ControlPlane,
-}
 
 /// All tests share the control planes, because their start takes longest.
 #[test]
 fn labels_follow_the_machines() {
-    if std::env::var_os(IN_NAMESPACE).is_none() {
-        run_in_namespace();
+    if !is_in_namespace("labels_follow_the_machines") {
         return;
     }
-    let infra = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
-    let tenant = ControlPlane::start(ControlPlaneOptions {
-        has_audit_log: true,
-        server_address: Some(TENANT_ADDRESS),
-        ..ControlPlaneOptions::default()
-    })
-    .unwrap();
-    infra.install_machine_kinds().unwrap();
-    infra.deploy(&["base/rbac-controller.yaml"]).unwrap();
-    let clusters = Clusters { infra, tenant };
-    clusters.create_hosts();
-    clusters.grant_permissions();
+    let clusters = Clusters::start("tenant-nodes");
+    create_hosts(&clusters);
+    clusters.grant_permissions(&[]);
     let _controller = Controller::start(&clusters.infra, "tenant-nodes", &[]).unwrap();
     clusters.create_tenant("bank");
     // A tenant that never answers must not delay the other one.
@@ -70,7 +39,7 @@ fn labels_follow_the_machines() {
     labels_follow_a_migration(&clusters);
     list_of_keys_is_live(&clusters);
     labels_of_others_stay(&clusters);
-    idle_controller_only_watches(&clusters);
+    clusters.check_idle();
     new_kubeconfig_is_used(&clusters);
     refused_kubeconfigs_are_not_used(&clusters);
     clusters.wait_until_condition("silent", "TenantAccessReady", "False TenantUnreachable");
@@ -86,213 +55,102 @@ fn labels_follow_the_machines() {
     assert!(refused.is_empty(), "a permission is missing: {refused:#?}");
 }
 
-/// Runs the test in a network namespace of its own, in which [`TENANT_ADDRESS`] is an address of the loopback.
-fn run_in_namespace() {
-    let unshare = |command: &str| {
-        let program = std::env::current_exe().unwrap();
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--net", "sh", "-c", command]).arg(program).env(IN_NAMESPACE, "1").status()
-    };
-    if !unshare("true").is_ok_and(|status| status.success()) {
-        skip::skip("labels_follow_the_machines", "no network namespace can be created (root)");
-        return;
+fn create_hosts(clusters: &Clusters) {
+    for (host, zone, rack) in [("rack1-a", "a", "1"), ("rack1-b", "b", "2")] {
+        clusters.infra.create_node(host).unwrap();
+        let labels = [format!("{ZONE}={zone}"), format!("example.com/rack={rack}")];
+        clusters.infra.kubectl(&["label", "node", host, &labels[0], &labels[1]]).unwrap();
     }
-    let command = format!(
-        "ip link set lo up && ip address add {TENANT_ADDRESS}/32 dev lo && \
-         exec \"$0\" --exact labels_follow_the_machines --nocapture"
-    );
-    let status = unshare(&command).unwrap();
-    assert!(status.success(), "the test failed in its network namespace: {status}");
 }
 
-impl Clusters {
-    fn create_hosts(&self) {
-        for (host, zone, rack) in [("rack1-a", "a", "1"), ("rack1-b", "b", "2")] {
-            self.infra.create_node(host).unwrap();
-            let labels = [format!("{ZONE}={zone}"), format!("example.com/rack={rack}")];
-            self.infra.kubectl(&["label", "node", host, &labels[0], &labels[1]]).unwrap();
-        }
-    }
+/// Writes a VirtualMachineInstance; this kind has no status subresource.
+fn write_instance(clusters: &Clusters, name: &str, host: &str) {
+    let instance = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"md": "web"}},
+        "spec": {"domain": {"devices": {}}}, "status": {"phase": "Running", "nodeName": host},
+    });
+    clusters.infra.apply(&instance.to_string()).unwrap();
+}
 
-    /// Applies the output of `render --tenant-rbac` in the tenant's cluster.
-    fn grant_permissions(&self) {
-        let program = repository().join("target/release/berth-controller");
-        let output = Command::new(program).args(["render", "--tenant-rbac"]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        self.tenant.apply(&String::from_utf8(output.stdout).unwrap()).unwrap();
-    }
+fn set_keys(clusters: &Clusters, keys: &Value) {
+    clusters.write_config(&json!({"replicatedNodeLabels": keys}));
+}
 
-    fn token(&self) -> String {
-        let path = "/api/v1/namespaces/kube-system/serviceaccounts/berth-controller/token";
-        let request = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
-        });
-        let create = ["create", "--raw", path, "-f", "-"];
-        let kubeconfig = self.tenant.kubeconfig();
-        let answer = self.tenant.kubectl_with(&kubeconfig, &create, &request.to_string()).unwrap();
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        answer["status"]["token"].as_str().unwrap().to_owned()
-    }
+fn label(clusters: &Clusters, node: &str, key: &str) -> Value {
+    let node = clusters.tenant.get_json(&["node", node]).unwrap();
+    node["metadata"]["labels"][key].clone()
+}
 
-    fn kubeconfig(&self, token: &str) -> String {
-        let file = self.tenant.write_kubeconfig("berth", token, false).unwrap();
-        std::fs::read_to_string(file).unwrap()
-    }
-
-    fn create_tenant(&self, name: &str) {
-        let tenant = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
-            "spec": {"kubeconfigSecretRef": {"name": "kubeconfig"}},
-        });
-        self.infra.apply(&tenant.to_string()).unwrap();
-        let namespace = format!("cluster-{name}");
-        self.wait_until("the namespace exists", |clusters| {
-            clusters.infra.get_json(&["namespace", &namespace]).is_ok()
-        });
-    }
-
-    fn write_secret(&self, namespace: &str, kubeconfig: &str) {
-        let secret = json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubeconfig", "namespace": namespace},
-            "stringData": {"kubeconfig": kubeconfig},
-        });
-        self.infra.apply(&secret.to_string()).unwrap();
-    }
-
-    /// Writes a VirtualMachineInstance; this kind has no status subresource.
-    fn write_instance(&self, name: &str, host: &str) {
-        let instance = json!({
-            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
-            "metadata": {"name": name, "namespace": NAMESPACE, "labels": {"md": "web"}},
-            "spec": {"domain": {"devices": {}}}, "status": {"phase": "Running", "nodeName": host},
-        });
-        self.infra.apply(&instance.to_string()).unwrap();
-    }
-
-    fn set_keys(&self, keys: &Value) {
-        let config = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"},
-            "spec": {"replicatedNodeLabels": keys},
-        });
-        self.infra.apply(&config.to_string()).unwrap();
-    }
-
-    fn label(&self, node: &str, key: &str) -> Value {
-        let node = self.tenant.get_json(&["node", node]).unwrap();
-        node["metadata"]["labels"][key].clone()
-    }
-
-    fn wait_until(&self, what: &str, is_reached: impl Fn(&Self) -> bool) {
-        self.infra
-            .wait_until(what, TIMEOUT, |_| is_reached(self).then_some(()))
-            .unwrap_or_else(|error| panic!("{error}: {}", self.infra.log_tail("tenant-nodes")));
-    }
-
-    fn wait_until_label(&self, node: &str, key: &str, value: &Value) {
-        let what = format!("{node} has {key}={value}");
-        self.wait_until(&what, |clusters| clusters.label(node, key) == *value);
-    }
-
-    /// Waits until a condition of a tenant begins with this status and reason, and returns its message.
-    fn wait_until_condition(&self, tenant: &str, type_: &str, expected: &str) -> String {
-        let mut last = Value::Null;
-        let reached = self.infra.wait_until(expected, TIMEOUT, |infra| {
-            last = infra.get_json(&["tenantcluster", tenant]).unwrap_or_default();
-            let one = condition(&last, type_);
-            let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
-            let found = format!("{} {}", text("status"), text("reason"));
-            (found == expected).then(|| text("message"))
-        });
-        reached.unwrap_or_else(|error| {
-            panic!("{error}: {:#}\n{}", last["status"], self.infra.log_tail("tenant-nodes"))
-        })
-    }
+fn wait_until_label(clusters: &Clusters, node: &str, key: &str, value: &Value) {
+    let what = format!("{node} has {key}={value}");
+    clusters.wait_until(&what, |clusters| label(clusters, node, key) == *value);
 }
 
 fn nodes_get_the_labels_of_their_hosts(clusters: &Clusters) {
     let message =
-        clusters.wait_until_condition("bank", "TenantAccessReady", "False InvalidKubeconfig");
+        clusters.condition_message("bank", "TenantAccessReady", "False InvalidKubeconfig");
     assert!(message.contains("does not exist"), "{message}");
     clusters.tenant.create_node("web-1").unwrap();
     // The Node of the second machine has another name.
     clusters.tenant.create_node("renamed").unwrap();
     let id = json!({"spec": {"providerID": "kubevirt://web-2"}}).to_string();
     clusters.tenant.kubectl(&["patch", "node", "renamed", "-p", &id]).unwrap();
-    clusters.write_instance("web-1", "rack1-a");
-    clusters.write_instance("web-2", "rack1-b");
+    write_instance(clusters, "web-1", "rack1-a");
+    write_instance(clusters, "web-2", "rack1-b");
     clusters.write_secret(NAMESPACE, &clusters.kubeconfig(&clusters.token()));
     clusters.wait_until_condition("bank", "TenantAccessReady", "True Connected");
-    clusters.wait_until_label("web-1", ZONE, &json!("a"));
-    clusters.wait_until_label("renamed", ZONE, &json!("b"));
-    let message = clusters.wait_until_condition("bank", "NodeLabelsReady", "True LabelsReplicated");
+    wait_until_label(clusters, "web-1", ZONE, &json!("a"));
+    wait_until_label(clusters, "renamed", ZONE, &json!("b"));
+    let message = clusters.condition_message("bank", "NodeLabelsReady", "True LabelsReplicated");
     assert!(message.starts_with("2 Nodes"), "{message}");
-    assert_eq!(clusters.label("web-1", "example.com/rack"), Value::Null, "not in the list");
-    assert_eq!(clusters.label("web-1", "kubernetes.io/os"), json!("linux"));
+    assert_eq!(label(clusters, "web-1", "example.com/rack"), Value::Null, "not in the list");
+    assert_eq!(label(clusters, "web-1", "kubernetes.io/os"), json!("linux"));
 }
 
 fn labels_follow_a_migration(clusters: &Clusters) {
-    clusters.write_instance("web-1", "rack1-b");
-    clusters.wait_until_label("web-1", ZONE, &json!("b"));
-    clusters.write_instance("web-1", "rack1-a");
-    clusters.wait_until_label("web-1", ZONE, &json!("a"));
+    write_instance(clusters, "web-1", "rack1-b");
+    wait_until_label(clusters, "web-1", ZONE, &json!("b"));
+    write_instance(clusters, "web-1", "rack1-a");
+    wait_until_label(clusters, "web-1", ZONE, &json!("a"));
 }
 
 fn list_of_keys_is_live(clusters: &Clusters) {
-    clusters.set_keys(&json!(["example.com/*"]));
-    clusters.wait_until_label("web-1", "example.com/rack", &json!("1"));
-    clusters.wait_until_label("web-1", ZONE, &Value::Null);
+    set_keys(clusters, &json!(["example.com/*"]));
+    wait_until_label(clusters, "web-1", "example.com/rack", &json!("1"));
+    wait_until_label(clusters, "web-1", ZONE, &Value::Null);
     clusters.infra.kubectl(&["label", "node", "rack1-a", "example.com/rack-"]).unwrap();
-    clusters.wait_until_label("web-1", "example.com/rack", &Value::Null);
+    wait_until_label(clusters, "web-1", "example.com/rack", &Value::Null);
     clusters.infra.kubectl(&["label", "node", "rack1-a", "example.com/rack=3"]).unwrap();
-    clusters.wait_until_label("web-1", "example.com/rack", &json!("3"));
-    clusters.set_keys(&json!([]));
-    clusters.wait_until_label("web-1", "example.com/rack", &Value::Null);
-    clusters.wait_until_label("renamed", "example.com/rack", &Value::Null);
+    wait_until_label(clusters, "web-1", "example.com/rack", &json!("3"));
+    set_keys(clusters, &json!([]));
+    wait_until_label(clusters, "web-1", "example.com/rack", &Value::Null);
+    wait_until_label(clusters, "renamed", "example.com/rack", &Value::Null);
 }
 
 fn labels_of_others_stay(clusters: &Clusters) {
     let key = "example.com/rack";
     clusters.tenant.kubectl(&["label", "node", "web-1", "example.com/rack=mine"]).unwrap();
-    clusters.set_keys(&json!([key, ZONE]));
+    set_keys(clusters, &json!([key, ZONE]));
     let expected = "False FieldsOwnedByOthers";
-    let message = clusters.wait_until_condition("bank", "NodeLabelsReady", expected);
+    let message = clusters.condition_message("bank", "NodeLabelsReady", expected);
     assert!(message.contains("example.com/rack by kubectl"), "{message}");
     // The other labels are copied nevertheless.
-    clusters.wait_until_label("web-1", ZONE, &json!("a"));
-    clusters.wait_until_label("renamed", key, &json!("2"));
-    assert_eq!(clusters.label("web-1", key), json!("mine"));
+    wait_until_label(clusters, "web-1", ZONE, &json!("a"));
+    wait_until_label(clusters, "renamed", key, &json!("2"));
+    assert_eq!(label(clusters, "web-1", key), json!("mine"));
     clusters.tenant.kubectl(&["label", "node", "web-1", "example.com/rack-"]).unwrap();
-    clusters.wait_until_label("web-1", key, &json!("3"));
+    wait_until_label(clusters, "web-1", key, &json!("3"));
     clusters.wait_until_condition("bank", "NodeLabelsReady", "True LabelsReplicated");
-}
-
-/// Returns the number of requests of the controller to the tenant's API server.
-fn request_count(clusters: &Clusters) -> usize {
-    let log = std::fs::read_to_string(clusters.tenant.folder().join("audit.log")).unwrap();
-    let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    events.filter(|event| event["user"]["username"] == TENANT_USER).count()
-}
-
-fn idle_controller_only_watches(clusters: &Clusters) {
-    let last = Cell::new(request_count(clusters));
-    // The last writes may still cause an event and a reconcile.
-    clusters.wait_until("no request for five seconds", |clusters| {
-        std::thread::sleep(Duration::from_secs(5));
-        let current = request_count(clusters);
-        last.replace(current) == current
-    });
-    assert!(last.get() > 3, "{} requests", last.get());
-    std::thread::sleep(Duration::from_secs(10));
-    assert_eq!(request_count(clusters), last.get(), "requests of an idle controller");
 }
 
 fn new_kubeconfig_is_used(clusters: &Clusters) {
     clusters.write_secret(NAMESPACE, &clusters.kubeconfig("expired"));
     clusters.wait_until_condition("bank", "TenantAccessReady", "False AccessDenied");
-    clusters.write_instance("web-1", "rack1-b");
+    write_instance(clusters, "web-1", "rack1-b");
     clusters.write_secret(NAMESPACE, &clusters.kubeconfig(&clusters.token()));
     clusters.wait_until_condition("bank", "TenantAccessReady", "True Connected");
-    clusters.wait_until_label("web-1", ZONE, &json!("b"));
+    wait_until_label(clusters, "web-1", ZONE, &json!("b"));
 }
 
 fn refused_kubeconfigs_are_not_used(clusters: &Clusters) {

@@ -89,7 +89,10 @@ fn check_default_class(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("storageclasses", "none")
             .remedy("install a CSI driver and create a StorageClass"));
     }
-    let configured = infra_classes(input)?.into_iter().find(|one| one["isDefaultClass"] == true);
+    let is_default = |class: &&Value| {
+        class["isDefaultClass"] == true && class["volumeProvisioner"] != "kubevirt-csi-driver"
+    };
+    let configured = infra_classes(input)?.into_iter().find(is_default);
     if let Some(class) = configured {
         let class = text(class, "/name");
         return Ok(Outcome::pass(class)

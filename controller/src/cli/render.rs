@@ -11,7 +11,7 @@ use super::input;
 use super::migrate::format_migration;
 use crate::fleet::RenderInput;
 use crate::selector_migration::{Migration, MigrationInput};
-use crate::tenant_nodes::rbac::tenant_rbac;
+use crate::tenant_nodes::rbac::{storage_class_rbac, tenant_rbac};
 use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_machine};
 
 /// Print the VirtualMachine that the controller would create for a MachineDeployment
@@ -56,6 +56,9 @@ pub(super) struct Arguments {
     /// Print the ServiceAccount and the permissions that Berth needs in a tenant's cluster, and nothing else
     #[arg(long, conflicts_with_all = ["filename", "machine", "migrate", "namespace", "user_data_secret"])]
     tenant_rbac: bool,
+    /// With --tenant-rbac, also print the permissions to create StorageClasses in the tenant's cluster
+    #[arg(long, requires = "tenant_rbac")]
+    storage_classes: bool,
     /// Output format [default: yaml]
     #[arg(short, long, value_enum)]
     output: Option<Output>,
@@ -87,7 +90,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
     let output = arguments.output.unwrap_or(Output::Yaml);
     if arguments.tenant_rbac {
         let mut text = String::new();
-        for object in tenant_rbac() {
+        let mut objects = tenant_rbac();
+        if arguments.storage_classes {
+            objects.extend(storage_class_rbac());
+        }
+        for object in objects {
             output.append(&mut text, &object)?;
         }
         return print(&text);

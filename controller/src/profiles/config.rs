@@ -32,9 +32,13 @@ pub fn config_problems(
         classes.iter().map(|class| class.name.as_str()),
     ));
     let defaults = classes.iter().filter(|class| class.is_default_class == Some(true));
-    let defaults: Vec<&str> = defaults.map(|class| class.name.as_str()).collect();
-    if defaults.len() > 1 {
-        let all = defaults.join(", ");
+    let (of_machines, of_tenants): (Vec<_>, Vec<_>) = (
+        defaults.clone().filter(|class| class.is_for_machines()).collect(),
+        defaults.filter(|class| class.is_for_tenants()).collect(),
+    );
+    if let Some(several) = [of_machines, of_tenants].into_iter().find(|all| all.len() > 1) {
+        let all: Vec<&str> = several.iter().map(|class| class.name.as_str()).collect();
+        let all = all.join(", ");
         problems.push(format!(
             "infraStorageClasses: {all} have isDefaultClass, but only one class may have it"
         ));
@@ -175,7 +179,10 @@ mod tests {
         assert_eq!(problems(json!({})), Vec::<String>::new());
         let whole = json!({"vlanPools": [{"network": "trunk", "ranges": ["100-199", "300"]}],
             "replicatedNodeLabels": ["topology.kubernetes.io/zone", "host.berth.dev/*", "rack"],
-            "infraStorageClasses": [{"name": "fast", "isDefaultClass": true}, {"name": "slow"}],
+            "infraStorageClasses": [
+                {"name": "fast", "isDefaultClass": true, "volumeProvisioner": "infra-csi-driver"},
+                {"name": "slow", "isDefaultClass": true, "volumeProvisioner": "kubevirt-csi-driver"},
+            ],
             "placement": {"controlPlaneSpread": {"topologyKey": "topology.kubernetes.io/zone", "weight": 50}},
             "images": {"http": {"operatingSystems": {"ubuntu": {"22.04": "https://images/u.img"}}}}});
         assert_eq!(problems(whole), Vec::<String>::new());
@@ -199,6 +206,14 @@ mod tests {
             (
                 json!({"infraStorageClasses": [{"name": "a", "isDefaultClass": true}, {"name": "b", "isDefaultClass": true}]}),
                 "a, b",
+            ),
+            (
+                json!({"infraStorageClasses": [
+                    {"name": "a", "isDefaultClass": true, "volumeProvisioner": "infra-csi-driver"},
+                    {"name": "b", "isDefaultClass": true, "volumeProvisioner": "kubevirt-csi-driver"},
+                    {"name": "c", "isDefaultClass": true},
+                ]}),
+                "infraStorageClasses: a, c have isDefaultClass",
             ),
             (
                 json!({"infraStorageClasses": [{"name": "a"}, {"name": "a"}]}),

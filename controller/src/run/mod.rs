@@ -28,7 +28,9 @@ mod packed_content;
 pub mod reconcile;
 mod settings;
 mod tenant_access;
+mod tenant_conditions;
 mod tenant_nodes;
+mod tenant_storage;
 pub mod tenants;
 mod throttle;
 mod unresponsive;
@@ -174,7 +176,15 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
-    all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone()));
+    let (connections, queues) = tenant_access::Connections::new(Arc::clone(&metrics));
+    all.spawn(tenant_access::run(Arc::clone(context), connections.clone()));
+    all.spawn(tenant_nodes::run(
+        Arc::clone(context),
+        instances.clone(),
+        connections.clone(),
+        queues.nodes,
+    ));
+    all.spawn(tenant_storage::run(Arc::clone(context), connections, queues.classes));
     all.spawn(host_leases::run(
         client.clone(),
         Arc::clone(&events),

@@ -164,7 +164,7 @@ impl TenantNode {
             if is_own {
                 label.is_own = true;
             } else if label.other_manager.is_none() {
-                label.other_manager = Some(printable(&entry.manager));
+                label.other_manager = Some(printable_manager(&entry.manager));
             }
         }
     }
@@ -191,7 +191,7 @@ impl TenantNode {
 }
 
 /// Returns true for a name of an object, which is then valid as a part of a URL.
-fn is_valid_name(name: &str) -> bool {
+pub(crate) fn is_valid_name(name: &str) -> bool {
     let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     !name.is_empty()
         && name.len() <= MAX_NAME_LENGTH
@@ -201,7 +201,7 @@ fn is_valid_name(name: &str) -> bool {
 }
 
 /// Returns the part of a field manager's name that can be shown in messages.
-fn printable(manager: &str) -> String {
+pub(crate) fn printable_manager(manager: &str) -> String {
     let shown = manager.chars().filter(char::is_ascii_graphic).take(MAX_MANAGER_LENGTH).collect();
     if manager.is_empty() { "an unknown manager".to_owned() } else { shown }
 }
@@ -271,7 +271,7 @@ mod tests {
             assert_eq!(read(json!({"metadata": metadata})), Err(UnusableNode::TooLarge));
         }
         let manager = format!("a\n\u{202e}{}", "b".repeat(500));
-        assert_eq!(printable(&manager).len(), MAX_MANAGER_LENGTH);
+        assert_eq!(printable_manager(&manager).len(), MAX_MANAGER_LENGTH);
     }
 
     proptest! {

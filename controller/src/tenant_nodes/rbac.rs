@@ -7,7 +7,8 @@ const NAME: &str = "berth-controller";
 /// Namespace of the ServiceAccount in the tenant's cluster.
 const NAMESPACE: &str = "kube-system";
 
-/// API groups, resources and verbs. All other requests of the controller to a tenant's API server are refused.
+/// API groups, resources and verbs that each tenant gives. All other requests of the controller to a tenant's API server are
+/// refused.
 const RULES: [(&str, &str, &[&str]); 4] = [
     // Labels of hosts; cordoning.
     ("", "nodes", &["get", "list", "watch", "patch"]),
@@ -17,11 +18,34 @@ const RULES: [(&str, &str, &[&str]); 4] = [
     ("storage.k8s.io", "volumeattachments", &["list"]),
 ];
 
+/// Name of the objects with the permissions for StorageClasses.
+const STORAGE_NAME: &str = "berth-controller-storage";
+/// Permissions for StorageClasses, which a tenant need not give.
+const STORAGE_RULES: [(&str, &str, &[&str]); 1] =
+    [("storage.k8s.io", "storageclasses", &["get", "list", "watch", "create", "patch"])];
+
 /// Returns ServiceAccount, ClusterRole and ClusterRoleBinding.
 #[must_use]
-pub fn tenant_rbac() -> [Value; 3] {
-    let labels = json!({"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "berth"});
-    let rules: Vec<Value> = RULES
+pub fn tenant_rbac() -> Vec<Value> {
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels()},
+    });
+    [account].into_iter().chain(role_and_binding(NAME, &RULES)).collect()
+}
+
+/// Returns ClusterRole and ClusterRoleBinding with the permissions for StorageClasses.
+#[must_use]
+pub fn storage_class_rbac() -> Vec<Value> {
+    role_and_binding(STORAGE_NAME, &STORAGE_RULES).into()
+}
+
+fn labels() -> Value {
+    json!({"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": "berth"})
+}
+
+fn role_and_binding(name: &str, rules: &[(&str, &str, &[&str])]) -> [Value; 2] {
+    let rules: Vec<Value> = rules
         .iter()
         .map(|(group, resource, verbs)| {
             json!({"apiGroups": [group], "resources": [resource], "verbs": verbs})
@@ -29,17 +53,13 @@ pub fn tenant_rbac() -> [Value; 3] {
         .collect();
     [
         json!({
-            "apiVersion": "v1", "kind": "ServiceAccount",
-            "metadata": {"name": NAME, "namespace": NAMESPACE, "labels": labels},
-        }),
-        json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": {"name": NAME, "labels": labels}, "rules": rules,
+            "metadata": {"name": name, "labels": labels()}, "rules": rules,
         }),
         json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": NAME, "labels": labels},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME},
+            "metadata": {"name": name, "labels": labels()},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
             "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}],
         }),
     ]
@@ -49,9 +69,9 @@ pub fn tenant_rbac() -> [Value; 3] {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_role_permits_no_more_than_needed() {
-        let [_, role, _] = tenant_rbac();
+    /// Returns the verbs and resources of the ClusterRole among these objects.
+    fn permissions(objects: &[Value]) -> Vec<String> {
+        let role = objects.iter().find(|object| object["kind"] == "ClusterRole").unwrap();
         let mut all: Vec<String> = Vec::new();
         for rule in role["rules"].as_array().unwrap() {
             for verb in rule["verbs"].as_array().unwrap() {
@@ -59,6 +79,11 @@ mod tests {
                 all.push(format!("{} {resource}", verb.as_str().unwrap()));
             }
         }
+        all
+    }
+
+    #[test]
+    fn the_roles_permit_no_more_than_needed() {
         let expected = [
             "get nodes",
             "list nodes",
@@ -68,6 +93,9 @@ mod tests {
             "create pods/eviction",
             "list volumeattachments",
         ];
-        assert_eq!(all, expected);
+        assert_eq!(permissions(&tenant_rbac()), expected);
+        let of_classes = permissions(&storage_class_rbac());
+        let expected = ["get", "list", "watch", "create", "patch"];
+        assert_eq!(of_classes, expected.map(|verb| format!("{verb} storageclasses")));
     }
 }

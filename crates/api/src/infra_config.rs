@@ -116,7 +116,8 @@ pub struct InfraConfigSpec {
     /// Images of VMs that specify only an operating system, or a version of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<Images>,
-    /// Storage classes of this cluster that tenants may use. Disks that do not specify a class use the default class.
+    /// Storage classes of this cluster that tenants may use. Disks that do not specify a class use the default class. The
+    /// controller creates a StorageClass `kubevirt-NAME` for each in the clusters of tenants with a `kubeconfigSecretRef`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_string()]))]
@@ -234,15 +235,103 @@ pub struct HttpImages {
 }
 
 /// A storage class that tenants may use.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct InfraStorageClass {
     /// Name of the StorageClass in this cluster.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// True if disks that do not specify a class use this one.
+    /// True if disks that do not specify a class use this one, and if it is the default class in tenants' clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_default_class: Option<bool>,
+    /// Use of the class: `kubevirt-csi-driver` for volumes in tenants' clusters only, `infra-csi-driver` for disks of
+    /// machines only. Default both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_provisioner: Option<VolumeProvisioner>,
+    /// Binding mode in tenants' clusters. Default that of the class in this cluster. It cannot change in a StorageClass
+    /// that exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume_binding_mode: Option<VolumeBindingMode>,
+    /// Reclaim policy in tenants' clusters. Default Delete. It cannot change in a StorageClass that exists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reclaim_policy: Option<ReclaimPolicy>,
+    /// True if volumes in tenants' clusters can be expanded. Default the value of the class in this cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_volume_expansion: Option<bool>,
+    /// Zones in which the class has storage. Default those in `allowedTopologies` of the class in this cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    pub zones: Vec<String>,
+    /// Regions in which the class has storage. Default those in `allowedTopologies` of the class in this cluster.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
+    pub regions: Vec<String>,
+}
+
+impl InfraStorageClass {
+    /// Returns true if the class is for disks of machines.
+    #[must_use]
+    pub fn is_for_machines(&self) -> bool {
+        self.volume_provisioner != Some(VolumeProvisioner::KubevirtCsiDriver)
+    }
+
+    /// Returns true if the class is for volumes in tenants' clusters.
+    #[must_use]
+    pub fn is_for_tenants(&self) -> bool {
+        self.volume_provisioner != Some(VolumeProvisioner::InfraCsiDriver)
+    }
+}
+
+/// Use of a storage class.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeProvisioner {
+    /// Volumes in tenants' clusters.
+    #[serde(rename = "kubevirt-csi-driver")]
+    KubevirtCsiDriver,
+    /// Disks of machines.
+    #[serde(rename = "infra-csi-driver")]
+    InfraCsiDriver,
+}
+
+/// Time at which a volume is created, as in a StorageClass.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeBindingMode {
+    /// When the claim is created.
+    Immediate,
+    /// When a pod uses the claim.
+    WaitForFirstConsumer,
+}
+
+impl VolumeBindingMode {
+    /// Returns the value as in a StorageClass.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Immediate => "Immediate",
+            Self::WaitForFirstConsumer => "WaitForFirstConsumer",
+        }
+    }
+}
+
+/// Handling of a volume when its claim is deleted, as in a StorageClass.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReclaimPolicy {
+    /// The volume is deleted.
+    #[default]
+    Delete,
+    /// The volume stays.
+    Retain,
+}
+
+impl ReclaimPolicy {
+    /// Returns the value as in a StorageClass.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delete => "Delete",
+            Self::Retain => "Retain",
+        }
+    }
 }
 
 /// Sizes of VMs that do not specify any.

@@ -16,6 +16,8 @@ pub const CONTROLLER_FIELD_MANAGER: &str = "berth-controller";
 pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
 /// Field manager of the conditions of a TenantCluster about the connection to the tenant's API server.
 pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
+/// Field manager of the condition of a TenantCluster about the StorageClasses in the tenant's cluster.
+pub const TENANT_STORAGE_FIELD_MANAGER: &str = "berth-controller-storage";
 /// Field manager of the condition that reports a malformed object, so that the rest of its status stays.
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.

@@ -232,7 +232,11 @@ fn infra_config_is_valid_and_round_trips() {
         "dnsConfig": {"nameservers": ["8.8.8.8"]},
         "customNetworkPolicies": [{"name": "n", "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}],
         "images": {"http": {"operatingSystems": {"ubuntu": {"22.04": "http://images/ubuntu.img"}}}},
-        "infraStorageClasses": [{"name": "longhorn", "isDefaultClass": true}],
+        "infraStorageClasses": [{
+            "name": "longhorn", "isDefaultClass": true, "volumeProvisioner": "kubevirt-csi-driver",
+            "volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Retain", "allowVolumeExpansion": true,
+            "zones": ["a"], "regions": ["north"],
+        }],
         "vmEvictionStrategy": "LiveMigrate",
         "nodeDefaults": {"cpus": "2", "memory": "8Gi", "primaryDiskSize": "20Gi"},
         "placement": {"controlPlaneSpread": {"topologyKey": "topology.kubernetes.io/zone", "weight": 50}}

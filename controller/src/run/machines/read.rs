@@ -52,7 +52,7 @@ impl Context {
             .config
             .infra_storage_classes
             .iter()
-            .filter(|class| class.is_default_class == Some(true))
+            .filter(|class| class.is_default_class == Some(true) && class.is_for_machines())
         {
             references.storage_classes.insert(class.name.clone());
         }

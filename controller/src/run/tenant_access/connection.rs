@@ -20,18 +20,15 @@ use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, ResourceExt as _};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
+use super::class_watch::watch_classes;
 use super::connections::{Access, Connections};
-use super::faults::{fault_of, is_transient};
+use super::faults::{MAX_PAUSE, STABLE_TIME, fault_of, is_transient};
 use super::infra_server::InfraServer;
 use super::spec::AccessSpec;
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig_rules::{RefusedKubeconfig, parse_kubeconfig};
 
-/// Longest pause between attempts, before jitter.
-const MAX_PAUSE: Duration = Duration::from_secs(120);
-/// Duration of a watch after which its end is no failure.
-const STABLE_TIME: Duration = Duration::from_secs(60);
 /// Delay before the first attempt, with jitter, so that not all tenants are listed at the same time.
 const START_DELAY: Duration = Duration::from_millis(200);
 /// Number of refused reads of a Secret in the tenant's own namespace that are not reported.
@@ -149,7 +146,8 @@ async fn follow_kubeconfig(
     }
 }
 
-/// Watches the Nodes of a tenant. Returns only if the kubeconfig is refused, which is final until it changes.
+/// Watches the Nodes and the StorageClasses of a tenant. Returns only if the kubeconfig is refused, which is final until
+/// it changes.
 async fn connect(
     tenant: &str,
     spec: &AccessSpec,
@@ -165,7 +163,17 @@ async fn connect(
         Err(fault) => return connections.set_access(tenant, Err(fault)),
     };
     tokio::time::sleep(add_jitter(START_DELAY)).await;
-    let access = Access { client: client.clone(), certificate };
+    let access = Access { client, certificate };
+    let place = spec.place();
+    tokio::join!(
+        watch_nodes(tenant, &place, environment, &access),
+        watch_classes(tenant, connections, &access.client)
+    );
+}
+
+/// Watches the Nodes of a tenant. Never returns.
+async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, access: &Access) {
+    let connections = &environment.connections;
     let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_PAUSE), 0_u32);
     loop {
         let (begin, is_listed) = (Instant::now(), AtomicBool::new(false));
@@ -182,7 +190,7 @@ async fn connect(
             }
             Ok(())
         };
-        let result = watch_collection(&client, NODES, LIMITS, handle).await;
+        let result = watch_collection(&access.client, NODES, LIMITS, handle).await;
         if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
             backoff.reset();
             failures = 0;
@@ -192,7 +200,7 @@ async fn connect(
             failures = failures.saturating_add(1);
             retry_after = error.retry_after();
             if failures > 1 || !is_transient(error) {
-                let fault = fault_of(error, &spec.place(), certificate);
+                let fault = fault_of(error, place, access.certificate);
                 tracing::debug!(tenant, %error, "failed to watch the Nodes of a tenant");
                 connections.set_access(tenant, Err(fault));
             }

@@ -1,12 +1,17 @@
 //! Conversion of errors of a tenant's API server to faults.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use berth_api::ConditionReason;
 use berth_runtime::certificate::{ExpiryState, Validity};
 use berth_runtime::untrusted::UntrustedError;
 
 use crate::tenants::fault::Fault;
+
+/// Longest pause between attempts, before jitter.
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(120);
+/// Duration of a watch after which its end is no failure.
+pub(super) const STABLE_TIME: Duration = Duration::from_secs(60);
 
 /// Returns the fault for an error of a request. `place` names the Secret with the kubeconfig.
 pub(super) fn fault_of(error: UntrustedError, place: &str, certificate: Option<Validity>) -> Fault {
@@ -48,6 +53,31 @@ pub(super) fn fault_of(error: UntrustedError, place: &str, certificate: Option<V
     Fault::new(reason, format!("{place}: {error}; {remedy}"))
 }
 
+/// Returns the fault for an error of the list or watch of StorageClasses; `None` if the error concerns the whole connection,
+/// whose state the watch of Nodes reports.
+pub(super) fn class_fault_of(error: UntrustedError) -> Option<Fault> {
+    let (reason, remedy) = match error {
+        UntrustedError::Status(403) => (
+            ConditionReason::AccessDenied,
+            "a permission is missing: berth-controller render --tenant-rbac --storage-classes | kubectl apply -f - in the \
+             tenant's cluster",
+        ),
+        UntrustedError::Status(401) => return None,
+        UntrustedError::Status(_) | UntrustedError::TooLong | UntrustedError::Malformed => {
+            (ConditionReason::InvalidAnswer, "check the StorageClasses in the tenant's cluster")
+        }
+        UntrustedError::AddressRefused(_)
+        | UntrustedError::Certificate(_)
+        | UntrustedError::NameNotResolved
+        | UntrustedError::NotConnected(_)
+        | UntrustedError::Timeout
+        | UntrustedError::Closed
+        | UntrustedError::Busy(..)
+        | UntrustedError::NotSent => return None,
+    };
+    Some(Fault::new(reason, format!("StorageClasses of the tenant: {error}; {remedy}")))
+}
+
 /// Returns true if a second attempt may succeed without a change of the kubeconfig, so that the first failure is not
 /// reported yet: servers close connections when they restart.
 pub(super) const fn is_transient(error: UntrustedError) -> bool {
@@ -66,11 +96,17 @@ fn has_expired(certificate: Option<Validity>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use berth_runtime::untrusted::{CertificateFault, RefusedAddress};
 
     use super::*;
+
+    #[test]
+    fn missing_permissions_for_classes_are_named() {
+        let fault = class_fault_of(UntrustedError::Status(403)).unwrap();
+        assert_eq!(fault.reason, ConditionReason::AccessDenied);
+        assert!(fault.message.contains("--tenant-rbac --storage-classes"), "{fault}");
+        assert_eq!(class_fault_of(UntrustedError::Timeout), None);
+    }
 
     #[test]
     fn each_fault_has_a_reason_and_a_remedy() {

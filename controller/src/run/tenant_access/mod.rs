@@ -1,9 +1,10 @@
-//! Connections to the API servers of tenants: one task per tenant with a `kubeconfigSecretRef`, which watches the Secret
-//! and the tenant's Nodes. A tenant that answers slowly or not at all delays only its own task.
+//! Connections to the API servers of tenants: one task per tenant with a `kubeconfigSecretRef`, which watches the Secret,
+//! the tenant's Nodes and, if they are needed, its StorageClasses. A tenant that answers slowly or not at all delays only its own task.
 //!
 //! The client of a connection checks each address, limits all answers, and writes only while this process is the leader
 //! ([`berth_runtime::untrusted`]).
 
+mod class_watch;
 mod connection;
 mod connections;
 mod faults;
@@ -20,7 +21,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::context::Context;
 use connection::Environment;
-pub(super) use connections::{Access, Connections, SharedState};
+pub(super) use connections::{Access, Connections, SharedState, TenantQueue};
 use infra_server::InfraServer;
 use spec::AccessSpec;
 

@@ -8,18 +8,20 @@ mod status;
 mod triggers;
 mod write;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::TenantCluster;
+use berth_api::names::TENANT_ACCESS_FIELD_MANAGER;
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
-use futures::channel::mpsc::unbounded;
 
 use super::context::Context;
 use super::machine_instances::MachineInstances;
-use super::tenant_access::{self, Connections};
+use super::tenant_access::{Connections, TenantQueue};
+use super::tenant_conditions::ConditionWriter;
 use reconcile::NodeReconciler;
+use status::OWNED_CONDITIONS;
 use triggers::Triggers;
 use write::WriteError;
 
@@ -28,39 +30,44 @@ use write::WriteError;
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "tenant-nodes", concurrency: 0, debounce: Duration::from_millis(20) };
 
-/// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment.
-pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
-    let (queue, requests) = unbounded();
-    let connections = Connections::new(queue, Arc::clone(&context.metrics));
+/// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment. `requests` are the tenants
+/// whose Nodes have changed.
+pub(super) async fn run(
+    context: Arc<Context>,
+    instances: MachineInstances,
+    connections: Connections,
+    requests: TenantQueue,
+) {
     let triggers = Triggers::new(Arc::clone(&context), connections.clone(), instances);
     let reconciler = Arc::new(NodeReconciler {
         context: Arc::clone(&context),
-        connections: connections.clone(),
+        connections,
         machines: triggers.machines(),
-        status_limits: Mutex::default(),
+        conditions: ConditionWriter::new(
+            Arc::clone(&context),
+            TENANT_ACCESS_FIELD_MANAGER,
+            OWNED_CONDITIONS,
+        ),
     });
-    let work = async {
-        tokio::join!(
-            context.tenants.wait_until_ready(),
-            context.configs.wait_until_ready(),
-            context.nodes.wait_until_ready()
-        );
-        let changes = triggers.subscribe().await;
-        let resync = context.resync;
-        let reconcile = |tenant: Arc<TenantCluster>| {
-            let reconciler = Arc::clone(&reconciler);
-            async move {
-                let retry = reconciler.reconcile(&tenant).await?;
-                let pause = retry.unwrap_or_else(|| add_jitter(resync));
-                Ok::<Action, WriteError>(Action::requeue(pause))
-            }
-        };
-        let store = context.tenants.store().clone();
-        let metrics = Arc::clone(&context.metrics);
-        tokio::join!(
-            triggers.handle_changes(changes),
-            run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)
-        );
+    tokio::join!(
+        context.tenants.wait_until_ready(),
+        context.configs.wait_until_ready(),
+        context.nodes.wait_until_ready()
+    );
+    let changes = triggers.subscribe().await;
+    let resync = context.resync;
+    let reconcile = |tenant: Arc<TenantCluster>| {
+        let reconciler = Arc::clone(&reconciler);
+        async move {
+            let retry = reconciler.reconcile(&tenant).await?;
+            let pause = retry.unwrap_or_else(|| add_jitter(resync));
+            Ok::<Action, WriteError>(Action::requeue(pause))
+        }
     };
-    tokio::join!(tenant_access::run(Arc::clone(&context), connections), work);
+    let store = context.tenants.store().clone();
+    let metrics = Arc::clone(&context.metrics);
+    tokio::join!(
+        triggers.handle_changes(changes),
+        run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)
+    );
 }

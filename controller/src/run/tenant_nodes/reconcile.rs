@@ -1,22 +1,21 @@
 //! Reconciles the Nodes of one tenant: plan, writes, and the conditions of its TenantCluster.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_api::{ConditionReason, TenantCluster};
-use berth_runtime::token_bucket::TokenBucket;
 use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
 use futures::TryStreamExt as _;
 use futures::stream;
 use kube::ResourceExt as _;
 
-use super::status::{AccessState, StatusWriter};
+use super::status::AccessState;
 use super::triggers::SharedMachines;
 use super::write::{WriteError, apply_labels};
 use crate::run::context::Context;
 use crate::run::tenant_access::{Access, Connections, SharedState};
+use crate::run::tenant_conditions::ConditionWriter;
 use crate::tenant_nodes::keys::ReplicatedKeys;
 use crate::tenant_nodes::plan::{TenantPlan, plan_tenant};
 use crate::tenant_nodes::report::report;
@@ -27,17 +26,12 @@ const CONCURRENT_WRITES: usize = 4;
 /// Time limit for the writes of one plan. A server that answers each write late must not delay the next plan, which may be
 /// for another kubeconfig.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
-/// Number of writes of a tenant's status in a burst, and time after which one more is sent. A tenant can change the state of
-/// its Nodes as often as it likes.
-const STATUS_RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(5));
-
 /// Reconciler of the Nodes of tenants.
 pub(super) struct NodeReconciler {
     pub(super) context: Arc<Context>,
     pub(super) connections: Connections,
     pub(super) machines: SharedMachines,
-    /// Rate limits of status writes, by tenant.
-    pub(super) status_limits: Mutex<BTreeMap<String, TokenBucket>>,
+    pub(super) conditions: ConditionWriter,
 }
 
 /// State of a tenant's connection, and the plan for its Nodes if there is a connection.
@@ -50,20 +44,18 @@ impl NodeReconciler {
     pub(super) async fn reconcile(&self, tenant: &TenantCluster) -> Result<Retry, WriteError> {
         let name = tenant.name_any();
         if tenant.metadata.deletion_timestamp.is_some() {
-            self.lock_limits().remove(&name);
+            self.conditions.forget(&name);
             return Ok(None);
         }
-        let take_token = || self.take_status_token(&name);
-        let status = StatusWriter::new(&self.context, tenant, &take_token);
         if tenant.spec.kubeconfig_secret_ref.is_none() {
-            return status.write(None).await;
+            return self.write_status(tenant, None).await;
         }
         // Before the first answer of the tenant's API server, its conditions stay.
         let Some(state) = self.connections.state(&name) else { return Ok(None) };
         let Some(planned) = self.plan(&name, &state) else { return Ok(None) };
         let (access, plan, omitted) = match planned {
             Ok(planned) => planned,
-            Err(fault) => return status.write(Some(AccessState::Failed(fault))).await,
+            Err(fault) => return self.write_status(tenant, Some(AccessState::Failed(fault))).await,
         };
         let writes = self.write(&state, &access, &plan);
         let written = tokio::time::timeout(MAX_WRITE_TIME, writes).await;
@@ -79,19 +71,20 @@ impl NodeReconciler {
             _ => report(&plan, omitted),
         };
         let certificate = access.certificate;
-        let retry = status.write(Some(AccessState::Connected { certificate, labels })).await?;
+        let state = AccessState::Connected { certificate, labels };
+        let retry = self.write_status(tenant, Some(state)).await?;
         written.map(|()| retry)
     }
 
-    fn lock_limits(&self) -> MutexGuard<'_, BTreeMap<String, TokenBucket>> {
-        self.status_limits.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn take_status_token(&self, tenant: &str) -> Result<(), Duration> {
-        let (burst, interval) = STATUS_RATE_LIMIT;
-        let mut limits = self.lock_limits();
-        let limit = limits.entry(tenant.to_owned());
-        limit.or_insert_with(|| TokenBucket::new(burst, interval)).take_token(Instant::now())
+    /// Writes the conditions for a state. Without a state, the conditions are removed.
+    async fn write_status(
+        &self,
+        tenant: &TenantCluster,
+        state: Option<AccessState>,
+    ) -> Result<Retry, WriteError> {
+        let updates = state.map(|state| state.conditions(SystemTime::now())).unwrap_or_default();
+        let written = self.conditions.write(tenant, &updates).await;
+        written.map_err(|error| WriteError::Status(tenant.name_any(), error))
     }
 
     fn plan(&self, tenant: &str, state: &SharedState) -> Option<Planned> {

@@ -1,20 +1,12 @@
 //! Conditions of a TenantCluster about the connection to the tenant's API server and the labels of its Nodes.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use berth_api::names::TENANT_ACCESS_FIELD_MANAGER;
-use berth_api::{Condition, ConditionReason, TenantCluster};
-use berth_runtime::call::with_timeout;
+use berth_api::ConditionReason;
 use berth_runtime::certificate::{ExpiryState, Validity};
-use kube::api::{Patch, PatchParams};
-use kube::{Api, ResourceExt as _};
-use serde_json::{Value, json};
 
-use super::write::WriteError;
-use crate::managed_fields::conditions_are_atomic;
-use crate::profiles::{ConditionUpdate, new_condition};
-use crate::run::clock::now_in_seconds;
-use crate::run::context::Context;
+use crate::profiles::ConditionUpdate;
+use crate::run::tenant_conditions::part_update;
 use crate::tenants::fault::Fault;
 use crate::tenants::status::PartResult;
 
@@ -23,7 +15,7 @@ const TENANT_ACCESS_READY: &str = "TenantAccessReady";
 /// Type of the condition that is true if all Nodes have the labels of their hosts. Absent without a connection.
 const NODE_LABELS_READY: &str = "NodeLabelsReady";
 /// Types of the conditions that this reconciler writes.
-const OWNED_CONDITIONS: [&str; 2] = [TENANT_ACCESS_READY, NODE_LABELS_READY];
+pub(super) const OWNED_CONDITIONS: &[&str] = &[TENANT_ACCESS_READY, NODE_LABELS_READY];
 
 /// State of the connection to a tenant, and of the labels of its Nodes.
 #[derive(Clone, Debug)]
@@ -35,9 +27,10 @@ pub(super) enum AccessState {
 }
 
 impl AccessState {
-    fn conditions(&self, now: SystemTime) -> Vec<ConditionUpdate> {
+    /// Returns the conditions for the state.
+    pub(super) fn conditions(&self, now: SystemTime) -> Vec<ConditionUpdate> {
         match self {
-            Self::Failed(fault) => vec![to_update(TENANT_ACCESS_READY, &Err(fault.clone()))],
+            Self::Failed(fault) => vec![part_update(TENANT_ACCESS_READY, &Err(fault.clone()))],
             Self::Connected { certificate, labels } => {
                 let (reason, message) = match certificate.map(|one| one.expiry_at(now)) {
                     Some(ExpiryState::Soon | ExpiryState::Expired) => (
@@ -54,101 +47,16 @@ impl AccessState {
                     reason,
                     message: message.to_owned(),
                 };
-                vec![access, to_update(NODE_LABELS_READY, labels)]
+                vec![access, part_update(NODE_LABELS_READY, labels)]
             }
         }
     }
-}
-
-fn to_update(type_: &'static str, part: &PartResult) -> ConditionUpdate {
-    let (status, reason, message) = match part {
-        Ok(ready) => ("True", ready.reason, &ready.message),
-        Err(fault) => ("False", fault.reason, &fault.message),
-    };
-    ConditionUpdate { type_, status, reason, message: message.clone() }
-}
-
-/// Writer of the conditions of one tenant.
-pub(super) struct StatusWriter<'c> {
-    context: &'c Context,
-    tenant: &'c TenantCluster,
-    /// Permits a write, or returns the time until the next one is permitted.
-    take_token: &'c (dyn Fn() -> Result<(), Duration> + Send + Sync),
-}
-
-impl<'c> StatusWriter<'c> {
-    pub(super) const fn new(
-        context: &'c Context,
-        tenant: &'c TenantCluster,
-        take_token: &'c (dyn Fn() -> Result<(), Duration> + Send + Sync),
-    ) -> Self {
-        Self { context, tenant, take_token }
-    }
-
-    /// Writes the conditions if they differ. Without a state, the conditions are removed. Emits an Event for each new
-    /// fault. Returns the time until the next write is permitted if the rate limit does not permit this one.
-    pub(super) async fn write(
-        &self,
-        state: Option<AccessState>,
-    ) -> Result<Option<Duration>, WriteError> {
-        let tenant = self.tenant;
-        let updates = state.map(|state| state.conditions(SystemTime::now())).unwrap_or_default();
-        let before = tenant.status.as_ref().map(|status| status.conditions.as_slice());
-        let before = before.unwrap_or_default();
-        let now = now_in_seconds();
-        let generation = tenant.metadata.generation;
-        let conditions: Vec<Condition> =
-            updates.iter().map(|update| new_condition(update, before, generation, &now)).collect();
-        let is_own = |one: &&Condition| OWNED_CONDITIONS.contains(&one.type_.as_str());
-        let written: Vec<&Condition> = before.iter().filter(is_own).collect();
-        if written.len() == conditions.len() && written.iter().all(|one| conditions.contains(one)) {
-            return Ok(None);
-        }
-        if let Err(pause) = (self.take_token)() {
-            return Ok(Some(pause));
-        }
-        let name = tenant.name_any();
-        let api: Api<TenantCluster> = Api::all(self.context.client.clone());
-        let params = PatchParams::apply(TENANT_ACCESS_FIELD_MANAGER).force();
-        let patch = Patch::Apply(apply_body(tenant, &conditions));
-        match with_timeout(api.patch_status(&name, &params, &patch)).await {
-            Ok(_) => {}
-            // The tenant was deleted.
-            Err(error) if error.status_code() == Some(404) => return Ok(None),
-            Err(error) => return Err(WriteError::Status(name, error)),
-        }
-        for update in updates.iter().filter(|update| update.status == "False") {
-            let is_known = |one: &&Condition| {
-                one.type_ == update.type_
-                    && one.status == update.status
-                    && one.message == update.message
-            };
-            if !before.iter().any(|one| is_known(&one)) {
-                self.context.events.warn(tenant, update.reason.as_str(), &update.message).await;
-            }
-        }
-        Ok(None)
-    }
-}
-
-fn apply_body(tenant: &TenantCluster, conditions: &[Condition]) -> Value {
-    let mut body = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
-        "metadata": {"name": tenant.name_any(), "uid": tenant.uid()},
-        "status": {"conditions": conditions},
-    });
-    if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
-        let existing = tenant.status.iter().flat_map(|status| &status.conditions);
-        let others = existing.filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
-        body["status"]["conditions"] = json!(others.chain(conditions).collect::<Vec<_>>());
-        // The write contains conditions of other reconcilers, which must be current.
-        body["metadata"]["resourceVersion"] = tenant.resource_version().into();
-    }
-    body
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::tenants::status::ReadyPart;
 

@@ -139,8 +139,8 @@ fn fill_from_config(provider: &mut ProviderConfig, context: &RenderContext) {
             provider.primary_disk.size = text(sizes.primary_disk_size);
         }
     }
-    let default =
-        config.infra_storage_classes.iter().find(|class| class.is_default_class == Some(true));
+    let mut classes = config.infra_storage_classes.iter().filter(|class| class.is_for_machines());
+    let default = classes.find(|class| class.is_default_class == Some(true));
     if let Some(default) = default {
         let classes = provider.secondary_disks.iter_mut().map(|disk| &mut disk.storage_class);
         for class in classes.chain([&mut provider.primary_disk.storage_class]) {

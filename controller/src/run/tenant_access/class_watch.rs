@@ -1,0 +1,105 @@
+//! Watches the StorageClasses of a tenant, while the reconciler of StorageClasses needs them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
+use berth_runtime::backoff::RetryBackoff;
+use berth_runtime::untrusted::{
+    CollectionEvent, CollectionLimits, UntrustedClient, watch_collection,
+};
+use tokio::sync::watch::Receiver;
+
+use super::connections::{Connections, SharedState};
+use super::faults::{MAX_PAUSE, STABLE_TIME, class_fault_of};
+use crate::tenant_storage::class::ClassObject;
+use crate::tenant_storage::class_store::ClassStore;
+
+/// Path of the StorageClasses.
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+/// A usual StorageClass has 2 KiB; the API server permits 1.5 MiB.
+const LIMITS: CollectionLimits = CollectionLimits {
+    page_size: 50,
+    max_pages: 20,
+    max_page_length: 1 << 22,
+    max_event_length: 1 << 21,
+};
+
+/// Watches the StorageClasses of a tenant. Never returns.
+///
+/// The reconciler requests the watch only after the Nodes were listed, and are not those of the infra cluster.
+pub(super) async fn watch_classes(
+    tenant: &str,
+    connections: &Connections,
+    client: &UntrustedClient,
+) {
+    // The state belongs to this kubeconfig: a new one gets another state.
+    let Some(state) = connections.state(tenant) else {
+        return std::future::pending().await;
+    };
+    let mut wanted = state.lock().classes.is_wanted.subscribe();
+    let mut unwanted = wanted.clone();
+    loop {
+        wait_for(&mut wanted, true).await;
+        tokio::select! {
+            () = watch_repeatedly(tenant, connections, client, &state) => {}
+            () = wait_for(&mut unwanted, false) => {}
+        }
+        let mut state = state.lock();
+        state.classes.listed = None;
+        state.classes.store = ClassStore::default();
+    }
+}
+
+async fn wait_for(is_wanted: &mut Receiver<bool>, value: bool) {
+    if is_wanted.wait_for(|current| *current == value).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn watch_repeatedly(
+    tenant: &str,
+    connections: &Connections,
+    client: &UntrustedClient,
+    state: &SharedState,
+) {
+    let mut backoff = RetryBackoff::with_limit(MAX_PAUSE);
+    loop {
+        let (begin, is_listed) = (Instant::now(), AtomicBool::new(false));
+        let handle = |event: CollectionEvent<ClassObject>| {
+            let is_complete = matches!(event, CollectionEvent::ListCompleted);
+            let mut state = state.lock();
+            let mut is_changed = state.classes.store.handle(event, CONTROLLER_FIELD_MANAGER);
+            if is_complete {
+                is_changed |= state.classes.listed != Some(Ok(()));
+                state.classes.listed = Some(Ok(()));
+                is_listed.store(true, Ordering::Relaxed);
+            }
+            drop(state);
+            if is_changed {
+                connections.trigger_classes(tenant);
+            }
+            Ok(())
+        };
+        let result = watch_collection(client, CLASSES, LIMITS, handle).await;
+        if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
+            backoff.reset();
+        }
+        let mut retry_after = Duration::ZERO;
+        if let Err(error) = result {
+            retry_after = error.retry_after();
+            tracing::debug!(tenant, %error, "failed to watch the StorageClasses of a tenant");
+            if let Some(fault) = class_fault_of(error) {
+                let fault = Some(Err(fault));
+                let mut state = state.lock();
+                let is_new = state.classes.listed != fault;
+                state.classes.listed = fault;
+                drop(state);
+                if is_new {
+                    connections.trigger_classes(tenant);
+                }
+            }
+        }
+        backoff.wait_before_retry(retry_after).await;
+    }
+}

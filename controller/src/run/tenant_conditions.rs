@@ -1,0 +1,131 @@
+//! Writes conditions of TenantClusters that depend on tenants' API servers. A tenant can change them as often as it likes,
+//! so the writes have a rate limit for each tenant.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_api::{Condition, TenantCluster};
+use berth_runtime::call::{CallError, with_timeout};
+use berth_runtime::token_bucket::TokenBucket;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::clock::now_in_seconds;
+use super::context::Context;
+use crate::managed_fields::conditions_are_atomic;
+use crate::profiles::{ConditionUpdate, new_condition};
+use crate::tenants::status::PartResult;
+
+/// Number of writes of a tenant's status in a burst, and time after which one more is sent.
+const RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(5));
+
+/// Returns the condition for the state of a part of a tenant.
+pub(super) fn part_update(type_: &'static str, part: &PartResult) -> ConditionUpdate {
+    let (status, reason, message) = match part {
+        Ok(ready) => ("True", ready.reason, &ready.message),
+        Err(fault) => ("False", fault.reason, &fault.message),
+    };
+    ConditionUpdate { type_, status, reason, message: message.clone() }
+}
+
+/// Writer of the conditions of one reconciler.
+pub(super) struct ConditionWriter {
+    context: Arc<Context>,
+    /// Field manager of the conditions.
+    manager: &'static str,
+    /// Types of the conditions that the reconciler writes.
+    types: &'static [&'static str],
+    /// Rate limits, by tenant.
+    limits: Mutex<BTreeMap<String, TokenBucket>>,
+}
+
+impl ConditionWriter {
+    pub(super) fn new(
+        context: Arc<Context>,
+        manager: &'static str,
+        types: &'static [&'static str],
+    ) -> Self {
+        Self { context, manager, types, limits: Mutex::default() }
+    }
+
+    /// Removes the rate limit of a tenant that is deleted.
+    pub(super) fn forget(&self, tenant: &str) {
+        self.lock_limits().remove(tenant);
+    }
+
+    /// Writes the conditions if they differ. Conditions that are not in `updates` are removed. Emits an Event for each new
+    /// fault. Returns the time until the next write is permitted if the rate limit does not permit this one.
+    pub(super) async fn write(
+        &self,
+        tenant: &TenantCluster,
+        updates: &[ConditionUpdate],
+    ) -> Result<Option<Duration>, CallError> {
+        let before = tenant.status.as_ref().map(|status| status.conditions.as_slice());
+        let before = before.unwrap_or_default();
+        let now = now_in_seconds();
+        let generation = tenant.metadata.generation;
+        let conditions: Vec<Condition> =
+            updates.iter().map(|update| new_condition(update, before, generation, &now)).collect();
+        let written: Vec<&Condition> = before.iter().filter(|one| self.is_own(one)).collect();
+        if written.len() == conditions.len() && written.iter().all(|one| conditions.contains(one)) {
+            return Ok(None);
+        }
+        let name = tenant.name_any();
+        if let Err(pause) = self.take_token(&name) {
+            return Ok(Some(pause));
+        }
+        let api: Api<TenantCluster> = Api::all(self.context.client.clone());
+        let params = PatchParams::apply(self.manager).force();
+        let patch = Patch::Apply(self.apply_body(tenant, &conditions));
+        match with_timeout(api.patch_status(&name, &params, &patch)).await {
+            Ok(_) => {}
+            // The tenant was deleted.
+            Err(error) if error.status_code() == Some(404) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        for update in updates.iter().filter(|update| update.status == "False") {
+            let is_known = |one: &&Condition| {
+                one.type_ == update.type_
+                    && one.status == update.status
+                    && one.message == update.message
+            };
+            if !before.iter().any(|one| is_known(&one)) {
+                self.context.events.warn(tenant, update.reason.as_str(), &update.message).await;
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_own(&self, condition: &Condition) -> bool {
+        self.types.contains(&condition.type_.as_str())
+    }
+
+    fn lock_limits(&self) -> MutexGuard<'_, BTreeMap<String, TokenBucket>> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_token(&self, tenant: &str) -> Result<(), Duration> {
+        let (burst, interval) = RATE_LIMIT;
+        let mut limits = self.lock_limits();
+        let limit = limits.entry(tenant.to_owned());
+        limit.or_insert_with(|| TokenBucket::new(burst, interval)).take_token(Instant::now())
+    }
+
+    fn apply_body(&self, tenant: &TenantCluster, conditions: &[Condition]) -> Value {
+        let mut body = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+            "metadata": {"name": tenant.name_any(), "uid": tenant.uid()},
+            "status": {"conditions": conditions},
+        });
+        if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
+            let existing = tenant.status.iter().flat_map(|status| &status.conditions);
+            let others = existing.filter(|one| !self.is_own(one));
+            body["status"]["conditions"] = json!(others.chain(conditions).collect::<Vec<_>>());
+            // The write contains conditions of other reconcilers, which must be current.
+            body["metadata"]["resourceVersion"] = tenant.resource_version().into();
+        }
+        body
+    }
+}

@@ -1,0 +1,79 @@
+//! Reconciler of tenants' StorageClasses: creates a class in each tenant's cluster for each storage class that tenants may
+//! use.
+//!
+//! [`crate::tenant_storage`] computes the changes. The input is in stores: the tenant's classes in those of
+//! [`super::tenant_access`]. A reconcile without a difference sends no request.
+
+mod infra_classes;
+mod reconcile;
+mod triggers;
+mod write;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::TenantCluster;
+use berth_api::names::TENANT_STORAGE_FIELD_MANAGER;
+use berth_runtime::backoff::add_jitter;
+use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
+
+use super::context::Context;
+use super::tenant_access::{Connections, TenantQueue};
+use super::tenant_conditions::ConditionWriter;
+use infra_classes::InfraClasses;
+use reconcile::{ClassReconciler, OWNED_CONDITIONS};
+use triggers::Triggers;
+use write::WriteError;
+
+/// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
+/// requests to each server are limited.
+const OPTIONS: ReconcilerOptions = ReconcilerOptions {
+    name: "tenant-storage",
+    concurrency: 0,
+    debounce: Duration::from_millis(200),
+};
+/// Time for the list of the infra cluster's classes, after which their absence is reported.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Creates StorageClasses in tenants' clusters until the future is dropped, which may happen at any moment. `requests` are
+/// the tenants whose StorageClasses have changed.
+pub(super) async fn run(context: Arc<Context>, connections: Connections, requests: TenantQueue) {
+    let (infra, watch) = InfraClasses::start(&context.client);
+    tokio::join!(watch, run_reconciles(context, connections, requests, infra));
+}
+
+async fn run_reconciles(
+    context: Arc<Context>,
+    connections: Connections,
+    requests: TenantQueue,
+    infra: Arc<InfraClasses>,
+) {
+    let reconciler = Arc::new(ClassReconciler {
+        context: Arc::clone(&context),
+        connections: connections.clone(),
+        infra: Arc::clone(&infra),
+        conditions: ConditionWriter::new(
+            Arc::clone(&context),
+            TENANT_STORAGE_FIELD_MANAGER,
+            OWNED_CONDITIONS,
+        ),
+    });
+    tokio::join!(context.tenants.wait_until_ready(), context.configs.wait_until_ready());
+    // Without the permission to list the classes, the time passes, and each tenant gets a condition.
+    drop(tokio::time::timeout(LIST_TIMEOUT, infra.wait_until_listed()).await);
+    let resync = context.resync;
+    let reconcile = |tenant: Arc<TenantCluster>| {
+        let reconciler = Arc::clone(&reconciler);
+        async move {
+            let retry = reconciler.reconcile(&tenant).await?;
+            let pause = retry.unwrap_or_else(|| add_jitter(resync));
+            Ok::<Action, WriteError>(Action::requeue(pause))
+        }
+    };
+    let (store, metrics) = (context.tenants.store().clone(), Arc::clone(&context.metrics));
+    let triggers = Triggers::new(context, connections, infra);
+    tokio::join!(
+        triggers.handle_changes(),
+        run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)
+    );
+}

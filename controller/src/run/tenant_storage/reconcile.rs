@@ -1,0 +1,209 @@
+//! Reconciles the StorageClasses of one tenant: plan, writes, and the condition of its TenantCluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
+use berth_api::{ConditionReason, TenantCluster};
+use berth_runtime::untrusted::{CollectionEvent, UntrustedClient, UntrustedError};
+use kube::ResourceExt as _;
+
+use super::infra_classes::InfraClasses;
+use super::write::{WriteError, apply_class};
+use crate::profiles::ConditionUpdate;
+use crate::run::context::Context;
+use crate::run::tenant_access::{Connections, SharedState};
+use crate::run::tenant_conditions::{ConditionWriter, part_update};
+use crate::tenant_storage::desired::DesiredClasses;
+use crate::tenant_storage::plan::{ClassPlan, plan_classes};
+use crate::tenant_storage::report::report;
+use crate::tenants::fault::Fault;
+use crate::tenants::status::PartResult;
+
+/// Type of the condition that is true if the tenant's cluster has the StorageClasses that the tenant may use. Absent if
+/// there are none. Without a connection, it stays as it is.
+const STORAGE_CLASSES_READY: &str = "StorageClassesReady";
+/// Types of the conditions that this reconciler writes.
+pub(super) const OWNED_CONDITIONS: &[&str] = &[STORAGE_CLASSES_READY];
+/// Time limit for the writes of one plan.
+const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
+
+/// Time after which the tenant must be reconciled again, if that is known.
+type Retry = Option<Duration>;
+
+/// Reconciler of the StorageClasses of tenants.
+pub(super) struct ClassReconciler {
+    pub(super) context: Arc<Context>,
+    pub(super) connections: Connections,
+    pub(super) infra: Arc<InfraClasses>,
+    pub(super) conditions: ConditionWriter,
+}
+
+impl ClassReconciler {
+    /// Writes the StorageClasses of a tenant that differ, and the condition of the tenant.
+    pub(super) async fn reconcile(&self, tenant: &TenantCluster) -> Result<Retry, WriteError> {
+        let name = tenant.name_any();
+        if tenant.metadata.deletion_timestamp.is_some() {
+            self.conditions.forget(&name);
+            return Ok(None);
+        }
+        if tenant.spec.kubeconfig_secret_ref.is_none() {
+            return self.write_condition(tenant, None).await;
+        }
+        let Some(state) = self.connections.state(&name) else { return Ok(None) };
+        let Some(client) = connected_client(&state) else { return Ok(None) };
+        let config = self.context.config();
+        // With the condition, the tenant may have classes that are not permitted any more, also after a restart.
+        let has_condition = has_condition(tenant);
+        let Some(infra) = self.infra.read() else {
+            if !has_condition && config.spec.infra_storage_classes.is_empty() {
+                return Ok(None);
+            }
+            return self.write_condition(tenant, Some(&Err(unknown_classes()))).await;
+        };
+        let desired = DesiredClasses::new(&config.spec, &infra);
+        let is_wanted = has_condition || !desired.is_empty();
+        let Some(planned) = plan(&state, &desired, is_wanted) else { return Ok(None) };
+        let (plan, omitted) = match planned {
+            Ok(planned) => planned,
+            Err(fault) => return self.write_condition(tenant, Some(&Err(fault))).await,
+        };
+        if desired.is_empty() && plan == ClassPlan::default() && omitted == 0 {
+            let retry = self.write_condition(tenant, None).await?;
+            if retry.is_none() {
+                set_wanted(&state, false);
+            }
+            return Ok(retry);
+        }
+        let writes = write(&state, &client, &plan);
+        let written = tokio::time::timeout(MAX_WRITE_TIME, writes).await;
+        let written = written.unwrap_or(Err(WriteError::Slow));
+        let part = match write_fault(&written) {
+            Some(fault) => Err(fault),
+            None => report(&desired, &plan, omitted),
+        };
+        let retry = self.write_condition(tenant, Some(&part)).await?;
+        written.map(|()| retry)
+    }
+
+    /// Writes the condition. Without a state, the condition is removed.
+    async fn write_condition(
+        &self,
+        tenant: &TenantCluster,
+        part: Option<&PartResult>,
+    ) -> Result<Retry, WriteError> {
+        let updates: Vec<ConditionUpdate> =
+            part.map(|part| part_update(STORAGE_CLASSES_READY, part)).into_iter().collect();
+        let written = self.conditions.write(tenant, &updates).await;
+        written.map_err(|error| WriteError::Status(tenant.name_any(), error))
+    }
+}
+
+fn has_condition(tenant: &TenantCluster) -> bool {
+    let mut conditions = tenant.status.iter().flat_map(|status| &status.conditions);
+    conditions.any(|one| one.type_ == STORAGE_CLASSES_READY)
+}
+
+fn connected_client(state: &SharedState) -> Option<UntrustedClient> {
+    let state = state.lock();
+    let access = state.access.as_ref()?.as_ref().ok()?;
+    Some(access.client.clone())
+}
+
+fn set_wanted(state: &SharedState, is_wanted: bool) {
+    state.lock().classes.is_wanted.send_if_modified(|current| {
+        let is_changed = *current != is_wanted;
+        *current = is_wanted;
+        is_changed
+    });
+}
+
+/// Starts or ends the watch of the tenant's classes, and returns the plan and the number of omitted classes; `None` if the
+/// classes are not needed, or not listed yet.
+fn plan(
+    state: &SharedState,
+    desired: &DesiredClasses,
+    is_wanted: bool,
+) -> Option<Result<(ClassPlan, usize), Fault>> {
+    set_wanted(state, is_wanted);
+    if !is_wanted {
+        return None;
+    }
+    let state = state.lock();
+    let classes = &state.classes;
+    let listed = classes.listed.clone()?;
+    let store = &classes.store;
+    Some(listed.map(|()| (plan_classes(desired, store.classes()), store.omitted())))
+}
+
+/// Sends the writes of a plan, and stops at the first failure.
+async fn write(
+    state: &SharedState,
+    client: &UntrustedClient,
+    plan: &ClassPlan,
+) -> Result<(), WriteError> {
+    for change in &plan.changes {
+        let class = apply_class(client, change).await?;
+        // The watch delivers the same class soon; without this update, a reconcile meanwhile would send the write again.
+        let applied = CollectionEvent::Applied(class);
+        state.lock().classes.store.handle(applied, CONTROLLER_FIELD_MANAGER);
+    }
+    Ok(())
+}
+
+fn unknown_classes() -> Fault {
+    let message = "StorageClasses of the infra cluster are not listed yet: if this stays, an RBAC permission (list, watch) \
+                   is missing: deploy/base/rbac-controller.yaml";
+    Fault::new(ConditionReason::ClusterFactsUnknown, message.to_owned())
+}
+
+/// Returns the fault for the result of the writes. A conflict is ordinary: the next reconcile reads the new version.
+fn write_fault(written: &Result<(), WriteError>) -> Option<Fault> {
+    let error = written.as_ref().err()?;
+    let (reason, remedy) = match error {
+        WriteError::Class { error: UntrustedError::Status(409), .. } | WriteError::Status(..) => {
+            return None;
+        }
+        WriteError::Class { error: UntrustedError::Status(403), .. } => (
+            ConditionReason::AccessDenied,
+            "; a permission is missing, or a webhook refuses the write: berth-controller render --tenant-rbac \
+             --storage-classes | kubectl apply -f - in the tenant's cluster",
+        ),
+        WriteError::Class { .. } | WriteError::Slow => (ConditionReason::ApplyFailed, ""),
+    };
+    Some(Fault::new(reason, format!("{error}{remedy}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failed_writes_are_reported_except_conflicts() {
+        let fault = |code| {
+            let error = UntrustedError::Status(code);
+            write_fault(&Err(WriteError::Class { class: "kubevirt-a".to_owned(), error }))
+        };
+        assert_eq!(fault(409), None);
+        let denied = fault(403).unwrap();
+        assert_eq!(denied.reason, ConditionReason::AccessDenied);
+        assert!(denied.message.contains("--storage-classes"), "{denied}");
+        let refused = fault(422).unwrap();
+        assert_eq!(refused.reason, ConditionReason::ApplyFailed);
+        assert!(refused.message.contains("kubevirt-a"), "{refused}");
+        assert_eq!(write_fault(&Ok(())), None);
+    }
+
+    #[test]
+    fn classes_are_planned_only_after_they_are_listed() {
+        let (state, desired) = (SharedState::default(), DesiredClasses::default());
+        assert!(plan(&state, &desired, true).is_none());
+        assert!(*state.lock().classes.is_wanted.borrow());
+        state.lock().classes.listed = Some(Ok(()));
+        assert_eq!(plan(&state, &desired, true), Some(Ok((ClassPlan::default(), 0))));
+        state.lock().classes.listed = Some(Err(unknown_classes()));
+        assert_eq!(plan(&state, &desired, true), Some(Err(unknown_classes())));
+        assert!(plan(&state, &desired, false).is_none());
+        assert!(!*state.lock().classes.is_wanted.borrow());
+    }
+}

@@ -1,0 +1,81 @@
+//! Triggers reconciles of tenants' StorageClasses.
+
+use std::sync::Arc;
+
+use berth_api::{InfraStorageClass, TenantCluster};
+use berth_runtime::watch::Change;
+use kube::ResourceExt as _;
+
+use super::infra_classes::InfraClasses;
+use crate::run::context::Context;
+use crate::run::tenant_access::Connections;
+use crate::tenant_storage::desired::DesiredClasses;
+
+/// Stores, and the queue of reconciles.
+pub(super) struct Triggers {
+    context: Arc<Context>,
+    connections: Connections,
+    infra: Arc<InfraClasses>,
+}
+
+/// Input of all tenants: the list of the InfraConfig, and the classes if those of the infra cluster are listed.
+type SharedInput = (Vec<InfraStorageClass>, Option<DesiredClasses>);
+
+impl Triggers {
+    pub(super) const fn new(
+        context: Arc<Context>,
+        connections: Connections,
+        infra: Arc<InfraClasses>,
+    ) -> Self {
+        Self { context, connections, infra }
+    }
+
+    fn shared_input(&self) -> SharedInput {
+        let config = self.context.config();
+        let infra = self.infra.read();
+        let desired = infra.map(|infra| DesiredClasses::new(&config.spec, &infra));
+        (config.spec.infra_storage_classes.clone(), desired)
+    }
+
+    /// Triggers all tenants, and then the tenants that changes affect, until the future is dropped.
+    pub(super) async fn handle_changes(&self) {
+        let mut tenants = self.context.tenants.subscribe();
+        let mut configs = self.context.configs.subscribe();
+        let mut input = self.shared_input();
+        self.trigger_all();
+        loop {
+            let change = tokio::select! {
+                Some(change) = tenants.recv() => Some(change),
+                Some(_) = configs.recv() => None,
+                () = self.infra.changed() => None,
+            };
+            if let Some(change) = change {
+                self.handle_tenant(&change);
+                continue;
+            }
+            let current = self.shared_input();
+            if current != input {
+                input = current;
+                self.trigger_all();
+            }
+        }
+    }
+
+    fn trigger_all(&self) {
+        let tenants = self.context.tenants.all();
+        tenants.iter().for_each(|tenant| self.connections.trigger_classes(&tenant.name_any()));
+    }
+
+    /// Handles a change of a tenant. Its status changes with every machine, so only other changes count.
+    fn handle_tenant(&self, change: &Change<TenantCluster>) {
+        let Change::Object(before, after) = change else { return self.trigger_all() };
+        let facts = |tenant: &Option<Arc<TenantCluster>>| {
+            tenant.as_ref().map(|tenant| (tenant.uid(), tenant.metadata.generation))
+        };
+        if facts(before) != facts(after)
+            && let Some(tenant) = after
+        {
+            self.connections.trigger_classes(&tenant.name_any());
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! A StorageClass of a tenant, reduced to the fields that Berth sets or compares.
+
+use std::collections::BTreeMap;
+
+use berth_api::names::MANAGED_BY_LABEL;
+use berth_runtime::untrusted::{BoundedMap, BoundedVec, Versioned};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::desired::{ImmutableFields, MutableFields, NAME_PREFIX};
+use super::topology::{Topologies, TopologyObjects};
+use crate::tenant_nodes::node::{is_valid_name, printable_manager};
+
+/// Annotation of the default class, and its old name, which Kubernetes still respects.
+pub const DEFAULT_ANNOTATION: &str = "storageclass.kubernetes.io/is-default-class";
+const BETA_DEFAULT_ANNOTATION: &str = "storageclass.beta.kubernetes.io/is-default-class";
+/// Largest number of bytes of a class that is stored. A class of Berth has less than 1 KiB.
+const MAX_CLASS_BYTES: usize = 1 << 14;
+/// Largest numbers of entries. The API server permits 512 parameters.
+const MAX_ENTRIES: usize = 1024;
+const MAX_MANAGERS: usize = 128;
+
+/// A StorageClass in an answer of a tenant's API server. Fields that are not needed are not parsed.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClassObject {
+    metadata: Metadata,
+    provisioner: String,
+    parameters: Option<BoundedMap<String, MAX_ENTRIES>>,
+    reclaim_policy: Option<String>,
+    volume_binding_mode: Option<String>,
+    allow_volume_expansion: Option<bool>,
+    allowed_topologies: Option<TopologyObjects>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    uid: String,
+    resource_version: String,
+    labels: Option<BoundedMap<String, MAX_ENTRIES>>,
+    annotations: Option<BoundedMap<String, MAX_ENTRIES>>,
+    managed_fields: Option<BoundedVec<FieldsEntry, MAX_MANAGERS>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct FieldsEntry {
+    manager: String,
+    operation: String,
+    #[serde(rename = "fieldsV1")]
+    fields: Option<Fields>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Fields {
+    #[serde(rename = "f:metadata")]
+    metadata: Option<MetadataFields>,
+    #[serde(rename = "f:allowVolumeExpansion")]
+    allow_volume_expansion: Option<IgnoredAny>,
+    #[serde(rename = "f:allowedTopologies")]
+    allowed_topologies: Option<IgnoredAny>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct MetadataFields {
+    #[serde(rename = "f:annotations")]
+    annotations: Option<BoundedMap<IgnoredAny, MAX_ENTRIES>>,
+}
+
+impl Versioned for ClassObject {
+    fn resource_version(&self) -> &str {
+        &self.metadata.resource_version
+    }
+}
+
+/// A field of a StorageClass that can change, and that Berth sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClassField {
+    /// The annotation of the default class.
+    DefaultAnnotation,
+    /// `allowVolumeExpansion`.
+    AllowVolumeExpansion,
+    /// `allowedTopologies`.
+    AllowedTopologies,
+}
+
+impl ClassField {
+    /// All fields.
+    pub const ALL: [Self; 3] =
+        [Self::DefaultAnnotation, Self::AllowVolumeExpansion, Self::AllowedTopologies];
+
+    /// Returns the name of the field in messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DefaultAnnotation => DEFAULT_ANNOTATION,
+            Self::AllowVolumeExpansion => "allowVolumeExpansion",
+            Self::AllowedTopologies => "allowedTopologies",
+        }
+    }
+}
+
+/// Owners of a field.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldOwners {
+    /// True if Berth owns the field through an apply.
+    pub is_own: bool,
+    /// Another manager that owns the field.
+    pub other_manager: Option<String>,
+}
+
+/// A StorageClass of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantClass {
+    /// Name of the class, which is valid as a part of a URL.
+    pub name: String,
+    /// UID of the class.
+    pub uid: String,
+    /// True if Berth created the class, according to its label.
+    pub is_managed: bool,
+    /// True if claims without a class use this one, according to either annotation.
+    pub is_any_default: bool,
+    /// Fields that cannot change.
+    pub immutable: ImmutableFields,
+    /// Fields that can change.
+    pub mutable: MutableFields,
+    /// Owners of the fields that can change.
+    pub owners: BTreeMap<ClassField, FieldOwners>,
+}
+
+/// Reason why a StorageClass is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnusableClass {
+    /// The class does not concern Berth: other name, no default class.
+    Irrelevant,
+    /// The name is not a name of an object.
+    InvalidName,
+    /// The fields are too long.
+    TooLarge,
+}
+
+impl ClassObject {
+    /// Returns the name of the class.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.metadata.name
+    }
+
+    fn has_annotation(&self, key: &str) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        annotations.and_then(|all| all.entries.get(key)).is_some_and(|value| value == "true")
+    }
+}
+
+impl TenantClass {
+    /// Reads a class. `own_manager` is the field manager of Berth.
+    ///
+    /// # Errors
+    /// Returns an error if the class is not to be stored.
+    pub fn from_object(object: ClassObject, own_manager: &str) -> Result<Self, UnusableClass> {
+        let is_default = object.has_annotation(DEFAULT_ANNOTATION);
+        let is_any_default = is_default || object.has_annotation(BETA_DEFAULT_ANNOTATION);
+        let metadata = object.metadata;
+        let has_prefix = metadata.name.starts_with(NAME_PREFIX);
+        if !has_prefix && !is_any_default {
+            return Err(UnusableClass::Irrelevant);
+        }
+        if !is_valid_name(&metadata.name) {
+            return Err(UnusableClass::InvalidName);
+        }
+        let labels = metadata.labels.unwrap_or_default();
+        let annotations = metadata.annotations.unwrap_or_default();
+        let managers = metadata.managed_fields.unwrap_or_default();
+        let parameters = object.parameters.unwrap_or_default();
+        let topologies = Topologies::from_objects(object.allowed_topologies.unwrap_or_default());
+        let is_truncated = [
+            labels.is_truncated,
+            annotations.is_truncated,
+            managers.is_truncated,
+            parameters.is_truncated,
+        ];
+        let Some(topologies) = topologies.filter(|_| !is_truncated.contains(&true)) else {
+            return Err(UnusableClass::TooLarge);
+        };
+        let label = labels.entries.get(MANAGED_BY_LABEL.0);
+        let mut class = Self {
+            is_managed: has_prefix && label.is_some_and(|by| by == MANAGED_BY_LABEL.1),
+            name: metadata.name,
+            uid: metadata.uid,
+            is_any_default,
+            immutable: ImmutableFields {
+                provisioner: object.provisioner,
+                parameters: parameters.entries,
+                reclaim_policy: object.reclaim_policy.unwrap_or_default(),
+                volume_binding_mode: object.volume_binding_mode.unwrap_or_default(),
+            },
+            mutable: MutableFields {
+                is_default,
+                allow_volume_expansion: object.allow_volume_expansion.unwrap_or(false),
+                topologies,
+            },
+            owners: BTreeMap::new(),
+        };
+        for entry in managers.items {
+            class.add_owner(&entry, own_manager);
+        }
+        if class.byte_count() > MAX_CLASS_BYTES {
+            return Err(UnusableClass::TooLarge);
+        }
+        Ok(class)
+    }
+
+    fn add_owner(&mut self, entry: &FieldsEntry, own_manager: &str) {
+        let Some(fields) = &entry.fields else { return };
+        let annotations =
+            fields.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
+        let path = format!("f:{DEFAULT_ANNOTATION}");
+        let has_annotation = annotations.is_some_and(|all| all.entries.contains_key(&path));
+        let is_own = entry.manager == own_manager && entry.operation == "Apply";
+        for (field, is_owned) in [
+            (ClassField::DefaultAnnotation, has_annotation),
+            (ClassField::AllowVolumeExpansion, fields.allow_volume_expansion.is_some()),
+            (ClassField::AllowedTopologies, fields.allowed_topologies.is_some()),
+        ] {
+            if !is_owned {
+                continue;
+            }
+            let owners = self.owners.entry(field).or_default();
+            if is_own {
+                owners.is_own = true;
+            } else if owners.other_manager.is_none() {
+                owners.other_manager = Some(printable_manager(&entry.manager));
+            }
+        }
+    }
+
+    /// Returns the approximate number of bytes of the class.
+    fn byte_count(&self) -> usize {
+        let fields = &self.immutable;
+        let texts = [&self.name, &self.uid, &fields.provisioner, &fields.reclaim_policy];
+        let parameters = fields.parameters.iter().flat_map(|(key, value)| [key, value]);
+        let texts = texts.into_iter().chain([&fields.volume_binding_mode]).chain(parameters);
+        let topologies = self.mutable.topologies.byte_count();
+        texts.fold(topologies, |sum, text| sum.saturating_add(text.len()).saturating_add(32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(object: Value) -> Result<TenantClass, UnusableClass> {
+        TenantClass::from_object(serde_json::from_value(object).unwrap(), "berth-controller")
+    }
+
+    #[test]
+    fn fields_have_their_owners() {
+        let entry = |manager: &str, operation: &str, fields: Value| json!({"manager": manager, "operation": operation, "fieldsV1": fields});
+        let annotations = json!({"f:annotations": {format!("f:{DEFAULT_ANNOTATION}"): {}}});
+        let class = read(json!({
+            "metadata": {
+                "name": "kubevirt-fast", "uid": "u", "labels": {"app.kubernetes.io/managed-by": "berth"},
+                "annotations": {DEFAULT_ANNOTATION: "true"},
+                "managedFields": [
+                    entry("berth-controller", "Apply", json!({"f:allowVolumeExpansion": {}, "f:metadata": {}})),
+                    entry("kubectl-annotate", "Update", json!({"f:metadata": annotations})),
+                ],
+            },
+            "provisioner": "csi.kubevirt.io", "parameters": {"infraStorageClassName": "fast"},
+            "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", "allowVolumeExpansion": true,
+        }))
+        .unwrap();
+        assert!(class.is_managed && class.is_any_default && class.mutable.is_default);
+        assert!(class.mutable.allow_volume_expansion && class.mutable.topologies.is_empty());
+        assert_eq!(class.immutable.parameters["infraStorageClassName"], "fast");
+        let owners = |field| class.owners.get(&field).cloned().unwrap_or_default();
+        let other = owners(ClassField::DefaultAnnotation);
+        assert_eq!(
+            (other.is_own, other.other_manager.as_deref()),
+            (false, Some("kubectl-annotate"))
+        );
+        assert!(owners(ClassField::AllowVolumeExpansion).is_own);
+        assert_eq!(owners(ClassField::AllowedTopologies), FieldOwners::default());
+    }
+
+    #[test]
+    fn unusable_classes_are_refused() {
+        let name = |name: &str| json!({"metadata": {"name": name}});
+        assert_eq!(read(name("gp3")), Err(UnusableClass::Irrelevant));
+        assert_eq!(read(name("kubevirt-/../x")), Err(UnusableClass::InvalidName));
+        let default =
+            json!({"metadata": {"name": "gp3", "annotations": {BETA_DEFAULT_ANNOTATION: "true"}}});
+        let class = read(default).unwrap();
+        assert!(class.is_any_default && !class.mutable.is_default && !class.is_managed);
+        let mut large = name("kubevirt-a");
+        large["parameters"] = json!({"a": "x".repeat(20_000)});
+        assert_eq!(read(large), Err(UnusableClass::TooLarge));
+        let many: serde_json::Map<String, Value> =
+            (0..2000).map(|number| (number.to_string(), json!("x"))).collect();
+        let mut labelled = name("kubevirt-a");
+        labelled["metadata"]["labels"] = many.into();
+        assert_eq!(read(labelled), Err(UnusableClass::TooLarge));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_a_class_or_an_error(
+            name in "(kubevirt-)?[a-z./-]{0,8}", manager in "\\PC{0,40}", value in "\\PC{0,20}",
+        ) {
+            let fields = json!({"f:allowedTopologies": value.clone()});
+            drop(read(json!({
+                "metadata": {"name": name, "managedFields": [{"manager": manager, "operation": "Apply", "fieldsV1": fields}]},
+                "provisioner": value,
+            })));
+        }
+    }
+}

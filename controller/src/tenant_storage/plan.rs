@@ -1,0 +1,215 @@
+//! Plan for the StorageClasses of a tenant: a closed list of changes, and what stays as it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::names::MANAGED_BY_LABEL;
+use serde_json::{Value, json};
+
+use super::class::{ClassField, DEFAULT_ANNOTATION, TenantClass};
+use super::desired::{
+    DesiredClass, DesiredClasses, INFRA_CLASS_PARAMETER, ImmutableFields, MutableFields,
+};
+
+/// Apply of a StorageClass, which creates or changes it. There is no other change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassChange {
+    /// Name of the class.
+    pub name: String,
+    /// UID of the class: the apply must not affect a later class of the same name. `None` if the class does not exist.
+    pub uid: Option<String>,
+    immutable: ImmutableFields,
+    mutable: MutableFields,
+    /// Fields of `mutable` that Berth owns after the apply.
+    fields: BTreeSet<ClassField>,
+}
+
+/// A field that Berth does not set, because another manager owns it with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignField {
+    /// Name of the class.
+    pub class: String,
+    /// The field.
+    pub field: ClassField,
+    /// The manager.
+    pub manager: String,
+}
+
+/// Plan for the StorageClasses of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassPlan {
+    /// Changes that are needed.
+    pub changes: Vec<ClassChange>,
+    /// Number of classes that are, or will be, as desired.
+    pub class_count: usize,
+    /// Classes whose immutable fields differ, with the names of these fields.
+    pub immutable: Vec<(String, Vec<&'static str>)>,
+    /// Classes with a desired name that Berth did not create, and that have another driver or another infra class.
+    pub not_owned: Vec<String>,
+    /// Classes that Berth created, and that tenants may not use any more.
+    pub retained: Vec<String>,
+    /// Fields that stay as they are.
+    pub foreign_fields: Vec<ForeignField>,
+    /// The desired default class, and the class of the tenant that is the default in its place.
+    pub other_default: Option<(String, String)>,
+}
+
+/// Computes the changes of the classes of a tenant.
+///
+/// A tenant's own default class stays the only one: API servers before 1.26 refuse claims if there are two.
+#[must_use]
+pub fn plan_classes(desired: &DesiredClasses, actual: &BTreeMap<String, TenantClass>) -> ClassPlan {
+    let mut plan = ClassPlan::default();
+    let is_foreign_default = |class: &&TenantClass| !class.is_managed && class.is_any_default;
+    let foreign_default = actual.values().find(is_foreign_default).map(|class| &class.name);
+    for (name, class) in &desired.classes {
+        let mut class = class.clone();
+        if let Some(other) = foreign_default.filter(|_| class.mutable.is_default) {
+            class.mutable.is_default = false;
+            if other != name {
+                plan.other_default = Some((name.clone(), other.clone()));
+            }
+        }
+        match actual.get(name) {
+            None => plan.create(name, class),
+            Some(known) if known.is_managed => plan.update(&class, known),
+            Some(known) if is_same_storage(&class.immutable, &known.immutable) => {
+                plan.class_count = plan.class_count.saturating_add(1);
+            }
+            Some(_) => plan.not_owned.push(name.clone()),
+        }
+    }
+    for (name, known) in actual {
+        if known.is_managed && !desired.is_permitted(name) {
+            plan.retained.push(name.clone());
+            // New claims without a class must not use it.
+            let mutable = MutableFields { is_default: false, ..known.mutable.clone() };
+            plan.apply_fields(&mutable, known);
+        }
+    }
+    plan
+}
+
+impl ClassPlan {
+    fn create(&mut self, name: &str, class: DesiredClass) {
+        self.class_count = self.class_count.saturating_add(1);
+        let DesiredClass { immutable, mutable } = class;
+        let fields = ClassField::ALL.into_iter().filter(|field| is_set(&mutable, *field)).collect();
+        let name = name.to_owned();
+        self.changes.push(ClassChange { name, uid: None, immutable, mutable, fields });
+    }
+
+    fn update(&mut self, desired: &DesiredClass, known: &TenantClass) {
+        let different = different_fields(&desired.immutable, &known.immutable);
+        if different.is_empty() {
+            self.class_count = self.class_count.saturating_add(1);
+        } else {
+            self.immutable.push((known.name.clone(), different));
+        }
+        self.apply_fields(&desired.mutable, known);
+    }
+
+    /// Adds an apply of a class that exists, if a field or its owner differs. The immutable fields stay.
+    fn apply_fields(&mut self, desired: &MutableFields, known: &TenantClass) {
+        let (mut fields, mut is_different) = (BTreeSet::new(), false);
+        for field in ClassField::ALL {
+            let owners = known.owners.get(&field).cloned().unwrap_or_default();
+            let is_equal = is_field_equal(desired, &known.mutable, field);
+            match owners.other_manager {
+                // Joint ownership would be in the way of the next change, so an equal field of another manager is left, too.
+                Some(_) if is_equal => {}
+                Some(manager) => {
+                    let class = known.name.clone();
+                    self.foreign_fields.push(ForeignField { class, field, manager });
+                }
+                None if is_set(desired, field) => {
+                    fields.insert(field);
+                }
+                None => {}
+            }
+            let is_applied = fields.contains(&field);
+            is_different |= is_applied != owners.is_own || (is_applied && !is_equal);
+        }
+        if is_different {
+            self.changes.push(ClassChange {
+                name: known.name.clone(),
+                uid: Some(known.uid.clone()),
+                immutable: known.immutable.clone(),
+                mutable: desired.clone(),
+                fields,
+            });
+        }
+    }
+}
+
+impl ClassChange {
+    /// Returns the body of the apply, with all fields that Berth owns.
+    #[must_use]
+    pub fn body(&self) -> Value {
+        let immutable = &self.immutable;
+        let labels = json!({MANAGED_BY_LABEL.0: MANAGED_BY_LABEL.1});
+        let mut body = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+            "metadata": {"name": self.name, "labels": labels},
+            "provisioner": immutable.provisioner, "parameters": immutable.parameters,
+        });
+        if let Some(uid) = &self.uid {
+            body["metadata"]["uid"] = json!(uid);
+        }
+        for (name, value) in [
+            ("reclaimPolicy", &immutable.reclaim_policy),
+            ("volumeBindingMode", &immutable.volume_binding_mode),
+        ] {
+            if !value.is_empty() {
+                body[name] = json!(value);
+            }
+        }
+        for field in &self.fields {
+            match field {
+                ClassField::DefaultAnnotation => {
+                    let value = self.mutable.is_default.to_string();
+                    body["metadata"]["annotations"] = json!({DEFAULT_ANNOTATION: value});
+                }
+                ClassField::AllowVolumeExpansion => {
+                    body["allowVolumeExpansion"] = json!(self.mutable.allow_volume_expansion);
+                }
+                ClassField::AllowedTopologies => {
+                    body["allowedTopologies"] = self.mutable.topologies.to_json();
+                }
+            }
+        }
+        body
+    }
+}
+
+/// Returns true if a field has a value in an apply. An empty list of topologies has none.
+fn is_set(fields: &MutableFields, field: ClassField) -> bool {
+    field != ClassField::AllowedTopologies || !fields.topologies.is_empty()
+}
+
+fn is_field_equal(a: &MutableFields, b: &MutableFields, field: ClassField) -> bool {
+    match field {
+        ClassField::DefaultAnnotation => a.is_default == b.is_default,
+        ClassField::AllowVolumeExpansion => a.allow_volume_expansion == b.allow_volume_expansion,
+        ClassField::AllowedTopologies => a.topologies == b.topologies,
+    }
+}
+
+/// Returns true if two classes have the same driver and the same class of the infra cluster.
+fn is_same_storage(a: &ImmutableFields, b: &ImmutableFields) -> bool {
+    let infra = |fields: &ImmutableFields| fields.parameters.get(INFRA_CLASS_PARAMETER).cloned();
+    a.provisioner == b.provisioner && infra(a) == infra(b)
+}
+
+fn different_fields(a: &ImmutableFields, b: &ImmutableFields) -> Vec<&'static str> {
+    let fields = [
+        ("provisioner", a.provisioner == b.provisioner),
+        ("parameters", a.parameters == b.parameters),
+        ("reclaimPolicy", a.reclaim_policy == b.reclaim_policy),
+        ("volumeBindingMode", a.volume_binding_mode == b.volume_binding_mode),
+    ];
+    fields.into_iter().filter(|(_, is_equal)| !is_equal).map(|(name, _)| name).collect()
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,191 @@
+//! Two real API servers, the infra cluster and a tenant, in a network namespace of the test.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::missing_panics_doc,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests run programs, and fail by panicking"
+)]
+
+use std::cell::Cell;
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use crate::{repository, skip};
+
+/// Address of the tenant's API server, from a network for documentation. The loopback address would be refused.
+pub const TENANT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// User of the controller in the tenant's cluster.
+const TENANT_USER: &str = "system:serviceaccount:kube-system:berth-controller";
+/// Variable that is set in the network namespace of the test.
+const IN_NAMESPACE: &str = "BERTH_TEST_IN_NAMESPACE";
+
+/// The control planes of both clusters.
+#[derive(Debug)]
+pub struct Clusters {
+    /// The infra cluster.
+    pub infra: ControlPlane,
+    /// The tenant's cluster, with an audit log.
+    pub tenant: ControlPlane,
+    /// Name of the controller's log.
+    log: &'static str,
+}
+
+/// Runs a test again in a network namespace of its own, in which [`TENANT_ADDRESS`] is an address of the loopback. Returns
+/// true in this namespace.
+#[must_use]
+pub fn is_in_namespace(test: &str) -> bool {
+    if std::env::var_os(IN_NAMESPACE).is_some() {
+        return true;
+    }
+    let unshare = |command: &str| {
+        let program = std::env::current_exe().unwrap();
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--net", "sh", "-c", command]).arg(program).env(IN_NAMESPACE, "1").status()
+    };
+    if !unshare("true").is_ok_and(|status| status.success()) {
+        skip::skip(test, "no network namespace can be created (root)");
+        return false;
+    }
+    let command = format!(
+        "ip link set lo up && ip address add {TENANT_ADDRESS}/32 dev lo && \
+         exec \"$0\" --exact {test} --nocapture"
+    );
+    let status = unshare(&command).unwrap();
+    assert!(status.success(), "the test failed in its network namespace: {status}");
+    false
+}
+
+impl Clusters {
+    /// Starts both control planes, with the permissions of the controller in the infra cluster. `log` is the name of the
+    /// controller's log.
+    #[must_use]
+    pub fn start(log: &'static str) -> Self {
+        let infra = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
+        let tenant = ControlPlane::start(ControlPlaneOptions {
+            has_audit_log: true,
+            server_address: Some(TENANT_ADDRESS),
+            ..ControlPlaneOptions::default()
+        })
+        .unwrap();
+        infra.install_machine_kinds().unwrap();
+        infra.deploy(&["base/rbac-controller.yaml"]).unwrap();
+        Self { infra, tenant, log }
+    }
+
+    /// Applies the output of `render --tenant-rbac`, with further options, in the tenant's cluster.
+    pub fn grant_permissions(&self, options: &[&str]) {
+        let program = repository().join("target/release/berth-controller");
+        let mut render = Command::new(program);
+        let output = render.args(["render", "--tenant-rbac"]).args(options).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        self.tenant.apply(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    }
+
+    /// Returns a token of the controller for the tenant's API server.
+    #[must_use]
+    pub fn token(&self) -> String {
+        let path = "/api/v1/namespaces/kube-system/serviceaccounts/berth-controller/token";
+        let request = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
+        });
+        let create = ["create", "--raw", path, "-f", "-"];
+        let kubeconfig = self.tenant.kubeconfig();
+        let answer = self.tenant.kubectl_with(&kubeconfig, &create, &request.to_string()).unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        answer["status"]["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Returns a kubeconfig for the tenant's API server with this token.
+    #[must_use]
+    pub fn kubeconfig(&self, token: &str) -> String {
+        let file = self.tenant.write_kubeconfig("berth", token, false).unwrap();
+        std::fs::read_to_string(file).unwrap()
+    }
+
+    /// Creates a TenantCluster with a reference to a kubeconfig, and waits for its namespace.
+    pub fn create_tenant(&self, name: &str) {
+        let tenant = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
+            "spec": {"kubeconfigSecretRef": {"name": "kubeconfig"}},
+        });
+        self.infra.apply(&tenant.to_string()).unwrap();
+        let namespace = format!("cluster-{name}");
+        self.wait_until("the namespace exists", |clusters| {
+            clusters.infra.get_json(&["namespace", &namespace]).is_ok()
+        });
+    }
+
+    /// Writes a kubeconfig to the Secret of a tenant.
+    pub fn write_secret(&self, namespace: &str, kubeconfig: &str) {
+        let secret = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubeconfig", "namespace": namespace},
+            "stringData": {"kubeconfig": kubeconfig},
+        });
+        self.infra.apply(&secret.to_string()).unwrap();
+    }
+
+    /// Writes the InfraConfig.
+    pub fn write_config(&self, spec: &Value) {
+        let config = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "InfraConfig", "metadata": {"name": "default"}, "spec": spec,
+        });
+        self.infra.apply(&config.to_string()).unwrap();
+    }
+
+    /// Waits until a state is reached.
+    pub fn wait_until(&self, what: &str, is_reached: impl Fn(&Self) -> bool) {
+        self.infra
+            .wait_until(what, TIMEOUT, |_| is_reached(self).then_some(()))
+            .unwrap_or_else(|error| panic!("{error}: {}", self.infra.log_tail(self.log)));
+    }
+
+    /// Waits until a condition of a tenant begins with this status and reason, and returns its message.
+    #[must_use]
+    pub fn condition_message(&self, tenant: &str, type_: &str, expected: &str) -> String {
+        let mut last = Value::Null;
+        let reached = self.infra.wait_until(expected, TIMEOUT, |infra| {
+            last = infra.get_json(&["tenantcluster", tenant]).unwrap_or_default();
+            let one = condition(&last, type_);
+            let text = |field: &str| one[field].as_str().unwrap_or_default().to_owned();
+            let found = format!("{} {}", text("status"), text("reason"));
+            (found == expected).then(|| text("message"))
+        });
+        reached.unwrap_or_else(|error| {
+            panic!("{error}: {:#}\n{}", last["status"], self.infra.log_tail(self.log))
+        })
+    }
+
+    /// Waits until a condition of a tenant begins with this status and reason.
+    pub fn wait_until_condition(&self, tenant: &str, type_: &str, expected: &str) {
+        drop(self.condition_message(tenant, type_, expected));
+    }
+
+    /// Returns the requests of the controller to the tenant's API server, from its audit log.
+    #[must_use]
+    pub fn tenant_requests(&self) -> Vec<Value> {
+        let log = std::fs::read_to_string(self.tenant.folder().join("audit.log")).unwrap();
+        let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events.filter(|event| event["user"]["username"] == TENANT_USER).collect()
+    }
+
+    /// Checks that the controller sends no request to the tenant's API server for ten seconds, after its last writes.
+    pub fn check_idle(&self) {
+        let last = Cell::new(self.tenant_requests().len());
+        // The last writes may still cause an event and a reconcile.
+        self.wait_until("no request for five seconds", |clusters| {
+            std::thread::sleep(Duration::from_secs(5));
+            let current = clusters.tenant_requests().len();
+            last.replace(current) == current
+        });
+        assert!(last.get() > 3, "{} requests", last.get());
+        std::thread::sleep(Duration::from_secs(10));
+        assert_eq!(self.tenant_requests().len(), last.get(), "requests of an idle controller");
+    }
+}
