@@ -196,7 +196,7 @@ fn mutable_fields() -> impl Strategy<Value = MutableFields> {
 fn tenant_class() -> impl Strategy<Value = TenantClass> {
     let owner = (any::<bool>(), any::<bool>());
     let facts = (any::<bool>(), any::<bool>());
-    (mutable_fields(), [owner.clone(), owner.clone(), owner], facts, 0..3_u8).prop_map(
+    (mutable_fields(), [owner, owner, owner], facts, 0..3_u8).prop_map(
         |(mutable, owners, (is_managed, is_same), storage)| {
             let infra = if storage == 0 { "other" } else { "a" };
             let mut class = desired_class(infra, mutable);
