@@ -13,7 +13,7 @@ use jiff::civil::Date;
 use crate::render;
 
 /// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
-const BENCHMARKS: [&str; 12] = [
+const BENCHMARKS: [&str; 13] = [
     "report",
     "idle",
     "links",
@@ -22,6 +22,7 @@ const BENCHMARKS: [&str; 12] = [
     "engine",
     "plan",
     "tenants",
+    "tenant-access",
     "extender",
     "dhcp",
     "lease-memory",
