@@ -28,6 +28,7 @@ mod packed_content;
 pub mod reconcile;
 mod settings;
 mod tenant_access;
+mod tenant_metrics;
 mod tenant_nodes;
 pub mod tenants;
 mod throttle;

@@ -51,6 +51,7 @@ impl NodeReconciler {
         let name = tenant.name_any();
         if tenant.metadata.deletion_timestamp.is_some() {
             self.lock_limits().remove(&name);
+            self.context.metrics.tenant_conditions.set(&name, std::iter::empty());
             return Ok(None);
         }
         let take_token = || self.take_status_token(&name);

@@ -93,6 +93,8 @@ impl<'c> StatusWriter<'c> {
     ) -> Result<Option<Duration>, WriteError> {
         let tenant = self.tenant;
         let updates = state.map(|state| state.conditions(SystemTime::now())).unwrap_or_default();
+        let reasons = updates.iter().map(|update| (update.type_, update.reason));
+        self.context.metrics.tenant_conditions.set(&tenant.name_any(), reasons);
         let before = tenant.status.as_ref().map(|status| status.conditions.as_slice());
         let before = before.unwrap_or_default();
         let now = now_in_seconds();
