@@ -45,6 +45,7 @@ use berth_runtime::serve;
 use berth_runtime::watch::WatchHealth;
 use kube::Api;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -174,7 +175,8 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
-    all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone()));
+    let (kubeconfigs, watched_kubeconfigs) = unbounded_channel();
+    all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone(), kubeconfigs));
     all.spawn(host_leases::run(
         client.clone(),
         Arc::clone(&events),
@@ -197,9 +199,10 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
         machine_informers,
         resync,
     ));
-    let shared_informers = context.shared_informers();
+    let informers = context.shared_informers();
     all.spawn(async move {
-        let Err(error) = tenants::run(client, events, metrics, shared_informers, resync).await;
+        let Err(error) =
+            tenants::run(client, events, metrics, informers, watched_kubeconfigs, resync).await;
         tracing::error!(%error, "the reconciler of tenants ended");
     });
     all

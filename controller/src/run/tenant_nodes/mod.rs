@@ -15,10 +15,12 @@ use berth_api::TenantCluster;
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use futures::channel::mpsc::unbounded;
+use tokio::sync::mpsc::UnboundedSender;
 
 use super::context::Context;
 use super::machine_instances::MachineInstances;
 use super::tenant_access::{self, Connections};
+use super::tenants::WatchedKubeconfig;
 use reconcile::NodeReconciler;
 use triggers::Triggers;
 use write::WriteError;
@@ -28,8 +30,13 @@ use write::WriteError;
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "tenant-nodes", concurrency: 0, debounce: Duration::from_millis(20) };
 
-/// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment.
-pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
+/// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment. `kubeconfigs` receives each
+/// state of a tenant's kubeconfig.
+pub(super) async fn run(
+    context: Arc<Context>,
+    instances: MachineInstances,
+    kubeconfigs: UnboundedSender<WatchedKubeconfig>,
+) {
     let (queue, requests) = unbounded();
     let connections = Connections::new(queue, Arc::clone(&context.metrics));
     let triggers = Triggers::new(Arc::clone(&context), connections.clone(), instances);
@@ -62,5 +69,5 @@ pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
             run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)
         );
     };
-    tokio::join!(tenant_access::run(Arc::clone(&context), connections), work);
+    tokio::join!(tenant_access::run(Arc::clone(&context), connections, kubeconfigs), work);
 }
