@@ -18,4 +18,5 @@ pub mod node_store;
 pub mod plan;
 pub mod rbac;
 pub mod report;
+pub mod taint;
 pub mod taints;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::keys::FieldKind;
-use super::taints::{NodeTaint, parse_recorded};
+use super::taint::{NodeTaint, parse_recorded};
 
 /// Largest number of bytes of a Node that is stored. A usual Node has less than 4 KiB.
 const MAX_NODE_BYTES: usize = 1 << 16;
