@@ -13,6 +13,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 use std::time::Duration;
 
+use berth_tests::check::CheckOutput;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Controller;
 use berth_tests::{repository, skip};
@@ -356,6 +357,10 @@ fn new_kubeconfig_is_used(clusters: &Clusters) {
     clusters.write_secret(NAMESPACE, &clusters.kubeconfig(&clusters.token()));
     clusters.wait_until_condition("bank", "TenantAccessReady", "True Connected");
     clusters.wait_until_label("web-1", ZONE, &json!("b"));
+    // The address that the controller uses is also permitted for an operator.
+    let arguments = ["--tenant", "bank", "tenant.kubeconfig", "tenant.api-server"];
+    let output = CheckOutput::run(&clusters.infra.kubeconfig(), &arguments).unwrap();
+    output.require(&[("tenant.kubeconfig", "PASS"), ("tenant.api-server", "PASS")]).unwrap();
 }
 
 fn refused_kubeconfigs_are_not_used(clusters: &Clusters) {
