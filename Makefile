@@ -63,7 +63,7 @@ crds:  ## generate deploy/crds from the Rust types
 samples:  ## update the samples of the README, docs/checks.md, docs/preflight.md and the command-line references
 	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent -p berth-controller --test readme --test cli
 
-bench:  ## measure report compared with lstopo; the idle daemon, and tenant networks compared with ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, the scheduler extender with 5,000 hosts, DHCP answers and memory of the agent with 1,000 guests compared with dnsmasq, 1,000,000 claims of addresses, and the probes of a trunk with 4,000 VLANs compared with fping
+bench:  ## measure report compared with lstopo; the idle daemon, and tenant networks compared with ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, labels of hosts on the Nodes of 500 tenants, the scheduler extender with 5,000 hosts, DHCP answers and memory of the agent with 1,000 guests compared with dnsmasq, 1,000,000 claims of addresses, and the probes of a trunk with 4,000 VLANs compared with fping
 	./tests/setup.sh $(HOST_PROGRAMS) dnsmasq=dnsmasq-base fping=fping unshare=util-linux
 	./benches/tree.sh $(BENCH_TREE)
 	$(CARGO) build --locked --profile dist-agent -p berth-agent
@@ -78,6 +78,7 @@ bench:  ## measure report compared with lstopo; the idle daemon, and tenant netw
 	target/dist/berth-benches engine --results $(RESULTS)
 	target/dist/berth-benches plan --controller target/dist/berth-controller --results $(RESULTS)
 	target/dist/berth-benches tenants --controller target/dist/berth-controller --results $(RESULTS)
+	target/dist/berth-benches tenant-access --controller target/dist/berth-controller --results $(RESULTS)
 	target/dist/berth-benches extender --controller target/dist/berth-controller --results $(RESULTS)
 	target/dist/berth-benches dhcp --agent target/dist-agent/berth-agent --results $(RESULTS)
 	target/dist/berth-benches lease-memory --agent target/dist-agent/berth-agent --results $(RESULTS)

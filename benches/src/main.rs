@@ -21,6 +21,7 @@ mod report;
 mod result;
 mod stats;
 mod summary;
+mod tenant_access;
 mod tenants;
 mod trace;
 mod trunk;
@@ -46,6 +47,7 @@ enum Benchmark {
     Engine(engine::Args),
     Plan(plan::Args),
     Tenants(tenants::Args),
+    TenantAccess(tenant_access::Args),
     Extender(extender::Args),
     Dhcp(dhcp::Args),
     LeaseMemory(dhcp::LeaseMemoryArgs),
@@ -81,6 +83,7 @@ fn main() -> ExitCode {
         Benchmark::Engine(args) => engine::run(&args),
         Benchmark::Plan(args) => plan::run(&args),
         Benchmark::Tenants(args) => tenants::run(&args),
+        Benchmark::TenantAccess(args) => tenant_access::run(&args),
         Benchmark::Extender(args) => extender::run(&args),
         Benchmark::Dhcp(args) => dhcp::run(&args),
         Benchmark::LeaseMemory(args) => dhcp::run_lease_memory(&args),

@@ -22,6 +22,7 @@ const BENCHMARKS: [&str; 13] = [
     "engine",
     "plan",
     "tenants",
+    "tenant-access",
     "extender",
     "dhcp",
     "lease-memory",

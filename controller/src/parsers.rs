@@ -4,16 +4,33 @@
 //! same list for the agent. A parser in the list must return for any input: it must not panic, hang, or use more memory
 //! than a small multiple of the input.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_api::{InfraNode, Quantity};
 use berth_runtime::cli::style::Style;
+use berth_runtime::leader_election::LeaderGuard;
+use berth_runtime::untrusted::{
+    CollectionEvent, ConnectionSlots, RefusedAddress, UntrustedClient, parse_watch_line,
+};
 use k8s_openapi::api::core::v1;
+use kube::Config;
+use kube::config::KubeConfigOptions;
 use serde_json::Value;
 
 use crate::fleet::{self, Fleet};
 use crate::plan::{self, PlanOptions};
+use crate::tenant_nodes::host_fields::HostFields;
+use crate::tenant_nodes::node::NodeObject;
+use crate::tenant_nodes::node_store::NodeStore;
+use crate::tenant_nodes::plan::plan_tenant;
+use crate::tenant_nodes::report::report;
+use crate::tenant_nodes::taint::parse_recorded;
+use crate::tenant_nodes::taints::taint_patch;
+use crate::tenants::kubeconfig::parse_server;
+use crate::tenants::kubeconfig_rules::parse_kubeconfig;
 use berth_kubelet_admission::HostState;
 use berth_kubelet_admission::pod::Pod;
 use berth_kubevirt_render::launcher::{
@@ -41,6 +58,8 @@ pub const PARSERS: &[Parser] = &[
     }),
     ("host_facts", |bytes| parse_host(&parse_values(bytes))),
     ("launcher", |bytes| parse_launcher(&parse_values(bytes))),
+    ("tenant_node", parse_tenant_nodes),
+    ("kubeconfig", |bytes| parse_tenant_kubeconfig(&String::from_utf8_lossy(bytes))),
 ];
 
 /// Returns consecutive JSON values, up to the first invalid value.
@@ -84,4 +103,48 @@ fn parse_launcher(values: &[Value]) {
             black_box(launcher.map(|launcher| launcher.pod.requests()).is_ok());
         }
     }
+}
+
+/// Reads the lines of a watch of a tenant's Nodes, and plans the labels and taints of the Nodes.
+fn parse_tenant_nodes(bytes: &[u8]) {
+    let (mut store, fields) = (NodeStore::default(), host_fields());
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let Ok(Some(event)) = parse_watch_line::<NodeObject>(line) else { continue };
+        if let CollectionEvent::Applied(node) = &event {
+            black_box(taint_patch(&fields.taints, node));
+        }
+        black_box(store.handle(event, CONTROLLER_FIELD_MANAGER));
+    }
+    // Each Node may belong to a machine of its own name.
+    let host = Some("host".to_owned());
+    let machines: BTreeMap<_, _> =
+        store.nodes().keys().map(|name| (name.clone(), host.clone())).collect();
+    let plan = plan_tenant(&machines, store.nodes(), |_| Some(fields.clone()));
+    black_box(report(&plan, store.omitted()).is_ok());
+}
+
+fn host_fields() -> HostFields {
+    let pair = |key: &str| BTreeMap::from([(key.to_owned(), "a".to_owned())]);
+    HostFields {
+        labels: pair("topology.kubernetes.io/zone"),
+        annotations: pair("example.com/power"),
+        taints: parse_recorded("example.com/gpu=a100:NoSchedule"),
+    }
+}
+
+/// Reads the kubeconfig of a tenant, and creates a client, which connects to no server.
+fn parse_tenant_kubeconfig(text: &str) {
+    black_box((parse_server(text).is_ok(), parse_kubeconfig(text, false).is_ok()));
+    let Ok(kubeconfig) = parse_kubeconfig(text, true) else { return };
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().build() else { return };
+    runtime.block_on(async {
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        // Without an authority in the kubeconfig, those of this machine are read, which is slow.
+        if let Some(config) = config.ok().filter(|config| config.root_cert.is_some()) {
+            let (slots, guard) = (ConnectionSlots::default(), LeaderGuard::default());
+            let policy = Arc::new(RefusedAddress::check);
+            black_box(UntrustedClient::new(&config, policy, slots, guard).is_ok());
+        }
+    });
 }

@@ -184,7 +184,7 @@ fn storage_and_hosts_are_examined(plane: &ControlPlane) {
     assert_eq!(status(plane, "hosts.responsive"), "FAIL");
 }
 
-/// The tenant's API server is the server of this test.
+/// The tenant's API server is the server of this test, to which the controller does not connect.
 fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
     plane.kubectl(&["create", "namespace", "cluster-bank"]).unwrap();
     plane.kubectl(&["label", "namespace", "cluster-bank", "berth.dev/tenant=bank"]).unwrap();
@@ -228,10 +228,12 @@ fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
         ("tenant.network", "SKIP"),
         ("tenant.storage-classes", "FAIL"),
         ("tenant.kubeconfig", "PASS"),
-        ("tenant.api-server", "PASS"),
+        ("tenant.api-server", "FAIL"),
         ("tenant.mtu", "SKIP"),
     ];
     output.require(&expected).unwrap();
+    let finding = output.finding("tenant.api-server").unwrap();
+    assert!(finding.to_string().contains("loopback address, which is refused"), "{finding:#}");
     assert!(!output.text.contains(ADMIN_TOKEN) && !output.error.contains(ADMIN_TOKEN));
     let server = format!("127.0.0.1:{}", plane.port());
     assert!(!output.text.contains(&server), "{}", output.text);

@@ -5,7 +5,8 @@
 
 use std::net::TcpListener;
 
-use berth_tests::cluster::condition;
+use berth_tests::check::CheckOutput;
+use berth_tests::cluster::{ControlPlane, condition};
 use berth_tests::controller::Controller;
 use berth_tests::tenant_bed::{Clusters, TENANT_ADDRESS, is_in_namespace};
 use serde_json::{Value, json};
@@ -39,6 +40,7 @@ fn labels_follow_the_machines() {
     labels_follow_a_migration(&clusters);
     list_of_keys_is_live(&clusters);
     labels_of_others_stay(&clusters);
+    annotations_and_taints_follow_the_host(&clusters);
     clusters.check_idle();
     new_kubeconfig_is_used(&clusters);
     refused_kubeconfigs_are_not_used(&clusters);
@@ -144,6 +146,64 @@ fn labels_of_others_stay(clusters: &Clusters) {
     clusters.wait_until_condition("bank", "NodeLabelsReady", "True LabelsReplicated");
 }
 
+/// Returns the taints of a Node, as kubectl writes them.
+fn taints(clusters: &Clusters, node: &str) -> Vec<String> {
+    let node = clusters.tenant.get_json(&["node", node]).unwrap();
+    let taint = |taint: &Value| {
+        let text = |field: &str| taint[field].as_str().unwrap_or_default();
+        format!("{}={}:{}", text("key"), text("value"), text("effect"))
+    };
+    node["spec"]["taints"].as_array().into_iter().flatten().map(taint).collect()
+}
+
+fn annotations_and_taints_follow_the_host(clusters: &Clusters) {
+    let annotation = |key: &str| {
+        let node = clusters.tenant.get_json(&["node", "web-1"]).unwrap();
+        node["metadata"]["annotations"][key].clone()
+    };
+    let wait_until_taints = |expected: &[&str]| {
+        clusters.wait_until(&format!("{expected:?}"), |clusters| {
+            // The API server adds taints to Nodes that are not ready.
+            let mut taints = taints(clusters, "web-1");
+            taints.retain(|taint| taint.starts_with("example.com/"));
+            taints == expected
+        });
+    };
+    let taint = |cluster: &ControlPlane, node: &str, taint: &str| {
+        cluster.kubectl(&["taint", "node", node, taint, "--overwrite"]).unwrap();
+    };
+    clusters.infra.kubectl(&["annotate", "node", "rack1-a", "example.com/power=2"]).unwrap();
+    taint(&clusters.infra, "rack1-a", "example.com/gpu=a100:NoSchedule");
+    taint(&clusters.tenant, "web-1", "example.com/mine=x:PreferNoSchedule");
+    let lists = |annotations: Value, taints: Value| {
+        clusters.write_config(&json!({
+            "replicatedNodeLabels": [ZONE], "replicatedNodeAnnotations": annotations, "replicatedNodeTaints": taints,
+        }));
+    };
+    lists(json!(["example.com/*"]), json!(["example.com/*"]));
+    clusters
+        .wait_until("the annotation is copied", |_| annotation("example.com/power") == json!("2"));
+    let (mine, gpu) = ("example.com/mine=x:PreferNoSchedule", "example.com/gpu=a100:NoSchedule");
+    wait_until_taints(&[mine, gpu]);
+    assert_eq!(annotation("berth.dev/replicated-taints"), json!(gpu));
+    assert!(taints(clusters, "renamed").iter().all(|taint| !taint.contains("gpu")));
+    // A value of the host changes, and another manager changes it in the tenant.
+    taint(&clusters.infra, "rack1-a", "example.com/gpu=h100:NoSchedule");
+    wait_until_taints(&[mine, "example.com/gpu=h100:NoSchedule"]);
+    taint(&clusters.tenant, "web-1", "example.com/gpu=own:NoSchedule");
+    let expected = "False FieldsOwnedByOthers";
+    let message = clusters.condition_message("bank", "NodeLabelsReady", expected);
+    assert!(message.contains("taint example.com/gpu:NoSchedule by"), "{message}");
+    taint(&clusters.tenant, "web-1", "example.com/gpu-");
+    clusters.wait_until_condition("bank", "NodeLabelsReady", "True LabelsReplicated");
+    lists(json!([]), json!([]));
+    wait_until_taints(&[mine]);
+    clusters.wait_until("the annotations are removed", |_| {
+        annotation("example.com/power") == Value::Null
+            && annotation("berth.dev/replicated-taints") == Value::Null
+    });
+}
+
 fn new_kubeconfig_is_used(clusters: &Clusters) {
     clusters.write_secret(NAMESPACE, &clusters.kubeconfig("expired"));
     clusters.wait_until_condition("bank", "TenantAccessReady", "False AccessDenied");
@@ -151,6 +211,10 @@ fn new_kubeconfig_is_used(clusters: &Clusters) {
     clusters.write_secret(NAMESPACE, &clusters.kubeconfig(&clusters.token()));
     clusters.wait_until_condition("bank", "TenantAccessReady", "True Connected");
     wait_until_label(clusters, "web-1", ZONE, &json!("b"));
+    // The address that the controller uses is also permitted for an operator.
+    let arguments = ["--tenant", "bank", "tenant.kubeconfig", "tenant.api-server"];
+    let output = CheckOutput::run(&clusters.infra.kubeconfig(), &arguments).unwrap();
+    output.require(&[("tenant.kubeconfig", "PASS"), ("tenant.api-server", "PASS")]).unwrap();
 }
 
 fn refused_kubeconfigs_are_not_used(clusters: &Clusters) {

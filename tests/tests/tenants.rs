@@ -17,6 +17,7 @@ use berth_tests::controller::Reconcilers;
 use berth_tests::simulated::{Fleet, FleetBehaviour};
 use kube::Client;
 use serde_json::{Value, json};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::JoinSet;
 
 /// Resync interval for objects without changes.
@@ -28,8 +29,10 @@ fn start_controller(plane: &ControlPlane) -> Reconcilers {
     let run = |client: Client, events| async move {
         let mut tasks = JoinSet::new();
         let shared_informers = SharedInformers::start_watches(&client, &mut tasks);
+        // Nothing watches the kubeconfigs, so the reconciler reads them.
+        let (_, kubeconfigs) = unbounded_channel();
         // Without a server the reconciler ends, and the test ends then too.
-        tenants::run(client, events, Arc::default(), shared_informers, RESYNC)
+        tenants::run(client, events, Arc::default(), shared_informers, kubeconfigs, RESYNC)
             .await
             .map(drop)
             .unwrap();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use berth_api::TenantCluster;
 use berth_api::names::TENANT_LABEL;
+use berth_runtime::untrusted::UntrustedError;
 use serde_json::Value;
 
 use super::definition::Check;
@@ -237,9 +238,14 @@ fn check_api_server(input: &Input) -> Result<Outcome, Unread> {
                 .with_evidence(evidence, format!("HTTP status {code}"))
                 .remedy(remedy)
         }
-        Some(ApiServerAnswer::NoAnswer) => {
+        Some(ApiServerAnswer::Failed(error @ UntrustedError::AddressRefused(_))) => {
+            Outcome::fail("the controller does not connect to this address")
+                .with_evidence(evidence, error)
+                .remedy("set clusters[].cluster.server of the kubeconfig to the address of the tenant's own API server")
+        }
+        Some(ApiServerAnswer::Failed(error)) => {
             Outcome::fail("the API server of the tenant does not answer")
-                .with_evidence(evidence, "no answer")
+                .with_evidence(evidence, error)
                 .remedy(remedy)
         }
     })
@@ -247,6 +253,7 @@ fn check_api_server(input: &Input) -> Result<Outcome, Unread> {
 
 #[cfg(test)]
 mod tests {
+    use berth_runtime::untrusted::RefusedAddress;
     use serde_json::json;
 
     use super::*;
@@ -355,8 +362,12 @@ mod tests {
         let id = "tenant.api-server";
         let refused = Some(ApiServerAnswer::Status(401));
         assert_eq!(status(id, |tenant| tenant.api_server = refused), Status::Warn);
-        let none = Some(ApiServerAnswer::NoAnswer);
-        assert_eq!(status(id, |tenant| tenant.api_server = none), Status::Fail);
+        for error in
+            [UntrustedError::Timeout, UntrustedError::AddressRefused(RefusedAddress::Loopback)]
+        {
+            let failed = Some(ApiServerAnswer::Failed(error));
+            assert_eq!(status(id, |tenant| tenant.api_server = failed), Status::Fail);
+        }
         assert_eq!(status(id, |tenant| tenant.api_server = None), Status::Skip);
     }
 

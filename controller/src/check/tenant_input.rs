@@ -1,5 +1,6 @@
 //! Objects of one tenant, for the checks of that tenant.
 
+use berth_runtime::untrusted::UntrustedError;
 use serde_json::Value;
 
 use super::read::{Read, ReadError, Unread};
@@ -86,6 +87,6 @@ pub enum ApiServerAnswer {
     Version(String),
     /// HTTP status code of an error.
     Status(u16),
-    /// No connection, no TLS, or a timeout.
-    NoAnswer,
+    /// The request failed, or its address is refused.
+    Failed(UntrustedError),
 }

@@ -73,13 +73,14 @@ fn read_input(arguments: &Arguments) -> Result<Input, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let connection = connect(arguments.kubeconfig.as_deref(), ", or set KUBECONFIG", |_| {});
-        let Connection { client, server: (host, port), .. } =
+        let Connection { client, server, .. } =
             connection.await.map_err(|error| Failure { exit_code: EXIT_BAD_INPUT, error })?;
         let kubernetes = observe::observe_version(&client).await;
         if let Err(error @ (ReadError::Unreachable(_) | ReadError::Refused(_))) = kubernetes {
+            let (host, port) = &server;
             let error = anyhow::Error::from(error).context(format!("API server {host}:{port}"));
             return Err(Failure { exit_code: EXIT_UNREACHABLE, error });
         }
-        Ok(observe::observe(&client, kubernetes, arguments.tenant.as_deref()).await)
+        Ok(observe::observe(&client, &server, kubernetes, arguments.tenant.as_deref()).await)
     })
 }

@@ -31,8 +31,14 @@ pub async fn observe_version(client: &Client) -> Read<String> {
     version.map(|version| version.git_version).map_err(read_error)
 }
 
-/// Reads the objects of the cluster, and those of a tenant. `kubernetes` is the version of the API server.
-pub async fn observe(client: &Client, kubernetes: Read<String>, tenant: Option<&str>) -> Input {
+/// Reads the objects of the cluster, and those of a tenant. `kubernetes` is the version of the API server, and `server` its
+/// host and port.
+pub async fn observe(
+    client: &Client,
+    server: &(String, u16),
+    kubernetes: Read<String>,
+    tenant: Option<&str>,
+) -> Input {
     let (lists, crds, hosts, controller, scheduler) = tokio::join!(
         observe_lists(client),
         observe_crds(client),
@@ -41,7 +47,7 @@ pub async fn observe(client: &Client, kubernetes: Read<String>, tenant: Option<&
         observe_lease(client, Election::Scheduler),
     );
     let tenant = match tenant {
-        Some(name) => Some(tenant::observe_tenant(client, name, &lists).await),
+        Some(name) => Some(tenant::observe_tenant(client, server, name, &lists).await),
         None => None,
     };
     let ca_bundles = webhooks::read_bundles(&lists, SystemTime::now());

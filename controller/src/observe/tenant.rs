@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use berth_api::names::TENANT_LABEL;
 use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
-use berth_runtime::limited_request::{LimitedRequestError, get_limited};
+use berth_runtime::untrusted::{AddressPolicy, UntrustedClient, UntrustedError};
+use hyper::Request;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
+use kube::client::Body;
 use serde_json::Value;
 
-use super::kubeconfig::create_client;
+use super::kubeconfig::{address_policy, create_client};
 use super::requests::{get, kind_resource, list};
 use crate::api_resource::api_resource;
 use crate::check::{
@@ -23,8 +25,13 @@ const MAX_ANSWER_LENGTH: usize = 1 << 16;
 /// Largest number of characters of a version that a tenant's API server returns.
 const MAX_VERSION_LENGTH: usize = 40;
 
-/// Reads the objects of a tenant.
-pub(super) async fn observe_tenant(client: &Client, name: &str, lists: &Lists) -> TenantInput {
+/// Reads the objects of a tenant. `server` is the infra API server.
+pub(super) async fn observe_tenant(
+    client: &Client,
+    server: &(String, u16),
+    name: &str,
+    lists: &Lists,
+) -> TenantInput {
     let tenants = kind_resource(Kind::TenantCluster);
     let object = get(client, &tenants, "", name).await;
     let namespace_name = TenantCluster::namespace_of(name);
@@ -34,7 +41,7 @@ pub(super) async fn observe_tenant(client: &Client, name: &str, lists: &Lists) -
         observe_deployments(client, name, &object),
         observe_definition(client, &object),
     );
-    let (kubeconfig, api_server) = observe_kubeconfig(client, name, &object, lists).await;
+    let (kubeconfig, api_server) = observe_kubeconfig(client, server, name, &object, lists).await;
     TenantInput {
         name: name.to_owned(),
         object,
@@ -95,6 +102,7 @@ async fn observe_definition(
 /// Reads the kubeconfig that a TenantCluster names, and requests the version of the tenant's API server.
 async fn observe_kubeconfig(
     client: &Client,
+    server: &(String, u16),
     tenant: &str,
     object: &Read<Value>,
     lists: &Lists,
@@ -114,7 +122,10 @@ async fn observe_kubeconfig(
     let reference = KubeconfigSecret::resolve(tenant, &reference);
     let secret = format!("{}/{}", reference.namespace, reference.name);
     let read = match check_permission(&reference, lists) {
-        Ok(()) => read_kubeconfig(client, &reference, permits_insecure).await,
+        Ok(()) => {
+            let policy = address_policy(client, server).await;
+            read_kubeconfig(client, &reference, permits_insecure, policy).await
+        }
         Err(problem) => Err(problem),
     };
     match read {
@@ -158,7 +169,8 @@ async fn read_kubeconfig(
     client: &Client,
     reference: &KubeconfigSecret,
     permits_insecure: bool,
-) -> Result<Client, KubeconfigProblem> {
+    policy: AddressPolicy,
+) -> Result<UntrustedClient, KubeconfigProblem> {
     let KubeconfigSecret { namespace, name, key, .. } = reference;
     let secrets = api_resource("", "v1", "Secret", "secrets");
     let object = get(client, &secrets, namespace, name).await;
@@ -168,26 +180,30 @@ async fn read_kubeconfig(
     let no_entry = || KubeconfigProblem::NoEntry(key.clone());
     let data = secret.data.unwrap_or_default();
     let entry = data.get(key).ok_or_else(no_entry)?;
-    create_client(&String::from_utf8_lossy(&entry.0), permits_insecure).await
+    create_client(&String::from_utf8_lossy(&entry.0), permits_insecure, policy).await
 }
 
 /// Requests the version of a tenant's API server. The size of the answer is limited, and only the beginning of the
 /// version is kept, because the server is not trusted.
-async fn request_version(client: &Client) -> ApiServerAnswer {
-    match get_limited(client, "/version", MAX_ANSWER_LENGTH).await {
-        Ok(body) => parse_version(&body),
-        Err(LimitedRequestError::Status(code)) => ApiServerAnswer::Status(code),
-        Err(LimitedRequestError::NoAnswer) => ApiServerAnswer::NoAnswer,
+async fn request_version(client: &UntrustedClient) -> ApiServerAnswer {
+    let Ok(request) = Request::get("/version").body(Body::empty()) else {
+        return ApiServerAnswer::Failed(UntrustedError::Malformed);
+    };
+    match client.request(request, MAX_ANSWER_LENGTH).await {
+        Ok(answer) => version_of(&answer),
+        Err(UntrustedError::Status(code) | UntrustedError::Busy(code, _)) => {
+            ApiServerAnswer::Status(code)
+        }
+        Err(error) => ApiServerAnswer::Failed(error),
     }
 }
 
-fn parse_version(body: &[u8]) -> ApiServerAnswer {
-    let object: Value = serde_json::from_slice(body).unwrap_or_default();
-    match object["gitVersion"].as_str() {
+fn version_of(answer: &Value) -> ApiServerAnswer {
+    match answer["gitVersion"].as_str() {
         Some(version) => {
             ApiServerAnswer::Version(version.chars().take(MAX_VERSION_LENGTH).collect())
         }
-        None => ApiServerAnswer::NoAnswer,
+        None => ApiServerAnswer::Failed(UntrustedError::Malformed),
     }
 }
 
@@ -222,12 +238,13 @@ mod tests {
 
     #[test]
     fn answers_of_other_servers_have_no_version() {
-        let version = parse_version(br#"{"major": "1", "gitVersion": "v1.31.0"}"#);
+        let version = version_of(&json!({"major": "1", "gitVersion": "v1.31.0"}));
         assert_eq!(version, ApiServerAnswer::Version("v1.31.0".to_owned()));
-        let long = parse_version(format!(r#"{{"gitVersion": "{}"}}"#, "v".repeat(99)).as_bytes());
+        let long = version_of(&json!({"gitVersion": "v".repeat(99)}));
         assert_eq!(long, ApiServerAnswer::Version("v".repeat(MAX_VERSION_LENGTH)));
-        for other in ["<html>", "[]", "7", "", r#"{"gitVersion": 7}"#] {
-            assert_eq!(parse_version(other.as_bytes()), ApiServerAnswer::NoAnswer, "{other}");
+        let malformed = ApiServerAnswer::Failed(UntrustedError::Malformed);
+        for other in [json!([]), json!(7), json!({"gitVersion": 7})] {
+            assert_eq!(version_of(&other), malformed, "{other}");
         }
     }
 

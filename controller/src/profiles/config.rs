@@ -6,7 +6,7 @@ use std::sync::Arc;
 use berth_api::{InfraConfigSpec, VlanClaim, VlanSet};
 use berth_placement::rules::is_label_key;
 
-use crate::tenant_nodes::keys::describes_node_itself;
+use crate::tenant_nodes::keys::FieldKind;
 use crate::tenants::prefixes::pool as prefix_pool;
 use crate::tenants::shared_segment;
 
@@ -43,9 +43,16 @@ pub fn config_problems(
             "infraStorageClasses: {all} have isDefaultClass, but only one class may have it"
         ));
     }
-    for (at, label) in config.replicated_node_labels.iter().flatten().enumerate() {
-        if let Some(problem) = label_key_problem(label) {
-            problems.push(format!("replicatedNodeLabels[{at}]: `{label}` {problem}"));
+    let labels = config.replicated_node_labels.as_deref().unwrap_or_default();
+    for (field, kind, entries) in [
+        ("replicatedNodeLabels", FieldKind::Label, labels),
+        ("replicatedNodeAnnotations", FieldKind::Annotation, &config.replicated_node_annotations),
+        ("replicatedNodeTaints", FieldKind::Taint, &config.replicated_node_taints),
+    ] {
+        for (at, entry) in entries.iter().enumerate() {
+            if let Some(problem) = replicated_key_problem(kind, entry) {
+                problems.push(format!("{field}[{at}]: `{entry}` {problem}"));
+            }
         }
     }
     let spread = config.control_plane_spread();
@@ -143,24 +150,24 @@ fn duplicate_problems<'a>(
     duplicates.map(move |(name, count)| format!("{field}: `{name}` is listed {count} times"))
 }
 
-/// Returns the problem of an entry of a list of labels; `None` if the entry is a valid label key, or a valid prefix
-/// of keys followed by `*`.
-fn label_key_problem(label: &str) -> Option<&'static str> {
-    let key = label.strip_suffix('*').unwrap_or(label);
-    if label == "*" {
-        return Some("would replicate every label; set a prefix before the `*`");
+/// Returns the problem of an entry of a list of labels, annotations or taints; `None` if the entry is a valid key, or a
+/// valid prefix of keys followed by `*`.
+fn replicated_key_problem(kind: FieldKind, entry: &str) -> Option<&'static str> {
+    let key = entry.strip_suffix('*').unwrap_or(entry);
+    if entry == "*" {
+        return Some("would replicate every key; set a prefix before the `*`");
     }
     if key.contains('*') {
         return Some("must have its `*` at the end");
     }
-    if describes_node_itself(key) {
+    if kind.describes_node_itself(key) {
         return Some(
-            "describes the tenant's Node itself and is not copied; label the hosts with another key",
+            "describes the tenant's Node itself and is not copied; use another key on the hosts",
         );
     }
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let slashes = key.matches('/').count();
-    (key.is_empty() || !key.chars().all(fits) || slashes > 1).then_some("is not a label key")
+    (key.is_empty() || !key.chars().all(fits) || slashes > 1).then_some("is not a key")
 }
 
 #[cfg(test)]
@@ -234,7 +241,7 @@ mod tests {
             ),
             (json!({"replicatedNodeLabels": ["a*b"]}), "replicatedNodeLabels[0]: `a*b`"),
             (json!({"replicatedNodeLabels": ["x", "*"]}), "replicatedNodeLabels[1]: `*`"),
-            (json!({"replicatedNodeLabels": ["a b"]}), "is not a label key"),
+            (json!({"replicatedNodeLabels": ["a b"]}), "is not a key"),
             (
                 json!({"replicatedNodeLabels": ["kubernetes.io/hostname"]}),
                 "describes the tenant's Node",
@@ -242,6 +249,14 @@ mod tests {
             (
                 json!({"placement": {"controlPlaneSpread": {"topologyKey": "a rack"}}}),
                 "placement.controlPlaneSpread.topologyKey: `a rack`",
+            ),
+            (
+                json!({"replicatedNodeAnnotations": ["a.b/*", "kubevirt.io/*"]}),
+                "replicatedNodeAnnotations[1]: `kubevirt.io/*` describes",
+            ),
+            (
+                json!({"replicatedNodeTaints": ["node.kubernetes.io/unschedulable"]}),
+                "replicatedNodeTaints[0]: `node.kubernetes.io/unschedulable`",
             ),
             (json!({"annotationPrefixes": ["a.b/", "k8s"]}), "annotationPrefixes[1]: `k8s`"),
             (json!({"annotationPrefixes": ["/"]}), "annotationPrefixes[0]: `/`"),

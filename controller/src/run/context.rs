@@ -24,6 +24,7 @@ use super::settings::Settings;
 use super::tenants;
 use super::unresponsive::AgentLeases;
 use crate::managed_fields::reduce_to_conditions;
+use crate::tenant_nodes::host_fields::is_copyable_annotation;
 
 /// State that all reconcilers share.
 pub struct Context {
@@ -154,7 +155,9 @@ impl Context {
 /// addresses and pod CIDRs.
 fn trim_node(node: &mut Node) {
     node.metadata.managed_fields = None;
-    node.metadata.annotations = None;
+    if let Some(annotations) = &mut node.metadata.annotations {
+        annotations.retain(|key, value| is_copyable_annotation(key, value));
+    }
     node.spec = node.spec.take().map(|spec| NodeSpec {
         taints: spec.taints,
         unschedulable: spec.unschedulable,

@@ -14,6 +14,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use super::assignment_metrics::AssignmentMetrics;
+use super::tenant_metrics::TenantConditionMetrics;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ControllerLabels {
@@ -52,6 +53,8 @@ pub struct Metrics {
     leader: Gauge,
     tenant_connections: Family<ConnectionLabels, Gauge>,
     tenant_node_writes: Counter,
+    /// Tenants by the reason of their conditions.
+    pub(super) tenant_conditions: TenantConditionMetrics,
     /// Metrics of the scheduler extender.
     pub(super) assignment: AssignmentMetrics,
 }
@@ -98,9 +101,10 @@ impl Default for Metrics {
         );
         r.register(
             "berth_controller_tenant_node_writes",
-            "Writes of labels to tenants' Nodes",
+            "Writes of labels, annotations and taints to tenants' Nodes",
             Clone::clone(&tenant_node_writes),
         );
+        let tenant_conditions = TenantConditionMetrics::register(r);
         let assignment = AssignmentMetrics::register(r);
         Self {
             registry,
@@ -112,6 +116,7 @@ impl Default for Metrics {
             leader,
             tenant_connections,
             tenant_node_writes,
+            tenant_conditions,
         }
     }
 }
@@ -145,7 +150,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a write of the labels of a tenant's Node.
+    /// Counts a write of the labels, annotations or taints of a tenant's Node.
     pub(super) fn count_tenant_node_write(&self) {
         self.tenant_node_writes.inc();
     }
@@ -155,6 +160,7 @@ impl Metrics {
         self.leader.set(is_leader.into());
         if !is_leader {
             self.set_tenant_connections(0, 0);
+            self.tenant_conditions.clear();
         }
     }
 

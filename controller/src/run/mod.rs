@@ -29,6 +29,7 @@ pub mod reconcile;
 mod settings;
 mod tenant_access;
 mod tenant_conditions;
+mod tenant_metrics;
 mod tenant_nodes;
 mod tenant_storage;
 pub mod tenants;
@@ -46,6 +47,7 @@ use berth_runtime::serve;
 use berth_runtime::watch::WatchHealth;
 use kube::Api;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -177,7 +179,8 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
     let (connections, queues) = tenant_access::Connections::new(Arc::clone(&metrics));
-    all.spawn(tenant_access::run(Arc::clone(context), connections.clone()));
+    let (kubeconfigs, watched_kubeconfigs) = unbounded_channel();
+    all.spawn(tenant_access::run(Arc::clone(context), connections.clone(), kubeconfigs));
     all.spawn(tenant_nodes::run(
         Arc::clone(context),
         instances.clone(),
@@ -207,9 +210,10 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
         machine_informers,
         resync,
     ));
-    let shared_informers = context.shared_informers();
+    let informers = context.shared_informers();
     all.spawn(async move {
-        let Err(error) = tenants::run(client, events, metrics, shared_informers, resync).await;
+        let Err(error) =
+            tenants::run(client, events, metrics, informers, watched_kubeconfigs, resync).await;
         tracing::error!(%error, "the reconciler of tenants ended");
     });
     all

@@ -50,9 +50,10 @@ impl ConditionWriter {
         Self { context, manager, types, limits: Mutex::default() }
     }
 
-    /// Removes the rate limit of a tenant that is deleted.
+    /// Removes the rate limit and the metrics of a tenant that is deleted.
     pub(super) fn forget(&self, tenant: &str) {
         self.lock_limits().remove(tenant);
+        self.context.metrics.tenant_conditions.set(tenant, self.manager, std::iter::empty());
     }
 
     /// Writes the conditions if they differ. Conditions that are not in `updates` are removed. Emits an Event for each new
@@ -62,6 +63,9 @@ impl ConditionWriter {
         tenant: &TenantCluster,
         updates: &[ConditionUpdate],
     ) -> Result<Option<Duration>, CallError> {
+        let name = tenant.name_any();
+        let reasons = updates.iter().map(|update| (update.type_, update.reason));
+        self.context.metrics.tenant_conditions.set(&name, self.manager, reasons);
         let before = tenant.status.as_ref().map(|status| status.conditions.as_slice());
         let before = before.unwrap_or_default();
         let now = now_in_seconds();
@@ -72,7 +76,6 @@ impl ConditionWriter {
         if written.len() == conditions.len() && written.iter().all(|one| conditions.contains(one)) {
             return Ok(None);
         }
-        let name = tenant.name_any();
         if let Err(pause) = self.take_token(&name) {
             return Ok(Some(pause));
         }

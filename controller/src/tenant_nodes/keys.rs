@@ -1,45 +1,97 @@
-//! Keys of the labels that are copied from hosts to tenants' Nodes.
+//! Keys of the labels, annotations and taints that are copied from hosts to tenants' Nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::InfraConfigSpec;
-
-/// Keys without a list in the InfraConfig: region and zone, which cloud controller managers set, too.
-const DEFAULT_KEYS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
-/// Keys that describe the tenant's Node itself, which are never copied.
-const NODE_IDENTITY_KEYS: [&str; 4] = [
+/// Labels without a list in the InfraConfig: region and zone, which cloud controller managers set, too.
+const DEFAULT_LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
+/// Labels that describe the tenant's Node itself, which are never copied.
+const NODE_LABELS: [&str; 4] = [
     "kubernetes.io/arch",
     "kubernetes.io/hostname",
     "kubernetes.io/os",
     "node.kubernetes.io/instance-type",
 ];
-/// Prefixes of keys that describe the tenant's Node itself, or what runs on it.
-const NODE_IDENTITY_PREFIXES: [&str; 4] = [
+/// Prefixes of labels that describe the tenant's Node itself, or what runs on it.
+const NODE_LABEL_PREFIXES: [&str; 4] = [
     "beta.kubernetes.io/",
     "kubelet.kubernetes.io/",
     "node-role.kubernetes.io/",
     "node.kubernetes.io/exclude-",
 ];
-/// Largest number of labels that are copied to a Node. A prefix may match more labels of a host.
-const MAX_LABELS: usize = 64;
+/// Prefixes of annotations of programs that run on a Node, and of controllers that read their own annotations. Some
+/// change each minute, such as `kubevirt.io/heartbeat`.
+const NODE_ANNOTATION_PREFIXES: [&str; 10] = [
+    "alpha.kubernetes.io/",
+    "berth.dev/",
+    "cluster.x-k8s.io/",
+    "csi.volume.kubernetes.io/",
+    "kubeadm.alpha.kubernetes.io/",
+    "kubectl.kubernetes.io/",
+    "kubevirt.io/",
+    "node.alpha.kubernetes.io/",
+    "node.kubernetes.io/",
+    "volumes.kubernetes.io/",
+];
+/// Prefixes of taints about the state or the role of a Node. The Node controller and cloud controller managers set them.
+const NODE_TAINT_PREFIXES: [&str; 4] = [
+    "kubevirt.io/",
+    "node-role.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "node.kubernetes.io/",
+];
+/// Largest number of labels, annotations or taints that are copied to a Node. A prefix may match more of a host.
+pub(super) const MAX_COPIED: usize = 64;
 
-/// Keys, and prefixes of keys, of the labels that are copied.
+/// Kind of what is copied from a host to a tenant's Node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FieldKind {
+    /// A label.
+    #[default]
+    Label,
+    /// An annotation.
+    Annotation,
+    /// A taint.
+    Taint,
+}
+
+impl FieldKind {
+    /// Returns the word for messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Label => "label",
+            Self::Annotation => "annotation",
+            Self::Taint => "taint",
+        }
+    }
+
+    /// Returns true if a key describes the Node that has it, so that its value on a host is wrong for a tenant's Node.
+    #[must_use]
+    pub fn describes_node_itself(self, key: &str) -> bool {
+        let prefixes = match self {
+            Self::Label => NODE_LABEL_PREFIXES.as_slice(),
+            Self::Annotation => NODE_ANNOTATION_PREFIXES.as_slice(),
+            Self::Taint => NODE_TAINT_PREFIXES.as_slice(),
+        };
+        let is_node_label = self == Self::Label && NODE_LABELS.contains(&key);
+        is_node_label || prefixes.iter().any(|prefix| key.starts_with(prefix))
+    }
+}
+
+/// Keys, and prefixes of keys, of one kind that are copied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicatedKeys {
+    kind: FieldKind,
     keys: BTreeSet<String>,
     prefixes: BTreeSet<String>,
 }
 
 impl ReplicatedKeys {
-    /// Reads the list of the InfraConfig. Entries that are not valid match nothing; the condition of the InfraConfig
-    /// names them.
+    /// Reads a list of the InfraConfig. Entries that are not valid match nothing; the condition of the InfraConfig names
+    /// them.
     #[must_use]
-    pub fn from_config(config: &InfraConfigSpec) -> Self {
-        let mut all = Self::default();
-        let Some(entries) = &config.replicated_node_labels else {
-            all.keys = DEFAULT_KEYS.map(str::to_owned).into();
-            return all;
-        };
+    pub fn new(kind: FieldKind, entries: &[String]) -> Self {
+        let mut all = Self { kind, ..Self::default() };
         for entry in entries {
             match entry.strip_suffix('*') {
                 Some("") => {}
@@ -50,25 +102,27 @@ impl ReplicatedKeys {
         all
     }
 
-    /// Returns the labels of a host that are copied, at most 64.
+    /// Returns the labels that are copied without a list in the InfraConfig.
     #[must_use]
-    pub fn select(&self, host_labels: &BTreeMap<String, String>) -> BTreeMap<String, String> {
-        let labels = host_labels.iter().filter(|(key, _)| self.contains(key));
-        labels.take(MAX_LABELS).map(|(key, value)| (key.clone(), value.clone())).collect()
+    pub fn default_labels() -> Self {
+        let keys = DEFAULT_LABELS.map(str::to_owned).into();
+        Self { kind: FieldKind::Label, keys, prefixes: BTreeSet::new() }
     }
 
-    fn contains(&self, key: &str) -> bool {
-        !describes_node_itself(key)
+    /// Returns the labels or annotations of a host that are copied, at most 64.
+    #[must_use]
+    pub fn select(&self, host: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+        let selected = host.iter().filter(|(key, _)| self.contains(key));
+        selected.take(MAX_COPIED).map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+
+    /// Returns true if a key is copied.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        !self.kind.describes_node_itself(key)
             && (self.keys.contains(key)
                 || self.prefixes.iter().any(|prefix| key.starts_with(prefix.as_str())))
     }
-}
-
-/// Returns true if a label describes the Node that has it, so that its value on a host is wrong for a tenant's Node.
-#[must_use]
-pub fn describes_node_itself(key: &str) -> bool {
-    NODE_IDENTITY_KEYS.contains(&key)
-        || NODE_IDENTITY_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
 
 #[cfg(test)]
@@ -76,10 +130,17 @@ mod tests {
     use super::*;
 
     fn select(list: Option<&[&str]>, labels: &[&str]) -> Vec<String> {
-        let list = list.map(|list| list.iter().map(|one| (*one).to_owned()).collect());
-        let config = InfraConfigSpec { replicated_node_labels: list, ..Default::default() };
-        let labels = labels.iter().map(|key| ((*key).to_owned(), "x".to_owned())).collect();
-        ReplicatedKeys::from_config(&config).select(&labels).into_keys().collect()
+        select_kind(FieldKind::Label, list, labels)
+    }
+
+    fn select_kind(kind: FieldKind, list: Option<&[&str]>, fields: &[&str]) -> Vec<String> {
+        let entries = list.unwrap_or_default().iter().map(|one| (*one).to_owned());
+        let keys = match list {
+            Some(_) => ReplicatedKeys::new(kind, &entries.collect::<Vec<_>>()),
+            None => ReplicatedKeys::default_labels(),
+        };
+        let fields = fields.iter().map(|key| ((*key).to_owned(), "x".to_owned())).collect();
+        keys.select(&fields).into_keys().collect()
     }
 
     #[test]
@@ -108,12 +169,17 @@ mod tests {
             ["kubernetes.io/hostname", "kubernetes.io/x", "node-role.kubernetes.io/worker"];
         let list = ["kubernetes.io/*", "kubernetes.io/hostname", "node-role.kubernetes.io/*"];
         assert_eq!(select(Some(&list), &labels), ["kubernetes.io/x"]);
+        let annotations = ["kubernetes.io/x", "kubevirt.io/heartbeat"];
+        let list = Some(["kube*"].as_slice());
+        assert_eq!(select_kind(FieldKind::Annotation, list, &annotations), ["kubernetes.io/x"]);
+        assert!(FieldKind::Taint.describes_node_itself("node.kubernetes.io/unschedulable"));
+        assert!(!FieldKind::Label.describes_node_itself("node.kubernetes.io/x"));
     }
 
     #[test]
     fn the_number_of_labels_is_limited() {
         let labels: Vec<String> = (0..200).map(|number| format!("a/{number:03}")).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-        assert_eq!(select(Some(&["a/*"]), &labels).len(), MAX_LABELS);
+        assert_eq!(select(Some(&["a/*"]), &labels).len(), MAX_COPIED);
     }
 }

@@ -1,25 +1,35 @@
-//! A Node of a tenant, reduced to the fields that are needed to find and to label it.
+//! A Node of a tenant, reduced to the fields that are needed to find it, and to copy fields of its host to it.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use berth_api::names::REPLICATED_TAINTS_ANNOTATION;
 use berth_runtime::untrusted::{BoundedMap, BoundedVec, Versioned};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::keys::describes_node_itself;
+use super::keys::FieldKind;
+use super::taint::{NodeTaint, parse_recorded};
 
 /// Largest number of bytes of a Node that is stored. A usual Node has less than 4 KiB.
 const MAX_NODE_BYTES: usize = 1 << 16;
-/// Number of bytes that a stored Node, and each of its labels, needs in addition to its texts.
+/// Number of bytes that a stored Node, and each of its labels, annotations and taints, needs in addition to its texts.
 const NODE_OVERHEAD: usize = 256;
-const LABEL_OVERHEAD: usize = 128;
-/// Largest number of labels of a Node, and of its field managers. The API server stores at most ten managers of updates.
-const MAX_LABELS: usize = 1024;
+const FIELD_OVERHEAD: usize = 128;
+/// Largest number of labels of a Node, of its annotations, of its taints and of its field managers. The API server stores
+/// at most ten managers of updates.
+const MAX_FIELDS: usize = 1024;
+const MAX_TAINTS: usize = 256;
 const MAX_MANAGERS: usize = 128;
+/// Largest number of bytes of a value that is stored. Of a longer value, a digest is sufficient to compare it.
+const MAX_VALUE_LENGTH: usize = 128;
 /// Largest length of a name in Kubernetes.
 const MAX_NAME_LENGTH: usize = 253;
 /// Largest number of characters of a field manager in messages.
 const MAX_MANAGER_LENGTH: usize = 64;
+/// Words for a manager whose name is not known.
+pub(super) const UNKNOWN_MANAGER: &str = "an unknown manager";
 
 /// A Node in an answer of a tenant's API server. Fields that are not needed are not parsed.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -35,7 +45,8 @@ struct Metadata {
     name: String,
     uid: String,
     resource_version: String,
-    labels: Option<BoundedMap<String, MAX_LABELS>>,
+    labels: Option<BoundedMap<String, MAX_FIELDS>>,
+    annotations: Option<BoundedMap<String, MAX_FIELDS>>,
     managed_fields: Option<BoundedVec<FieldsEntry, MAX_MANAGERS>>,
 }
 
@@ -44,6 +55,7 @@ struct Metadata {
 struct Spec {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
+    taints: Option<BoundedVec<NodeTaint, MAX_TAINTS>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -67,7 +79,9 @@ struct Fields {
 #[serde(default)]
 struct MetadataFields {
     #[serde(rename = "f:labels")]
-    labels: Option<BoundedMap<IgnoredAny, MAX_LABELS>>,
+    labels: Option<BoundedMap<IgnoredAny, MAX_FIELDS>>,
+    #[serde(rename = "f:annotations")]
+    annotations: Option<BoundedMap<IgnoredAny, MAX_FIELDS>>,
 }
 
 impl Versioned for NodeObject {
@@ -82,6 +96,41 @@ impl NodeObject {
     pub fn name(&self) -> &str {
         &self.metadata.name
     }
+
+    /// Returns the UID of the Node.
+    #[must_use]
+    pub fn uid(&self) -> &str {
+        &self.metadata.uid
+    }
+
+    /// Returns the taints of the Node, up to 256.
+    #[must_use]
+    pub fn taints(&self) -> &[NodeTaint] {
+        let taints = self.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        taints.map(|taints| taints.items.as_slice()).unwrap_or_default()
+    }
+
+    /// Returns the taints that Berth has added, according to the annotation of the Node.
+    #[must_use]
+    pub fn recorded_taints(&self) -> BTreeSet<NodeTaint> {
+        let annotations = self.metadata.annotations.as_ref();
+        let recorded = annotations.and_then(|all| all.entries.get(REPLICATED_TAINTS_ANNOTATION));
+        recorded.map(|text| parse_recorded(text)).unwrap_or_default()
+    }
+
+    /// Returns true if the Node has annotations.
+    #[must_use]
+    pub fn has_annotations(&self) -> bool {
+        self.metadata.annotations.as_ref().is_some_and(|all| !all.entries.is_empty())
+    }
+
+    fn is_truncated(&self) -> bool {
+        let fields = [&self.metadata.labels, &self.metadata.annotations].into_iter().flatten();
+        let taints = self.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+        fields.into_iter().any(|fields| fields.is_truncated)
+            || self.metadata.managed_fields.as_ref().is_some_and(|managers| managers.is_truncated)
+            || taints.is_some_and(|taints| taints.is_truncated)
+    }
 }
 
 /// A Node of a tenant.
@@ -94,18 +143,35 @@ pub struct TenantNode {
     /// `spec.providerID`.
     pub provider_id: Option<String>,
     /// Labels of the Node.
-    pub labels: BTreeMap<String, NodeLabel>,
+    pub labels: BTreeMap<String, NodeField>,
+    /// Annotations of the Node.
+    pub annotations: BTreeMap<String, NodeField>,
+    /// Taints of the Node, without those that are never copied.
+    pub taints: BTreeSet<NodeTaint>,
+    /// Taints that Berth has added, according to the annotation of the Node.
+    pub recorded_taints: BTreeSet<NodeTaint>,
 }
 
-/// A label of a tenant's Node, and its owners.
+/// A label or an annotation of a tenant's Node, and its owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeLabel {
-    /// Value of the label.
+pub struct NodeField {
+    /// Value, as [`comparable`] returns it for annotations.
     pub value: String,
-    /// True if Berth owns the label through an apply.
+    /// True if Berth owns the field through an apply.
     pub is_own: bool,
-    /// Another manager that owns the label.
+    /// Another manager that owns the field.
     pub other_manager: Option<String>,
+}
+
+/// Returns a value, or the digest of a long one: annotations may have 256 KiB.
+#[must_use]
+pub fn comparable(value: &str) -> Cow<'_, str> {
+    if value.len() <= MAX_VALUE_LENGTH {
+        return value.into();
+    }
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    format!("{} bytes, digest {:016x}", value.len(), hasher.finish()).into()
 }
 
 /// Reason why a Node is not stored.
@@ -123,48 +189,63 @@ impl TenantNode {
     /// # Errors
     /// Returns an error if the Node cannot be stored.
     pub fn from_object(object: NodeObject, own_manager: &str) -> Result<Self, UnusableNode> {
-        let metadata = object.metadata;
-        if !is_valid_name(&metadata.name) {
+        if !is_valid_name(object.name()) {
             return Err(UnusableNode::InvalidName);
         }
-        let labels = metadata.labels.unwrap_or_default();
-        let managers = metadata.managed_fields.unwrap_or_default();
-        if labels.is_truncated || managers.is_truncated {
+        if object.is_truncated() {
             return Err(UnusableNode::TooLarge);
         }
-        let labels = labels
-            .entries
-            .into_iter()
-            .map(|(key, value)| (key, NodeLabel { value, ..NodeLabel::default() }));
+        let recorded_taints = object.recorded_taints();
+        let kept = object.taints().iter().filter(|taint| {
+            recorded_taints.contains(*taint) || !FieldKind::Taint.describes_node_itself(&taint.key)
+        });
+        let taints = kept.cloned().collect();
+        let metadata = object.metadata;
+        let field = |value: String| NodeField { value, ..NodeField::default() };
+        let labels = metadata.labels.unwrap_or_default().entries.into_iter();
+        let annotations = metadata.annotations.unwrap_or_default().entries.into_iter();
         let mut node = Self {
             name: metadata.name,
             uid: metadata.uid,
             provider_id: object.spec.and_then(|spec| spec.provider_id).filter(|id| !id.is_empty()),
-            labels: labels.collect(),
+            labels: labels.map(|(key, value)| (key, field(value))).collect(),
+            annotations: annotations
+                .map(|(key, value)| (key, field(comparable(&value).into_owned())))
+                .collect(),
+            taints,
+            recorded_taints,
         };
-        for entry in managers.items {
+        for entry in metadata.managed_fields.unwrap_or_default().items {
             node.add_owner(&entry, own_manager);
         }
-        // Labels that are never copied need no memory.
-        node.labels.retain(|key, label| label.is_own || !describes_node_itself(key));
+        // Fields that are never copied need no memory.
+        let is_kept = |kind: FieldKind| {
+            move |key: &String, field: &mut NodeField| {
+                field.is_own || !kind.describes_node_itself(key)
+            }
+        };
+        node.labels.retain(is_kept(FieldKind::Label));
+        node.annotations.retain(is_kept(FieldKind::Annotation));
         if node.byte_count() > MAX_NODE_BYTES { Err(UnusableNode::TooLarge) } else { Ok(node) }
     }
 
     fn add_owner(&mut self, entry: &FieldsEntry, own_manager: &str) {
-        let fields = entry.fields.as_ref().and_then(|fields| fields.metadata.as_ref());
+        let Some(owned) = entry.fields.as_ref().and_then(|fields| fields.metadata.as_ref()) else {
+            return;
+        };
         let is_own = entry.manager == own_manager
             && entry.operation == "Apply"
             && entry.subresource.is_empty();
-        let labels = fields.and_then(|fields| fields.labels.as_ref());
-        for path in labels.into_iter().flat_map(|labels| labels.entries.keys()) {
-            let Some(label) = path.strip_prefix("f:").and_then(|key| self.labels.get_mut(key))
-            else {
-                continue;
-            };
-            if is_own {
-                label.is_own = true;
-            } else if label.other_manager.is_none() {
-                label.other_manager = Some(printable_manager(&entry.manager));
+        let both = [(&owned.labels, &mut self.labels), (&owned.annotations, &mut self.annotations)];
+        for (paths, fields) in both {
+            for path in paths.iter().flat_map(|paths| paths.entries.keys()) {
+                let key = path.strip_prefix("f:");
+                let Some(field) = key.and_then(|key| fields.get_mut(key)) else { continue };
+                if is_own {
+                    field.is_own = true;
+                } else if field.other_manager.is_none() {
+                    field.other_manager = Some(printable_manager(&entry.manager));
+                }
             }
         }
     }
@@ -172,21 +253,16 @@ impl TenantNode {
     /// Returns the approximate number of bytes of the Node.
     #[must_use]
     pub fn byte_count(&self) -> usize {
-        let labels = self.labels.iter().map(|(key, label)| {
-            let manager = label
-                .other_manager
-                .as_ref()
-                .map_or(LABEL_OVERHEAD, |one| LABEL_OVERHEAD.saturating_add(one.len()));
-            key.len().saturating_add(label.value.len()).saturating_add(manager)
+        let fields = self.labels.iter().chain(&self.annotations).map(|(key, field)| {
+            [key.len(), field.value.len(), field.other_manager.as_ref().map_or(0, String::len)]
         });
+        let taints = self.taints.iter().chain(&self.recorded_taints);
+        let taints = taints.map(|taint| [taint.key.len(), taint.effect.len(), taint.value.len()]);
         let id = self.provider_id.as_ref().map_or(0, String::len);
         let fixed = self.name.len().saturating_add(self.uid.len()).saturating_add(id);
-        labels.fold(fixed.saturating_add(NODE_OVERHEAD), |sum, length| sum.saturating_add(length))
-    }
-
-    /// Returns the labels that Berth owns.
-    pub fn own_labels(&self) -> impl Iterator<Item = (&String, &NodeLabel)> {
-        self.labels.iter().filter(|(_, label)| label.is_own)
+        fields.chain(taints).fold(fixed.saturating_add(NODE_OVERHEAD), |sum, lengths| {
+            lengths.into_iter().fold(sum.saturating_add(FIELD_OVERHEAD), usize::saturating_add)
+        })
     }
 }
 
@@ -203,7 +279,7 @@ pub(crate) fn is_valid_name(name: &str) -> bool {
 /// Returns the part of a field manager's name that can be shown in messages.
 pub(crate) fn printable_manager(manager: &str) -> String {
     let shown = manager.chars().filter(char::is_ascii_graphic).take(MAX_MANAGER_LENGTH).collect();
-    if manager.is_empty() { "an unknown manager".to_owned() } else { shown }
+    if manager.is_empty() { UNKNOWN_MANAGER.to_owned() } else { shown }
 }
 
 #[cfg(test)]
@@ -239,10 +315,34 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(node.provider_id.as_deref(), Some("kubevirt://web-1"));
-        let own: Vec<&str> = node.own_labels().map(|(key, _)| key.as_str()).collect();
-        assert_eq!(own, ["a", "b"]);
+        let own = node.labels.iter().filter(|(_, label)| label.is_own);
+        assert_eq!(own.map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(node.labels["b"].other_manager.as_deref(), Some("kubelet"));
-        assert_eq!(node.labels["c"], NodeLabel { value: "3".to_owned(), ..Default::default() });
+        assert_eq!(node.labels["c"], NodeField { value: "3".to_owned(), ..Default::default() });
+    }
+
+    #[test]
+    fn annotations_and_taints_are_read() {
+        let annotations = json!({
+            REPLICATED_TAINTS_ANNOTATION: "gpu:NoSchedule", "example.com/a": "x".repeat(200),
+            "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+        });
+        let fields = json!({"f:metadata": {"f:annotations": {"f:example.com/a": {}}}});
+        let owner =
+            json!({"manager": "berth-controller", "operation": "Apply", "fieldsV1": fields});
+        let node = read(json!({
+            "metadata": {"name": "web-1", "annotations": annotations, "managedFields": [owner]},
+            "spec": {"taints": [
+                {"key": "gpu", "effect": "NoSchedule", "timeAdded": null},
+                {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"},
+            ]},
+        }))
+        .unwrap();
+        assert_eq!(node.annotations.keys().collect::<Vec<_>>(), ["example.com/a"]);
+        assert!(node.annotations["example.com/a"].is_own);
+        assert!(node.annotations["example.com/a"].value.starts_with("200 bytes, digest"));
+        assert_eq!(node.taints, node.recorded_taints);
+        assert_eq!(node.taints.len(), 1);
     }
 
     #[test]
@@ -263,13 +363,17 @@ mod tests {
         let node = read(json!({"metadata": {"name": "a", "labels": {"k": long}}}));
         assert_eq!(node, Err(UnusableNode::TooLarge));
         let many: BTreeMap<String, &str> =
-            (0..=MAX_LABELS).map(|number| (format!("k{number}"), "")).collect();
+            (0..=MAX_FIELDS).map(|number| (format!("k{number}"), "")).collect();
         for metadata in [
             json!({"name": "a", "labels": many}),
+            json!({"name": "a", "annotations": many}),
             json!({"name": "a", "managedFields": vec![json!({}); MAX_MANAGERS + 1]}),
         ] {
             assert_eq!(read(json!({"metadata": metadata})), Err(UnusableNode::TooLarge));
         }
+        let taints = vec![json!({"key": "a"}); MAX_TAINTS + 1];
+        let node = read(json!({"metadata": {"name": "a"}, "spec": {"taints": taints}}));
+        assert_eq!(node, Err(UnusableNode::TooLarge));
         let manager = format!("a\n\u{202e}{}", "b".repeat(500));
         assert_eq!(printable_manager(&manager).len(), MAX_MANAGER_LENGTH);
     }

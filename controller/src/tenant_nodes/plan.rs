@@ -1,29 +1,44 @@
-//! Plan for the labels of all Nodes of a tenant.
+//! Plan for the labels, annotations and taints of all Nodes of a tenant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::labels::{LabelConflict, plan_labels};
+use super::fields::{FieldConflict, plan_fields};
+use super::host_fields::HostFields;
+use super::keys::FieldKind;
 use super::node::TenantNode;
 use super::node_match::{NodeIndex, NodeMatch};
+use super::taint::NodeTaint;
+use super::taints::plan_taints;
 
-/// Write of the labels of one Node.
+/// Write of one Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeWrite {
     /// Name of the Node.
     pub node: String,
     /// UID of the Node: the write must not affect a later Node of the same name.
     pub uid: String,
-    /// All labels that Berth owns after the write.
-    pub labels: BTreeMap<String, String>,
+    /// Labels and annotations, if they differ.
+    pub metadata: Option<OwnedMetadata>,
+    /// Taints that the Node should have, if they differ. Those of other managers stay.
+    pub taints: Option<BTreeSet<NodeTaint>>,
 }
 
-/// Plan for the labels of all Nodes of a tenant.
+/// All labels and annotations that Berth owns after a write.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedMetadata {
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Plan for all Nodes of a tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantPlan {
     /// Writes that are needed.
     pub writes: Vec<NodeWrite>,
-    /// Nodes with labels of another manager.
-    pub conflicts: Vec<(String, LabelConflict)>,
+    /// Nodes with labels, annotations or taints of another manager.
+    pub conflicts: Vec<(String, FieldConflict)>,
     /// Machines that several Nodes name, with the number of Nodes.
     pub ambiguous: Vec<(String, usize)>,
     /// Number of Nodes whose labels are, or will be, those of their hosts.
@@ -32,15 +47,15 @@ pub struct TenantPlan {
     pub pending_count: usize,
 }
 
-/// Computes the writes for the Nodes of a tenant. `machines` contains its machines with their hosts. `host_labels` returns
-/// the labels to copy from a host; `None` if the host is not known.
+/// Computes the writes for the Nodes of a tenant. `machines` contains its machines with their hosts. `host_fields` returns
+/// what to copy from a host; `None` if the host is not known.
 ///
 /// A Node keeps its labels while its machine is on no known host: an unknown fact removes no label.
 #[must_use]
 pub fn plan_tenant(
     machines: &BTreeMap<String, Option<String>>,
     nodes: &BTreeMap<String, TenantNode>,
-    host_labels: impl Fn(&str) -> Option<BTreeMap<String, String>>,
+    host_fields: impl Fn(&str) -> Option<HostFields>,
 ) -> TenantPlan {
     let (mut plan, index) = (TenantPlan::default(), NodeIndex::new(nodes));
     for (machine, host) in machines {
@@ -55,23 +70,36 @@ pub fn plan_tenant(
                 continue;
             }
         };
-        let Some(desired) = host.as_deref().and_then(&host_labels) else {
+        let Some(desired) = host.as_deref().and_then(&host_fields) else {
             plan.pending_count = plan.pending_count.saturating_add(1);
             continue;
         };
         plan.node_count = plan.node_count.saturating_add(1);
-        let labels = plan_labels(&desired, node);
-        let conflicts = labels.conflicts.into_iter();
-        plan.conflicts.extend(conflicts.map(|conflict| (node.name.clone(), conflict)));
-        if labels.is_different {
-            plan.writes.push(NodeWrite {
+        plan.add_node(desired, node);
+    }
+    plan
+}
+
+impl TenantPlan {
+    fn add_node(&mut self, desired: HostFields, node: &TenantNode) {
+        let labels = plan_fields(FieldKind::Label, &desired.labels, &node.labels);
+        let annotations =
+            plan_fields(FieldKind::Annotation, &desired.annotations, &node.annotations);
+        let taints = plan_taints(&desired.taints, &node.taints, &node.recorded_taints);
+        let conflicts = labels.conflicts.into_iter().chain(annotations.conflicts);
+        let conflicts = conflicts.chain(taints.conflicts);
+        self.conflicts.extend(conflicts.map(|conflict| (node.name.clone(), conflict)));
+        let has_other_metadata = labels.is_different || annotations.is_different;
+        if has_other_metadata || taints.is_different {
+            let metadata = OwnedMetadata { labels: labels.owned, annotations: annotations.owned };
+            self.writes.push(NodeWrite {
                 node: node.name.clone(),
                 uid: node.uid.clone(),
-                labels: labels.labels,
+                metadata: has_other_metadata.then_some(metadata),
+                taints: taints.is_different.then_some(desired.taints),
             });
         }
     }
-    plan
 }
 
 #[cfg(test)]
@@ -90,8 +118,9 @@ mod tests {
         all.iter().map(|(name, host)| ((*name).to_owned(), host.map(str::to_owned))).collect()
     }
 
-    fn host_labels(host: &str) -> Option<BTreeMap<String, String>> {
-        host.starts_with("rack").then(|| BTreeMap::from([("rack".to_owned(), host.to_owned())]))
+    fn host_fields(host: &str) -> Option<HostFields> {
+        let labels = BTreeMap::from([("rack".to_owned(), host.to_owned())]);
+        host.starts_with("rack").then(|| HostFields { labels, ..HostFields::default() })
     }
 
     #[test]
@@ -101,11 +130,14 @@ mod tests {
             ("web-2", Some("rack2")),
             ("web-3", Some("rack1")),
         ]);
-        let plan = plan_tenant(&machines, &nodes(&["web-1", "web-2", "other"]), host_labels);
+        let plan = plan_tenant(&machines, &nodes(&["web-1", "web-2", "other"]), host_fields);
         let written: Vec<(&str, &str)> = plan
             .writes
             .iter()
-            .map(|write| (write.node.as_str(), write.labels["rack"].as_str()))
+            .map(|write| {
+                let metadata = write.metadata.as_ref().unwrap();
+                (write.node.as_str(), metadata.labels["rack"].as_str())
+            })
             .collect();
         assert_eq!(written, [("web-1", "rack1"), ("web-2", "rack2")]);
         assert_eq!((plan.node_count, plan.pending_count), (2, 1), "web-3 has not joined");
@@ -116,14 +148,40 @@ mod tests {
         let machines = machines(&[("web-1", None), ("web-2", Some("gone"))]);
         let mut nodes = nodes(&["web-1", "web-2"]);
         for node in nodes.values_mut() {
-            let label = crate::tenant_nodes::node::NodeLabel {
+            let label = crate::tenant_nodes::node::NodeField {
                 value: "rack1".to_owned(),
                 is_own: true,
                 other_manager: None,
             };
             node.labels.insert("rack".to_owned(), label);
         }
-        let plan = plan_tenant(&machines, &nodes, host_labels);
+        let plan = plan_tenant(&machines, &nodes, host_fields);
         assert_eq!((plan.writes.len(), plan.pending_count), (0, 2));
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let machines = machines(&[("web-1", Some("rack1"))]);
+        let mut nodes = nodes(&["web-1"]);
+        let fields = |_: &str| {
+            let taints = BTreeSet::from(["gpu:NoSchedule".parse().unwrap()]);
+            Some(HostFields { taints, ..HostFields::default() })
+        };
+        let plan = plan_tenant(&machines, &nodes, fields);
+        assert_eq!(
+            (&plan.writes[0].metadata, plan.writes[0].taints.as_ref().unwrap().len()),
+            (&None, 1)
+        );
+        let node = nodes.get_mut("web-1").unwrap();
+        node.taints = BTreeSet::from(["gpu:NoSchedule".parse().unwrap()]);
+        node.recorded_taints.clone_from(&node.taints);
+        assert!(plan_tenant(&machines, &nodes, fields).writes.is_empty());
+        let annotations = |_: &str| {
+            let annotations = BTreeMap::from([("example.com/a".to_owned(), "x".to_owned())]);
+            Some(HostFields { annotations, ..HostFields::default() })
+        };
+        let plan = plan_tenant(&machines, &nodes, annotations);
+        assert_eq!(plan.writes[0].metadata.as_ref().unwrap().annotations["example.com/a"], "x");
+        assert!(plan.writes[0].taints.as_ref().unwrap().is_empty(), "the taint is removed");
     }
 }

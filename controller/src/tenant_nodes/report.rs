@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::ConditionReason;
 
+use super::keys::FieldKind;
 use super::plan::TenantPlan;
 use crate::tenants::fault::{Fault, join_names_limited};
 use crate::tenants::status::{PartResult, ReadyPart};
@@ -47,23 +48,25 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
 
 /// Returns the keys that other managers own, each with the managers and the number of Nodes.
 fn conflict_text(plan: &TenantPlan) -> String {
-    let mut keys: BTreeMap<&str, (BTreeSet<&str>, usize, &str)> = BTreeMap::new();
+    let mut keys: BTreeMap<(FieldKind, &str), (BTreeSet<&str>, usize, &str)> = BTreeMap::new();
     for (node, conflict) in &plan.conflicts {
-        let entry =
-            keys.entry(&conflict.key).or_insert_with(|| (BTreeSet::new(), 0, node.as_str()));
+        let entry = keys
+            .entry((conflict.kind, &conflict.key))
+            .or_insert_with(|| (BTreeSet::new(), 0, node.as_str()));
         entry.0.insert(&conflict.manager);
         entry.1 = entry.1.saturating_add(1);
     }
     let keys: Vec<String> = keys
         .into_iter()
-        .map(|(key, (managers, count, node))| {
+        .map(|((kind, key), (managers, count, node))| {
             let managers: Vec<String> = managers.into_iter().map(str::to_owned).collect();
             let managers = join_names_limited(&managers);
-            format!("{key} by {managers} on {count} Nodes such as {node}")
+            let kind = kind.as_str();
+            format!("{kind} {key} by {managers} on {count} Nodes such as {node}")
         })
         .collect();
     format!(
-        "other managers own labels with other values, which stay: {}",
+        "other managers own these with other values, so they stay: {}",
         join_names_limited(&keys)
     )
 }
@@ -71,11 +74,11 @@ fn conflict_text(plan: &TenantPlan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant_nodes::labels::LabelConflict;
+    use crate::tenant_nodes::fields::FieldConflict;
 
-    fn conflict(node: &str, key: &str, manager: &str) -> (String, LabelConflict) {
+    fn conflict(node: &str, key: &str, manager: &str) -> (String, FieldConflict) {
         let (key, manager) = (key.to_owned(), manager.to_owned());
-        (node.to_owned(), LabelConflict { key, manager })
+        (node.to_owned(), FieldConflict { kind: FieldKind::Label, key, manager })
     }
 
     #[test]
@@ -98,7 +101,7 @@ mod tests {
         for words in [
             "7 Nodes have an invalid name",
             "web-3 (2 Nodes)",
-            "rack by kubelet on 1 Nodes such as web-2",
+            "label rack by kubelet on 1 Nodes such as web-2",
             "zone by kubectl-label, kubelet on 2 Nodes such as web-1",
         ] {
             assert!(fault.message.contains(words), "{}: {words}", fault.message);

@@ -22,6 +22,7 @@ pub mod fault;
 pub mod foreign_ids;
 pub mod host_leases;
 pub mod hosts;
+pub mod infra_addresses;
 pub mod kubeconfig;
 pub mod kubeconfig_rules;
 pub mod kubeconfig_secret;

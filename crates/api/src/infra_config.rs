@@ -50,6 +50,19 @@ pub struct InfraConfigSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub replicated_node_labels: Option<Vec<String>>,
+    /// Annotations of infra Nodes to copy in the same way: keys, and prefixes that end in `*`. Default none. Annotations of
+    /// Kubernetes, KubeVirt and Berth, and values of more than 4 KiB, are not copied.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub replicated_node_annotations: Vec<String>,
+    /// Taints of infra Nodes to copy in the same way: keys, and prefixes that end in `*`. Default none. Taints such as
+    /// `node.kubernetes.io/unschedulable`, which describe the state or the role of a Node, are not copied. A copied taint
+    /// with the effect `NoExecute` evicts the tenants' pods that do not tolerate it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub replicated_node_taints: Vec<String>,
     /// VLANs for allocation to tenants, by host network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

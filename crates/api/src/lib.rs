@@ -14,6 +14,7 @@ mod condition;
 mod cpu_set;
 #[cfg(feature = "kube")]
 mod crds;
+mod domain_name;
 mod exposure;
 mod host_leases;
 #[cfg(feature = "kube")]
@@ -52,6 +53,7 @@ pub use condition::{Condition, Time};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 #[cfg(feature = "kube")]
 pub use crds::{all_crds, crd_yaml};
+pub use domain_name::is_domain_name;
 pub use exposure::{
     AccessType, Advertisement, CloudControllerManager, Exposure, LoadBalancers, MachineAccess,
 };

@@ -49,6 +49,9 @@ pub const CAPACITY_GENERATION_ANNOTATION: &str = "berth.dev/capacity-generation"
 /// Annotation of an InfraNode that an agent created because none existed. Until a user writes its spec, it has no
 /// desired state, so Berth restores nothing.
 pub const CREATED_BY_ANNOTATION: &str = "berth.dev/created-by";
+/// Annotation of a tenant's Node: the taints that the controller has copied from the Node's host, as `KEY=VALUE:EFFECT`,
+/// separated by commas. Other taints of the Node belong to other managers.
+pub const REPLICATED_TAINTS_ANNOTATION: &str = "berth.dev/replicated-taints";
 /// Prefix of the Node conditions that the agent writes; the rest is the condition's type in the InfraNode.
 pub const NODE_CONDITION_PREFIX: &str = "berth.dev/";
 

@@ -226,6 +226,8 @@ fn vlan_claim_requires_exactly_one_of_vlan_and_vni() {
 fn infra_config_is_valid_and_round_trips() {
     let spec = json!({
         "replicatedNodeLabels": ["rack", "topology.kubernetes.io/*"],
+        "replicatedNodeAnnotations": ["example.com/*"],
+        "replicatedNodeTaints": ["example.com/gpu"],
         "vlanPools": [{"network": "tenant-trunk", "ranges": ["100-199", "300"]}],
         "vniRange": "10000-19999",
         "dnsPolicy": "None",

@@ -1,5 +1,7 @@
 //! Domain names in the format of DNS messages.
 
+use berth_api::is_domain_name;
+
 /// A valid domain name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DomainName {
@@ -11,23 +13,19 @@ pub(crate) struct DomainName {
 }
 
 impl DomainName {
-    /// Parses a name; `None` if it is not valid. Scripts of DHCP clients use names in shell commands, so only letters,
-    /// digits, `-` and `_` are accepted.
+    /// Parses a name, with or without the final dot; `None` if it is not valid.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.strip_suffix('.').unwrap_or(text);
+        if !is_domain_name(text) {
+            return None;
+        }
         let mut encoded = Vec::with_capacity(text.len() + 2);
         for label in text.split('.') {
-            let is_valid = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
-            let length =
-                u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
-            if !label.bytes().all(is_valid) {
-                return None;
-            }
-            encoded.push(length);
+            encoded.push(u8::try_from(label.len()).ok()?);
             encoded.extend_from_slice(label.as_bytes());
         }
         encoded.push(0);
-        (encoded.len() <= 255).then(|| Self { text: text.to_owned(), encoded })
+        Some(Self { text: text.to_owned(), encoded })
     }
 }
 

@@ -22,8 +22,6 @@ pub mod field_conflicts;
 mod kubeconfig;
 #[cfg(feature = "cluster")]
 pub mod leader_election;
-#[cfg(feature = "cluster")]
-pub mod limited_request;
 #[cfg(feature = "http")]
 pub mod listen;
 #[cfg(feature = "http")]

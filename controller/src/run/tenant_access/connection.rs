@@ -18,6 +18,7 @@ use berth_runtime::watch::{Informer, watch_object_with_errors};
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::config::KubeConfigOptions;
 use kube::{Api, Client, Config, ResourceExt as _};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{Receiver, Sender, channel};
 
 use super::class_watch::watch_classes;
@@ -25,8 +26,10 @@ use super::connections::{Access, Connections};
 use super::faults::{MAX_PAUSE, STABLE_TIME, fault_of, is_transient};
 use super::infra_server::InfraServer;
 use super::spec::AccessSpec;
+use crate::run::tenants::WatchedKubeconfig;
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenants::fault::Fault;
+use crate::tenants::kubeconfig::parse_server;
 use crate::tenants::kubeconfig_rules::{RefusedKubeconfig, parse_kubeconfig};
 
 /// Delay before the first attempt, with jitter, so that not all tenants are listed at the same time.
@@ -53,6 +56,8 @@ pub(super) struct Environment {
     pub(super) infra_nodes: Informer<Node>,
     pub(super) infra_server: InfraServer,
     pub(super) connections: Connections,
+    /// Receives each state of a kubeconfig.
+    pub(super) kubeconfigs: UnboundedSender<WatchedKubeconfig>,
 }
 
 /// The kubeconfig, or the reason why it cannot be read. `None` before the first read.
@@ -70,13 +75,18 @@ pub(super) async fn run(tenant: String, spec: AccessSpec, environment: Arc<Envir
     environment.infra_server.wait_until_known().await;
     let (sender, kubeconfig) = channel(None);
     tokio::join!(
-        watch_secret(&environment.client, &spec, &sender),
+        watch_secret(&tenant, &spec, &environment, &sender),
         follow_kubeconfig(&tenant, &spec, &environment, kubeconfig)
     );
 }
 
 /// Watches the Secret. The watch selects one name, for which a permission for this Secret is sufficient.
-async fn watch_secret(client: &Client, spec: &AccessSpec, sender: &Sender<KubeconfigRead>) {
+async fn watch_secret(
+    tenant: &str,
+    spec: &AccessSpec,
+    environment: &Environment,
+    sender: &Sender<KubeconfigRead>,
+) {
     let send = |read: Result<Arc<str>, Fault>| {
         sender.send_if_modified(|known| {
             let is_new = known.as_ref() != Some(&read);
@@ -86,8 +96,20 @@ async fn watch_secret(client: &Client, spec: &AccessSpec, sender: &Sender<Kubeco
             is_new
         });
     };
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), &spec.secret.namespace);
-    let handle = |secret: Option<Secret>| send(read_entry(secret, spec));
+    let secrets: Api<Secret> = Api::namespaced(environment.client.clone(), &spec.secret.namespace);
+    let handle = |secret: Option<Secret>| {
+        let read = read_entry(secret, spec);
+        let server = read.clone().and_then(|text| {
+            parse_server(&text).map_err(|error| {
+                let message = format!("{}: entry {} {error}", spec.place(), spec.secret.key);
+                Fault::new(ConditionReason::InvalidKubeconfig, message)
+            })
+        });
+        let (tenant, secret) = (tenant.to_owned(), spec.secret.clone());
+        // The error is ignored: there is no receiver only if the reconciler of tenants has ended.
+        drop(environment.kubeconfigs.send(WatchedKubeconfig { tenant, secret, server }));
+        send(read);
+    };
     let refusals = AtomicU32::new(0);
     let handle_error = |error: &CallError| {
         // Other errors are temporary, and the last kubeconfig stays in use. In the tenant's own namespace, the RoleBinding

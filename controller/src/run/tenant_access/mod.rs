@@ -17,9 +17,11 @@ use std::sync::Arc;
 use berth_api::TenantCluster;
 use berth_runtime::watch::Change;
 use kube::ResourceExt as _;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::context::Context;
+use super::tenants::WatchedKubeconfig;
 use connection::Environment;
 pub(super) use connections::{Access, Connections, SharedState, TenantQueue};
 use infra_server::InfraServer;
@@ -33,7 +35,12 @@ struct Tasks {
 }
 
 /// Maintains the connections to all tenants until the future is dropped.
-pub(super) async fn run(context: Arc<Context>, connections: Connections) {
+/// `kubeconfigs` receives each state of a kubeconfig.
+pub(super) async fn run(
+    context: Arc<Context>,
+    connections: Connections,
+    kubeconfigs: UnboundedSender<WatchedKubeconfig>,
+) {
     let (mut tenants, mut configs) = (context.tenants.subscribe(), context.configs.subscribe());
     tokio::join!(
         context.tenants.wait_until_ready(),
@@ -48,6 +55,7 @@ pub(super) async fn run(context: Arc<Context>, connections: Connections) {
         infra_nodes: context.nodes.clone(),
         infra_server: infra_server.clone(),
         connections,
+        kubeconfigs,
     });
     let maintain = async {
         let mut tasks = Tasks::default();

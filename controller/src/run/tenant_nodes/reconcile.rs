@@ -12,11 +12,11 @@ use kube::ResourceExt as _;
 
 use super::status::AccessState;
 use super::triggers::SharedMachines;
-use super::write::{WriteError, apply_labels};
+use super::write::{WriteError, apply_metadata, apply_taints};
 use crate::run::context::Context;
 use crate::run::tenant_access::{Access, Connections, SharedState};
 use crate::run::tenant_conditions::ConditionWriter;
-use crate::tenant_nodes::keys::ReplicatedKeys;
+use crate::tenant_nodes::host_fields::Replication;
 use crate::tenant_nodes::plan::{TenantPlan, plan_tenant};
 use crate::tenant_nodes::report::report;
 use crate::tenants::fault::Fault;
@@ -40,7 +40,7 @@ type Planned = Result<(Access, TenantPlan, usize), Fault>;
 type Retry = Option<Duration>;
 
 impl NodeReconciler {
-    /// Writes the labels of a tenant's Nodes that differ, and the conditions of the tenant.
+    /// Writes the labels, annotations and taints of a tenant's Nodes that differ, and the conditions of the tenant.
     pub(super) async fn reconcile(&self, tenant: &TenantCluster) -> Result<Retry, WriteError> {
         let name = tenant.name_any();
         if tenant.metadata.deletion_timestamp.is_some() {
@@ -88,20 +88,17 @@ impl NodeReconciler {
     }
 
     fn plan(&self, tenant: &str, state: &SharedState) -> Option<Planned> {
-        let keys = ReplicatedKeys::from_config(&self.context.config().spec);
+        let replication = Replication::from_config(&self.context.config().spec);
         let namespace = TenantCluster::namespace_of(tenant);
         let machines = {
             let machines = self.machines.lock().unwrap_or_else(PoisonError::into_inner);
             machines.machines_in(&namespace)
         };
-        let host_labels = |host: &str| {
-            let node = self.context.nodes.get(host)?;
-            Some(keys.select(node.labels()))
-        };
+        let host_fields = |host: &str| Some(replication.select(&*self.context.nodes.get(host)?));
         let state = state.lock();
         let access = state.access.clone()?;
         Some(access.map(|access| {
-            let plan = plan_tenant(&machines, state.nodes.nodes(), host_labels);
+            let plan = plan_tenant(&machines, state.nodes.nodes(), host_fields);
             (access, plan, state.nodes.omitted())
         }))
     }
@@ -116,7 +113,10 @@ impl NodeReconciler {
         let writes = stream::iter(plan.writes.iter().cloned().map(Ok));
         writes
             .try_for_each_concurrent(CONCURRENT_WRITES, |write| async move {
-                if let Some(node) = apply_labels(&access.client, &write).await? {
+                let client = &access.client;
+                let written =
+                    [apply_metadata(client, &write).await?, apply_taints(client, &write).await?];
+                for node in written.into_iter().flatten() {
                     // The watch delivers the same Node soon; without this update, a reconcile meanwhile would send the
                     // write again.
                     let applied = CollectionEvent::Applied(node);

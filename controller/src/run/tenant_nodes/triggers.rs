@@ -15,7 +15,7 @@ use crate::run::context::Context;
 use crate::run::machine_instances::MachineInstances;
 use crate::run::packed_content::unpack_content;
 use crate::run::tenant_access::Connections;
-use crate::tenant_nodes::keys::ReplicatedKeys;
+use crate::tenant_nodes::host_fields::Replication;
 use crate::tenant_nodes::machine_index::{MachineIndex, MachineState};
 
 /// Hosts of all machines, which the triggers update and the reconciles read.
@@ -78,15 +78,15 @@ impl Triggers {
     /// Triggers all tenants, and then the tenants that changes affect, until the future is dropped.
     pub(super) async fn handle_changes(&self, mut changes: Changes) {
         self.trigger_all();
-        let mut keys = ReplicatedKeys::from_config(&self.context.config().spec);
+        let mut replication = Replication::from_config(&self.context.config().spec);
         loop {
             tokio::select! {
                 Some(change) = changes.tenants.recv() => self.handle_tenant(&change),
-                Some(change) = changes.nodes.recv() => self.handle_node(&change),
+                Some(change) = changes.nodes.recv() => self.handle_node(&change, &replication),
                 Some(_) = changes.configs.recv() => {
-                    let current = ReplicatedKeys::from_config(&self.context.config().spec);
-                    if current != keys {
-                        keys = current;
+                    let current = Replication::from_config(&self.context.config().spec);
+                    if current != replication {
+                        replication = current;
                         self.trigger_all();
                     }
                 }
@@ -117,11 +117,10 @@ impl Triggers {
         }
     }
 
-    fn handle_node(&self, change: &Change<Node>) {
+    fn handle_node(&self, change: &Change<Node>, replication: &Replication) {
         let Change::Object(before, after) = change else { return self.trigger_all() };
-        let labels =
-            |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.metadata.labels.clone());
-        if labels(before) == labels(after) {
+        let fields = |node: &Option<Arc<Node>>| node.as_ref().map(|node| replication.select(node));
+        if fields(before) == fields(after) {
             return;
         }
         let Some(node) = after.as_ref().or(before.as_ref()) else { return };

@@ -1,4 +1,5 @@
-//! Writes labels to the Nodes of a tenant, by server-side apply without force.
+//! Writes to the Nodes of a tenant: labels and annotations by server-side apply without force, taints by a JSON patch
+//! ([`crate::tenant_nodes::taints`]).
 
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
 use kube::client::Body;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::plan::NodeWrite;
+use crate::tenant_nodes::taints::taint_patch;
 
 /// Largest number of bytes of a Node in an answer; the API server permits 1.5 MiB.
 const MAX_NODE_LENGTH: usize = 1 << 21;
@@ -21,7 +23,7 @@ const MAX_NODE_LENGTH: usize = 1 << 21;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WriteError {
     /// A write of a Node failed.
-    #[error("Node {node} of the tenant: labels: {error}")]
+    #[error("Node {node} of the tenant: {error}")]
     Node {
         /// Name of the Node.
         node: String,
@@ -30,7 +32,7 @@ pub(super) enum WriteError {
     },
     /// Not all writes were answered within the time limit.
     #[error(
-        "the tenant's API server answers slowly: not all labels are written yet; the writes continue"
+        "the tenant's API server answers slowly: not all Nodes are written yet; the writes continue"
     )]
     Slow,
     /// The status could not be written.
@@ -48,7 +50,7 @@ impl ReconcileError for WriteError {
     }
 
     fn is_conflict(&self) -> bool {
-        // Another manager wrote the label or the status first; the watch delivers the new version.
+        // Another manager wrote the Node or the status first; the watch delivers the new version.
         match self {
             Self::Node { error, .. } => *error == UntrustedError::Status(409),
             Self::Slow => false,
@@ -57,63 +59,153 @@ impl ReconcileError for WriteError {
     }
 }
 
-/// Applies the labels of a Node, and returns the Node; `None` if the Node does not exist any more.
-pub(super) async fn apply_labels(
+/// Applies the labels and annotations of a Node, and returns the Node; `None` if there is nothing to apply, or the Node
+/// does not exist any more.
+pub(super) async fn apply_metadata(
     client: &UntrustedClient,
     write: &NodeWrite,
 ) -> Result<Option<NodeObject>, WriteError> {
-    let error = |error| WriteError::Node { node: write.node.clone(), error };
+    let Some(metadata) = &write.metadata else { return Ok(None) };
     // With the UID, the server refuses to label another Node of the same name.
     let body = json!({
         "apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": write.node, "uid": write.uid, "labels": write.labels},
+        "metadata": {
+            "name": write.node, "uid": write.uid,
+            "labels": metadata.labels, "annotations": metadata.annotations,
+        },
     });
-    let uri = format!("/api/v1/nodes/{}?fieldManager={CONTROLLER_FIELD_MANAGER}", write.node);
-    let request = Request::patch(uri)
-        .header(CONTENT_TYPE, "application/apply-patch+yaml")
-        .body(Body::from(body.to_string().into_bytes()))
-        .map_err(|_| error(UntrustedError::Malformed))?;
-    match client.request(request, MAX_NODE_LENGTH).await {
+    match patch(client, &write.node, "application/apply-patch+yaml", &body).await {
         Ok(node) => Ok(Some(node)),
         Err(UntrustedError::Status(404)) => Ok(None),
-        Err(failed) => Err(error(failed)),
+        Err(error) => Err(write.error(error)),
     }
+}
+
+/// Adds and removes taints of a Node, and returns the Node; `None` if there is nothing to change, or the Node does not exist
+/// any more.
+pub(super) async fn apply_taints(
+    client: &UntrustedClient,
+    write: &NodeWrite,
+) -> Result<Option<NodeObject>, WriteError> {
+    let Some(desired) = &write.taints else { return Ok(None) };
+    // Others may change taints at the same time.
+    for is_last_attempt in [false, false, true] {
+        // The store has no indexes of taints, and may be older.
+        let node = match get(client, &write.node).await {
+            Ok(node) if node.uid() == write.uid => node,
+            Ok(_) | Err(UntrustedError::Status(404)) => return Ok(None),
+            Err(error) => return Err(write.error(error)),
+        };
+        let Some(body) = taint_patch(desired, &node) else { return Ok(Some(node)) };
+        match patch(client, &write.node, "application/json-patch+json", &body).await {
+            Ok(node) => return Ok(Some(node)),
+            Err(UntrustedError::Status(404)) => return Ok(None),
+            // A test of the patch failed, or the server found two taints with one key and effect.
+            Err(UntrustedError::Status(409 | 422)) if !is_last_attempt => {}
+            Err(error) => return Err(write.error(error)),
+        }
+    }
+    Ok(None)
+}
+
+impl NodeWrite {
+    fn error(&self, error: UntrustedError) -> WriteError {
+        WriteError::Node { node: self.node.clone(), error }
+    }
+}
+
+async fn get(client: &UntrustedClient, node: &str) -> Result<NodeObject, UntrustedError> {
+    let request = Request::get(format!("/api/v1/nodes/{node}")).body(Body::empty());
+    client.request(request.map_err(|_| UntrustedError::Malformed)?, MAX_NODE_LENGTH).await
+}
+
+async fn patch(
+    client: &UntrustedClient,
+    node: &str,
+    content_type: &str,
+    body: &Value,
+) -> Result<NodeObject, UntrustedError> {
+    let uri = format!("/api/v1/nodes/{node}?fieldManager={CONTROLLER_FIELD_MANAGER}");
+    let request = Request::patch(uri)
+        .header(CONTENT_TYPE, content_type)
+        .body(Body::from(body.to_string().into_bytes()))
+        .map_err(|_| UntrustedError::Malformed)?;
+    client.request(request, MAX_NODE_LENGTH).await
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Arc, Mutex};
 
     use hyper::Response;
     use kube::Client;
-    use serde_json::Value;
 
     use super::*;
+    use crate::tenant_nodes::plan::OwnedMetadata;
 
-    #[tokio::test]
-    async fn labels_are_applied_without_force() {
-        let requests: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-        let seen = Arc::clone(&requests);
+    type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// Returns a client of a server that answers each PATCH with the next of these status codes, and its requests.
+    fn client(patch_statuses: &[u16]) -> (UntrustedClient, Requests) {
+        let requests = Requests::default();
+        let (seen, statuses) = (Arc::clone(&requests), Mutex::new(patch_statuses.to_vec()));
+        let statuses = Arc::new(statuses);
         let service = tower::service_fn(move |request: Request<Body>| {
-            let seen = Arc::clone(&seen);
+            let (seen, statuses) = (Arc::clone(&seen), Arc::clone(&statuses));
             async move {
                 let (parts, body) = request.into_parts();
                 let body = body.collect_bytes().await.unwrap();
-                let body = serde_json::from_slice(&body).unwrap();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                let is_patch = parts.method == "PATCH";
                 seen.lock().unwrap().push((format!("{} {}", parts.method, parts.uri), body));
-                let answer = json!({"metadata": {"name": "web-1"}}).to_string();
-                Response::builder().body(Body::from(answer.into_bytes()))
+                let status = if is_patch { statuses.lock().unwrap().remove(0) } else { 200 };
+                let answer = json!({"metadata": {"name": "web-1", "uid": "u"}}).to_string();
+                Response::builder().status(status).body(Body::from(answer.into_bytes()))
             }
         });
-        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        (UntrustedClient::from_client(Client::new(service, "default")), requests)
+    }
+
+    fn write() -> NodeWrite {
         let labels = BTreeMap::from([("rack".to_owned(), "7".to_owned())]);
-        let write = NodeWrite { node: "web-1".to_owned(), uid: "u".to_owned(), labels };
-        let node = apply_labels(&client, &write).await.unwrap().unwrap();
+        NodeWrite {
+            node: "web-1".to_owned(),
+            uid: "u".to_owned(),
+            metadata: Some(OwnedMetadata { labels, annotations: BTreeMap::new() }),
+            taints: Some(BTreeSet::from(["gpu:NoSchedule".parse().unwrap()])),
+        }
+    }
+
+    #[tokio::test]
+    async fn labels_are_applied_without_force() {
+        let (client, requests) = client(&[200]);
+        let node = apply_metadata(&client, &write()).await.unwrap().unwrap();
         assert_eq!(node.name(), "web-1");
         let (request, body) = requests.lock().unwrap().remove(0);
         assert_eq!(request, "PATCH /api/v1/nodes/web-1?fieldManager=berth-controller");
-        let metadata = json!({"name": "web-1", "uid": "u", "labels": {"rack": "7"}});
+        let metadata =
+            json!({"name": "web-1", "uid": "u", "labels": {"rack": "7"}, "annotations": {}});
         assert_eq!(body, json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata}));
+    }
+
+    #[tokio::test]
+    async fn taints_are_patched_again_after_a_conflict() {
+        let (client, requests) = client(&[422, 200]);
+        assert!(apply_taints(&client, &write()).await.unwrap().is_some());
+        let methods: Vec<String> = requests
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(request, _)| request.split(' ').next().unwrap().to_owned())
+            .collect();
+        assert_eq!(methods, ["GET", "PATCH", "GET", "PATCH"]);
+        assert_eq!(requests.lock().unwrap()[3].1[0]["value"], "u", "the UID is tested");
+        let (refusing, _) = self::client(&[422; 3]);
+        assert!(apply_taints(&refusing, &write()).await.is_err());
+        let other = NodeWrite { uid: "other".to_owned(), ..write() };
+        let (client, requests) = self::client(&[]);
+        assert!(apply_taints(&client, &other).await.unwrap().is_none());
+        assert_eq!(requests.lock().unwrap().len(), 1);
     }
 }

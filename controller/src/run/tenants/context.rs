@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use berth_api::{InfraConfigSpec, SecretRef, TenantCluster};
+use berth_api::{InfraConfigSpec, TenantCluster};
 use futures::future::BoxFuture;
 use kube::Client;
 
@@ -12,6 +12,7 @@ use super::stores::{ReconcileQueue, SharedInformers, Stores};
 use crate::run::events::EventEmitter;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::ApiServerHost;
+use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
 /// Client, stores and caches that all reconciles of tenants share.
 #[derive(Clone)]
@@ -30,12 +31,24 @@ pub(super) struct Context {
 /// kubeconfig is missing or invalid.
 pub(super) type ApiServerResult = Result<Option<ApiServerHost>, Fault>;
 
-/// Result of a read of a kubeconfig, and the time of the read.
+/// Result of a read of a kubeconfig.
 #[derive(Clone, Debug)]
 pub(super) struct CachedKubeconfig {
-    pub(super) secret: SecretRef,
-    pub(super) read_at: Instant,
+    pub(super) secret: KubeconfigSecret,
+    /// Time after which the kubeconfig is read again; `None` if it is watched.
+    pub(super) expires: Option<Instant>,
     pub(super) result: ApiServerResult,
+}
+
+/// State of a kubeconfig that the connection to its tenant watches.
+#[derive(Clone, Debug)]
+pub struct WatchedKubeconfig {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// The Secret with the kubeconfig.
+    pub secret: KubeconfigSecret,
+    /// Host of the tenant's API server, or the reason why it is unknown.
+    pub server: Result<ApiServerHost, Fault>,
 }
 
 impl Context {
@@ -66,6 +79,20 @@ impl Context {
     pub(super) fn config(&self) -> InfraConfigSpec {
         let config = self.stores.shared_informers.configs.get("default");
         config.map(|config| config.spec.clone()).unwrap_or_default()
+    }
+
+    /// Stores the state of a watched kubeconfig, and triggers its tenant if the state has changed.
+    pub(super) fn set_kubeconfig(&self, watched: WatchedKubeconfig) {
+        let WatchedKubeconfig { tenant, secret, server } = watched;
+        let result = server.map(Some);
+        let cached = CachedKubeconfig { secret, expires: None, result: result.clone() };
+        let before = {
+            let mut all = self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner);
+            all.insert(tenant.clone(), cached)
+        };
+        if before.is_some_and(|before| before.result != result) {
+            self.stores.triggers.trigger(&tenant);
+        }
     }
 
     /// Emits a warning Event about a tenant.

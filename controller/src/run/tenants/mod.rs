@@ -33,8 +33,10 @@ use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use futures::stream::poll_fn;
 use kube::Client;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use context::Context;
+pub use context::WatchedKubeconfig;
 use error::Error;
 pub use stores::SharedInformers;
 
@@ -47,12 +49,13 @@ const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
 
 /// Reconciles tenants until the future is dropped, which may happen at any moment. Each tenant is reconciled again
-/// after `resync`, in case an event was lost.
+/// after `resync`, in case an event was lost. A kubeconfig that `kubeconfigs` does not deliver is read when it is needed.
 pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
     shared_informers: SharedInformers,
+    mut kubeconfigs: UnboundedReceiver<WatchedKubeconfig>,
     resync: Duration,
 ) -> Result<Infallible, Error> {
     let (context, mut queue, watches) = Context::start(client, events, shared_informers);
@@ -63,7 +66,14 @@ pub async fn run(
         let reconcile = |tenant| reconcile(tenant, Arc::clone(&context), resync);
         run_reconciler(OPTIONS, (), store, queue, metrics, reconcile).await;
     };
+    let receive_kubeconfigs = async {
+        while let Some(watched) = kubeconfigs.recv().await {
+            context.set_kubeconfig(watched);
+        }
+        std::future::pending::<Infallible>().await
+    };
     tokio::select! {
+        never = receive_kubeconfigs => match never {},
         () = work => Err(Error::TaskEnded("the queue of tenants")),
         () = watches => Err(Error::TaskEnded("the watches")),
         () = claim_gc::run(&context) => Err(Error::TaskEnded("the garbage collection of claims")),

@@ -4,7 +4,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use berth_api::{ConditionReason, InfraConfigSpec, SecretRef, TenantCluster};
+use berth_api::{ConditionReason, InfraConfigSpec, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 
@@ -20,7 +20,7 @@ use crate::tenants::kubeconfig::parse_server;
 use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 use crate::tenants::load_balancer_service::LoadBalancerService;
 
-/// Age after which a kubeconfig is read again. The first value is for a valid kubeconfig, the second for an invalid
+/// Age after which a kubeconfig that is not watched is read again. The first value is for a valid kubeconfig, the second for an invalid
 /// or missing one.
 const KUBECONFIG_CACHE_TTL: (Duration, Duration) =
     (Duration::from_secs(600), Duration::from_secs(30));
@@ -64,40 +64,46 @@ impl Context {
         }
     }
 
-    /// Returns the host of the tenant's own API server, if the tenant has one. Secrets are read and not watched,
-    /// because the permission to watch Secrets includes the permission to read all of them.
+    /// Returns the host of the tenant's own API server, if the tenant has one. Usually, the connection to the tenant watches
+    /// the Secret. Without it, for example before the first answer of the watch, the Secret is read.
     async fn api_server(&self, tenant: &TenantCluster) -> Result<ApiServerResult, Error> {
-        let Some(secret) = tenant.spec.kubeconfig_secret_ref.clone() else { return Ok(Ok(None)) };
+        let Some(reference) = &tenant.spec.kubeconfig_secret_ref else { return Ok(Ok(None)) };
         let name = tenant.name_any();
+        let secret = KubeconfigSecret::resolve(&name, reference);
+        if let Some(refusal) = secret.refusal(&self.config()) {
+            let message = format!("{} {refusal}", place(&secret));
+            return Ok(Err(Fault::new(ConditionReason::InvalidKubeconfig, message)));
+        }
         let known = {
             let all = self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner);
             all.get(&name).filter(|cached| cached.secret == secret).cloned()
         };
-        if let Some(cached) = known {
-            let ttl =
-                if cached.result.is_ok() { KUBECONFIG_CACHE_TTL.0 } else { KUBECONFIG_CACHE_TTL.1 };
-            if cached.read_at.elapsed() < ttl {
-                return Ok(cached.result);
-            }
+        let is_current = |cached: &CachedKubeconfig| {
+            cached.expires.is_none_or(|expires| Instant::now() < expires)
+        };
+        if let Some(cached) = known.filter(is_current) {
+            return Ok(cached.result);
         }
-        let answer = self.read_kubeconfig(&name, &secret).await?;
-        let cached = CachedKubeconfig { secret, read_at: Instant::now(), result: answer.clone() };
-        self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner).insert(name, cached);
-        Ok(answer)
+        let result = self.read_kubeconfig(&secret).await?;
+        let ttl = if result.is_ok() { KUBECONFIG_CACHE_TTL.0 } else { KUBECONFIG_CACHE_TTL.1 };
+        let expires = Instant::now().checked_add(ttl);
+        let mut all = self.kubeconfigs.lock().unwrap_or_else(PoisonError::into_inner);
+        // The watch may have delivered the kubeconfig during the read.
+        let is_watched = |one: &&CachedKubeconfig| one.secret == secret && one.expires.is_none();
+        if let Some(watched) = all.get(&name).filter(is_watched) {
+            return Ok(watched.result.clone());
+        }
+        all.insert(name, CachedKubeconfig { secret, expires, result: result.clone() });
+        Ok(result)
     }
 
     async fn read_kubeconfig(
         &self,
-        tenant: &str,
-        secret_ref: &SecretRef,
+        reference: &KubeconfigSecret,
     ) -> Result<ApiServerResult, Error> {
-        let reference = KubeconfigSecret::resolve(tenant, secret_ref);
-        let KubeconfigSecret { namespace, name, key, .. } = &reference;
-        let place = format!("spec.kubeconfigSecretRef: Secret {namespace}/{name}");
+        let KubeconfigSecret { namespace, name, key, .. } = reference;
+        let place = place(reference);
         let fault = |message: String| Err(Fault::new(ConditionReason::InvalidKubeconfig, message));
-        if let Some(refusal) = reference.refusal(&self.config()) {
-            return Ok(fault(format!("{place} {refusal}")));
-        }
         let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let read = none_if_not_found(api.get(name).await);
         // In the tenant's own namespace, a missing permission is an error that is retried: the RoleBinding was
@@ -118,4 +124,8 @@ impl Context {
             Err(error) => fault(format!("{place}: entry {key} {error}")),
         })
     }
+}
+
+fn place(secret: &KubeconfigSecret) -> String {
+    format!("spec.kubeconfigSecretRef: Secret {}/{}", secret.namespace, secret.name)
 }

@@ -345,7 +345,7 @@ impl Stores {
 
 impl Triggers {
     /// Triggers a reconcile of a tenant.
-    fn trigger(&self, tenant: &str) {
+    pub(super) fn trigger(&self, tenant: &str) {
         // The error is ignored: the queue has no receiver only if the program is ending.
         drop(self.queue.send(ObjectRef::new(tenant).into()));
     }

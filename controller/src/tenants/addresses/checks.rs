@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use berth_api::AddressRange;
 use berth_api::mtu::MIN_IPV6_MTU;
+use berth_api::{AddressRange, is_domain_name};
 use ipnet::IpNet;
 
 use super::family::Family;
@@ -119,16 +119,4 @@ impl PoolCheck<'_> {
         });
         nameservers.chain(domains).chain(mtu).collect()
     }
-}
-
-/// Returns true if the text is a domain name that resolvers and DHCP accept (RFC 1035, with underscores).
-fn is_domain_name(text: &str) -> bool {
-    let is_label = |label: &str| {
-        let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-        (1..=63).contains(&label.len())
-            && label.bytes().all(is_valid)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    text.len() <= 253 && text.split('.').all(is_label)
 }

@@ -18,4 +18,4 @@ pub use client::{InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
 pub use slots::ConnectionSlots;
-pub use watch::{CollectionEvent, CollectionLimits, Versioned, watch_collection};
+pub use watch::{CollectionEvent, CollectionLimits, Versioned, parse_watch_line, watch_collection};

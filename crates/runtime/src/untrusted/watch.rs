@@ -211,6 +211,20 @@ enum ParsedEvent<T> {
     Expired,
 }
 
+/// Parses a line of a watch as [`watch_collection`] does. Returns the event of an object; `None` for a bookmark, or if the
+/// resource version of the watch is too old.
+///
+/// # Errors
+/// Returns an error if the line is malformed, or contains an error of the server.
+pub fn parse_watch_line<T: Versioned + DeserializeOwned>(
+    line: &[u8],
+) -> Result<Option<CollectionEvent<T>>, UntrustedError> {
+    match parse_event(line)? {
+        ParsedEvent::Object(event, _) => Ok(Some(event)),
+        ParsedEvent::Bookmark(_) | ParsedEvent::Expired => Ok(None),
+    }
+}
+
 fn parse_event<T: Versioned + DeserializeOwned>(
     line: &[u8],
 ) -> Result<ParsedEvent<T>, UntrustedError> {

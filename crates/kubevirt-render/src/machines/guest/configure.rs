@@ -1,5 +1,7 @@
 //! Adds the configuration of a machine's guest to the user data and network data of the tenant.
 
+use berth_api::is_domain_name;
+
 use super::cloud_config::{MergeError, add_file};
 use super::guest_machine::GuestMachine;
 use super::ignition::add_files;
@@ -122,10 +124,7 @@ fn valid_interfaces(
 ) -> Vec<InterfaceConfig> {
     let mut interfaces = interfaces.to_vec();
     for interface in &mut interfaces {
-        let is_valid = |domain: &String| {
-            let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            !domain.is_empty() && domain.bytes().all(is_letter)
-        };
+        let is_valid = |domain: &String| is_domain_name(domain);
         let (valid, invalid) =
             std::mem::take(&mut interface.search_domains).into_iter().partition(is_valid);
         interface.search_domains = valid;
