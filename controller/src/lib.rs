@@ -7,6 +7,7 @@
 mod api_resource;
 pub mod check;
 pub mod cli;
+pub mod evacuation;
 pub mod fleet;
 mod list;
 mod managed_by;

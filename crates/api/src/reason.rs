@@ -55,6 +55,8 @@ pub enum ConditionReason {
     AddressInUse,
     // InfraNode, HostProfile and InfraConfig, set by the controller.
     AgentUnresponsive,
+    HostCordoned,
+    PodsEvicted,
     FieldsOwnedByOthers,
     PriorityConflict,
     Conflict,
@@ -162,6 +164,13 @@ pub enum EventReason {
     Malformed,
     LeasesOmitted,
     ManagedByMachineController,
+    EvacuationStarted,
+    EvacuationWaiting,
+    EvacuationCancelled,
+    EvacuationCompleted,
+    MigrationCreated,
+    ReplacementRequested,
+    RemovalRequested,
 }
 
 impl EventReason {
