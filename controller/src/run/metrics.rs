@@ -41,6 +41,11 @@ struct ConnectionLabels {
     state: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EvacuationLabels {
+    action: &'static str,
+}
+
 /// All metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
@@ -52,6 +57,8 @@ pub struct Metrics {
     leader: Gauge,
     tenant_connections: Family<ConnectionLabels, Gauge>,
     tenant_node_writes: Counter,
+    evacuating_machines: Gauge,
+    evacuation_actions: Family<EvacuationLabels, Counter>,
     /// Metrics of the scheduler extender.
     pub(super) assignment: AssignmentMetrics,
 }
@@ -101,6 +108,17 @@ impl Default for Metrics {
             "Writes of labels to tenants' Nodes",
             Clone::clone(&tenant_node_writes),
         );
+        let (evacuating_machines, evacuation_actions) = (Gauge::default(), Family::default());
+        r.register(
+            "berth_controller_evacuating_machines",
+            "Machines that must leave their host",
+            Clone::clone(&evacuating_machines),
+        );
+        r.register(
+            "berth_controller_evacuation_actions",
+            "Actions to move machines from their hosts, by action",
+            Clone::clone(&evacuation_actions),
+        );
         let assignment = AssignmentMetrics::register(r);
         Self {
             registry,
@@ -112,6 +130,8 @@ impl Default for Metrics {
             leader,
             tenant_connections,
             tenant_node_writes,
+            evacuating_machines,
+            evacuation_actions,
         }
     }
 }
@@ -150,11 +170,22 @@ impl Metrics {
         self.tenant_node_writes.inc();
     }
 
+    /// Sets the number of machines that must leave their host.
+    pub(super) fn set_evacuating_machines(&self, count: usize) {
+        self.evacuating_machines.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Counts an action that moves a machine from its host.
+    pub(super) fn count_evacuation_action(&self, action: &'static str) {
+        self.evacuation_actions.get_or_create(&EvacuationLabels { action }).inc();
+    }
+
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
         if !is_leader {
             self.set_tenant_connections(0, 0);
+            self.set_evacuating_machines(0);
         }
     }
 

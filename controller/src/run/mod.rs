@@ -13,6 +13,7 @@ mod assignment_metrics;
 mod clock;
 mod config;
 mod context;
+pub mod evacuation;
 pub mod events;
 pub mod extender;
 mod fleet_store;
@@ -47,6 +48,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::evacuation::targets::TargetFinder;
 pub use context::Context;
 use http_pages::Pages;
 use machine_instances::MachineInstances;
@@ -105,21 +107,22 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
         &watches,
         &metrics,
     ));
+    let mut targets: Option<Arc<dyn TargetFinder>> = None;
     if let Some(settings) = &settings.extender {
         let shared = extender::SharedInformers {
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             profiles: context.profiles.clone(),
         };
-        extender::start(
+        let started = extender::start(
             settings,
             &client,
             shared,
             &metrics,
             &extender_list_state,
             &mut watch_tasks,
-        )
-        .await?;
+        );
+        targets = Some(Arc::new(started.await?));
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let election = ElectionConfig {
@@ -141,7 +144,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
                 metrics.set_leader(is_leader);
                 if is_leader {
                     tracing::info!(identity, "acquired the leader lease; starting reconcilers");
-                    reconcilers = start_reconcilers(&context);
+                    reconcilers = start_reconcilers(&context, targets.clone());
                 } else {
                     tracing::warn!(identity, "lost the leader lease; stopping reconcilers");
                     reconcilers.shutdown().await;
@@ -164,7 +167,10 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// Starts the reconcilers, which never end.
-fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
+fn start_reconcilers(
+    context: &Arc<Context>,
+    targets: Option<Arc<dyn TargetFinder>>,
+) -> JoinSet<()> {
     let mut all = JoinSet::new();
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));
@@ -174,6 +180,18 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
     all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone()));
+    all.spawn(evacuation::run(
+        client.clone(),
+        Arc::clone(&events),
+        Arc::clone(&metrics),
+        evacuation::SharedInformers {
+            nodes: context.nodes.clone(),
+            infra_nodes: context.infra_nodes.clone(),
+            instances: instances.clone(),
+        },
+        targets,
+        resync,
+    ));
     all.spawn(host_leases::run(
         client.clone(),
         Arc::clone(&events),
