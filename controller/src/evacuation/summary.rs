@@ -39,6 +39,17 @@ pub fn draining_condition(
     Some(ConditionUpdate { type_: DRAINING, status: "True", reason, message })
 }
 
+/// Returns the condition of a host that was uncordoned, if KubeVirt cannot end the evacuation of its VMs.
+#[must_use]
+pub fn cancelled_condition(vms: usize) -> ConditionUpdate {
+    let message = format!(
+        "the host is schedulable again, so its machines stay; KubeVirt before v1.8 does not clear \
+         status.evacuationNodeName of {vms} VirtualMachineInstances"
+    );
+    let reason = ConditionReason::DrainCancelled;
+    ConditionUpdate { type_: DRAINING, status: "False", reason, message }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

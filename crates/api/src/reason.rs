@@ -57,6 +57,7 @@ pub enum ConditionReason {
     AgentUnresponsive,
     HostCordoned,
     PodsEvicted,
+    DrainCancelled,
     FieldsOwnedByOthers,
     PriorityConflict,
     Conflict,

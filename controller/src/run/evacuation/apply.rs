@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::Evacuator;
 use super::read::ObservedMachine;
-use super::resources::{instance_resource, machine_resource, migration_resource};
+use super::resources::{machine_resource, migration_resource};
 use crate::evacuation::decide::Action;
 use crate::evacuation::record::EvacuationRecord;
 use crate::removal::mark::{Removal, RemovalReason};
@@ -169,14 +169,14 @@ impl Evacuator {
         }
     }
 
-    /// Ends the evacuation of an instance. KubeVirt before v1.7 does not have the subresource; the field is then removed
-    /// directly.
+    /// Ends the evacuation of an instance. Returns false if KubeVirt cannot: before v1.8 it does not have the subresource, and
+    /// virt-api reverts changes of an instance's status by other accounts than KubeVirt's.
     pub(super) async fn cancel_evacuation(
         &self,
         namespace: &str,
         name: &str,
         host: &str,
-    ) -> Result<(), ReconcileFailure> {
+    ) -> Result<bool, ReconcileFailure> {
         let failed = |error| {
             let request = format!("cancel evacuation of VirtualMachineInstance {namespace}/{name}");
             ReconcileFailure::RequestFailed(request, error)
@@ -190,18 +190,8 @@ impl Evacuator {
             .body(body)
             .map_err(|error| failed(CallError::from(kube::Error::HttpError(error))))?;
         match with_timeout(self.client.request_text(request)).await {
-            Ok(_) => return Ok(()),
-            // Without the subresource, the server answers 404, also if the instance does not exist. Before v1.7, an RBAC
-            // authorizer does not know the subresource either, but the permission does not depend on it.
-            Err(error) if matches!(error.status_code(), Some(404 | 405 | 503)) => {}
-            Err(error) => return Err(failed(error)),
-        }
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), namespace, &instance_resource());
-        let merge = Patch::Merge(json!({"status": {"evacuationNodeName": null}}));
-        match with_timeout(api.patch(name, &patch_params(), &merge)).await {
-            Ok(_) => Ok(()),
-            Err(error) if error.status_code() == Some(404) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.status_code(), Some(404 | 405)) => Ok(false),
             Err(error) => Err(failed(error)),
         }
     }

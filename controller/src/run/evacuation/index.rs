@@ -19,7 +19,7 @@ pub(super) struct EvacuationIndex(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    hosts: BTreeMap<MachineKey, String>,
+    evacuating: BTreeMap<MachineKey, InstanceFacts>,
     ready: BTreeSet<MachineKey>,
 }
 
@@ -70,47 +70,58 @@ impl EvacuationIndex {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates an instance, and returns the hosts that the change affects: the host of the instance and, if its readiness
-    /// has changed, all hosts that machines of its namespace must leave.
+    /// Updates an instance, and returns the hosts that the change affects: the host that the instance must leave and, if its
+    /// readiness has changed, all hosts that machines of its namespace must leave.
     pub(super) fn update(&self, instance: &DynamicObject, is_gone: bool) -> BTreeSet<String> {
         let facts = if is_gone { InstanceFacts::default() } else { InstanceFacts::read(instance) };
         let key = (instance.namespace().unwrap_or_default(), instance.name_any());
+        let (namespace, is_ready) = (key.0.clone(), facts.is_ready);
         let mut state = self.lock();
-        let mut affected: BTreeSet<String> = facts.evacuated_host.iter().cloned().collect();
-        affected.extend(match facts.evacuated_host {
-            Some(host) => state.hosts.insert(key.clone(), host),
-            None => state.hosts.remove(&key),
-        });
-        let namespace = key.0.clone();
-        let is_changed =
-            if facts.is_ready { state.ready.insert(key) } else { state.ready.remove(&key) };
-        if is_changed {
-            let same = state.hosts.iter().filter(|((other, _), _)| *other == namespace);
-            affected.extend(same.map(|(_, host)| host.clone()));
+        let is_readiness_changed =
+            if is_ready { state.ready.insert(key.clone()) } else { state.ready.remove(&key) };
+        let host = |facts: &Option<InstanceFacts>| {
+            facts.as_ref().and_then(|facts| facts.evacuated_host.clone())
+        };
+        let after = facts.evacuated_host.is_some().then_some(facts);
+        let before = match after.clone() {
+            Some(facts) => state.evacuating.insert(key, facts),
+            None => state.evacuating.remove(&key),
+        };
+        let mut affected = BTreeSet::new();
+        if before != after {
+            affected.extend([host(&before), host(&after)].into_iter().flatten());
+        }
+        if is_readiness_changed {
+            let same = state.evacuating.iter().filter(|((other, _), _)| *other == namespace);
+            affected.extend(same.filter_map(|(_, facts)| facts.evacuated_host.clone()));
         }
         affected
     }
 
     /// Returns the host that an instance must leave.
     pub(super) fn host_of(&self, key: &MachineKey) -> Option<String> {
-        self.lock().hosts.get(key).cloned()
+        self.lock().evacuating.get(key)?.evacuated_host.clone()
     }
 
     /// Returns the instances that must leave a host.
     pub(super) fn machines_on(&self, host: &str) -> Vec<MachineKey> {
         let state = self.lock();
-        let on_host = state.hosts.iter().filter(|(_, other)| *other == host);
+        let on_host = state
+            .evacuating
+            .iter()
+            .filter(|(_, facts)| facts.evacuated_host.as_deref() == Some(host));
         on_host.map(|(key, _)| key.clone()).collect()
     }
 
     /// Returns all hosts that instances must leave.
     pub(super) fn hosts(&self) -> BTreeSet<String> {
-        self.lock().hosts.values().cloned().collect()
+        let state = self.lock();
+        state.evacuating.values().filter_map(|facts| facts.evacuated_host.clone()).collect()
     }
 
     /// Returns the number of instances that must leave their hosts.
     pub(super) fn len(&self) -> usize {
-        self.lock().hosts.len()
+        self.lock().evacuating.len()
     }
 }
 
@@ -149,6 +160,7 @@ mod tests {
         };
         assert!(affected(&instance("External", "a", ""), false).is_empty());
         assert_eq!(affected(&instance("External", "a", "a"), false), ["a"]);
+        assert!(affected(&instance("External", "a", "a"), false).is_empty(), "nothing has changed");
         assert_eq!(index.machines_on("a").len(), 1);
         let mut other = instance("External", "b", "");
         other.metadata.name = Some("web-2".to_owned());

@@ -18,6 +18,7 @@ use crate::evacuation::decide::{Action, Decision, Targets, decide, migration_que
 use crate::evacuation::machine::EvacuatingMachine;
 use crate::evacuation::reason::EvacuationReason;
 use crate::evacuation::record::EvacuationRecord;
+use crate::evacuation::summary::{cancelled_condition, draining_condition};
 use crate::removal::mark::{Removal, RemovalReason};
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
@@ -49,7 +50,7 @@ impl Evacuator {
         let keys = self.index.machines_on(&name);
         let cleared = self.clear_left_machines(&name).await?;
         if keys.is_empty() {
-            self.update_condition(host, &[], is_schedulable, end).await?;
+            self.update_condition(host, None, end).await?;
             return Ok(match cleared {
                 Written::Done => add_jitter(self.resync),
                 Written::Conflict => RETRY_DELAY,
@@ -58,10 +59,16 @@ impl Evacuator {
         // 2. Read.
         let now = now_in_seconds().0;
         let evacuation = self.read(&keys, now).await?;
-        // 3. Call off the evacuation if the host was uncordoned. The condition is removed last.
+        // 3. Call off the evacuation if the host was uncordoned. The condition changes last, because it records that the
+        // host was cordoned.
         if is_called_off {
-            self.call_off(&name, &evacuation.machines).await?;
-            return Ok(RETRY_DELAY);
+            return Ok(match self.call_off(&name, &evacuation.machines).await? {
+                0 => RETRY_DELAY,
+                remaining => {
+                    self.update_condition(host, Some(cancelled_condition(remaining)), end).await?;
+                    add_jitter(self.resync)
+                }
+            });
         }
         // 4. Decide, and act.
         let Evacuation { machines, mut deployments } = evacuation;
@@ -77,7 +84,8 @@ impl Evacuator {
             records.push((one.qualified_name(), record));
         }
         // 5. Update the status.
-        self.update_condition(host, &records, is_schedulable, end).await?;
+        let update = draining_condition(&records, is_schedulable);
+        self.update_condition(host, update, end).await?;
         Ok(pause)
     }
 
@@ -138,12 +146,14 @@ impl Evacuator {
         Ok((record, retry))
     }
 
-    /// Withdraws all steps that have not begun, and ends the evacuation of each machine.
+    /// Withdraws all steps that have not begun, and ends the evacuation of each machine. Returns the number of machines whose
+    /// evacuation KubeVirt cannot end.
     async fn call_off(
         &self,
         host: &str,
         machines: &[ObservedMachine],
-    ) -> Result<(), ReconcileFailure> {
+    ) -> Result<usize, ReconcileFailure> {
+        let mut remaining: usize = 0;
         for one in machines {
             let (namespace, machine) = (&one.evacuating.namespace, &one.evacuating.machine.name);
             let call_off = CallOff::of(&one.evacuating, host);
@@ -153,11 +163,14 @@ impl Evacuator {
                 continue;
             }
             // The instance is last: as long as it must leave the host, an interrupted call-off is repeated.
-            self.cancel_evacuation(namespace, machine, host).await?;
+            if !self.cancel_evacuation(namespace, machine, host).await? {
+                remaining = remaining.saturating_add(1);
+                continue;
+            }
             self.metrics.count_evacuation_action("call_off");
             tracing::info!(%namespace, %machine, host, "called off the evacuation of a machine");
         }
-        Ok(())
+        Ok(remaining)
     }
 
     /// Removes the status of evacuations from the machines that no longer must leave the host.

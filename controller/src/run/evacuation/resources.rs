@@ -11,10 +11,6 @@ pub(super) fn machine_resource() -> ApiResource {
     api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }
 
-pub(super) fn instance_resource() -> ApiResource {
-    api_resource("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances")
-}
-
 pub(super) fn migration_resource() -> ApiResource {
     let kind = "VirtualMachineInstanceMigration";
     api_resource("kubevirt.io", "v1", kind, "virtualmachineinstancemigrations")

@@ -7,9 +7,7 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::Evacuator;
-use crate::evacuation::record::EvacuationRecord;
-use crate::evacuation::summary::draining_condition;
-use crate::profiles::new_condition;
+use crate::profiles::{ConditionUpdate, new_condition};
 use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
@@ -22,25 +20,26 @@ fn existing(host: &InfraNode) -> Option<&Condition> {
 
 /// Returns true if machines had to leave the host while it was cordoned, according to its condition.
 pub(super) fn was_cordoned(host: &InfraNode) -> bool {
-    existing(host).is_some_and(|one| one.reason.parse() == Ok(ConditionReason::HostCordoned))
+    let reason = existing(host).and_then(|one| one.reason.parse().ok());
+    matches!(reason, Some(ConditionReason::HostCordoned | ConditionReason::DrainCancelled))
 }
 
 impl Evacuator {
-    /// Writes the condition of a host if it differs, and emits an Event about the Node when the evacuation starts or ends.
-    /// `end` is the reason of the Event if no machine must leave the host any more.
+    /// Writes the condition of a host if it differs; `None` removes it. Emits an Event about the Node when the evacuation
+    /// starts or ends. `end` is the reason of the Event at its end.
     pub(super) async fn update_condition(
         &self,
         host: &InfraNode,
-        records: &[(String, EvacuationRecord)],
-        is_schedulable: bool,
+        update: Option<ConditionUpdate>,
         end: EventReason,
     ) -> Result<(), ReconcileFailure> {
         let before = existing(host);
-        let update = draining_condition(records, is_schedulable);
         let is_same = match (before, &update) {
             (None, None) => true,
             (Some(before), Some(update)) => {
-                before.reason.parse() == Ok(update.reason) && before.message == update.message
+                before.status == update.status
+                    && before.reason.parse() == Ok(update.reason)
+                    && before.message == update.message
             }
             _ => false,
         };
@@ -59,20 +58,19 @@ impl Evacuator {
             .apply_status_as(DRAIN_FIELD_MANAGER, &target, json!({"conditions": conditions}))
             .await
             .map_err(ReconcileFailure::with_request(format!("InfraNode {name}: conditions")))?;
-        match (before, update) {
-            (None, Some(update)) => {
-                self.emit_node_event(&name, EventReason::EvacuationStarted, &update.message).await;
-            }
-            (Some(_), None) => {
-                let note = match end {
-                    EventReason::EvacuationCancelled => {
-                        "the host is schedulable again: its machines stay"
-                    }
-                    _ => "all machines whose pods were evicted have left the host",
-                };
-                self.emit_node_event(&name, end, note).await;
-            }
-            _ => {}
+        let was_draining = before.is_some_and(|one| one.status == "True");
+        let is_draining = update.as_ref().is_some_and(|one| one.status == "True");
+        if is_draining && !was_draining {
+            let note = update.map(|update| update.message).unwrap_or_default();
+            self.emit_node_event(&name, EventReason::EvacuationStarted, &note).await;
+        } else if was_draining && !is_draining {
+            let note = match end {
+                EventReason::EvacuationCancelled => {
+                    "the host is schedulable again: its machines stay"
+                }
+                _ => "all machines whose pods were evicted have left the host",
+            };
+            self.emit_node_event(&name, end, note).await;
         }
         Ok(())
     }
