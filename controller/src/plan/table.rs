@@ -348,7 +348,7 @@ fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
     for stuck in &drain.blocked_vms {
         write_unplaced(out, &stuck.unplaced, style, "cannot be moved");
         let text = format!("Reason during a drain: {}: {}", stuck.reason.as_str(), stuck.reason);
-        write_paragraph(out, "  ", "", 2, &text);
+        write_paragraph(out, "  ", "", 0, &text);
     }
 }
 
