@@ -55,8 +55,10 @@ impl Evacuator {
                 groups.insert((namespace.clone(), deployment.clone()));
             }
             if !migrations.contains_key(namespace) {
-                let all = self.list(&migration_resource(), Some(namespace), ListParams::default());
-                let all = all.await?.iter().map(Migration::read).collect();
+                let all = self
+                    .list(&migration_resource(), Some(namespace), ListParams::default())
+                    .await?;
+                let all = all.iter().map(Migration::read).collect();
                 migrations.insert(namespace.clone(), all);
             }
         }
@@ -95,7 +97,7 @@ impl Evacuator {
                 .iter()
                 .any(|object| owner_uid(object).is_some_and(|uid| owner.uid() == Some(uid)))
         });
-        let owner_id = owner.as_ref().and_then(ResourceExt::uid);
+        let owner_id = owner.as_ref().and_then(|owner| owner.uid());
         let is_owned = |object: &DynamicObject| owner_id.is_some() && owner_uid(object) == owner_id;
         if let Some(owner) = &owner {
             let own: Vec<Machine> =
