@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use berth_api::Problem;
 use berth_extender::{MigrationQuery, MigrationTarget};
 use k8s_openapi::jiff::Timestamp;
 
@@ -23,7 +24,7 @@ pub const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(600);
 pub type DeploymentKey = (String, String);
 
 /// MachineDeployments of the machines; the problem of an invalid one.
-pub type Deployments = BTreeMap<DeploymentKey, Result<DeploymentState, String>>;
+pub type Deployments = BTreeMap<DeploymentKey, Result<DeploymentState, Problem>>;
 
 /// Answer of the assignment engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +128,7 @@ pub fn decide(
         match deployments.get_mut(&(one.namespace.clone(), name.clone())) {
             Some(Ok(state)) => decide_replacement(&one.machine, state, cause, now),
             Some(Err(problem)) => {
-                Decision::wait(EvacuationReason::InvalidDeployment(problem.clone()))
+                Decision::wait(EvacuationReason::InvalidDeployment(problem.to_string()))
             }
             None => Decision::wait(EvacuationReason::NotManaged),
         }

@@ -1,6 +1,6 @@
 //! A machine that must leave its host, as the decision sees it.
 
-use berth_api::names::REPLACEMENT_ANNOTATION;
+use berth_api::names::{REMOVAL_ANNOTATION, REPLACEMENT_ANNOTATION};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -51,7 +51,10 @@ impl Machine {
         let requested = object.annotations().get(REPLACEMENT_ANNOTATION);
         Self {
             name: object.name_any(),
-            removal: Removal::of(object).map(|removal| removal.reason),
+            // A malformed mark is a mark too.
+            removal: object.annotations().get(REMOVAL_ANNOTATION).map(|_| {
+                Removal::of(object).map_or(RemovalReason::Rollout, |removal| removal.reason)
+            }),
             is_deleting: object.metadata.deletion_timestamp.is_some(),
             replacement_since: requested.map(|since| since.parse().unwrap_or(now)),
             is_ready,

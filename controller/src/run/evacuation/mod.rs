@@ -111,7 +111,8 @@ pub async fn run(
             evacuator.machines.wait_until_ready(),
             migrations.wait_until_ready()
         );
-        triggers.fill(&informers, &evacuator.machines);
+        let instances = informers.instances.informer();
+        triggers.fill(instances, &evacuator.machines, &informers.infra_nodes);
         let reconcile = |host: Arc<InfraNode>| {
             let evacuator = Arc::clone(&evacuator);
             async move {

@@ -104,7 +104,6 @@ impl Evacuator {
                 objects.iter().filter(|object| is_owned(object)).map(machine).collect();
             let value = serde_json::to_value(owner).unwrap_or_default();
             let state = DeploymentState::read(value, &own);
-            let state = state.map_err(|problem| problem.to_string());
             evacuation.deployments.insert(group.clone(), state);
         }
         for object in objects {

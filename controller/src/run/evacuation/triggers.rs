@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_api::InfraNode;
 use berth_api::names::EVACUATION_ANNOTATION;
 use berth_api::names::condition::DRAINING;
-use berth_runtime::watch::{Change, OptionalInformer};
+use berth_runtime::watch::{Change, Informer, OptionalInformer};
 use futures::channel::mpsc::UnboundedSender;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
@@ -14,7 +14,6 @@ use kube::runtime::reflector::ObjectRef;
 use serde_json::Value;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::SharedInformers;
 use super::index::EvacuationIndex;
 use crate::evacuation::record::EvacuationRecord;
 
@@ -58,15 +57,20 @@ impl Triggers {
     }
 
     /// Fills the index from the stores, and triggers all hosts with an evacuation.
-    pub(super) fn fill(&self, informers: &SharedInformers, machines: &OptionalInformer) {
-        for instance in informers.instances.informer().all() {
+    pub(super) fn fill(
+        &self,
+        instances: &OptionalInformer,
+        machines: &OptionalInformer,
+        infra_nodes: &Informer<InfraNode>,
+    ) {
+        for instance in instances.all() {
             self.index.update(&instance, false);
         }
         self.index.hosts().iter().for_each(|host| self.trigger(host));
         for machine in machines.all() {
             self.handle_machine(&machine);
         }
-        for host in informers.infra_nodes.all() {
+        for host in infra_nodes.all() {
             let mut conditions = host.status.iter().flat_map(|status| &status.conditions);
             if conditions.any(|one| one.type_ == DRAINING) {
                 self.trigger(&host.name_any());
