@@ -284,7 +284,8 @@ impl Cluster {
         self.wait_until_cleared(&name);
     }
 
-    /// Tests the call-off of a drain. The API server here does not have KubeVirt's subresources, as before KubeVirt v1.8.
+    /// Tests the call-off of a drain. The API server here does not have KubeVirt's subresources, as before KubeVirt
+    /// v1.8.
     fn uncordoned_host_keeps_its_machines(&self) {
         self.kubevirt.starts_vms.store(false, Ordering::SeqCst);
         let name = self.first_machine();

@@ -67,8 +67,8 @@ impl Decision {
     }
 }
 
-/// Returns the questions to the engine: first the VMs whose migration is in progress, so that their targets are not promised
-/// to other VMs.
+/// Returns the questions to the engine: first the VMs whose migration is in progress, so that their targets are not
+/// promised to other VMs.
 #[must_use]
 pub fn migration_queries(
     host: &str,

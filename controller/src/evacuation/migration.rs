@@ -109,8 +109,8 @@ pub fn name_prefix(instance_uid: &str, host: &str) -> String {
     prefix
 }
 
-/// Returns what the migrations of an instance permit. `prefix` is the start of the names of Berth's own migrations of this
-/// instance from this host.
+/// Returns what the migrations of an instance permit. `prefix` is the start of the names of Berth's own migrations of
+/// this instance from this host.
 #[must_use]
 pub fn attempts<'m>(migrations: &'m [Migration], prefix: &str, now: Timestamp) -> Attempts<'m> {
     if let Some(active) = migrations.iter().find(|one| !one.phase.is_final()) {

@@ -7,8 +7,8 @@ use berth_extender::{MigrationQuery, MigrationTarget};
 
 /// Finds the targets of live migrations.
 pub trait TargetFinder: Debug + Send + Sync {
-    /// Returns the target of each VM; `None` while the engine does not know all objects. `excluded` are hosts that accept
-    /// no pods.
+    /// Returns the target of each VM; `None` while the engine does not know all objects. `excluded` are hosts that
+    /// accept no pods.
     fn find(
         &self,
         queries: &[MigrationQuery],

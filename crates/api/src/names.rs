@@ -71,7 +71,8 @@ pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
 pub const REPLACEMENT_ANNOTATION: &str = "berth.dev/replacement-requested";
 /// Label, with the value `true`, of a VirtualMachine that must leave its host because its pod was evicted.
 pub const EVACUATING_LABEL: &str = "berth.dev/evacuating";
-/// Annotation of a VirtualMachine with the label [`EVACUATING_LABEL`]: the host, and what the machine waits for, as JSON.
+/// Annotation of a VirtualMachine with the label [`EVACUATING_LABEL`]: the host, and what the machine waits for, as
+/// JSON.
 pub const EVACUATION_ANNOTATION: &str = "berth.dev/evacuation";
 /// Prefix of the names of live migrations that the controller creates.
 pub const MIGRATION_NAME_PREFIX: &str = "berth-drain-";

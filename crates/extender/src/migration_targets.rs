@@ -1,8 +1,8 @@
 //! Forecast of live migrations: which host `filter` would choose for the target pod of each VM, if it were called now.
 //!
 //! The answer reserves nothing, because the target pod does not exist yet: KubeVirt creates it after the migration, and
-//! kube-scheduler then calls `filter` for it as for each pod. Several VMs are placed one after another, so the same free
-//! resources are not promised twice in one answer.
+//! kube-scheduler then calls `filter` for it as for each pod. Several VMs are placed one after another, so the same
+//! free resources are not promised twice in one answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -46,7 +46,8 @@ struct VmPods {
 }
 
 impl Extender {
-    /// Returns the target of each VM, in the order of `queries`. `is_excluded` returns true for hosts that accept no pods.
+    /// Returns the target of each VM, in the order of `queries`. `is_excluded` returns true for hosts that accept no
+    /// pods.
     pub fn find_migration_targets(
         &mut self,
         now: Instant,

@@ -40,8 +40,8 @@ impl InstanceFacts {
         let text =
             |pointer: &str| data.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let (host, evacuated) = (text("/status/nodeName"), text("/status/evacuationNodeName"));
-        // virt-handler clears the field when the VM runs on its target. Without the comparison, a VM whose field was not
-        // cleared would be moved again.
+        // virt-handler clears the field when the VM runs on its target. Without the comparison, a VM whose field was
+        // not cleared would be moved again.
         let must_leave = text("/spec/evictionStrategy") == EXTERNAL_STRATEGY
             && !evacuated.is_empty()
             && host == evacuated;
@@ -70,8 +70,8 @@ impl EvacuationIndex {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates an instance, and returns the hosts that the change affects: the host that the instance must leave and, if its
-    /// readiness has changed, all hosts that machines of its namespace must leave.
+    /// Updates an instance, and returns the hosts that the change affects: the host that the instance must leave and,
+    /// if its readiness has changed, all hosts that machines of its namespace must leave.
     pub(super) fn update(&self, instance: &DynamicObject, is_gone: bool) -> BTreeSet<String> {
         let facts = if is_gone { InstanceFacts::default() } else { InstanceFacts::read(instance) };
         let key = (instance.namespace().unwrap_or_default(), instance.name_any());

@@ -1,8 +1,9 @@
 //! Reconciler of hosts whose pods were evicted: moves the machines of MachineDeployments from these hosts.
 //!
-//! [`crate::evacuation`] decides. While no pod is evicted, the reconciler sends no request. During an evacuation it reads
-//! the MachineDeployments of the affected machines, their VirtualMachines and their migrations from the API server, and
-//! reconciles one host at a time, so that no decision is based on an old state: two hosts may be drained at once.
+//! [`crate::evacuation`] decides. While no pod is evicted, the reconciler sends no request. During an evacuation it
+//! reads the MachineDeployments of the affected machines, their VirtualMachines and their migrations from the API
+//! server, and reconciles one host at a time, so that no decision is based on an old state: two hosts may be drained
+//! at once.
 
 mod apply;
 mod events;

@@ -59,8 +59,8 @@ impl Evacuator {
         // 2. Read.
         let now = now_in_seconds().0;
         let evacuation = self.read(&keys, now).await?;
-        // 3. Call off the evacuation if the host was uncordoned. The condition changes last, because it records that the
-        // host was cordoned.
+        // 3. Call off the evacuation if the host was uncordoned. The condition changes last, because it records that
+        // the host was cordoned.
         if is_called_off {
             return Ok(match self.call_off(&name, &evacuation.machines).await? {
                 0 => RETRY_DELAY,
@@ -103,8 +103,8 @@ impl Evacuator {
         Targets::Known(uids.zip(answers).collect())
     }
 
-    /// Acts on a decision. Returns the new status of the machine, and the delay after which the machine must be reconciled
-    /// again.
+    /// Acts on a decision. Returns the new status of the machine, and the delay after which the machine must be
+    /// reconciled again.
     async fn act(
         &self,
         host: &str,
@@ -146,8 +146,8 @@ impl Evacuator {
         Ok((record, retry))
     }
 
-    /// Withdraws all steps that have not begun, and ends the evacuation of each machine. Returns the number of machines whose
-    /// evacuation KubeVirt cannot end.
+    /// Withdraws all steps that have not begun, and ends the evacuation of each machine. Returns the number of
+    /// machines whose evacuation KubeVirt cannot end.
     async fn call_off(
         &self,
         host: &str,

@@ -25,8 +25,8 @@ pub(super) fn was_cordoned(host: &InfraNode) -> bool {
 }
 
 impl Evacuator {
-    /// Writes the condition of a host if it differs; `None` removes it. Emits an Event about the Node when the evacuation
-    /// starts or ends. `end` is the reason of the Event at its end.
+    /// Writes the condition of a host if it differs; `None` removes it. Emits an Event about the Node when the
+    /// evacuation starts or ends. `end` is the reason of the Event at its end.
     pub(super) async fn update_condition(
         &self,
         host: &InfraNode,

@@ -31,7 +31,8 @@ impl Triggers {
         Self { queue, index }
     }
 
-    /// Triggers a reconcile of a host. A send error is ignored: the queue has no receiver only if the program is ending.
+    /// Triggers a reconcile of a host. A send error is ignored: the queue has no receiver only if the program is
+    /// ending.
     fn trigger(&self, host: &str) {
         self.queue.unbounded_send(ObjectRef::new(host)).unwrap_or_default();
     }
