@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use berth_runtime::watch::OptionalInformer;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
@@ -75,27 +76,18 @@ impl EvacuationIndex {
     pub(super) fn update(&self, instance: &DynamicObject, is_gone: bool) -> BTreeSet<String> {
         let facts = if is_gone { InstanceFacts::default() } else { InstanceFacts::read(instance) };
         let key = (instance.namespace().unwrap_or_default(), instance.name_any());
-        let (namespace, is_ready) = (key.0.clone(), facts.is_ready);
+        self.lock().update(key, facts)
+    }
+
+    /// Adds all stored instances.
+    pub(super) fn fill(&self, instances: &OptionalInformer) {
+        // The handler of changes waits for the lock, so that it cannot set a newer state before an older one is set
+        // here.
         let mut state = self.lock();
-        let is_readiness_changed =
-            if is_ready { state.ready.insert(key.clone()) } else { state.ready.remove(&key) };
-        let host = |facts: &Option<InstanceFacts>| {
-            facts.as_ref().and_then(|facts| facts.evacuated_host.clone())
-        };
-        let after = facts.evacuated_host.is_some().then_some(facts);
-        let before = match after.clone() {
-            Some(facts) => state.evacuating.insert(key, facts),
-            None => state.evacuating.remove(&key),
-        };
-        let mut affected = BTreeSet::new();
-        if before != after {
-            affected.extend([host(&before), host(&after)].into_iter().flatten());
+        for instance in instances.all() {
+            let key = (instance.namespace().unwrap_or_default(), instance.name_any());
+            state.update(key, InstanceFacts::read(&instance));
         }
-        if is_readiness_changed {
-            let same = state.evacuating.iter().filter(|((other, _), _)| *other == namespace);
-            affected.extend(same.filter_map(|(_, facts)| facts.evacuated_host.clone()));
-        }
-        affected
     }
 
     /// Returns the host that an instance must leave.
@@ -122,6 +114,31 @@ impl EvacuationIndex {
     /// Returns the number of instances that must leave their hosts.
     pub(super) fn len(&self) -> usize {
         self.lock().evacuating.len()
+    }
+}
+
+impl State {
+    fn update(&mut self, key: MachineKey, facts: InstanceFacts) -> BTreeSet<String> {
+        let namespace = key.0.clone();
+        let is_readiness_changed =
+            if facts.is_ready { self.ready.insert(key.clone()) } else { self.ready.remove(&key) };
+        let host = |facts: &Option<InstanceFacts>| {
+            facts.as_ref().and_then(|facts| facts.evacuated_host.clone())
+        };
+        let after = facts.evacuated_host.is_some().then_some(facts);
+        let before = match after.clone() {
+            Some(facts) => self.evacuating.insert(key, facts),
+            None => self.evacuating.remove(&key),
+        };
+        let mut affected = BTreeSet::new();
+        if before != after {
+            affected.extend([host(&before), host(&after)].into_iter().flatten());
+        }
+        if is_readiness_changed {
+            let same = self.evacuating.iter().filter(|((other, _), _)| *other == namespace);
+            affected.extend(same.filter_map(|(_, facts)| facts.evacuated_host.clone()));
+        }
+        affected
     }
 }
 

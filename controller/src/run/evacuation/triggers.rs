@@ -64,9 +64,7 @@ impl Triggers {
         machines: &OptionalInformer,
         infra_nodes: &Informer<InfraNode>,
     ) {
-        for instance in instances.all() {
-            self.index.update(&instance, false);
-        }
+        self.index.fill(instances);
         self.index.hosts().iter().for_each(|host| self.trigger(host));
         for machine in machines.all() {
             self.handle_machine(&machine);
