@@ -54,13 +54,13 @@ impl Evacuator {
             if let Some(deployment) = labels.and_then(|labels| labels.get("md")) {
                 groups.insert((namespace.clone(), deployment.clone()));
             }
-            if !migrations.contains_key(namespace) {
-                let all = self
-                    .list(&migration_resource(), Some(namespace), ListParams::default())
-                    .await?;
-                let all = all.iter().map(Migration::read).collect();
-                migrations.insert(namespace.clone(), all);
-            }
+        }
+        let namespaces: BTreeSet<&String> = keys.iter().map(|(namespace, _)| namespace).collect();
+        for namespace in namespaces {
+            let all =
+                self.list(&migration_resource(), Some(namespace), ListParams::default()).await?;
+            let all = all.iter().map(Migration::read).collect();
+            migrations.insert(namespace.clone(), all);
         }
         let mut evacuation = Evacuation { machines: Vec::new(), deployments: BTreeMap::new() };
         for group in groups {
