@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::deployment::DeploymentState;
 use super::machine::{EvacuatingMachine, Machine};
-use super::migration::{Attempts, Migration, attempts, name_prefix};
+use super::migration::{Attempts, attempts, name_prefix};
 use super::reason::{EvacuationReason, ReplacementCause};
 use crate::removal::mark::RemovalReason;
 
@@ -147,24 +147,20 @@ fn decide_migration(
     slots: &mut usize,
     now: Timestamp,
 ) -> Result<Decision, ReplacementCause> {
-    let attempts = attempts(&one.migrations, &name_prefix(&one.instance_uid, host), now);
-    if let Attempts::Active(Migration { name, .. }) = attempts {
-        return Ok(Decision::wait(EvacuationReason::Migrating(name.clone())));
-    }
-    if let Some(obstacle) = &one.migration_obstacle {
-        return Err(ReplacementCause::NotMigratable(obstacle.clone()));
-    }
-    if one.machine.replacement_since.is_some() {
-        return Err(ReplacementCause::AlreadyRequested);
-    }
-    let name = match attempts {
-        Attempts::Exhausted => return Err(ReplacementCause::MigrationsFailed),
-        Attempts::Backoff(until) => {
+    let obstacle = one.migration_obstacle.clone().map(ReplacementCause::NotMigratable);
+    let requested = one.machine.replacement_since.map(|_| ReplacementCause::AlreadyRequested);
+    let prefix = name_prefix(&one.instance_uid, host);
+    let name = match (attempts(&one.migrations, &prefix, now), obstacle.or(requested)) {
+        (Attempts::Active(active), _) => {
+            return Ok(Decision::wait(EvacuationReason::Migrating(active.name.clone())));
+        }
+        (_, Some(cause)) => return Err(cause),
+        (Attempts::Exhausted, None) => return Err(ReplacementCause::MigrationsFailed),
+        (Attempts::Backoff(until), None) => {
             let decision = Decision::wait(EvacuationReason::MigrationBackoff);
             return Ok(Decision { until: Some(until), ..decision });
         }
-        Attempts::Next(name) => name,
-        Attempts::Active(active) => active.name.clone(),
+        (Attempts::Next(name), None) => name,
     };
     match targets {
         Targets::NoEngine => {}
@@ -220,7 +216,7 @@ fn decide_replacement(
 mod tests {
     use berth_kubevirt_render::machines::rollout::ReplacementLimits;
 
-    use super::super::migration::MigrationPhase;
+    use super::super::migration::{Migration, MigrationPhase};
     use super::*;
 
     fn now() -> Timestamp {
