@@ -7,6 +7,7 @@
 mod api_resource;
 pub mod check;
 pub mod cli;
+pub mod evacuation;
 pub mod fleet;
 mod list;
 mod managed_by;
@@ -16,6 +17,7 @@ mod parallel;
 pub mod parsers;
 pub mod plan;
 pub mod profiles;
+pub mod removal;
 pub mod run;
 pub mod selector_migration;
 pub mod tenant_nodes;

@@ -186,6 +186,7 @@ fn drain_moves_vms_or_reports_the_blocking_rule() {
     let stuck = drain["stuck"].as_array().unwrap();
     assert_eq!(stuck.len(), 1, "{stuck:?}");
     assert_eq!(stuck[0]["vm"], "cluster-abc/cache-1");
+    assert_eq!(stuck[0]["reason"], "NoHostFits");
     assert!(
         stuck[0]["refused"][0]["detail"]
             .as_str()

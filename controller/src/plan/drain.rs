@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::build::{PendingVm, Simulation};
 use super::unplaced::{UnplacedVm, explain};
+use crate::evacuation::reason::ReplacementCause;
 use crate::fleet::Fleet;
 
 /// Result of the drain check.
@@ -20,7 +21,7 @@ pub struct DrainResult {
     pub moved_vms: Vec<MovedVm>,
     /// VMs that cannot be moved, and the reasons.
     #[serde(rename = "stuck")]
-    pub blocked_vms: Vec<UnplacedVm>,
+    pub blocked_vms: Vec<BlockedVm>,
     /// Pods in the host's report that the input does not contain: the name or, if the report has no name, the UID.
     #[serde(rename = "unknown")]
     pub unknown_pods: Vec<String>,
@@ -33,6 +34,16 @@ pub struct MovedVm {
     pub vm: String,
     /// Target host of the VM.
     pub host: String,
+}
+
+/// A VM that cannot be migrated to another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BlockedVm {
+    /// The reason that the controller reports while the host is drained.
+    pub reason: ReplacementCause,
+    /// The VM, and the reasons of all hosts.
+    #[serde(flatten)]
+    pub unplaced: UnplacedVm,
 }
 
 impl DrainResult {
@@ -89,7 +100,10 @@ pub(super) fn simulate_drain(
                 let mut unplaced =
                     explain(fleet, &simulation.engine, &PendingVm { name: vm, request: target });
                 unplaced.refusals.retain(|refused| refused.example != name || refused.hosts > 1);
-                drain.blocked_vms.push(unplaced);
+                let refusals = unplaced.refusals.iter();
+                let refusals = refusals.map(|one| (one.reason.clone(), one.hosts)).collect();
+                let reason = ReplacementCause::NoHostFits(refusals);
+                drain.blocked_vms.push(BlockedVm { reason, unplaced });
             }
         }
     }

@@ -373,7 +373,9 @@ fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
         write_paragraph(out, "  ", &style.format_failure("x "), 2, &text);
     }
     for stuck in &drain.blocked_vms {
-        write_unplaced(out, stuck, style, "cannot be moved");
+        write_unplaced(out, &stuck.unplaced, style, "cannot be moved");
+        let text = format!("Reason during a drain: {}: {}", stuck.reason.as_str(), stuck.reason);
+        write_paragraph(out, "  ", "", 0, &text);
     }
 }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Condition;
-use berth_api::names::condition::{PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN};
+use berth_api::names::condition::{
+    DRAINING, PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN,
+};
 use berth_api::{ConditionReason, HostProfile, InfraNode};
 use berth_runtime::field_conflicts::{conflicting_managers, remove_field};
 use berth_runtime::reconcile::ReconcilerOptions;
@@ -166,12 +168,10 @@ async fn update_conditions(
             |other: &Condition| other.status == one.status && other.message == one.message;
         conditions.iter().any(|other| other.type_ == one.type_ && has_same_content(other))
     };
-    let unresponsive =
-        context.agent_leases.unreported_reason(&infra_node.name_any()).filter(|_| {
-            before
-                .iter()
-                .any(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()) && !is_unresponsive(one))
-        });
+    let unresponsive = context
+        .agent_leases
+        .unreported_reason(&infra_node.name_any())
+        .filter(|_| before.iter().any(|one| !is_of_controller(one) && !is_unresponsive(one)));
     if unresponsive.is_none() && written.len() == conditions.len() && written.iter().all(is_same) {
         return Ok(());
     }
@@ -181,7 +181,7 @@ async fn update_conditions(
             !written.iter().any(|one| one.type_ == update.type_ && one.message == update.message)
         })
         .collect();
-    let agents = before.iter().filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
+    let agents = before.iter().filter(|one| !is_of_controller(one));
     conditions.extend(agents.filter_map(|one| {
         let mark_unknown = |reason: &UnresponsiveReason| {
             let lease = format!("{}/{}", context.lease_namespace, infra_node.name_any());
@@ -221,6 +221,12 @@ async fn update_conditions(
         context.events.warn(infra_node, update.reason.as_str(), &update.message).await;
     }
     Ok(())
+}
+
+/// Returns true if the condition belongs to this reconciler or to another one of the controller, and not to the agent.
+fn is_of_controller(condition: &Condition) -> bool {
+    let name = condition.type_.as_str();
+    name == DRAINING || OWNED_CONDITIONS.contains(&name)
 }
 
 /// Returns true if the controller set the condition because the agent is unresponsive.

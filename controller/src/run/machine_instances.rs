@@ -15,7 +15,8 @@ use berth_runtime::watch::{OptionalInformer, OptionalKind};
 /// Function that is called with each changed object, and with true if the object is deleted.
 type Handler = Box<dyn Fn(&DynamicObject, bool) + Send + Sync>;
 
-/// VirtualMachineInstances of MachineDeployments, with their packed phase, condition Ready and hosts.
+/// VirtualMachineInstances of MachineDeployments, with their packed phase, condition Ready and hosts. Those that must
+/// leave their host also have the condition LiveMigratable and the eviction strategy.
 #[derive(Clone)]
 pub struct MachineInstances {
     informer: OptionalInformer,
@@ -70,10 +71,13 @@ fn trim_instance(object: &mut DynamicObject) {
     let field = |path: &str| object.data.pointer(path).cloned();
     let mut status =
         Map::from_iter([("phase".to_owned(), field("/status/phase").unwrap_or_default())]);
+    let evacuated = field("/status/evacuationNodeName").filter(|host| *host != "");
     let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
-    let ready: Vec<Value> =
-        conditions.into_iter().flatten().filter(|one| one["type"] == "Ready").cloned().collect();
-    status.insert("conditions".to_owned(), ready.into());
+    let is_read = |one: &&Value| {
+        one["type"] == "Ready" || (evacuated.is_some() && one["type"] == "LiveMigratable")
+    };
+    let read: Vec<Value> = conditions.into_iter().flatten().filter(is_read).cloned().collect();
+    status.insert("conditions".to_owned(), read.into());
     // These are the fields that `hosts_of_instance` reads.
     match field("/status/nodeName").filter(|host| *host != "") {
         Some(host) => status.insert("nodeName".to_owned(), host),
@@ -86,7 +90,14 @@ fn trim_instance(object: &mut DynamicObject) {
         let migration = json!({"targetNode": target, "failed": failed});
         status.insert("migrationState".to_owned(), migration);
     }
-    object.data = json!({"status": status});
+    let strategy = field("/spec/evictionStrategy");
+    object.data = match evacuated {
+        Some(host) => {
+            status.insert("evacuationNodeName".to_owned(), host);
+            json!({"spec": {"evictionStrategy": strategy}, "status": status})
+        }
+        None => json!({"status": status}),
+    };
     pack_content(object);
 }
 
@@ -95,6 +106,22 @@ mod tests {
     use super::*;
     use crate::run::packed_content::unpack_content;
     use crate::tenants::lease_index::hosts_of_instance;
+
+    #[test]
+    fn trimmed_instance_keeps_its_evacuation() {
+        let fields = json!({
+            "metadata": {"name": "x"}, "spec": {"evictionStrategy": "External", "domain": {}},
+            "status": {"phase": "Running", "nodeName": "a", "evacuationNodeName": "a", "conditions": [
+                {"type": "LiveMigratable", "status": "True"}, {"type": "AgentConnected", "status": "True"}]},
+        });
+        let mut object: DynamicObject = serde_json::from_value(fields).unwrap();
+        trim_instance(&mut object);
+        let trimmed = unpack_content(&object).data;
+        assert_eq!(trimmed["spec"], json!({"evictionStrategy": "External"}));
+        assert_eq!(trimmed["status"]["evacuationNodeName"], "a");
+        let kept = json!([{"type": "LiveMigratable", "status": "True"}]);
+        assert_eq!(trimmed["status"]["conditions"], kept);
+    }
 
     #[test]
     fn trimmed_instance_keeps_phase_readiness_and_hosts() {

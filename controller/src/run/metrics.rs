@@ -42,6 +42,11 @@ struct ConnectionLabels {
     state: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EvacuationLabels {
+    action: &'static str,
+}
+
 /// All metrics of the controller.
 #[derive(Debug)]
 pub struct Metrics {
@@ -55,6 +60,8 @@ pub struct Metrics {
     tenant_node_writes: Counter,
     /// Tenants by the reason of their conditions.
     pub(super) tenant_conditions: TenantConditionMetrics,
+    evacuating_machines: Gauge,
+    evacuation_actions: Family<EvacuationLabels, Counter>,
     /// Metrics of the scheduler extender.
     pub(super) assignment: AssignmentMetrics,
 }
@@ -105,6 +112,17 @@ impl Default for Metrics {
             Clone::clone(&tenant_node_writes),
         );
         let tenant_conditions = TenantConditionMetrics::register(r);
+        let (evacuating_machines, evacuation_actions) = (Gauge::default(), Family::default());
+        r.register(
+            "berth_controller_evacuating_machines",
+            "Machines that must leave their host",
+            Clone::clone(&evacuating_machines),
+        );
+        r.register(
+            "berth_controller_evacuation_actions",
+            "Actions to move machines from their hosts, by action",
+            Clone::clone(&evacuation_actions),
+        );
         let assignment = AssignmentMetrics::register(r);
         Self {
             registry,
@@ -117,6 +135,8 @@ impl Default for Metrics {
             tenant_connections,
             tenant_node_writes,
             tenant_conditions,
+            evacuating_machines,
+            evacuation_actions,
         }
     }
 }
@@ -155,12 +175,23 @@ impl Metrics {
         self.tenant_node_writes.inc();
     }
 
+    /// Sets the number of machines that must leave their host.
+    pub(super) fn set_evacuating_machines(&self, count: usize) {
+        self.evacuating_machines.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Counts an action that moves a machine from its host.
+    pub(super) fn count_evacuation_action(&self, action: &'static str) {
+        self.evacuation_actions.get_or_create(&EvacuationLabels { action }).inc();
+    }
+
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
         if !is_leader {
             self.set_tenant_connections(0, 0);
             self.tenant_conditions.clear();
+            self.set_evacuating_machines(0);
         }
     }
 

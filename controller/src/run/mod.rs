@@ -13,6 +13,7 @@ mod assignment_metrics;
 mod clock;
 mod config;
 mod context;
+pub mod evacuation;
 pub mod events;
 pub mod extender;
 mod fleet_store;
@@ -51,6 +52,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::evacuation::targets::TargetFinder;
 pub use context::Context;
 use http_pages::Pages;
 use machine_instances::MachineInstances;
@@ -109,6 +111,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
         &watches,
         &metrics,
     ));
+    let mut targets: Option<Arc<dyn TargetFinder>> = None;
     if let Some(settings) = &settings.extender {
         let shared = extender::SharedInformers {
             nodes: context.nodes.clone(),
@@ -116,15 +119,15 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             profiles: context.profiles.clone(),
             configs: context.configs.clone(),
         };
-        extender::start(
+        let started = extender::start(
             settings,
             &client,
             shared,
             &metrics,
             &extender_list_state,
             &mut watch_tasks,
-        )
-        .await?;
+        );
+        targets = Some(Arc::new(started.await?));
     }
     let leases = Api::namespaced(client, &settings.lease_namespace);
     let election = ElectionConfig {
@@ -146,7 +149,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
                 metrics.set_leader(is_leader);
                 if is_leader {
                     tracing::info!(identity, "acquired the leader lease; starting reconcilers");
-                    reconcilers = start_reconcilers(&context);
+                    reconcilers = start_reconcilers(&context, targets.clone());
                 } else {
                     tracing::warn!(identity, "lost the leader lease; stopping reconcilers");
                     reconcilers.shutdown().await;
@@ -169,7 +172,10 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// Starts the reconcilers, which never end.
-fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
+fn start_reconcilers(
+    context: &Arc<Context>,
+    targets: Option<Arc<dyn TargetFinder>>,
+) -> JoinSet<()> {
     let mut all = JoinSet::new();
     all.spawn(hosts::run(Arc::clone(context)));
     all.spawn(config::run(Arc::clone(context)));
@@ -188,6 +194,18 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
         queues.nodes,
     ));
     all.spawn(tenant_storage::run(Arc::clone(context), connections, queues.classes));
+    all.spawn(evacuation::run(
+        client.clone(),
+        Arc::clone(&events),
+        Arc::clone(&metrics),
+        evacuation::SharedInformers {
+            nodes: context.nodes.clone(),
+            infra_nodes: context.infra_nodes.clone(),
+            instances: instances.clone(),
+        },
+        targets,
+        resync,
+    ));
     all.spawn(host_leases::run(
         client.clone(),
         Arc::clone(&events),

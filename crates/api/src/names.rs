@@ -18,6 +18,8 @@ pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
 pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
 /// Field manager of the condition of a TenantCluster about the StorageClasses in the tenant's cluster.
 pub const TENANT_STORAGE_FIELD_MANAGER: &str = "berth-controller-storage";
+/// Field manager of the condition of an InfraNode about the VMs that must leave the host.
+pub const DRAIN_FIELD_MANAGER: &str = "berth-controller-drain";
 /// Field manager of the condition that reports a malformed object, so that the rest of its status stays.
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.
@@ -74,6 +76,20 @@ pub const WORKER_ROLE: &str = "worker";
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.
 pub const MACHINE_DEPLOYMENT_UID_ANNOTATION: &str = "berth.dev/machine-deployment-uid";
+/// Annotation of a VirtualMachine that is to be removed: the reason. The machine is drained, deleted, and replaced.
+pub const REMOVAL_ANNOTATION: &str = "berth.dev/removal";
+/// Annotation of a VirtualMachine that is to be removed: the time (RFC 3339) from which its deadlines count.
+pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
+/// Annotation of a VirtualMachine whose host is being drained: the time (RFC 3339) at which its MachineDeployment was
+/// requested to create a replacement first. The machine counts as outdated.
+pub const REPLACEMENT_ANNOTATION: &str = "berth.dev/replacement-requested";
+/// Label, with the value `true`, of a VirtualMachine that must leave its host because its pod was evicted.
+pub const EVACUATING_LABEL: &str = "berth.dev/evacuating";
+/// Annotation of a VirtualMachine with the label [`EVACUATING_LABEL`]: the host, and what the machine waits for, as
+/// JSON.
+pub const EVACUATION_ANNOTATION: &str = "berth.dev/evacuation";
+/// Prefix of the names of live migrations that the controller creates.
+pub const MIGRATION_NAME_PREFIX: &str = "berth-drain-";
 /// Namespace of Berth's programs and of their Leases in `deploy/`.
 pub const NAMESPACE: &str = "berth-system";
 /// Namespace and name of the controller's ServiceAccount in `deploy/`.
@@ -142,6 +158,8 @@ pub mod condition {
     pub const PROFILE_CONFLICT: &str = "ProfileConflict";
     /// Condition of an InfraNode: `True` while a part of its HostProfile cannot be applied, otherwise absent.
     pub const PROFILE_INCOMPLETE: &str = "ProfileIncomplete";
+    /// Condition of an InfraNode: `True` while VMs whose pods were evicted are on the host, otherwise absent.
+    pub const DRAINING: &str = "Draining";
     /// Condition of most objects: `True` if everything matches the spec.
     pub const READY: &str = "Ready";
     /// Condition of an InfraNode: `True` if VMs can run.

@@ -55,6 +55,9 @@ pub enum ConditionReason {
     AddressInUse,
     // InfraNode, HostProfile and InfraConfig, set by the controller.
     AgentUnresponsive,
+    HostCordoned,
+    PodsEvicted,
+    DrainCancelled,
     FieldsOwnedByOthers,
     PriorityConflict,
     Conflict,
@@ -167,6 +170,13 @@ pub enum EventReason {
     Malformed,
     LeasesOmitted,
     ManagedByMachineController,
+    EvacuationStarted,
+    EvacuationWaiting,
+    EvacuationCancelled,
+    EvacuationCompleted,
+    MigrationCreated,
+    ReplacementRequested,
+    RemovalRequested,
 }
 
 impl EventReason {

@@ -13,6 +13,8 @@ mod host;
 mod leaving;
 #[path = "extender/many.rs"]
 mod many;
+#[path = "extender/migration_targets.rs"]
+mod migration_targets;
 #[path = "extender/networks.rs"]
 mod networks;
 #[path = "extender/orders.rs"]

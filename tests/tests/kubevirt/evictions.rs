@@ -2,35 +2,45 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 
-use berth_tests::cluster::ADMIN_TOKEN;
+use berth_tests::cluster::{ADMIN_TOKEN, condition};
 use serde_json::{Value, json};
 
-use crate::machines::{SHOP, launcher_pod, machines, wait_until_replaced};
+use crate::machines::{SHOP, launcher_pod, machines, wait_until_machines_run};
 use crate::testbed::{Testbed, text};
 
 /// Tests a VM with the eviction strategy `External`: the eviction is refused, the instance names the Node to leave, and
-/// the pod keeps running until another controller acts. Here this is the deletion of the machine.
-pub(crate) fn eviction_marks_the_vm_and_keeps_its_pod(bed: &Testbed) {
+/// the controller moves the machine: by a live migration if another host fits, otherwise by a replacement.
+pub(crate) fn evicted_machine_leaves_its_host(bed: &Testbed) {
     let machine = machines(bed, SHOP, "web").remove(0);
     assert_eq!(machine["spec"]["template"]["spec"]["evictionStrategy"], "External");
     let name = text(&machine["metadata"]["name"]);
     let pod = launcher_pod(bed, SHOP, &machine);
+    let host = text(&pod["spec"]["nodeName"]);
+    bed.simulation.completes_migrations.store(false, Ordering::SeqCst);
     let (code, response) = evict(bed, &pod);
     assert_eq!(code, 429, "{response:#}");
     let message = text(&response["message"]);
     assert!(message.contains("Eviction triggered evacuation of VMI"), "{message}");
-    bed.wait_until("the instance is marked", &["vmi", name, "-n", SHOP], || {
-        let instance = bed.get("vmi", SHOP, name);
-        (instance["status"]["evacuationNodeName"] == pod["spec"]["nodeName"]).then_some(())
+    bed.wait_until("the host reports its evacuation", &["infranode", host], || {
+        let condition = condition(&bed.plane.infra_node(host), "Draining").clone();
+        (condition["reason"] == "PodsEvicted" && text(&condition["message"]).contains(name))
+            .then_some(())
     });
-    let (code, response) = evict(bed, &pod);
-    assert_eq!(code, 429, "{response:#}");
-    let same = launcher_pod(bed, SHOP, &machine);
-    assert_eq!(same["metadata"]["uid"], pod["metadata"]["uid"]);
-    assert_eq!(bed.list("virtualmachineinstancemigrations", &["-A"]).len(), 0);
-    bed.plane.kubectl(&["delete", "vm", name, "-n", SHOP, "--wait=false"]).unwrap();
-    wait_until_replaced(bed, SHOP, "web", name);
+    bed.simulation.completes_migrations.store(true, Ordering::SeqCst);
+    bed.wait_until("the machine has left its host", &["vmi", name, "-n", SHOP], || {
+        let instance = bed.get("vmi", SHOP, name);
+        (instance.is_null() || instance["status"]["nodeName"] != host).then_some(())
+    });
+    for migration in bed.list("virtualmachineinstancemigrations", &["-n", SHOP]) {
+        assert!(text(&migration["metadata"]["name"]).starts_with("berth-drain-"), "{migration:#}");
+    }
+    let replicas = bed.get("machinedeployment", SHOP, "web")["spec"]["replicas"].as_u64().unwrap();
+    wait_until_machines_run(bed, SHOP, "web", replicas);
+    bed.wait_until("the evacuation has ended", &["infranode", host], || {
+        condition(&bed.plane.infra_node(host), "Draining").is_null().then_some(())
+    });
     bed.assert_kubelets_admit();
 }
 

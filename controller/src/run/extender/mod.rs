@@ -20,6 +20,7 @@ mod pods;
 mod readiness_gate;
 mod service;
 mod settings;
+mod targets;
 mod volumes;
 mod waker;
 
@@ -39,6 +40,7 @@ pub(super) use list_state::ListState;
 use service::Service;
 pub use settings::Settings;
 pub(super) use settings::SharedInformers;
+pub(super) use targets::ExtenderTargets;
 use waker::PodWaker;
 
 /// Interval between checks for expired reservations.
@@ -52,7 +54,7 @@ const MAX_STATE_AGE: Duration = Duration::from_secs(24 * 3600);
 /// may be restarted at any time, too.
 const REBUILD_GRACE: Duration = Duration::from_secs(3600);
 
-/// Starts the tasks of the extender, which never end.
+/// Starts the tasks of the extender, which never end. Returns the answers of its state about live migrations.
 ///
 /// # Errors
 /// Returns an error if the extender cannot listen on its address.
@@ -63,7 +65,7 @@ pub(super) async fn start(
     metrics: &Arc<Metrics>,
     list_state: &Arc<ListState>,
     tasks: &mut JoinSet<()>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ExtenderTargets> {
     let listen = &settings.listen;
     let server =
         serve::bind(listen).await.with_context(|| format!("--extender-listen {listen}"))?;
@@ -73,8 +75,9 @@ pub(super) async fn start(
     tasks.spawn(PodWaker::new(&service).run());
     let gate_service = Arc::clone(&service);
     tasks.spawn(async move { gate_service.readiness_gate.refresh_lease().await });
+    let targets = ExtenderTargets::new(&service);
     tasks.spawn(watch_and_rebuild(service, shared));
-    Ok(())
+    Ok(targets)
 }
 
 /// Watches all objects on which decisions depend. Once a day, when no reservation would be lost, rebuilds the state

@@ -67,6 +67,11 @@ impl ReadinessGate {
         self.notify();
     }
 
+    /// Returns true if all kinds are listed.
+    pub(super) fn are_all_listed(&self) -> bool {
+        self.list_state.unlisted_kinds().is_empty()
+    }
+
     /// Records that no kind is listed.
     pub(super) fn mark_all_unlisted(&self) {
         self.list_state.unlisted_kinds().extend(ListedKind::ALL);

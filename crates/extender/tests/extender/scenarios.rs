@@ -10,7 +10,7 @@ use super::pod::{PodBuilder, bind_to, observe_pod};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn host_with_one_zone(name: &str, cpus: u32) -> HostDescription {
+pub(crate) fn host_with_one_zone(name: &str, cpus: u32) -> HostDescription {
     let zone =
         ZoneDescription { cpus: cpus + 1, memory: 64, huge_pages_gib: 16, small_pages_mib: 0 };
     HostDescription { name: name.to_owned(), zones: vec![zone], ..HostDescription::default() }

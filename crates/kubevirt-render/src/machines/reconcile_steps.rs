@@ -182,9 +182,12 @@ pub fn compute_steps(
         // A machine that another controller created has no revision. It counts as current, so that an adoption does
         // not replace the adopted machines.
         let revision = vm.annotations.get(names::REVISION_ANNOTATION);
+        // A machine that must leave its host counts as outdated, so that a rolling update replaces it.
+        let is_leaving = vm.annotations.contains_key(names::REPLACEMENT_ANNOTATION);
+        let has_revision = revision.is_none_or(|revision| revision == deployment.revision());
         owned.push(ExistingMachine {
             name: vm.name.clone(),
-            is_current: revision.is_none_or(|revision| revision == deployment.revision()),
+            is_current: has_revision && !is_leaving,
             creation_time: vm.creation_time,
             ready_since: vm.ready_since,
             is_deleting: vm.is_deleting,

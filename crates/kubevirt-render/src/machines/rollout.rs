@@ -66,6 +66,17 @@ pub struct StrategyError {
     pub message: &'static str,
 }
 
+/// Limits for the replacement of machines that must leave their host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplacementLimits {
+    /// Desired number of machines.
+    pub desired: u32,
+    /// Maximum number of machines in addition to the desired number.
+    pub max_surge: u32,
+    /// Maximum number of machines that are missing from the desired number of available machines.
+    pub max_unavailable: u32,
+}
+
 /// Bounds of a rolling update, as numbers of machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RollingUpdateBounds {
@@ -190,6 +201,22 @@ fn machines_to_delete<'a>(
     sorted
 }
 
+/// Returns the limits for the replacement of machines that must leave their host. A MachineDeployment that is paused or
+/// has the strategy OnDelete creates no machines in advance, so at least one of its machines may be unavailable.
+///
+/// # Errors
+/// Returns an error if the strategy is invalid.
+pub fn replacement_limits(spec: &DeploymentSpec) -> Result<ReplacementLimits, StrategyError> {
+    let desired = desired_replicas(spec)?;
+    let RollingUpdateBounds { max_surge, max_unavailable } = rolling_update_bounds(spec, desired)?;
+    let creates_in_advance = is_rolling_update(spec)? && !spec.paused;
+    Ok(if creates_in_advance {
+        ReplacementLimits { desired, max_surge, max_unavailable }
+    } else {
+        ReplacementLimits { desired, max_surge: 0, max_unavailable: max_unavailable.max(1) }
+    })
+}
+
 fn desired_replicas(spec: &DeploymentSpec) -> Result<u32, StrategyError> {
     let replicas = spec.replicas.unwrap_or(1);
     u32::try_from(replicas).map_err(|_| StrategyError {
@@ -296,6 +323,19 @@ mod tests {
             is_deleting: false,
             has_failed: false,
         }
+    }
+
+    #[test]
+    fn a_paused_deployment_replaces_without_surge() {
+        let mut spec = deployment_spec(4, "25%", "0");
+        let limits = |max_surge, max_unavailable| ReplacementLimits {
+            desired: 4,
+            max_surge,
+            max_unavailable,
+        };
+        assert_eq!(replacement_limits(&spec).unwrap(), limits(1, 0));
+        spec.paused = true;
+        assert_eq!(replacement_limits(&spec).unwrap(), limits(0, 1));
     }
 
     #[test]

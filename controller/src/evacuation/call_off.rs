@@ -1,0 +1,88 @@
+//! Calls off the evacuation of a machine: withdraws everything that has not begun to move the machine.
+
+use super::machine::EvacuatingMachine;
+use super::migration::{MigrationPhase, name_prefix};
+use crate::removal::mark::RemovalReason;
+
+/// What is withdrawn for one machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallOff {
+    /// True if the request of a replacement is withdrawn.
+    pub withdraws_request: bool,
+    /// True if the mark for removal is withdrawn. The machine then becomes schedulable again.
+    pub withdraws_mark: bool,
+    /// Names of the migrations to delete. Migrations that copy the VM already continue.
+    pub migrations: Vec<String>,
+}
+
+impl CallOff {
+    /// Returns what to withdraw for a machine on a host.
+    #[must_use]
+    pub fn of(one: &EvacuatingMachine, host: &str) -> Self {
+        let prefix = name_prefix(&one.instance_uid, host);
+        let is_revocable =
+            |phase, name: &str| phase == MigrationPhase::Preparing && name.starts_with(&prefix);
+        let migrations = one
+            .migrations
+            .iter()
+            .filter(|migration| !migration.is_deleting)
+            .filter(|migration| is_revocable(migration.phase, &migration.name));
+        let machine = &one.machine;
+        Self {
+            withdraws_request: machine.replacement_since.is_some() && !machine.is_deleting,
+            withdraws_mark: machine.removal == Some(RemovalReason::HostDrain)
+                && !machine.is_deleting,
+            migrations: migrations.map(|migration| migration.name.clone()).collect(),
+        }
+    }
+}
+
+/// Returns true if a drain is called off: the host was cordoned while VMs had to leave it, and is schedulable now.
+#[must_use]
+pub const fn is_called_off(was_cordoned: bool, is_schedulable: bool) -> bool {
+    was_cordoned && is_schedulable
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::super::machine::Machine;
+    use super::super::migration::Migration;
+    use super::*;
+
+    #[test]
+    fn only_steps_that_have_not_begun_are_withdrawn() {
+        let prefix = name_prefix("uid", "a");
+        let migration = |name: String, phase| Migration {
+            name,
+            instance: "web-1".to_owned(),
+            phase,
+            changed_at: Timestamp::UNIX_EPOCH,
+            is_deleting: false,
+        };
+        let mut one = EvacuatingMachine {
+            namespace: "cluster-a".to_owned(),
+            machine: Machine {
+                name: "web-1".to_owned(),
+                removal: Some(RemovalReason::HostDrain),
+                ..Machine::default()
+            },
+            instance_uid: "uid".to_owned(),
+            migration_obstacle: None,
+            deployment: Some("web".to_owned()),
+            migrations: vec![
+                migration(format!("{prefix}1"), MigrationPhase::Running),
+                migration(format!("{prefix}2"), MigrationPhase::Preparing),
+                migration("by-user".to_owned(), MigrationPhase::Preparing),
+            ],
+        };
+        let call_off = CallOff::of(&one, "a");
+        assert_eq!(call_off.migrations, [format!("{prefix}2")]);
+        assert!(call_off.withdraws_mark && !call_off.withdraws_request);
+        one.machine.removal = Some(RemovalReason::Rollout);
+        assert!(!CallOff::of(&one, "a").withdraws_mark);
+        (one.machine.removal, one.machine.is_deleting) = (Some(RemovalReason::HostDrain), true);
+        assert!(!CallOff::of(&one, "a").withdraws_mark);
+    }
+}

@@ -1,0 +1,114 @@
+//! State of a MachineDeployment whose machines must leave a host.
+
+use std::collections::BTreeSet;
+
+use berth_api::Problem;
+use berth_kubevirt_render::machines::MachineDeployment;
+use berth_kubevirt_render::machines::rollout::{ReplacementLimits, replacement_limits};
+use serde_json::Value;
+
+use super::machine::Machine;
+
+/// State of a MachineDeployment, which decisions update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeploymentState {
+    limits: ReplacementLimits,
+    /// Number of available machines that are not being removed.
+    available: u32,
+    /// Names of the machines whose replacement was requested and whose removal has not begun.
+    requested: BTreeSet<String>,
+}
+
+impl DeploymentState {
+    /// Reads a MachineDeployment. `machines` are all its machines.
+    ///
+    /// # Errors
+    /// Returns the problem if the MachineDeployment is invalid.
+    pub fn read(object: Value, machines: &[Machine]) -> Result<Self, Problem> {
+        let counted = object.pointer("/status/availableReplicas").and_then(Value::as_u64);
+        let counted = counted.map_or(u32::MAX, |count| u32::try_from(count).unwrap_or(u32::MAX));
+        let deployment = MachineDeployment::read("the cluster", object)?;
+        let limits = replacement_limits(&deployment.spec).map_err(|error| {
+            Problem::new(deployment.qualified_name(), error.field, &error.value, error.message)
+        })?;
+        let ready = machines.iter().filter(|one| one.is_available()).count();
+        // The status counts a machine only after `minReadySeconds`, but it does not contain the marks of this moment.
+        let available = u32::try_from(ready).unwrap_or(u32::MAX).min(counted);
+        Ok(Self::new(limits, available, machines))
+    }
+
+    /// Returns the state of a MachineDeployment with this number of available machines.
+    #[must_use]
+    pub fn new(limits: ReplacementLimits, available: u32, machines: &[Machine]) -> Self {
+        let requested = machines.iter().filter(|one| one.awaits_replacement());
+        Self { limits, available, requested: requested.map(|one| one.name.clone()).collect() }
+    }
+
+    /// Returns true if the removal of the machine leaves as many available machines as desired.
+    #[must_use]
+    pub fn is_replaced(&self, machine: &Machine) -> bool {
+        !machine.is_available() || self.available > self.limits.desired
+    }
+
+    /// Returns true if the removal of the machine leaves at most `maxUnavailable` machines unavailable.
+    #[must_use]
+    pub fn permits_removal(&self, machine: &Machine) -> bool {
+        let minimum = self.limits.desired.saturating_sub(self.limits.max_unavailable);
+        !machine.is_available() || self.available > minimum
+    }
+
+    /// Returns true if another machine may be created before one is removed.
+    #[must_use]
+    pub fn permits_request(&self) -> bool {
+        u32::try_from(self.requested.len()).unwrap_or(u32::MAX) < self.limits.max_surge
+    }
+
+    /// Returns true if replacements are created in advance.
+    #[must_use]
+    pub const fn has_surge(&self) -> bool {
+        self.limits.max_surge > 0
+    }
+
+    /// Returns true if machines may be unavailable during a replacement.
+    #[must_use]
+    pub const fn has_budget(&self) -> bool {
+        self.limits.max_unavailable > 0
+    }
+
+    /// Records that a replacement of the machine is requested.
+    pub fn record_request(&mut self, machine: &Machine) {
+        self.requested.insert(machine.name.clone());
+    }
+
+    /// Records that the removal of the machine begins.
+    pub fn record_removal(&mut self, machine: &Machine) {
+        self.requested.remove(&machine.name);
+        if machine.is_available() {
+            self.available = self.available.saturating_sub(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn status_limits_the_number_of_available_machines() {
+        let machines: Vec<Machine> = (1..=3)
+            .map(|number| Machine {
+                name: format!("web-{number}"),
+                is_ready: true,
+                ..Machine::default()
+            })
+            .collect();
+        let object = |available| json!({"metadata": {"name": "web"}, "spec": {"replicas": 2}, "status": {"availableReplicas": available}});
+        let state = |available| DeploymentState::read(object(available), &machines).unwrap();
+        assert!(state(3).is_replaced(&machines[0]));
+        assert!(!state(2).is_replaced(&machines[0]), "one machine is ready for a short time only");
+        let invalid = json!({"metadata": {"name": "web"}, "spec": {"replicas": -1}});
+        assert!(DeploymentState::read(invalid, &machines).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! A machine that must leave its host, as the decision sees it.
+
+use berth_api::names::{REMOVAL_ANNOTATION, REPLACEMENT_ANNOTATION};
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+
+use super::migration::Migration;
+use crate::removal::mark::{Removal, RemovalReason};
+
+/// Eviction strategy of VMs that another controller than KubeVirt moves.
+pub const EXTERNAL_STRATEGY: &str = "External";
+
+/// A VirtualMachine of a MachineDeployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Field `metadata.name`.
+    pub name: String,
+    /// Reason of the mark for removal.
+    pub removal: Option<RemovalReason>,
+    /// True if the object is being deleted.
+    pub is_deleting: bool,
+    /// Time at which the replacement was requested.
+    pub replacement_since: Option<Timestamp>,
+    /// True if its instance is ready.
+    pub is_ready: bool,
+}
+
+/// A machine that must leave its host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvacuatingMachine {
+    /// Field `metadata.namespace`.
+    pub namespace: String,
+    /// The machine.
+    pub machine: Machine,
+    /// UID of its VirtualMachineInstance.
+    pub instance_uid: String,
+    /// The message of the condition LiveMigratable if the VM cannot be migrated.
+    pub migration_obstacle: Option<String>,
+    /// Name of its MachineDeployment; `None` if Berth does not manage the machine.
+    pub deployment: Option<String>,
+    /// Migrations of its instance.
+    pub migrations: Vec<Migration>,
+}
+
+impl Machine {
+    /// Reads a VirtualMachine. `is_ready` is true if its instance is ready. A malformed time of a request counts as the
+    /// time `now`.
+    #[must_use]
+    pub fn read(object: &DynamicObject, is_ready: bool, now: Timestamp) -> Self {
+        let requested = object.annotations().get(REPLACEMENT_ANNOTATION);
+        Self {
+            name: object.name_any(),
+            // A malformed mark is a mark too.
+            removal: object.annotations().get(REMOVAL_ANNOTATION).map(|_| {
+                Removal::of(object).map_or(RemovalReason::Rollout, |removal| removal.reason)
+            }),
+            is_deleting: object.metadata.deletion_timestamp.is_some(),
+            replacement_since: requested.map(|since| since.parse().unwrap_or(now)),
+            is_ready,
+        }
+    }
+
+    /// Returns true if the machine is being removed.
+    #[must_use]
+    pub const fn is_leaving(&self) -> bool {
+        self.removal.is_some() || self.is_deleting
+    }
+
+    /// Returns true if the machine is ready and is not being removed.
+    #[must_use]
+    pub const fn is_available(&self) -> bool {
+        self.is_ready && !self.is_leaving()
+    }
+
+    /// Returns true if a replacement was requested and the removal has not begun.
+    #[must_use]
+    pub const fn awaits_replacement(&self) -> bool {
+        self.replacement_since.is_some() && !self.is_leaving()
+    }
+}

@@ -1,0 +1,80 @@
+//! Condition of an InfraNode about the VMs that must leave the host.
+
+use std::fmt::Write as _;
+
+use berth_api::ConditionReason;
+use berth_api::names::condition::DRAINING;
+
+use super::record::EvacuationRecord;
+use crate::profiles::ConditionUpdate;
+
+/// Maximum number of VMs in the message.
+const MAX_VMS: usize = 5;
+
+/// Returns the condition; `None` if no VM must leave the host. Each record has the namespace and name of its VM.
+#[must_use]
+pub fn draining_condition(
+    records: &[(String, EvacuationRecord)],
+    is_schedulable: bool,
+) -> Option<ConditionUpdate> {
+    if records.is_empty() {
+        return None;
+    }
+    let count = records.len();
+    let plural = if count == 1 { "VM" } else { "VMs" };
+    let mut message = format!("{count} {plural} must leave the host: ");
+    for (at, (vm, record)) in records.iter().take(MAX_VMS).enumerate() {
+        let EvacuationRecord { reason, since, until, message: text, .. } = record;
+        let separator = if at == 0 { "" } else { "; " };
+        let until = until.as_ref().map(|until| format!(" until {until}")).unwrap_or_default();
+        // Writing to a string does not fail.
+        write!(message, "{separator}{vm} ({reason} since {since}{until}): {text}")
+            .unwrap_or_default();
+    }
+    if let Some(more) = count.checked_sub(MAX_VMS).filter(|more| *more > 0) {
+        write!(message, "; and {more} more").unwrap_or_default();
+    }
+    let reason =
+        if is_schedulable { ConditionReason::PodsEvicted } else { ConditionReason::HostCordoned };
+    Some(ConditionUpdate { type_: DRAINING, status: "True", reason, message })
+}
+
+/// Returns the condition of a host that was uncordoned, if KubeVirt cannot end the evacuation of its VMs.
+#[must_use]
+pub fn cancelled_condition(vms: usize) -> ConditionUpdate {
+    let message = format!(
+        "the host is schedulable again, so its machines stay; KubeVirt before v1.8 does not clear \
+         status.evacuationNodeName of {vms} VirtualMachineInstances"
+    );
+    let reason = ConditionReason::DrainCancelled;
+    ConditionUpdate { type_: DRAINING, status: "False", reason, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn message_names_the_first_vms() {
+        let record = |number: usize| {
+            let record = EvacuationRecord {
+                host: "a".to_owned(),
+                reason: "BudgetExhausted".to_owned(),
+                since: "2026-01-01T00:00:00Z".to_owned(),
+                until: None,
+                message: "too few".to_owned(),
+            };
+            (format!("cluster-a/web-{number}"), record)
+        };
+        assert_eq!(draining_condition(&[], false), None);
+        let all: Vec<_> = (1..=7).map(record).collect();
+        let condition = draining_condition(&all, false).unwrap();
+        assert!(
+            condition.message.starts_with("7 VMs must leave the host: cluster-a/web-1 (Budget")
+        );
+        assert!(condition.message.ends_with("too few; and 2 more"), "{}", condition.message);
+        assert_eq!(condition.reason, ConditionReason::HostCordoned);
+        let one = draining_condition(&all[..1], true).unwrap();
+        assert_eq!(one.reason, ConditionReason::PodsEvicted);
+    }
+}

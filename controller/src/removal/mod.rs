@@ -1,0 +1,3 @@
+//! Removal of machines.
+
+pub mod mark;

@@ -1,0 +1,198 @@
+//! Writes of an evacuation: the status and the marks of a VirtualMachine, migrations, and the end of an evacuation.
+
+use berth_api::names::{
+    EVACUATING_LABEL, EVACUATION_ANNOTATION, MANAGED_BY_LABEL, REMOVAL_ANNOTATION,
+    REMOVAL_SINCE_ANNOTATION, REPLACEMENT_ANNOTATION,
+};
+use berth_runtime::call::{CallError, with_timeout};
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, Patch};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Map, Value, json};
+
+use super::Evacuator;
+use super::read::ObservedMachine;
+use super::resources::{machine_resource, migration_resource};
+use crate::evacuation::decide::Action;
+use crate::evacuation::record::EvacuationRecord;
+use crate::removal::mark::{Removal, RemovalReason};
+use crate::run::api_requests::{patch_params, post_params};
+use crate::run::reconcile::ReconcileFailure;
+
+/// Result of a write that another client's write may precede.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    Done,
+    /// The object has changed since it was read: the host must be reconciled again.
+    Conflict,
+}
+
+/// Result of the creation of a migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Creation {
+    Created,
+    /// The server refuses the migration, with this message.
+    Refused(String),
+}
+
+impl Evacuator {
+    /// Creates a live migration. One with the same name exists if the controller was interrupted after its creation.
+    pub(super) async fn create_migration(
+        &self,
+        one: &ObservedMachine,
+        name: &str,
+    ) -> Result<Creation, ReconcileFailure> {
+        let namespace = &one.evacuating.namespace;
+        let (label, value) = MANAGED_BY_LABEL;
+        let migration = json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
+            "metadata": {"name": name, "namespace": namespace, "labels": {label: value}},
+            "spec": {"vmiName": one.evacuating.machine.name},
+        });
+        let request = format!("create VirtualMachineInstanceMigration {namespace}/{name}");
+        // The value has the fields of an object.
+        let Ok(body) = serde_json::from_value::<DynamicObject>(migration) else {
+            return Err(ReconcileFailure::PrerequisiteNotMet(request));
+        };
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &migration_resource());
+        match with_timeout(api.create(&post_params(), &body)).await {
+            Ok(_) => Ok(Creation::Created),
+            Err(error) => match (error.status_code(), error.status()) {
+                (Some(409), _) => Ok(Creation::Created),
+                (Some(400 | 403 | 404 | 422), Some(status)) => {
+                    Ok(Creation::Refused(status.message.clone()))
+                }
+                _ => Err(ReconcileFailure::RequestFailed(request, error)),
+            },
+        }
+    }
+
+    /// Deletes migrations that have not begun to copy the VM.
+    pub(super) async fn delete_migrations(
+        &self,
+        namespace: &str,
+        names: &[String],
+    ) -> Result<(), ReconcileFailure> {
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &migration_resource());
+        for name in names {
+            match with_timeout(api.delete(name, &DeleteParams::default())).await {
+                Ok(_) => {}
+                Err(error) if error.status_code() == Some(404) => {}
+                Err(error) => {
+                    let request =
+                        format!("delete VirtualMachineInstanceMigration {namespace}/{name}");
+                    return Err(ReconcileFailure::RequestFailed(request, error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the status of an evacuation, and in the same patch the request of a replacement or the mark for removal.
+    pub(super) async fn write_record(
+        &self,
+        one: &ObservedMachine,
+        record: &EvacuationRecord,
+        action: &Action,
+        now: Timestamp,
+    ) -> Result<Written, ReconcileFailure> {
+        let mut annotations = Map::new();
+        if one.record.as_ref() != Some(record) {
+            annotations.insert(EVACUATION_ANNOTATION.to_owned(), record.render().into());
+        }
+        match action {
+            Action::RequestReplacement => {
+                annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), now.to_string().into());
+            }
+            Action::Remove => {
+                let mark = Removal { reason: RemovalReason::HostDrain, since: now }.patch();
+                let mark = mark.pointer("/metadata/annotations").and_then(Value::as_object);
+                annotations.extend(mark.cloned().unwrap_or_default());
+            }
+            Action::Wait | Action::Migrate(_) => {}
+        }
+        let has_label = one.object.labels().contains_key(EVACUATING_LABEL);
+        if annotations.is_empty() && has_label {
+            return Ok(Written::Done);
+        }
+        let metadata = json!({"labels": {EVACUATING_LABEL: "true"}, "annotations": annotations});
+        self.patch_machine(&one.object, metadata).await
+    }
+
+    /// Removes the status of an evacuation and the request of a replacement from a machine; the mark for removal too if
+    /// `withdraws_mark` is true.
+    pub(super) async fn clear_machine(
+        &self,
+        machine: &DynamicObject,
+        withdraws_mark: bool,
+    ) -> Result<Written, ReconcileFailure> {
+        let mut names = vec![EVACUATION_ANNOTATION, REPLACEMENT_ANNOTATION];
+        if withdraws_mark {
+            names.extend([REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION]);
+        }
+        names.retain(|name| machine.annotations().contains_key(*name));
+        if names.is_empty() && !machine.labels().contains_key(EVACUATING_LABEL) {
+            return Ok(Written::Done);
+        }
+        let annotations: Map<String, Value> =
+            names.into_iter().map(|name| (name.to_owned(), Value::Null)).collect();
+        let metadata = json!({"labels": {EVACUATING_LABEL: null}, "annotations": annotations});
+        self.patch_machine(machine, metadata).await
+    }
+
+    /// Patches the metadata of a VirtualMachine, unless it has changed since it was read.
+    async fn patch_machine(
+        &self,
+        machine: &DynamicObject,
+        mut metadata: Value,
+    ) -> Result<Written, ReconcileFailure> {
+        metadata["uid"] = machine.uid().into();
+        metadata["resourceVersion"] = machine.resource_version().into();
+        let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        match with_timeout(api.patch(&name, &patch_params(), &patch)).await {
+            Ok(_) => Ok(Written::Done),
+            Err(error) => match error.status_code() {
+                Some(404) => Ok(Written::Done),
+                Some(409) => Ok(Written::Conflict),
+                _ => {
+                    let request = format!("patch VirtualMachine {namespace}/{name}");
+                    Err(ReconcileFailure::RequestFailed(request, error))
+                }
+            },
+        }
+    }
+
+    /// Ends the evacuation of an instance. Returns false if KubeVirt cannot: before v1.8 it does not have the
+    /// subresource, and virt-api reverts changes of an instance's status by other accounts than KubeVirt's.
+    pub(super) async fn cancel_evacuation(
+        &self,
+        namespace: &str,
+        name: &str,
+        host: &str,
+    ) -> Result<bool, ReconcileFailure> {
+        let failed = |error| {
+            let request = format!("cancel evacuation of VirtualMachineInstance {namespace}/{name}");
+            ReconcileFailure::RequestFailed(request, error)
+        };
+        let uri = format!(
+            "/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}/evacuate/cancel"
+        );
+        let body = json!({"evacuationNodeName": host}).to_string().into_bytes();
+        let request = Request::put(uri)
+            .header(CONTENT_TYPE, "application/json")
+            .body(body)
+            .map_err(|error| failed(CallError::from(kube::Error::HttpError(error))))?;
+        match with_timeout(self.client.request_text(request)).await {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.status_code(), Some(404 | 405)) => Ok(false),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Events about evacuations.
+
+use berth_api::EventReason;
+use kube::Resource as _;
+use kube::runtime::events::EventType;
+
+use super::Evacuator;
+use super::read::ObservedMachine;
+use super::resources::machine_resource;
+use crate::evacuation::decide::{Action, Decision};
+use crate::evacuation::reason::EvacuationReason;
+use crate::evacuation::record::EvacuationRecord;
+
+impl Evacuator {
+    /// Emits an Event about a machine for an action, or if the machine now waits for another reason than before.
+    pub(super) async fn emit_machine_event(
+        &self,
+        one: &ObservedMachine,
+        decision: &Decision,
+        record: &EvacuationRecord,
+    ) {
+        let is_known = one
+            .record
+            .as_ref()
+            .is_some_and(|before| before.host == record.host && before.reason == record.reason);
+        let reason = match &decision.action {
+            Action::Wait if is_known => return,
+            Action::Wait => EventReason::EvacuationWaiting,
+            Action::Migrate(_) => EventReason::MigrationCreated,
+            Action::RequestReplacement => EventReason::ReplacementRequested,
+            Action::Remove => EventReason::RemovalRequested,
+        };
+        let needs_operator = matches!(
+            decision.reason,
+            EvacuationReason::NotManaged
+                | EvacuationReason::InvalidDeployment(_)
+                | EvacuationReason::MigrationRefused(_)
+        );
+        let type_ = if needs_operator { EventType::Warning } else { EventType::Normal };
+        let note = format!("must leave host {}: {}", record.host, record.message);
+        let reference = one.object.object_ref(&machine_resource());
+        self.events.emit_for(type_, reference, reason.as_str(), &note).await;
+    }
+
+    /// Emits an Event about the Node of a host.
+    pub(super) async fn emit_node_event(&self, host: &str, reason: EventReason, note: &str) {
+        let Some(node) = self.informers.nodes.get(host) else { return };
+        let reference = node.object_ref(&());
+        self.events.emit_for(EventType::Normal, reference, reason.as_str(), note).await;
+    }
+}

@@ -1,0 +1,131 @@
+//! Reconciler of hosts whose pods were evicted: moves the machines of MachineDeployments from these hosts.
+//!
+//! [`crate::evacuation`] decides. While no pod is evicted, the reconciler sends no request. During an evacuation it
+//! reads the MachineDeployments of the affected machines, their VirtualMachines and their migrations from the API
+//! server, and reconciles one host at a time, so that no decision is based on an old state: two hosts may be drained
+//! at once.
+
+mod apply;
+mod events;
+mod index;
+mod read;
+mod reconcile;
+mod resources;
+mod status;
+mod triggers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_api::InfraNode;
+use berth_api::names::EVACUATING_LABEL;
+use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
+use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
+use futures::channel::mpsc::unbounded;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+
+use super::apply::Writer;
+use super::events::EventEmitter;
+use super::machine_instances::MachineInstances;
+use super::metrics::Metrics;
+use super::reconcile::ReconcileFailure;
+use crate::evacuation::targets::TargetFinder;
+use index::EvacuationIndex;
+use resources::{machine_resource, migration_resource, trim_machine, trim_migration};
+use triggers::Triggers;
+
+/// One host at a time: the decisions about a MachineDeployment must not overlap.
+const OPTIONS: ReconcilerOptions =
+    ReconcilerOptions { name: "evacuation", concurrency: 1, debounce: Duration::from_millis(300) };
+
+/// Stores that the reconciler shares with other reconcilers.
+#[derive(Clone, Debug)]
+pub struct SharedInformers {
+    /// All Nodes.
+    pub nodes: Informer<Node>,
+    /// All InfraNodes.
+    pub infra_nodes: Informer<InfraNode>,
+    /// All VirtualMachineInstances of machines.
+    pub instances: MachineInstances,
+}
+
+/// Clients and stores of the reconciler.
+struct Evacuator {
+    client: Client,
+    writer: Writer,
+    events: Arc<EventEmitter>,
+    metrics: Arc<Metrics>,
+    informers: SharedInformers,
+    /// VirtualMachines with the label [`EVACUATING_LABEL`].
+    machines: OptionalInformer,
+    index: Arc<EvacuationIndex>,
+    targets: Option<Arc<dyn TargetFinder>>,
+    resync: Duration,
+}
+
+/// Moves machines from hosts whose pods were evicted, until the future is dropped, which may happen at any moment.
+/// `targets` is the assignment engine; `None` if this controller has none.
+pub async fn run(
+    client: Client,
+    events: Arc<EventEmitter>,
+    metrics: Arc<Metrics>,
+    informers: SharedInformers,
+    targets: Option<Arc<dyn TargetFinder>>,
+    resync: Duration,
+) {
+    let (queue, requests) = unbounded();
+    let index = Arc::new(EvacuationIndex::default());
+    let triggers = Arc::new(Triggers::new(queue, Arc::clone(&index)));
+    let kind = OptionalKind {
+        resource: machine_resource(),
+        label_selector: Some(EVACUATING_LABEL.to_owned()),
+        trim: trim_machine,
+    };
+    let handler = Arc::clone(&triggers);
+    let (machines, watch_machines) =
+        OptionalInformer::start(&client, kind, move |object, _| handler.handle_machine(object));
+    let kind =
+        OptionalKind { resource: migration_resource(), label_selector: None, trim: trim_migration };
+    let handler = Arc::clone(&triggers);
+    let (migrations, watch_migrations) =
+        OptionalInformer::start(&client, kind, move |object, _| handler.handle_migration(object));
+    let handler = Arc::clone(&triggers);
+    informers.instances.subscribe(move |object, is_gone| handler.handle_instance(object, is_gone));
+    let node_changes = informers.nodes.subscribe();
+    let evacuator = Arc::new(Evacuator {
+        client: client.clone(),
+        writer: Writer::new(client, Arc::clone(&metrics)),
+        events,
+        metrics: Arc::clone(&metrics),
+        informers: informers.clone(),
+        machines,
+        index,
+        targets,
+        resync,
+    });
+    let work = async {
+        tokio::join!(
+            informers.nodes.wait_until_ready(),
+            informers.infra_nodes.wait_until_ready(),
+            informers.instances.informer().wait_until_ready(),
+            evacuator.machines.wait_until_ready(),
+            migrations.wait_until_ready()
+        );
+        let instances = informers.instances.informer();
+        triggers.fill(instances, &evacuator.machines, &informers.infra_nodes);
+        let reconcile = |host: Arc<InfraNode>| {
+            let evacuator = Arc::clone(&evacuator);
+            async move {
+                let pause = evacuator.reconcile(&host).await?;
+                Ok::<Action, ReconcileFailure>(Action::requeue(pause))
+            }
+        };
+        let store = informers.infra_nodes.store().clone();
+        tokio::join!(
+            triggers.handle_node_changes(node_changes),
+            run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)
+        );
+    };
+    tokio::join!(work, watch_machines, watch_migrations);
+}

@@ -1,0 +1,159 @@
+//! Reads the machines that must leave a host, with their MachineDeployments and migrations, from the API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use berth_api::names::{EVACUATION_ANNOTATION, MACHINE_DEPLOYMENT_UID_ANNOTATION};
+use berth_runtime::call::with_timeout;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::{Api, ResourceExt as _};
+
+use super::Evacuator;
+use super::index::{InstanceFacts, MachineKey};
+use super::resources::{deployment_resource, machine_resource, migration_resource};
+use crate::evacuation::decide::{DeploymentKey, Deployments};
+use crate::evacuation::deployment::DeploymentState;
+use crate::evacuation::machine::{EvacuatingMachine, Machine};
+use crate::evacuation::migration::Migration;
+use crate::evacuation::record::EvacuationRecord;
+use crate::run::reconcile::ReconcileFailure;
+
+/// Machines that must leave a host.
+pub(super) struct Evacuation {
+    pub(super) machines: Vec<ObservedMachine>,
+    pub(super) deployments: Deployments,
+}
+
+/// A machine that must leave a host.
+pub(super) struct ObservedMachine {
+    /// The VirtualMachine.
+    pub(super) object: DynamicObject,
+    pub(super) evacuating: EvacuatingMachine,
+    /// Status that was written before.
+    pub(super) record: Option<EvacuationRecord>,
+}
+
+impl ObservedMachine {
+    pub(super) fn qualified_name(&self) -> String {
+        format!("{}/{}", self.evacuating.namespace, self.evacuating.machine.name)
+    }
+}
+
+impl Evacuator {
+    /// Reads the machines that must leave a host, in the order of their names.
+    pub(super) async fn read(
+        &self,
+        keys: &[MachineKey],
+        now: Timestamp,
+    ) -> Result<Evacuation, ReconcileFailure> {
+        let mut migrations: BTreeMap<String, Vec<Migration>> = BTreeMap::new();
+        let mut groups: BTreeSet<DeploymentKey> = BTreeSet::new();
+        for (namespace, name) in keys {
+            let instance = self.informers.instances.informer().get(namespace, name);
+            let labels = instance.as_ref().and_then(|one| one.metadata.labels.as_ref());
+            if let Some(deployment) = labels.and_then(|labels| labels.get("md")) {
+                groups.insert((namespace.clone(), deployment.clone()));
+            }
+        }
+        let namespaces: BTreeSet<&String> = keys.iter().map(|(namespace, _)| namespace).collect();
+        for namespace in namespaces {
+            let all =
+                self.list(&migration_resource(), Some(namespace), ListParams::default()).await?;
+            let all = all.iter().map(Migration::read).collect();
+            migrations.insert(namespace.clone(), all);
+        }
+        let mut evacuation = Evacuation { machines: Vec::new(), deployments: BTreeMap::new() };
+        for group in groups {
+            self.read_group(group, keys, &migrations, now, &mut evacuation).await?;
+        }
+        evacuation.machines.sort_by_key(ObservedMachine::qualified_name);
+        Ok(evacuation)
+    }
+
+    /// Reads a MachineDeployment and its machines, and adds those of `keys`.
+    async fn read_group(
+        &self,
+        group: DeploymentKey,
+        keys: &[MachineKey],
+        migrations: &BTreeMap<String, Vec<Migration>>,
+        now: Timestamp,
+        evacuation: &mut Evacuation,
+    ) -> Result<(), ReconcileFailure> {
+        let (namespace, deployment) = &group;
+        let selector = ListParams::default().labels(&format!("md={deployment}"));
+        let objects = self.list(&machine_resource(), Some(namespace), selector).await?;
+        let facts = |object: &DynamicObject| {
+            let instance = self.informers.instances.informer().get(namespace, &object.name_any());
+            instance.map(|one| (one.uid().unwrap_or_default(), InstanceFacts::read(&one)))
+        };
+        let machine = |object: &DynamicObject| {
+            Machine::read(object, facts(object).is_some_and(|(_, facts)| facts.is_ready), now)
+        };
+        // The MachineDeployment may be in another namespace than its machines.
+        let selector = ListParams::default().fields(&format!("metadata.name={deployment}"));
+        let owners = self.list(&deployment_resource(), None, selector).await?;
+        let owner = owners.into_iter().find(|owner| {
+            objects
+                .iter()
+                .any(|object| owner_uid(object).is_some_and(|uid| owner.uid() == Some(uid)))
+        });
+        let owner_id = owner.as_ref().and_then(|owner| owner.uid());
+        let is_owned = |object: &DynamicObject| owner_id.is_some() && owner_uid(object) == owner_id;
+        if let Some(owner) = &owner {
+            let own: Vec<Machine> =
+                objects.iter().filter(|object| is_owned(object)).map(machine).collect();
+            let value = serde_json::to_value(owner).unwrap_or_default();
+            let state = DeploymentState::read(value, &own);
+            evacuation.deployments.insert(group.clone(), state);
+        }
+        for object in objects {
+            let key = (namespace.clone(), object.name_any());
+            let Some((instance_uid, facts)) = facts(&object).filter(|_| keys.contains(&key)) else {
+                continue;
+            };
+            let own = migrations.get(namespace).into_iter().flatten();
+            let evacuating = EvacuatingMachine {
+                namespace: namespace.clone(),
+                machine: machine(&object),
+                instance_uid,
+                migration_obstacle: facts.migration_obstacle,
+                deployment: is_owned(&object).then(|| deployment.clone()),
+                migrations: own.filter(|one| one.instance == key.1).cloned().collect(),
+            };
+            let record = object.annotations().get(EVACUATION_ANNOTATION);
+            let record = record.and_then(|text| EvacuationRecord::parse(text));
+            evacuation.machines.push(ObservedMachine { object, evacuating, record });
+        }
+        Ok(())
+    }
+
+    /// Lists objects of a kind; the list is empty if the kind is not installed.
+    async fn list(
+        &self,
+        resource: &ApiResource,
+        namespace: Option<&str>,
+        params: ListParams,
+    ) -> Result<Vec<DynamicObject>, ReconcileFailure> {
+        let client = self.client.clone();
+        let api: Api<DynamicObject> = match namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, resource),
+            None => Api::all_with(client, resource),
+        };
+        match with_timeout(api.list(&params)).await {
+            Ok(list) => Ok(list.items),
+            Err(error) if error.status_code() == Some(404) => Ok(Vec::new()),
+            Err(error) => {
+                let request = format!("list {}", resource.plural);
+                Err(ReconcileFailure::RequestFailed(request, error))
+            }
+        }
+    }
+}
+
+/// Returns the UID of the MachineDeployment that owns a machine.
+fn owner_uid(machine: &DynamicObject) -> Option<String> {
+    let owners = machine.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    let annotated = machine.annotations().get(MACHINE_DEPLOYMENT_UID_ANNOTATION);
+    controllers.next().map(|owner| owner.uid.clone()).or_else(|| annotated.cloned())
+}

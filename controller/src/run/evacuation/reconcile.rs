@@ -1,0 +1,199 @@
+//! Reconciles one host, in numbered steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use berth_api::{EventReason, InfraNode};
+use berth_runtime::backoff::add_jitter;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::Evacuator;
+use super::apply::{Creation, Written};
+use super::read::{Evacuation, ObservedMachine};
+use super::status::was_cordoned;
+use super::triggers::{is_cordoned, recorded_host};
+use crate::evacuation::call_off::{CallOff, is_called_off};
+use crate::evacuation::decide::{Action, Decision, Targets, decide, migration_queries};
+use crate::evacuation::machine::EvacuatingMachine;
+use crate::evacuation::reason::EvacuationReason;
+use crate::evacuation::record::EvacuationRecord;
+use crate::evacuation::summary::{cancelled_condition, draining_condition};
+use crate::removal::mark::{Removal, RemovalReason};
+use crate::run::clock::now_in_seconds;
+use crate::run::reconcile::ReconcileFailure;
+
+/// Period after which an evacuation is reconciled again, in case an event was lost.
+const WAIT_PERIOD: Duration = Duration::from_secs(60);
+/// Delay of the next reconcile if the engine does not know all objects, or an object has changed meanwhile.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+/// Delay of the next attempt after the server has refused a migration.
+const REFUSED_DELAY: Duration = Duration::from_secs(30);
+
+impl Evacuator {
+    /// Reconciles a host. Returns the delay of the next reconcile.
+    pub(super) async fn reconcile(&self, host: &InfraNode) -> Result<Duration, ReconcileFailure> {
+        let name = host.name_any();
+        self.metrics.set_evacuating_machines(self.index.len());
+        // A host without a Node is lost, not drained.
+        let Some(node) = self.informers.nodes.get(&name) else {
+            return Ok(add_jitter(self.resync));
+        };
+        let is_schedulable = !is_cordoned(&node);
+        let is_called_off = is_called_off(was_cordoned(host), is_schedulable);
+        let end = if is_called_off {
+            EventReason::EvacuationCancelled
+        } else {
+            EventReason::EvacuationCompleted
+        };
+        // 1. Clear machines that have left the host.
+        let keys = self.index.machines_on(&name);
+        let cleared = self.clear_left_machines(&name).await?;
+        if keys.is_empty() {
+            self.update_condition(host, None, end).await?;
+            return Ok(match cleared {
+                Written::Done => add_jitter(self.resync),
+                Written::Conflict => RETRY_DELAY,
+            });
+        }
+        // 2. Read.
+        let now = now_in_seconds().0;
+        let evacuation = self.read(&keys, now).await?;
+        // 3. Call off the evacuation if the host was uncordoned. The condition changes last, because it records that
+        // the host was cordoned.
+        if is_called_off {
+            return Ok(match self.call_off(&name, &evacuation.machines).await? {
+                0 => RETRY_DELAY,
+                remaining => {
+                    self.update_condition(host, Some(cancelled_condition(remaining)), end).await?;
+                    add_jitter(self.resync)
+                }
+            });
+        }
+        // 4. Decide, and act.
+        let Evacuation { machines, mut deployments } = evacuation;
+        let evacuating: Vec<EvacuatingMachine> =
+            machines.iter().map(|one| one.evacuating.clone()).collect();
+        let targets = self.find_targets(&name, &evacuating, now);
+        let decisions = decide(&name, &evacuating, &mut deployments, &targets, now);
+        let mut pause = add_jitter(WAIT_PERIOD);
+        let mut records = Vec::new();
+        for (one, decision) in machines.iter().zip(decisions) {
+            let (record, retry) = self.act(&name, one, decision, now).await?;
+            pause = pause.min(retry.unwrap_or(pause));
+            records.push((one.qualified_name(), record));
+        }
+        // 5. Update the status.
+        let update = draining_condition(&records, is_schedulable);
+        self.update_condition(host, update, end).await?;
+        Ok(pause)
+    }
+
+    fn find_targets(&self, host: &str, machines: &[EvacuatingMachine], now: Timestamp) -> Targets {
+        let Some(finder) = &self.targets else { return Targets::NoEngine };
+        let queries = migration_queries(host, machines, now);
+        if queries.is_empty() {
+            return Targets::Known(BTreeMap::new());
+        }
+        let nodes = self.informers.nodes.all();
+        let cordoned = nodes.iter().filter(|node| is_cordoned(node));
+        let cordoned: BTreeSet<String> = cordoned.map(|node| node.name_any()).collect();
+        let Some(answers) = finder.find(&queries, &cordoned) else { return Targets::NotReady };
+        let uids = queries.into_iter().map(|query| query.instance_uid);
+        Targets::Known(uids.zip(answers).collect())
+    }
+
+    /// Acts on a decision. Returns the new status of the machine, and the delay after which the machine must be
+    /// reconciled again.
+    async fn act(
+        &self,
+        host: &str,
+        one: &ObservedMachine,
+        mut decision: Decision,
+        now: Timestamp,
+    ) -> Result<(EvacuationRecord, Option<Duration>), ReconcileFailure> {
+        if let Action::Migrate(name) = &decision.action
+            && let Creation::Refused(message) = self.create_migration(one, name).await?
+        {
+            let reason = EvacuationReason::MigrationRefused(message);
+            decision = Decision { action: Action::Wait, reason, until: None };
+        }
+        let record = EvacuationRecord::new(one.record.as_ref(), host, &decision, now);
+        if self.write_record(one, &record, &decision.action, now).await? == Written::Conflict {
+            return Ok((record, Some(RETRY_DELAY)));
+        }
+        self.emit_machine_event(one, &decision, &record).await;
+        let label = match &decision.action {
+            Action::Wait => None,
+            Action::Migrate(_) => Some("migrate"),
+            Action::RequestReplacement => Some("request_replacement"),
+            Action::Remove => Some("remove"),
+        };
+        if let Some(action) = label {
+            self.metrics.count_evacuation_action(action);
+            let (namespace, machine) = (&one.evacuating.namespace, &one.evacuating.machine.name);
+            tracing::info!(%namespace, %machine, host, action, "moving a machine from its host");
+        }
+        let remaining = decision.until.map(|until| {
+            let remaining = until.duration_since(now).unsigned_abs();
+            if until > now { remaining.max(Duration::from_secs(1)) } else { RETRY_DELAY }
+        });
+        let retry = match decision.reason {
+            EvacuationReason::EngineNotReady => Some(RETRY_DELAY),
+            EvacuationReason::MigrationRefused(_) => Some(add_jitter(REFUSED_DELAY)),
+            _ => remaining,
+        };
+        Ok((record, retry))
+    }
+
+    /// Withdraws all steps that have not begun, and ends the evacuation of each machine. Returns the number of
+    /// machines whose evacuation KubeVirt cannot end.
+    async fn call_off(
+        &self,
+        host: &str,
+        machines: &[ObservedMachine],
+    ) -> Result<usize, ReconcileFailure> {
+        let mut remaining: usize = 0;
+        for one in machines {
+            let (namespace, machine) = (&one.evacuating.namespace, &one.evacuating.machine.name);
+            let call_off = CallOff::of(&one.evacuating, host);
+            self.delete_migrations(namespace, &call_off.migrations).await?;
+            if self.clear_machine(&one.object, call_off.withdraws_mark).await? == Written::Conflict
+            {
+                continue;
+            }
+            // The instance is last: as long as it must leave the host, an interrupted call-off is repeated.
+            if !self.cancel_evacuation(namespace, machine, host).await? {
+                remaining = remaining.saturating_add(1);
+                continue;
+            }
+            self.metrics.count_evacuation_action("call_off");
+            tracing::info!(%namespace, %machine, host, "called off the evacuation of a machine");
+        }
+        Ok(remaining)
+    }
+
+    /// Removes the status of evacuations from the machines that no longer must leave the host.
+    async fn clear_left_machines(&self, host: &str) -> Result<Written, ReconcileFailure> {
+        let mut result = Written::Done;
+        let recorded =
+            self.machines.filter(|machine| recorded_host(machine).as_deref() == Some(host));
+        for machine in recorded {
+            let key = (machine.namespace().unwrap_or_default(), machine.name_any());
+            if self.index.host_of(&key).is_some() || machine.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let has_instance = self.informers.instances.informer().get(&key.0, &key.1).is_some();
+            let is_drained =
+                Removal::of(&machine).is_some_and(|mark| mark.reason == RemovalReason::HostDrain);
+            // While a machine is being removed, its instance ends before its VirtualMachine is deleted.
+            if is_drained && !has_instance {
+                continue;
+            }
+            if self.clear_machine(&machine, is_drained).await? == Written::Conflict {
+                result = Written::Conflict;
+            }
+        }
+        Ok(result)
+    }
+}

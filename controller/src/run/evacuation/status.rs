@@ -1,0 +1,77 @@
+//! Condition of an InfraNode about the machines that must leave the host.
+
+use berth_api::names::DRAIN_FIELD_MANAGER;
+use berth_api::names::condition::DRAINING;
+use berth_api::{Condition, ConditionReason, EventReason, InfraNode};
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::Evacuator;
+use crate::profiles::{ConditionUpdate, new_condition};
+use crate::run::apply::ApplyTarget;
+use crate::run::clock::now_in_seconds;
+use crate::run::reconcile::ReconcileFailure;
+
+/// Returns the existing condition of a host.
+fn existing(host: &InfraNode) -> Option<&Condition> {
+    let mut conditions = host.status.iter().flat_map(|status| &status.conditions);
+    conditions.find(|one| one.type_ == DRAINING)
+}
+
+/// Returns true if machines had to leave the host while it was cordoned, according to its condition.
+pub(super) fn was_cordoned(host: &InfraNode) -> bool {
+    let reason = existing(host).and_then(|one| one.reason.parse().ok());
+    matches!(reason, Some(ConditionReason::HostCordoned | ConditionReason::DrainCancelled))
+}
+
+impl Evacuator {
+    /// Writes the condition of a host if it differs; `None` removes it. Emits an Event about the Node when the
+    /// evacuation starts or ends. `end` is the reason of the Event at its end.
+    pub(super) async fn update_condition(
+        &self,
+        host: &InfraNode,
+        update: Option<ConditionUpdate>,
+        end: EventReason,
+    ) -> Result<(), ReconcileFailure> {
+        let before = existing(host);
+        let is_same = match (before, &update) {
+            (None, None) => true,
+            (Some(before), Some(update)) => {
+                before.status == update.status
+                    && before.reason.parse() == Ok(update.reason)
+                    && before.message == update.message
+            }
+            _ => false,
+        };
+        if is_same {
+            return Ok(());
+        }
+        let name = host.name_any();
+        let known: Vec<Condition> = before.into_iter().cloned().collect();
+        let now = now_in_seconds();
+        let conditions: Vec<Condition> = update
+            .iter()
+            .map(|update| new_condition(update, &known, host.metadata.generation, &now))
+            .collect();
+        let target = ApplyTarget::from_object(host);
+        self.writer
+            .apply_status_as(DRAIN_FIELD_MANAGER, &target, json!({"conditions": conditions}))
+            .await
+            .map_err(ReconcileFailure::with_request(format!("InfraNode {name}: conditions")))?;
+        let was_draining = before.is_some_and(|one| one.status == "True");
+        let is_draining = update.as_ref().is_some_and(|one| one.status == "True");
+        if is_draining && !was_draining {
+            let note = update.map(|update| update.message).unwrap_or_default();
+            self.emit_node_event(&name, EventReason::EvacuationStarted, &note).await;
+        } else if was_draining && !is_draining {
+            let note = match end {
+                EventReason::EvacuationCancelled => {
+                    "the host is schedulable again: its machines stay"
+                }
+                _ => "all machines whose pods were evicted have left the host",
+            };
+            self.emit_node_event(&name, end, note).await;
+        }
+        Ok(())
+    }
+}

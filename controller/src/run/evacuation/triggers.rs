@@ -1,0 +1,111 @@
+//! Triggers reconciles of hosts: a change triggers only the hosts that it affects.
+
+use std::sync::Arc;
+
+use berth_api::InfraNode;
+use berth_api::names::EVACUATION_ANNOTATION;
+use berth_api::names::condition::DRAINING;
+use berth_runtime::watch::{Change, Informer, OptionalInformer};
+use futures::channel::mpsc::UnboundedSender;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use kube::runtime::reflector::ObjectRef;
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::index::EvacuationIndex;
+use crate::evacuation::record::EvacuationRecord;
+
+/// The index, and the queue of reconciles.
+pub(super) struct Triggers {
+    queue: UnboundedSender<ObjectRef<InfraNode>>,
+    index: Arc<EvacuationIndex>,
+}
+
+impl Triggers {
+    pub(super) const fn new(
+        queue: UnboundedSender<ObjectRef<InfraNode>>,
+        index: Arc<EvacuationIndex>,
+    ) -> Self {
+        Self { queue, index }
+    }
+
+    /// Triggers a reconcile of a host. A send error is ignored: the queue has no receiver only if the program is
+    /// ending.
+    fn trigger(&self, host: &str) {
+        self.queue.unbounded_send(ObjectRef::new(host)).unwrap_or_default();
+    }
+
+    /// Handles a change of a VirtualMachineInstance.
+    pub(super) fn handle_instance(&self, instance: &DynamicObject, is_gone: bool) {
+        self.index.update(instance, is_gone).iter().for_each(|host| self.trigger(host));
+    }
+
+    /// Handles a change of a VirtualMachine with the label of evacuations.
+    pub(super) fn handle_machine(&self, machine: &DynamicObject) {
+        recorded_host(machine).iter().for_each(|host| self.trigger(host));
+        let key = (machine.namespace().unwrap_or_default(), machine.name_any());
+        self.index.host_of(&key).iter().for_each(|host| self.trigger(host));
+    }
+
+    /// Handles a change of a VirtualMachineInstanceMigration.
+    pub(super) fn handle_migration(&self, migration: &DynamicObject) {
+        let instance = migration.data.pointer("/spec/vmiName").and_then(Value::as_str);
+        let key =
+            (migration.namespace().unwrap_or_default(), instance.unwrap_or_default().to_owned());
+        self.index.host_of(&key).iter().for_each(|host| self.trigger(host));
+    }
+
+    /// Fills the index from the stores, and triggers all hosts with an evacuation.
+    pub(super) fn fill(
+        &self,
+        instances: &OptionalInformer,
+        machines: &OptionalInformer,
+        infra_nodes: &Informer<InfraNode>,
+    ) {
+        self.index.fill(instances);
+        self.index.hosts().iter().for_each(|host| self.trigger(host));
+        for machine in machines.all() {
+            self.handle_machine(&machine);
+        }
+        for host in infra_nodes.all() {
+            let mut conditions = host.status.iter().flat_map(|status| &status.conditions);
+            if conditions.any(|one| one.type_ == DRAINING) {
+                self.trigger(&host.name_any());
+            }
+        }
+    }
+
+    /// Triggers each host that was cordoned or uncordoned, until the future is dropped.
+    pub(super) async fn handle_node_changes(&self, mut changes: UnboundedReceiver<Change<Node>>) {
+        loop {
+            let Some(change) = changes.recv().await else {
+                // The sender lives as long as the program.
+                return std::future::pending().await;
+            };
+            match change {
+                Change::Relisted => self.index.hosts().iter().for_each(|host| self.trigger(host)),
+                Change::Object(before, after) => {
+                    let is_cordoned = |node: &Option<Arc<Node>>| node.as_deref().map(is_cordoned);
+                    if is_cordoned(&before) != is_cordoned(&after)
+                        && let Some(node) = after
+                    {
+                        self.trigger(&node.name_any());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns true if no new pods are scheduled to the Node.
+pub(super) fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false)
+}
+
+/// Returns the host in the record of an evacuation; `None` if there is no valid record.
+pub(super) fn recorded_host(machine: &DynamicObject) -> Option<String> {
+    let record = machine.annotations().get(EVACUATION_ANNOTATION)?;
+    Some(EvacuationRecord::parse(record)?.host)
+}

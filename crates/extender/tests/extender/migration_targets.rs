@@ -1,0 +1,59 @@
+//! Forecast of the targets of live migrations.
+
+use std::time::Instant;
+
+use berth_extender::{Extender, FilterAnswer, MigrationQuery, MigrationTarget};
+
+use super::pod::{PodBuilder, bind_to, observe_pod};
+use super::scenarios::{extender_with_hosts, host_with_one_zone};
+
+fn query(vm: &str) -> MigrationQuery {
+    MigrationQuery { instance_uid: format!("vmi-{vm}"), source_host: "a".to_owned() }
+}
+
+fn bind(extender: &mut Extender, pod: PodBuilder, host: &str) {
+    let pod = bind_to(pod.build(), host);
+    extender
+        .update_pod(Instant::now(), pod.clone(), &observe_pod(&pod))
+        .expect("the pod should be counted");
+}
+
+fn targets(extender: &mut Extender, vms: &[&str], excluded: &str) -> Vec<MigrationTarget> {
+    let queries: Vec<MigrationQuery> = vms.iter().map(|vm| query(vm)).collect();
+    extender.find_migration_targets(Instant::now(), &queries, |host| host == excluded)
+}
+
+#[test]
+fn targets_are_not_promised_twice_and_not_reserved() {
+    let mut extender =
+        extender_with_hosts(&[host_with_one_zone("a", 8), host_with_one_zone("b", 4)]);
+    bind(&mut extender, PodBuilder::vm("one", 4), "a");
+    bind(&mut extender, PodBuilder::vm("two", 4), "a");
+    let host = |name: &str| MigrationTarget::Host(name.to_owned());
+    let answer = targets(&mut extender, &["one", "two", "other"], "");
+    assert_eq!(answer[0], host("b"));
+    assert!(matches!(answer[1], MigrationTarget::NoHost(_)), "{answer:?}");
+    assert_eq!(answer[2], MigrationTarget::UnknownVm);
+    // The forecast reserves nothing.
+    assert_eq!(targets(&mut extender, &["two"], ""), [host("b")]);
+    let MigrationTarget::NoHost(refused) = targets(&mut extender, &["two"], "b").remove(0) else {
+        unreachable!("the only other host is excluded")
+    };
+    assert_eq!(refused, [("node(s) were unschedulable".to_owned(), 1)]);
+}
+
+#[test]
+fn host_of_a_target_pod_is_the_target() {
+    let mut extender =
+        extender_with_hosts(&[host_with_one_zone("a", 8), host_with_one_zone("b", 4)]);
+    bind(&mut extender, PodBuilder::vm("one", 4), "a");
+    let target = PodBuilder {
+        name: "one-target".to_owned(),
+        migration: Some("m".to_owned()),
+        ..PodBuilder::vm("one", 4)
+    };
+    let names = ["b"];
+    let answer = extender.answer_filter(Instant::now(), &target.build(), &names);
+    assert_eq!(answer, FilterAnswer::ReservedHost("b"));
+    assert_eq!(targets(&mut extender, &["one"], ""), [MigrationTarget::Host("b".to_owned())]);
+}
