@@ -21,7 +21,7 @@ use anyhow::{Context, Result, bail};
 pub(crate) use ends::{AgentArgs, PeerArgs, run_agent, run_peer};
 
 use ends::{MeasuredAgent, MeasuredPeer};
-use result::build_result;
+use result::{RunSize, build_result};
 
 use crate::output::OutputArgs;
 use crate::program::Program;
@@ -104,7 +104,8 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let agents = [parse_agent(first)?, parse_agent(second)?];
     let peer: MeasuredPeer =
         serde_json::from_str(peer).with_context(|| format!("result of fping: {peer}"))?;
-    args.output.publish(&build_result(args, &version, &agents, &peer)?)
+    let size = RunSize { vlans: args.vlans, settle: args.settle, seconds: args.seconds };
+    args.output.publish(&build_result(args.output.date(), size, &version, &agents, &peer)?)
 }
 
 /// Returns the version of fping, without the name of the program.

@@ -1,8 +1,8 @@
 //! Result of the benchmark of trunks.
 
 use anyhow::Result;
+use jiff::civil::Date;
 
-use super::Args;
 use super::cost::Cost;
 use super::ends::{MeasuredAgent, MeasuredPeer};
 use crate::report::describe_host;
@@ -13,14 +13,23 @@ const VERIFIED_GOAL_SECONDS: f64 = 10.0;
 /// Goal for the CPU time while nothing changes, in percent of a core.
 const CPU_GOAL_PERCENT: f64 = 0.1;
 
+/// Numbers of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RunSize {
+    pub(super) vlans: u16,
+    pub(super) settle: u32,
+    pub(super) seconds: u32,
+}
+
 /// Builds the result.
 pub(super) fn build_result(
-    args: &Args,
+    date: Date,
+    size: RunSize,
     fping_version: &str,
     agents: &[MeasuredAgent; 2],
     peer: &MeasuredPeer,
 ) -> Result<BenchResult> {
-    let Args { vlans, settle, seconds, .. } = *args;
+    let RunSize { vlans, settle, seconds } = size;
     let largest = |value: fn(&MeasuredAgent) -> f64| agents.iter().map(value).fold(0.0, f64::max);
     let verified = largest(|agent| agent.verified_seconds);
     let percent = largest(|agent| agent.idle.percent());
@@ -30,7 +39,7 @@ pub(super) fn build_result(
     Ok(BenchResult {
         name: "trunk".to_owned(),
         title: "Verification of a trunk".to_owned(),
-        date: args.output.date(),
+        date,
         conditions: vec![
             format!("measured on: {}", describe_host()?),
             format!(
@@ -99,7 +108,6 @@ fn cost_table(agents: &[MeasuredAgent; 2], peer: &MeasuredPeer) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::parse_args;
 
     #[test]
     fn both_agents_must_meet_the_goals() {
@@ -113,8 +121,9 @@ mod tests {
         let agent = |verified_seconds, cpu| MeasuredAgent { verified_seconds, idle: cost(cpu) };
         let peer = MeasuredPeer { cost: cost(0.6) };
         let build = |second| {
-            let args: Args = parse_args(&[]);
-            build_result(&args, "5.1", &[agent(3.0, 0.03), second], &peer).unwrap()
+            let size = RunSize { vlans: 4000, settle: 60, seconds: 60 };
+            let date = "2026-01-02".parse().unwrap();
+            build_result(date, size, "5.1", &[agent(3.0, 0.03), second], &peer).unwrap()
         };
         let result = build(agent(4.0, 0.054));
         assert!(result.all_goals_met());
