@@ -60,6 +60,10 @@ pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.
 pub const MACHINE_DEPLOYMENT_UID_ANNOTATION: &str = "berth.dev/machine-deployment-uid";
+/// Annotation of a VirtualMachine that Berth wants to remove: the reason.
+pub const REMOVAL_ANNOTATION: &str = "berth.dev/removal";
+/// Annotation of a VirtualMachine that Berth wants to remove: the time of the mark.
+pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
 /// Namespace of Berth's programs and of their Leases in `deploy/`.
 pub const NAMESPACE: &str = "berth-system";
 /// Namespace and name of the controller's ServiceAccount in `deploy/`.
