@@ -8,6 +8,7 @@ mod api_resource;
 pub mod check;
 pub mod cli;
 pub mod fleet;
+pub mod host_loss;
 mod list;
 mod managed_by;
 pub mod managed_fields;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Condition;
-use berth_api::names::condition::{PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN};
+use berth_api::names::condition::{
+    HOST_LOST, PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN,
+};
 use berth_api::{ConditionReason, HostProfile, InfraNode};
 use berth_runtime::field_conflicts::{conflicting_managers, remove_field};
 use berth_runtime::reconcile::ReconcilerOptions;
@@ -35,6 +37,12 @@ const PROFILE_OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "profiles", concurrency: 4, debounce: Duration::from_millis(200) };
 /// Conditions of an InfraNode that this reconciler writes.
 const OWNED_CONDITIONS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
+
+/// Returns true if the agent writes the condition.
+fn is_of_agent(condition: &Condition) -> bool {
+    let type_ = condition.type_.as_str();
+    !OWNED_CONDITIONS.contains(&type_) && type_ != HOST_LOST
+}
 
 /// Reconciles hosts and profiles until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
@@ -166,12 +174,10 @@ async fn update_conditions(
             |other: &Condition| other.status == one.status && other.message == one.message;
         conditions.iter().any(|other| other.type_ == one.type_ && has_same_content(other))
     };
-    let unresponsive =
-        context.agent_leases.unreported_reason(&infra_node.name_any()).filter(|_| {
-            before
-                .iter()
-                .any(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()) && !is_unresponsive(one))
-        });
+    let unresponsive = context
+        .agent_leases
+        .unreported_reason(&infra_node.name_any())
+        .filter(|_| before.iter().any(|one| is_of_agent(one) && !is_unresponsive(one)));
     if unresponsive.is_none() && written.len() == conditions.len() && written.iter().all(is_same) {
         return Ok(());
     }
@@ -181,7 +187,7 @@ async fn update_conditions(
             !written.iter().any(|one| one.type_ == update.type_ && one.message == update.message)
         })
         .collect();
-    let agents = before.iter().filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
+    let agents = before.iter().filter(|one| is_of_agent(one));
     conditions.extend(agents.filter_map(|one| {
         let mark_unknown = |reason: &UnresponsiveReason| {
             let lease = format!("{}/{}", context.lease_namespace, infra_node.name_any());

@@ -52,6 +52,9 @@ pub struct Metrics {
     leader: Gauge,
     tenant_connections: Family<ConnectionLabels, Gauge>,
     tenant_node_writes: Counter,
+    lost_hosts: Gauge,
+    waiting_machines: Gauge,
+    machines_replaced: Counter,
     /// Metrics of the scheduler extender.
     pub(super) assignment: AssignmentMetrics,
 }
@@ -101,6 +104,19 @@ impl Default for Metrics {
             "Writes of labels to tenants' Nodes",
             Clone::clone(&tenant_node_writes),
         );
+        let (lost_hosts, waiting_machines) = (Gauge::default(), Gauge::default());
+        r.register("berth_controller_lost_hosts", "Hosts that are lost", Clone::clone(&lost_hosts));
+        r.register(
+            "berth_controller_waiting_machines",
+            "Machines on lost hosts that are not replaced",
+            Clone::clone(&waiting_machines),
+        );
+        let machines_replaced = Counter::default();
+        r.register(
+            "berth_controller_machines_replaced",
+            "Machines that are replaced because their host is lost",
+            Clone::clone(&machines_replaced),
+        );
         let assignment = AssignmentMetrics::register(r);
         Self {
             registry,
@@ -112,6 +128,9 @@ impl Default for Metrics {
             leader,
             tenant_connections,
             tenant_node_writes,
+            lost_hosts,
+            waiting_machines,
+            machines_replaced,
         }
     }
 }
@@ -150,11 +169,23 @@ impl Metrics {
         self.tenant_node_writes.inc();
     }
 
+    /// Sets the numbers of lost hosts, and of machines that wait for them.
+    pub(super) fn set_lost_hosts(&self, lost_hosts: usize, waiting_machines: usize) {
+        self.lost_hosts.set(i64::try_from(lost_hosts).unwrap_or(i64::MAX));
+        self.waiting_machines.set(i64::try_from(waiting_machines).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a machine that is replaced because its host is lost.
+    pub(super) fn count_replaced_machine(&self) {
+        self.machines_replaced.inc();
+    }
+
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
         if !is_leader {
             self.set_tenant_connections(0, 0);
+            self.set_lost_hosts(0, 0);
         }
     }
 

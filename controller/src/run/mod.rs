@@ -18,6 +18,7 @@ pub mod extender;
 mod fleet_store;
 mod fleet_watch;
 pub mod host_leases;
+mod host_loss;
 mod hosts;
 mod http_pages;
 pub mod machine_instances;
@@ -28,6 +29,7 @@ mod packed_content;
 pub mod reconcile;
 mod settings;
 mod tenant_access;
+mod tenant_conditions;
 mod tenant_nodes;
 pub mod tenants;
 mod throttle;
@@ -174,6 +176,7 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
     all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone()));
+    all.spawn(host_loss::run(Arc::clone(context), instances.clone()));
     all.spawn(host_leases::run(
         client.clone(),
         Arc::clone(&events),

@@ -16,6 +16,8 @@ pub const CONTROLLER_FIELD_MANAGER: &str = "berth-controller";
 pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
 /// Field manager of the conditions of a TenantCluster about the connection to the tenant's API server.
 pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
+/// Field manager of the conditions about lost hosts, on InfraNodes and TenantClusters.
+pub const HOST_LOSS_FIELD_MANAGER: &str = "berth-controller-host-loss";
 /// Field manager of the condition that reports a malformed object, so that the rest of its status stays.
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.
@@ -141,6 +143,9 @@ pub mod condition {
     pub const TRUNK_VERIFIED: &str = "TrunkVerified";
     /// Condition of an InfraNode: `True` while another machine uses the address of a VM on the host, otherwise absent.
     pub const ADDRESS_CONFLICT: &str = "AddressConflict";
+    /// Condition of an InfraNode: `True` while the host is lost. Condition of a TenantCluster: `True` while machines of the
+    /// tenant are on lost hosts. Otherwise absent.
+    pub const HOST_LOST: &str = "HostLost";
     /// Condition of an InfraNode: `True` if the agent's client certificate is valid; absent without a certificate.
     pub const CREDENTIAL_VALID: &str = "CredentialValid";
 }

@@ -55,6 +55,10 @@ pub enum ConditionReason {
     AddressInUse,
     // InfraNode, HostProfile and InfraConfig, set by the controller.
     AgentUnresponsive,
+    MachinesReplaced,
+    MachinesWaitForHost,
+    TooManyHostsAway,
+    NoMachines,
     FieldsOwnedByOthers,
     PriorityConflict,
     Conflict,
@@ -105,6 +109,9 @@ pub enum ConditionReason {
     LabelsReplicated,
     AmbiguousNodes,
     TooManyNodes,
+    AddressesDistinct,
+    AddressCollision,
+    TenantAddressUnknown,
     DeletingMachines,
     DeletingNetwork,
     ReleasingClaim,
@@ -162,6 +169,8 @@ pub enum EventReason {
     Malformed,
     LeasesOmitted,
     ManagedByMachineController,
+    MachineReplaced,
+    MachineWaitsForHost,
 }
 
 impl EventReason {

@@ -8,13 +8,12 @@ use berth_runtime::call::with_timeout;
 use berth_runtime::certificate::{ExpiryState, Validity};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::{Value, json};
 
 use super::write::WriteError;
-use crate::managed_fields::conditions_are_atomic;
 use crate::profiles::{ConditionUpdate, new_condition};
 use crate::run::clock::now_in_seconds;
 use crate::run::context::Context;
+use crate::run::tenant_conditions::conditions_body;
 use crate::tenants::fault::Fault;
 use crate::tenants::status::PartResult;
 
@@ -110,7 +109,7 @@ impl<'c> StatusWriter<'c> {
         let name = tenant.name_any();
         let api: Api<TenantCluster> = Api::all(self.context.client.clone());
         let params = PatchParams::apply(TENANT_ACCESS_FIELD_MANAGER).force();
-        let patch = Patch::Apply(apply_body(tenant, &conditions));
+        let patch = Patch::Apply(conditions_body(tenant, &OWNED_CONDITIONS, &conditions));
         match with_timeout(api.patch_status(&name, &params, &patch)).await {
             Ok(_) => {}
             // The tenant was deleted.
@@ -129,22 +128,6 @@ impl<'c> StatusWriter<'c> {
         }
         Ok(None)
     }
-}
-
-fn apply_body(tenant: &TenantCluster, conditions: &[Condition]) -> Value {
-    let mut body = json!({
-        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
-        "metadata": {"name": tenant.name_any(), "uid": tenant.uid()},
-        "status": {"conditions": conditions},
-    });
-    if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
-        let existing = tenant.status.iter().flat_map(|status| &status.conditions);
-        let others = existing.filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
-        body["status"]["conditions"] = json!(others.chain(conditions).collect::<Vec<_>>());
-        // The write contains conditions of other reconcilers, which must be current.
-        body["metadata"]["resourceVersion"] = tenant.resource_version().into();
-    }
-    body
 }
 
 #[cfg(test)]
