@@ -247,9 +247,16 @@ fn round_trip(object: &Value) -> Option<serde_json::Result<Value>> {
 #[test]
 fn objects_in_documents_are_valid() {
     let mut seen = 0;
-    for file in
-        ["profiles", "networks", "isolation", "assignment", "install", "machines", "tenant-access"]
-    {
+    for file in [
+        "profiles",
+        "networks",
+        "isolation",
+        "assignment",
+        "install",
+        "machines",
+        "tenant-access",
+        "host-loss",
+    ] {
         let file = format!("docs/{file}.md");
         let text = read_text(&file);
         for block in text.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {

@@ -70,7 +70,7 @@ pub(super) async fn report_wait(
         return;
     };
     let note = format!(
-        "host {host} is lost: the machine is not replaced and waits until the host is back, because it {reason}"
+        "host {host} is lost: the machine is not replaced, and waits for the host: {reason}"
     );
     emit(context, &vm, EventReason::MachineWaitsForHost, &note).await;
 }
