@@ -1,5 +1,5 @@
-//! Tests of lost hosts on a real API server with KubeVirt's own definitions. The test writes the conditions of Nodes and the
-//! Leases of agents; a simulation of KubeVirt starts every VM.
+//! Tests of lost hosts on a real API server with KubeVirt's own definitions. The test writes the conditions of Nodes
+//! and the Leases of agents; a simulation of KubeVirt starts every VM.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -97,8 +97,8 @@ fn renew_lease(plane: &ControlPlane, host: &str, seconds: u32) {
     apply(plane, &lease);
 }
 
-/// Writes a condition and other fields of the status of a cluster-scoped object. The other conditions stay. The kubectl of
-/// Kubernetes 1.20 has no `--subresource`.
+/// Writes a condition and other fields of the status of a cluster-scoped object. The other conditions stay. The kubectl
+/// of Kubernetes 1.20 has no `--subresource`.
 fn write_status(plane: &ControlPlane, path: &str, condition: &Value, fields: &Value) {
     let path = format!("{path}/status");
     plane

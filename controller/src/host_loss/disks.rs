@@ -21,12 +21,12 @@ const DISPOSABLE_SOURCES: [&str; 11] = [
 /// Sources of a DataVolume that are images, so that a replacement gets the same content.
 const IMAGE_SOURCES: [&str; 6] = ["http", "registry", "pvc", "snapshot", "s3", "gcs"];
 
-/// Returns the names of the volumes of a VirtualMachine whose content would be missing in a replacement. `name` is the name
-/// of the VirtualMachine, and `vm` its content. A volume that is not known to be disposable counts.
+/// Returns the names of the volumes of a VirtualMachine whose content would be missing in a replacement. `name` is the
+/// name of the VirtualMachine, and `vm` its content. A volume that is not known to be disposable counts.
 ///
-/// The root disk is disposable: a DataVolume with the name of the machine, which the machine's own template creates from an
-/// image. Hotplugged volumes do not count, because the tenant's CSI driver attached them: the tenant's cluster attaches them
-/// to another machine when it has detached them from the Node of this one.
+/// The root disk is disposable: a DataVolume with the name of the machine, which the machine's own template creates
+/// from an image. Hotplugged volumes do not count, because the tenant's CSI driver attached them: the tenant's cluster
+/// attaches them to another machine when it has detached them from the Node of this one.
 #[must_use]
 pub fn data_disks(name: &str, vm: &Value) -> Vec<String> {
     match vm.pointer("/spec/template/spec/volumes") {

@@ -53,8 +53,8 @@ fn not_ready_since(node: &Node) -> Option<Timestamp> {
     (status != "True").then_some(since)
 }
 
-/// Returns the status of the condition Ready, and its transition time. A condition without a time has the latest possible
-/// time, so that only the controller's own observation counts.
+/// Returns the status of the condition Ready, and its transition time. A condition without a time has the latest
+/// possible time, so that only the controller's own observation counts.
 fn ready_condition(node: &Node) -> Option<(&str, Timestamp)> {
     let mut all = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     let ready = all.find(|one| one.type_ == "Ready")?;

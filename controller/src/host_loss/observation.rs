@@ -1,15 +1,15 @@
 //! Time for which a host has been down.
 //!
-//! Times in objects are written by other programs, whose clocks may be wrong, and the clock of this program may jump. They
-//! count only for a host that was down before this process became the leader, and are then read once. All other time is
-//! that of a monotonic clock, and each host is observed for a minimum time before its machines are replaced.
+//! Times in objects are written by other programs, whose clocks may be wrong, and the clock of this program may jump.
+//! They count only for a host that was down before this process became the leader, and are then read once. All other
+//! time is that of a monotonic clock, and each host is observed for a minimum time before its machines are replaced.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Minimum time for which this leader observes a host before its machines are replaced. A shorter `replaceAfter` is observed
-/// for its whole length.
+/// Minimum time for which this leader observes a host before its machines are replaced. A shorter `replaceAfter` is
+/// observed for its whole length.
 pub const MIN_OBSERVATION: Duration = Duration::from_secs(60);
 
 /// Observation of a host that is down. The times are those of a monotonic clock.
@@ -27,8 +27,8 @@ impl Observation {
         Self { started_at: clock, before: Duration::ZERO }
     }
 
-    /// Starts the observation of a host that was down when this process became the leader, since `down_since` according to
-    /// its objects. `now` is the time of this program's clock.
+    /// Starts the observation of a host that was down when this process became the leader, since `down_since` according
+    /// to its objects. `now` is the time of this program's clock.
     #[must_use]
     pub fn resume(clock: Duration, down_since: Timestamp, now: Timestamp) -> Self {
         let before = now.as_second().saturating_sub(down_since.as_second());
@@ -77,7 +77,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_clock_shortens_the_observation(
-            since: i32, now: i32, limit in 1_u64..5_000, observed in 0_u64..10_000,
+            since in any::<i32>(), now in any::<i32>(),
+            limit in 1_u64..5_000, observed in 0_u64..10_000,
         ) {
             let limit = seconds(limit);
             let clock = seconds(7 + observed);

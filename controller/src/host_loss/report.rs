@@ -77,12 +77,12 @@ struct Summary {
 impl Summary {
     fn add(&mut self, (namespace, name): &MachineName, verdict: &Verdict) {
         match verdict {
-            Verdict::Replace | Verdict::Replaced => self.replaced = self.replaced.saturating_add(1),
+            Verdict::Replaced => self.replaced = self.replaced.saturating_add(1),
             Verdict::Waits(reason) => {
                 self.is_storm |= matches!(reason, WaitReason::TooManyHostsAway { .. });
                 self.waiting.push(format!("{namespace}/{name}: {reason}"));
             }
-            Verdict::Unaffected => {}
+            Verdict::Replace | Verdict::Unaffected => {}
         }
     }
 

@@ -1,8 +1,8 @@
 //! Limit for the case that many hosts are away at once: then the cause is more likely a network, a rack or the control
 //! plane than the hosts, and the remaining hosts would have no room for all replacements.
 //!
-//! With two hosts, one away is already more than 40 %, so no machine is ever replaced. With three or four hosts, machines of
-//! one lost host are replaced.
+//! With two hosts, one away is already more than 40 %, so no machine is ever replaced. With three or four hosts,
+//! machines of one lost host are replaced.
 
 /// Percentage of hosts above which no machine is replaced.
 pub const MAX_AWAY_PERCENT: usize = 40;

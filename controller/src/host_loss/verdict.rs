@@ -32,7 +32,7 @@ pub enum WaitReason {
     #[error("spec.replaceAfter of its TenantCluster is 0s")]
     NeverReplaced,
     /// Too many hosts are away.
-    #[error("{away} of {all} hosts are away, more than {MAX_AWAY_PERCENT} %")]
+    #[error("{away} of {all} hosts are away, more than {} %", MAX_AWAY_PERCENT)]
     TooManyHostsAway {
         /// Number of hosts that are away.
         away: usize,

@@ -12,7 +12,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 
 /// Name of the ConfigMap of NodeLocal DNSCache, in the namespace kube-system.
 pub const NODE_LOCAL_DNS: &str = "node-local-dns";
-/// Type of the condition that is true if the addresses differ. It is absent if the infra cluster has no NodeLocal DNSCache.
+/// Type of the condition that is true if the addresses differ. It is absent if the infra cluster has no NodeLocal
+/// DNSCache.
 pub const NODE_LOCAL_DNS_DISTINCT: &str = "NodeLocalDNSDistinct";
 
 /// Address of NodeLocal DNSCache in the manifests of Kubernetes.
@@ -33,8 +34,8 @@ pub struct DnsComparison {
     pub message: String,
 }
 
-/// Returns the addresses that the plugin `bind` of a Corefile names. Words that are no addresses, such as placeholders, are
-/// ignored.
+/// Returns the addresses that the plugin `bind` of a Corefile names. Words that are no addresses, such as placeholders,
+/// are ignored.
 #[must_use]
 pub fn bound_addresses<'m>(
     config_maps: impl Iterator<Item = &'m Arc<ConfigMap>>,
@@ -52,7 +53,8 @@ pub fn bound_addresses<'m>(
     found
 }
 
-/// Compares the address in the tenant's spec with those of the infra cluster. Returns `None` if there is nothing to compare.
+/// Compares the address in the tenant's spec with those of the infra cluster. Returns `None` if there is nothing to
+/// compare.
 #[must_use]
 pub fn compare(tenant: &TenantCluster, infra: &BTreeSet<IpAddr>) -> Option<DnsComparison> {
     let field = "spec.nodeLocalDNSAddress";

@@ -73,7 +73,7 @@ impl HostReconciler {
         };
         let Loss { since, machines, next } = loss;
         let judged: Vec<(MachineName, Result<Verdict, ReconcileFailure>)> = stream::iter(machines)
-            .map(|(machine, verdict)| self.judge((&host, since), machine, verdict))
+            .map(|(machine, verdict)| self.judge((host.as_str(), since), machine, verdict))
             .buffer_unordered(CONCURRENT_MACHINES)
             .collect()
             .await;
@@ -210,14 +210,17 @@ impl HostReconciler {
         for (machine, verdict) in &lost.machines {
             let known = before.and_then(|before| before.machines.get(machine));
             let Verdict::Waits(reason) = verdict else { continue };
-            if known != Some(verdict) {
+            // While many hosts are away, the Events of the InfraNodes are sufficient.
+            let is_storm = matches!(reason, WaitReason::TooManyHostsAway { .. });
+            if known != Some(verdict) && !is_storm {
                 report_wait(&self.context, host, machine, &reason.to_string()).await;
             }
         }
     }
 }
 
-/// Returns the time after which a machine is judged. A machine that is never replaced is reported after the default time.
+/// Returns the time after which a machine is judged. A machine that is never replaced is reported after the default
+/// time.
 fn time_limit(limit: ReplaceAfter) -> Duration {
     match (limit, ReplaceAfter::default()) {
         (ReplaceAfter::After(time), _) | (_, ReplaceAfter::After(time)) => time,

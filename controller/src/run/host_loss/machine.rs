@@ -20,8 +20,8 @@ fn machines_api(context: &Context, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(context.client.clone(), namespace, &resource)
 }
 
-/// Reads a machine, judges it, and marks it if it is to be replaced and `is_still_lost` confirms this immediately before the
-/// write. The store of VirtualMachines has no volumes, so the machine is read from the API server.
+/// Reads a machine, judges it, and marks it if it is to be replaced and `is_still_lost` confirms this immediately
+/// before the write. The store of VirtualMachines has no volumes, so the machine is read from the API server.
 pub(super) async fn judge_machine(
     context: &Context,
     (host, since): (&str, Timestamp),

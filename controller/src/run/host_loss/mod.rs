@@ -1,7 +1,7 @@
 //! Reconciler of lost hosts: marks the machines that are replaced, and reports those that wait.
 //!
-//! [`crate::host_loss`] decides. The evidence is in Nodes and InfraNodes, and each leader observes it anew for a minimum time, so
-//! that a restart of the controller loses nothing. While no host is down, no request is sent.
+//! [`crate::host_loss`] decides. The evidence is in Nodes and InfraNodes, and each leader observes it for a minimum
+//! time, so that a restart of the controller loses nothing. While no host is down, no request is sent.
 
 mod hosts;
 mod machine;
@@ -22,7 +22,6 @@ use super::machine_instances::MachineInstances;
 use super::reconcile::{ReconcileFailure, reconcile};
 use hosts::HostReconciler;
 use state::LossState;
-use tenants::reconcile_tenant;
 use triggers::{Queues, Triggers};
 
 const HOST_OPTIONS: ReconcilerOptions =
@@ -41,8 +40,8 @@ pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
         context.tenants.wait_until_ready()
     );
     let (hosts, host_queue) = unbounded();
-    let (tenants, tenant_queue) = unbounded();
-    let queues = Queues { hosts, tenants };
+    let (tenant_sender, tenant_queue) = unbounded();
+    let queues = Queues { hosts, tenants: tenant_sender };
     let state = LossState::new();
     let triggers =
         Triggers::new(Arc::clone(&context), instances, Arc::clone(&state), queues.clone());
@@ -64,7 +63,7 @@ pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
     };
     let reconcile_tenant = |tenant: Arc<TenantCluster>, context: Arc<Context>| {
         let state = Arc::clone(&state);
-        async move { reconcile_tenant(&tenant, &context, &state).await }
+        async move { tenants::reconcile_tenant(&tenant, &context, &state).await }
     };
     tokio::join!(
         triggers.handle_changes(changes),

@@ -51,8 +51,8 @@ impl LossState {
 }
 
 impl LossFacts {
-    /// Sets the evidence about a host; `None` if the host does not exist. `observation` is started if the host goes down.
-    /// Returns true if the evidence has changed.
+    /// Sets the evidence about a host; `None` if the host does not exist. `observation` is started if the host goes
+    /// down. Returns true if the evidence has changed.
     pub(super) fn set_evidence(
         &mut self,
         host: &str,
@@ -67,16 +67,16 @@ impl LossFacts {
             usize::from(evidence.is_some_and(|evidence| evidence.is_away()))
         };
         self.away = self.away.saturating_sub(is_away(before)).saturating_add(is_away(evidence));
-        match evidence {
-            Some(evidence) => drop(self.evidence.insert(host.to_owned(), evidence)),
-            None => drop(self.evidence.remove(host)),
+        if let Some(evidence) = evidence {
+            self.evidence.insert(host.to_owned(), evidence);
+        } else {
+            self.evidence.remove(host);
         }
-        match evidence.and_then(|evidence| evidence.down_since()) {
-            Some(since) => {
-                let entry = self.observations.entry(host.to_owned());
-                entry.or_insert_with(|| observation(since));
-            }
-            None => drop(self.observations.remove(host)),
+        if let Some(since) = evidence.and_then(|evidence| evidence.down_since()) {
+            let entry = self.observations.entry(host.to_owned());
+            entry.or_insert_with(|| observation(since));
+        } else {
+            self.observations.remove(host);
         }
         true
     }
@@ -98,8 +98,8 @@ impl LossFacts {
         self.evidence.keys().cloned().collect()
     }
 
-    /// Returns the observation of a host, and the time since which its objects report that it is down; `None` if it is not
-    /// down.
+    /// Returns the observation of a host, and the time since which its objects report that it is down; `None` if it is
+    /// not down.
     pub(super) fn down(&self, host: &str) -> Option<(Observation, Timestamp)> {
         let since = self.evidence.get(host)?.down_since()?;
         Some((*self.observations.get(host)?, since))
@@ -115,8 +115,8 @@ impl LossFacts {
         self.observations.keys().all(|host| self.lost.contains_key(host))
     }
 
-    /// Sets the verdicts on a lost host; `None` if it is not lost. Returns the namespaces with a machine on it before or
-    /// after, or `None` if nothing has changed.
+    /// Sets the verdicts on a lost host; `None` if it is not lost. Returns the namespaces with a machine on it before
+    /// or after, or `None` if nothing has changed.
     pub(super) fn set_lost(
         &mut self,
         host: &str,
@@ -147,7 +147,7 @@ mod tests {
         let evidence = |not_ready_since, unresponsive_since| {
             Some(HostEvidence { not_ready_since, unresponsive_since })
         };
-        let at = |seconds| move |_| Observation::new(Duration::from_secs(seconds));
+        let at = |seconds| move |_: Timestamp| Observation::new(Duration::from_secs(seconds));
         assert!(facts.set_evidence("a", evidence(None, None), at(0)));
         assert!(facts.set_evidence("b", evidence(time(1), None), at(0)));
         assert_eq!((facts.away_hosts(), facts.down("b")), ((1, 2), None));
