@@ -29,7 +29,7 @@ pub enum WaitReason {
     #[error("has data disks ({})", join_names_limited(.0))]
     DataDisks(Vec<String>),
     /// The tenant's `replaceAfter` is zero.
-    #[error("spec.replaceAfter of its TenantCluster is 0s")]
+    #[error("spec.replaceAfter of its TenantCluster is 0")]
     NeverReplaced,
     /// Too many hosts are away.
     #[error("{away} of {all} hosts are away, more than {} %", MAX_AWAY_PERCENT)]

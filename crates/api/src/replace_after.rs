@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::text::string_serde;
 
-/// Time after which the machines of a lost host are replaced, such as `10m` or `1h30m`. `0s` means never.
+/// Time after which the machines of a lost host are replaced, such as `10m` or `1h30m`. `0` means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceAfter {
     /// Machines are not replaced.
@@ -17,13 +17,13 @@ pub enum ReplaceAfter {
 
 string_serde!(
     ReplaceAfter,
-    "A time in hours, minutes and seconds: `10m`, `1h30m`, `90s`; `0s` means never.",
-    {"type": "string", "minLength": 2, "maxLength": 20, "pattern": "^([0-9]{1,5}[hms])+$"}
+    "A time in hours, minutes and seconds: `10m`, `1h30m`, `90s`; `0` means never.",
+    {"type": "string", "minLength": 1, "maxLength": 20, "pattern": "^(0|([0-9]{1,5}[hms])+)$"}
 );
 
 /// Error when parsing a [`ReplaceAfter`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a time such as 10m, 1h30m, 90s, or 0s for never")]
+#[error("`{0}` is not a time such as 10m, 1h30m, 90s, or 0 for never")]
 pub struct ParseReplaceAfterError(String);
 
 impl Default for ReplaceAfter {
@@ -38,6 +38,9 @@ impl FromStr for ReplaceAfter {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parse = || {
+            if text == "0" {
+                return Some(Self::Never);
+            }
             let (mut seconds, mut number) = (0_u64, String::new());
             for character in text.chars() {
                 let unit = match character {
@@ -65,7 +68,7 @@ impl FromStr for ReplaceAfter {
 
 impl fmt::Display for ReplaceAfter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self::After(time) = self else { return f.write_str("0s") };
+        let Self::After(time) = self else { return f.write_str("0") };
         let seconds = time.as_secs();
         for (count, unit) in [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')]
         {
@@ -91,6 +94,7 @@ mod tests {
         assert_eq!(parse("1h30m"), after(5400));
         assert_eq!(parse("90s"), after(90));
         assert_eq!(parse("0s"), Some(ReplaceAfter::Never));
+        assert_eq!(parse("0"), Some(ReplaceAfter::Never));
         for invalid in ["", "10", "m", "-1m", "1.5h", "10 m", "1d", "123456s", "1m2", "٣m"] {
             assert_eq!(parse(invalid), None, "{invalid}");
         }

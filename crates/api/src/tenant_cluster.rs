@@ -107,7 +107,7 @@ pub struct TenantClusterSpec {
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub machine_namespaces: Vec<String>,
     /// Time after which the machines of a lost host are replaced under another name, if all their disks can be created
-    /// again from their images. A host is lost if its Node is not ready and its agent is unresponsive. Default 10m; 0s
+    /// again from their images. A host is lost if its Node is not ready and its agent is unresponsive. Default 10m; 0
     /// means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replace_after: Option<ReplaceAfter>,
