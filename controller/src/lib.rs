@@ -9,6 +9,7 @@ pub mod check;
 pub mod cli;
 pub mod evacuation;
 pub mod fleet;
+pub mod host_loss;
 mod list;
 mod managed_by;
 pub mod managed_fields;

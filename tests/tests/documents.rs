@@ -255,6 +255,7 @@ fn objects_in_documents_are_valid() {
         "install",
         "machines",
         "tenant-access",
+        "host-loss",
         "tenant-storage",
     ] {
         let file = format!("docs/{file}.md");

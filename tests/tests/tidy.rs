@@ -65,6 +65,7 @@ fn pure_code_reads_no_files_clock_or_environment() {
         "check",
         "evacuation",
         "fleet",
+        "host_loss",
         "plan",
         "profiles",
         "tenant_nodes",

@@ -9,7 +9,7 @@ use berth_api::{
 };
 use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::watch::{Informer, WatchHealth};
-use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, NodeSystemInfo};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, NodeStatus, NodeSystemInfo};
 use kube::Client;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -152,7 +152,7 @@ impl Context {
 
 /// Removes images and conditions from a Node, because they are most of the object and change often. Taints,
 /// resources, addresses and pod CIDRs stay: the extender reads taints and resources, and NetworkPolicies contain
-/// addresses and pod CIDRs.
+/// addresses and pod CIDRs. Of the conditions, status and time of Ready stay, which show whether the host is lost.
 fn trim_node(node: &mut Node) {
     node.metadata.managed_fields = None;
     if let Some(annotations) = &mut node.metadata.annotations {
@@ -168,6 +168,17 @@ fn trim_node(node: &mut Node) {
     node.status = node.status.take().map(|status| NodeStatus {
         addresses: status.addresses,
         allocatable: status.allocatable,
+        conditions: status.conditions.map(|all| {
+            let ready = all.into_iter().filter(|one| one.type_ == "Ready");
+            ready
+                .map(|one| NodeCondition {
+                    type_: one.type_,
+                    status: one.status,
+                    last_transition_time: one.last_transition_time,
+                    ..NodeCondition::default()
+                })
+                .collect()
+        }),
         node_info: status.node_info.map(|info| NodeSystemInfo {
             kubelet_version: info.kubelet_version,
             ..NodeSystemInfo::default()

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use berth_api::Condition;
 use berth_api::names::condition::{
-    DRAINING, PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN,
+    DRAINING, HOST_LOST, PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN,
 };
 use berth_api::{ConditionReason, HostProfile, InfraNode};
 use berth_runtime::field_conflicts::{conflicting_managers, remove_field};
@@ -37,6 +37,12 @@ const PROFILE_OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "profiles", concurrency: 4, debounce: Duration::from_millis(200) };
 /// Conditions of an InfraNode that this reconciler writes.
 const OWNED_CONDITIONS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
+
+/// Returns true if the agent writes the condition.
+fn is_of_agent(condition: &Condition) -> bool {
+    let type_ = condition.type_.as_str();
+    !OWNED_CONDITIONS.contains(&type_) && ![DRAINING, HOST_LOST].contains(&type_)
+}
 
 /// Reconciles hosts and profiles until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
@@ -171,7 +177,7 @@ async fn update_conditions(
     let unresponsive = context
         .agent_leases
         .unreported_reason(&infra_node.name_any())
-        .filter(|_| before.iter().any(|one| !is_of_controller(one) && !is_unresponsive(one)));
+        .filter(|_| before.iter().any(|one| is_of_agent(one) && !is_unresponsive(one)));
     if unresponsive.is_none() && written.len() == conditions.len() && written.iter().all(is_same) {
         return Ok(());
     }
@@ -181,7 +187,7 @@ async fn update_conditions(
             !written.iter().any(|one| one.type_ == update.type_ && one.message == update.message)
         })
         .collect();
-    let agents = before.iter().filter(|one| !is_of_controller(one));
+    let agents = before.iter().filter(|one| is_of_agent(one));
     conditions.extend(agents.filter_map(|one| {
         let mark_unknown = |reason: &UnresponsiveReason| {
             let lease = format!("{}/{}", context.lease_namespace, infra_node.name_any());
@@ -221,12 +227,6 @@ async fn update_conditions(
         context.events.warn(infra_node, update.reason.as_str(), &update.message).await;
     }
     Ok(())
-}
-
-/// Returns true if the condition belongs to this reconciler or to another one of the controller, and not to the agent.
-fn is_of_controller(condition: &Condition) -> bool {
-    let name = condition.type_.as_str();
-    name == DRAINING || OWNED_CONDITIONS.contains(&name)
 }
 
 /// Returns true if the controller set the condition because the agent is unresponsive.

@@ -62,6 +62,9 @@ pub struct Metrics {
     pub(super) tenant_conditions: TenantConditionMetrics,
     evacuating_machines: Gauge,
     evacuation_actions: Family<EvacuationLabels, Counter>,
+    lost_hosts: Gauge,
+    waiting_machines: Gauge,
+    machines_replaced: Counter,
     /// Metrics of the scheduler extender.
     pub(super) assignment: AssignmentMetrics,
 }
@@ -123,6 +126,19 @@ impl Default for Metrics {
             "Actions to move machines from their hosts, by action",
             Clone::clone(&evacuation_actions),
         );
+        let (lost_hosts, waiting_machines) = (Gauge::default(), Gauge::default());
+        r.register("berth_controller_lost_hosts", "Hosts that are lost", Clone::clone(&lost_hosts));
+        r.register(
+            "berth_controller_waiting_machines",
+            "Machines on lost hosts that are not replaced",
+            Clone::clone(&waiting_machines),
+        );
+        let machines_replaced = Counter::default();
+        r.register(
+            "berth_controller_machines_replaced",
+            "Machines that are replaced because their host is lost",
+            Clone::clone(&machines_replaced),
+        );
         let assignment = AssignmentMetrics::register(r);
         Self {
             registry,
@@ -137,6 +153,9 @@ impl Default for Metrics {
             tenant_conditions,
             evacuating_machines,
             evacuation_actions,
+            lost_hosts,
+            waiting_machines,
+            machines_replaced,
         }
     }
 }
@@ -185,6 +204,17 @@ impl Metrics {
         self.evacuation_actions.get_or_create(&EvacuationLabels { action }).inc();
     }
 
+    /// Sets the numbers of lost hosts, and of machines that wait for them.
+    pub(super) fn set_lost_hosts(&self, lost_hosts: usize, waiting_machines: usize) {
+        self.lost_hosts.set(i64::try_from(lost_hosts).unwrap_or(i64::MAX));
+        self.waiting_machines.set(i64::try_from(waiting_machines).unwrap_or(i64::MAX));
+    }
+
+    /// Counts a machine that is replaced because its host is lost.
+    pub(super) fn count_replaced_machine(&self) {
+        self.machines_replaced.inc();
+    }
+
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
@@ -192,6 +222,7 @@ impl Metrics {
             self.set_tenant_connections(0, 0);
             self.tenant_conditions.clear();
             self.set_evacuating_machines(0);
+            self.set_lost_hosts(0, 0);
         }
     }
 

@@ -19,6 +19,7 @@ pub mod extender;
 mod fleet_store;
 mod fleet_watch;
 pub mod host_leases;
+mod host_loss;
 mod hosts;
 mod http_pages;
 pub mod machine_instances;
@@ -206,6 +207,7 @@ fn start_reconcilers(
         targets,
         resync,
     ));
+    all.spawn(host_loss::run(Arc::clone(context), instances.clone()));
     all.spawn(host_leases::run(
         client.clone(),
         Arc::clone(&events),

@@ -81,7 +81,7 @@ impl ConditionWriter {
         }
         let api: Api<TenantCluster> = Api::all(self.context.client.clone());
         let params = PatchParams::apply(self.manager).force();
-        let patch = Patch::Apply(self.apply_body(tenant, &conditions));
+        let patch = Patch::Apply(conditions_body(tenant, self.types, &conditions));
         match with_timeout(api.patch_status(&name, &params, &patch)).await {
             Ok(_) => {}
             // The tenant was deleted.
@@ -115,20 +115,26 @@ impl ConditionWriter {
         let limit = limits.entry(tenant.to_owned());
         limit.or_insert_with(|| TokenBucket::new(burst, interval)).take_token(Instant::now())
     }
+}
 
-    fn apply_body(&self, tenant: &TenantCluster, conditions: &[Condition]) -> Value {
-        let mut body = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
-            "metadata": {"name": tenant.name_any(), "uid": tenant.uid()},
-            "status": {"conditions": conditions},
-        });
-        if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
-            let existing = tenant.status.iter().flat_map(|status| &status.conditions);
-            let others = existing.filter(|one| !self.is_own(one));
-            body["status"]["conditions"] = json!(others.chain(conditions).collect::<Vec<_>>());
-            // The write contains conditions of other reconcilers, which must be current.
-            body["metadata"]["resourceVersion"] = tenant.resource_version().into();
-        }
-        body
+/// Returns the body of the request that applies `conditions` to the status of a tenant. `owned` has the types of all
+/// conditions that the caller writes.
+pub(super) fn conditions_body(
+    tenant: &TenantCluster,
+    owned: &[&str],
+    conditions: &[Condition],
+) -> Value {
+    let mut body = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster",
+        "metadata": {"name": tenant.name_any(), "uid": tenant.uid()},
+        "status": {"conditions": conditions},
+    });
+    if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
+        let existing = tenant.status.iter().flat_map(|status| &status.conditions);
+        let others = existing.filter(|one| !owned.contains(&one.type_.as_str()));
+        body["status"]["conditions"] = json!(others.chain(conditions).collect::<Vec<_>>());
+        // The write contains conditions of other reconcilers, which must be current.
+        body["metadata"]["resourceVersion"] = tenant.resource_version().into();
     }
+    body
 }

@@ -82,6 +82,16 @@ impl AgentLeases {
         (has_expired && !absent.reported.contains(node)).then_some(UnresponsiveReason::NoLease)
     }
 
+    /// Returns true if the agent is unresponsive now, whether or not this has been reported.
+    pub(super) fn is_unresponsive(&self, node: &str) -> bool {
+        if let Some(renewal) = self.lock_renewals().get(node) {
+            return renewal.has_expired();
+        }
+        let missing = self.lock_missing_leases();
+        let since = missing.missing_since.get(node);
+        since.is_some_and(|since| since.elapsed() >= MISSING_LEASE_TIMEOUT)
+    }
+
     /// Records that the unresponsiveness of an agent has been reported in conditions, so that it is reported only
     /// once. An agent that still runs but cannot renew its Lease then writes its own conditions again.
     pub(super) fn mark_reported(&self, node: &str) {
@@ -212,6 +222,7 @@ mod tests {
             "the agent may be starting"
         );
         assert_eq!(leases.unreported_reason("a"), None);
+        assert!(!leases.is_unresponsive("a"));
         let long_ago = Instant::now().checked_sub(MISSING_LEASE_TIMEOUT).unwrap();
         leases.lock_missing_leases().missing_since.insert("a".to_owned(), long_ago);
         assert_eq!(leases.update_unresponsive(&mut known, reported()), ["a"]);
@@ -220,6 +231,7 @@ mod tests {
             (Some(UnresponsiveReason::NoLease), None)
         );
         leases.mark_reported("a");
+        assert!(leases.is_unresponsive("a") && !leases.is_unresponsive("b"));
         assert_eq!(leases.update_unresponsive(&mut known, reported()), [""; 0], "reported once");
         assert_eq!(leases.unreported_reason("a"), None);
     }

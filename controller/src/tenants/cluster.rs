@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use berth_api::InfraConfigSpec;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use k8s_openapi::api::core::v1::{Namespace, Node, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
+
+use super::node_local_dns::bound_addresses;
 
 /// Label that every namespace has since Kubernetes 1.21, with the name of the namespace. Users cannot change it.
 pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -93,6 +95,8 @@ pub struct FactSources {
     pub api_endpoints: ListResult<EndpointSlice>,
     /// Networks of Services; empty before Kubernetes 1.33.
     pub service_networks: ListResult<ServiceCIDR>,
+    /// The ConfigMap of NodeLocal DNSCache; empty if it is not installed.
+    pub node_local_dns: ListResult<ConfigMap>,
 }
 
 /// Pods that answer the DNS queries of the infra cluster, and the addresses of their Services.
@@ -127,6 +131,8 @@ pub struct ClusterFacts {
     pub nodes: BTreeSet<IpAddr>,
     /// Networks of pods and Services, as far as the API server has objects that contain them.
     pub networks: BTreeSet<IpNet>,
+    /// Addresses at which NodeLocal DNSCache answers on every Node; empty if it is not installed, or unknown.
+    pub node_local_dns: BTreeSet<IpAddr>,
 }
 
 impl ClusterFacts {
@@ -145,6 +151,7 @@ impl ClusterFacts {
             api_server: derive_api_server(&objects.api_service, &objects.api_endpoints),
             nodes: nodes.iter().flat_map(|node| node_addresses(node)).collect(),
             networks,
+            node_local_dns: bound_addresses(objects.node_local_dns.iter().flatten()),
         }
     }
 

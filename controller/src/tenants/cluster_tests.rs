@@ -37,6 +37,7 @@ fn typical_objects() -> FactSources {
         service_networks: list_result(
             json!([{"spec": {"cidrs": ["10.96.0.0/12", "2001:db8:96::/108"]}}]),
         ),
+        node_local_dns: list_result(json!([])),
     }
 }
 

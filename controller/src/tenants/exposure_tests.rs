@@ -23,6 +23,7 @@ fn plan(tenant: &TenantCluster, tenants: &[Arc<TenantCluster>]) -> DesiredExposu
         api_server: Ok(["198.51.100.5".parse().unwrap()].into()),
         nodes: ["192.0.2.200".parse().unwrap()].into(),
         networks: ["10.244.0.0/16".parse().unwrap()].into(),
+        node_local_dns: [].into(),
     };
     let config = InfraConfigSpec::default();
     plan_exposure(ExposureInput { tenant, tenants, config: &config, cluster: &cluster })

@@ -31,6 +31,7 @@ pub mod load_balancer_service;
 pub mod mtu;
 pub mod network;
 pub mod network_id;
+pub mod node_local_dns;
 pub mod objects;
 pub mod prefixes;
 pub mod shared_segment;

@@ -11,10 +11,11 @@ use serde_json::{Value, json};
 
 use super::fault::{Fault, join_names_limited};
 use super::network_id::NetworkId;
+use super::node_local_dns::{DnsComparison, NODE_LOCAL_DNS_DISTINCT};
 
 /// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
 /// `MachinesReady`.
-pub const OWNED_CONDITIONS: [&str; 7] = [
+pub const OWNED_CONDITIONS: [&str; 8] = [
     "Ready",
     "NetworkReady",
     ADDRESSES_READY,
@@ -22,6 +23,7 @@ pub const OWNED_CONDITIONS: [&str; 7] = [
     POLICIES_READY,
     "ObjectsReady",
     EXPOSURE_READY,
+    NODE_LOCAL_DNS_DISTINCT,
 ];
 
 /// Type of the condition that is true if the address pools of the tenant are valid and have addresses for its machines.
@@ -81,6 +83,9 @@ pub struct TenantParts {
     pub mtu: Option<u32>,
     /// `namespace/name` of the NetworkAttachmentDefinition.
     pub attachment: Option<String>,
+    /// Comparison of the addresses of NodeLocal DNSCache; `None` if the infra cluster has none. It is not a part of Ready,
+    /// because machines may have other name servers.
+    pub node_local_dns: Option<DnsComparison>,
 }
 
 impl TenantParts {
@@ -102,6 +107,7 @@ impl TenantParts {
             id,
             mtu: None,
             attachment: None,
+            node_local_dns: None,
         }
     }
 
@@ -171,6 +177,17 @@ pub fn desired_status(
         )
     };
     conditions.insert(0, new_condition(tenant, "Ready", ready.0, ready.1, ready.2, now));
+    if let Some(DnsComparison { status, reason, message }) = parts.node_local_dns.clone() {
+        let reason = reason.as_str();
+        conditions.push(new_condition(
+            tenant,
+            NODE_LOCAL_DNS_DISTINCT,
+            status,
+            reason,
+            message,
+            now,
+        ));
+    }
     TenantClusterStatus {
         observed_generation: tenant.metadata.generation,
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
@@ -342,6 +359,7 @@ mod tests {
             id: Some(NetworkId::Vlan(120.try_into().unwrap())),
             mtu: Some(1500),
             attachment: Some("cluster-abc/tenant-abc".to_owned()),
+            node_local_dns: None,
         }
     }
 
@@ -425,6 +443,20 @@ mod tests {
         let missing = conditions(Some(Err(fault)));
         assert!(missing.contains(&"ExposureReady CrdMissing".to_owned()), "{missing:?}");
         assert!(missing.contains(&"Ready CrdMissing".to_owned()), "{missing:?}");
+    }
+
+    #[test]
+    fn a_dns_collision_is_not_a_part_of_ready() {
+        let comparison = DnsComparison {
+            status: "False",
+            reason: ConditionReason::AddressCollision,
+            message: String::new(),
+        };
+        let parts = TenantParts { node_local_dns: Some(comparison), ..ready_parts() };
+        let status = desired_status(&tenant(), &parts, timestamp_at(0));
+        let find = |type_: &str| status.conditions.iter().find(|one| one.type_ == type_).unwrap();
+        assert_eq!(find("Ready").status, "True");
+        assert_eq!(find(NODE_LOCAL_DNS_DISTINCT).reason, "AddressCollision");
     }
 
     #[test]

@@ -61,6 +61,7 @@ fn cluster_facts() -> ClusterFacts {
             .iter()
             .map(|one| one.parse().unwrap())
             .collect::<BTreeSet<_>>(),
+        node_local_dns: BTreeSet::new(),
     }
 }
 

@@ -36,6 +36,7 @@ mod problem;
 mod quantity;
 mod ranges;
 mod reason;
+mod replace_after;
 #[cfg(feature = "kube")]
 mod tenant_cluster;
 mod text;
@@ -79,6 +80,7 @@ pub use problem::Problem;
 pub use quantity::{ParseQuantityError, Quantity};
 pub use ranges::{MAX_VNI, ParseVniRangeError, VlanRanges, VniRange};
 pub use reason::{ConditionReason, EventReason};
+pub use replace_after::{ParseReplaceAfterError, ReplaceAfter};
 #[cfg(feature = "kube")]
 pub use tenant_cluster::*;
 #[cfg(feature = "kube")]

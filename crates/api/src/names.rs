@@ -20,6 +20,8 @@ pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
 pub const TENANT_STORAGE_FIELD_MANAGER: &str = "berth-controller-storage";
 /// Field manager of the condition of an InfraNode about the VMs that must leave the host.
 pub const DRAIN_FIELD_MANAGER: &str = "berth-controller-drain";
+/// Field manager of the conditions about lost hosts, on InfraNodes and TenantClusters.
+pub const HOST_LOSS_FIELD_MANAGER: &str = "berth-controller-host-loss";
 /// Field manager of the condition that reports a malformed object, so that the rest of its status stays.
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.
@@ -169,6 +171,9 @@ pub mod condition {
     pub const TRUNK_VERIFIED: &str = "TrunkVerified";
     /// Condition of an InfraNode: `True` while another machine uses the address of a VM on the host, otherwise absent.
     pub const ADDRESS_CONFLICT: &str = "AddressConflict";
+    /// Condition of an InfraNode: `True` while the host is lost. Condition of a TenantCluster: `True` while machines of the
+    /// tenant are on lost hosts. Otherwise absent.
+    pub const HOST_LOST: &str = "HostLost";
     /// Condition of an InfraNode: `True` if the agent's client certificate is valid; absent without a certificate.
     pub const CREDENTIAL_VALID: &str = "CredentialValid";
 }

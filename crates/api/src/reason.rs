@@ -58,6 +58,10 @@ pub enum ConditionReason {
     HostCordoned,
     PodsEvicted,
     DrainCancelled,
+    MachinesReplaced,
+    MachinesWaitForHost,
+    TooManyHostsAway,
+    NoMachines,
     FieldsOwnedByOthers,
     PriorityConflict,
     Conflict,
@@ -113,6 +117,9 @@ pub enum ConditionReason {
     StorageClassesRetained,
     ImmutableFieldsDiffer,
     TooManyStorageClasses,
+    AddressesDistinct,
+    AddressCollision,
+    TenantAddressUnknown,
     DeletingMachines,
     DeletingNetwork,
     ReleasingClaim,
@@ -177,6 +184,8 @@ pub enum EventReason {
     MigrationCreated,
     ReplacementRequested,
     RemovalRequested,
+    MachineReplaced,
+    MachineWaitsForHost,
 }
 
 impl EventReason {

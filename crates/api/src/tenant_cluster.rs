@@ -6,13 +6,14 @@
 )]
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use k8s_openapi::api::networking::v1::NetworkPolicySpec;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{AddressPool, Condition, Exposure, GrantedPrefix, VlanId};
+use crate::{AddressPool, Condition, Exposure, GrantedPrefix, ReplaceAfter, VlanId};
 
 /// Desired state of one tenant cluster. Its id is its name, and its namespace is `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -105,6 +106,15 @@ pub struct TenantClusterSpec {
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub machine_namespaces: Vec<String>,
+    /// Time after which the machines of a lost host are replaced under another name, if all their disks can be created
+    /// again from their images. A host is lost if its Node is not ready and its agent is unresponsive. Default 10m; 0
+    /// means never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replace_after: Option<ReplaceAfter>,
+    /// Address of NodeLocal DNSCache on the tenant's Nodes, such as 169.254.20.10. Berth compares it with the address in
+    /// the infra cluster, because machines cannot resolve names if both are equal.
+    #[serde(rename = "nodeLocalDNSAddress", skip_serializing_if = "Option::is_none")]
+    pub node_local_dns_address: Option<IpAddr>,
 }
 
 /// Layer 2 network of a tenant.
@@ -302,7 +312,7 @@ pub struct TenantClusterStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<TenantMachines>,
     /// Conditions of the tenant cluster: Ready, NetworkReady, AddressesReady, HostsReady, PoliciesReady, ObjectsReady, ExposureReady, MachinesReady,
-    /// TenantAccessReady, NodeLabelsReady.
+    /// TenantAccessReady, NodeLabelsReady, NodeLocalDNSDistinct, HostLost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

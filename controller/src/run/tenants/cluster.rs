@@ -1,5 +1,6 @@
 //! Watches the objects of the infra cluster on which NetworkPolicies depend: the Services of cluster DNS, the Service
-//! and endpoints of the API server, and the networks of Services. [`crate::tenants::cluster`] derives the facts.
+//! and endpoints of the API server, and the networks of Services; and the ConfigMap of NodeLocal DNSCache.
+//! [`crate::tenants::cluster`] derives the facts.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -22,6 +23,7 @@ use crate::tenants::cluster::{
     ClusterFacts, DNS_LABEL, FactSources, KUBE_SYSTEM, ListResult, UnknownFact, node_addresses,
     pod_networks,
 };
+use crate::tenants::node_local_dns::NODE_LOCAL_DNS;
 use berth_runtime::discovery;
 use berth_runtime::watch::{Change, Informer};
 
@@ -39,10 +41,11 @@ enum WatchedKind {
     ApiService,
     ApiEndpoints,
     ServiceNetworks,
+    NodeLocalDns,
 }
 
 /// Number of watches.
-const WATCH_COUNT: usize = 5;
+const WATCH_COUNT: usize = 6;
 
 /// Current facts of the infra cluster.
 #[derive(Debug)]
@@ -71,6 +74,7 @@ impl ClusterWatch {
             api_service: unknown("services"),
             api_endpoints: unknown("endpointslices"),
             service_networks: unknown("servicecidrs"),
+            node_local_dns: unknown("configmaps"),
         };
         let facts = ClusterFacts::derive(&objects, &[]);
         let this = Arc::new(Self {
@@ -101,6 +105,13 @@ impl ClusterWatch {
                 |all, list| {
                     all.api_service = list;
                 },
+            ),
+            this.watch(
+                WatchedKind::NodeLocalDns,
+                Api::namespaced(client.clone(), KUBE_SYSTEM),
+                with_name(NODE_LOCAL_DNS),
+                &changed,
+                |all, list| all.node_local_dns = list,
             ),
             this.watch_endpoints(client, with_name(name), &changed),
             this.watch_service_networks(client, &changed),

@@ -18,6 +18,7 @@ use crate::tenants::hosts::{HostState, readiness};
 use crate::tenants::mtu;
 use crate::tenants::network::{HostNetwork, resolve_host_network};
 use crate::tenants::network_id::NetworkId;
+use crate::tenants::node_local_dns;
 use crate::tenants::objects::attachment::TenantCount;
 use crate::tenants::prefixes::grant::TenantPrefixes;
 use crate::tenants::status::{self, TenantParts};
@@ -50,6 +51,7 @@ pub(super) async fn reconcile(
     let hosts = readiness(&tenant, id, &observed.hosts);
     let mut parts = TenantParts::new(hosts, id);
     parts.mtu = mtu::status_mtu(&tenant, &network);
+    parts.node_local_dns = node_local_dns::compare(&tenant, &observed.cluster.node_local_dns);
     let prefixes = context.ensure_prefixes(&tenant).await?;
     context.report_addresses(&tenant, prefixes, &observed.hosts, &mut parts);
     if let Err(fault) = &claimed {

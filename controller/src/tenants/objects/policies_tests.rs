@@ -21,6 +21,7 @@ fn cluster_facts() -> ClusterFacts {
         api_server: Ok(BTreeSet::from(["203.0.113.5".parse().unwrap()])),
         nodes: BTreeSet::new(),
         networks: BTreeSet::new(),
+        node_local_dns: BTreeSet::new(),
     }
 }
 

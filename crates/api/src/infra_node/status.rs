@@ -57,7 +57,7 @@ pub struct InfraNodeStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownFact>,
     /// Conditions of the host: Ready, VirtualizationReady, HostTuned, TenantNetworksReady, KubeletAligned,
-    /// CredentialValid, TrunkVerified, AddressConflict.
+    /// CredentialValid, TrunkVerified, AddressConflict, HostLost.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,0 +1,81 @@
+//! Judges one machine on a lost host, and marks it if it is replaced.
+
+use berth_runtime::call::with_timeout;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DynamicObject, Patch};
+use kube::{Api, Resource as _, ResourceExt as _};
+
+use crate::api_resource::api_resource;
+use crate::host_loss::machine_hosts::MachineName;
+use crate::host_loss::verdict::{Verdict, judge};
+use crate::removal::mark::{Removal, RemovalReason};
+use crate::run::api_requests::patch_params;
+use crate::run::clock::now_in_seconds;
+use crate::run::context::Context;
+use crate::run::reconcile::ReconcileFailure;
+use berth_api::EventReason;
+
+fn machines_api(context: &Context, namespace: &str) -> Api<DynamicObject> {
+    let resource = api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines");
+    Api::namespaced_with(context.client.clone(), namespace, &resource)
+}
+
+/// Reads a machine, judges it, and marks it if it is to be replaced and `is_still_lost` confirms this immediately
+/// before the write. The store of VirtualMachines has no volumes, so the machine is read from the API server.
+pub(super) async fn judge_machine(
+    context: &Context,
+    (host, since): (&str, Timestamp),
+    (namespace, name): &MachineName,
+    is_still_lost: impl Fn() -> bool,
+) -> Result<Verdict, ReconcileFailure> {
+    let what = || format!("VirtualMachine {namespace}/{name}");
+    let api = machines_api(context, namespace);
+    let read = with_timeout(api.get_opt(name)).await;
+    let Some(vm) = read.map_err(ReconcileFailure::with_request(format!("get {}", what())))? else {
+        return Ok(Verdict::Unaffected);
+    };
+    let verdict = judge(&vm);
+    if verdict != Verdict::Replace || !is_still_lost() {
+        return Ok(verdict);
+    }
+    let removal = Removal { reason: RemovalReason::HostLost, since: now_in_seconds().0 };
+    let mut patch = removal.patch();
+    // The API server refuses the write if the machine was changed or created again since it was judged.
+    patch["metadata"]["uid"] = vm.uid().into();
+    patch["metadata"]["resourceVersion"] = vm.resource_version().into();
+    match with_timeout(api.patch(name, &patch_params(), &Patch::Merge(patch))).await {
+        Ok(_) => {}
+        Err(error) if error.status_code() == Some(404) => return Ok(Verdict::Unaffected),
+        Err(error) => {
+            return Err(ReconcileFailure::RequestFailed(format!("mark {}", what()), error));
+        }
+    }
+    tracing::info!(%namespace, machine = %name, %host, %since, "marked a machine on a lost host");
+    context.metrics.count_replaced_machine();
+    let note = format!(
+        "host {host} is lost since {since}: another machine replaces this one, which is deleted when the host is back or off"
+    );
+    emit(context, &vm, EventReason::MachineReplaced, &note).await;
+    Ok(Verdict::Replaced)
+}
+
+/// Emits an Event about a machine that waits.
+pub(super) async fn report_wait(
+    context: &Context,
+    host: &str,
+    (namespace, name): &MachineName,
+    reason: &str,
+) {
+    let Ok(Some(vm)) = with_timeout(machines_api(context, namespace).get_opt(name)).await else {
+        return;
+    };
+    let note = format!(
+        "host {host} is lost: the machine is not replaced, and waits for the host: {reason}"
+    );
+    emit(context, &vm, EventReason::MachineWaitsForHost, &note).await;
+}
+
+async fn emit(context: &Context, vm: &DynamicObject, reason: EventReason, note: &str) {
+    let resource = api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines");
+    context.events.warn_for(vm.object_ref(&resource), reason.as_str(), note).await;
+}

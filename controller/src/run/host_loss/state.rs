@@ -1,0 +1,165 @@
+//! State that the triggers update and the reconciles read: the evidence about all hosts, and the lost hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
+
+use crate::host_loss::evidence::HostEvidence;
+use crate::host_loss::machine_hosts::MachineHosts;
+use crate::host_loss::observation::Observation;
+use crate::host_loss::report::LostHost;
+use crate::host_loss::storm_limit::StormLimit;
+
+/// State of all hosts, with its lock.
+#[derive(Debug)]
+pub(super) struct LossState {
+    /// Time at which this process became the leader.
+    started_at: Instant,
+    facts: Mutex<LossFacts>,
+}
+
+/// State of all hosts.
+#[derive(Debug, Default)]
+pub(super) struct LossFacts {
+    evidence: BTreeMap<String, HostEvidence>,
+    away: usize,
+    /// Hosts that are down.
+    observations: BTreeMap<String, Observation>,
+    /// Limit of hosts that are away.
+    pub(super) storm_limit: StormLimit,
+    /// Hosts of all machines.
+    pub(super) machines: MachineHosts,
+    /// Hosts that are lost, with the verdicts on their machines.
+    pub(super) lost: BTreeMap<String, LostHost>,
+}
+
+impl LossState {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { started_at: Instant::now(), facts: Mutex::default() })
+    }
+
+    /// Returns the time of the monotonic clock.
+    pub(super) fn clock(&self) -> Duration {
+        self.started_at.elapsed()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, LossFacts> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LossFacts {
+    /// Sets the evidence about a host; `None` if the host does not exist. `observation` is started if the host goes
+    /// down. Returns true if the evidence has changed.
+    pub(super) fn set_evidence(
+        &mut self,
+        host: &str,
+        evidence: Option<HostEvidence>,
+        observation: impl FnOnce(Timestamp) -> Observation,
+    ) -> bool {
+        let before = self.evidence.get(host).copied();
+        if before == evidence {
+            return false;
+        }
+        let is_away = |evidence: Option<HostEvidence>| {
+            usize::from(evidence.is_some_and(|evidence| evidence.is_away()))
+        };
+        self.away = self.away.saturating_sub(is_away(before)).saturating_add(is_away(evidence));
+        if let Some(evidence) = evidence {
+            self.evidence.insert(host.to_owned(), evidence);
+        } else {
+            self.evidence.remove(host);
+        }
+        if let Some(since) = evidence.and_then(|evidence| evidence.down_since()) {
+            let entry = self.observations.entry(host.to_owned());
+            entry.or_insert_with(|| observation(since));
+        } else {
+            self.observations.remove(host);
+        }
+        true
+    }
+
+    /// Compares the number of hosts that are away with the limit. Returns true if the limit is exceeded now and was not
+    /// before, or the other way round.
+    pub(super) fn update_storm_limit(&mut self) -> bool {
+        let (away, all) = self.away_hosts();
+        self.storm_limit.update(away, all)
+    }
+
+    /// Returns the number of hosts that are away, and of all hosts.
+    pub(super) fn away_hosts(&self) -> (usize, usize) {
+        (self.away, self.evidence.len())
+    }
+
+    /// Returns the names of all hosts with evidence.
+    pub(super) fn known_hosts(&self) -> Vec<String> {
+        self.evidence.keys().cloned().collect()
+    }
+
+    /// Returns the observation of a host, and the time since which its objects report that it is down; `None` if it is
+    /// not down.
+    pub(super) fn down(&self, host: &str) -> Option<(Observation, Timestamp)> {
+        let since = self.evidence.get(host)?.down_since()?;
+        Some((*self.observations.get(host)?, since))
+    }
+
+    /// Returns the hosts that are down.
+    pub(super) fn down_hosts(&self) -> Vec<String> {
+        self.observations.keys().cloned().collect()
+    }
+
+    /// Returns true if all hosts that are down are lost, so that `lost` is complete.
+    pub(super) fn is_decided(&self) -> bool {
+        self.observations.keys().all(|host| self.lost.contains_key(host))
+    }
+
+    /// Sets the verdicts on a lost host; `None` if it is not lost. Returns the namespaces with a machine on it before
+    /// or after, or `None` if nothing has changed.
+    pub(super) fn set_lost(
+        &mut self,
+        host: &str,
+        lost: Option<LostHost>,
+    ) -> Option<BTreeSet<String>> {
+        if self.lost.get(host) == lost.as_ref() {
+            return None;
+        }
+        let before = self.lost.remove(host);
+        let both = before.iter().chain(&lost);
+        let namespaces = both.flat_map(|lost| lost.machines.keys().map(|(of, _)| of.clone()));
+        let namespaces = namespaces.collect();
+        if let Some(lost) = lost {
+            self.lost.insert(host.to_owned(), lost);
+        }
+        Some(namespaces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn observations_start_once_and_end() {
+        let mut facts = LossFacts::default();
+        let time = |second| Some(Timestamp::from_second(second).unwrap());
+        let evidence = |not_ready_since, unresponsive_since| {
+            Some(HostEvidence { not_ready_since, unresponsive_since })
+        };
+        let at = |seconds| move |_: Timestamp| Observation::new(Duration::from_secs(seconds));
+        assert!(facts.set_evidence("a", evidence(None, None), at(0)));
+        assert!(facts.set_evidence("b", evidence(time(1), None), at(0)));
+        assert_eq!((facts.away_hosts(), facts.down("b")), ((1, 2), None));
+        assert!(facts.set_evidence("b", evidence(time(1), time(2)), at(3)));
+        assert!(!facts.set_evidence("b", evidence(time(1), time(2)), at(4)));
+        assert!(facts.set_evidence("b", evidence(time(1), time(5)), at(5)));
+        let expected = Some((Observation::new(Duration::from_secs(3)), time(5).unwrap()));
+        assert_eq!(facts.down("b"), expected, "the observation continues");
+        assert!(!facts.is_decided());
+        assert!(facts.update_storm_limit(), "one of two");
+        assert!(facts.set_evidence("b", None, at(6)));
+        assert_eq!((facts.away_hosts(), facts.down("b")), ((0, 1), None));
+        assert!(facts.update_storm_limit() && facts.is_decided());
+    }
+}

@@ -1,0 +1,140 @@
+//! Compares the addresses of NodeLocal DNSCache in the infra cluster and in a tenant's cluster.
+//!
+//! A machine on the pod network gets the name servers of its pod, which are those of the infra cluster. If the tenant's
+//! NodeLocal DNSCache binds the same address on the machine, it forwards queries to itself, and no name is resolved.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use berth_api::{ConditionReason, TenantCluster};
+use k8s_openapi::api::core::v1::ConfigMap;
+
+/// Name of the ConfigMap of NodeLocal DNSCache, in the namespace kube-system.
+pub const NODE_LOCAL_DNS: &str = "node-local-dns";
+/// Type of the condition that is true if the addresses differ. It is absent if the infra cluster has no NodeLocal
+/// DNSCache.
+pub const NODE_LOCAL_DNS_DISTINCT: &str = "NodeLocalDNSDistinct";
+
+/// Address of NodeLocal DNSCache in the manifests of Kubernetes.
+const DEFAULT_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 20, 10));
+/// Entry of the ConfigMap with the configuration.
+const COREFILE: &str = "Corefile";
+/// Maximum number of addresses that are compared; NodeLocal DNSCache has one or two of each family.
+const MAX_ADDRESSES: usize = 16;
+
+/// Status, reason and message of the condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DnsComparison {
+    /// `True`, `False` or `Unknown`.
+    pub status: &'static str,
+    /// Reason of the condition.
+    pub reason: ConditionReason,
+    /// Message of the condition.
+    pub message: String,
+}
+
+/// Returns the addresses that the plugin `bind` of a Corefile names. Words that are no addresses, such as placeholders,
+/// are ignored.
+#[must_use]
+pub fn bound_addresses<'m>(
+    config_maps: impl Iterator<Item = &'m Arc<ConfigMap>>,
+) -> BTreeSet<IpAddr> {
+    let files = config_maps.filter_map(|map| map.data.as_ref()?.get(COREFILE));
+    let lines = files.flat_map(|file| file.lines());
+    let binds = lines.filter_map(|line| line.trim_start().strip_prefix("bind "));
+    let words = binds.flat_map(str::split_whitespace);
+    let mut found = BTreeSet::new();
+    for address in words.filter_map(|word| word.parse().ok()) {
+        if found.len() < MAX_ADDRESSES {
+            found.insert(address);
+        }
+    }
+    found
+}
+
+/// Compares the address in the tenant's spec with those of the infra cluster. Returns `None` if there is nothing to
+/// compare.
+#[must_use]
+pub fn compare(tenant: &TenantCluster, infra: &BTreeSet<IpAddr>) -> Option<DnsComparison> {
+    let field = "spec.nodeLocalDNSAddress";
+    let Some(address) = tenant.spec.node_local_dns_address else {
+        return infra.contains(&DEFAULT_ADDRESS).then(|| DnsComparison {
+            status: "Unknown",
+            reason: ConditionReason::TenantAddressUnknown,
+            message: format!(
+                "NodeLocal DNSCache of the infra cluster has the default address {DEFAULT_ADDRESS}: if the tenant's cluster runs \
+                 NodeLocal DNSCache, set {field} to its address"
+            ),
+        });
+    };
+    let first = infra.first()?;
+    Some(if infra.contains(&address) {
+        DnsComparison {
+            status: "False",
+            reason: ConditionReason::AddressCollision,
+            message: format!(
+                "{field}: `{address}` is also an address of NodeLocal DNSCache in the infra cluster, so machines with the name \
+                 servers of their pods cannot resolve names: use another address in the tenant's cluster, or set dnsPolicy: None \
+                 and dnsConfig in its MachineDeployments or in InfraConfig"
+            ),
+        }
+    } else {
+        DnsComparison {
+            status: "True",
+            reason: ConditionReason::AddressesDistinct,
+            message: format!("{address} in the tenant's cluster, {first} in the infra cluster"),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn config_map(corefile: &str) -> Arc<ConfigMap> {
+        serde_json::from_value(json!({"data": {"Corefile": corefile}})).unwrap()
+    }
+
+    fn addresses(all: &[&str]) -> BTreeSet<IpAddr> {
+        all.iter().map(|one| one.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn addresses_are_read_from_the_corefile() {
+        let file = "cluster.local:53 {\n    cache {\n        success 9984 30\n    }\n    \
+                    bind 169.254.20.10 10.96.0.10\n    forward . __PILLAR__CLUSTER__DNS__\n}\n\
+                    .:53 {\n    bind __PILLAR__LOCAL__DNS__ fd00::a\n}\n";
+        let found = bound_addresses([config_map(file)].iter());
+        assert_eq!(found, addresses(&["169.254.20.10", "10.96.0.10", "fd00::a"]));
+        assert!(bound_addresses([Arc::new(ConfigMap::default())].iter()).is_empty());
+    }
+
+    #[test]
+    fn a_collision_is_reported() {
+        let reason = |address: Option<&str>, infra: &[&str]| {
+            let spec = json!({"nodeLocalDNSAddress": address});
+            let tenant = TenantCluster::new("abc", serde_json::from_value(spec).unwrap());
+            compare(&tenant, &addresses(infra)).map(|one| (one.status, one.reason))
+        };
+        let default = "169.254.20.10";
+        assert_eq!(reason(Some(default), &[]), None);
+        assert_eq!(reason(None, &["169.254.1.1"]), None);
+        let unknown = Some(("Unknown", ConditionReason::TenantAddressUnknown));
+        assert_eq!(reason(None, &[default]), unknown);
+        let collision = Some(("False", ConditionReason::AddressCollision));
+        assert_eq!(reason(Some("10.96.0.10"), &[default, "10.96.0.10"]), collision);
+        let distinct = Some(("True", ConditionReason::AddressesDistinct));
+        assert_eq!(reason(Some("169.254.20.11"), &[default]), distinct);
+    }
+
+    proptest! {
+        #[test]
+        fn any_corefile_is_read(file in "(\\PC|\n){0,200}") {
+            prop_assert!(bound_addresses([config_map(&file)].iter()).len() <= MAX_ADDRESSES);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Time after which the machines of a lost host are replaced.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::text::string_serde;
+
+/// Time after which the machines of a lost host are replaced, such as `10m` or `1h30m`. `0` means never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplaceAfter {
+    /// Machines are not replaced.
+    Never,
+    /// Machines are replaced after this time.
+    After(Duration),
+}
+
+string_serde!(
+    ReplaceAfter,
+    "A time in hours, minutes and seconds: `10m`, `1h30m`, `90s`; `0` means never.",
+    {"type": "string", "minLength": 1, "maxLength": 20, "pattern": "^(0|([0-9]{1,5}[hms])+)$"}
+);
+
+/// Error when parsing a [`ReplaceAfter`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a time such as 10m, 1h30m, 90s, or 0 for never")]
+pub struct ParseReplaceAfterError(String);
+
+impl Default for ReplaceAfter {
+    /// Returns ten minutes.
+    fn default() -> Self {
+        Self::After(Duration::from_secs(600))
+    }
+}
+
+impl FromStr for ReplaceAfter {
+    type Err = ParseReplaceAfterError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            if text == "0" {
+                return Some(Self::Never);
+            }
+            let (mut seconds, mut number) = (0_u64, String::new());
+            for character in text.chars() {
+                let unit = match character {
+                    digit if digit.is_ascii_digit() && number.len() < 5 => {
+                        number.push(digit);
+                        continue;
+                    }
+                    'h' => 3600,
+                    'm' => 60,
+                    's' => 1,
+                    _ => return None,
+                };
+                let count: u64 = std::mem::take(&mut number).parse().ok()?;
+                seconds = seconds.checked_add(count.checked_mul(unit)?)?;
+            }
+            let is_complete = number.is_empty() && !text.is_empty() && text.len() <= 20;
+            is_complete.then_some(match seconds {
+                0 => Self::Never,
+                seconds => Self::After(Duration::from_secs(seconds)),
+            })
+        };
+        parse().ok_or_else(|| ParseReplaceAfterError(text.chars().take(40).collect()))
+    }
+}
+
+impl fmt::Display for ReplaceAfter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::After(time) = self else { return f.write_str("0") };
+        let seconds = time.as_secs();
+        for (count, unit) in [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')]
+        {
+            if count > 0 {
+                write!(f, "{count}{unit}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn times_are_parsed_as_kubernetes_writes_them() {
+        let parse = |text: &str| text.parse::<ReplaceAfter>().ok();
+        let after = |seconds| Some(ReplaceAfter::After(Duration::from_secs(seconds)));
+        assert_eq!(parse("10m"), after(600));
+        assert_eq!(parse("1h30m"), after(5400));
+        assert_eq!(parse("90s"), after(90));
+        assert_eq!(parse("0s"), Some(ReplaceAfter::Never));
+        assert_eq!(parse("0"), Some(ReplaceAfter::Never));
+        for invalid in ["", "10", "m", "-1m", "1.5h", "10 m", "1d", "123456s", "1m2", "٣m"] {
+            assert_eq!(parse(invalid), None, "{invalid}");
+        }
+        assert_eq!(ReplaceAfter::default().to_string(), "10m");
+    }
+
+    proptest! {
+        #[test]
+        fn a_printed_time_is_parsed_again(seconds in 0_u64..200_000_000) {
+            let time = match seconds {
+                0 => ReplaceAfter::Never,
+                seconds => ReplaceAfter::After(Duration::from_secs(seconds)),
+            };
+            prop_assert_eq!(time.to_string().parse(), Ok(time));
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in "\\PC{0,30}") {
+            drop(text.parse::<ReplaceAfter>());
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Tests of lost hosts on a real API server with KubeVirt's own definitions. The test writes the conditions of Nodes
+//! and the Leases of agents; a simulation of KubeVirt starts every VM.
+
+#![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::time::Duration;
+
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use berth_tests::controller::Controller;
+use berth_tests::simulated::KubeVirt;
+use serde_json::{Value, json};
+
+const TIMEOUT: Duration = Duration::from_secs(90);
+const NAMESPACE: &str = "cluster-bank";
+const LOG: &str = "host-loss";
+/// Host that is lost.
+const LOST: &str = "rack1-a";
+const HOSTS: [&str; 4] = [LOST, "rack1-b", "rack2-a", "rack2-b"];
+/// `replaceAfter` of the tenant.
+const REPLACE_AFTER: &str = "5s";
+
+/// All tests share one control plane, because its start takes longest.
+#[test]
+fn machines_of_a_lost_host_are_replaced() {
+    let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
+    plane.install_machine_kinds().unwrap();
+    plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
+    // The controller applies NetworkPolicies, before which it creates no machine, only if it finds the cluster's DNS.
+    plane.create_dns_service().unwrap();
+    for host in HOSTS {
+        plane.create_node(host).unwrap();
+        create_infra_node(&plane, host);
+    }
+    let _kubevirt = KubeVirt::start(&plane.kubeconfig()).unwrap();
+    let mut controller = Controller::start(&plane, LOG, &[]).unwrap();
+    create_tenant(&plane);
+    apply(&plane, &deployment("web", &json!([])));
+    apply(&plane, &deployment("db", &json!([{"size": "1Gi", "source": "blank"}])));
+    let web = wait_for_machine(&plane, "web", &[]);
+    let db = wait_for_machine(&plane, "db", &[]);
+    for machine in [&web, &db] {
+        move_to_host(&plane, machine, LOST);
+    }
+    one_source_of_evidence_is_not_sufficient(&plane, &web);
+    let replacement = machine_is_replaced_under_another_name(&plane, &web);
+    machine_with_data_disk_waits(&plane, &db);
+    // The next leader writes no second mark.
+    let mark = annotation(&plane, &web, "berth.dev/removal-since");
+    controller.terminate().unwrap();
+    let _controller = Controller::start(&plane, LOG, &[]).unwrap();
+    no_machine_is_replaced_while_many_hosts_are_away(&plane, &replacement);
+    assert_eq!(annotation(&plane, &web, "berth.dev/removal-since"), mark);
+    host_returns(&plane, &web, &db);
+}
+
+fn apply(plane: &ControlPlane, object: &Value) {
+    plane.apply(&object.to_string()).unwrap();
+}
+
+fn wait_until(plane: &ControlPlane, what: &str, is_reached: impl Fn(&ControlPlane) -> bool) {
+    plane
+        .wait_until(what, TIMEOUT, |plane| is_reached(plane).then_some(()))
+        .unwrap_or_else(|error| panic!("{error}: {}", plane.log_tail(LOG)));
+}
+
+/// Creates an InfraNode with a report of an agent, and the agent's Lease.
+fn create_infra_node(plane: &ControlPlane, host: &str) {
+    let object = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode", "metadata": {"name": host}, "spec": {},
+    });
+    apply(plane, &object);
+    write_agent_status(plane, host);
+    renew_lease(plane, host, 3600);
+}
+
+/// Writes the status as the agent does, which ends the conditions that the controller wrote in its place.
+fn write_agent_status(plane: &ControlPlane, host: &str) {
+    let ready = json!({
+        "type": "Ready", "status": "True", "reason": "Applied", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let path = format!("/apis/berth.dev/v1alpha1/infranodes/{host}");
+    write_status(plane, &path, &ready, &json!({"agent": {"version": "test"}}));
+}
+
+/// Renews the Lease of an agent. The controller measures its duration by its own clock.
+fn renew_lease(plane: &ControlPlane, host: &str, seconds: u32) {
+    let time = k8s_openapi::jiff::Timestamp::now();
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": host, "namespace": "berth-system"},
+        "spec": {
+            "holderIdentity": host, "leaseDurationSeconds": seconds,
+            "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+        },
+    });
+    apply(plane, &lease);
+}
+
+/// Writes a condition and other fields of the status of a cluster-scoped object. The other conditions stay. The kubectl
+/// of Kubernetes 1.20 has no `--subresource`.
+fn write_status(plane: &ControlPlane, path: &str, condition: &Value, fields: &Value) {
+    let path = format!("{path}/status");
+    plane
+        .wait_until("the status is written", TIMEOUT, |plane| {
+            let current = plane.kubectl(&["get", "--raw", &path]).ok()?;
+            let mut object: Value = serde_json::from_str(&current).ok()?;
+            for (field, value) in fields.as_object()? {
+                object["status"][field] = value.clone();
+            }
+            let mut conditions = object["status"]["conditions"].as_array().cloned();
+            let all = conditions.get_or_insert_default();
+            all.retain(|one| one["type"] != condition["type"]);
+            all.push(condition.clone());
+            object["status"]["conditions"] = json!(conditions);
+            let replace = ["replace", "--raw", &path, "-f", "-"];
+            plane.kubectl_with(&plane.kubeconfig(), &replace, &object.to_string()).ok()
+        })
+        .unwrap();
+}
+
+fn set_node_ready(plane: &ControlPlane, host: &str, status: &str) {
+    let ready = json!({
+        "type": "Ready", "status": status, "reason": "Test", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+    });
+    write_status(plane, &format!("/api/v1/nodes/{host}"), &ready, &json!({}));
+}
+
+fn create_tenant(plane: &ControlPlane) {
+    let tenant = json!({
+        "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "bank"},
+        "spec": {"replaceAfter": REPLACE_AFTER},
+    });
+    apply(plane, &tenant);
+    wait_until(plane, "the namespace exists", |plane| {
+        plane.get_json(&["namespace", NAMESPACE]).is_ok()
+    });
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "base", "namespace": NAMESPACE},
+        "stringData": {"userdata": "#cloud-config\nhostname: x\n"},
+    });
+    apply(plane, &secret);
+}
+
+/// Returns a MachineDeployment with one machine.
+fn deployment(name: &str, secondary_disks: &Value) -> Value {
+    json!({
+        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": {"berth.dev/user-data-secret": "base"}},
+        "spec": {
+            "replicas": 1, "selector": {"matchLabels": {"name": name}},
+            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1}},
+            "template": {
+                "metadata": {"labels": {"name": name}},
+                "spec": {"providerSpec": {"value": {
+                    "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
+                    "cloudProviderSpec": {"virtualMachine": {"template": {
+                        "cpus": "2", "memory": "2Gi", "secondaryDisks": secondary_disks,
+                        "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "10Gi"},
+                    }}},
+                }}},
+            },
+        },
+    })
+}
+
+/// Returns the names of the VirtualMachines of a MachineDeployment.
+fn machines(plane: &ControlPlane, deployment: &str) -> Vec<String> {
+    let selector = format!("md={deployment}");
+    let list = plane.get_json(&["virtualmachines", "-n", NAMESPACE, "-l", &selector]);
+    let list = list.unwrap_or_default();
+    let items = list["items"].as_array().cloned().unwrap_or_default();
+    items.iter().filter_map(|vm| vm["metadata"]["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// Waits until a MachineDeployment has a running machine besides these ones, and returns its name.
+fn wait_for_machine(plane: &ControlPlane, deployment: &str, others: &[&str]) -> String {
+    let found = plane.wait_until(&format!("a machine of {deployment}"), TIMEOUT, |plane| {
+        let mut all = machines(plane, deployment);
+        all.retain(|name| !others.contains(&name.as_str()));
+        let name = all.pop()?;
+        plane.get_json(&["virtualmachineinstance", &name, "-n", NAMESPACE]).ok()?;
+        Some(name)
+    });
+    found.unwrap_or_else(|error| panic!("{error}: {}", plane.log_tail(LOG)))
+}
+
+fn move_to_host(plane: &ControlPlane, machine: &str, host: &str) {
+    let patch = json!({"status": {"nodeName": host}}).to_string();
+    let target = ["patch", "virtualmachineinstance", machine, "-n", NAMESPACE, "--type=merge"];
+    plane.kubectl(&[&target[..], &["-p", &patch]].concat()).unwrap();
+}
+
+fn annotation(plane: &ControlPlane, machine: &str, key: &str) -> Value {
+    let vm = plane.get_json(&["virtualmachine", machine, "-n", NAMESPACE]).unwrap();
+    vm["metadata"]["annotations"][key].clone()
+}
+
+/// Returns reason and message of the condition HostLost.
+fn host_lost(object: &Value) -> String {
+    let one = condition(object, "HostLost");
+    format!("{} {}", one["reason"], one["message"])
+}
+
+fn wait_until_host_lost(plane: &ControlPlane, kind: &str, name: &str, words: &[&str]) {
+    wait_until(plane, &format!("HostLost of {kind} {name} has {words:?}"), |plane| {
+        let text = host_lost(&plane.get_json(&[kind, name]).unwrap_or_default());
+        words.iter().all(|word| text.contains(word))
+    });
+}
+
+fn one_source_of_evidence_is_not_sufficient(plane: &ControlPlane, web: &str) {
+    set_node_ready(plane, LOST, "Unknown");
+    // Longer than `replaceAfter`.
+    std::thread::sleep(Duration::from_secs(15));
+    assert_eq!(annotation(plane, web, "berth.dev/removal"), Value::Null);
+    assert!(condition(&plane.infra_node(LOST), "HostLost").is_null());
+}
+
+fn machine_is_replaced_under_another_name(plane: &ControlPlane, web: &str) -> String {
+    renew_lease(plane, LOST, 5);
+    wait_until(plane, "the machine is marked", |plane| {
+        annotation(plane, web, "berth.dev/removal") == "HostLost"
+    });
+    let unresponsive = condition(&plane.infra_node(LOST), "Ready")["reason"].clone();
+    assert_eq!(unresponsive, "AgentUnresponsive");
+    let replacement = wait_for_machine(plane, "web", &[web]);
+    // The old machine stays, because its host may still run it.
+    assert!(machines(plane, "web").contains(&web.to_owned()));
+    move_to_host(plane, &replacement, "rack1-b");
+    replacement
+}
+
+fn machine_with_data_disk_waits(plane: &ControlPlane, db: &str) {
+    let disk = format!("{NAMESPACE}/{db}: has data disks ({db}-secondarydisk0)");
+    let words = ["MachinesWaitForHost", "1 machines are replaced", &disk];
+    wait_until_host_lost(plane, "infranode", LOST, &words);
+    wait_until_host_lost(plane, "tenantcluster", "bank", &words);
+    assert_eq!(annotation(plane, db, "berth.dev/removal"), Value::Null);
+    assert_eq!(machines(plane, "db"), [db], "no second machine");
+}
+
+/// A second host goes down: two of four hosts are more than 40 %.
+fn no_machine_is_replaced_while_many_hosts_are_away(plane: &ControlPlane, replacement: &str) {
+    renew_lease(plane, "rack1-b", 5);
+    set_node_ready(plane, "rack1-b", "Unknown");
+    wait_until_host_lost(plane, "infranode", "rack1-b", &["TooManyHostsAway", "2 of 4 hosts"]);
+    assert_eq!(annotation(plane, replacement, "berth.dev/removal"), Value::Null);
+    set_node_ready(plane, "rack1-b", "True");
+    renew_lease(plane, "rack1-b", 3600);
+    write_agent_status(plane, "rack1-b");
+    wait_until(plane, "the second host is not lost", |plane| {
+        condition(&plane.infra_node("rack1-b"), "HostLost").is_null()
+    });
+}
+
+fn host_returns(plane: &ControlPlane, web: &str, db: &str) {
+    assert!(machines(plane, "web").contains(&web.to_owned()), "deleted without proof");
+    set_node_ready(plane, LOST, "True");
+    renew_lease(plane, LOST, 3600);
+    write_agent_status(plane, LOST);
+    wait_until(plane, "the old machine is deleted", |plane| {
+        !machines(plane, "web").contains(&web.to_owned())
+    });
+    assert_eq!(machines(plane, "web").len(), 1);
+    assert_eq!(machines(plane, "db"), [db]);
+    for (kind, name) in [("infranode", LOST), ("tenantcluster", "bank")] {
+        wait_until(plane, &format!("{kind} {name} has no condition HostLost"), |plane| {
+            condition(&plane.get_json(&[kind, name]).unwrap_or_default(), "HostLost").is_null()
+        });
+    }
+}
