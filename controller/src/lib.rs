@@ -16,6 +16,7 @@ mod parallel;
 pub mod parsers;
 pub mod plan;
 pub mod profiles;
+pub mod removal;
 pub mod run;
 pub mod selector_migration;
 pub mod tenant_nodes;

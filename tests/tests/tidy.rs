@@ -61,7 +61,7 @@ fn pure_code_reads_no_files_clock_or_environment() {
     pure.extend(files("agent/src/check", ".rs"));
     pure.extend(files("agent/src/report", ".rs"));
     pure.extend(files("agent/src/plan", ".rs"));
-    for folder in ["check", "fleet", "plan", "profiles", "tenant_nodes", "tenants"] {
+    for folder in ["check", "fleet", "plan", "profiles", "removal", "tenant_nodes", "tenants"] {
         pure.extend(files(&format!("controller/src/{folder}"), ".rs"));
     }
     for krate in PURE_CRATES {

@@ -1,8 +1,9 @@
-//! A Node of a tenant, reduced to the fields that are needed to find and to label it.
+//! A Node of a tenant, reduced to the fields that are needed to find, to label and to drain it.
 
 use std::collections::BTreeMap;
 
 use berth_runtime::untrusted::{BoundedMap, BoundedVec, Versioned};
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -16,6 +17,10 @@ const LABEL_OVERHEAD: usize = 128;
 /// Largest number of labels of a Node, and of its field managers. The API server stores at most ten managers of updates.
 const MAX_LABELS: usize = 1024;
 const MAX_MANAGERS: usize = 128;
+/// Largest number of conditions that are read. The kubelet writes five.
+const MAX_CONDITIONS: usize = 64;
+/// Type of the condition that is true if the kubelet is ready.
+const READY: &str = "Ready";
 /// Largest length of a name in Kubernetes.
 const MAX_NAME_LENGTH: usize = 253;
 /// Largest number of characters of a field manager in messages.
@@ -27,6 +32,7 @@ const MAX_MANAGER_LENGTH: usize = 64;
 pub struct NodeObject {
     metadata: Metadata,
     spec: Option<Spec>,
+    status: Option<Status>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -36,7 +42,16 @@ struct Metadata {
     uid: String,
     resource_version: String,
     labels: Option<BoundedMap<String, MAX_LABELS>>,
+    annotations: Option<Annotations>,
     managed_fields: Option<BoundedVec<FieldsEntry, MAX_MANAGERS>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Annotations {
+    /// [`berth_api::names::CORDONED_ANNOTATION`].
+    #[serde(rename = "berth.dev/cordoned")]
+    cordoned: Option<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -44,6 +59,22 @@ struct Metadata {
 struct Spec {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
+    unschedulable: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    conditions: Option<BoundedVec<NodeCondition, MAX_CONDITIONS>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NodeCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    last_transition_time: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -93,6 +124,12 @@ pub struct TenantNode {
     pub uid: String,
     /// `spec.providerID`.
     pub provider_id: Option<String>,
+    /// Time since which the Node has been ready; `None` if it is not ready.
+    pub ready_since: Option<Timestamp>,
+    /// `spec.unschedulable`.
+    pub is_unschedulable: bool,
+    /// True if Berth has cordoned the Node, and has to uncordon it if the removal of its machine is called off.
+    pub is_cordoned_by_berth: bool,
     /// Labels of the Node.
     pub labels: BTreeMap<String, NodeLabel>,
 }
@@ -117,6 +154,16 @@ pub enum UnusableNode {
     TooLarge,
 }
 
+impl Status {
+    /// Returns the time since which the Node has been ready. An invalid time is one that has passed.
+    fn ready_since(self) -> Option<Timestamp> {
+        let mut conditions = self.conditions.unwrap_or_default().items.into_iter();
+        let ready = conditions.find(|one| one.type_ == READY && one.status == "True")?;
+        let time = ready.last_transition_time.and_then(|time| time.parse().ok());
+        Some(time.unwrap_or(Timestamp::UNIX_EPOCH))
+    }
+}
+
 impl TenantNode {
     /// Reads a Node. `own_manager` is the field manager of Berth.
     ///
@@ -136,10 +183,14 @@ impl TenantNode {
             .entries
             .into_iter()
             .map(|(key, value)| (key, NodeLabel { value, ..NodeLabel::default() }));
+        let spec = object.spec.unwrap_or_default();
         let mut node = Self {
             name: metadata.name,
             uid: metadata.uid,
-            provider_id: object.spec.and_then(|spec| spec.provider_id).filter(|id| !id.is_empty()),
+            provider_id: spec.provider_id.filter(|id| !id.is_empty()),
+            ready_since: object.status.and_then(|status| status.ready_since()),
+            is_unschedulable: spec.unschedulable == Some(true),
+            is_cordoned_by_berth: metadata.annotations.is_some_and(|all| all.cordoned.is_some()),
             labels: labels.collect(),
         };
         for entry in managers.items {
@@ -191,7 +242,8 @@ impl TenantNode {
 }
 
 /// Returns true for a name of an object, which is then valid as a part of a URL.
-fn is_valid_name(name: &str) -> bool {
+#[must_use]
+pub fn is_valid_name(name: &str) -> bool {
     let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     !name.is_empty()
         && name.len() <= MAX_NAME_LENGTH
@@ -243,6 +295,23 @@ mod tests {
         assert_eq!(own, ["a", "b"]);
         assert_eq!(node.labels["b"].other_manager.as_deref(), Some("kubelet"));
         assert_eq!(node.labels["c"], NodeLabel { value: "3".to_owned(), ..Default::default() });
+    }
+
+    #[test]
+    fn readiness_and_cordoning_are_read() {
+        let node = |annotations: Value, status: &str| {
+            let ready = json!({"type": "Ready", "status": status, "lastTransitionTime": "2026-05-01T12:00:00Z"});
+            read(json!({
+                "metadata": {"name": "a", "annotations": annotations}, "spec": {"unschedulable": true},
+                "status": {"conditions": [{"type": "DiskPressure", "status": "True"}, ready]},
+            }))
+            .unwrap()
+        };
+        let cordoned = node(json!({berth_api::names::CORDONED_ANNOTATION: "removal"}), "True");
+        assert_eq!(cordoned.ready_since, Some("2026-05-01T12:00:00Z".parse().unwrap()));
+        assert!(cordoned.is_unschedulable && cordoned.is_cordoned_by_berth);
+        let other = node(json!({"a": "b"}), "Unknown");
+        assert_eq!((other.ready_since, other.is_cordoned_by_berth), (None, false));
     }
 
     #[test]

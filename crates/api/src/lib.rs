@@ -14,6 +14,7 @@ mod condition;
 mod cpu_set;
 #[cfg(feature = "kube")]
 mod crds;
+mod drain_timeout;
 mod exposure;
 mod host_leases;
 #[cfg(feature = "kube")]
@@ -51,6 +52,7 @@ pub use condition::{Condition, Time};
 pub use cpu_set::{CpuSet, ParseCpuSetError};
 #[cfg(feature = "kube")]
 pub use crds::{all_crds, crd_yaml};
+pub use drain_timeout::{DrainTimeout, ParseDrainTimeoutError};
 pub use exposure::{
     AccessType, Advertisement, CloudControllerManager, Exposure, LoadBalancers, MachineAccess,
 };

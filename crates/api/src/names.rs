@@ -60,6 +60,24 @@ pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.
 pub const MACHINE_DEPLOYMENT_UID_ANNOTATION: &str = "berth.dev/machine-deployment-uid";
+/// Annotation of a VirtualMachine that Berth removes: the reason of the removal. A machine with this mark is drained in
+/// the tenant's cluster before it is deleted.
+pub const REMOVAL_ANNOTATION: &str = "berth.dev/removal";
+/// Value of [`REMOVAL_ANNOTATION`] for a machine whose host is lost.
+pub const HOST_LOST_REMOVAL: &str = "HostLost";
+/// Annotation of a VirtualMachine that Berth removes: the time of the mark, in RFC 3339. The time limit of the drain
+/// begins at this time.
+pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
+/// Annotation of a MachineDeployment or of a VirtualMachine: the time limit of the drain, in place of
+/// `spec.nodeDrainTimeout` of the TenantCluster.
+pub const NODE_DRAIN_TIMEOUT_ANNOTATION: &str = "berth.dev/node-drain-timeout";
+/// Annotation of a MachineDeployment: `Newest` or `Oldest`, the machines that are removed first.
+pub const DELETE_POLICY_ANNOTATION: &str = "berth.dev/delete-policy";
+/// Annotation of a VirtualMachine that is removed before others, with any value. machine-controller and Cluster API read
+/// it from Machines.
+pub const DELETE_MACHINE_ANNOTATION: &str = "cluster.k8s.io/delete-machine";
+/// Annotation of a tenant's Node that Berth has cordoned. Berth uncordons no other Node.
+pub const CORDONED_ANNOTATION: &str = "berth.dev/cordoned";
 /// Namespace of Berth's programs and of their Leases in `deploy/`.
 pub const NAMESPACE: &str = "berth-system";
 /// Namespace and name of the controller's ServiceAccount in `deploy/`.

@@ -122,6 +122,11 @@ pub enum ConditionReason {
     MachinesAvailable,
     MachinesUnavailable,
     AddressClaimLost,
+    DrainingMachines,
+    DrainBlocked,
+    DrainDeadlineExceeded,
+    WaitingForVolumes,
+    WaitingForHost,
 }
 
 impl ConditionReason {
@@ -162,6 +167,9 @@ pub enum EventReason {
     Malformed,
     LeasesOmitted,
     ManagedByMachineController,
+    DrainBlocked,
+    DrainDeadlineExceeded,
+    MachineDrained,
 }
 
 impl EventReason {

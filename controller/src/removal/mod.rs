@@ -1,0 +1,16 @@
+//! Removal of machines: a machine that Berth removes gets a mark ([`mark`]), its Node in the tenant's cluster is drained,
+//! and then the machine is deleted. The modules have no side effects. All objects of the tenant may be hostile.
+//!
+//! ```text
+//! VirtualMachine ──► mark, timeout ──┐
+//! tenant's Node, pods ──► pod ───────┼─► plan ──► next step ──► report
+//! answers to evictions ──► eviction ─┘
+//! ```
+
+pub mod eviction;
+pub mod mark;
+pub mod plan;
+pub mod pod;
+pub mod readiness;
+pub mod report;
+pub mod timeout;
