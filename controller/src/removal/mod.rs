@@ -14,3 +14,12 @@ pub mod pod;
 pub mod readiness;
 pub mod report;
 pub mod timeout;
+
+use berth_api::TenantCluster;
+
+/// Returns true if the machines of a tenant are drained before they are deleted. A tenant that is being deleted takes its
+/// cluster with it, so its machines are not drained.
+#[must_use]
+pub fn drains_machines(tenant: &TenantCluster) -> bool {
+    tenant.spec.kubeconfig_secret_ref.is_some() && tenant.metadata.deletion_timestamp.is_none()
+}

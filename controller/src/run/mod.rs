@@ -26,6 +26,7 @@ mod malformed;
 mod metrics;
 mod packed_content;
 pub mod reconcile;
+mod removal;
 mod settings;
 mod tenant_access;
 mod tenant_nodes;
@@ -52,6 +53,7 @@ use http_pages::Pages;
 use machine_instances::MachineInstances;
 pub use metrics::Metrics;
 pub use settings::Settings;
+pub use tenant_access::Connections;
 
 /// Timeout of the release of the leader lease when the program ends.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -173,7 +175,8 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
-    all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone()));
+    let connections = Connections::new(Arc::clone(&metrics));
+    all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone(), connections.clone()));
     all.spawn(host_leases::run(
         client.clone(),
         Arc::clone(&events),
@@ -186,7 +189,9 @@ fn start_reconcilers(context: &Arc<Context>) -> JoinSet<()> {
         tenants: context.tenants.clone(),
         configs: context.configs.clone(),
         addresses: context.addresses.clone(),
+        nodes: context.nodes.clone(),
         instances,
+        connections,
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));
     all.spawn(machines::run(

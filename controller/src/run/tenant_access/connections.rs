@@ -1,13 +1,10 @@
-//! State of the connections to all tenants, which the reconciler of tenants' Nodes reads.
+//! State of the connections to all tenants, which several reconcilers read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_api::TenantCluster;
 use berth_runtime::certificate::Validity;
 use berth_runtime::untrusted::UntrustedClient;
-use futures::channel::mpsc::UnboundedSender;
-use kube::runtime::reflector::ObjectRef;
 
 use crate::run::metrics::Metrics;
 use crate::tenant_nodes::node_store::NodeStore;
@@ -49,31 +46,43 @@ struct Entry {
     state: SharedState,
 }
 
+/// Function that is called with the name of each tenant whose connection or Nodes have changed.
+type Handler = Box<dyn Fn(&str) + Send + Sync>;
+
 /// State of the connections to all tenants.
-#[derive(Clone, Debug)]
-pub(crate) struct Connections {
+#[derive(Clone)]
+pub struct Connections {
     entries: Arc<Mutex<BTreeMap<String, Entry>>>,
-    queue: UnboundedSender<ObjectRef<TenantCluster>>,
+    handlers: Arc<Mutex<Vec<Handler>>>,
     metrics: Arc<Metrics>,
 }
 
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connections").finish_non_exhaustive()
+    }
+}
+
 impl Connections {
-    /// Returns the state without any tenant. Tenants whose state has changed are added to `queue`.
-    pub(crate) fn new(
-        queue: UnboundedSender<ObjectRef<TenantCluster>>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self { entries: Arc::default(), queue, metrics }
+    /// Returns the state without any tenant.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { entries: Arc::default(), handlers: Arc::default(), metrics }
+    }
+
+    /// Calls `handle` with the name of each tenant whose connection or Nodes change from now on.
+    pub(crate) fn subscribe(&self, handle: impl Fn(&str) + Send + Sync + 'static) {
+        self.handlers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(handle));
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Triggers a reconcile of a tenant.
-    pub(crate) fn trigger(&self, tenant: &str) {
-        // The error is ignored: the queue has no receiver only if the reconciler is stopped.
-        self.queue.unbounded_send(ObjectRef::new(tenant)).unwrap_or_default();
+    /// Calls the handlers. The caller must hold no lock of a tenant's state, which handlers lock.
+    fn notify(&self, tenant: &str) {
+        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        handlers.iter().for_each(|handle| handle(tenant));
     }
 
     /// Returns the state of a tenant; `None` if it is not known yet, or the tenant has no kubeconfig.
@@ -81,16 +90,16 @@ impl Connections {
         self.lock().get(tenant).map(|entry| entry.state.clone())
     }
 
-    /// Changes the Nodes of a tenant. Triggers a reconcile if `change` returns true.
+    /// Changes the Nodes of a tenant. Calls the handlers if `change` returns true.
     pub(super) fn update_nodes(&self, tenant: &str, change: impl FnOnce(&mut NodeStore) -> bool) {
         let state = self.lock().entry(tenant.to_owned()).or_default().state.clone();
         let is_changed = change(&mut state.lock().nodes);
         if is_changed {
-            self.trigger(tenant);
+            self.notify(tenant);
         }
     }
 
-    /// Sets the connection of a tenant, or the reason why there is none, and triggers a reconcile.
+    /// Sets the connection of a tenant, or the reason why there is none, and calls the handlers.
     pub(super) fn set_access(&self, tenant: &str, access: Result<Access, Fault>) {
         {
             let mut all = self.lock();
@@ -101,7 +110,7 @@ impl Connections {
             drop(all);
             state.lock().access = Some(access);
         }
-        self.trigger(tenant);
+        self.notify(tenant);
     }
 
     /// Removes the connection and the Nodes of a tenant, because it has a new kubeconfig: no write of the old connection
@@ -118,7 +127,7 @@ impl Connections {
         all.remove(tenant);
         self.count(&all);
         drop(all);
-        self.trigger(tenant);
+        self.notify(tenant);
     }
 
     fn count(&self, all: &BTreeMap<String, Entry>) {

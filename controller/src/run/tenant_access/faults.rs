@@ -9,7 +9,11 @@ use berth_runtime::untrusted::UntrustedError;
 use crate::tenants::fault::Fault;
 
 /// Returns the fault for an error of a request. `place` names the Secret with the kubeconfig.
-pub(super) fn fault_of(error: UntrustedError, place: &str, certificate: Option<Validity>) -> Fault {
+pub(in crate::run) fn fault_of(
+    error: UntrustedError,
+    place: &str,
+    certificate: Option<Validity>,
+) -> Fault {
     let (reason, remedy) = match error {
         UntrustedError::AddressRefused(_) => (
             ConditionReason::KubeconfigRefused,

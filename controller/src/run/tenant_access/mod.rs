@@ -20,7 +20,9 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::context::Context;
 use connection::Environment;
-pub(super) use connections::{Access, Connections, SharedState};
+pub use connections::Connections;
+pub(super) use connections::{Access, SharedState};
+pub(super) use faults::fault_of;
 use infra_server::InfraServer;
 use spec::AccessSpec;
 

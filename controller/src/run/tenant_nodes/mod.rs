@@ -20,7 +20,7 @@ use super::context::Context;
 use super::machine_instances::MachineInstances;
 use super::tenant_access::{self, Connections};
 use reconcile::NodeReconciler;
-use triggers::Triggers;
+use triggers::{TenantQueue, Triggers};
 use write::WriteError;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
@@ -29,10 +29,16 @@ const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "tenant-nodes", concurrency: 0, debounce: Duration::from_millis(20) };
 
 /// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment.
-pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
+pub(super) async fn run(
+    context: Arc<Context>,
+    instances: MachineInstances,
+    connections: Connections,
+) {
     let (queue, requests) = unbounded();
-    let connections = Connections::new(queue, Arc::clone(&context.metrics));
-    let triggers = Triggers::new(Arc::clone(&context), connections.clone(), instances);
+    let queue = TenantQueue(queue);
+    let changed = queue.clone();
+    connections.subscribe(move |tenant| changed.trigger(tenant));
+    let triggers = Triggers::new(Arc::clone(&context), queue, instances);
     let reconciler = Arc::new(NodeReconciler {
         context: Arc::clone(&context),
         connections: connections.clone(),
