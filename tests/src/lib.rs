@@ -16,6 +16,7 @@ pub mod running;
 pub mod simulated;
 pub mod skip;
 pub mod sources;
+pub mod two_clusters;
 pub mod wait;
 
 use std::path::PathBuf;

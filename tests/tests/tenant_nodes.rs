@@ -9,59 +9,47 @@
 )]
 
 use std::cell::Cell;
-use std::net::{Ipv4Addr, TcpListener};
-use std::process::Command;
+use std::net::TcpListener;
+use std::ops::Deref;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use berth_tests::cluster::{ControlPlaneOptions, condition};
 use berth_tests::controller::Controller;
-use berth_tests::{repository, skip};
+use berth_tests::two_clusters::{TENANT_ADDRESS, TENANT_USER, TwoClusters, enter_namespace};
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Address of the tenant's API server, from a network for documentation. The loopback address would be refused.
-const TENANT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
 const NAMESPACE: &str = "cluster-bank";
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// User of the controller in the tenant's cluster.
-const TENANT_USER: &str = "system:serviceaccount:kube-system:berth-controller";
 
-/// Variable that is set in the network namespace of the test.
-const IN_NAMESPACE: &str = "BERTH_TEST_IN_NAMESPACE";
+struct Clusters(TwoClusters);
 
-struct Clusters {
-    infra: ControlPlane,
-    tenant: ControlPlane,
+impl Deref for Clusters {
+    type Target = TwoClusters;
+
+    fn deref(&self) -> &TwoClusters {
+        &self.0
+    }
 }
 
 /// All tests share the control planes, because their start takes longest.
 #[test]
 fn labels_follow_the_machines() {
-    if std::env::var_os(IN_NAMESPACE).is_none() {
-        run_in_namespace();
+    if !enter_namespace("labels_follow_the_machines").unwrap() {
         return;
     }
-    let infra = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
-    let tenant = ControlPlane::start(ControlPlaneOptions {
-        has_audit_log: true,
-        server_address: Some(TENANT_ADDRESS),
-        ..ControlPlaneOptions::default()
-    })
-    .unwrap();
-    infra.install_machine_kinds().unwrap();
-    infra.deploy(&["base/rbac-controller.yaml"]).unwrap();
-    let clusters = Clusters { infra, tenant };
+    let tenant = ControlPlaneOptions { has_audit_log: true, ..ControlPlaneOptions::default() };
+    let clusters = Clusters(TwoClusters::start(ControlPlaneOptions::default(), tenant).unwrap());
     clusters.create_hosts();
-    clusters.grant_permissions();
     let _controller = Controller::start(&clusters.infra, "tenant-nodes", &[]).unwrap();
     clusters.create_tenant("bank");
     // A tenant that never answers must not delay the other one.
     let silent = TcpListener::bind((TENANT_ADDRESS, 0)).unwrap();
     clusters.create_tenant("silent");
-    let kubeconfig = clusters.kubeconfig("any");
+    let kubeconfig = clusters.kubeconfig("any").unwrap();
     let own = format!(":{}", clusters.tenant.port());
     let other = format!(":{}", silent.local_addr().unwrap().port());
-    clusters.write_secret("cluster-silent", &kubeconfig.replace(&own, &other));
+    clusters.write_kubeconfig("cluster-silent", &kubeconfig.replace(&own, &other));
 
     nodes_get_the_labels_of_their_hosts(&clusters);
     clusters.wait_until_condition("silent", "TenantAccessReady", "False TenantUnreachable");
@@ -86,25 +74,6 @@ fn labels_follow_the_machines() {
     assert!(refused.is_empty(), "a permission is missing: {refused:#?}");
 }
 
-/// Runs the test in a network namespace of its own, in which [`TENANT_ADDRESS`] is an address of the loopback.
-fn run_in_namespace() {
-    let unshare = |command: &str| {
-        let program = std::env::current_exe().unwrap();
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--net", "sh", "-c", command]).arg(program).env(IN_NAMESPACE, "1").status()
-    };
-    if !unshare("true").is_ok_and(|status| status.success()) {
-        skip::skip("labels_follow_the_machines", "no network namespace can be created (root)");
-        return;
-    }
-    let command = format!(
-        "ip link set lo up && ip address add {TENANT_ADDRESS}/32 dev lo && \
-         exec \"$0\" --exact labels_follow_the_machines --nocapture"
-    );
-    let status = unshare(&command).unwrap();
-    assert!(status.success(), "the test failed in its network namespace: {status}");
-}
-
 impl Clusters {
     fn create_hosts(&self) {
         for (host, zone, rack) in [("rack1-a", "a", "1"), ("rack1-b", "b", "2")] {
@@ -114,49 +83,18 @@ impl Clusters {
         }
     }
 
-    /// Applies the output of `render --tenant-rbac` in the tenant's cluster.
-    fn grant_permissions(&self) {
-        let program = repository().join("target/release/berth-controller");
-        let output = Command::new(program).args(["render", "--tenant-rbac"]).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        self.tenant.apply(&String::from_utf8(output.stdout).unwrap()).unwrap();
-    }
-
-    fn token(&self) -> String {
-        let path = "/api/v1/namespaces/kube-system/serviceaccounts/berth-controller/token";
-        let request = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
-        });
-        let create = ["create", "--raw", path, "-f", "-"];
-        let kubeconfig = self.tenant.kubeconfig();
-        let answer = self.tenant.kubectl_with(&kubeconfig, &create, &request.to_string()).unwrap();
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        answer["status"]["token"].as_str().unwrap().to_owned()
-    }
-
-    fn kubeconfig(&self, token: &str) -> String {
-        let file = self.tenant.write_kubeconfig("berth", token, false).unwrap();
-        std::fs::read_to_string(file).unwrap()
-    }
-
     fn create_tenant(&self, name: &str) {
-        let tenant = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
-            "spec": {"kubeconfigSecretRef": {"name": "kubeconfig"}},
-        });
-        self.infra.apply(&tenant.to_string()).unwrap();
+        let spec = json!({"kubeconfigSecretRef": {"name": "kubeconfig"}});
+        self.apply_tenant(name, &spec).unwrap();
         let namespace = format!("cluster-{name}");
         self.wait_until("the namespace exists", |clusters| {
             clusters.infra.get_json(&["namespace", &namespace]).is_ok()
         });
     }
 
-    fn write_secret(&self, namespace: &str, kubeconfig: &str) {
-        let secret = json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kubeconfig", "namespace": namespace},
-            "stringData": {"kubeconfig": kubeconfig},
-        });
-        self.infra.apply(&secret.to_string()).unwrap();
+    fn write_kubeconfig(&self, namespace: &str, kubeconfig: &str) {
+        let data = json!({"kubeconfig": kubeconfig});
+        self.write_secret(namespace, "kubeconfig", &data).unwrap();
     }
 
     /// Writes a VirtualMachineInstance; this kind has no status subresource.
@@ -220,7 +158,7 @@ fn nodes_get_the_labels_of_their_hosts(clusters: &Clusters) {
     clusters.tenant.kubectl(&["patch", "node", "renamed", "-p", &id]).unwrap();
     clusters.write_instance("web-1", "rack1-a");
     clusters.write_instance("web-2", "rack1-b");
-    clusters.write_secret(NAMESPACE, &clusters.kubeconfig(&clusters.token()));
+    clusters.write_kubeconfig(NAMESPACE, &clusters.kubeconfig(&clusters.token().unwrap()).unwrap());
     clusters.wait_until_condition("bank", "TenantAccessReady", "True Connected");
     clusters.wait_until_label("web-1", ZONE, &json!("a"));
     clusters.wait_until_label("renamed", ZONE, &json!("b"));
@@ -287,16 +225,16 @@ fn idle_controller_only_watches(clusters: &Clusters) {
 }
 
 fn new_kubeconfig_is_used(clusters: &Clusters) {
-    clusters.write_secret(NAMESPACE, &clusters.kubeconfig("expired"));
+    clusters.write_kubeconfig(NAMESPACE, &clusters.kubeconfig("expired").unwrap());
     clusters.wait_until_condition("bank", "TenantAccessReady", "False AccessDenied");
     clusters.write_instance("web-1", "rack1-b");
-    clusters.write_secret(NAMESPACE, &clusters.kubeconfig(&clusters.token()));
+    clusters.write_kubeconfig(NAMESPACE, &clusters.kubeconfig(&clusters.token().unwrap()).unwrap());
     clusters.wait_until_condition("bank", "TenantAccessReady", "True Connected");
     clusters.wait_until_label("web-1", ZONE, &json!("b"));
 }
 
 fn refused_kubeconfigs_are_not_used(clusters: &Clusters) {
-    let kubeconfig = clusters.kubeconfig(&clusters.token());
+    let kubeconfig = clusters.kubeconfig(&clusters.token().unwrap()).unwrap();
     let own = format!("https://{TENANT_ADDRESS}:{}", clusters.tenant.port());
     let marker = clusters.infra.folder().join("marker");
     let exec = format!(
@@ -317,7 +255,7 @@ fn refused_kubeconfigs_are_not_used(clusters: &Clusters) {
             "insecure-skip-tls-verify is set",
         ),
     ] {
-        clusters.write_secret(NAMESPACE, &text);
+        clusters.write_kubeconfig(NAMESPACE, &text);
         clusters.wait_until(words, |clusters| {
             let tenant = clusters.infra.get_json(&["tenantcluster", "bank"]).unwrap_or_default();
             let one = condition(&tenant, "TenantAccessReady");
@@ -328,6 +266,6 @@ fn refused_kubeconfigs_are_not_used(clusters: &Clusters) {
     assert!(!marker.exists(), "a program of the tenant ran");
     let tenant = clusters.infra.get_json(&["tenantcluster", "bank"]).unwrap();
     assert!(!tenant.to_string().contains(&TENANT_ADDRESS.to_string()), "{tenant:#}");
-    clusters.write_secret(NAMESPACE, &kubeconfig);
+    clusters.write_kubeconfig(NAMESPACE, &kubeconfig);
     clusters.wait_until_condition("bank", "TenantAccessReady", "True Connected");
 }

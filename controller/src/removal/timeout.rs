@@ -26,7 +26,7 @@ pub fn drain_timeout(
     let mut problems = Vec::new();
     let objects = [("VirtualMachine", Some(machine)), ("MachineDeployment", deployment)];
     for (kind, object) in objects {
-        let annotations = object.map(ResourceExt::annotations);
+        let annotations = object.map(|object| object.annotations());
         let value = annotations.and_then(|all| all.get(NODE_DRAIN_TIMEOUT_ANNOTATION));
         match value.map(|value| value.parse()) {
             Some(Ok(timeout)) => return ResolvedTimeout { timeout, problems },
