@@ -246,7 +246,7 @@ fn budget_blocks_a_removal(bed: &Bed) -> String {
         "spec": {"attacher": "csi.example", "nodeName": victim, "source": {"persistentVolumeName": "data"}},
     });
     bed.clusters.tenant.apply(&volume.to_string()).unwrap();
-    let _ = bed.kubelets.fewest_healthy_pods();
+    bed.kubelets.forget_health();
     bed.scale(1);
     bed.wait_until_removal("DrainBlocked", "PodDisruptionBudget shop permits no eviction");
     let node = bed.node(&victim).unwrap();
@@ -282,7 +282,7 @@ fn rollout_respects_the_budget(bed: &Bed) {
     bed.wait_until("the budget permits an eviction", |bed| {
         bed.budget_status()["disruptionsAllowed"] == json!(1)
     });
-    let _ = bed.kubelets.fewest_healthy_pods();
+    bed.kubelets.forget_health();
     let before = bed.machine_names();
     let mut changed = web_deployment(NAMESPACE, 1);
     changed["spec"]["template"]["spec"]["providerSpec"]["value"]["cloudProviderSpec"]["virtualMachine"]

@@ -46,10 +46,15 @@ impl Kubelets {
         Ok(Self { runtime: Some(runtime), fewest })
     }
 
-    /// Returns the smallest number of healthy pods since the last call.
+    /// Returns the smallest number of healthy pods since the start, or since the last call of [`Self::forget_health`].
     #[must_use]
     pub fn fewest_healthy_pods(&self) -> usize {
-        self.fewest.swap(usize::MAX, Ordering::SeqCst)
+        self.fewest.load(Ordering::SeqCst)
+    }
+
+    /// Begins a new observation of the number of healthy pods.
+    pub fn forget_health(&self) {
+        self.fewest.store(usize::MAX, Ordering::SeqCst);
     }
 }
 
