@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::RemovalContext;
+use super::context::RemovalContext;
 use crate::run::packed_content::unpack_content;
 use crate::run::tenant_access::{Access, SharedState};
 use crate::tenant_nodes::node_match::{NodeIndex, NodeMatch};

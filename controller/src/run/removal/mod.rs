@@ -3,6 +3,7 @@
 //! [`crate::removal`] computes the steps. The mark is in the VirtualMachine, and all other facts are read again in each
 //! reconcile, so a removal continues after a restart. A tenant that answers slowly delays only its own machines.
 
+mod context;
 mod error;
 mod facts;
 mod reconcile;
@@ -13,19 +14,13 @@ mod triggers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::TenantCluster;
 use berth_runtime::reconcile::{ReconcileRequest, ReconcilerOptions, run_reconciler};
-use berth_runtime::watch::{Informer, OptionalInformer};
 use futures::stream::poll_fn;
-use k8s_openapi::api::core::v1::Node;
-use kube::Client;
-use kube::api::{ApiResource, DynamicObject};
+use kube::api::DynamicObject;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::events::EventEmitter;
-use super::metrics::Metrics;
-use super::tenant_access::Connections;
-use crate::api_resource::api_resource;
+pub(super) use context::RemovalContext;
+use context::machine_resource;
 use reconcile::Remover;
 pub(super) use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;
@@ -37,25 +32,6 @@ const OPTIONS: ReconcilerOptions =
 
 /// Queue of machines that must be reconciled.
 pub(super) type RemovalRequests = UnboundedReceiver<ReconcileRequest<DynamicObject>>;
-
-/// Stores and clients of the reconciler.
-#[derive(Clone)]
-pub(super) struct RemovalContext {
-    pub(super) client: Client,
-    pub(super) events: Arc<EventEmitter>,
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) machines: OptionalInformer,
-    pub(super) instances: OptionalInformer,
-    pub(super) deployments: OptionalInformer,
-    pub(super) tenants: Informer<TenantCluster>,
-    pub(super) nodes: Informer<Node>,
-    pub(super) connections: Connections,
-    pub(super) table: Arc<RemovalTable>,
-}
-
-fn machine_resource() -> ApiResource {
-    api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
-}
 
 /// Removes marked machines until the future is dropped, which may happen at any moment.
 pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) {

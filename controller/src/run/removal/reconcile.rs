@@ -13,9 +13,10 @@ use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 
+use super::context::{RemovalContext, machine_resource};
 use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
-use super::{RemovalContext, machine_resource, requests};
+use super::requests;
 use crate::removal::eviction::EvictionOutcome;
 use crate::removal::mark::{Mark, Removal};
 use crate::removal::plan::{

@@ -11,7 +11,7 @@ use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::machine_resource;
+use super::context::machine_resource;
 use crate::run::tenant_access::Connections;
 use crate::tenant_nodes::node_match::named_machine;
 
