@@ -319,7 +319,9 @@ fn removal_is_called_off(bed: &Bed) {
         })
     });
     // The replacement, which has not joined, is deleted again.
-    bed.wait_until("one machine is left", |bed| bed.machine_names() == [machine.clone()]);
+    bed.wait_until("one machine is left", |bed| {
+        bed.machine_names() == std::slice::from_ref(&machine)
+    });
     assert_eq!(bed.nodes_of_pods().len(), PODS);
 }
 
@@ -330,7 +332,7 @@ fn deletion_ends_at_the_time_limit(bed: &Bed) {
     let delete = ["delete", "machinedeployment", "web", "-n", NAMESPACE, "--wait=false"];
     bed.clusters.infra.kubectl(&delete).unwrap();
     bed.wait_until_removal("DrainBlocked", "Deleted since");
-    assert_eq!(bed.machine_names(), [machine.clone()]);
+    assert_eq!(bed.machine_names(), std::slice::from_ref(&machine));
     bed.wait_until("the MachineDeployment is deleted", |bed| bed.deployment().is_null());
     assert!(bed.machine_names().is_empty());
     assert!(bed.node(&machine).is_none(), "the Node is deleted");
