@@ -17,6 +17,7 @@ pub mod simulated;
 pub mod skip;
 pub mod sources;
 pub mod tenant_bed;
+pub mod two_clusters;
 pub mod wait;
 
 use std::path::PathBuf;

@@ -20,6 +20,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::TenantCluster;
+use berth_controller::run::Connections;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::tenants::SharedInformers;
@@ -63,11 +64,19 @@ fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
 fn start_controller(plane: &ControlPlane) -> Reconcilers {
     let run = |client: Client, events| async move {
         let mut tasks = JoinSet::new();
-        let SharedInformers { tenants, configs, addresses, .. } =
+        let SharedInformers { tenants, configs, addresses, nodes, .. } =
             SharedInformers::start_watches(&client, &mut tasks);
         let (instances, watch) = MachineInstances::start(&client);
         tasks.spawn(watch);
-        let shared_informers = machines::SharedInformers { tenants, configs, addresses, instances };
+        let connections = Connections::new(Arc::default());
+        let shared_informers = machines::SharedInformers {
+            tenants,
+            configs,
+            addresses,
+            nodes,
+            instances,
+            connections,
+        };
         machines::run(client, events, Arc::default(), shared_informers, RESYNC).await;
     };
     Reconcilers::start(plane, run).unwrap()

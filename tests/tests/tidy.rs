@@ -68,6 +68,7 @@ fn pure_code_reads_no_files_clock_or_environment() {
         "host_loss",
         "plan",
         "profiles",
+        "removal",
         "tenant_nodes",
         "tenant_storage",
         "tenants",

@@ -1,43 +1,38 @@
-//! The mark of a machine that is to be removed: two annotations of its VirtualMachine.
+//! The removal mark: annotations of a VirtualMachine that Berth removes. The mark is the only state of a removal; all
+//! other facts are read again after a restart.
 
+use std::fmt;
 use std::str::FromStr;
 
-use berth_api::names::{REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION};
-use k8s_openapi::jiff::Timestamp;
+use berth_api::Time;
+use berth_api::names::{HOST_LOST_REMOVAL, REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
+/// Longest time for which a mark may be in the future, because clocks of controllers differ.
+const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_mins(5);
+
 /// Reason why a machine is removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RemovalReason {
-    /// The MachineDeployment has too many machines.
+    /// The MachineDeployment has more machines than desired.
     ScaleDown,
-    /// The template of the MachineDeployment has changed.
+    /// The machine was created from another template, or has failed.
     Rollout,
-    /// The MachineDeployment is being deleted.
+    /// The MachineDeployment is deleted.
     Deleted,
-    /// The host is being drained.
+    /// The host of the machine is drained.
     HostDrain,
-    /// The host is lost.
+    /// The host of the machine is lost.
     HostLost,
 }
 
-/// Mark of a machine that is to be removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Removal {
-    /// Reason of the removal.
-    pub reason: RemovalReason,
-    /// Time from which deadlines count.
-    pub since: Timestamp,
-}
-
-/// Error about an unknown reason of a removal.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown reason of a removal: {0}")]
-pub struct UnknownRemovalReason(String);
-
 impl RemovalReason {
+    const ALL: [Self; 5] =
+        [Self::ScaleDown, Self::Rollout, Self::Deleted, Self::HostDrain, Self::HostLost];
+
     /// Returns the value of the annotation.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -46,40 +41,158 @@ impl RemovalReason {
             Self::Rollout => "Rollout",
             Self::Deleted => "Deleted",
             Self::HostDrain => "HostDrain",
-            Self::HostLost => "HostLost",
+            Self::HostLost => HOST_LOST_REMOVAL,
         }
     }
 }
+
+impl fmt::Display for RemovalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The text is no reason of a removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not ScaleDown, Rollout, Deleted, HostDrain or HostLost")]
+pub struct UnknownRemovalReason;
 
 impl FromStr for RemovalReason {
     type Err = UnknownRemovalReason;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let all = [Self::ScaleDown, Self::Rollout, Self::Deleted, Self::HostDrain, Self::HostLost];
-        let found = all.into_iter().find(|reason| reason.as_str() == text);
-        found.ok_or_else(|| UnknownRemovalReason(text.to_owned()))
+        Self::ALL.into_iter().find(|reason| reason.as_str() == text).ok_or(UnknownRemovalReason)
     }
 }
 
+/// Mark of a machine that Berth removes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Removal {
+    /// Reason of the removal.
+    pub reason: RemovalReason,
+    /// Time of the mark, in whole seconds.
+    pub since: Timestamp,
+}
+
+/// Result of reading the mark of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The machine has no mark.
+    Absent,
+    /// The machine has a mark.
+    Valid(Removal),
+    /// The machine has annotations that are not valid. The mark to write in their place.
+    Malformed(Removal),
+}
+
 impl Removal {
-    /// Returns the mark of a VirtualMachine; `None` if it has none.
+    /// Returns a mark. The time is truncated to whole seconds.
+    #[must_use]
+    pub fn new(reason: RemovalReason, since: Timestamp) -> Self {
+        let since = Timestamp::from_second(since.as_second()).unwrap_or(since);
+        Self { reason, since }
+    }
+
+    /// Returns the mark of a machine; `None` if it has none, or if its annotations are malformed.
     #[must_use]
     pub fn of(machine: &DynamicObject) -> Option<Self> {
         let annotations = machine.annotations();
-        let reason = annotations.get(REMOVAL_ANNOTATION)?;
-        let since = annotations.get(REMOVAL_SINCE_ANNOTATION);
-        Some(Self {
-            reason: reason.parse().unwrap_or(RemovalReason::Rollout),
-            since: since.and_then(|since| since.parse().ok()).unwrap_or(Timestamp::UNIX_EPOCH),
-        })
+        let reason = annotations.get(REMOVAL_ANNOTATION)?.parse().ok()?;
+        let since: Timestamp = annotations.get(REMOVAL_SINCE_ANNOTATION)?.parse().ok()?;
+        Some(Self::new(reason, since))
     }
 
-    /// Returns the merge patch that marks a VirtualMachine.
+    /// Returns the merge patch that writes the mark.
     #[must_use]
     pub fn patch(&self) -> Value {
-        json!({"metadata": {"annotations": {
-            REMOVAL_ANNOTATION: self.reason.as_str(),
-            REMOVAL_SINCE_ANNOTATION: self.since.to_string(),
-        }}})
+        let (reason, since) = (self.reason.as_str(), Time(self.since));
+        let annotations = json!({REMOVAL_ANNOTATION: reason, REMOVAL_SINCE_ANNOTATION: since});
+        json!({"metadata": {"annotations": annotations}})
+    }
+
+    /// Returns the merge patch that withdraws a mark. The Node is then uncordoned, and the machine stays.
+    #[must_use]
+    pub fn withdrawal() -> Value {
+        let annotations = json!({REMOVAL_ANNOTATION: null, REMOVAL_SINCE_ANNOTATION: null});
+        json!({"metadata": {"annotations": annotations}})
+    }
+}
+
+impl Mark {
+    /// Reads the mark of a machine. A machine with the annotation of the reason has a mark, whatever its value is.
+    #[must_use]
+    pub fn read(machine: &DynamicObject, now: Timestamp) -> Self {
+        let Some(reason) = machine.annotations().get(REMOVAL_ANNOTATION) else {
+            return Self::Absent;
+        };
+        let is_plausible = |removal: &Removal| {
+            now.checked_add(MAX_CLOCK_DIFFERENCE).is_ok_and(|latest| removal.since <= latest)
+        };
+        match Removal::of(machine).filter(is_plausible) {
+            Some(removal) => Self::Valid(removal),
+            None => {
+                let reason = reason.parse().unwrap_or(RemovalReason::Rollout);
+                Self::Malformed(Removal::new(reason, now))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn machine(annotations: &Value) -> DynamicObject {
+        let metadata = json!({"name": "web-1", "annotations": annotations});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    }
+
+    fn now() -> Timestamp {
+        "2026-05-01T12:00:00.7Z".parse().unwrap()
+    }
+
+    #[test]
+    fn a_written_mark_is_read_again() {
+        for reason in RemovalReason::ALL {
+            let removal = Removal::new(reason, now());
+            let patch = removal.patch();
+            assert_eq!(patch["metadata"]["annotations"][REMOVAL_ANNOTATION], reason.as_str());
+            let machine = machine(&patch["metadata"]["annotations"]);
+            assert_eq!(Removal::of(&machine), Some(removal));
+            assert_eq!(Mark::read(&machine, now()), Mark::Valid(removal));
+        }
+        assert_eq!(Mark::read(&machine(&json!({})), now()), Mark::Absent);
+        assert_eq!(
+            Removal::withdrawal()["metadata"]["annotations"][REMOVAL_ANNOTATION],
+            json!(null)
+        );
+    }
+
+    #[test]
+    fn a_malformed_mark_begins_now() {
+        let read = |reason: &str, since: &str| {
+            Mark::read(
+                &machine(&json!({REMOVAL_ANNOTATION: reason, REMOVAL_SINCE_ANNOTATION: since})),
+                now(),
+            )
+        };
+        let expected = |reason| Mark::Malformed(Removal::new(reason, now()));
+        assert_eq!(read("HostDrain", "yesterday"), expected(RemovalReason::HostDrain));
+        assert_eq!(read("why", "2026-05-01T11:00:00Z"), expected(RemovalReason::Rollout));
+        // A mark of the far future would delay the deletion.
+        assert_eq!(read("ScaleDown", "2036-05-01T11:00:00Z"), expected(RemovalReason::ScaleDown));
+        let without_time = machine(&json!({REMOVAL_ANNOTATION: "Rollout"}));
+        assert_eq!(Mark::read(&without_time, now()), expected(RemovalReason::Rollout));
+        assert_eq!(Removal::of(&without_time), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_annotation_gives_a_mark(reason in "\\PC{0,20}", since in "\\PC{0,40}") {
+            let object = machine(&json!({REMOVAL_ANNOTATION: reason, REMOVAL_SINCE_ANNOTATION: since}));
+            prop_assert_ne!(Mark::read(&object, now()), Mark::Absent);
+        }
     }
 }

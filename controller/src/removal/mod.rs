@@ -1,3 +1,25 @@
-//! Removal of machines.
+//! Removal of machines: a machine that Berth removes gets a mark ([`mark`]), its Node in the tenant's cluster is drained,
+//! and then the machine is deleted. The modules have no side effects. All objects of the tenant may be hostile.
+//!
+//! ```text
+//! VirtualMachine ──► mark, timeout ──┐
+//! tenant's Node, pods ──► pod ───────┼─► plan ──► next step ──► report
+//! answers to evictions ──► eviction ─┘
+//! ```
 
+pub mod eviction;
 pub mod mark;
+pub mod plan;
+pub mod pod;
+pub mod readiness;
+pub mod report;
+pub mod timeout;
+
+use berth_api::TenantCluster;
+
+/// Returns true if the machines of a tenant are drained before they are deleted. A tenant that is being deleted takes its
+/// cluster with it, so its machines are not drained.
+#[must_use]
+pub fn drains_machines(tenant: &TenantCluster) -> bool {
+    tenant.spec.kubeconfig_secret_ref.is_some() && tenant.metadata.deletion_timestamp.is_none()
+}

@@ -38,13 +38,18 @@ struct WriteLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ConnectionLabels {
+struct StateLabels {
     state: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EvacuationLabels {
     action: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RemovalLabels {
+    result: &'static str,
 }
 
 /// All metrics of the controller.
@@ -56,7 +61,7 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     writes: Family<WriteLabels, Counter>,
     leader: Gauge,
-    tenant_connections: Family<ConnectionLabels, Gauge>,
+    tenant_connections: Family<StateLabels, Gauge>,
     tenant_node_writes: Counter,
     /// Tenants by the reason of their conditions.
     pub(super) tenant_conditions: TenantConditionMetrics,
@@ -65,6 +70,8 @@ pub struct Metrics {
     lost_hosts: Gauge,
     waiting_machines: Gauge,
     machines_replaced: Counter,
+    machine_removals: Family<RemovalLabels, Counter>,
+    machines_in_removal: Family<StateLabels, Gauge>,
     /// Metrics of the scheduler extender.
     pub(super) assignment: AssignmentMetrics,
 }
@@ -81,6 +88,7 @@ impl Default for Metrics {
         let (reconciles, requests) = (Family::default(), Family::default());
         let (writes, leader) = (Family::default(), Gauge::default());
         let (tenant_connections, tenant_node_writes) = (Family::default(), Counter::default());
+        let (machine_removals, machines_in_removal) = (Family::default(), Family::default());
         let seconds = Family::new_with_constructor(reconcile_histogram as fn() -> Histogram);
         let r = &mut registry;
         r.register(
@@ -139,6 +147,16 @@ impl Default for Metrics {
             "Machines that are replaced because their host is lost",
             Clone::clone(&machines_replaced),
         );
+        r.register(
+            "berth_controller_machine_removals",
+            "Machines that were deleted after their removal mark, by result",
+            Clone::clone(&machine_removals),
+        );
+        r.register(
+            "berth_controller_machines_in_removal",
+            "Machines with a removal mark, by state",
+            Clone::clone(&machines_in_removal),
+        );
         let assignment = AssignmentMetrics::register(r);
         Self {
             registry,
@@ -156,6 +174,8 @@ impl Default for Metrics {
             lost_hosts,
             waiting_machines,
             machines_replaced,
+            machine_removals,
+            machines_in_removal,
         }
     }
 }
@@ -185,7 +205,7 @@ impl Metrics {
     pub(super) fn set_tenant_connections(&self, connected: usize, failed: usize) {
         for (state, count) in [("connected", connected), ("failed", failed)] {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
-            self.tenant_connections.get_or_create(&ConnectionLabels { state }).set(count);
+            self.tenant_connections.get_or_create(&StateLabels { state }).set(count);
         }
     }
 
@@ -215,6 +235,19 @@ impl Metrics {
         self.machines_replaced.inc();
     }
 
+    /// Counts the deletion of a machine with a removal mark.
+    pub(super) fn count_machine_removal(&self, result: &'static str) {
+        self.machine_removals.get_or_create(&RemovalLabels { result }).inc();
+    }
+
+    /// Sets the numbers of machines with a removal mark, by state.
+    pub(super) fn set_machines_in_removal(&self, counts: [(&'static str, usize); 3]) {
+        for (state, count) in counts {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.machines_in_removal.get_or_create(&StateLabels { state }).set(count);
+        }
+    }
+
     /// Sets the metric of leadership to 1 if this process is the leader, and to 0 otherwise.
     pub(super) fn set_leader(&self, is_leader: bool) {
         self.leader.set(is_leader.into());
@@ -223,6 +256,7 @@ impl Metrics {
             self.tenant_conditions.clear();
             self.set_evacuating_machines(0);
             self.set_lost_hosts(0, 0);
+            self.machines_in_removal.clear();
         }
     }
 

@@ -28,6 +28,7 @@ mod malformed;
 mod metrics;
 mod packed_content;
 pub mod reconcile;
+mod removal;
 mod settings;
 mod tenant_access;
 mod tenant_conditions;
@@ -59,6 +60,7 @@ use http_pages::Pages;
 use machine_instances::MachineInstances;
 pub use metrics::Metrics;
 pub use settings::Settings;
+pub use tenant_access::Connections;
 
 /// Timeout of the release of the leader lease when the program ends.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -185,16 +187,11 @@ fn start_reconcilers(
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
-    let (connections, queues) = tenant_access::Connections::new(Arc::clone(&metrics));
+    let connections = Connections::new(Arc::clone(&metrics));
     let (kubeconfigs, watched_kubeconfigs) = unbounded_channel();
     all.spawn(tenant_access::run(Arc::clone(context), connections.clone(), kubeconfigs));
-    all.spawn(tenant_nodes::run(
-        Arc::clone(context),
-        instances.clone(),
-        connections.clone(),
-        queues.nodes,
-    ));
-    all.spawn(tenant_storage::run(Arc::clone(context), connections, queues.classes));
+    all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone(), connections.clone()));
+    all.spawn(tenant_storage::run(Arc::clone(context), connections.clone()));
     all.spawn(evacuation::run(
         client.clone(),
         Arc::clone(&events),
@@ -220,7 +217,9 @@ fn start_reconcilers(
         tenants: context.tenants.clone(),
         configs: context.configs.clone(),
         addresses: context.addresses.clone(),
+        nodes: context.nodes.clone(),
         instances,
+        connections,
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));
     all.spawn(machines::run(

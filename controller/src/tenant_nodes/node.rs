@@ -1,11 +1,12 @@
-//! A Node of a tenant, reduced to the fields that are needed to find it, and to copy fields of its host to it.
+//! A Node of a tenant, reduced to the fields that are needed to find it, to copy fields of its host to it, and to drain it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use berth_api::names::REPLICATED_TAINTS_ANNOTATION;
+use berth_api::names::{CORDONED_ANNOTATION, REPLICATED_TAINTS_ANNOTATION};
 use berth_runtime::untrusted::{BoundedMap, BoundedVec, Versioned};
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -24,6 +25,10 @@ const MAX_TAINTS: usize = 256;
 const MAX_MANAGERS: usize = 128;
 /// Largest number of bytes of a value that is stored. Of a longer value, a digest is sufficient to compare it.
 const MAX_VALUE_LENGTH: usize = 128;
+/// Largest number of conditions that are read. The kubelet writes five.
+const MAX_CONDITIONS: usize = 64;
+/// Type of the condition that is true if the kubelet is ready.
+const READY: &str = "Ready";
 /// Largest length of a name in Kubernetes.
 const MAX_NAME_LENGTH: usize = 253;
 /// Largest number of characters of a field manager in messages.
@@ -37,6 +42,7 @@ pub(super) const UNKNOWN_MANAGER: &str = "an unknown manager";
 pub struct NodeObject {
     metadata: Metadata,
     spec: Option<Spec>,
+    status: Option<Status>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -56,6 +62,22 @@ struct Spec {
     #[serde(rename = "providerID")]
     provider_id: Option<String>,
     taints: Option<BoundedVec<NodeTaint, MAX_TAINTS>>,
+    unschedulable: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    conditions: Option<BoundedVec<NodeCondition, MAX_CONDITIONS>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NodeCondition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    last_transition_time: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -118,6 +140,12 @@ impl NodeObject {
         recorded.map(|text| parse_recorded(text)).unwrap_or_default()
     }
 
+    /// Returns true if Berth has cordoned the Node, according to its annotation.
+    fn is_cordoned_by_berth(&self) -> bool {
+        let annotations = self.metadata.annotations.as_ref();
+        annotations.is_some_and(|all| all.entries.contains_key(CORDONED_ANNOTATION))
+    }
+
     /// Returns true if the Node has annotations.
     #[must_use]
     pub fn has_annotations(&self) -> bool {
@@ -142,6 +170,12 @@ pub struct TenantNode {
     pub uid: String,
     /// `spec.providerID`.
     pub provider_id: Option<String>,
+    /// Time since which the Node has been ready; `None` if it is not ready.
+    pub ready_since: Option<Timestamp>,
+    /// `spec.unschedulable`.
+    pub is_unschedulable: bool,
+    /// True if Berth has cordoned the Node, and has to uncordon it if the removal of its machine is called off.
+    pub is_cordoned_by_berth: bool,
     /// Labels of the Node.
     pub labels: BTreeMap<String, NodeField>,
     /// Annotations of the Node.
@@ -183,6 +217,16 @@ pub enum UnusableNode {
     TooLarge,
 }
 
+impl Status {
+    /// Returns the time since which the Node has been ready. An invalid time is one that has passed.
+    fn ready_since(self) -> Option<Timestamp> {
+        let mut conditions = self.conditions.unwrap_or_default().items.into_iter();
+        let ready = conditions.find(|one| one.type_ == READY && one.status == "True")?;
+        let time = ready.last_transition_time.and_then(|time| time.parse().ok());
+        Some(time.unwrap_or(Timestamp::UNIX_EPOCH))
+    }
+}
+
 impl TenantNode {
     /// Reads a Node. `own_manager` is the field manager of Berth.
     ///
@@ -196,18 +240,23 @@ impl TenantNode {
             return Err(UnusableNode::TooLarge);
         }
         let recorded_taints = object.recorded_taints();
+        let is_cordoned_by_berth = object.is_cordoned_by_berth();
         let kept = object.taints().iter().filter(|taint| {
             recorded_taints.contains(*taint) || !FieldKind::Taint.describes_node_itself(&taint.key)
         });
         let taints = kept.cloned().collect();
         let metadata = object.metadata;
+        let spec = object.spec.unwrap_or_default();
         let field = |value: String| NodeField { value, ..NodeField::default() };
         let labels = metadata.labels.unwrap_or_default().entries.into_iter();
         let annotations = metadata.annotations.unwrap_or_default().entries.into_iter();
         let mut node = Self {
             name: metadata.name,
             uid: metadata.uid,
-            provider_id: object.spec.and_then(|spec| spec.provider_id).filter(|id| !id.is_empty()),
+            provider_id: spec.provider_id.filter(|id| !id.is_empty()),
+            ready_since: object.status.and_then(|status| status.ready_since()),
+            is_unschedulable: spec.unschedulable == Some(true),
+            is_cordoned_by_berth,
             labels: labels.map(|(key, value)| (key, field(value))).collect(),
             annotations: annotations
                 .map(|(key, value)| (key, field(comparable(&value).into_owned())))
@@ -267,7 +316,8 @@ impl TenantNode {
 }
 
 /// Returns true for a name of an object, which is then valid as a part of a URL.
-pub(crate) fn is_valid_name(name: &str) -> bool {
+#[must_use]
+pub fn is_valid_name(name: &str) -> bool {
     let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     !name.is_empty()
         && name.len() <= MAX_NAME_LENGTH
@@ -343,6 +393,23 @@ mod tests {
         assert!(node.annotations["example.com/a"].value.starts_with("200 bytes, digest"));
         assert_eq!(node.taints, node.recorded_taints);
         assert_eq!(node.taints.len(), 1);
+    }
+
+    #[test]
+    fn readiness_and_cordoning_are_read() {
+        let node = |annotations: Value, status: &str| {
+            let ready = json!({"type": "Ready", "status": status, "lastTransitionTime": "2026-05-01T12:00:00Z"});
+            read(json!({
+                "metadata": {"name": "a", "annotations": annotations}, "spec": {"unschedulable": true},
+                "status": {"conditions": [{"type": "DiskPressure", "status": "True"}, ready]},
+            }))
+            .unwrap()
+        };
+        let cordoned = node(json!({CORDONED_ANNOTATION: "removal"}), "True");
+        assert_eq!(cordoned.ready_since, Some("2026-05-01T12:00:00Z".parse().unwrap()));
+        assert!(cordoned.is_unschedulable && cordoned.is_cordoned_by_berth);
+        let other = node(json!({"a": "b"}), "Unknown");
+        assert_eq!((other.ready_since, other.is_cordoned_by_berth), (None, false));
     }
 
     #[test]

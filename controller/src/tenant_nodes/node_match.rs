@@ -57,7 +57,9 @@ impl<'n> NodeIndex<'n> {
     }
 }
 
-fn named_machine(node: &TenantNode) -> Option<&str> {
+/// Returns the machine that the providerID of a Node names.
+#[must_use]
+pub fn named_machine(node: &TenantNode) -> Option<&str> {
     node.provider_id.as_deref()?.strip_prefix(PROVIDER_ID_PREFIX)
 }
 

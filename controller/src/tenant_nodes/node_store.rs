@@ -20,6 +20,7 @@ pub struct NodeStore {
     current: LimitedNodes,
     /// Nodes of a list that is not complete yet.
     listed: LimitedNodes,
+    is_listed: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -35,6 +36,12 @@ impl NodeStore {
     #[must_use]
     pub const fn nodes(&self) -> &BTreeMap<String, TenantNode> {
         &self.current.nodes
+    }
+
+    /// Returns true if the Nodes were listed completely at least once.
+    #[must_use]
+    pub const fn is_listed(&self) -> bool {
+        self.is_listed
     }
 
     /// Returns the number of Nodes that are not stored because of their names or a limit, up to 10,000.
@@ -56,7 +63,10 @@ impl NodeStore {
             }
             CollectionEvent::ListCompleted => {
                 let before = std::mem::replace(&mut self.current, std::mem::take(&mut self.listed));
-                before.nodes != self.current.nodes || before.omitted != self.current.omitted
+                let is_first = !std::mem::replace(&mut self.is_listed, true);
+                is_first
+                    || before.nodes != self.current.nodes
+                    || before.omitted != self.current.omitted
             }
             CollectionEvent::Applied(object) => self.current.insert(object, own_manager),
             CollectionEvent::Deleted(object) => {

@@ -10,8 +10,8 @@ const NAMESPACE: &str = "kube-system";
 /// API groups, resources and verbs that each tenant gives. All other requests of the controller to a tenant's API server are
 /// refused.
 const RULES: [(&str, &str, &[&str]); 4] = [
-    // Labels of hosts; cordoning.
-    ("", "nodes", &["get", "list", "watch", "patch"]),
+    // Labels of hosts; cordoning; the Nodes of machines that are removed.
+    ("", "nodes", &["get", "list", "watch", "patch", "delete"]),
     // Draining.
     ("", "pods", &["list"]),
     ("", "pods/eviction", &["create"]),
@@ -89,6 +89,7 @@ mod tests {
             "list nodes",
             "watch nodes",
             "patch nodes",
+            "delete nodes",
             "list pods",
             "create pods/eviction",
             "list volumeattachments",

@@ -15,6 +15,7 @@ mod cpu_set;
 #[cfg(feature = "kube")]
 mod crds;
 mod domain_name;
+mod drain_timeout;
 mod exposure;
 mod host_leases;
 #[cfg(feature = "kube")]
@@ -55,6 +56,7 @@ pub use cpu_set::{CpuSet, ParseCpuSetError};
 #[cfg(feature = "kube")]
 pub use crds::{all_crds, crd_yaml};
 pub use domain_name::is_domain_name;
+pub use drain_timeout::{DrainTimeout, ParseDrainTimeoutError};
 pub use exposure::{
     AccessType, Advertisement, CloudControllerManager, Exposure, LoadBalancers, MachineAccess,
 };

@@ -78,10 +78,24 @@ pub const WORKER_ROLE: &str = "worker";
 pub const REVISION_ANNOTATION: &str = "berth.dev/revision";
 /// Annotation of a VirtualMachine: the UID of its MachineDeployment. An owner reference cannot cross namespaces.
 pub const MACHINE_DEPLOYMENT_UID_ANNOTATION: &str = "berth.dev/machine-deployment-uid";
-/// Annotation of a VirtualMachine that is to be removed: the reason. The machine is drained, deleted, and replaced.
+/// Annotation of a VirtualMachine that Berth removes: the reason of the removal. A machine with this mark is drained in
+/// the tenant's cluster before it is deleted.
 pub const REMOVAL_ANNOTATION: &str = "berth.dev/removal";
-/// Annotation of a VirtualMachine that is to be removed: the time (RFC 3339) from which its deadlines count.
+/// Value of [`REMOVAL_ANNOTATION`] for a machine whose host is lost.
+pub const HOST_LOST_REMOVAL: &str = "HostLost";
+/// Annotation of a VirtualMachine that Berth removes: the time of the mark, in RFC 3339. The time limit of the drain
+/// begins at this time.
 pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
+/// Annotation of a MachineDeployment or of a VirtualMachine: the time limit of the drain, in place of
+/// `spec.nodeDrainTimeout` of the TenantCluster.
+pub const NODE_DRAIN_TIMEOUT_ANNOTATION: &str = "berth.dev/node-drain-timeout";
+/// Annotation of a MachineDeployment: `Newest` or `Oldest`, the machines that are removed first.
+pub const DELETE_POLICY_ANNOTATION: &str = "berth.dev/delete-policy";
+/// Annotation of a VirtualMachine that is removed before others, with any value. machine-controller and Cluster API read
+/// it from Machines.
+pub const DELETE_MACHINE_ANNOTATION: &str = "cluster.k8s.io/delete-machine";
+/// Annotation of a tenant's Node that Berth has cordoned. Berth uncordons no other Node.
+pub const CORDONED_ANNOTATION: &str = "berth.dev/cordoned";
 /// Annotation of a VirtualMachine whose host is being drained: the time (RFC 3339) at which its MachineDeployment was
 /// requested to create a replacement first. The machine counts as outdated.
 pub const REPLACEMENT_ANNOTATION: &str = "berth.dev/replacement-requested";

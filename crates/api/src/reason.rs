@@ -137,6 +137,11 @@ pub enum ConditionReason {
     MachinesAvailable,
     MachinesUnavailable,
     AddressClaimLost,
+    DrainingMachines,
+    DrainBlocked,
+    DrainDeadlineExceeded,
+    WaitingForVolumes,
+    WaitingForHost,
 }
 
 impl ConditionReason {
@@ -186,6 +191,9 @@ pub enum EventReason {
     RemovalRequested,
     MachineReplaced,
     MachineWaitsForHost,
+    DrainBlocked,
+    DrainDeadlineExceeded,
+    MachineDrained,
 }
 
 impl EventReason {

@@ -13,7 +13,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{AddressPool, Condition, Exposure, GrantedPrefix, ReplaceAfter, VlanId};
+use crate::{AddressPool, Condition, DrainTimeout, Exposure, GrantedPrefix, ReplaceAfter, VlanId};
 
 /// Desired state of one tenant cluster. Its id is its name, and its namespace is `cluster-<id>`.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -88,6 +88,13 @@ pub struct TenantClusterSpec {
     /// Default false: such a kubeconfig is refused.
     #[serde(rename = "insecureSkipTLSVerify", skip_serializing_if = "Option::is_none")]
     pub insecure_skip_tls_verify: Option<bool>,
+    /// Time limit for the drain of a machine's Node in the tenant's cluster, such as `30m`. After it, the machine is
+    /// deleted without a drain. `0` disables the drain. Default 2h. It has an effect only with `kubeconfigSecretRef`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_drain_timeout: Option<DrainTimeout>,
+    /// State that makes a machine ready. Default Node with `kubeconfigSecretRef`, and Instance without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_readiness: Option<MachineReadiness>,
     /// Project of the tenant, for the label `kubermatic.k8c.io/project-id`.
     #[serde(rename = "projectID", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
@@ -115,6 +122,15 @@ pub struct TenantClusterSpec {
     /// the infra cluster, because machines cannot resolve names if both are equal.
     #[serde(rename = "nodeLocalDNSAddress", skip_serializing_if = "Option::is_none")]
     pub node_local_dns_address: Option<IpAddr>,
+}
+
+/// State that makes a machine ready.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MachineReadiness {
+    /// The machine's Node in the tenant's cluster is Ready. Without `kubeconfigSecretRef`, as Instance.
+    Node,
+    /// The machine's VirtualMachineInstance is Ready.
+    Instance,
 }
 
 /// Layer 2 network of a tenant.
@@ -367,6 +383,15 @@ pub struct TenantMachines {
     pub current: u32,
     /// Number of running machines.
     pub ready: u32,
+}
+
+impl TenantClusterSpec {
+    /// Returns true if a machine is ready when its Node in the tenant's cluster is.
+    #[must_use]
+    pub fn uses_node_readiness(&self) -> bool {
+        self.kubeconfig_secret_ref.is_some()
+            && self.machine_readiness != Some(MachineReadiness::Instance)
+    }
 }
 
 impl TenantCluster {

@@ -2,6 +2,7 @@
 //! do.
 
 mod fleet;
+mod kubelets;
 mod kubevirt;
 
 use std::path::Path;
@@ -12,6 +13,7 @@ use kube::{Client, Config};
 use tokio::runtime::{Builder, Runtime};
 
 pub use fleet::{Fleet, FleetBehaviour};
+pub use kubelets::Kubelets;
 pub use kubevirt::KubeVirt;
 
 /// Creates a client with the permissions of a kubeconfig.

@@ -10,6 +10,7 @@ use super::machine::Creation;
 use super::prefixes::unmet_prefix;
 use super::template::MachineTemplate;
 use super::validated::ValidatedDeployment;
+use crate::removal::drains_machines;
 use crate::run::api_requests::patch_params;
 use crate::tenants::addresses::pools::NetworkPools;
 use crate::tenants::fault::Fault;
@@ -159,7 +160,9 @@ impl ValidatedDeployment<'_> {
             || format!("list VirtualMachines of {}", self.namespace),
             self.machines().list(&params).await,
         )?;
-        let vms: Vec<ExistingVm> = list.items.iter().map(|vm| self.context.read_vm(vm)).collect();
+        let mut vms: Vec<ExistingVm> =
+            list.items.iter().map(|vm| self.context.read_vm(vm)).collect();
+        self.context.add_node_readiness(&self.namespace, &mut vms);
         if let Ok(fresh) = fresh_steps(&self.deployment, &self.owner, &vms, now, None) {
             let create = steps.create_count.min(fresh.create_count);
             *steps = ReconcileSteps {
@@ -216,25 +219,29 @@ impl ValidatedDeployment<'_> {
         })
     }
 
+    /// Deletes machines. In a namespace of a tenant whose machines are drained, machines get a mark, and the reconciler of
+    /// removals deletes them after the drain.
     async fn delete_machines(&self, steps: &ReconcileSteps) -> Result<(), RequestError> {
         let known = |name: &String| self.vms.iter().find(|vm| vm.name == *name);
         for vm in steps.machines_to_delete.iter().filter_map(known) {
-            let preconditions = Preconditions { uid: Some(vm.uid.clone()), resource_version: None };
-            let params =
-                DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
             let name = &vm.name;
-            let deleted = self.machines().delete(name, &params).await;
-            with_request(
-                || format!("delete VirtualMachine {}/{name}", self.namespace),
-                none_if_not_found(deleted),
-            )?;
+            if self.tenant().is_some_and(drains_machines) {
+                self.mark_machine(vm).await?;
+            } else {
+                let (uid, resource_version) = (Some(vm.uid.clone()), None);
+                let preconditions = Some(Preconditions { uid, resource_version });
+                let params = DeleteParams { preconditions, ..DeleteParams::background() };
+                let deleted = none_if_not_found(self.machines().delete(name, &params).await);
+                let request = || format!("delete VirtualMachine {}/{name}", self.namespace);
+                with_request(request, deleted)?;
+            }
             if vm.has_failed {
                 self.context.with_state(self.object, |memory| {
                     memory.failure_count = memory.failure_count.saturating_add(1);
                     let pause = Duration::from_secs(backoff_seconds(memory.failure_count).into());
                     memory.paused_until = Instant::now().checked_add(pause);
                 });
-                tracing::info!(namespace = %self.namespace, machine = %name, "deleted failed VirtualMachine");
+                tracing::info!(namespace = %self.namespace, machine = %name, "removed failed VirtualMachine");
             }
         }
         Ok(())

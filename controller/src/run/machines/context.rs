@@ -11,6 +11,8 @@ use kube::{Client, ResourceExt as _};
 use super::triggers::Triggers;
 use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
+use crate::run::removal::RemovalTable;
+use crate::run::tenant_access::Connections;
 use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use berth_runtime::watch::{Informer, OptionalInformer};
 
@@ -27,6 +29,9 @@ pub(super) struct Context {
     pub(super) tenants: Informer<TenantCluster>,
     pub(super) configs: Informer<InfraConfig>,
     pub(super) addresses: AddressStore,
+    pub(super) connections: Connections,
+    /// Reports of the removals of machines.
+    pub(super) removals: Arc<RemovalTable>,
     /// Machines of machine-controller. If the namespace of a MachineDeployment contains Machines, Berth does not
     /// reconcile the MachineDeployment, because machine-controller does.
     pub(super) foreign_machines: OptionalInformer,

@@ -1,4 +1,5 @@
-//! Finalizes a MachineDeployment that is being deleted: deletes its machines, then removes the finalizer. Only the
+//! Finalizes a MachineDeployment that is being deleted: deletes its machines, after a drain if their tenant has a
+//! kubeconfig, then removes the finalizer. Only the
 //! metadata of the object is used, so the deletion succeeds even if the object cannot be parsed, has another
 //! provider, or belongs to machine-controller by now.
 
@@ -32,6 +33,10 @@ impl Context {
         let own = self.list_machines_of(object).await?;
         for vm in own.iter().filter(|vm| vm.metadata.deletion_timestamp.is_none()) {
             let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
+            if self.drains_machines_in(&namespace) {
+                self.mark_for_deletion(vm).await?;
+                continue;
+            }
             let api: Api<DynamicObject> =
                 Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
             let preconditions = Preconditions { uid: vm.uid(), resource_version: None };
@@ -47,6 +52,7 @@ impl Context {
             self.remove_state(object);
             return Ok(None);
         }
+        self.update_removal_condition(object, &own).await?;
         Ok(Some(add_jitter(RETRY_DELAY)))
     }
 

@@ -53,6 +53,13 @@ impl<K: Ord> Index<K> {
             .cloned()
             .collect()
     }
+
+    /// Returns namespace and name of one object for each key for which `matches` returns true.
+    pub(super) fn one_object_per_key(&self, matches: impl Fn(&K) -> bool) -> Vec<ObjectKey> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let matching = all.iter().filter(|(key, _)| matches(key));
+        matching.filter_map(|(_, objects)| objects.first().cloned()).collect()
+    }
 }
 
 /// Returns namespace and name of an object.
@@ -128,5 +135,7 @@ mod tests {
         index.update("other", key("other-1"), false);
         assert_eq!(index.objects_with_key(&"web"), [key("web-2")]);
         assert!(index.objects_matching(|key| *key != "web").is_empty());
+        index.update("web", key("web-3"), true);
+        assert_eq!(index.one_object_per_key(|_| true), [key("web-1")]);
     }
 }

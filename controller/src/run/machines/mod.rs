@@ -20,9 +20,11 @@ mod machine_controller;
 mod policies;
 mod prefixes;
 mod read;
+mod readiness;
 mod reconcile;
 mod recorded_namespace;
 mod references;
+mod removal;
 mod resources;
 mod template;
 mod tenant_status;
@@ -39,6 +41,7 @@ use berth_api::{InfraConfig, TenantCluster};
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use futures::stream::poll_fn;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::DynamicObject;
 use tokio::sync::mpsc::unbounded_channel;
@@ -47,6 +50,8 @@ use super::address_store::AddressStore;
 use super::events::EventEmitter;
 use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
+use super::removal::{self as removals, RemovalContext, RemovalTable, RemovalTriggers};
+use super::tenant_access::{Connections, TenantObjects};
 use crate::api_resource::api_resource;
 use crate::tenants::objects::ObjectKind;
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
@@ -71,8 +76,12 @@ pub struct SharedInformers {
     pub configs: Informer<InfraConfig>,
     /// All claims of addresses.
     pub addresses: AddressStore,
+    /// All Nodes of the infra cluster.
+    pub nodes: Informer<Node>,
     /// All VirtualMachineInstances of machines.
     pub instances: MachineInstances,
+    /// Connections to the API servers of tenants.
+    pub connections: Connections,
 }
 
 /// Reconciles MachineDeployments until the future is dropped, which may happen at any moment. Each MachineDeployment
@@ -84,11 +93,15 @@ pub async fn run(
     shared_informers: SharedInformers,
     resync: Duration,
 ) {
-    let SharedInformers { tenants, configs, addresses, instances } = shared_informers;
+    let SharedInformers { tenants, configs, addresses, nodes, instances, connections } =
+        shared_informers;
     let (queue, mut requests) = unbounded_channel();
     let tenant_changes = tenants.subscribe();
     let claim_changes = addresses.informer().subscribe();
     let triggers = Arc::new(Triggers::new(queue, tenants.clone()));
+    let (removal_queue, removal_requests) = unbounded_channel();
+    let removal_triggers = Arc::new(RemovalTriggers::new(removal_queue, connections.clone()));
+    let removal_table = Arc::new(RemovalTable::new(Arc::clone(&metrics)));
     let handler = |handle: fn(&Triggers, &DynamicObject, bool)| {
         let triggers = Arc::clone(&triggers);
         move |object: &DynamicObject, is_gone: bool| handle(&triggers, object, is_gone)
@@ -105,8 +118,19 @@ pub async fn run(
         label_selector: Some("md".to_owned()),
         trim: trim_machine,
     };
-    let (machines, watch_machines) =
-        OptionalInformer::start(&client, kind, handler(Triggers::handle_machine));
+    let handle_machine = {
+        let (handle, removals) = (handler(Triggers::handle_machine), Arc::clone(&removal_triggers));
+        let table = Arc::clone(&removal_table);
+        move |object: &DynamicObject, is_gone: bool| {
+            removals.handle_machine(object, is_gone);
+            if is_gone {
+                let (namespace, name) = index::object_key(object);
+                table.remove(&namespace, &name);
+            }
+            handle(object, is_gone);
+        }
+    };
+    let (machines, watch_machines) = OptionalInformer::start(&client, kind, handle_machine);
     let kind = OptionalKind {
         resource: foreign_machine_resource(),
         label_selector: None,
@@ -137,8 +161,26 @@ pub async fn run(
         OptionalInformer::start(&client, kind, handler(Triggers::handle_service));
     triggers.set_stores(&deployments, &machines);
     instances.subscribe(handler(Triggers::handle_instance));
+    let (changed, node_triggers) = (Arc::clone(&triggers), Arc::clone(&triggers));
+    removal_table.set_handler(move |namespace, name| changed.handle_removal(namespace, name));
+    connections.subscribe(TenantObjects::Nodes, move |tenant| {
+        node_triggers.handle_tenant_nodes(tenant);
+        removal_triggers.handle_tenant(tenant);
+    });
     let instances = instances.informer().clone();
     let (tenant_triggers, claim_triggers) = (Arc::clone(&triggers), Arc::clone(&triggers));
+    let removal_context = RemovalContext {
+        client: client.clone(),
+        events: Arc::clone(&events),
+        metrics: Arc::clone(&metrics),
+        machines: machines.clone(),
+        instances: instances.clone(),
+        deployments: deployments.clone(),
+        tenants: tenants.clone(),
+        nodes,
+        connections: connections.clone(),
+        table: Arc::clone(&removal_table),
+    };
     let context = Arc::new(Context {
         client,
         events,
@@ -148,6 +190,8 @@ pub async fn run(
         tenants,
         configs,
         addresses,
+        connections,
+        removals: removal_table,
         foreign_machines,
         webhooks,
         services,
@@ -187,6 +231,7 @@ pub async fn run(
     };
     tokio::join!(
         work,
+        removals::run(removal_context, removal_requests),
         watch_deployments,
         watch_machines,
         watch_foreign_machines,

@@ -13,6 +13,7 @@ use super::apply::ApplyResult;
 use super::context::{Context, RETRY_DELAY};
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::policies;
+use super::readiness;
 use super::resources::deployment_resource;
 use super::update_status::StatusReport;
 use super::validated::ValidatedDeployment;
@@ -93,18 +94,23 @@ pub(super) async fn reconcile(
             return context.report_invalid(object, problem, None).await;
         }
     };
-    // 6. Apply (client required): adopt, create, delete.
+    // 6. Apply (client required): adopt, create, delete or mark.
     let missing = context.missing_policies_reason(&validated.namespace);
     let mut applied = validated.apply(&mut steps, now, missing).await?;
     applied.problems.extend(validated.ensure_access_services().await?);
     // 7. Update the status (client required).
+    if steps.is_readiness_unknown {
+        readiness::restore_counts(object, &mut steps);
+    }
     let ApplyResult { problems, notes, unmet_prerequisite } = applied;
     let report = if problems.is_empty() {
         StatusReport::progress(&validated, &steps, unmet_prerequisite)
     } else {
         StatusReport::invalid(&problems)
     };
+    let removals = validated.removal_fault();
     let report = report.with_notes(notes.as_deref()).with_lost_claims(lost_claims);
+    let report = report.with_removals(removals);
     context.update_status(object, Some(steps.counts), &report).await?;
     let requeue = steps.requeue_after.map(|seconds| Duration::from_secs(seconds.into()));
     let retry = (!problems.is_empty()).then(|| add_jitter(RETRY_DELAY));
@@ -162,7 +168,9 @@ impl Context {
         let all = self.triggers.machines_of(namespace, &deployment.metadata.name);
         let machines =
             all.iter().filter_map(|(namespace, name)| self.machines.get(namespace, name));
-        machines.map(|vm| self.read_vm(&vm)).collect()
+        let mut vms = machines.map(|vm| self.read_vm(&vm)).collect::<Vec<_>>();
+        self.add_node_readiness(namespace, &mut vms);
+        vms
     }
 
     pub(super) fn read_vm(&self, vm: &DynamicObject) -> ExistingVm {

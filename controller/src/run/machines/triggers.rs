@@ -134,6 +134,25 @@ impl Triggers {
         std::future::pending().await
     }
 
+    /// Handles a change of the report about the removal of a machine.
+    pub(super) fn handle_removal(&self, namespace: &str, name: &str) {
+        self.handle_change_of_machine(namespace, name);
+    }
+
+    /// Handles a change of the Nodes of a tenant, on which the readiness of its machines depends.
+    pub(super) fn handle_tenant_nodes(&self, tenant: &str) {
+        let is_used = |tenant: &TenantCluster| tenant.spec.uses_node_readiness();
+        if !self.tenants.get(tenant).is_some_and(|tenant| is_used(&tenant)) {
+            return;
+        }
+        let own = TenantCluster::namespace_of(tenant);
+        for (namespace, name) in
+            self.machines.one_object_per_key(|(namespace, _)| *namespace == own)
+        {
+            self.handle_change_of_machine(&namespace, &name);
+        }
+    }
+
     /// Handles a change of an object of a machine. An object without a VirtualMachine affects no MachineDeployment.
     fn handle_change_of_machine(&self, namespace: &str, name: &str) {
         let Some([_, machines]) = self.stores.get() else { return };

@@ -23,6 +23,8 @@ use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 const TEMPLATE_HONORED: &str = "TemplateHonored";
 /// Type of the condition that is false if machines have lost the claims of their addresses.
 const ADDRESSES_READY: &str = "AddressesReady";
+/// Type of the condition that is false while machines are being removed.
+pub(super) const MACHINES_REMOVED: &str = "MachinesRemoved";
 /// Maximum length of a condition's message, in characters.
 const MAX_MESSAGE_LENGTH: usize = 8000;
 /// Default of `progressDeadlineSeconds` in seconds, as for Deployments of Kubernetes.
@@ -130,6 +132,15 @@ impl StatusReport {
         // The deletion of the other claim triggers no reconcile.
         let retry = add_jitter(RETRY_DELAY);
         self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
+        self
+    }
+
+    /// Adds a condition if machines are being removed. The condition does not exist otherwise.
+    pub(super) fn with_removals(mut self, removals: Option<Fault>) -> Self {
+        if let Some(Fault { reason, message }) = removals {
+            let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
+            self.conditions.push((MACHINES_REMOVED, false, reason, message));
+        }
         self
     }
 

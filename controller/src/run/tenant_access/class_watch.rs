@@ -77,7 +77,7 @@ async fn watch_repeatedly(
             }
             drop(state);
             if is_changed {
-                connections.trigger_classes(tenant);
+                connections.notify_classes(tenant);
             }
             Ok(())
         };
@@ -96,7 +96,7 @@ async fn watch_repeatedly(
                 state.classes.listed = fault;
                 drop(state);
                 if is_new {
-                    connections.trigger_classes(tenant);
+                    connections.notify_classes(tenant);
                 }
             }
         }

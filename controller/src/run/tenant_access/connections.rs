@@ -1,13 +1,10 @@
-//! State of the connections to all tenants, which the reconcilers of tenants' Nodes and StorageClasses read.
+//! State of the connections to all tenants, which several reconcilers read.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use berth_api::TenantCluster;
 use berth_runtime::certificate::Validity;
 use berth_runtime::untrusted::UntrustedClient;
-use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
-use kube::runtime::reflector::ObjectRef;
 use tokio::sync::watch::Sender;
 
 use crate::run::metrics::Metrics;
@@ -24,16 +21,13 @@ pub(crate) struct Access {
     pub(crate) certificate: Option<Validity>,
 }
 
-/// Tenants to be reconciled.
-pub(crate) type TenantQueue = UnboundedReceiver<ObjectRef<TenantCluster>>;
-
-/// Tenants to be reconciled by each reconciler.
-#[derive(Debug)]
-pub(crate) struct Queues {
-    /// Tenants whose connections or Nodes have changed.
-    pub(crate) nodes: TenantQueue,
-    /// Tenants whose connections or StorageClasses have changed.
-    pub(crate) classes: TenantQueue,
+/// Objects of tenants that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TenantObjects {
+    /// Nodes.
+    Nodes,
+    /// StorageClasses.
+    Classes,
 }
 
 /// StorageClasses of a tenant.
@@ -76,36 +70,55 @@ struct Entry {
     state: SharedState,
 }
 
+/// Function that is called with the name of a tenant.
+type Handler = Box<dyn Fn(&str) + Send + Sync>;
+
 /// State of the connections to all tenants.
-#[derive(Clone, Debug)]
-pub(crate) struct Connections {
+#[derive(Clone)]
+pub struct Connections {
     entries: Arc<Mutex<BTreeMap<String, Entry>>>,
-    node_queue: UnboundedSender<ObjectRef<TenantCluster>>,
-    class_queue: UnboundedSender<ObjectRef<TenantCluster>>,
+    handlers: Arc<Mutex<Vec<(TenantObjects, Handler)>>>,
     metrics: Arc<Metrics>,
 }
 
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connections").finish_non_exhaustive()
+    }
+}
+
 impl Connections {
-    /// Returns the state without any tenant, and the queues to which tenants are added whose state has changed.
-    pub(crate) fn new(metrics: Arc<Metrics>) -> (Self, Queues) {
-        let ((node_queue, nodes), (class_queue, classes)) = (unbounded(), unbounded());
-        let connections = Self { entries: Arc::default(), node_queue, class_queue, metrics };
-        (connections, Queues { nodes, classes })
+    /// Returns the state without any tenant.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { entries: Arc::default(), handlers: Arc::default(), metrics }
+    }
+
+    /// Calls `handle` with the name of each tenant whose connection or objects of this kind change from now on.
+    pub(crate) fn subscribe(
+        &self,
+        objects: TenantObjects,
+        handle: impl Fn(&str) + Send + Sync + 'static,
+    ) {
+        let handler = (objects, Box::new(handle) as Handler);
+        self.handlers.lock().unwrap_or_else(PoisonError::into_inner).push(handler);
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Triggers a reconcile of a tenant's Nodes.
-    pub(crate) fn trigger(&self, tenant: &str) {
-        // The error is ignored: the queue has no receiver only if the reconciler is stopped.
-        self.node_queue.unbounded_send(ObjectRef::new(tenant)).unwrap_or_default();
+    /// Calls the handlers of these objects; all handlers if the connection has changed. The caller must hold no lock of a
+    /// tenant's state, which handlers lock.
+    fn notify(&self, tenant: &str, changed: Option<TenantObjects>) {
+        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let affected = handlers.iter().filter(|(kind, _)| changed.is_none_or(|one| one == *kind));
+        affected.for_each(|(_, handle)| handle(tenant));
     }
 
-    /// Triggers a reconcile of a tenant's StorageClasses.
-    pub(crate) fn trigger_classes(&self, tenant: &str) {
-        self.class_queue.unbounded_send(ObjectRef::new(tenant)).unwrap_or_default();
+    /// Calls the handlers of StorageClasses, because those of a tenant have changed.
+    pub(super) fn notify_classes(&self, tenant: &str) {
+        self.notify(tenant, Some(TenantObjects::Classes));
     }
 
     /// Returns the state of a tenant; `None` if it is not known yet, or the tenant has no kubeconfig.
@@ -113,16 +126,16 @@ impl Connections {
         self.lock().get(tenant).map(|entry| entry.state.clone())
     }
 
-    /// Changes the Nodes of a tenant. Triggers a reconcile if `change` returns true.
+    /// Changes the Nodes of a tenant. Calls the handlers if `change` returns true.
     pub(super) fn update_nodes(&self, tenant: &str, change: impl FnOnce(&mut NodeStore) -> bool) {
         let state = self.lock().entry(tenant.to_owned()).or_default().state.clone();
         let is_changed = change(&mut state.lock().nodes);
         if is_changed {
-            self.trigger(tenant);
+            self.notify(tenant, Some(TenantObjects::Nodes));
         }
     }
 
-    /// Sets the connection of a tenant, or the reason why there is none, and triggers the reconciles.
+    /// Sets the connection of a tenant, or the reason why there is none, and calls the handlers.
     pub(super) fn set_access(&self, tenant: &str, access: Result<Access, Fault>) {
         {
             let mut all = self.lock();
@@ -133,8 +146,7 @@ impl Connections {
             drop(all);
             state.lock().access = Some(access);
         }
-        self.trigger(tenant);
-        self.trigger_classes(tenant);
+        self.notify(tenant, None);
     }
 
     /// Removes the connection and the Nodes of a tenant, because it has a new kubeconfig: no write of the old connection
@@ -151,8 +163,7 @@ impl Connections {
         all.remove(tenant);
         self.count(&all);
         drop(all);
-        self.trigger(tenant);
-        self.trigger_classes(tenant);
+        self.notify(tenant, None);
     }
 
     fn count(&self, all: &BTreeMap<String, Entry>) {

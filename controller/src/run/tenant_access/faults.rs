@@ -14,7 +14,11 @@ pub(super) const MAX_PAUSE: Duration = Duration::from_secs(120);
 pub(super) const STABLE_TIME: Duration = Duration::from_secs(60);
 
 /// Returns the fault for an error of a request. `place` names the Secret with the kubeconfig.
-pub(super) fn fault_of(error: UntrustedError, place: &str, certificate: Option<Validity>) -> Fault {
+pub(in crate::run) fn fault_of(
+    error: UntrustedError,
+    place: &str,
+    certificate: Option<Validity>,
+) -> Fault {
     let (reason, remedy) = match error {
         UntrustedError::AddressRefused(_) => (
             ConditionReason::KubeconfigRefused,

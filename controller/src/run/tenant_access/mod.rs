@@ -9,6 +9,7 @@ mod connection;
 mod connections;
 mod faults;
 mod infra_server;
+mod queue;
 mod spec;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,11 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::context::Context;
 use super::tenants::WatchedKubeconfig;
 use connection::Environment;
-pub(super) use connections::{Access, Connections, SharedState, TenantQueue};
+pub use connections::Connections;
+pub(super) use connections::{Access, SharedState, TenantObjects};
+pub(super) use faults::fault_of;
 use infra_server::InfraServer;
+pub(super) use queue::TenantQueue;
 use spec::AccessSpec;
 
 /// Running tasks, each with the reference from which it was started.

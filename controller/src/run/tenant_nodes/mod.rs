@@ -18,7 +18,7 @@ use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 
 use super::context::Context;
 use super::machine_instances::MachineInstances;
-use super::tenant_access::{Connections, TenantQueue};
+use super::tenant_access::{Connections, TenantObjects, TenantQueue};
 use super::tenant_conditions::ConditionWriter;
 use reconcile::NodeReconciler;
 use status::OWNED_CONDITIONS;
@@ -30,15 +30,14 @@ use write::WriteError;
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "tenant-nodes", concurrency: 0, debounce: Duration::from_millis(20) };
 
-/// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment. `requests` are the tenants
-/// whose Nodes have changed.
+/// Copies labels to tenants' Nodes until the future is dropped, which may happen at any moment.
 pub(super) async fn run(
     context: Arc<Context>,
     instances: MachineInstances,
     connections: Connections,
-    requests: TenantQueue,
 ) {
-    let triggers = Triggers::new(Arc::clone(&context), connections.clone(), instances);
+    let (queue, requests) = TenantQueue::subscribe(&connections, TenantObjects::Nodes);
+    let triggers = Triggers::new(Arc::clone(&context), queue, instances);
     let reconciler = Arc::new(NodeReconciler {
         context: Arc::clone(&context),
         connections,

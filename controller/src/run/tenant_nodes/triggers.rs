@@ -14,7 +14,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::run::context::Context;
 use crate::run::machine_instances::MachineInstances;
 use crate::run::packed_content::unpack_content;
-use crate::run::tenant_access::Connections;
+use crate::run::tenant_access::TenantQueue;
 use crate::tenant_nodes::host_fields::Replication;
 use crate::tenant_nodes::machine_index::{MachineIndex, MachineState};
 
@@ -24,7 +24,7 @@ pub(super) type SharedMachines = Arc<Mutex<MachineIndex>>;
 /// Stores, and the queue of reconciles.
 pub(super) struct Triggers {
     context: Arc<Context>,
-    connections: Connections,
+    queue: TenantQueue,
     instances: MachineInstances,
     machines: SharedMachines,
 }
@@ -39,10 +39,10 @@ pub(super) struct Changes {
 impl Triggers {
     pub(super) fn new(
         context: Arc<Context>,
-        connections: Connections,
+        queue: TenantQueue,
         instances: MachineInstances,
     ) -> Self {
-        Self { context, connections, instances, machines: SharedMachines::default() }
+        Self { context, queue, instances, machines: SharedMachines::default() }
     }
 
     /// Returns the hosts of all machines.
@@ -52,12 +52,12 @@ impl Triggers {
 
     /// Fills the index of machines, and returns the receivers of all later changes.
     pub(super) async fn subscribe(&self) -> Changes {
-        let (machines, connections) = (self.machines(), self.connections.clone());
+        let (machines, queue) = (self.machines(), self.queue.clone());
         self.instances.subscribe(move |instance, is_gone| {
             if set_machine(&mut lock(&machines), instance, is_gone)
                 && let Some(tenant) = tenant_of(&instance.namespace().unwrap_or_default())
             {
-                connections.trigger(tenant);
+                queue.trigger(tenant);
             }
         });
         self.instances.informer().wait_until_ready().await;
@@ -97,11 +97,7 @@ impl Triggers {
     }
 
     fn trigger_all(&self) {
-        self.context
-            .tenants
-            .all()
-            .iter()
-            .for_each(|tenant| self.connections.trigger(&tenant.name_any()));
+        self.context.tenants.all().iter().for_each(|tenant| self.queue.trigger(&tenant.name_any()));
     }
 
     /// Handles a change of a tenant. Its status changes with every machine, so only other changes count.
@@ -113,7 +109,7 @@ impl Triggers {
         if facts(before) != facts(after)
             && let Some(tenant) = after
         {
-            self.connections.trigger(&tenant.name_any());
+            self.queue.trigger(&tenant.name_any());
         }
     }
 
@@ -126,7 +122,7 @@ impl Triggers {
         let Some(node) = after.as_ref().or(before.as_ref()) else { return };
         let machines = lock(&self.machines);
         for namespace in machines.namespaces_on(&node.name_any()) {
-            tenant_of(&namespace).into_iter().for_each(|tenant| self.connections.trigger(tenant));
+            tenant_of(&namespace).into_iter().for_each(|tenant| self.queue.trigger(tenant));
         }
     }
 }

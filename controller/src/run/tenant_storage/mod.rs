@@ -18,7 +18,7 @@ use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 
 use super::context::Context;
-use super::tenant_access::{Connections, TenantQueue};
+use super::tenant_access::{Connections, TenantObjects, TenantQueue};
 use super::tenant_conditions::ConditionWriter;
 use infra_classes::InfraClasses;
 use reconcile::{ClassReconciler, OWNED_CONDITIONS};
@@ -35,22 +35,17 @@ const OPTIONS: ReconcilerOptions = ReconcilerOptions {
 /// Time for the list of the infra cluster's classes, after which their absence is reported.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Creates StorageClasses in tenants' clusters until the future is dropped, which may happen at any moment. `requests` are
-/// the tenants whose StorageClasses have changed.
-pub(super) async fn run(context: Arc<Context>, connections: Connections, requests: TenantQueue) {
+/// Creates StorageClasses in tenants' clusters until the future is dropped, which may happen at any moment.
+pub(super) async fn run(context: Arc<Context>, connections: Connections) {
     let (infra, watch) = InfraClasses::start(&context.client);
-    tokio::join!(watch, run_reconciles(context, connections, requests, infra));
+    tokio::join!(watch, run_reconciles(context, connections, infra));
 }
 
-async fn run_reconciles(
-    context: Arc<Context>,
-    connections: Connections,
-    requests: TenantQueue,
-    infra: Arc<InfraClasses>,
-) {
+async fn run_reconciles(context: Arc<Context>, connections: Connections, infra: Arc<InfraClasses>) {
+    let (queue, requests) = TenantQueue::subscribe(&connections, TenantObjects::Classes);
     let reconciler = Arc::new(ClassReconciler {
         context: Arc::clone(&context),
-        connections: connections.clone(),
+        connections,
         infra: Arc::clone(&infra),
         conditions: ConditionWriter::new(
             Arc::clone(&context),
@@ -71,7 +66,7 @@ async fn run_reconciles(
         }
     };
     let (store, metrics) = (context.tenants.store().clone(), Arc::clone(&context.metrics));
-    let triggers = Triggers::new(context, connections, infra);
+    let triggers = Triggers::new(context, queue, infra);
     tokio::join!(
         triggers.handle_changes(),
         run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)

@@ -8,13 +8,13 @@ use kube::ResourceExt as _;
 
 use super::infra_classes::InfraClasses;
 use crate::run::context::Context;
-use crate::run::tenant_access::Connections;
+use crate::run::tenant_access::TenantQueue;
 use crate::tenant_storage::desired::DesiredClasses;
 
 /// Stores, and the queue of reconciles.
 pub(super) struct Triggers {
     context: Arc<Context>,
-    connections: Connections,
+    queue: TenantQueue,
     infra: Arc<InfraClasses>,
 }
 
@@ -24,10 +24,10 @@ type SharedInput = (Vec<InfraStorageClass>, Option<DesiredClasses>);
 impl Triggers {
     pub(super) const fn new(
         context: Arc<Context>,
-        connections: Connections,
+        queue: TenantQueue,
         infra: Arc<InfraClasses>,
     ) -> Self {
-        Self { context, connections, infra }
+        Self { context, queue, infra }
     }
 
     fn shared_input(&self) -> SharedInput {
@@ -63,7 +63,7 @@ impl Triggers {
 
     fn trigger_all(&self) {
         let tenants = self.context.tenants.all();
-        tenants.iter().for_each(|tenant| self.connections.trigger_classes(&tenant.name_any()));
+        tenants.iter().for_each(|tenant| self.queue.trigger(&tenant.name_any()));
     }
 
     /// Handles a change of a tenant. Its status changes with every machine, so only other changes count.
@@ -75,7 +75,7 @@ impl Triggers {
         if facts(before) != facts(after)
             && let Some(tenant) = after
         {
-            self.connections.trigger_classes(&tenant.name_any());
+            self.queue.trigger(&tenant.name_any());
         }
     }
 }

@@ -14,8 +14,23 @@ use super::render::{RenderedMachine, render_machine};
 use super::render_context::RenderContext;
 use super::renderer::RenderOptions;
 use super::rollout::{
-    ExistingMachine, ReplicaCounts, RolloutDecision, StrategyError, decide_rollout,
+    DeletePolicy, ExistingMachine, RemovalMark, ReplicaCounts, RolloutDecision, StrategyError,
+    decide_rollout,
 };
+
+/// Readiness of a machine from its Node in the tenant's cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NodeReadiness {
+    /// The readiness of the instance counts.
+    #[default]
+    NotUsed,
+    /// The tenant's Nodes are not known.
+    Unknown,
+    /// The machine has no Node, or the Node is not ready.
+    NotReady,
+    /// The Node has been ready since this time, in seconds since the epoch.
+    ReadySince(i64),
+}
 
 /// An existing VirtualMachine, with the fields that the reconciler needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,6 +51,8 @@ pub struct ExistingVm {
     pub is_deleting: bool,
     /// Time at which the instance became ready, in seconds since the epoch; `None` if it is not ready.
     pub ready_since: Option<i64>,
+    /// Readiness of the Node in the tenant's cluster.
+    pub node: NodeReadiness,
     /// True if the instance has ended and the run strategy does not start it again.
     pub has_failed: bool,
     /// Ethernet address of the interface in the tenant's network. Berth sets it if it allocates addresses.
@@ -65,8 +82,12 @@ pub struct ReconcileSteps {
     pub requeue_after: Option<u32>,
     /// Numbers for the status.
     pub counts: ReplicaCounts,
-    /// True if the desired number of machines of the current template is available, and no other machines exist.
+    /// True if the desired number of machines of the current template is available, and no other machines exist but
+    /// those that are being removed.
     pub is_complete: bool,
+    /// True if it is not known whether machines are ready, so that the numbers of ready and available machines are not
+    /// valid.
+    pub is_readiness_unknown: bool,
 }
 
 impl ExistingVm {
@@ -112,6 +133,7 @@ impl ExistingVm {
             creation_time: parse_timestamp(&text(vm, "/metadata/creationTimestamp")).unwrap_or(0),
             is_deleting: vm.pointer("/metadata/deletionTimestamp").is_some(),
             ready_since,
+            node: NodeReadiness::NotUsed,
             has_failed: strategy == "Once" && ["Succeeded", "Failed"].contains(&phase.as_str()),
             tenant_mac,
         }
@@ -121,6 +143,48 @@ impl ExistingVm {
     #[must_use]
     pub fn is_owned_by(&self, owner: &DeploymentOwner) -> bool {
         self.is_owner(owner) == Some(true)
+    }
+
+    /// Returns true if the VirtualMachine has a mark because it is being removed.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        self.annotations.contains_key(names::REMOVAL_ANNOTATION)
+    }
+
+    /// Returns true if the VirtualMachine was created from the current template. A machine that another controller created
+    /// has no revision. It counts as current, so that an adoption does not replace the adopted machines.
+    #[must_use]
+    pub fn is_current(&self, deployment: &MachineDeployment) -> bool {
+        let revision = self.annotations.get(names::REVISION_ANNOTATION);
+        revision.is_none_or(|revision| revision == deployment.revision())
+    }
+
+    fn to_machine(&self, deployment: &MachineDeployment) -> ExistingMachine {
+        let removal = match self.annotations.get(names::REMOVAL_ANNOTATION) {
+            None => RemovalMark::None,
+            Some(reason) if self.has_failed || reason == names::HOST_LOST_REMOVAL => {
+                RemovalMark::Lost
+            }
+            Some(_) => RemovalMark::Draining,
+        };
+        let ready_since = match self.node {
+            NodeReadiness::NotUsed => self.ready_since,
+            NodeReadiness::Unknown | NodeReadiness::NotReady => None,
+            NodeReadiness::ReadySince(since) => Some(since),
+        };
+        // A machine that must leave its host counts as outdated, so that a rolling update replaces it.
+        let is_leaving = self.annotations.contains_key(names::REPLACEMENT_ANNOTATION);
+        ExistingMachine {
+            name: self.name.clone(),
+            is_current: self.is_current(deployment) && !is_leaving,
+            creation_time: self.creation_time,
+            ready_since,
+            is_deleting: self.is_deleting,
+            has_failed: self.has_failed,
+            removal,
+            is_removed_first: self.annotations.contains_key(names::DELETE_MACHINE_ANNOTATION),
+            is_readiness_unknown: self.node == NodeReadiness::Unknown,
+        }
     }
 
     /// Returns true if the VirtualMachine was created for the MachineDeployment, and not adopted. Only then is the
@@ -179,28 +243,17 @@ pub fn compute_steps(
         if is_owned.is_none() {
             adopt.push(vm.name.clone());
         }
-        // A machine that another controller created has no revision. It counts as current, so that an adoption does
-        // not replace the adopted machines.
-        let revision = vm.annotations.get(names::REVISION_ANNOTATION);
-        // A machine that must leave its host counts as outdated, so that a rolling update replaces it.
-        let is_leaving = vm.annotations.contains_key(names::REPLACEMENT_ANNOTATION);
-        let has_revision = revision.is_none_or(|revision| revision == deployment.revision());
-        owned.push(ExistingMachine {
-            name: vm.name.clone(),
-            is_current: has_revision && !is_leaving,
-            creation_time: vm.creation_time,
-            ready_since: vm.ready_since,
-            is_deleting: vm.is_deleting,
-            has_failed: vm.has_failed,
-        });
+        owned.push(vm.to_machine(deployment));
     }
+    let policy = delete_policy(deployment)?;
     let RolloutDecision {
         create_count: create,
         machines_to_delete: delete,
         requeue_after,
         counts,
         is_complete,
-    } = decide_rollout(&deployment.spec, &owned, now, backoff)?;
+        is_readiness_unknown,
+    } = decide_rollout(&deployment.spec, &owned, policy, now, backoff)?;
     Ok(ReconcileSteps {
         vms_to_adopt: adopt,
         create_count: create,
@@ -208,7 +261,21 @@ pub fn compute_steps(
         requeue_after,
         counts,
         is_complete,
+        is_readiness_unknown,
     })
+}
+
+/// Returns the machines that are removed first, from an annotation of the MachineDeployment.
+fn delete_policy(deployment: &MachineDeployment) -> Result<DeletePolicy, StrategyError> {
+    match deployment.metadata.annotations.get(names::DELETE_POLICY_ANNOTATION).map(String::as_str) {
+        None | Some("Newest") => Ok(DeletePolicy::Newest),
+        Some("Oldest") => Ok(DeletePolicy::Oldest),
+        Some(other) => Err(StrategyError {
+            field: "metadata.annotations[berth.dev/delete-policy]",
+            value: other.chars().take(40).collect(),
+            message: "must be Newest or Oldest",
+        }),
+    }
 }
 
 /// Renders a new machine, with the owner reference or annotation that names its owner.
@@ -378,6 +445,46 @@ mod tests {
         let old = ExistingVm::from_objects(&vm("a", json!({})), Some(&running_instance()));
         let steps = compute_steps(&changed, &owner(), &[old], 1_767_230_000, None).unwrap();
         assert_eq!((steps.create_count, steps.counts.updated), (1, 0));
+    }
+
+    #[test]
+    fn the_node_determines_readiness_if_it_is_used() {
+        let mut machine = ExistingVm::from_objects(&vm("a", json!({})), Some(&running_instance()));
+        let available = |machine: &ExistingVm| {
+            let machines = std::slice::from_ref(machine);
+            let steps =
+                compute_steps(&deployment(1), &owner(), machines, 1_767_230_000, None).unwrap();
+            (steps.counts.available, steps.is_readiness_unknown)
+        };
+        assert_eq!(available(&machine), (1, false));
+        machine.node = NodeReadiness::NotReady;
+        assert_eq!(available(&machine), (0, false));
+        machine.node = NodeReadiness::Unknown;
+        assert_eq!(available(&machine), (0, true));
+        machine.node = NodeReadiness::ReadySince(1_767_229_000);
+        machine.ready_since = None;
+        assert_eq!(available(&machine), (1, false));
+    }
+
+    #[test]
+    fn marked_machines_are_replaced() {
+        let machine = |reason: &str| {
+            let mut vm = vm("a", json!({}));
+            vm["metadata"]["annotations"][names::REMOVAL_ANNOTATION] = reason.into();
+            ExistingVm::from_objects(&vm, Some(&running_instance()))
+        };
+        for reason in ["ScaleDown", names::HOST_LOST_REMOVAL, "malformed"] {
+            let all = [machine(reason)];
+            let steps = compute_steps(&deployment(1), &owner(), &all, 1_767_230_000, None).unwrap();
+            assert_eq!((steps.create_count, steps.counts.replicas), (1, 0), "{reason}");
+            assert!(steps.machines_to_delete.is_empty());
+        }
+        let policy = json!({
+            "metadata": {"name": "web", "annotations": {names::DELETE_POLICY_ANNOTATION: "Random"}},
+        });
+        let policy = MachineDeployment::read("test", policy).unwrap();
+        let error = compute_steps(&policy, &owner(), &[], 0, None).unwrap_err();
+        assert!(error.to_string().contains("`Random`: must be Newest or Oldest"), "{error}");
     }
 
     #[test]

@@ -38,6 +38,17 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 )]
 pub struct InvalidClientConfig;
 
+/// Answer of an untrusted API server. Its body may contain anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// HTTP status.
+    pub code: u16,
+    /// Time for which the server accepts no further request; zero if it sent none.
+    pub retry_after: Duration,
+    /// Body of the answer.
+    pub body: Vec<u8>,
+}
+
 /// Client of an untrusted API server. It follows no redirects and uses no proxy.
 #[derive(Clone)]
 pub struct UntrustedClient {
@@ -89,6 +100,28 @@ impl UntrustedClient {
             let response = self.open(request).await?;
             let body = read_body(response.into_body(), max_length).await?;
             serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed)
+        };
+        tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
+    }
+
+    /// Sends a request, and returns its answer, also if the server refuses the request. The limits are those of
+    /// [`request`](Self::request).
+    ///
+    /// # Errors
+    /// Returns an error if there is no answer.
+    pub async fn exchange(
+        &self,
+        request: Request<Body>,
+        max_length: usize,
+    ) -> Result<Answer, UntrustedError> {
+        let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
+        let answer = async {
+            let sent = self.client.send(request).await;
+            let response = sent.map_err(|error| UntrustedError::from_source(&error))?;
+            let code = response.status().as_u16();
+            let retry_after = retry_after(&response).unwrap_or_default();
+            let body = read_body(response.into_body(), max_length).await?;
+            Ok(Answer { code, retry_after, body })
         };
         tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
     }
@@ -187,5 +220,19 @@ mod tests {
         let limited = request(503, Some("99999"), "").await.unwrap_err();
         assert_eq!(limited.retry_after(), MAX_RETRY_AFTER);
         assert_eq!(request(503, Some("tomorrow"), "").await, Err(UntrustedError::Status(503)));
+    }
+
+    #[tokio::test]
+    async fn refusals_have_a_body() {
+        let service = tower::service_fn(|_: Request<Body>| {
+            let response = Response::builder().status(429).header(RETRY_AFTER, "9");
+            std::future::ready(response.body(Body::from(b"[2]".to_vec())))
+        });
+        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        let get = || Request::get("/api").body(Body::empty()).unwrap();
+        let answer = client.exchange(get(), 100).await.unwrap();
+        let retry_after = Duration::from_secs(9);
+        assert_eq!(answer, Answer { code: 429, retry_after, body: b"[2]".to_vec() });
+        assert_eq!(client.exchange(get(), 2).await, Err(UntrustedError::TooLong));
     }
 }

@@ -14,8 +14,11 @@ mod watch;
 
 pub use address::{RefusedAddress, destination};
 pub use bounded::{BoundedMap, BoundedVec};
-pub use client::{InvalidClientConfig, UntrustedClient};
+pub use client::{Answer, InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
 pub use slots::ConnectionSlots;
-pub use watch::{CollectionEvent, CollectionLimits, Versioned, parse_watch_line, watch_collection};
+pub use watch::{
+    CollectionEvent, CollectionLimits, Versioned, list_collection, parse_watch_line,
+    watch_collection,
+};

@@ -161,7 +161,26 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
     }
 }
 
-async fn list<T: Versioned + DeserializeOwned>(
+/// Lists the collection at `path`, which may have a query, and calls `handle` with each object.
+///
+/// # Errors
+/// Returns the error of the server.
+pub async fn list_collection<T: DeserializeOwned>(
+    client: &UntrustedClient,
+    path: &str,
+    limits: CollectionLimits,
+    mut handle: impl FnMut(T),
+) -> Result<(), UntrustedError> {
+    let mut handle = |event: CollectionEvent<T>| {
+        if let CollectionEvent::Listed(object) = event {
+            handle(object);
+        }
+        Ok(())
+    };
+    list(client, path, limits, &mut handle).await.map(drop)
+}
+
+async fn list<T: DeserializeOwned>(
     client: &UntrustedClient,
     path: &str,
     limits: CollectionLimits,
@@ -170,7 +189,8 @@ async fn list<T: Versioned + DeserializeOwned>(
     handle(CollectionEvent::ListStarted)?;
     let mut token = String::new();
     for _ in 0..limits.max_pages {
-        let mut uri = format!("{path}?limit={}", limits.page_size);
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let mut uri = format!("{path}{separator}limit={}", limits.page_size);
         if !token.is_empty() {
             uri = format!("{uri}&continue={}", check_token(&token)?);
         }

@@ -1,0 +1,140 @@
+//! Answers to requests of the eviction API. The text of a tenant's API server is not shown, except the name of a
+//! PodDisruptionBudget.
+
+use std::fmt;
+
+use berth_runtime::untrusted::BoundedVec;
+use serde::Deserialize;
+
+use crate::tenant_nodes::node::is_valid_name;
+
+/// Type of the cause in an answer that names a PodDisruptionBudget.
+const BUDGET_CAUSE: &str = "DisruptionBudget";
+/// Words before the name of the PodDisruptionBudget, since Kubernetes 1.8
+/// (`pkg/registry/core/pod/storage/eviction.go`).
+const BUDGET_WORDS: &str = "The disruption budget ";
+/// Largest number of causes that are read.
+const MAX_CAUSES: usize = 16;
+
+/// Result of the eviction of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EvictionOutcome {
+    /// The API server accepted the eviction, or the pod does not exist any more.
+    Accepted,
+    /// A PodDisruptionBudget does not permit the eviction now. Its name, if it is known.
+    Budget(Option<String>),
+    /// The API server refused the eviction: a webhook, a missing permission, or several PodDisruptionBudgets of one pod.
+    Refused(u16),
+    /// The API server accepts no requests now.
+    Busy,
+}
+
+impl fmt::Display for EvictionOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accepted => f.write_str("is stopping"),
+            Self::Budget(Some(name)) => write!(f, "PodDisruptionBudget {name} permits no eviction"),
+            Self::Budget(None) => f.write_str("a PodDisruptionBudget permits no eviction"),
+            Self::Refused(code) => write!(
+                f,
+                "the eviction is refused with HTTP status {code}: a webhook, a missing permission, or several PodDisruptionBudgets"
+            ),
+            Self::Busy => f.write_str("the API server is busy"),
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    details: Option<Details>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Details {
+    causes: Option<BoundedVec<Cause, MAX_CAUSES>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Cause {
+    reason: String,
+    message: String,
+}
+
+/// Returns the outcome for an answer with this HTTP status and body.
+#[must_use]
+pub fn eviction_outcome(code: u16, body: &[u8]) -> EvictionOutcome {
+    match code {
+        200..=299 => EvictionOutcome::Accepted,
+        // A conflict: a pod with another UID has the name, so the pod does not exist any more.
+        404 | 409 => EvictionOutcome::Accepted,
+        429 => {
+            let status: Status = serde_json::from_slice(body).unwrap_or_default();
+            let causes = status.details.and_then(|details| details.causes).unwrap_or_default();
+            let budget = causes.items.iter().find(|cause| cause.reason == BUDGET_CAUSE);
+            budget.map_or(EvictionOutcome::Busy, |cause| {
+                EvictionOutcome::Budget(budget_name(&cause.message))
+            })
+        }
+        503 | 504 => EvictionOutcome::Busy,
+        code => EvictionOutcome::Refused(code),
+    }
+}
+
+/// Returns the name of the PodDisruptionBudget in the text of a cause.
+fn budget_name(text: &str) -> Option<String> {
+    let name = text.strip_prefix(BUDGET_WORDS)?.split(' ').next()?;
+    is_valid_name(name).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn outcome(code: u16, reason: &str, message: &str) -> EvictionOutcome {
+        let body = json!({
+            "kind": "Status", "code": code, "message": "Cannot evict pod",
+            "details": {"causes": [{"reason": reason, "message": message}]},
+        });
+        eviction_outcome(code, body.to_string().as_bytes())
+    }
+
+    #[test]
+    fn a_budget_is_named() {
+        let words = "The disruption budget web needs 2 healthy pods and has 2 currently";
+        let named = outcome(429, BUDGET_CAUSE, words);
+        assert_eq!(named, EvictionOutcome::Budget(Some("web".to_owned())));
+        let pending = "The disruption budget web is still being processed by the server.";
+        assert_eq!(outcome(429, BUDGET_CAUSE, pending), named);
+        let hostile = "The disruption budget \u{1b}[31m/../ needs";
+        assert_eq!(outcome(429, BUDGET_CAUSE, hostile), EvictionOutcome::Budget(None));
+        assert_eq!(outcome(429, "Other", words), EvictionOutcome::Busy);
+        assert_eq!(eviction_outcome(429, b"<html>"), EvictionOutcome::Busy);
+    }
+
+    #[test]
+    fn other_answers_are_classified() {
+        for (code, expected) in [
+            (201, EvictionOutcome::Accepted),
+            (404, EvictionOutcome::Accepted),
+            (409, EvictionOutcome::Accepted),
+            (403, EvictionOutcome::Refused(403)),
+            (500, EvictionOutcome::Refused(500)),
+            (503, EvictionOutcome::Busy),
+        ] {
+            assert_eq!(outcome(code, "", ""), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_has_an_outcome(code in 100_u16..600, body in "\\PC{0,80}") {
+            drop(eviction_outcome(code, body.as_bytes()).to_string());
+        }
+    }
+}

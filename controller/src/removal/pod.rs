@@ -1,0 +1,154 @@
+//! Pods on a tenant's Node, reduced to the fields that a drain needs. The pods that a drain skips are those that
+//! `kubectl drain` skips.
+
+use berth_runtime::untrusted::BoundedVec;
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::tenant_nodes::node::is_valid_name;
+
+/// Largest number of owners of a pod that are read.
+const MAX_OWNERS: usize = 16;
+/// Kind of the owner whose pods are skipped: its controller creates them again on the same Node.
+const DAEMON_SET: &str = "DaemonSet";
+/// Phases of pods that have ended.
+const FINISHED_PHASES: [&str; 2] = ["Succeeded", "Failed"];
+
+/// A pod in an answer of a tenant's API server.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodObject {
+    metadata: Metadata,
+    status: Option<Status>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata {
+    name: String,
+    namespace: String,
+    uid: String,
+    deletion_timestamp: Option<String>,
+    annotations: Option<Annotations>,
+    owner_references: Option<BoundedVec<Owner, MAX_OWNERS>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Annotations {
+    /// Annotation of the pods that a kubelet reads from files.
+    #[serde(rename = "kubernetes.io/config.mirror")]
+    mirror: Option<IgnoredAny>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Owner {
+    kind: String,
+    controller: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    phase: String,
+}
+
+/// A pod that must leave a Node before the Node is deleted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainPod {
+    /// Namespace of the pod, which is valid as a part of a URL.
+    pub namespace: String,
+    /// Name of the pod, which is valid as a part of a URL.
+    pub name: String,
+    /// UID of the pod: another pod of the same name must not be evicted.
+    pub uid: String,
+    /// End of the pod's grace period if it is being deleted.
+    pub terminating: Option<Timestamp>,
+}
+
+impl DrainPod {
+    /// Reads a pod; `None` if a drain skips it: pods of DaemonSets, pods that a kubelet reads from files, and pods that
+    /// have ended. A pod without a valid name, which no API server stores, is skipped too.
+    #[must_use]
+    pub fn from_object(object: PodObject) -> Option<Self> {
+        let PodObject { metadata, status } = object;
+        let is_mirror = metadata.annotations.is_some_and(|all| all.mirror.is_some());
+        let mut owners = metadata.owner_references.iter().flat_map(|owners| &owners.items);
+        let is_of_daemon_set =
+            owners.any(|owner| owner.controller == Some(true) && owner.kind == DAEMON_SET);
+        let has_ended =
+            status.is_some_and(|status| FINISHED_PHASES.contains(&status.phase.as_str()));
+        let is_named = is_valid_name(&metadata.name) && is_valid_name(&metadata.namespace);
+        if is_mirror || is_of_daemon_set || has_ended || !is_named {
+            return None;
+        }
+        // An invalid time is one that has passed.
+        let terminating =
+            metadata.deletion_timestamp.map(|time| time.parse().unwrap_or(Timestamp::UNIX_EPOCH));
+        let Metadata { name, namespace, uid, .. } = metadata;
+        Some(Self { namespace, name, uid, terminating })
+    }
+
+    /// Returns the namespace and the name, for messages.
+    #[must_use]
+    pub fn qualified_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read(metadata: Value, status: Value) -> Option<DrainPod> {
+        let mut object = json!({"metadata": metadata, "status": status, "spec": {"nodeName": "a"}});
+        for (key, value) in [("name", "web-1"), ("namespace", "shop"), ("uid", "u")] {
+            if object["metadata"].get(key).is_none() {
+                object["metadata"][key] = value.into();
+            }
+        }
+        DrainPod::from_object(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn pods_are_skipped_as_by_kubectl_drain() {
+        let running = || json!({"phase": "Running"});
+        let owner = |kind: &str, controller: bool| json!({"ownerReferences": [{"kind": kind, "name": "x", "controller": controller}]});
+        assert_eq!(read(json!({}), running()).unwrap().qualified_name(), "shop/web-1");
+        assert!(read(json!({}), json!(null)).is_some());
+        assert!(read(owner("ReplicaSet", true), running()).is_some());
+        assert!(read(owner("DaemonSet", false), running()).is_some());
+        assert!(read(owner("DaemonSet", true), running()).is_none());
+        let mirror = json!({"annotations": {"kubernetes.io/config.mirror": "hash", "a": "b"}});
+        assert!(read(mirror, running()).is_none());
+        for phase in FINISHED_PHASES {
+            assert!(read(json!({}), json!({"phase": phase})).is_none());
+        }
+        let time = |text: &str| read(json!({"deletionTimestamp": text}), running()).unwrap();
+        let expected = "2026-05-01T12:00:00Z";
+        assert_eq!(time(expected).terminating, Some(expected.parse().unwrap()));
+        assert_eq!(time("x").terminating, Some(Timestamp::UNIX_EPOCH));
+    }
+
+    #[test]
+    fn names_that_are_no_part_of_a_url_are_skipped() {
+        for name in ["../x", "a/b", "a?b", "", "A"] {
+            assert!(read(json!({"name": name}), json!({})).is_none(), "{name}");
+            assert!(read(json!({"namespace": name}), json!({})).is_none(), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_gives_a_pod_or_nothing(text in "\\PC{0,80}") {
+            if let Ok(object) = serde_json::from_str::<PodObject>(&text) {
+                drop(DrainPod::from_object(object));
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Report of a removal: what a machine waits for, since when, and until when.
+
+use berth_api::{ConditionReason, Time};
+use k8s_openapi::jiff::Timestamp;
+
+use super::mark::Removal;
+use super::plan::{RemovalOutcome, Step};
+use crate::tenants::fault::{Fault, join_names_limited};
+
+/// Largest number of machines whose reports are in one message.
+const MAX_MACHINES: usize = 16;
+
+/// Report of the removal of one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemovalReport {
+    /// Reason of the condition.
+    pub reason: ConditionReason,
+    /// The mark.
+    pub removal: Removal,
+    /// Time at which the drain ends.
+    pub deadline: Timestamp,
+    /// What the machine waits for.
+    pub message: String,
+}
+
+impl RemovalReport {
+    /// Returns the report of a step. `problems` are malformed annotations.
+    #[must_use]
+    pub fn new(
+        removal: Removal,
+        deadline: Timestamp,
+        step: &Step<'_>,
+        problems: &[String],
+    ) -> Self {
+        let (reason, mut message) = describe(step);
+        for problem in problems {
+            message = format!("{message}; {problem}");
+        }
+        Self { reason, removal, deadline, message }
+    }
+
+    /// Returns the message about a machine.
+    #[must_use]
+    pub fn describe_machine(&self, machine: &str) -> String {
+        let Self { removal, deadline, message, .. } = self;
+        format!(
+            "{machine} ({} since {}, drained until {}): {message}",
+            removal.reason,
+            time_text(removal.since),
+            time_text(*deadline)
+        )
+    }
+}
+
+fn time_text(time: Timestamp) -> String {
+    let value = serde_json::to_value(Time(time)).unwrap_or_default();
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn describe(step: &Step<'_>) -> (ConditionReason, String) {
+    let draining = |message: &str| (ConditionReason::DrainingMachines, message.to_owned());
+    match step {
+        Step::WaitForHost => (
+            ConditionReason::WaitingForHost,
+            "it is unknown whether the VM still runs: waits until its host is back, or has the taint \
+             node.kubernetes.io/out-of-service"
+                .to_owned(),
+        ),
+        Step::WaitForTenant(reason) => {
+            (*reason, format!("waits for the tenant's cluster: {reason}"))
+        }
+        Step::Cordon => draining("its Node is cordoned"),
+        Step::ListPods | Step::Evict(_) => draining("pods are evicted"),
+        Step::WaitForPods { blocked, stopping } if blocked.is_empty() => {
+            draining(&format!("waits until {stopping} pods have stopped"))
+        }
+        Step::WaitForPods { blocked, .. } => {
+            let each = blocked.iter();
+            let each = each.map(|(pod, refused)| format!("pod {}: {refused}", pod.qualified_name()));
+            let all: Vec<String> = each.collect();
+            (ConditionReason::DrainBlocked, join_names_limited(&all))
+        }
+        Step::ListVolumes => draining("waits until volumes are detached"),
+        Step::WaitForVolumes(count) => (
+            ConditionReason::WaitingForVolumes,
+            format!("waits until {count} VolumeAttachments of its Node are deleted"),
+        ),
+        Step::DeleteNode => draining("its Node is deleted"),
+        Step::DeleteMachine(RemovalOutcome::DeadlineExceeded) => (
+            ConditionReason::DrainDeadlineExceeded,
+            "is deleted without a complete drain".to_owned(),
+        ),
+        Step::DeleteMachine(RemovalOutcome::Drained | RemovalOutcome::NotDrained) => {
+            draining("is deleted")
+        }
+    }
+}
+
+/// Returns the fault of a MachineDeployment whose machines are being removed; `None` if there are no such machines.
+/// The reason is that of the machine that most needs an operator.
+#[must_use]
+pub fn removal_fault(machines: &[(String, RemovalReport)]) -> Option<Fault> {
+    let urgency = |reason: ConditionReason| match reason {
+        ConditionReason::DrainDeadlineExceeded => 4,
+        ConditionReason::DrainBlocked => 3,
+        ConditionReason::WaitingForVolumes => 1,
+        ConditionReason::DrainingMachines => 0,
+        _ => 2,
+    };
+    let (_, worst) = machines.iter().max_by_key(|(_, report)| urgency(report.reason))?;
+    let each = machines.iter().take(MAX_MACHINES);
+    let each = each.map(|(name, report)| report.describe_machine(name));
+    let mut message = each.collect::<Vec<_>>().join("\n");
+    let more = machines.len().saturating_sub(MAX_MACHINES);
+    if more > 0 {
+        message = format!("{message}\nand {more} more");
+    }
+    Some(Fault::new(worst.reason, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::removal::eviction::EvictionOutcome;
+    use crate::removal::mark::RemovalReason;
+    use crate::removal::pod::DrainPod;
+
+    fn report(step: &Step<'_>) -> RemovalReport {
+        let since: Timestamp = "2026-05-01T12:00:00Z".parse().unwrap();
+        let deadline: Timestamp = "2026-05-01T14:00:00Z".parse().unwrap();
+        RemovalReport::new(Removal::new(RemovalReason::Rollout, since), deadline, step, &[])
+    }
+
+    #[test]
+    fn a_report_names_pods_and_budgets() {
+        let pod = DrainPod {
+            namespace: "shop".to_owned(),
+            name: "web-1".to_owned(),
+            uid: String::new(),
+            terminating: None,
+        };
+        let budget = EvictionOutcome::Budget(Some("web".to_owned()));
+        let blocked = report(&Step::WaitForPods { blocked: vec![(&pod, &budget)], stopping: 1 });
+        assert_eq!(
+            blocked.describe_machine("web-abc"),
+            "web-abc (Rollout since 2026-05-01T12:00:00Z, drained until 2026-05-01T14:00:00Z): \
+             pod shop/web-1: PodDisruptionBudget web permits no eviction"
+        );
+        let many = vec![(&pod, &budget); 500];
+        let many = report(&Step::WaitForPods { blocked: many, stopping: 0 });
+        assert!(many.message.len() < 400 && many.message.ends_with("and 496 more"), "{many:?}");
+    }
+
+    #[test]
+    fn the_most_urgent_machine_gives_the_reason() {
+        assert_eq!(removal_fault(&[]), None);
+        let tenant = report(&Step::WaitForTenant(ConditionReason::TenantUnreachable));
+        let late = report(&Step::DeleteMachine(RemovalOutcome::DeadlineExceeded));
+        let all = |reports: Vec<RemovalReport>| {
+            reports.into_iter().map(|report| ("web".to_owned(), report)).collect::<Vec<_>>()
+        };
+        let fault = removal_fault(&all(vec![report(&Step::Cordon), tenant.clone()])).unwrap();
+        assert_eq!(fault.reason, ConditionReason::TenantUnreachable);
+        let fault = removal_fault(&all(vec![late, tenant.clone()])).unwrap();
+        assert_eq!(fault.reason, ConditionReason::DrainDeadlineExceeded);
+        let fault = removal_fault(&all(vec![tenant; 100])).unwrap();
+        assert!(fault.message.ends_with("and 84 more") && fault.message.len() < 8000, "{fault}");
+    }
+}

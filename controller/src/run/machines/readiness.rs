@@ -1,0 +1,74 @@
+//! Adds the readiness of the tenant's Nodes to machines.
+
+use berth_api::names::TENANT_PREFIX;
+use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, NodeReadiness, ReconcileSteps};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use super::context::Context;
+use crate::removal::readiness::node_readiness;
+use crate::tenant_nodes::node_match::NodeIndex;
+
+impl Context {
+    /// Adds the readiness of their Nodes to machines of a namespace, if the tenant's machines are ready with their Nodes.
+    /// While the tenant's API server does not answer, the last known Nodes count.
+    pub(super) fn add_node_readiness(&self, namespace: &str, vms: &mut [ExistingVm]) {
+        let name = namespace.strip_prefix(TENANT_PREFIX);
+        let tenant = name.and_then(|name| self.tenants.get(name));
+        let (Some(name), Some(tenant)) = (name, tenant) else { return };
+        if !tenant.spec.uses_node_readiness() {
+            return;
+        }
+        let now = Timestamp::now();
+        let Some(state) = self.connections.state(name) else {
+            vms.iter_mut().for_each(|vm| vm.node = NodeReadiness::Unknown);
+            return;
+        };
+        let state = state.lock();
+        let (index, is_listed) = (NodeIndex::new(state.nodes.nodes()), state.nodes.is_listed());
+        for vm in vms {
+            vm.node = node_readiness(index.find(&vm.name), is_listed, now);
+        }
+    }
+}
+
+/// Replaces the numbers of ready and available machines by the last known numbers, from the status.
+pub(super) fn restore_counts(object: &DynamicObject, steps: &mut ReconcileSteps) {
+    let number = |field: &str| {
+        let number = object.data.pointer(&format!("/status/{field}")).and_then(Value::as_u64);
+        number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
+    };
+    let counts = &mut steps.counts;
+    counts.ready = number("readyReplicas").min(counts.replicas);
+    counts.available = number("availableReplicas").min(counts.ready);
+    // `unavailable` was computed with no available machine, so it is the desired number of machines.
+    let desired = counts.unavailable;
+    counts.unavailable = desired.saturating_sub(counts.available);
+    steps.is_complete =
+        counts.updated == desired && counts.replicas == desired && counts.available == desired;
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_kubevirt_render::machines::rollout::ReplicaCounts;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn unknown_readiness_keeps_the_last_numbers() {
+        let object = |ready: Value| -> DynamicObject {
+            let status = json!({"readyReplicas": ready, "availableReplicas": 2});
+            serde_json::from_value(json!({"metadata": {"name": "web"}, "status": status})).unwrap()
+        };
+        let counts =
+            ReplicaCounts { replicas: 2, updated: 2, unavailable: 2, ..Default::default() };
+        let mut steps = ReconcileSteps { counts, ..ReconcileSteps::default() };
+        restore_counts(&object(json!(2)), &mut steps);
+        assert!(steps.is_complete && steps.counts.unavailable == 0, "{steps:?}");
+        let mut steps = ReconcileSteps { counts, ..ReconcileSteps::default() };
+        restore_counts(&object(json!("x")), &mut steps);
+        assert_eq!((steps.counts.available, steps.counts.unavailable), (0, 2));
+    }
+}

@@ -1,0 +1,111 @@
+//! Marks machines for their removal, and reports the removals. The reconciler of removals drains and deletes the marked
+//! machines.
+
+use berth_api::names::{CONTROLLER_STATUS_FIELD_MANAGER, REMOVAL_ANNOTATION, TENANT_PREFIX};
+use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::errors::{RequestError, none_if_not_found, with_request};
+use super::resources::{deployment_resource, machine_resource};
+use super::update_status::{MACHINES_REMOVED, StatusReport, report_conditions};
+use super::validated::ValidatedDeployment;
+use crate::removal::drains_machines;
+use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::report::removal_fault;
+use crate::run::api_requests::patch_params;
+use crate::tenants::fault::Fault;
+
+impl ValidatedDeployment<'_> {
+    /// Marks a machine for its removal.
+    pub(super) async fn mark_machine(&self, vm: &ExistingVm) -> Result<(), RequestError> {
+        let is_replaced = vm.has_failed || !vm.is_current(&self.deployment);
+        let reason = if is_replaced { RemovalReason::Rollout } else { RemovalReason::ScaleDown };
+        self.context.mark_machine(&self.namespace, &vm.name, reason).await
+    }
+
+    /// Returns the report about the machines that are being removed; `None` if there are none.
+    pub(super) fn removal_fault(&self) -> Option<Fault> {
+        let own = self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner));
+        self.context.removal_fault_of(own.map(|vm| (self.namespace.as_str(), vm.name.as_str())))
+    }
+}
+
+impl Context {
+    async fn mark_machine(
+        &self,
+        namespace: &str,
+        name: &str,
+        reason: RemovalReason,
+    ) -> Result<(), RequestError> {
+        let patch = Patch::Merge(Removal::new(reason, Timestamp::now()).patch());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &machine_resource());
+        let marked = none_if_not_found(api.patch(name, &patch_params(), &patch).await);
+        with_request(|| format!("mark VirtualMachine {namespace}/{name}"), marked)?;
+        tracing::info!(namespace, machine = name, %reason, "marked VirtualMachine for its removal");
+        Ok(())
+    }
+
+    /// Returns true if the machines of a namespace are drained before they are deleted.
+    pub(super) fn drains_machines_in(&self, namespace: &str) -> bool {
+        let tenant = namespace.strip_prefix(TENANT_PREFIX).and_then(|name| self.tenants.get(name));
+        tenant.is_some_and(|tenant| drains_machines(&tenant))
+    }
+
+    /// Marks a machine whose MachineDeployment is being deleted. An earlier mark stays.
+    pub(super) async fn mark_for_deletion(&self, vm: &DynamicObject) -> Result<(), RequestError> {
+        if vm.annotations().contains_key(REMOVAL_ANNOTATION) {
+            return Ok(());
+        }
+        let namespace = vm.namespace().unwrap_or_default();
+        self.mark_machine(&namespace, &vm.name_any(), RemovalReason::Deleted).await
+    }
+
+    fn removal_fault_of<'n>(
+        &self,
+        machines: impl Iterator<Item = (&'n str, &'n str)>,
+    ) -> Option<Fault> {
+        let report = |(namespace, name): (&str, &str)| {
+            Some((name.to_owned(), self.removals.get(namespace, name)?))
+        };
+        removal_fault(&machines.filter_map(report).collect::<Vec<_>>())
+    }
+
+    /// Writes the condition about the machines of a MachineDeployment that is being deleted, if it differs. The other
+    /// conditions stay.
+    pub(super) async fn update_removal_condition(
+        &self,
+        object: &DynamicObject,
+        machines: &[DynamicObject],
+    ) -> Result<(), RequestError> {
+        let keys: Vec<(String, String)> =
+            machines.iter().map(|vm| (vm.namespace().unwrap_or_default(), vm.name_any())).collect();
+        let keys = keys.iter().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
+        let report = StatusReport { conditions: Vec::new(), requeue_after: None };
+        let report = report.with_removals(self.removal_fault_of(keys));
+        let before = object.data.get("status").cloned().unwrap_or_else(|| json!({}));
+        let conditions = report_conditions(&before, &report);
+        let own = conditions.as_array().cloned().unwrap_or_default();
+        let known = before["conditions"].as_array().cloned().unwrap_or_default();
+        if own.iter().all(|one| known.contains(one)) {
+            return Ok(());
+        }
+        let is_other = |one: &Value| one["type"] != MACHINES_REMOVED;
+        let all: Vec<Value> = known.into_iter().filter(is_other).chain(own).collect();
+        let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &namespace, &deployment_resource());
+        let params = PatchParams {
+            field_manager: Some(CONTROLLER_STATUS_FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(json!({"status": {"conditions": all}}));
+        let patched = none_if_not_found(api.patch_status(&name, &params, &patch).await);
+        with_request(|| format!("status of MachineDeployment {namespace}/{name}"), patched)
+            .map(drop)
+    }
+}

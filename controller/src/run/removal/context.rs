@@ -1,0 +1,33 @@
+//! Stores and clients of the reconciler of removals.
+
+use std::sync::Arc;
+
+use berth_api::TenantCluster;
+use berth_runtime::watch::{Informer, OptionalInformer};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::ApiResource;
+
+use super::table::RemovalTable;
+use crate::api_resource::api_resource;
+use crate::run::events::EventEmitter;
+use crate::run::metrics::Metrics;
+use crate::run::tenant_access::Connections;
+
+/// Stores and clients of the reconciler.
+pub(in crate::run) struct RemovalContext {
+    pub(in crate::run) client: Client,
+    pub(in crate::run) events: Arc<EventEmitter>,
+    pub(in crate::run) metrics: Arc<Metrics>,
+    pub(in crate::run) machines: OptionalInformer,
+    pub(in crate::run) instances: OptionalInformer,
+    pub(in crate::run) deployments: OptionalInformer,
+    pub(in crate::run) tenants: Informer<TenantCluster>,
+    pub(in crate::run) nodes: Informer<Node>,
+    pub(in crate::run) connections: Connections,
+    pub(in crate::run) table: Arc<RemovalTable>,
+}
+
+pub(super) fn machine_resource() -> ApiResource {
+    api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
+}

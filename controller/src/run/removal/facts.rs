@@ -1,0 +1,119 @@
+//! Facts of a removal that are in stores: the tenant, the Node of the machine, and the state of its VM and of its host.
+
+use std::sync::Arc;
+
+use berth_api::names::MACHINE_DEPLOYMENT_UID_ANNOTATION;
+use berth_api::{ConditionReason, TenantCluster, names};
+use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde_json::Value;
+
+use super::context::RemovalContext;
+use crate::run::packed_content::unpack_content;
+use crate::run::tenant_access::{Access, SharedState};
+use crate::tenant_nodes::node_match::{NodeIndex, NodeMatch};
+use crate::tenants::fault::Fault;
+
+/// Taints of an infra Node whose kubelet does not report.
+const LOST_TAINTS: [&str; 2] = ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"];
+/// Taint of an infra Node that an administrator has shut down.
+const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
+
+/// Node of a machine in the tenant's cluster.
+#[derive(Clone, Debug)]
+pub(super) struct MachineNode {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) is_cordoned: bool,
+    pub(super) is_cordoned_by_berth: bool,
+    pub(super) is_ready: bool,
+}
+
+/// Connection to the tenant, and the Node of the machine if it has one.
+pub(super) struct TenantSide {
+    pub(super) state: SharedState,
+    pub(super) access: Access,
+    pub(super) node: Option<MachineNode>,
+}
+
+/// State of the VM of a machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct VmState {
+    pub(super) has_ended: bool,
+    pub(super) is_host_lost: bool,
+}
+
+impl RemovalContext {
+    /// Returns the tenant in whose cluster the machines of a namespace are drained; `None` if they are not drained.
+    pub(super) fn draining_tenant(&self, namespace: &str) -> Option<Arc<TenantCluster>> {
+        let tenant = self.tenants.get(namespace.strip_prefix(names::TENANT_PREFIX)?)?;
+        crate::removal::drains_machines(&tenant).then_some(tenant)
+    }
+
+    /// Returns the connection to the tenant and the Node of a machine, or the reason why they are not known.
+    pub(super) fn tenant_side(
+        &self,
+        tenant: &TenantCluster,
+        machine: &str,
+    ) -> Result<TenantSide, ConditionReason> {
+        let state = self.connections.state(&tenant.name_any());
+        let state = state.ok_or(ConditionReason::TenantUnreachable)?;
+        let (access, node) = {
+            let locked = state.lock();
+            let access = match &locked.access {
+                None => return Err(ConditionReason::TenantUnreachable),
+                Some(Err(Fault { reason, .. })) => return Err(*reason),
+                Some(Ok(access)) => access.clone(),
+            };
+            let node = match NodeIndex::new(locked.nodes.nodes()).find(machine) {
+                NodeMatch::Found(node) => Some(MachineNode {
+                    name: node.name.clone(),
+                    uid: node.uid.clone(),
+                    is_cordoned: node.is_unschedulable,
+                    is_cordoned_by_berth: node.is_cordoned_by_berth,
+                    is_ready: node.ready_since.is_some(),
+                }),
+                NodeMatch::Ambiguous(_) => return Err(ConditionReason::AmbiguousNodes),
+                // The Node of the machine may be one that is not stored.
+                NodeMatch::None if locked.nodes.omitted() > 0 => {
+                    return Err(ConditionReason::TooManyNodes);
+                }
+                NodeMatch::None => None,
+            };
+            (access, node)
+        };
+        Ok(TenantSide { state, access, node })
+    }
+
+    /// Returns the state of the VM of a machine.
+    pub(super) fn vm_state(&self, machine: &DynamicObject) -> VmState {
+        let namespace = machine.namespace().unwrap_or_default();
+        let Some(instance) = self.instances.get(&namespace, &machine.name_any()) else {
+            return VmState::default();
+        };
+        let instance = serde_json::to_value(unpack_content(&instance)).unwrap_or_default();
+        let vm = serde_json::to_value(unpack_content(machine)).unwrap_or_default();
+        let has_ended = ExistingVm::from_objects(&vm, Some(&instance)).has_failed;
+        let host = instance.pointer("/status/nodeName").and_then(Value::as_str);
+        let node = host.and_then(|host| self.nodes.get(host));
+        let taints = node.iter().filter_map(|node| node.spec.as_ref()?.taints.as_ref()).flatten();
+        let keys: Vec<&str> = taints.map(|taint| taint.key.as_str()).collect();
+        let is_host_lost = keys.iter().any(|key| LOST_TAINTS.contains(key))
+            && !keys.contains(&OUT_OF_SERVICE_TAINT);
+        VmState { has_ended, is_host_lost }
+    }
+
+    /// Returns the MachineDeployment of a machine.
+    pub(super) fn deployment_of(&self, machine: &DynamicObject) -> Option<Arc<DynamicObject>> {
+        let name = machine.labels().get("md")?;
+        let owners = machine.owner_references().iter();
+        let owner = owners.filter(|owner| owner.controller == Some(true)).map(|owner| &owner.uid);
+        let annotated = machine.annotations().get(MACHINE_DEPLOYMENT_UID_ANNOTATION);
+        let uid = owner.chain(annotated).next()?;
+        let is_owner = |object: &DynamicObject| object.metadata.uid.as_ref() == Some(uid);
+        let namespace = machine.namespace().unwrap_or_default();
+        let near = self.deployments.get(&namespace, name).filter(|object| is_owner(object));
+        near.or_else(|| self.deployments.filter(is_owner).into_iter().next())
+    }
+}

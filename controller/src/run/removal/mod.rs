@@ -1,0 +1,50 @@
+//! Removes the machines with a removal mark: drains their Nodes in the tenant's cluster, and deletes them.
+//!
+//! [`crate::removal`] computes the steps. The mark is in the VirtualMachine, and all other facts are read again in each
+//! reconcile, so a removal continues after a restart. A tenant that answers slowly delays only its own machines.
+
+mod context;
+mod error;
+mod facts;
+mod reconcile;
+mod requests;
+mod table;
+mod triggers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_runtime::reconcile::{ReconcileRequest, ReconcilerOptions, run_reconciler};
+use futures::stream::poll_fn;
+use kube::api::DynamicObject;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+pub(super) use context::RemovalContext;
+use context::machine_resource;
+use reconcile::Remover;
+pub(super) use table::RemovalTable;
+pub(super) use triggers::RemovalTriggers;
+
+/// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
+/// requests to each server are limited.
+const OPTIONS: ReconcilerOptions =
+    ReconcilerOptions { name: "removals", concurrency: 0, debounce: Duration::from_millis(50) };
+
+/// Queue of machines that must be reconciled.
+pub(super) type RemovalRequests = UnboundedReceiver<ReconcileRequest<DynamicObject>>;
+
+/// Removes marked machines until the future is dropped, which may happen at any moment.
+pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) {
+    let store = context.machines.wait_until_listed().await;
+    context.instances.wait_until_ready().await;
+    context.deployments.wait_until_ready().await;
+    tokio::join!(context.tenants.wait_until_ready(), context.nodes.wait_until_ready());
+    let metrics = Arc::clone(&context.metrics);
+    let remover = Arc::new(Remover { context });
+    let requests = poll_fn(|cx| requests.poll_recv(cx));
+    let reconcile = |machine: Arc<DynamicObject>| {
+        let remover = Arc::clone(&remover);
+        async move { remover.reconcile(&machine).await }
+    };
+    run_reconciler(OPTIONS, machine_resource(), store, requests, metrics, reconcile).await;
+}

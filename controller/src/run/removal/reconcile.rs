@@ -1,0 +1,364 @@
+//! Reconciles one machine with a removal mark: takes all steps that are possible now.
+
+use std::time::Duration;
+
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
+use berth_api::{ConditionReason, EventReason, TenantCluster};
+use berth_runtime::backoff::add_jitter;
+use berth_runtime::reconcile::Action;
+use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
+use kube::runtime::events::EventType;
+use kube::{Api, Resource as _, ResourceExt as _};
+use serde_json::json;
+
+use super::context::{RemovalContext, machine_resource};
+use super::error::RemovalError;
+use super::facts::{MachineNode, TenantSide};
+use super::requests;
+use crate::removal::eviction::EvictionOutcome;
+use crate::removal::mark::{Mark, Removal};
+use crate::removal::plan::{
+    EvictionOutcomes, RemovalOutcome, RemovalState, Step, TenantState, next_step,
+};
+use crate::removal::pod::DrainPod;
+use crate::removal::report::RemovalReport;
+use crate::removal::timeout::{deadline, drain_timeout};
+use crate::run::api_requests::{none_if_not_found, patch_params};
+use crate::run::tenant_access::fault_of;
+
+/// Largest number of steps in one reconcile; a drain of 2,000 pods has fewer.
+const MAX_STEPS: usize = 100;
+/// Shortest and longest pause between two reconciles of a machine that waits. The tenant's pods and VolumeAttachments are
+/// not watched.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+/// Pause after an object has changed during the reconcile, or after the last step of a reconcile.
+const SHORT_PAUSE: Duration = Duration::from_secs(1);
+/// Period in which a machine that is being deleted is observed, for the metrics.
+const DELETION_PERIOD: Duration = Duration::from_secs(60);
+
+/// Reconciler of removals.
+pub(super) struct Remover {
+    pub(super) context: RemovalContext,
+}
+
+/// A removal that is in progress.
+struct Drain<'a> {
+    machine: &'a DynamicObject,
+    namespace: String,
+    name: String,
+    removal: Removal,
+    deadline: Timestamp,
+    problems: Vec<String>,
+    pods: Option<Vec<DrainPod>>,
+    outcomes: EvictionOutcomes,
+    volume_count: Option<usize>,
+    /// Reason why a request to the tenant failed.
+    failure: Option<ConditionReason>,
+    /// Time for which the tenant's API server accepts no further request.
+    retry_after: Duration,
+}
+
+impl Drain<'_> {
+    /// Records the error of a request to the tenant. Returns true if the Node has changed meanwhile, so that the watch
+    /// delivers a newer one.
+    fn record_failure(&mut self, error: UntrustedError) -> bool {
+        if matches!(error, UntrustedError::Status(404 | 409 | 422)) {
+            return true;
+        }
+        tracing::debug!(namespace = %self.namespace, machine = %self.name, %error, "a request of a drain failed");
+        self.failure = Some(fault_of(error, "", None).reason);
+        self.retry_after = self.retry_after.max(error.retry_after());
+        false
+    }
+
+    /// Returns the pause before the next reconcile. It grows with the age of the removal.
+    fn pause(&self) -> Duration {
+        let now = Timestamp::now();
+        let between = |from: Timestamp, to: Timestamp| {
+            Duration::try_from(to.duration_since(from)).unwrap_or_default()
+        };
+        let (shortest, longest) = PAUSE;
+        let usual = (between(self.removal.since, now) / 8).clamp(shortest, longest);
+        let until_deadline = between(now, self.deadline);
+        // After the deadline, only the host is waited for.
+        let pause = if until_deadline.is_zero() { longest } else { usual.min(until_deadline) };
+        add_jitter(pause.max(SHORT_PAUSE)).max(self.retry_after)
+    }
+}
+
+impl Remover {
+    /// Takes the steps of the removal of a machine that are possible now.
+    pub(super) async fn reconcile(&self, machine: &DynamicObject) -> Result<Action, RemovalError> {
+        let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
+        if machine.metadata.deletion_timestamp.is_some() {
+            let is_reported = self.context.table.refresh(&namespace, &name);
+            let again = is_reported.then(|| Action::requeue(add_jitter(DELETION_PERIOD)));
+            return Ok(again.unwrap_or_else(Action::await_change));
+        }
+        let removal = match Mark::read(machine, Timestamp::now()) {
+            Mark::Absent => return Ok(self.call_off(machine, &namespace, &name).await),
+            Mark::Malformed(removal) => {
+                tracing::warn!(%namespace, machine = %name, "a removal mark is malformed; writing it again");
+                self.write_mark(&namespace, &name, removal).await?;
+                return Ok(Action::await_change());
+            }
+            Mark::Valid(removal) => removal,
+        };
+        let tenant = self.context.draining_tenant(&namespace);
+        let deployment = self.context.deployment_of(machine);
+        let spec = tenant.as_ref().map(|tenant| tenant.spec.clone()).unwrap_or_default();
+        let resolved = drain_timeout(machine, deployment.as_deref(), &spec);
+        let mut drain = Drain {
+            machine,
+            namespace,
+            name,
+            removal,
+            deadline: deadline(removal.since, resolved.timeout),
+            problems: resolved.problems,
+            pods: None,
+            outcomes: EvictionOutcomes::new(),
+            volume_count: None,
+            failure: None,
+            retry_after: Duration::ZERO,
+        };
+        for _ in 0..MAX_STEPS {
+            if let Some(pause) = self.take_step(tenant.as_deref(), &mut drain).await? {
+                return Ok(Action::requeue(pause));
+            }
+        }
+        Ok(Action::requeue(add_jitter(SHORT_PAUSE)))
+    }
+
+    /// Takes the next step. Returns the pause before the next reconcile if the removal has to wait.
+    async fn take_step(
+        &self,
+        tenant: Option<&TenantCluster>,
+        drain: &mut Drain<'_>,
+    ) -> Result<Option<Duration>, RemovalError> {
+        let side = tenant.map(|tenant| self.context.tenant_side(tenant, &drain.name));
+        let tenant_state = match &side {
+            None => TenantState::NotUsed,
+            Some(Err(reason)) => TenantState::Unknown(*reason),
+            Some(Ok(TenantSide { node: None, .. })) => TenantState::NoNode,
+            Some(Ok(TenantSide { node: Some(node), .. })) => {
+                TenantState::Node { is_cordoned: node.is_cordoned, is_ready: node.is_ready }
+            }
+        };
+        let vm = self.context.vm_state(drain.machine);
+        let step = next_step(&RemovalState {
+            removal: drain.removal,
+            now: Timestamp::now(),
+            deadline: drain.deadline,
+            tenant: tenant_state,
+            has_ended: vm.has_ended,
+            is_host_lost: vm.is_host_lost,
+            pods: drain.pods.as_deref(),
+            outcomes: &drain.outcomes,
+            volume_count: drain.volume_count,
+            failure: drain.failure,
+        });
+        let is_waiting = matches!(
+            step,
+            Step::WaitForHost
+                | Step::WaitForTenant(_)
+                | Step::WaitForPods { .. }
+                | Step::WaitForVolumes(_)
+        );
+        if is_waiting || matches!(step, Step::DeleteMachine(_)) {
+            self.report(drain, &step).await;
+        }
+        if is_waiting {
+            return Ok(Some(drain.pause()));
+        }
+        if let Step::DeleteMachine(outcome) = step {
+            self.delete_machine(drain, outcome).await?;
+            return Ok(Some(DELETION_PERIOD));
+        }
+        // The steps below have a connection.
+        let Some(Ok(side)) = side else { return Ok(Some(drain.pause())) };
+        let due: Vec<DrainPod> = match &step {
+            Step::Evict(pods) => pods.iter().map(|&pod| pod.clone()).collect(),
+            _ => Vec::new(),
+        };
+        let is_deletion = step == Step::DeleteNode;
+        if is_deletion && !self.is_still_marked(drain).await? {
+            return Ok(Some(SHORT_PAUSE));
+        }
+        let client = &side.access.client;
+        let result = match (step, &side.node) {
+            (Step::Cordon, Some(node)) => self.cordon(&side, node, true).await,
+            (Step::ListPods, Some(node)) => {
+                let listed = requests::list_pods(client, &node.name).await;
+                listed.map(|pods| drain.pods = Some(pods))
+            }
+            (Step::ListVolumes, node) => {
+                let node = node.as_ref().map_or(&drain.name, |node| &node.name);
+                let counted = requests::count_volumes(client, node).await;
+                counted.map(|count| drain.volume_count = Some(count))
+            }
+            (Step::DeleteNode, Some(node)) => self.delete_node(&side, node, drain).await,
+            _ => evict_pods(&side, &due, drain).await,
+        };
+        let is_stale = result.is_err_and(|error| drain.record_failure(error));
+        Ok(is_stale.then_some(SHORT_PAUSE))
+    }
+
+    async fn cordon(
+        &self,
+        side: &TenantSide,
+        node: &MachineNode,
+        is_cordoned: bool,
+    ) -> Result<(), UntrustedError> {
+        let client = &side.access.client;
+        let written = requests::set_cordoned(client, &node.name, &node.uid, is_cordoned).await?;
+        tracing::info!(node = %node.name, is_cordoned, "changed the cordon of a tenant's Node");
+        // The watch delivers the same Node soon.
+        let applied = CollectionEvent::Applied(written);
+        side.state.lock().nodes.handle(applied, CONTROLLER_FIELD_MANAGER);
+        Ok(())
+    }
+
+    async fn delete_node(
+        &self,
+        side: &TenantSide,
+        node: &MachineNode,
+        drain: &mut Drain<'_>,
+    ) -> Result<(), UntrustedError> {
+        requests::delete_node(&side.access.client, &node.name, &node.uid).await?;
+        let (namespace, machine) = (&drain.namespace, &drain.name);
+        tracing::info!(%namespace, %machine, node = %node.name, "deleted the Node of a machine");
+        let name = json!({"metadata": {"name": node.name}});
+        if let Ok(object) = serde_json::from_value(name) {
+            let deleted = CollectionEvent::Deleted(object);
+            side.state.lock().nodes.handle(deleted, CONTROLLER_FIELD_MANAGER);
+        }
+        drain.pods = None;
+        Ok(())
+    }
+
+    /// Uncordons the Node of a machine without a mark, if Berth has cordoned it.
+    async fn call_off(&self, machine: &DynamicObject, namespace: &str, name: &str) -> Action {
+        self.context.table.remove(namespace, name);
+        let Some(tenant) = self.context.draining_tenant(namespace) else {
+            return Action::await_change();
+        };
+        // A new connection triggers a reconcile.
+        let Ok(side) = self.context.tenant_side(&tenant, &machine.name_any()) else {
+            return Action::await_change();
+        };
+        let Some(node) = side.node.as_ref().filter(|node| node.is_cordoned_by_berth) else {
+            return Action::await_change();
+        };
+        match self.cordon(&side, node, false).await {
+            Ok(()) => Action::await_change(),
+            Err(error) => {
+                tracing::debug!(node = %node.name, %error, "failed to uncordon a tenant's Node");
+                Action::requeue(add_jitter(PAUSE.1).max(error.retry_after()))
+            }
+        }
+    }
+
+    async fn report(&self, drain: &Drain<'_>, step: &Step<'_>) {
+        let report = RemovalReport::new(drain.removal, drain.deadline, step, &drain.problems);
+        let reason = report.reason;
+        let note = report.describe_machine(&drain.name);
+        let is_new = self.context.table.set(&drain.namespace, &drain.name, report);
+        if is_new && reason == ConditionReason::DrainBlocked {
+            self.emit(drain, EventType::Warning, EventReason::DrainBlocked, &note).await;
+        }
+    }
+
+    async fn emit(&self, drain: &Drain<'_>, type_: EventType, reason: EventReason, note: &str) {
+        let reference = drain.machine.object_ref(&machine_resource());
+        self.context.events.emit_for(type_, reference, reason.as_str(), note).await;
+    }
+
+    fn machines(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.context.client.clone(), namespace, &machine_resource())
+    }
+
+    async fn write_mark(
+        &self,
+        namespace: &str,
+        name: &str,
+        removal: Removal,
+    ) -> Result<(), RemovalError> {
+        let patch = Patch::Merge(removal.patch());
+        let patched = self.machines(namespace).patch(name, &patch_params(), &patch).await;
+        let patched = none_if_not_found(patched);
+        let request = || format!("patch VirtualMachine {namespace}/{name}");
+        patched.map(drop).map_err(|error| RemovalError { request: request(), error })
+    }
+
+    /// Reads the mark from the API server: it may have been withdrawn a moment ago, and the deletion of a Node cannot be
+    /// undone.
+    async fn is_still_marked(&self, drain: &Drain<'_>) -> Result<bool, RemovalError> {
+        let Drain { namespace, name, .. } = drain;
+        let found = none_if_not_found(self.machines(namespace).get_metadata(name).await);
+        let found = found.map_err(|error| RemovalError {
+            request: format!("get VirtualMachine {namespace}/{name}"),
+            error,
+        })?;
+        let mark = berth_api::names::REMOVAL_ANNOTATION;
+        Ok(found.is_some_and(|found| {
+            found.uid() == drain.machine.uid() && found.annotations().contains_key(mark)
+        }))
+    }
+
+    async fn delete_machine(
+        &self,
+        drain: &Drain<'_>,
+        outcome: RemovalOutcome,
+    ) -> Result<(), RemovalError> {
+        let Drain { machine, namespace, name, .. } = drain;
+        // With the resource version, a mark that was withdrawn a moment ago is respected.
+        let (uid, resource_version) = (machine.uid(), machine.resource_version());
+        let preconditions = Some(Preconditions { uid, resource_version });
+        let params = DeleteParams { preconditions, ..DeleteParams::background() };
+        let deleted = none_if_not_found(self.machines(namespace).delete(name, &params).await);
+        deleted.map_err(|error| RemovalError {
+            request: format!("delete VirtualMachine {namespace}/{name}"),
+            error,
+        })?;
+        let (result, event) = match outcome {
+            RemovalOutcome::Drained => {
+                ("drained", Some((EventType::Normal, EventReason::MachineDrained)))
+            }
+            RemovalOutcome::DeadlineExceeded => (
+                "deadline_exceeded",
+                Some((EventType::Warning, EventReason::DrainDeadlineExceeded)),
+            ),
+            RemovalOutcome::NotDrained => ("not_drained", None),
+        };
+        tracing::info!(%namespace, machine = %name, reason = %drain.removal.reason, result, "deleted VirtualMachine");
+        self.context.metrics.count_machine_removal(result);
+        if let Some((type_, reason)) = event {
+            let report = self.context.table.get(namespace, name);
+            let note = report.map(|report| report.describe_machine(name)).unwrap_or_default();
+            self.emit(drain, type_, reason, &note).await;
+        }
+        Ok(())
+    }
+}
+
+/// Evicts pods, and then lists the pods again. Stops at the first request that is not answered, or that the server
+/// refuses because it is busy.
+async fn evict_pods(
+    side: &TenantSide,
+    due: &[DrainPod],
+    drain: &mut Drain<'_>,
+) -> Result<(), UntrustedError> {
+    drain.pods = None;
+    for pod in due {
+        let (outcome, retry_after) = requests::evict(&side.access.client, pod).await?;
+        let is_busy = outcome == EvictionOutcome::Busy;
+        drain.retry_after = drain.retry_after.max(retry_after);
+        drain.outcomes.insert(pod.uid.clone(), outcome);
+        if is_busy {
+            return Err(UntrustedError::Busy(429, retry_after));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,258 @@
+//! Requests of a drain to a tenant's API server, with limits for all answers.
+
+use std::time::Duration;
+
+use berth_api::names::{CONTROLLER_FIELD_MANAGER, CORDONED_ANNOTATION};
+use berth_runtime::untrusted::{
+    CollectionLimits, UntrustedClient, UntrustedError, list_collection,
+};
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::removal::eviction::{EvictionOutcome, eviction_outcome};
+use crate::removal::pod::{DrainPod, PodObject};
+use crate::tenant_nodes::node::NodeObject;
+
+/// Largest number of bytes of a Node in an answer; the API server permits 1.5 MiB.
+const MAX_NODE_LENGTH: usize = 1 << 21;
+/// Largest number of bytes of the answer to an eviction.
+const MAX_EVICTION_LENGTH: usize = 1 << 16;
+/// A usual pod has 10 KiB; the API server permits 1.5 MiB. A kubelet runs 110 pods by default.
+const POD_LIMITS: CollectionLimits = CollectionLimits {
+    page_size: 50,
+    max_pages: 40,
+    max_page_length: 1 << 22,
+    max_event_length: 0,
+};
+/// A usual VolumeAttachment has 1 KiB. The API server can select them by their names only.
+const VOLUME_LIMITS: CollectionLimits = CollectionLimits {
+    page_size: 250,
+    max_pages: 80,
+    max_page_length: 1 << 22,
+    max_event_length: 0,
+};
+/// Versions of the eviction API: the second one is for Kubernetes before 1.22.
+const EVICTION_VERSIONS: [&str; 2] = ["policy/v1", "policy/v1beta1"];
+
+/// A VolumeAttachment, of which only the Node is read.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct VolumeAttachment {
+    spec: VolumeAttachmentSpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct VolumeAttachmentSpec {
+    node_name: String,
+}
+
+/// Cordons a Node, or uncordons it. Returns the Node after the write.
+pub(super) async fn set_cordoned(
+    client: &UntrustedClient,
+    node: &str,
+    uid: &str,
+    is_cordoned: bool,
+) -> Result<NodeObject, UntrustedError> {
+    let (mark, unschedulable) =
+        if is_cordoned { (json!("removal"), json!(true)) } else { (Value::Null, Value::Null) };
+    // With the UID, the server refuses to change another Node of the same name.
+    let body = json!({
+        "metadata": {"uid": uid, "annotations": {CORDONED_ANNOTATION: mark}},
+        "spec": {"unschedulable": unschedulable},
+    });
+    let uri = format!("/api/v1/nodes/{node}?fieldManager={CONTROLLER_FIELD_MANAGER}");
+    let request = Request::patch(uri)
+        .header(CONTENT_TYPE, "application/merge-patch+json")
+        .body(json_body(&body))
+        .map_err(|_| UntrustedError::Malformed)?;
+    client.request(request, MAX_NODE_LENGTH).await
+}
+
+/// Lists the pods on a Node that a drain does not skip.
+pub(super) async fn list_pods(
+    client: &UntrustedClient,
+    node: &str,
+) -> Result<Vec<DrainPod>, UntrustedError> {
+    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
+    let mut pods = Vec::new();
+    let add = |object: PodObject| pods.extend(DrainPod::from_object(object));
+    list_collection(client, &path, POD_LIMITS, add).await?;
+    Ok(pods)
+}
+
+/// Counts the VolumeAttachments of a Node.
+pub(super) async fn count_volumes(
+    client: &UntrustedClient,
+    node: &str,
+) -> Result<usize, UntrustedError> {
+    let mut count = 0_usize;
+    let add = |attachment: VolumeAttachment| {
+        count = count.saturating_add(usize::from(attachment.spec.node_name == node));
+    };
+    let path = "/apis/storage.k8s.io/v1/volumeattachments";
+    list_collection(client, path, VOLUME_LIMITS, add).await?;
+    Ok(count)
+}
+
+/// Evicts a pod. Returns the outcome, and the time for which the server accepts no further request.
+pub(super) async fn evict(
+    client: &UntrustedClient,
+    pod: &DrainPod,
+) -> Result<(EvictionOutcome, Duration), UntrustedError> {
+    let DrainPod { namespace, name, uid, .. } = pod;
+    let uri = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction");
+    let mut result = (EvictionOutcome::Busy, Duration::ZERO);
+    for version in EVICTION_VERSIONS {
+        // With the UID, the server refuses to evict a later pod of the same name, which may be on another Node.
+        let body = json!({
+            "apiVersion": version, "kind": "Eviction", "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        });
+        let request = Request::post(&uri)
+            .header(CONTENT_TYPE, "application/json")
+            .body(json_body(&body))
+            .map_err(|_| UntrustedError::Malformed)?;
+        let answer = client.exchange(request, MAX_EVICTION_LENGTH).await?;
+        result = (eviction_outcome(answer.code, &answer.body), answer.retry_after);
+        // A server that does not have the version answers 400.
+        if answer.code != 400 {
+            break;
+        }
+    }
+    Ok(result)
+}
+
+/// Deletes a Node. A Node that does not exist any more is deleted already.
+pub(super) async fn delete_node(
+    client: &UntrustedClient,
+    node: &str,
+    uid: &str,
+) -> Result<(), UntrustedError> {
+    let body = json!({
+        "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
+    });
+    let request = Request::delete(format!("/api/v1/nodes/{node}"))
+        .header(CONTENT_TYPE, "application/json")
+        .body(json_body(&body))
+        .map_err(|_| UntrustedError::Malformed)?;
+    let answer = client.exchange(request, MAX_NODE_LENGTH).await?;
+    match answer.code {
+        // A conflict: another Node has the name.
+        200..=299 | 404 | 409 => Ok(()),
+        code @ (429 | 500..=599) => Err(UntrustedError::Busy(code, answer.retry_after)),
+        code => Err(UntrustedError::Status(code)),
+    }
+}
+
+fn json_body(value: &Value) -> Body {
+    Body::from(value.to_string().into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use hyper::Response;
+    use kube::Client;
+
+    use super::*;
+
+    type Requests = Arc<Mutex<Vec<(String, Value)>>>;
+
+    /// Returns a client whose server answers each request with the status and body that `answer` returns for its line.
+    fn client(answer: fn(&str, &Value) -> (u16, Value)) -> (UntrustedClient, Requests) {
+        let requests = Requests::default();
+        let seen = Arc::clone(&requests);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let seen = Arc::clone(&seen);
+            async move {
+                let (parts, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let line = format!("{} {}", parts.method, parts.uri);
+                let (code, text) = answer(&line, &body);
+                seen.lock().unwrap().push((line, body));
+                Response::builder().status(code).body(Body::from(text.to_string().into_bytes()))
+            }
+        });
+        (UntrustedClient::from_client(Client::new(service, "default")), requests)
+    }
+
+    fn pod() -> DrainPod {
+        let (namespace, name) = ("shop".to_owned(), "web-1".to_owned());
+        DrainPod { namespace, name, uid: "u".to_owned(), terminating: None }
+    }
+
+    #[tokio::test]
+    async fn an_old_server_gets_the_old_eviction() {
+        let (client, requests) = client(|_, body| match body["apiVersion"].as_str() {
+            Some("policy/v1beta1") => (201, json!({})),
+            _ => (400, json!({})),
+        });
+        let (outcome, _) = evict(&client, &pod()).await.unwrap();
+        assert_eq!(outcome, EvictionOutcome::Accepted);
+        let requests = requests.lock().unwrap();
+        assert_eq!(requests.len(), 2);
+        assert_eq!(requests[0].0, "POST /api/v1/namespaces/shop/pods/web-1/eviction");
+        assert_eq!(requests[0].1["deleteOptions"]["preconditions"]["uid"], "u");
+    }
+
+    #[tokio::test]
+    async fn a_node_is_cordoned_and_uncordoned() {
+        let (client, requests) = client(|_, _| (200, json!({"metadata": {"name": "web-1"}})));
+        set_cordoned(&client, "web-1", "u", true).await.unwrap();
+        set_cordoned(&client, "web-1", "u", false).await.unwrap();
+        let requests = requests.lock().unwrap();
+        assert_eq!(requests[0].0, "PATCH /api/v1/nodes/web-1?fieldManager=berth-controller");
+        assert_eq!(requests[0].1["spec"]["unschedulable"], true);
+        assert_eq!(requests[1].1["spec"]["unschedulable"], Value::Null);
+        assert_eq!(requests[1].1["metadata"]["uid"], "u");
+    }
+
+    #[tokio::test]
+    async fn pods_and_volumes_of_the_node_are_listed() {
+        let (client, requests) = client(|line, _| {
+            let volume = |node: &str| json!({"spec": {"nodeName": node, "attacher": "x"}});
+            let pod = json!({"metadata": {"name": "web-1", "namespace": "shop", "uid": "u"}});
+            let is_first = !line.contains("continue=");
+            let token = if is_first { "next" } else { "" };
+            let items = if line.contains("/pods") {
+                json!([pod])
+            } else {
+                json!([volume("a"), volume("b"), {}])
+            };
+            (200, json!({"metadata": {"continue": token}, "items": items}))
+        });
+        assert_eq!(list_pods(&client, "a").await.unwrap(), [pod(), pod()]);
+        assert_eq!(count_volumes(&client, "a").await.unwrap(), 2);
+        let lines: Vec<String> = requests.lock().unwrap().iter().map(|one| one.0.clone()).collect();
+        assert_eq!(lines[0], "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50");
+        assert_eq!(
+            lines[1],
+            "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50&continue=next"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_deleted_node_is_no_error() {
+        for (code, expected) in [
+            (200, Ok(())),
+            (404, Ok(())),
+            (403, Err(UntrustedError::Status(403))),
+            (503, Err(UntrustedError::Busy(503, Duration::ZERO))),
+        ] {
+            let answer: fn(&str, &Value) -> (u16, Value) = match code {
+                200 => |_, _| (200, json!({})),
+                404 => |_, _| (404, json!({})),
+                403 => |_, _| (403, json!({})),
+                _ => |_, _| (503, json!({})),
+            };
+            let (client, _) = client(answer);
+            assert_eq!(delete_node(&client, "a", "u").await, expected);
+        }
+    }
+}

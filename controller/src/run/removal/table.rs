@@ -1,0 +1,157 @@
+//! Reports of all removals, for the conditions of MachineDeployments and the metrics. After a restart, the reports are
+//! computed again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_api::ConditionReason;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::removal::report::RemovalReport;
+use crate::run::metrics::Metrics;
+
+/// Time for which a report stays if only its message changes. A tenant can change the state of its pods as often as it
+/// likes.
+const MIN_MESSAGE_TIME: Duration = Duration::from_secs(30);
+/// Time after the deadline after which a machine that still exists is overdue.
+const OVERDUE_TIME: SignedDuration = SignedDuration::from_mins(10);
+
+/// Function that is called with namespace and name of a machine whose report has changed.
+type Handler = Box<dyn Fn(&str, &str) + Send + Sync>;
+type Key = (String, String);
+
+struct Entry {
+    report: RemovalReport,
+    changed_at: Instant,
+}
+
+/// Reports of all removals, by namespace and name of the machine.
+pub(in crate::run) struct RemovalTable {
+    entries: Mutex<BTreeMap<Key, Entry>>,
+    handler: OnceLock<Handler>,
+    metrics: Arc<Metrics>,
+}
+
+impl RemovalTable {
+    pub(in crate::run) fn new(metrics: Arc<Metrics>) -> Self {
+        Self { entries: Mutex::default(), handler: OnceLock::new(), metrics }
+    }
+
+    /// Sets the function that is called with each machine whose report has changed.
+    pub(in crate::run) fn set_handler(&self, handle: impl Fn(&str, &str) + Send + Sync + 'static) {
+        // `set` fails only if the handler is already set, which does not occur.
+        self.handler.set(Box::new(handle)).unwrap_or_default();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the report of a machine. Returns true if its reason has changed.
+    pub(super) fn set(&self, namespace: &str, name: &str, report: RemovalReport) -> bool {
+        let key = (namespace.to_owned(), name.to_owned());
+        let (is_changed, is_new_reason) = {
+            let mut entries = self.lock();
+            let known = entries.get(&key);
+            let is_new_reason = known.is_none_or(|known| known.report.reason != report.reason);
+            let is_changed = known.is_none_or(|known| {
+                known.report != report
+                    && (is_new_reason || known.changed_at.elapsed() >= MIN_MESSAGE_TIME)
+            });
+            if is_changed {
+                entries.insert(key, Entry { report, changed_at: Instant::now() });
+            }
+            self.update_metrics(&entries);
+            (is_changed, is_new_reason)
+        };
+        if is_changed {
+            self.notify(namespace, name);
+        }
+        is_new_reason
+    }
+
+    /// Removes the report of a machine, which is deleted, or whose removal was called off.
+    pub(in crate::run) fn remove(&self, namespace: &str, name: &str) {
+        let is_removed = {
+            let mut entries = self.lock();
+            let removed = entries.remove(&(namespace.to_owned(), name.to_owned()));
+            self.update_metrics(&entries);
+            removed.is_some()
+        };
+        if is_removed {
+            self.notify(namespace, name);
+        }
+    }
+
+    /// Updates the metrics, which depend on the time. Returns true if the machine has a report.
+    pub(super) fn refresh(&self, namespace: &str, name: &str) -> bool {
+        let entries = self.lock();
+        self.update_metrics(&entries);
+        entries.contains_key(&(namespace.to_owned(), name.to_owned()))
+    }
+
+    /// Returns the report of a machine.
+    pub(in crate::run) fn get(&self, namespace: &str, name: &str) -> Option<RemovalReport> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.lock().get(&key).map(|entry| entry.report.clone())
+    }
+
+    fn notify(&self, namespace: &str, name: &str) {
+        if let Some(handle) = self.handler.get() {
+            handle(namespace, name);
+        }
+    }
+
+    fn update_metrics(&self, entries: &BTreeMap<Key, Entry>) {
+        let now = Timestamp::now();
+        let (mut draining, mut blocked, mut overdue) = (0_usize, 0_usize, 0_usize);
+        for entry in entries.values() {
+            let limit = entry.report.deadline.checked_add(OVERDUE_TIME);
+            let count = if limit.is_ok_and(|limit| now > limit) {
+                &mut overdue
+            } else if entry.report.reason == ConditionReason::DrainBlocked {
+                &mut blocked
+            } else {
+                &mut draining
+            };
+            *count = count.saturating_add(1);
+        }
+        let counts = [("draining", draining), ("blocked", blocked), ("overdue", overdue)];
+        self.metrics.set_machines_in_removal(counts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::removal::mark::{Removal, RemovalReason};
+
+    #[test]
+    fn a_new_reason_is_reported_at_once() {
+        let table = RemovalTable::new(Arc::default());
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&calls);
+        table.set_handler(move |_, _| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let now = Timestamp::now();
+        let report = |reason, message: &str| RemovalReport {
+            reason,
+            removal: Removal::new(RemovalReason::Rollout, now),
+            deadline: now,
+            message: message.to_owned(),
+        };
+        assert!(table.set("ns", "a", report(ConditionReason::DrainingMachines, "1 pod")));
+        assert!(!table.set("ns", "a", report(ConditionReason::DrainingMachines, "2 pods")));
+        assert_eq!(table.get("ns", "a").unwrap().message, "1 pod");
+        assert!(table.set("ns", "a", report(ConditionReason::DrainBlocked, "2 pods")));
+        assert_eq!(calls.load(Ordering::Relaxed), 2);
+        table.remove("ns", "a");
+        table.remove("ns", "a");
+        assert_eq!(calls.load(Ordering::Relaxed), 3);
+        assert!(!table.refresh("ns", "a"));
+    }
+}

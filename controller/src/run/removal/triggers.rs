@@ -1,0 +1,77 @@
+//! Triggers reconciles of removals: changes of marked machines, of their tenants' Nodes and of the connections.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use berth_api::TenantCluster;
+use berth_api::names::REMOVAL_ANNOTATION;
+use berth_runtime::reconcile::ReconcileRequest;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use kube::runtime::reflector::ObjectRef;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::context::machine_resource;
+use crate::run::tenant_access::Connections;
+use crate::tenant_nodes::node_match::named_machine;
+
+/// Queue of reconciles, and the machines with a mark by their namespace.
+pub(in crate::run) struct RemovalTriggers {
+    queue: UnboundedSender<ReconcileRequest<DynamicObject>>,
+    connections: Connections,
+    marked: Mutex<BTreeMap<String, BTreeSet<String>>>,
+}
+
+impl RemovalTriggers {
+    pub(in crate::run) fn new(
+        queue: UnboundedSender<ReconcileRequest<DynamicObject>>,
+        connections: Connections,
+    ) -> Self {
+        Self { queue, connections, marked: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {
+        self.marked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trigger(&self, namespace: &str, name: &str) {
+        let reference = ObjectRef::new_with(name, machine_resource()).within(namespace);
+        // The error is ignored: the queue has no receiver only if the program is ending.
+        drop(self.queue.send(reference.into()));
+    }
+
+    /// Handles a change of a VirtualMachine. A machine whose mark is withdrawn is reconciled once more, to uncordon its
+    /// Node.
+    pub(in crate::run) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
+        let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
+        let is_marked = !is_gone && machine.annotations().contains_key(REMOVAL_ANNOTATION);
+        let was_marked = {
+            let mut marked = self.lock();
+            if is_marked {
+                marked.entry(namespace.clone()).or_default().insert(name.clone());
+                true
+            } else {
+                let names = marked.get_mut(&namespace);
+                let was_marked = names.is_some_and(|names| names.remove(&name));
+                marked.retain(|_, names| !names.is_empty());
+                was_marked
+            }
+        };
+        if was_marked && !is_gone {
+            self.trigger(&namespace, &name);
+        }
+    }
+
+    /// Handles a change of a tenant's connection or Nodes. Nodes that Berth has cordoned are reconciled even if their
+    /// machine has no mark: the mark may have been withdrawn while the controller was stopped.
+    pub(in crate::run) fn handle_tenant(&self, tenant: &str) {
+        let namespace = TenantCluster::namespace_of(tenant);
+        let mut names = self.lock().get(&namespace).cloned().unwrap_or_default();
+        if let Some(state) = self.connections.state(tenant) {
+            let state = state.lock();
+            let cordoned = state.nodes.nodes().values().filter(|node| node.is_cordoned_by_berth);
+            names.extend(cordoned.map(|node| named_machine(node).unwrap_or(&node.name).to_owned()));
+        }
+        names.iter().for_each(|name| self.trigger(&namespace, name));
+    }
+}

@@ -1,0 +1,133 @@
+//! Time limit of the drain of a Node.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::text::string_serde;
+
+/// Largest number of seconds, which is one year.
+const MAX_SECONDS: u64 = 31_536_000;
+/// Largest number of characters of the text form.
+const MAX_LENGTH: usize = 32;
+
+/// Time limit of the drain of a Node, in whole seconds.
+///
+/// Text form: as durations of Kubernetes in hours, minutes and seconds, such as `1h30m`, `90s` or `0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DrainTimeout {
+    seconds: u64,
+}
+
+string_serde!(DrainTimeout, "A duration in hours, minutes and seconds, such as `2h`, `1h30m` or `90s`; `0` for none. At most one year.", {
+    "type": "string",
+    "maxLength": 32,
+    "pattern": "^(0|([0-9]{1,8}h)?([0-9]{1,8}m)?([0-9]{1,8}s)?)$",
+    "minLength": 1
+});
+
+/// Error when parsing a time limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is not a duration of hours, minutes and seconds, such as 2h, 1h30m or 0, of at most one year"
+)]
+pub struct ParseDrainTimeoutError(String);
+
+impl DrainTimeout {
+    /// Time limit if none is specified, as in machine-controller.
+    pub const DEFAULT: Self = Self { seconds: 7200 };
+
+    /// Returns the time limit as a duration.
+    #[must_use]
+    pub const fn duration(self) -> Duration {
+        Duration::from_secs(self.seconds)
+    }
+}
+
+/// Sums numbers with the units h, m and s, each at most once and in this order.
+fn parse_seconds(text: &str) -> Option<u64> {
+    if text == "0" {
+        return Some(0);
+    }
+    let (mut rest, mut total) = (text, 0_u64);
+    for (unit, factor) in [('h', 3600), ('m', 60), ('s', 1)] {
+        let Some((number, after)) = rest.split_once(unit) else { continue };
+        if number.is_empty() || !number.chars().all(|c| c.is_ascii_digit()) {
+            return None;
+        }
+        let part = number.parse::<u64>().ok()?.checked_mul(factor)?;
+        total = total.checked_add(part)?;
+        rest = after;
+    }
+    (rest.is_empty() && !text.is_empty() && total <= MAX_SECONDS).then_some(total)
+}
+
+impl FromStr for DrainTimeout {
+    type Err = ParseDrainTimeoutError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let seconds = parse_seconds(text).filter(|_| text.len() <= MAX_LENGTH);
+        let shown = || text.chars().filter(|c| !c.is_control()).take(40).collect();
+        seconds.map(|seconds| Self { seconds }).ok_or_else(|| ParseDrainTimeoutError(shown()))
+    }
+}
+
+impl fmt::Display for DrainTimeout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.seconds == 0 {
+            return f.write_str("0");
+        }
+        let parts =
+            [(self.seconds / 3600, 'h'), (self.seconds / 60 % 60, 'm'), (self.seconds % 60, 's')];
+        parts
+            .iter()
+            .filter(|(number, _)| *number > 0)
+            .try_for_each(|(number, unit)| write!(f, "{number}{unit}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn durations_have_hours_minutes_and_seconds() {
+        for (text, seconds) in
+            [("0", 0), ("0s", 0), ("90s", 90), ("1h30m", 5400), ("2h", 7200), ("1h1s", 3601)]
+        {
+            let parsed: DrainTimeout = text.parse().unwrap();
+            assert_eq!(parsed.duration().as_secs(), seconds, "{text}");
+        }
+        for text in [
+            "",
+            "1",
+            "-1s",
+            "1d",
+            "1m1h",
+            "h",
+            "1.5h",
+            "1h ",
+            "9999999h",
+            "1h1h",
+            "99999999999999999999s",
+        ] {
+            assert!(text.parse::<DrainTimeout>().is_err(), "{text}");
+        }
+        assert_eq!(DrainTimeout::DEFAULT.to_string(), "2h");
+    }
+
+    proptest! {
+        #[test]
+        fn the_text_form_is_parsed_again(seconds in 0..=MAX_SECONDS) {
+            let timeout = DrainTimeout { seconds };
+            prop_assert_eq!(timeout.to_string().parse(), Ok(timeout));
+        }
+
+        #[test]
+        fn any_text_is_parsed_or_refused(text in "\\PC{0,40}") {
+            drop(text.parse::<DrainTimeout>());
+        }
+    }
+}
