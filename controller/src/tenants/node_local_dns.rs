@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     fn config_map(corefile: &str) -> Arc<ConfigMap> {
-        serde_json::from_value(json!({"data": {"Corefile": corefile}})).unwrap()
+        Arc::new(serde_json::from_value(json!({"data": {"Corefile": corefile}})).unwrap())
     }
 
     fn addresses(all: &[&str]) -> BTreeSet<IpAddr> {
