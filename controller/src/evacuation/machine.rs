@@ -1,12 +1,12 @@
 //! A machine that must leave its host, as the decision sees it.
 
-use berth_api::names::{REMOVAL_ANNOTATION, REPLACEMENT_ANNOTATION};
+use berth_api::names::REPLACEMENT_ANNOTATION;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
 use super::migration::Migration;
-use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::mark::{Mark, RemovalReason};
 
 /// Eviction strategy of VMs that another controller than KubeVirt moves.
 pub const EXTERNAL_STRATEGY: &str = "External";
@@ -52,9 +52,10 @@ impl Machine {
         Self {
             name: object.name_any(),
             // A malformed mark is a mark too.
-            removal: object.annotations().get(REMOVAL_ANNOTATION).map(|_| {
-                Removal::of(object).map_or(RemovalReason::Rollout, |removal| removal.reason)
-            }),
+            removal: match Mark::read(object, now) {
+                Mark::Absent => None,
+                Mark::Valid(removal) | Mark::Malformed(removal) => Some(removal.reason),
+            },
             is_deleting: object.metadata.deletion_timestamp.is_some(),
             replacement_since: requested.map(|since| since.parse().unwrap_or(now)),
             is_ready,

@@ -37,7 +37,7 @@ pub struct RemovalState<'a> {
     pub tenant: TenantState,
     /// True if the VM has ended and will not be started again, so that none of its pods run.
     pub has_ended: bool,
-    /// True if the host of the machine is lost, and it is unknown whether the VM still runs.
+    /// True if the machine is removed because its host is lost, and it is unknown whether the VM still runs.
     pub is_host_lost: bool,
     /// Pods on the Node; `None` if they are not listed yet.
     pub pods: Option<&'a [DrainPod]>,
@@ -111,7 +111,7 @@ pub enum Step<'a> {
 /// Returns the next step of a removal.
 #[must_use]
 pub fn next_step<'a>(state: &RemovalState<'a>) -> Step<'a> {
-    if state.is_host_lost && state.removal.reason == RemovalReason::HostLost {
+    if state.is_host_lost {
         return Step::WaitForHost;
     }
     let is_late = state.now >= state.deadline;
@@ -135,8 +135,10 @@ pub fn next_step<'a>(state: &RemovalState<'a>) -> Step<'a> {
         (TenantState::Node { is_cordoned, is_ready }, None) => (is_cordoned, is_ready),
     };
     // The pods of a VM that has ended do not run. After the deletion of their Node, Kubernetes deletes them, and
-    // detaches their volumes.
-    if is_late || state.has_ended {
+    // detaches their volumes. The same is true for a VM whose host is off; if the host is back and the VM still runs, its
+    // Node is ready, and its pods are evicted before they start elsewhere.
+    let is_off = state.removal.reason == RemovalReason::HostLost && !is_ready;
+    if is_late || state.has_ended || is_off {
         return Step::DeleteNode;
     }
     if !is_cordoned {

@@ -111,6 +111,13 @@ fn a_machine_on_a_lost_host_is_kept() {
     };
     assert_eq!(next_step(&lost), Step::WaitForHost);
     assert_eq!(next_step(&RemovalState { is_host_lost: false, ..lost }), Step::DeleteNode);
+    // With proof that the host is off, nothing is drained. A VM that still runs is drained.
+    let proven = |is_ready| {
+        let tenant = TenantState::Node { is_cordoned: false, is_ready };
+        RemovalState { tenant, is_host_lost: false, now: second(1100), ..lost }
+    };
+    assert_eq!(next_step(&proven(false)), Step::DeleteNode);
+    assert_eq!(next_step(&proven(true)), Step::Cordon);
 }
 
 /// A simulated tenant's cluster. Pods stop some time after they are evicted, and volumes are detached after the pods.

@@ -109,7 +109,7 @@ impl Evacuator {
                 annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), now.to_string().into());
             }
             Action::Remove => {
-                let mark = Removal { reason: RemovalReason::HostDrain, since: now }.patch();
+                let mark = Removal::new(RemovalReason::HostDrain, now).patch();
                 let mark = mark.pointer("/metadata/annotations").and_then(Value::as_object);
                 annotations.extend(mark.cloned().unwrap_or_default());
             }

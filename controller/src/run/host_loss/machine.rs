@@ -38,7 +38,7 @@ pub(super) async fn judge_machine(
     if verdict != Verdict::Replace || !is_still_lost() {
         return Ok(verdict);
     }
-    let removal = Removal { reason: RemovalReason::HostLost, since: now_in_seconds().0 };
+    let removal = Removal::new(RemovalReason::HostLost, now_in_seconds().0);
     let mut patch = removal.patch();
     // The API server refuses the write if the machine was changed or created again since it was judged.
     patch["metadata"]["uid"] = vm.uid().into();

@@ -7,18 +7,15 @@ use berth_api::{ConditionReason, TenantCluster, names};
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use serde_json::Value;
 
 use super::context::RemovalContext;
+use crate::host_loss::deletion::{HostOfMachine, may_delete};
+use crate::host_loss::machine_hosts::MachineHost;
+use crate::removal::mark::Removal;
 use crate::run::packed_content::unpack_content;
 use crate::run::tenant_access::{Access, SharedState};
 use crate::tenant_nodes::node_match::{NodeIndex, NodeMatch};
 use crate::tenants::fault::Fault;
-
-/// Taints of an infra Node whose kubelet does not report.
-const LOST_TAINTS: [&str; 2] = ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"];
-/// Taint of an infra Node that an administrator has shut down.
-const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
 /// Node of a machine in the tenant's cluster.
 #[derive(Clone, Debug)]
@@ -41,6 +38,7 @@ pub(super) struct TenantSide {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct VmState {
     pub(super) has_ended: bool,
+    /// True if it is unknown whether the VM still runs, because its host is lost.
     pub(super) is_host_lost: bool,
 }
 
@@ -86,8 +84,8 @@ impl RemovalContext {
         Ok(TenantSide { state, access, node })
     }
 
-    /// Returns the state of the VM of a machine.
-    pub(super) fn vm_state(&self, machine: &DynamicObject) -> VmState {
+    /// Returns the state of the VM of a machine with this mark.
+    pub(super) fn vm_state(&self, machine: &DynamicObject, removal: &Removal) -> VmState {
         let namespace = machine.namespace().unwrap_or_default();
         let Some(instance) = self.instances.get(&namespace, &machine.name_any()) else {
             return VmState::default();
@@ -95,13 +93,14 @@ impl RemovalContext {
         let instance = serde_json::to_value(unpack_content(&instance)).unwrap_or_default();
         let vm = serde_json::to_value(unpack_content(machine)).unwrap_or_default();
         let has_ended = ExistingVm::from_objects(&vm, Some(&instance)).has_failed;
-        let host = instance.pointer("/status/nodeName").and_then(Value::as_str);
-        let node = host.and_then(|host| self.nodes.get(host));
-        let taints = node.iter().filter_map(|node| node.spec.as_ref()?.taints.as_ref()).flatten();
-        let keys: Vec<&str> = taints.map(|taint| taint.key.as_str()).collect();
-        let is_host_lost = keys.iter().any(|key| LOST_TAINTS.contains(key))
-            && !keys.contains(&OUT_OF_SERVICE_TAINT);
-        VmState { has_ended, is_host_lost }
+        let is_deletable = match MachineHost::of_instance(&instance) {
+            None => may_delete(removal, HostOfMachine::None),
+            Some(host) => match self.nodes.get(&host.name) {
+                None => may_delete(removal, HostOfMachine::Deleted),
+                Some(node) => may_delete(removal, HostOfMachine::Node(&node)),
+            },
+        };
+        VmState { has_ended, is_host_lost: !is_deletable }
     }
 
     /// Returns the MachineDeployment of a machine.

@@ -146,7 +146,7 @@ impl Remover {
                 TenantState::Node { is_cordoned: node.is_cordoned, is_ready: node.is_ready }
             }
         };
-        let vm = self.context.vm_state(drain.machine);
+        let vm = self.context.vm_state(drain.machine, &drain.removal);
         let step = next_step(&RemovalState {
             removal: drain.removal,
             now: Timestamp::now(),
