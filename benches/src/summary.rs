@@ -13,7 +13,7 @@ use jiff::civil::Date;
 use crate::render;
 
 /// Benchmarks by the suffix of the result file, in the order in which `make bench` runs the benchmarks.
-const BENCHMARKS: [&str; 13] = [
+const BENCHMARKS: [&str; 14] = [
     "report",
     "idle",
     "links",

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use berth_api::TenantCluster;
 use berth_controller::evacuation::targets::TargetFinder;
+use berth_controller::run::Connections;
 use berth_controller::run::evacuation;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
@@ -125,8 +126,11 @@ impl Cluster {
                 SharedInformers::start_watches(&client, &mut tasks);
             let (instances, watch) = MachineInstances::start(&client);
             tasks.spawn(watch);
-            let informers =
-                evacuation::SharedInformers { nodes, infra_nodes, instances: instances.clone() };
+            let informers = evacuation::SharedInformers {
+                nodes: nodes.clone(),
+                infra_nodes,
+                instances: instances.clone(),
+            };
             tasks.spawn(evacuation::run(
                 client.clone(),
                 Arc::clone(&events),
@@ -135,8 +139,14 @@ impl Cluster {
                 Some(engine),
                 RESYNC,
             ));
-            let machine_informers =
-                machines::SharedInformers { tenants, configs, addresses, instances };
+            let machine_informers = machines::SharedInformers {
+                tenants,
+                configs,
+                addresses,
+                nodes,
+                instances,
+                connections: Connections::new(Arc::default()),
+            };
             machines::run(client, events, Arc::default(), machine_informers, RESYNC).await;
         };
         Reconcilers::start(&self.plane, run).unwrap()
@@ -341,14 +351,9 @@ impl Cluster {
         self.kubevirt.starts_vms.store(true, Ordering::SeqCst);
         self.wait_until("the machine is removed", || {
             let machine = self.machine(&name);
-            let is_removed = machine.is_null()
-                || !machine["metadata"]["deletionTimestamp"].is_null()
-                || !machine["metadata"]["annotations"]["berth.dev/removal"].is_null();
-            is_removed.then_some(())
+            let is_deleted = !machine["metadata"]["deletionTimestamp"].is_null();
+            (machine.is_null() || is_deleted).then_some(())
         });
-        // The reconciler of machines deletes the machine, or the test does.
-        let delete = ["delete", "vm", &name, "-n", NAMESPACE, "--ignore-not-found", "--wait=false"];
-        self.plane.kubectl(&delete).unwrap();
         self.wait_until_complete(2);
         self.wait_until("the host is empty", || self.draining().is_null().then_some(()));
         assert!(self.migrations().iter().all(|one| one["spec"]["vmiName"] != name.as_str()
