@@ -18,6 +18,10 @@ impl ReconcileError for RequestError {
     fn retry_after(&self) -> Duration {
         berth_runtime::call::retry_after(&self.error)
     }
+
+    fn is_conflict(&self) -> bool {
+        matches!(&self.error, kube::Error::Api(status) if status.code == 409 && status.reason == "Conflict")
+    }
 }
 
 /// Adds the verb and the object of the request to an error.

@@ -24,7 +24,10 @@ impl ValidatedDeployment<'_> {
     pub(super) async fn mark_machine(&self, vm: &ExistingVm) -> Result<(), RequestError> {
         let is_replaced = vm.has_failed || !vm.is_current(&self.deployment);
         let reason = if is_replaced { RemovalReason::Rollout } else { RemovalReason::ScaleDown };
-        self.context.mark_machine(&self.namespace, &vm.name, reason).await
+        match self.context.machines.get(&self.namespace, &vm.name) {
+            Some(object) => self.context.mark_machine(&object, reason).await,
+            None => Ok(()),
+        }
     }
 
     /// Returns the report about the machines that are being removed; `None` if there are none.
@@ -35,16 +38,25 @@ impl ValidatedDeployment<'_> {
 }
 
 impl Context {
+    /// Marks a machine for its removal. An earlier mark stays.
     async fn mark_machine(
         &self,
-        namespace: &str,
-        name: &str,
+        vm: &DynamicObject,
         reason: RemovalReason,
     ) -> Result<(), RequestError> {
-        let patch = Patch::Merge(Removal::new(reason, Timestamp::now()).patch());
+        if vm.annotations().contains_key(REMOVAL_ANNOTATION) {
+            return Ok(());
+        }
+        let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
+        let mut patch = Removal::new(reason, Timestamp::now()).patch();
+        // The API server refuses the write if another reconciler has marked the machine meanwhile: the Node of a machine
+        // on a lost host must stay.
+        patch["metadata"]["uid"] = vm.uid().into();
+        patch["metadata"]["resourceVersion"] = vm.resource_version().into();
         let api: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), namespace, &machine_resource());
-        let marked = none_if_not_found(api.patch(name, &patch_params(), &patch).await);
+            Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
+        let marked = api.patch(&name, &patch_params(), &Patch::Merge(patch)).await;
+        let marked = none_if_not_found(marked);
         with_request(|| format!("mark VirtualMachine {namespace}/{name}"), marked)?;
         tracing::info!(namespace, machine = name, %reason, "marked VirtualMachine for its removal");
         Ok(())
@@ -56,13 +68,9 @@ impl Context {
         tenant.is_some_and(|tenant| drains_machines(&tenant))
     }
 
-    /// Marks a machine whose MachineDeployment is being deleted. An earlier mark stays.
+    /// Marks a machine whose MachineDeployment is being deleted.
     pub(super) async fn mark_for_deletion(&self, vm: &DynamicObject) -> Result<(), RequestError> {
-        if vm.annotations().contains_key(REMOVAL_ANNOTATION) {
-            return Ok(());
-        }
-        let namespace = vm.namespace().unwrap_or_default();
-        self.mark_machine(&namespace, &vm.name_any(), RemovalReason::Deleted).await
+        self.mark_machine(vm, RemovalReason::Deleted).await
     }
 
     fn removal_fault_of<'n>(
