@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(parsed, before);
         let second = decision(EvacuationReason::MigrationRefused("another quota".to_owned()));
         let after = EvacuationRecord::new(Some(&parsed), "a", &second, at(20));
-        assert_eq!((&after.since, &after.message == &before.message), (&before.since, false));
+        assert_eq!((&after.since, after.message == before.message), (&before.since, false));
         let moved = EvacuationRecord::new(Some(&parsed), "b", &second, at(20));
         assert_eq!(moved.since, at(20).to_string());
         assert_eq!(EvacuationRecord::parse("{\"host\": 7}"), None);

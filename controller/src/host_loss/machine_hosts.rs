@@ -92,7 +92,7 @@ mod tests {
         assert!(index.set(&machine, on("a")).is_empty());
         assert_eq!(index.set(&machine, on("b")).len(), 2);
         assert!(index.machines_on("a").is_empty());
-        assert_eq!(index.machines_on("b"), [machine.clone()]);
+        assert_eq!(index.machines_on("b"), std::slice::from_ref(&machine));
         index.set(&machine, None);
         assert!(index.hosts.is_empty() && index.machines.is_empty());
     }
