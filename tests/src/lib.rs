@@ -17,7 +17,6 @@ pub mod simulated;
 pub mod skip;
 pub mod sources;
 pub mod tenant_bed;
-pub mod two_clusters;
 pub mod wait;
 
 use std::path::PathBuf;

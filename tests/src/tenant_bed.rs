@@ -31,7 +31,7 @@ const IN_NAMESPACE: &str = "BERTH_TEST_IN_NAMESPACE";
 pub struct Clusters {
     /// The infra cluster.
     pub infra: ControlPlane,
-    /// The tenant's cluster, with an audit log.
+    /// The tenant's cluster.
     pub tenant: ControlPlane,
     /// Name of the controller's log.
     log: &'static str,
@@ -63,17 +63,24 @@ pub fn is_in_namespace(test: &str) -> bool {
 }
 
 impl Clusters {
-    /// Starts both control planes, with the permissions of the controller in the infra cluster. `log` is the name of the
-    /// controller's log.
+    /// Starts both control planes, the tenant's with an audit log, and with the permissions of the controller in the infra
+    /// cluster. `log` is the name of the controller's log.
     #[must_use]
     pub fn start(log: &'static str) -> Self {
-        let infra = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
-        let tenant = ControlPlane::start(ControlPlaneOptions {
-            has_audit_log: true,
-            server_address: Some(TENANT_ADDRESS),
-            ..ControlPlaneOptions::default()
-        })
-        .unwrap();
+        let tenant = ControlPlaneOptions { has_audit_log: true, ..ControlPlaneOptions::default() };
+        Self::start_with(log, ControlPlaneOptions::default(), tenant)
+    }
+
+    /// As [`Self::start`], with these options.
+    #[must_use]
+    pub fn start_with(
+        log: &'static str,
+        infra: ControlPlaneOptions,
+        tenant: ControlPlaneOptions,
+    ) -> Self {
+        let infra = ControlPlane::start(infra).unwrap();
+        let server_address = Some(TENANT_ADDRESS);
+        let tenant = ControlPlane::start(ControlPlaneOptions { server_address, ..tenant }).unwrap();
         infra.install_machine_kinds().unwrap();
         infra.deploy(&["base/rbac-controller.yaml"]).unwrap();
         Self { infra, tenant, log }
@@ -111,9 +118,13 @@ impl Clusters {
 
     /// Creates a TenantCluster with a reference to a kubeconfig, and waits for its namespace.
     pub fn create_tenant(&self, name: &str) {
+        self.create_tenant_with(name, &json!({"kubeconfigSecretRef": {"name": "kubeconfig"}}));
+    }
+
+    /// As [`Self::create_tenant`], with this `spec`.
+    pub fn create_tenant_with(&self, name: &str, spec: &Value) {
         let tenant = json!({
-            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
-            "spec": {"kubeconfigSecretRef": {"name": "kubeconfig"}},
+            "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name}, "spec": spec,
         });
         self.infra.apply(&tenant.to_string()).unwrap();
         let namespace = format!("cluster-{name}");

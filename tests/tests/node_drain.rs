@@ -14,7 +14,7 @@ use berth_api::names::{
 use berth_tests::cluster::{ControlPlaneOptions, Version, condition, web_deployment};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::{KubeVirt, Kubelets};
-use berth_tests::two_clusters::{TwoClusters, enter_namespace};
+use berth_tests::tenant_bed::{Clusters, is_in_namespace};
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ const LOG: &str = "node-drain";
 const PODS: usize = 4;
 
 struct Bed {
-    clusters: TwoClusters,
+    clusters: Clusters,
     kubelets: Kubelets,
     /// Machines whose Node has been created. A deleted Node is not created again.
     joined: RefCell<BTreeSet<String>>,
@@ -34,7 +34,7 @@ struct Bed {
 /// All tests share the control planes, because their start takes longest.
 #[test]
 fn removed_machines_are_drained() {
-    if !enter_namespace("removed_machines_are_drained").unwrap() {
+    if !is_in_namespace("removed_machines_are_drained") {
         return;
     }
     let infra = ControlPlaneOptions { has_controllers: true, ..ControlPlaneOptions::default() };
@@ -44,7 +44,8 @@ fn removed_machines_are_drained() {
         has_kubevirt: true,
         ..ControlPlaneOptions::default()
     };
-    let clusters = TwoClusters::start(infra, tenant).unwrap();
+    let clusters = Clusters::start_with(LOG, infra, tenant);
+    clusters.grant_permissions(&[]);
     let _kubevirt = KubeVirt::start(&clusters.infra.kubeconfig()).unwrap();
     let kubelets = Kubelets::start(&clusters.tenant.kubeconfig()).unwrap();
     let bed = Bed { clusters, kubelets, joined: RefCell::default() };
@@ -74,15 +75,13 @@ impl Bed {
         let spec = json!({
             "kubeconfigSecretRef": {"name": "kubeconfig"}, "userDataSecretRef": {"name": "user-data"},
         });
-        self.clusters.apply_tenant("shop", &spec).unwrap();
-        self.wait_until("the namespace exists", |bed| {
-            bed.clusters.infra.get_json(&["namespace", NAMESPACE]).is_ok()
+        self.clusters.create_tenant_with("shop", &spec);
+        let user_data = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": NAMESPACE},
+            "stringData": {"userdata": "#cloud-config\nhostname: x\n"},
         });
-        let kubeconfig = self.clusters.kubeconfig(&self.clusters.token().unwrap()).unwrap();
-        let user_data = json!({"userdata": "#cloud-config\nhostname: x\n"});
-        self.clusters.write_secret(NAMESPACE, "user-data", &user_data).unwrap();
-        let kubeconfig = json!({"kubeconfig": kubeconfig});
-        self.clusters.write_secret(NAMESPACE, "kubeconfig", &kubeconfig).unwrap();
+        self.clusters.infra.apply(&user_data.to_string()).unwrap();
+        self.clusters.write_secret(NAMESPACE, &self.clusters.kubeconfig(&self.clusters.token()));
     }
 
     /// Starts pods on both Nodes, with a PodDisruptionBudget that permits no eviction.
