@@ -136,6 +136,6 @@ mod tests {
         assert_eq!(index.objects_with_key(&"web"), [key("web-2")]);
         assert!(index.objects_matching(|key| *key != "web").is_empty());
         index.update("web", key("web-3"), true);
-        assert_eq!(index.one_object_per_key(|_| true), [key("web-1")]);
+        assert_eq!(index.one_object_per_key(|_| true), [key("web-2")]);
     }
 }
