@@ -114,8 +114,8 @@ struct RollingUpdateBounds {
     max_unavailable: u32,
 }
 
-/// Decides which machines to create and delete at the time `now`. `policy` selects the machines to delete. `backoff` is the number of seconds for which no
-/// machine may be created, because previous machines have failed.
+/// Decides which machines to create and delete at the time `now`. `policy` selects the machines to delete. `backoff` is
+/// the number of seconds for which no machine may be created, because previous machines have failed.
 ///
 /// # Errors
 /// Returns an error if the strategy is invalid.
