@@ -121,6 +121,7 @@ pub struct TenantClusterSpec {
     /// Address of NodeLocal DNSCache on the tenant's Nodes, such as 169.254.20.10. Berth compares it with the address in
     /// the infra cluster, because machines cannot resolve names if both are equal.
     #[serde(rename = "nodeLocalDNSAddress", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>", length(max = 39))]
     pub node_local_dns_address: Option<IpAddr>,
 }
 
