@@ -266,7 +266,9 @@ fn tests_named_in_documents_exist() {
                 .map(str::trim)
                 .take_while(|line| !line.ends_with('}') && !line.is_empty())
                 .collect();
-            let is_test = own.iter().any(|line| line.starts_with("#[test]"));
+            let is_test = own
+                .iter()
+                .any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"));
             let folder = file.trim_end_matches(".rs");
             let top = folder.rsplit_once('/').map_or(folder, |(top, _)| top);
             let call = format!("{function}(");
