@@ -1,7 +1,9 @@
 //! Marks machines for their removal, and reports the removals. The reconciler of removals drains and deletes the marked
 //! machines.
 
-use berth_api::names::{CONTROLLER_STATUS_FIELD_MANAGER, REMOVAL_ANNOTATION, TENANT_PREFIX};
+use berth_api::names::{
+    CONTROLLER_STATUS_FIELD_MANAGER, REMOVAL_ANNOTATION, REPLACEMENT_ANNOTATION, TENANT_PREFIX,
+};
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -22,8 +24,14 @@ use crate::tenants::fault::Fault;
 impl ValidatedDeployment<'_> {
     /// Marks a machine for its removal.
     pub(super) async fn mark_machine(&self, vm: &ExistingVm) -> Result<(), RequestError> {
-        let is_replaced = vm.has_failed || !vm.is_current(&self.deployment);
-        let reason = if is_replaced { RemovalReason::Rollout } else { RemovalReason::ScaleDown };
+        let reason = if vm.has_failed || !vm.is_current(&self.deployment) {
+            RemovalReason::Rollout
+        } else if vm.annotations.contains_key(REPLACEMENT_ANNOTATION) {
+            // Its replacement is available. The mark is withdrawn if the drain of the host is called off.
+            RemovalReason::HostDrain
+        } else {
+            RemovalReason::ScaleDown
+        };
         match self.context.machines.get(&self.namespace, &vm.name) {
             Some(object) => self.context.mark_machine(&object, reason).await,
             None => Ok(()),
