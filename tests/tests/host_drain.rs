@@ -20,7 +20,8 @@ use berth_extender::{MigrationQuery, MigrationTarget};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Reconcilers;
 use berth_tests::simulated::{KubeVirt, create_client, create_runtime};
-use kube::api::{Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersion;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -227,13 +228,15 @@ impl Cluster {
     }
 
     fn set_migration_phase(&self, name: &str, phase: &str) {
-        let patch = json!({"status": {"phase": phase}}).to_string();
-        let kind = "virtualmachineinstancemigration";
-        let arguments = ["patch", kind, name, "-n", NAMESPACE, "--type=merge", "-p", &patch];
-        let with_status = [&arguments[..], &["--subresource=status"]].concat();
-        if self.plane.kubectl(&with_status).is_err() {
-            self.plane.kubectl(&arguments).unwrap();
-        }
+        create_runtime().unwrap().block_on(async {
+            let client = create_client(&self.plane.kubeconfig()).await.unwrap();
+            let version = GroupVersion::gv("kubevirt.io", "v1");
+            let kind = version.with_kind("VirtualMachineInstanceMigration");
+            let resource = ApiResource::from_gvk(&kind);
+            let api: Api<DynamicObject> = Api::namespaced_with(client, NAMESPACE, &resource);
+            let patch = Patch::Merge(json!({"status": {"phase": phase}}));
+            api.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+        });
     }
 
     fn first_machine(&self) -> String {
