@@ -76,7 +76,7 @@ fn create_infra_node(plane: &ControlPlane, host: &str) {
 /// Writes the status as the agent does, which ends the conditions that the controller wrote in its place.
 fn write_agent_status(plane: &ControlPlane, host: &str) {
     let ready = json!({
-        "type": "Ready", "status": "True", "reason": "Applied", "message": "",
+        "type": "Ready", "status": "True", "reason": "Applied", "message": "set by a test",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     });
     let path = format!("/apis/berth.dev/v1alpha1/infranodes/{host}");
@@ -121,7 +121,7 @@ fn write_status(plane: &ControlPlane, path: &str, condition: &Value, fields: &Va
 
 fn set_node_ready(plane: &ControlPlane, host: &str, status: &str) {
     let ready = json!({
-        "type": "Ready", "status": status, "reason": "Test", "message": "",
+        "type": "Ready", "status": status, "reason": "Test", "message": "set by a test",
         "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
     });
     write_status(plane, &format!("/api/v1/nodes/{host}"), &ready, &json!({}));
