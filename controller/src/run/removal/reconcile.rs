@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
-use berth_api::{ConditionReason, EventReason, TenantCluster};
+use berth_api::{ConditionReason, EventReason, TenantClusterSpec};
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
 use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
@@ -14,6 +14,7 @@ use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 
 use super::context::{RemovalContext, machine_resource};
+use super::draining_tenant::DrainingTenant;
 use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
 use super::requests;
@@ -106,9 +107,12 @@ impl Remover {
             }
             Mark::Valid(removal) => removal,
         };
-        let tenant = self.context.draining_tenant(&namespace);
+        let tenant = self.find_tenant(&namespace).await?;
         let deployment = self.context.deployment_of(machine);
-        let spec = tenant.as_ref().map(|tenant| tenant.spec.clone()).unwrap_or_default();
+        let spec = match &tenant {
+            DrainingTenant::Known(tenant) => tenant.spec.clone(),
+            DrainingTenant::None | DrainingTenant::Malformed => TenantClusterSpec::default(),
+        };
         let resolved = drain_timeout(machine, deployment.as_deref(), &spec);
         let mut drain = Drain {
             machine,
@@ -124,7 +128,7 @@ impl Remover {
             retry_after: Duration::ZERO,
         };
         for _ in 0..MAX_STEPS {
-            if let Some(pause) = self.take_step(tenant.as_deref(), &mut drain).await? {
+            if let Some(pause) = self.take_step(&tenant, &mut drain).await? {
                 return Ok(Action::requeue(pause));
             }
         }
@@ -134,10 +138,14 @@ impl Remover {
     /// Takes the next step. Returns the pause before the next reconcile if the removal has to wait.
     async fn take_step(
         &self,
-        tenant: Option<&TenantCluster>,
+        tenant: &DrainingTenant,
         drain: &mut Drain<'_>,
     ) -> Result<Option<Duration>, RemovalError> {
-        let side = tenant.map(|tenant| self.context.tenant_side(tenant, &drain.name));
+        let side = match tenant {
+            DrainingTenant::None => None,
+            DrainingTenant::Malformed => Some(Err(ConditionReason::Malformed)),
+            DrainingTenant::Known(tenant) => Some(self.context.tenant_side(tenant, &drain.name)),
+        };
         let tenant_state = match &side {
             None => TenantState::NotUsed,
             Some(Err(reason)) => TenantState::Unknown(*reason),
@@ -277,6 +285,13 @@ impl Remover {
 
     fn machines(&self, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.context.client.clone(), namespace, &machine_resource())
+    }
+
+    async fn find_tenant(&self, namespace: &str) -> Result<DrainingTenant, RemovalError> {
+        let RemovalContext { client, tenants, .. } = &self.context;
+        let found = DrainingTenant::find(client, namespace, |name| tenants.get(name)).await;
+        let request = || format!("get TenantCluster of namespace {namespace}");
+        found.map_err(|error| RemovalError { request: request(), error })
     }
 
     async fn write_mark(
