@@ -57,21 +57,19 @@ struct Drain<'a> {
     volume_count: Option<usize>,
     /// Reason why a request to the tenant failed.
     failure: Option<ConditionReason>,
+    /// True if this reconcile has deleted the Node.
+    is_node_deleted: bool,
     /// Time for which the tenant's API server accepts no further request.
     retry_after: Duration,
 }
 
 impl Drain<'_> {
-    /// Records the error of a request to the tenant. Returns true if the Node has changed meanwhile, so that the watch
-    /// delivers a newer one.
-    fn record_failure(&mut self, error: UntrustedError) -> bool {
-        if matches!(error, UntrustedError::Status(404 | 409 | 422)) {
-            return true;
-        }
+    /// Records the error of a request to the tenant. If the Node has changed meanwhile, the watch triggers a reconcile.
+    /// All errors are handled alike, because a webhook of the tenant can answer with any of them for ever.
+    fn record_failure(&mut self, error: UntrustedError) {
         tracing::debug!(namespace = %self.namespace, machine = %self.name, %error, "a request of a drain failed");
         self.failure = Some(fault_of(error, "", None).reason);
         self.retry_after = self.retry_after.max(error.retry_after());
-        false
     }
 
     /// Returns the pause before the next reconcile. It grows with the age of the removal.
@@ -125,6 +123,7 @@ impl Remover {
             outcomes: EvictionOutcomes::new(),
             volume_count: None,
             failure: None,
+            is_node_deleted: false,
             retry_after: Duration::ZERO,
         };
         for _ in 0..MAX_STEPS {
@@ -162,6 +161,7 @@ impl Remover {
             tenant: tenant_state,
             has_ended: vm.has_ended,
             is_host_lost: vm.is_host_lost,
+            is_host_ready: vm.is_host_ready,
             pods: drain.pods.as_deref(),
             outcomes: &drain.outcomes,
             volume_count: drain.volume_count,
@@ -209,8 +209,10 @@ impl Remover {
             (Step::DeleteNode, Some(node)) => self.delete_node(&side, node, drain).await,
             _ => evict_pods(&side, &due, drain).await,
         };
-        let is_stale = result.is_err_and(|error| drain.record_failure(error));
-        Ok(is_stale.then_some(SHORT_PAUSE))
+        if let Err(error) = result {
+            drain.record_failure(error);
+        }
+        Ok(None)
     }
 
     async fn cordon(
@@ -243,6 +245,7 @@ impl Remover {
             side.state.lock().nodes.handle(deleted, CONTROLLER_FIELD_MANAGER);
         }
         drain.pods = None;
+        drain.is_node_deleted = true;
         Ok(())
     }
 
@@ -328,9 +331,10 @@ impl Remover {
         outcome: RemovalOutcome,
     ) -> Result<(), RemovalError> {
         let Drain { machine, namespace, name, .. } = drain;
-        // With the resource version, a mark that was withdrawn a moment ago is respected.
-        let (uid, resource_version) = (machine.uid(), machine.resource_version());
-        let preconditions = Some(Preconditions { uid, resource_version });
+        // With the resource version, a mark that was withdrawn a moment ago is respected. After the deletion of its Node, a
+        // machine must not stay: its kubelet does not create the Node again.
+        let resource_version = machine.resource_version().filter(|_| !drain.is_node_deleted);
+        let preconditions = Some(Preconditions { uid: machine.uid(), resource_version });
         let params = DeleteParams { preconditions, ..DeleteParams::background() };
         let deleted = none_if_not_found(self.machines(namespace).delete(name, &params).await);
         deleted.map_err(|error| RemovalError {
