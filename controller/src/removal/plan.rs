@@ -137,8 +137,8 @@ pub fn next_step<'a>(state: &RemovalState<'a>) -> Step<'a> {
         (TenantState::Node { is_cordoned, is_ready }, None) => (is_cordoned, is_ready),
     };
     // The pods of a VM that has ended do not run. After the deletion of their Node, Kubernetes deletes them, and
-    // detaches their volumes. The same is true for a VM whose host is off. If the host is back, the VM may still run, and
-    // its Node becomes ready some seconds later: its pods are evicted before they start elsewhere.
+    // detaches their volumes. The same is true for a VM whose host is off. If the host is back, the VM may still run,
+    // and its Node becomes ready some seconds later: its pods are evicted before they start elsewhere.
     let is_off =
         state.removal.reason == RemovalReason::HostLost && !is_ready && !state.is_host_ready;
     if is_late || state.has_ended || is_off {

@@ -331,8 +331,8 @@ impl Remover {
         outcome: RemovalOutcome,
     ) -> Result<(), RemovalError> {
         let Drain { machine, namespace, name, .. } = drain;
-        // With the resource version, a mark that was withdrawn a moment ago is respected. After the deletion of its Node, a
-        // machine must not stay: its kubelet does not create the Node again.
+        // With the resource version, a mark that was withdrawn a moment ago is respected. After the deletion of its
+        // Node, a machine must not stay: its kubelet does not create the Node again.
         let resource_version = machine.resource_version().filter(|_| !drain.is_node_deleted);
         let preconditions = Some(Preconditions { uid: machine.uid(), resource_version });
         let params = DeleteParams { preconditions, ..DeleteParams::background() };
