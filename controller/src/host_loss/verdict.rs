@@ -28,8 +28,8 @@ pub enum WaitReason {
     /// The machine has disks whose content a replacement would not have.
     #[error("has data disks ({})", join_names_limited(.0))]
     DataDisks(Vec<String>),
-    /// The tenant's `replaceAfter` is zero.
-    #[error("spec.replaceAfter of its TenantCluster is 0")]
+    /// The tenant's `replaceAfter` is zero, or is not known.
+    #[error("spec.replaceAfter of its TenantCluster is 0, or the TenantCluster cannot be parsed")]
     NeverReplaced,
     /// Too many hosts are away.
     #[error("{away} of {all} hosts are away, more than {} %", MAX_AWAY_PERCENT)]

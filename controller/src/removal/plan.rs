@@ -39,6 +39,8 @@ pub struct RemovalState<'a> {
     pub has_ended: bool,
     /// True if the machine is removed because its host is lost, and it is unknown whether the VM still runs.
     pub is_host_lost: bool,
+    /// True if the VM is on a host whose kubelet reports that it is ready, so that the VM may run.
+    pub is_host_ready: bool,
     /// Pods on the Node; `None` if they are not listed yet.
     pub pods: Option<&'a [DrainPod]>,
     /// Outcomes of evictions.
@@ -135,9 +137,10 @@ pub fn next_step<'a>(state: &RemovalState<'a>) -> Step<'a> {
         (TenantState::Node { is_cordoned, is_ready }, None) => (is_cordoned, is_ready),
     };
     // The pods of a VM that has ended do not run. After the deletion of their Node, Kubernetes deletes them, and
-    // detaches their volumes. The same is true for a VM whose host is off; if the host is back and the VM still runs, its
-    // Node is ready, and its pods are evicted before they start elsewhere.
-    let is_off = state.removal.reason == RemovalReason::HostLost && !is_ready;
+    // detaches their volumes. The same is true for a VM whose host is off. If the host is back, the VM may still run,
+    // and its Node becomes ready some seconds later: its pods are evicted before they start elsewhere.
+    let is_off =
+        state.removal.reason == RemovalReason::HostLost && !is_ready && !state.is_host_ready;
     if is_late || state.has_ended || is_off {
         return Step::DeleteNode;
     }

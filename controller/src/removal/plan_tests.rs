@@ -27,6 +27,7 @@ fn state<'a>(tenant: TenantState, outcomes: &'a EvictionOutcomes) -> RemovalStat
         tenant,
         has_ended: false,
         is_host_lost: false,
+        is_host_ready: false,
         pods: None,
         outcomes,
         volume_count: None,
@@ -118,6 +119,9 @@ fn a_machine_on_a_lost_host_is_kept() {
     };
     assert_eq!(next_step(&proven(false)), Step::DeleteNode);
     assert_eq!(next_step(&proven(true)), Step::Cordon);
+    // The host is back, but the kubelet of the VM has not reported yet.
+    let returned = RemovalState { is_host_ready: true, ..proven(false) };
+    assert_eq!(next_step(&returned), Step::Cordon);
 }
 
 /// A simulated tenant's cluster. Pods stop some time after they are evicted, and volumes are detached after the pods.
@@ -156,7 +160,7 @@ proptest! {
             };
             let state = RemovalState {
                 removal: Removal::new(RemovalReason::ScaleDown, second(1000)),
-                now: second(now), deadline, tenant, has_ended: false, is_host_lost: false,
+                now: second(now), deadline, tenant, has_ended: false, is_host_lost: false, is_host_ready: true,
                 pods: listed.as_deref(), outcomes: &outcomes, volume_count,
                 failure: (fault == 3).then_some(ConditionReason::TenantUnreachable),
             };

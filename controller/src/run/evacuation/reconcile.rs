@@ -77,16 +77,26 @@ impl Evacuator {
         let targets = self.find_targets(&name, &evacuating, now);
         let decisions = decide(&name, &evacuating, &mut deployments, &targets, now);
         let mut pause = add_jitter(WAIT_PERIOD);
-        let mut records = Vec::new();
+        let (mut records, mut failure) = (Vec::new(), None);
         for (one, decision) in machines.iter().zip(decisions) {
-            let (record, retry) = self.act(&name, one, decision, now).await?;
-            pause = pause.min(retry.unwrap_or(pause));
+            let planned = EvacuationRecord::new(one.record.as_ref(), &name, &decision, now);
+            // A webhook that refuses the change of one machine must not keep the others on the host.
+            let record = match self.act(&name, one, decision, now).await {
+                Ok((record, retry)) => {
+                    pause = pause.min(retry.unwrap_or(pause));
+                    record
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    planned
+                }
+            };
             records.push((one.qualified_name(), record));
         }
         // 5. Update the status.
         let update = draining_condition(&records, is_schedulable);
         self.update_condition(host, update, end).await?;
-        Ok(pause)
+        failure.map_or(Ok(pause), Err)
     }
 
     fn find_targets(&self, host: &str, machines: &[EvacuatingMachine], now: Timestamp) -> Targets {

@@ -132,11 +132,18 @@ impl HostReconciler {
         HostState::Lost(Loss { since, machines, next })
     }
 
-    /// Returns the time of the tenant with this namespace.
+    /// Returns the time of the tenant with this namespace. The time of a tenant that could not be parsed since the
+    /// controller started is not known, so its machines wait.
     fn replace_after(&self, namespace: &str) -> ReplaceAfter {
-        let tenant = namespace.strip_prefix(TENANT_PREFIX);
-        let tenant = tenant.and_then(|tenant| self.context.tenants.get(tenant));
-        tenant.and_then(|tenant| tenant.spec.replace_after).unwrap_or_default()
+        let Some(name) = namespace.strip_prefix(TENANT_PREFIX) else {
+            return ReplaceAfter::default();
+        };
+        if let Some(tenant) = self.context.tenants.get(name) {
+            return tenant.spec.replace_after.unwrap_or_default();
+        }
+        let key = ("TenantCluster".to_owned(), String::new(), name.to_owned());
+        let is_malformed = self.context.watches.malformed_objects().all().contains_key(&key);
+        if is_malformed { ReplaceAfter::Never } else { ReplaceAfter::default() }
     }
 
     async fn judge(

@@ -72,6 +72,7 @@ impl ValidatedDeployment<'_> {
             }
             None => self.create_missing(steps, now).await?,
         };
+        self.confirm_deletions(steps, now).await?;
         self.delete_machines(steps).await?;
         if steps.is_complete {
             self.context.with_state(self.object, |memory| {
@@ -155,14 +156,7 @@ impl ValidatedDeployment<'_> {
         let Some(template) = template.filter(|_| steps.create_count > 0) else {
             return Ok(applied);
         };
-        let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
-        let list = with_request(
-            || format!("list VirtualMachines of {}", self.namespace),
-            self.machines().list(&params).await,
-        )?;
-        let mut vms: Vec<ExistingVm> =
-            list.items.iter().map(|vm| self.context.read_vm(vm)).collect();
-        self.context.add_node_readiness(&self.namespace, &mut vms);
+        let vms = self.list_vms().await?;
         if let Ok(fresh) = fresh_steps(&self.deployment, &self.owner, &vms, now, None) {
             let create = steps.create_count.min(fresh.create_count);
             *steps = ReconcileSteps {
@@ -200,6 +194,36 @@ impl ValidatedDeployment<'_> {
         *replicas = replicas.saturating_add(count);
         *updated = updated.saturating_add(count);
         Ok(applied)
+    }
+
+    /// Lists the machines from the API server.
+    async fn list_vms(&self) -> Result<Vec<ExistingVm>, RequestError> {
+        let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
+        let list = with_request(
+            || format!("list VirtualMachines of {}", self.namespace),
+            self.machines().list(&params).await,
+        )?;
+        let mut vms: Vec<ExistingVm> =
+            list.items.iter().map(|vm| self.context.read_vm(vm)).collect();
+        self.context.add_node_readiness(&self.namespace, &mut vms);
+        Ok(vms)
+    }
+
+    /// Keeps the deletions that are also due in the state of the API server. The store may lack a mark that this or
+    /// another reconciler wrote a moment ago; together, the removals must not exceed `maxUnavailable`.
+    async fn confirm_deletions(
+        &self,
+        steps: &mut ReconcileSteps,
+        now: i64,
+    ) -> Result<(), RequestError> {
+        if steps.machines_to_delete.is_empty() {
+            return Ok(());
+        }
+        let vms = self.list_vms().await?;
+        if let Ok(fresh) = fresh_steps(&self.deployment, &self.owner, &vms, now, None) {
+            steps.machines_to_delete.retain(|name| fresh.machines_to_delete.contains(name));
+        }
+        Ok(())
     }
 
     /// Returns the address pools for the machines; `None` if machines get no addresses from Berth.

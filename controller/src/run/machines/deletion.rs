@@ -13,6 +13,7 @@ use kube::{Api, ResourceExt as _};
 use super::context::{Context, RETRY_DELAY};
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::machine_resource;
+use crate::run::removal::DrainingTenant;
 use berth_kubevirt_render::machines::reconcile_steps::{DeploymentOwner, ExistingVm};
 
 /// Maximum length of a label value. A MachineDeployment with a longer name has no machines, because they have its
@@ -33,7 +34,8 @@ impl Context {
         let own = self.list_machines_of(object).await?;
         for vm in own.iter().filter(|vm| vm.metadata.deletion_timestamp.is_none()) {
             let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
-            if self.drains_machines_in(&namespace) {
+            // The tenant may have a kubeconfig if it cannot be parsed.
+            if !matches!(self.draining_tenant(&namespace).await?, DrainingTenant::None) {
                 self.mark_for_deletion(vm).await?;
                 continue;
             }

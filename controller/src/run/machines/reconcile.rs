@@ -19,6 +19,7 @@ use super::update_status::StatusReport;
 use super::validated::ValidatedDeployment;
 use crate::run::api_requests::patch_params;
 use crate::run::packed_content::unpack_content;
+use crate::run::removal::DrainingTenant;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::reconcile_steps::{
     DeploymentOwner, ExistingVm, compute_steps,
@@ -59,6 +60,15 @@ pub(super) async fn reconcile(
             }
         };
     let has_tenant = tenant.is_some();
+    if !has_tenant
+        && matches!(context.draining_tenant(&namespace).await?, DrainingTenant::Malformed)
+    {
+        let message = format!(
+            "the TenantCluster of namespace {namespace} cannot be parsed: correct it; no machine is created or deleted"
+        );
+        let problem = Problem::new(deployment.qualified_name(), "", "", message);
+        return context.report_invalid(object, problem, Some(RETRY_DELAY)).await;
+    }
     let shares_namespace = object.namespace().as_deref() == Some(namespace.as_str());
     let owner = DeploymentOwner { uid: object.uid().unwrap_or_default(), shares_namespace };
     let vms = context.read_vms(&deployment, &namespace);

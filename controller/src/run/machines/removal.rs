@@ -2,7 +2,7 @@
 //! machines.
 
 use berth_api::names::{
-    CONTROLLER_STATUS_FIELD_MANAGER, REMOVAL_ANNOTATION, REPLACEMENT_ANNOTATION, TENANT_PREFIX,
+    CONTROLLER_STATUS_FIELD_MANAGER, REMOVAL_ANNOTATION, REPLACEMENT_ANNOTATION,
 };
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 use k8s_openapi::jiff::Timestamp;
@@ -15,10 +15,10 @@ use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::{deployment_resource, machine_resource};
 use super::update_status::{MACHINES_REMOVED, StatusReport, report_conditions};
 use super::validated::ValidatedDeployment;
-use crate::removal::drains_machines;
 use crate::removal::mark::{Removal, RemovalReason};
 use crate::removal::report::removal_fault;
 use crate::run::api_requests::patch_params;
+use crate::run::removal::DrainingTenant;
 use crate::tenants::fault::Fault;
 
 impl ValidatedDeployment<'_> {
@@ -70,10 +70,13 @@ impl Context {
         Ok(())
     }
 
-    /// Returns true if the machines of a namespace are drained before they are deleted.
-    pub(super) fn drains_machines_in(&self, namespace: &str) -> bool {
-        let tenant = namespace.strip_prefix(TENANT_PREFIX).and_then(|name| self.tenants.get(name));
-        tenant.is_some_and(|tenant| drains_machines(&tenant))
+    /// Returns the tenant in whose cluster the machines of a namespace are drained.
+    pub(super) async fn draining_tenant(
+        &self,
+        namespace: &str,
+    ) -> Result<DrainingTenant, RequestError> {
+        let found = DrainingTenant::find(&self.client, namespace, |name| self.tenants.get(name));
+        with_request(|| format!("get TenantCluster of namespace {namespace}"), found.await)
     }
 
     /// Marks a machine whose MachineDeployment is being deleted.

@@ -10,6 +10,7 @@ use kube::api::DynamicObject;
 
 use super::context::RemovalContext;
 use crate::host_loss::deletion::{HostOfMachine, may_delete};
+use crate::host_loss::evidence::is_ready;
 use crate::host_loss::machine_hosts::MachineHost;
 use crate::removal::mark::Removal;
 use crate::run::packed_content::unpack_content;
@@ -40,6 +41,7 @@ pub(super) struct VmState {
     pub(super) has_ended: bool,
     /// True if it is unknown whether the VM still runs, because its host is lost.
     pub(super) is_host_lost: bool,
+    pub(super) is_host_ready: bool,
 }
 
 impl RemovalContext {
@@ -93,14 +95,14 @@ impl RemovalContext {
         let instance = serde_json::to_value(unpack_content(&instance)).unwrap_or_default();
         let vm = serde_json::to_value(unpack_content(machine)).unwrap_or_default();
         let has_ended = ExistingVm::from_objects(&vm, Some(&instance)).has_failed;
-        let is_deletable = match MachineHost::of_instance(&instance) {
-            None => may_delete(removal, HostOfMachine::None),
+        let (is_deletable, is_host_ready) = match MachineHost::of_instance(&instance) {
+            None => (may_delete(removal, HostOfMachine::None), false),
             Some(host) => match self.nodes.get(&host.name) {
-                None => may_delete(removal, HostOfMachine::Deleted),
-                Some(node) => may_delete(removal, HostOfMachine::Node(&node)),
+                None => (may_delete(removal, HostOfMachine::Deleted), false),
+                Some(node) => (may_delete(removal, HostOfMachine::Node(&node)), is_ready(&node)),
             },
         };
-        VmState { has_ended, is_host_lost: !is_deletable }
+        VmState { has_ended, is_host_lost: !is_deletable, is_host_ready }
     }
 
     /// Returns the MachineDeployment of a machine.

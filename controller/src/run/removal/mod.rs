@@ -4,6 +4,7 @@
 //! reconcile, so a removal continues after a restart. A tenant that answers slowly delays only its own machines.
 
 mod context;
+mod draining_tenant;
 mod error;
 mod facts;
 mod reconcile;
@@ -21,6 +22,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 pub(super) use context::RemovalContext;
 use context::machine_resource;
+pub(super) use draining_tenant::DrainingTenant;
 use reconcile::Remover;
 pub(super) use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
-use berth_api::{ConditionReason, EventReason, TenantCluster};
+use berth_api::{ConditionReason, EventReason, TenantClusterSpec};
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
 use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
@@ -14,6 +14,7 @@ use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 
 use super::context::{RemovalContext, machine_resource};
+use super::draining_tenant::DrainingTenant;
 use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
 use super::requests;
@@ -56,21 +57,19 @@ struct Drain<'a> {
     volume_count: Option<usize>,
     /// Reason why a request to the tenant failed.
     failure: Option<ConditionReason>,
+    /// True if this reconcile has deleted the Node.
+    is_node_deleted: bool,
     /// Time for which the tenant's API server accepts no further request.
     retry_after: Duration,
 }
 
 impl Drain<'_> {
-    /// Records the error of a request to the tenant. Returns true if the Node has changed meanwhile, so that the watch
-    /// delivers a newer one.
-    fn record_failure(&mut self, error: UntrustedError) -> bool {
-        if matches!(error, UntrustedError::Status(404 | 409 | 422)) {
-            return true;
-        }
+    /// Records the error of a request to the tenant. If the Node has changed meanwhile, the watch triggers a reconcile.
+    /// All errors are handled alike, because a webhook of the tenant can answer with any of them for ever.
+    fn record_failure(&mut self, error: UntrustedError) {
         tracing::debug!(namespace = %self.namespace, machine = %self.name, %error, "a request of a drain failed");
         self.failure = Some(fault_of(error, "", None).reason);
         self.retry_after = self.retry_after.max(error.retry_after());
-        false
     }
 
     /// Returns the pause before the next reconcile. It grows with the age of the removal.
@@ -106,9 +105,12 @@ impl Remover {
             }
             Mark::Valid(removal) => removal,
         };
-        let tenant = self.context.draining_tenant(&namespace);
+        let tenant = self.find_tenant(&namespace).await?;
         let deployment = self.context.deployment_of(machine);
-        let spec = tenant.as_ref().map(|tenant| tenant.spec.clone()).unwrap_or_default();
+        let spec = match &tenant {
+            DrainingTenant::Known(tenant) => tenant.spec.clone(),
+            DrainingTenant::None | DrainingTenant::Malformed => TenantClusterSpec::default(),
+        };
         let resolved = drain_timeout(machine, deployment.as_deref(), &spec);
         let mut drain = Drain {
             machine,
@@ -121,10 +123,11 @@ impl Remover {
             outcomes: EvictionOutcomes::new(),
             volume_count: None,
             failure: None,
+            is_node_deleted: false,
             retry_after: Duration::ZERO,
         };
         for _ in 0..MAX_STEPS {
-            if let Some(pause) = self.take_step(tenant.as_deref(), &mut drain).await? {
+            if let Some(pause) = self.take_step(&tenant, &mut drain).await? {
                 return Ok(Action::requeue(pause));
             }
         }
@@ -134,10 +137,14 @@ impl Remover {
     /// Takes the next step. Returns the pause before the next reconcile if the removal has to wait.
     async fn take_step(
         &self,
-        tenant: Option<&TenantCluster>,
+        tenant: &DrainingTenant,
         drain: &mut Drain<'_>,
     ) -> Result<Option<Duration>, RemovalError> {
-        let side = tenant.map(|tenant| self.context.tenant_side(tenant, &drain.name));
+        let side = match tenant {
+            DrainingTenant::None => None,
+            DrainingTenant::Malformed => Some(Err(ConditionReason::Malformed)),
+            DrainingTenant::Known(tenant) => Some(self.context.tenant_side(tenant, &drain.name)),
+        };
         let tenant_state = match &side {
             None => TenantState::NotUsed,
             Some(Err(reason)) => TenantState::Unknown(*reason),
@@ -154,6 +161,7 @@ impl Remover {
             tenant: tenant_state,
             has_ended: vm.has_ended,
             is_host_lost: vm.is_host_lost,
+            is_host_ready: vm.is_host_ready,
             pods: drain.pods.as_deref(),
             outcomes: &drain.outcomes,
             volume_count: drain.volume_count,
@@ -201,8 +209,10 @@ impl Remover {
             (Step::DeleteNode, Some(node)) => self.delete_node(&side, node, drain).await,
             _ => evict_pods(&side, &due, drain).await,
         };
-        let is_stale = result.is_err_and(|error| drain.record_failure(error));
-        Ok(is_stale.then_some(SHORT_PAUSE))
+        if let Err(error) = result {
+            drain.record_failure(error);
+        }
+        Ok(None)
     }
 
     async fn cordon(
@@ -235,6 +245,7 @@ impl Remover {
             side.state.lock().nodes.handle(deleted, CONTROLLER_FIELD_MANAGER);
         }
         drain.pods = None;
+        drain.is_node_deleted = true;
         Ok(())
     }
 
@@ -279,6 +290,13 @@ impl Remover {
         Api::namespaced_with(self.context.client.clone(), namespace, &machine_resource())
     }
 
+    async fn find_tenant(&self, namespace: &str) -> Result<DrainingTenant, RemovalError> {
+        let RemovalContext { client, tenants, .. } = &self.context;
+        let found = DrainingTenant::find(client, namespace, |name| tenants.get(name)).await;
+        let request = || format!("get TenantCluster of namespace {namespace}");
+        found.map_err(|error| RemovalError { request: request(), error })
+    }
+
     async fn write_mark(
         &self,
         namespace: &str,
@@ -313,9 +331,10 @@ impl Remover {
         outcome: RemovalOutcome,
     ) -> Result<(), RemovalError> {
         let Drain { machine, namespace, name, .. } = drain;
-        // With the resource version, a mark that was withdrawn a moment ago is respected.
-        let (uid, resource_version) = (machine.uid(), machine.resource_version());
-        let preconditions = Some(Preconditions { uid, resource_version });
+        // With the resource version, a mark that was withdrawn a moment ago is respected. After the deletion of its
+        // Node, a machine must not stay: its kubelet does not create the Node again.
+        let resource_version = machine.resource_version().filter(|_| !drain.is_node_deleted);
+        let preconditions = Some(Preconditions { uid: machine.uid(), resource_version });
         let params = DeleteParams { preconditions, ..DeleteParams::background() };
         let deleted = none_if_not_found(self.machines(namespace).delete(name, &params).await);
         deleted.map_err(|error| RemovalError {

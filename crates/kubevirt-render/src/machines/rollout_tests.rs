@@ -133,6 +133,12 @@ fn marked_machines_are_replaced_within_the_strategy() {
     ];
     let decision = decide(&deployment_spec(2, "1", "0"), &machines, 100, None).unwrap();
     assert_eq!((decision.create_count, decision.machines_to_delete.len()), (0, 0));
+    // A mark of another part of Berth, which a store lacks, leaves no deletion that was computed before.
+    let spec = deployment_spec(2, "0", "1");
+    let mut machines = [machine("a", false, Some(1)), machine("b", false, Some(1))];
+    assert_eq!(decide(&spec, &machines, 100, None).unwrap().machines_to_delete, ["a"]);
+    machines[1].removal = RemovalMark::Draining;
+    assert!(decide(&spec, &machines, 100, None).unwrap().machines_to_delete.is_empty());
 }
 
 #[test]
