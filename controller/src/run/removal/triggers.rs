@@ -64,8 +64,8 @@ impl RemovalTriggers {
     }
 
     /// Handles a change of a tenant's connection or Nodes. Nodes that Berth has cordoned are reconciled even if their
-    /// machine has no mark: the mark may have been withdrawn while the controller was stopped. The tenant chooses names and
-    /// annotations of its Nodes, so machines that do not exist must not fill the queue.
+    /// machine has no mark: the mark may have been withdrawn while the controller was stopped. The tenant chooses names
+    /// and annotations of its Nodes, so machines that do not exist must not fill the queue.
     pub(in crate::run) fn handle_tenant(&self, tenant: &str, machines: &OptionalInformer) {
         let namespace = TenantCluster::namespace_of(tenant);
         let mut names = self.lock().get(&namespace).cloned().unwrap_or_default();
