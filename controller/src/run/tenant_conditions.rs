@@ -64,6 +64,11 @@ impl ConditionWriter {
         updates: &[ConditionUpdate],
     ) -> Result<Option<Duration>, CallError> {
         let name = tenant.name_any();
+        // A reconcile waits for the tenant's API server, and may end after the tenant.
+        if self.is_deleted(tenant) {
+            self.forget(&name);
+            return Ok(None);
+        }
         let reasons = updates.iter().map(|update| (update.type_, update.reason));
         self.context.metrics.tenant_conditions.set(&name, self.manager, reasons);
         let before = tenant.status.as_ref().map(|status| status.conditions.as_slice());
@@ -99,6 +104,13 @@ impl ConditionWriter {
             }
         }
         Ok(None)
+    }
+
+    fn is_deleted(&self, tenant: &TenantCluster) -> bool {
+        let current = self.context.tenants.get(&tenant.name_any());
+        current.is_none_or(|current| {
+            current.uid() != tenant.uid() || current.metadata.deletion_timestamp.is_some()
+        })
     }
 
     fn is_own(&self, condition: &Condition) -> bool {

@@ -42,8 +42,11 @@ pub fn bound_addresses<'m>(
 ) -> BTreeSet<IpAddr> {
     let files = config_maps.filter_map(|map| map.data.as_ref()?.get(COREFILE));
     let lines = files.flat_map(|file| file.lines());
-    let binds = lines.filter_map(|line| line.trim_start().strip_prefix("bind "));
-    let words = binds.flat_map(str::split_whitespace);
+    let binds = lines.filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("bind")).then_some(words)
+    });
+    let words = binds.flatten();
     let mut found = BTreeSet::new();
     for address in words.filter_map(|word| word.parse().ok()) {
         if found.len() < MAX_ADDRESSES {
@@ -107,7 +110,7 @@ mod tests {
     fn addresses_are_read_from_the_corefile() {
         let file = "cluster.local:53 {\n    cache {\n        success 9984 30\n    }\n    \
                     bind 169.254.20.10 10.96.0.10\n    forward . __PILLAR__CLUSTER__DNS__\n}\n\
-                    .:53 {\n    bind __PILLAR__LOCAL__DNS__ fd00::a\n}\n";
+                    .:53 {\n\tbind\t__PILLAR__LOCAL__DNS__ fd00::a\n    bindings 192.0.2.1\n}\n";
         let found = bound_addresses([config_map(file)].iter());
         assert_eq!(found, addresses(&["169.254.20.10", "10.96.0.10", "fd00::a"]));
         assert!(bound_addresses([Arc::new(ConfigMap::default())].iter()).is_empty());

@@ -162,10 +162,11 @@ pub async fn run(
     triggers.set_stores(&deployments, &machines);
     instances.subscribe(handler(Triggers::handle_instance));
     let (changed, node_triggers) = (Arc::clone(&triggers), Arc::clone(&triggers));
+    let cordoned_machines = machines.clone();
     removal_table.set_handler(move |namespace, name| changed.handle_removal(namespace, name));
     connections.subscribe(TenantObjects::Nodes, move |tenant| {
         node_triggers.handle_tenant_nodes(tenant);
-        removal_triggers.handle_tenant(tenant);
+        removal_triggers.handle_tenant(tenant, &cordoned_machines);
     });
     let instances = instances.informer().clone();
     let (tenant_triggers, claim_triggers) = (Arc::clone(&triggers), Arc::clone(&triggers));

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use berth_api::TenantCluster;
 use berth_api::names::REMOVAL_ANNOTATION;
 use berth_runtime::reconcile::ReconcileRequest;
+use berth_runtime::watch::OptionalInformer;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
@@ -63,14 +64,18 @@ impl RemovalTriggers {
     }
 
     /// Handles a change of a tenant's connection or Nodes. Nodes that Berth has cordoned are reconciled even if their
-    /// machine has no mark: the mark may have been withdrawn while the controller was stopped.
-    pub(in crate::run) fn handle_tenant(&self, tenant: &str) {
+    /// machine has no mark: the mark may have been withdrawn while the controller was stopped. The tenant chooses names
+    /// and annotations of its Nodes, so machines that do not exist must not fill the queue.
+    pub(in crate::run) fn handle_tenant(&self, tenant: &str, machines: &OptionalInformer) {
         let namespace = TenantCluster::namespace_of(tenant);
         let mut names = self.lock().get(&namespace).cloned().unwrap_or_default();
         if let Some(state) = self.connections.state(tenant) {
             let state = state.lock();
             let cordoned = state.nodes.nodes().values().filter(|node| node.is_cordoned_by_berth);
-            names.extend(cordoned.map(|node| named_machine(node).unwrap_or(&node.name).to_owned()));
+            let cordoned = cordoned.map(|node| named_machine(node).unwrap_or(&node.name));
+            let may_exist =
+                |name: &&str| !machines.is_listed() || machines.get(&namespace, name).is_some();
+            names.extend(cordoned.filter(may_exist).map(str::to_owned));
         }
         names.iter().for_each(|name| self.trigger(&namespace, name));
     }

@@ -11,7 +11,7 @@ use berth_runtime::untrusted::{
 use tokio::sync::watch::Receiver;
 
 use super::connections::{Connections, SharedState};
-use super::faults::{MAX_PAUSE, STABLE_TIME, class_fault_of};
+use super::faults::{MAX_PAUSE, STABLE_TIME, class_fault_of, is_transient};
 use crate::tenant_storage::class::ClassObject;
 use crate::tenant_storage::class_store::ClassStore;
 
@@ -63,7 +63,7 @@ async fn watch_repeatedly(
     client: &UntrustedClient,
     state: &SharedState,
 ) {
-    let mut backoff = RetryBackoff::with_limit(MAX_PAUSE);
+    let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_PAUSE), 0_u32);
     loop {
         let (begin, is_listed) = (Instant::now(), AtomicBool::new(false));
         let handle = |event: CollectionEvent<ClassObject>| {
@@ -84,12 +84,16 @@ async fn watch_repeatedly(
         let result = watch_collection(client, CLASSES, LIMITS, handle).await;
         if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
             backoff.reset();
+            failures = 0;
         }
         let mut retry_after = Duration::ZERO;
         if let Err(error) = result {
+            failures = failures.saturating_add(1);
             retry_after = error.retry_after();
             tracing::debug!(tenant, %error, "failed to watch the StorageClasses of a tenant");
-            if let Some(fault) = class_fault_of(error) {
+            if (failures > 1 || !is_transient(error))
+                && let Some(fault) = class_fault_of(error)
+            {
                 let fault = Some(Err(fault));
                 let mut state = state.lock();
                 let is_new = state.classes.listed != fault;

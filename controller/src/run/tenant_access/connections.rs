@@ -1,7 +1,7 @@
 //! State of the connections to all tenants, which several reconcilers read.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use berth_runtime::certificate::Validity;
 use berth_runtime::untrusted::UntrustedClient;
@@ -77,7 +77,8 @@ type Handler = Box<dyn Fn(&str) + Send + Sync>;
 #[derive(Clone)]
 pub struct Connections {
     entries: Arc<Mutex<BTreeMap<String, Entry>>>,
-    handlers: Arc<Mutex<Vec<(TenantObjects, Handler)>>>,
+    /// A handler may wait for the lock of its tenant's state, so handlers of several tenants run at the same time.
+    handlers: Arc<RwLock<Vec<(TenantObjects, Handler)>>>,
     metrics: Arc<Metrics>,
 }
 
@@ -101,7 +102,7 @@ impl Connections {
         handle: impl Fn(&str) + Send + Sync + 'static,
     ) {
         let handler = (objects, Box::new(handle) as Handler);
-        self.handlers.lock().unwrap_or_else(PoisonError::into_inner).push(handler);
+        self.handlers.write().unwrap_or_else(PoisonError::into_inner).push(handler);
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
@@ -111,7 +112,7 @@ impl Connections {
     /// Calls the handlers of these objects; all handlers if the connection has changed. The caller must hold no lock of a
     /// tenant's state, which handlers lock.
     fn notify(&self, tenant: &str, changed: Option<TenantObjects>) {
-        let handlers = self.handlers.lock().unwrap_or_else(PoisonError::into_inner);
+        let handlers = self.handlers.read().unwrap_or_else(PoisonError::into_inner);
         let affected = handlers.iter().filter(|(kind, _)| changed.is_none_or(|one| one == *kind));
         affected.for_each(|(_, handle)| handle(tenant));
     }
@@ -169,5 +170,39 @@ impl Connections {
     fn count(&self, all: &BTreeMap<String, Entry>) {
         let connected = all.values().filter(|entry| entry.is_connected).count();
         self.metrics.set_tenant_connections(connected, all.len().saturating_sub(connected));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_handler_that_waits_delays_no_other_tenant() {
+        let connections = Connections::new(Arc::default());
+        let (started, starts) = channel();
+        let (release, released) = channel::<()>();
+        let released = Mutex::new(released);
+        let (handled, tenants) = channel();
+        connections.subscribe(TenantObjects::Nodes, move |tenant| {
+            if tenant == "slow" {
+                started.send(()).unwrap();
+                released.lock().unwrap().recv().unwrap();
+            }
+            handled.send(tenant.to_owned()).unwrap();
+        });
+        let slow = connections.clone();
+        let waiting = thread::spawn(move || slow.update_nodes("slow", |_| true));
+        starts.recv().unwrap();
+        let other = thread::spawn(move || connections.update_nodes("other", |_| true));
+        let first = tenants.recv_timeout(Duration::from_secs(10));
+        release.send(()).unwrap();
+        assert_eq!(first.as_deref(), Ok("other"));
+        waiting.join().unwrap();
+        other.join().unwrap();
     }
 }

@@ -40,7 +40,8 @@ pub(in crate::run) fn fault_of(
             ConditionReason::ServerCertificateInvalid,
             "check server and certificate-authority-data in the kubeconfig",
         ),
-        UntrustedError::NameNotResolved
+        UntrustedError::Status(429 | 500..=599)
+        | UntrustedError::NameNotResolved
         | UntrustedError::NotConnected(_)
         | UntrustedError::Timeout
         | UntrustedError::Closed
@@ -83,11 +84,12 @@ pub(super) fn class_fault_of(error: UntrustedError) -> Option<Fault> {
 }
 
 /// Returns true if a second attempt may succeed without a change of the kubeconfig, so that the first failure is not
-/// reported yet: servers close connections when they restart.
+/// reported yet: servers close connections when they restart, and refuse requests while etcd elects a leader.
 pub(super) const fn is_transient(error: UntrustedError) -> bool {
     matches!(
         error,
-        UntrustedError::NotConnected(_)
+        UntrustedError::Status(429 | 500..=599)
+            | UntrustedError::NotConnected(_)
             | UntrustedError::Timeout
             | UntrustedError::Closed
             | UntrustedError::Busy(..)
@@ -113,6 +115,16 @@ mod tests {
     }
 
     #[test]
+    fn errors_of_a_restarting_server_are_transient() {
+        for transient in [UntrustedError::Closed, UntrustedError::Status(500)] {
+            assert!(is_transient(transient), "{transient}");
+        }
+        for lasting in [UntrustedError::Status(401), UntrustedError::Status(404)] {
+            assert!(!is_transient(lasting), "{lasting}");
+        }
+    }
+
+    #[test]
     fn each_fault_has_a_reason_and_a_remedy() {
         let place = "spec.kubeconfigSecretRef: Secret cluster-bank/kubeconfig";
         for (error, reason, words) in [
@@ -129,6 +141,8 @@ mod tests {
                 "certificate-authority-data",
             ),
             (UntrustedError::Timeout, ConditionReason::TenantUnreachable, "tries again"),
+            (UntrustedError::Status(503), ConditionReason::TenantUnreachable, "HTTP status 503"),
+            (UntrustedError::Status(404), ConditionReason::InvalidAnswer, "HTTP status 404"),
             (UntrustedError::TooLong, ConditionReason::InvalidAnswer, "more than the limit"),
         ] {
             let fault = fault_of(error, place, None);

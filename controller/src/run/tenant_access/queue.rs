@@ -1,10 +1,15 @@
 //! Queue of tenants that a reconciler of their objects must reconcile.
 
+use std::sync::Arc;
+
 use berth_api::TenantCluster;
+use berth_runtime::watch::Change;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
+use kube::ResourceExt as _;
 use kube::runtime::reflector::ObjectRef;
 
 use super::connections::{Connections, TenantObjects};
+use crate::run::context::Context;
 
 /// Queue of tenants that must be reconciled.
 #[derive(Clone)]
@@ -27,5 +32,23 @@ impl TenantQueue {
     pub(in crate::run) fn trigger(&self, tenant: &str) {
         // The error is ignored: the queue has no receiver only if the reconciler is stopped.
         self.0.unbounded_send(ObjectRef::new(tenant)).unwrap_or_default();
+    }
+
+    /// Triggers reconciles of all tenants.
+    pub(in crate::run) fn trigger_all(&self, context: &Context) {
+        context.tenants.all().iter().for_each(|tenant| self.trigger(&tenant.name_any()));
+    }
+
+    /// Handles a change of a TenantCluster. Its status changes with every machine, so only other changes count.
+    pub(in crate::run) fn handle_tenant(&self, change: &Change<TenantCluster>, context: &Context) {
+        let Change::Object(before, after) = change else { return self.trigger_all(context) };
+        let facts = |tenant: &Option<Arc<TenantCluster>>| {
+            tenant.as_ref().map(|tenant| (tenant.uid(), tenant.metadata.generation))
+        };
+        if facts(before) != facts(after)
+            && let Some(tenant) = after
+        {
+            self.trigger(&tenant.name_any());
+        }
     }
 }

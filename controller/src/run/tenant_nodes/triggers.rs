@@ -77,17 +77,17 @@ impl Triggers {
 
     /// Triggers all tenants, and then the tenants that changes affect, until the future is dropped.
     pub(super) async fn handle_changes(&self, mut changes: Changes) {
-        self.trigger_all();
+        self.queue.trigger_all(&self.context);
         let mut replication = Replication::from_config(&self.context.config().spec);
         loop {
             tokio::select! {
-                Some(change) = changes.tenants.recv() => self.handle_tenant(&change),
+                Some(change) = changes.tenants.recv() => self.queue.handle_tenant(&change, &self.context),
                 Some(change) = changes.nodes.recv() => self.handle_node(&change, &replication),
                 Some(_) = changes.configs.recv() => {
                     let current = Replication::from_config(&self.context.config().spec);
                     if current != replication {
                         replication = current;
-                        self.trigger_all();
+                        self.queue.trigger_all(&self.context);
                     }
                 }
                 // The branch is never reached: the senders live as long as the program.
@@ -96,25 +96,10 @@ impl Triggers {
         }
     }
 
-    fn trigger_all(&self) {
-        self.context.tenants.all().iter().for_each(|tenant| self.queue.trigger(&tenant.name_any()));
-    }
-
-    /// Handles a change of a tenant. Its status changes with every machine, so only other changes count.
-    fn handle_tenant(&self, change: &Change<TenantCluster>) {
-        let Change::Object(before, after) = change else { return self.trigger_all() };
-        let facts = |tenant: &Option<Arc<TenantCluster>>| {
-            tenant.as_ref().map(|tenant| (tenant.uid(), tenant.metadata.generation))
-        };
-        if facts(before) != facts(after)
-            && let Some(tenant) = after
-        {
-            self.queue.trigger(&tenant.name_any());
-        }
-    }
-
     fn handle_node(&self, change: &Change<Node>, replication: &Replication) {
-        let Change::Object(before, after) = change else { return self.trigger_all() };
+        let Change::Object(before, after) = change else {
+            return self.queue.trigger_all(&self.context);
+        };
         let fields = |node: &Option<Arc<Node>>| node.as_ref().map(|node| replication.select(node));
         if fields(before) == fields(after) {
             return;

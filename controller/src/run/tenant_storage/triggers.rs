@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::{InfraStorageClass, TenantCluster};
-use berth_runtime::watch::Change;
-use kube::ResourceExt as _;
+use berth_api::InfraStorageClass;
 
 use super::infra_classes::InfraClasses;
 use crate::run::context::Context;
@@ -42,7 +40,7 @@ impl Triggers {
         let mut tenants = self.context.tenants.subscribe();
         let mut configs = self.context.configs.subscribe();
         let mut input = self.shared_input();
-        self.trigger_all();
+        self.queue.trigger_all(&self.context);
         loop {
             let change = tokio::select! {
                 Some(change) = tenants.recv() => Some(change),
@@ -50,32 +48,14 @@ impl Triggers {
                 () = self.infra.changed() => None,
             };
             if let Some(change) = change {
-                self.handle_tenant(&change);
+                self.queue.handle_tenant(&change, &self.context);
                 continue;
             }
             let current = self.shared_input();
             if current != input {
                 input = current;
-                self.trigger_all();
+                self.queue.trigger_all(&self.context);
             }
-        }
-    }
-
-    fn trigger_all(&self) {
-        let tenants = self.context.tenants.all();
-        tenants.iter().for_each(|tenant| self.queue.trigger(&tenant.name_any()));
-    }
-
-    /// Handles a change of a tenant. Its status changes with every machine, so only other changes count.
-    fn handle_tenant(&self, change: &Change<TenantCluster>) {
-        let Change::Object(before, after) = change else { return self.trigger_all() };
-        let facts = |tenant: &Option<Arc<TenantCluster>>| {
-            tenant.as_ref().map(|tenant| (tenant.uid(), tenant.metadata.generation))
-        };
-        if facts(before) != facts(after)
-            && let Some(tenant) = after
-        {
-            self.queue.trigger(&tenant.name_any());
         }
     }
 }

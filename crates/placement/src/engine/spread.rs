@@ -21,11 +21,14 @@ impl Engine {
         &self.spread
     }
 
-    /// Updates the domain of a host after a change of its labels, or of its report.
+    /// Updates the domain of a host after a change of its labels, its taints, or its report. A host with a taint, such as
+    /// a lost or a dedicated one, stays without VMs, and would set the minimum to 0: then many domains reach the maximum
+    /// of the points, and are equal.
     pub(super) fn update_spread_host(&mut self, host: HostId) {
         let Self { spread, cluster, host_entries, .. } = self;
         let entry = host_entries.get(host.index()).and_then(Option::as_ref);
-        let is_schedulable = entry.is_some_and(|entry| !entry.report.is_cordoned);
+        let is_schedulable = entry.is_some_and(|entry| !entry.report.is_cordoned)
+            && !cluster.has_excluding_taint(host);
         let domain = cluster.host_label(host, spread.topology_key());
         spread.set_host(host.index(), domain, is_schedulable);
     }

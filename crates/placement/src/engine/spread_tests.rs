@@ -6,6 +6,7 @@ use berth_api::infra_node::Zone;
 use berth_api::names::ROLE_LABEL;
 use berth_api::{Bytes, Class, ControlPlaneSpread, InfraNode, InfraNodeSpec, InfraNodeStatus};
 use berth_kubelet_admission::pod::{Container, Pod, Resources};
+use k8s_openapi::api::core::v1::Taint;
 use proptest::prelude::*;
 
 use super::{Engine, Request, VmRequirements};
@@ -147,6 +148,25 @@ fn removed_vms_and_hosts_no_longer_count() {
     engine.remove_host(HostId::from_index(0));
     engine.set_host(host("1", "z"), Class::Standard).unwrap();
     assert_eq!(place(&mut engine, "b", "cp-2", "control-plane"), 0);
+}
+
+#[test]
+fn hosts_with_taints_do_not_count_for_the_minimum() {
+    let mut hosts = ["1", "2", "3"].map(|name| host(name, "z"));
+    hosts[2].taints = vec![Taint {
+        key: "example.com/gpu".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
+    }];
+    let mut engine = engine_with_hosts(&hosts);
+    for (name, wanted) in [("cp-1", 0), ("cp-2", 1)] {
+        assert_eq!(place(&mut engine, "a", name, "control-plane"), wanted);
+    }
+    assert_eq!(engine.control_plane_spread().minimum(), 1);
+    hosts[2].taints.clear();
+    engine.set_host(hosts[2].clone(), Class::Standard).unwrap();
+    assert_eq!(engine.control_plane_spread().minimum(), 0);
+    assert_eq!(place(&mut engine, "a", "cp-3", "control-plane"), 2);
 }
 
 proptest! {

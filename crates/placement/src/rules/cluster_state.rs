@@ -252,6 +252,12 @@ impl ClusterState {
         Some(self.symbols.name(value))
     }
 
+    /// Returns true if a host has a taint that excludes pods that do not tolerate it.
+    pub(crate) fn has_excluding_taint(&self, host: HostId) -> bool {
+        let taints = self.hosts.get(host.0).map(|host| &host.taints);
+        taints.is_some_and(|taints| taints.iter().any(|taint| taint.effect.excludes_pods()))
+    }
+
     /// Adds a pod to a host. Returns the pod's identifier, or `None` if the host does not exist.
     pub fn add_pod(&mut self, pod: Arc<Rules>, host: HostId) -> Option<PodId> {
         self.hosts.get(host.0)?;

@@ -37,7 +37,7 @@ impl TaintEffect {
     }
 
     /// Returns true if the effect excludes pods that do not tolerate the taint.
-    const fn excludes_pods(self) -> bool {
+    pub(super) const fn excludes_pods(self) -> bool {
         matches!(self, Self::NoSchedule | Self::NoExecute)
     }
 }

@@ -114,6 +114,12 @@ impl OptionalInformer {
         }
     }
 
+    /// Returns true if the kind is listed.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        matches!(*self.state.borrow(), WatchState::Listed(_))
+    }
+
     /// Returns true if the API server does not serve the kind.
     #[must_use]
     pub fn is_not_installed(&self) -> bool {
