@@ -98,7 +98,8 @@ fn check_virtualisation(host: &mut Host) {
     host.run_checked("modprobe -a vhost_net tun").unwrap();
     // The IOMMU is not compared: this host has an AMD processor with an Intel IOMMU, which does not exist in
     // hardware.
-    let theirs = host.run("virt-host-validate qemu").unwrap().output;
+    // Newer releases write paths in quotation marks.
+    let theirs = host.run("virt-host-validate qemu").unwrap().output.replace('\'', "");
     let findings = host.run("berth-agent check kvm -o json 2>/dev/null").unwrap().output;
     let findings: Value = serde_json::from_str(&findings).unwrap();
     let findings = findings["checks"].as_array().unwrap().clone();

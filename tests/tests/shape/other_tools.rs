@@ -24,7 +24,8 @@ pub(super) fn report_matches_other_tools(host: &mut Host) {
     }
 
     // Each check is compared separately: pass or fail.
-    let theirs = host.run("virt-host-validate qemu").unwrap().output;
+    // Newer releases write paths in quotation marks.
+    let theirs = host.run("virt-host-validate qemu").unwrap().output.replace('\'', "");
     let findings = host.run("berth-agent check kvm -o json 2>/dev/null").unwrap().output;
     let ours: Value = serde_json::from_str(&findings).unwrap();
     for (words, id) in [
