@@ -12,7 +12,7 @@ suite=${BERTH_HOST_SUITE:-bookworm}
 newer=${BERTH_HOST_NEWER_SUITE:-}
 packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cloud-amd64
 # Second opinions on what the agent says.
-packages=$packages,util-linux,numactl,pciutils,lvm2,libvirt-clients
+packages=$packages,util-linux,numactl,pciutils,lvm2,e2fsprogs,libvirt-clients
 # Tenants' networks: the real CNI plugins, and what looks at frames.
 packages=$packages,containernetworking-plugins,nftables,iputils-ping,tcpdump
 # DHCP clients of guests, beside those of busybox and systemd.
