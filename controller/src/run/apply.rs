@@ -40,6 +40,7 @@ pub struct ApplyTarget {
     namespace: Option<String>,
     name: String,
     uid: Option<String>,
+    resource_version: Option<String>,
 }
 
 impl ApplyTarget {
@@ -53,16 +54,31 @@ impl ApplyTarget {
             namespace: metadata.namespace.clone(),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone(),
+            resource_version: None,
         }
     }
 
     /// Returns the target for an object that an apply creates if it does not exist.
     #[must_use]
     pub fn new_target(resource: ApiResource, namespace: Option<&str>, name: &str) -> Self {
-        Self { resource, namespace: namespace.map(str::to_owned), name: name.to_owned(), uid: None }
+        Self {
+            resource,
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            uid: None,
+            resource_version: None,
+        }
     }
 
-    /// Adds apiVersion, kind, name and UID of the target to the body of a write.
+    /// Sets the resource version of `object`. The server then refuses a write with a conflict (409) if the object has
+    /// changed.
+    #[must_use]
+    pub fn with_version_of<K: Resource<DynamicType = ()>>(mut self, object: &K) -> Self {
+        self.resource_version.clone_from(&object.meta().resource_version);
+        self
+    }
+
+    /// Adds apiVersion, kind, name, UID and resource version of the target to the body of a write.
     fn add_identity(&self, mut body: Value) -> Value {
         if let Some(fields) = body.as_object_mut() {
             fields.insert("apiVersion".to_owned(), self.resource.api_version.clone().into());
@@ -71,6 +87,9 @@ impl ApplyTarget {
             metadata["name"] = self.name.clone().into();
             if let Some(uid) = &self.uid {
                 metadata["uid"] = uid.clone().into();
+            }
+            if let Some(version) = &self.resource_version {
+                metadata["resourceVersion"] = version.clone().into();
             }
         }
         body

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_api::Condition;
+use berth_api::names::CONTROLLER_STATUS_FIELD_MANAGER;
 use berth_api::names::condition::{
     DRAINING, HOST_LOST, PROFILE_CONFLICT, PROFILE_INCOMPLETE, PROFILE_OVERRIDDEN,
 };
@@ -213,11 +214,15 @@ async fn update_conditions(
         let unchanged = is_unresponsive(one).then(|| one.clone());
         unchanged.or_else(|| unresponsive.as_ref().map(mark_unknown))
     }));
-    let status = json!({"conditions": conditions});
     let request = format!("InfraNode {}: conditions", infra_node.name_any());
     context
         .writer
-        .apply_status(&ApplyTarget::from_object(infra_node), status)
+        .apply_host_conditions(
+            CONTROLLER_STATUS_FIELD_MANAGER,
+            infra_node,
+            &OWNED_CONDITIONS,
+            conditions,
+        )
         .await
         .map_err(ReconcileFailure::with_request(request))?;
     if unresponsive.is_some() {

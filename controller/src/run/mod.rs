@@ -18,6 +18,7 @@ pub mod events;
 pub mod extender;
 mod fleet_store;
 mod fleet_watch;
+mod host_conditions;
 pub mod host_leases;
 mod host_loss;
 mod hosts;

@@ -4,11 +4,9 @@ use berth_api::names::DRAIN_FIELD_MANAGER;
 use berth_api::names::condition::DRAINING;
 use berth_api::{Condition, ConditionReason, EventReason, InfraNode};
 use kube::ResourceExt as _;
-use serde_json::json;
 
 use super::Evacuator;
 use crate::profiles::{ConditionUpdate, new_condition};
-use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
 
@@ -53,9 +51,8 @@ impl Evacuator {
             .iter()
             .map(|update| new_condition(update, &known, host.metadata.generation, &now))
             .collect();
-        let target = ApplyTarget::from_object(host);
         self.writer
-            .apply_status_as(DRAIN_FIELD_MANAGER, &target, json!({"conditions": conditions}))
+            .apply_host_conditions(DRAIN_FIELD_MANAGER, host, &[DRAINING], conditions)
             .await
             .map_err(ReconcileFailure::with_request(format!("InfraNode {name}: conditions")))?;
         let was_draining = before.is_some_and(|one| one.status == "True");

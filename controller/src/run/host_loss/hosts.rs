@@ -10,7 +10,6 @@ use berth_api::{Condition, InfraNode, ReplaceAfter};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
-use serde_json::json;
 
 use super::machine::{judge_machine, report_wait};
 use super::state::{LossFacts, LossState};
@@ -19,7 +18,6 @@ use crate::host_loss::machine_hosts::MachineName;
 use crate::host_loss::report::{LostHost, host_condition};
 use crate::host_loss::verdict::{Verdict, WaitReason};
 use crate::profiles::{ConditionUpdate, new_condition};
-use crate::run::apply::ApplyTarget;
 use crate::run::clock::now_in_seconds;
 use crate::run::context::Context;
 use crate::run::reconcile::ReconcileFailure;
@@ -201,11 +199,11 @@ impl HostReconciler {
         let now = now_in_seconds();
         let conditions: Vec<Condition> =
             update.iter().map(|update| new_condition(update, before, generation, &now)).collect();
-        let status = json!({"conditions": conditions});
-        let target = ApplyTarget::from_object(infra_node);
         let request = format!("InfraNode {}: condition {HOST_LOST}", infra_node.name_any());
         let writer = &self.context.writer;
-        let written = writer.apply_status_as(HOST_LOSS_FIELD_MANAGER, &target, status).await;
+        let written = writer
+            .apply_host_conditions(HOST_LOSS_FIELD_MANAGER, infra_node, &[HOST_LOST], conditions)
+            .await;
         written.map_err(ReconcileFailure::with_request(request))?;
         if let Some(update) = update {
             self.context.events.warn(infra_node, update.reason.as_str(), &update.message).await;
