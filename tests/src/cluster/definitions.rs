@@ -32,14 +32,35 @@ impl ControlPlane {
         plural: &str,
         scope: &str,
     ) -> Result<()> {
+        self.define_versions(group, &[version], kind, plural, scope)
+    }
+
+    /// Defines a kind with several versions. The first version is stored.
+    fn define_versions(
+        &self,
+        group: &str,
+        versions: &[&str],
+        kind: &str,
+        plural: &str,
+        scope: &str,
+    ) -> Result<()> {
         let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let versions: Vec<_> = versions
+            .iter()
+            .enumerate()
+            .map(|(index, version)| {
+                json!({
+                    "name": version, "served": true, "storage": index == 0, "schema": {"openAPIV3Schema": schema},
+                })
+            })
+            .collect();
         let crd = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": format!("{plural}.{group}")},
             "spec": {
                 "group": group, "scope": scope,
                 "names": {"kind": kind, "plural": plural, "singular": kind.to_lowercase()},
-                "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+                "versions": versions,
             },
         });
         self.apply(&crd.to_string())?;
@@ -101,7 +122,8 @@ impl ControlPlane {
         self.install_crds(names)
     }
 
-    /// Installs MetalLB's own definitions of the kinds that its controller reads, with their whole schemas.
+    /// Installs the kinds that MetalLB's controller reads: MetalLB's own definitions, with their whole schemas, and the
+    /// kinds of BGP, of which the tests create no object, without schemas.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
@@ -111,7 +133,16 @@ impl ControlPlane {
             "l2advertisements.metallb.io",
             "communities.metallb.io",
             "configurationstates.metallb.io",
-        ])
+        ])?;
+        let of_bgp: [(&str, &str, &[&str]); 4] = [
+            ("BFDProfile", "bfdprofiles", &["v1beta1"]),
+            ("BGPAdvertisement", "bgpadvertisements", &["v1beta1"]),
+            ("BGPPeer", "bgppeers", &["v1beta2", "v1beta1"]),
+            ("ServiceBGPStatus", "servicebgpstatuses", &["v1beta1"]),
+        ];
+        of_bgp.iter().try_for_each(|(kind, plural, versions)| {
+            self.define_versions("metallb.io", versions, kind, plural, "Namespaced")
+        })
     }
 
     /// Installs definitions of `tests/data/crds`.
