@@ -131,10 +131,13 @@ impl Bed {
         self.apply_deployment(machines, &format!("{}Gi", 2 + number % 4));
         for _ in 0..KILLS_PER_ROUND {
             self.pause();
-            let marked = self.mark_machines();
+            let mut marked = self.mark_machines();
             self.pause();
             self.controller.running.stop();
             self.kills += 1;
+            // A machine whose Node is deleted must be deleted too: its kubelet does not create the Node again.
+            let nodes: BTreeSet<String> = self.nodes().iter().map(name).collect();
+            marked.retain(|machine| nodes.contains(machine));
             let is_early = self.random.below(2) == 0;
             if is_early {
                 self.withdraw_marks(&marked);
@@ -200,6 +203,10 @@ impl Bed {
         items(list.unwrap_or_default())
     }
 
+    fn nodes(&self) -> Vec<Value> {
+        items(self.clusters.tenant.get_json(&["nodes"]).unwrap_or_default())
+    }
+
     fn deployment(&self) -> Value {
         let deployment = ["machinedeployment", "web", "-n", NAMESPACE];
         self.clusters.infra.get_json(&deployment).unwrap_or_default()
@@ -237,17 +244,16 @@ impl Bed {
     /// Waits until exactly the machines have Nodes, and no Node is cordoned. Then verifies the drains until now.
     fn check_drains(&self) {
         self.wait_until("each machine has a Node, which is schedulable", |bed| {
-            let nodes = items(bed.clusters.tenant.get_json(&["nodes"]).unwrap_or_default());
+            let nodes = bed.nodes();
             let names: BTreeSet<String> = nodes.iter().map(name).collect();
             let machines: BTreeSet<String> = bed.machines().iter().map(name).collect();
             let volumes = bed.clusters.tenant.get_json(&["volumeattachments"]);
-            let volumes = items(volumes.unwrap_or_default());
             let is_attached = |volume: &Value| {
                 volume["spec"]["nodeName"].as_str().is_some_and(|node| names.contains(node))
             };
             names == machines
                 && nodes.iter().all(|node| node["spec"]["unschedulable"].is_null())
-                && volumes.iter().all(is_attached)
+                && volumes.is_ok_and(|volumes| items(volumes).iter().all(is_attached))
         });
         let kept = wait::wait_until("no drain violates a rule", EVENT_TIMEOUT, || {
             let found = self.observer.violations();

@@ -143,8 +143,7 @@ impl Simulation {
         let volume = serde_json::from_value(volume).map_err(kube::Error::SerdeError)?;
         // An earlier round may have created the volume.
         drop(self.volumes.create(&PostParams::default(), &volume).await);
-        let ready = [json!({"type": "Ready", "status": "True", "reason": "KubeletReady"})];
-        let patch = Patch::Merge(json!({"status": {"conditions": ready}}));
+        let patch = Patch::Merge(json!({"status": registered_node(name)["status"]}));
         match self.nodes.patch_status(name, &PatchParams::default(), &patch).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 self.volumes.delete(name, &DeleteParams::default()).await.map(drop)

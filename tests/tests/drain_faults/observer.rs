@@ -100,27 +100,39 @@ async fn observe(
     record: Arc<Mutex<Record>>,
 ) {
     loop {
-        if let Ok(events) = api.watch(&WatchParams::default(), &version.clone()).await {
-            let mut events = pin!(events);
-            while let Ok(Some(event)) = events.try_next().await {
-                let (object, is_deleted) = match event {
-                    WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
-                    WatchEvent::Deleted(object) => (object, true),
-                    WatchEvent::Bookmark(bookmark) => {
-                        version = bookmark.metadata.resource_version;
-                        continue;
-                    }
-                    WatchEvent::Error(error) => {
-                        let violation = format!("events of {kind:?} are missing: {error:?}");
-                        return lock(&record).other_violations.push(violation);
-                    }
-                };
-                version = object.resource_version().unwrap_or_default();
-                handle(&kind, is_deleted, &object, &record).await;
+        match api.watch(&WatchParams::default(), &version.clone()).await {
+            Ok(events) => {
+                let mut events = pin!(events);
+                while let Ok(Some(event)) = events.try_next().await {
+                    let (object, is_deleted) = match event {
+                        WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+                        WatchEvent::Deleted(object) => (object, true),
+                        WatchEvent::Bookmark(bookmark) => {
+                            version = bookmark.metadata.resource_version;
+                            continue;
+                        }
+                        WatchEvent::Error(error) => {
+                            return report_loss(&record, &kind, &error.message);
+                        }
+                    };
+                    version = object.resource_version().unwrap_or_default();
+                    handle(&kind, is_deleted, &object, &record).await;
+                }
             }
+            Err(kube::Error::Api(status)) if status.code == 410 => {
+                return report_loss(&record, &kind, &status.message);
+            }
+            // A busy server is retried.
+            Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+}
+
+/// Reports that events were lost, because the server does not have the last version any more.
+fn report_loss(record: &Mutex<Record>, kind: &Kind, message: &str) {
+    let violation = format!("events of {kind:?} are lost: {message}");
+    lock(record).other_violations.push(violation);
 }
 
 async fn handle(kind: &Kind, is_deleted: bool, object: &DynamicObject, record: &Mutex<Record>) {
