@@ -18,7 +18,8 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::{Random, create_client, create_runtime};
+use super::random::Random;
+use super::{create_client, create_runtime};
 use crate::cluster::registered_node;
 
 /// Namespace of the pods.
