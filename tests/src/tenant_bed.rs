@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition};
 use crate::{repository, skip};
 
 /// Address of the tenant's API server, from a network for documentation. The loopback address would be refused.
@@ -86,6 +86,17 @@ impl Clusters {
         Self { infra, tenant, log }
     }
 
+    /// Starts both control planes with their controllers, for a tenant whose machines are drained. The controllers of the
+    /// tenant keep the status of Nodes, because there are no kubelets.
+    #[must_use]
+    pub fn start_for_drains(log: &'static str) -> Self {
+        let infra = ControlPlaneOptions { has_controllers: true, ..ControlPlaneOptions::default() };
+        let tenant = ControlPlaneOptions { has_kubevirt: true, ..infra };
+        let clusters = Self::start_with(log, infra, tenant);
+        clusters.grant_permissions(&[]);
+        clusters
+    }
+
     /// Applies the output of `render --tenant-rbac`, with further options, in the tenant's cluster.
     pub fn grant_permissions(&self, options: &[&str]) {
         let program = repository().join("target/release/berth-controller");
@@ -131,6 +142,67 @@ impl Clusters {
         self.wait_until("the namespace exists", |clusters| {
             clusters.infra.get_json(&["namespace", &namespace]).is_ok()
         });
+    }
+
+    /// Creates a TenantCluster whose machines get user data, with both Secrets.
+    pub fn create_tenant_with_machines(&self, name: &str) {
+        let spec = json!({
+            "kubeconfigSecretRef": {"name": "kubeconfig"}, "userDataSecretRef": {"name": "user-data"},
+        });
+        self.create_tenant_with(name, &spec);
+        let namespace = format!("cluster-{name}");
+        let user_data = json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": namespace},
+            "stringData": {"userdata": "#cloud-config\nhostname: x\n"},
+        });
+        self.infra.apply(&user_data.to_string()).unwrap();
+        self.write_secret(&namespace, &self.kubeconfig(&self.token()));
+    }
+
+    /// Applies a Deployment in the tenant's namespace `default`, whose pods have the label `app` and are spread over the
+    /// Nodes.
+    pub fn apply_workload(&self, app: &str, pods: usize) {
+        let labels = json!({"app": app});
+        let spread = json!([{
+            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": labels},
+        }]);
+        let deployment = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": app, "namespace": "default"},
+            "spec": {
+                "replicas": pods, "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "topologySpreadConstraints": spread,
+                        "containers": [{"name": app, "image": format!("{app}.example/{app}:1")}],
+                    },
+                },
+            },
+        });
+        self.tenant.apply(&deployment.to_string()).unwrap();
+    }
+
+    /// Applies the PodDisruptionBudget of [`Self::apply_workload`], and waits until the controller of the tenant has updated
+    /// it.
+    pub fn apply_budget(&self, app: &str, minimum: usize) {
+        let is_old = self.tenant.version() < Version(1, 21);
+        let version = if is_old { "policy/v1beta1" } else { "policy/v1" };
+        let budget = json!({
+            "apiVersion": version, "kind": "PodDisruptionBudget", "metadata": {"name": app, "namespace": "default"},
+            "spec": {"minAvailable": minimum, "selector": {"matchLabels": {"app": app}}},
+        });
+        self.tenant.apply(&budget.to_string()).unwrap();
+        self.wait_until("the budget is observed", |clusters| {
+            clusters.budget_status(app)["desiredHealthy"] == json!(minimum)
+        });
+    }
+
+    /// Returns the status of a PodDisruptionBudget in the tenant's namespace `default`.
+    #[must_use]
+    pub fn budget_status(&self, app: &str) -> Value {
+        let budget = self.tenant.get_json(&["pdb", app, "-n", "default"]);
+        budget.unwrap_or_default()["status"].clone()
     }
 
     /// Writes a kubeconfig to the Secret of a tenant.

@@ -11,7 +11,7 @@ use berth_api::names::{
     CORDONED_ANNOTATION, DELETE_MACHINE_ANNOTATION, NODE_DRAIN_TIMEOUT_ANNOTATION,
     REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION,
 };
-use berth_tests::cluster::{ControlPlaneOptions, Version, condition, web_deployment};
+use berth_tests::cluster::{condition, web_deployment};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::{KubeVirt, Kubelets};
 use berth_tests::tenant_bed::{Clusters, is_in_namespace};
@@ -21,6 +21,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "cluster-shop";
 /// Name of the controller's log.
 const LOG: &str = "node-drain";
+/// Name of the tenant's workload and of its PodDisruptionBudget.
+const APP: &str = "shop";
 /// Number of pods of the tenant's workload.
 const PODS: usize = 4;
 
@@ -37,27 +39,19 @@ fn removed_machines_are_drained() {
     if !is_in_namespace("removed_machines_are_drained") {
         return;
     }
-    let infra = ControlPlaneOptions { has_controllers: true, ..ControlPlaneOptions::default() };
-    // Without kubelets, the controllers of the tenant must keep the status of Nodes.
-    let tenant = ControlPlaneOptions {
-        has_controllers: true,
-        has_kubevirt: true,
-        ..ControlPlaneOptions::default()
-    };
-    let clusters = Clusters::start_with(LOG, infra, tenant);
-    clusters.grant_permissions(&[]);
+    let clusters = Clusters::start_for_drains(LOG);
     let _kubevirt = KubeVirt::start(&clusters.infra.kubeconfig()).unwrap();
     let kubelets = Kubelets::start(&clusters.tenant.kubeconfig()).unwrap();
     let bed = Bed { clusters, kubelets, joined: RefCell::default() };
     let controller = Controller::start(&bed.clusters.infra, LOG, &[]).unwrap();
-    bed.create_tenant();
+    bed.clusters.create_tenant_with_machines("shop");
 
     machines_are_ready_with_their_nodes(&bed);
     bed.start_workload();
     let victim = budget_blocks_a_removal(&bed);
     // The next leader continues from the mark.
     drop(controller);
-    bed.set_budget(PODS - 1);
+    bed.clusters.apply_budget(APP, PODS - 1);
     let controller = Controller::start(&bed.clusters.infra, LOG, &[]).unwrap();
     volumes_are_waited_for(&bed, &victim);
     drop(controller);
@@ -71,68 +65,17 @@ fn removed_machines_are_drained() {
 }
 
 impl Bed {
-    fn create_tenant(&self) {
-        let spec = json!({
-            "kubeconfigSecretRef": {"name": "kubeconfig"}, "userDataSecretRef": {"name": "user-data"},
-        });
-        self.clusters.create_tenant_with("shop", &spec);
-        let user_data = json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "user-data", "namespace": NAMESPACE},
-            "stringData": {"userdata": "#cloud-config\nhostname: x\n"},
-        });
-        self.clusters.infra.apply(&user_data.to_string()).unwrap();
-        self.clusters.write_secret(NAMESPACE, &self.clusters.kubeconfig(&self.clusters.token()));
-    }
-
     /// Starts pods on both Nodes, with a PodDisruptionBudget that permits no eviction.
     fn start_workload(&self) {
-        let labels = json!({"app": "shop"});
-        let spread = json!([{
-            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": labels},
-        }]);
-        let deployment = json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "shop", "namespace": "default"},
-            "spec": {
-                "replicas": PODS, "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "topologySpreadConstraints": spread,
-                        "containers": [{"name": "shop", "image": "shop.example/shop:1"}],
-                    },
-                },
-            },
-        });
-        self.clusters.tenant.apply(&deployment.to_string()).unwrap();
-        self.set_budget(PODS);
+        self.clusters.apply_workload(APP, PODS);
+        self.clusters.apply_budget(APP, PODS);
         self.wait_until("all pods run, on both Nodes", |bed| {
             let nodes = bed.nodes_of_pods();
             nodes.len() == PODS && nodes.iter().collect::<BTreeSet<_>>().len() == 2
         });
         self.wait_until("the budget counts all pods", |bed| {
-            bed.budget_status()["currentHealthy"] == json!(PODS)
+            bed.clusters.budget_status(APP)["currentHealthy"] == json!(PODS)
         });
-    }
-
-    /// Sets the number of pods that must stay, and waits until the controller of the tenant has updated the budget.
-    fn set_budget(&self, minimum: usize) {
-        let tenant = &self.clusters.tenant;
-        let version =
-            if tenant.version() < Version(1, 21) { "policy/v1beta1" } else { "policy/v1" };
-        let budget = json!({
-            "apiVersion": version, "kind": "PodDisruptionBudget", "metadata": {"name": "shop", "namespace": "default"},
-            "spec": {"minAvailable": minimum, "selector": {"matchLabels": {"app": "shop"}}},
-        });
-        tenant.apply(&budget.to_string()).unwrap();
-        self.wait_until("the budget is observed", |bed| {
-            bed.budget_status()["desiredHealthy"] == json!(minimum)
-        });
-    }
-
-    fn budget_status(&self) -> Value {
-        let budget = self.clusters.tenant.get_json(&["pdb", "shop", "-n", "default"]);
-        budget.unwrap_or_default()["status"].clone()
     }
 
     /// Returns the Node of each pod of the workload that runs.
@@ -279,7 +222,7 @@ fn detached_machine_is_deleted(bed: &Bed, victim: &str) {
 fn rollout_respects_the_budget(bed: &Bed) {
     bed.wait_until("all pods run", |bed| bed.nodes_of_pods().len() == PODS);
     bed.wait_until("the budget permits an eviction", |bed| {
-        bed.budget_status()["disruptionsAllowed"] == json!(1)
+        bed.clusters.budget_status(APP)["disruptionsAllowed"] == json!(1)
     });
     bed.kubelets.forget_health();
     let before = bed.machine_names();
@@ -299,7 +242,7 @@ fn rollout_respects_the_budget(bed: &Bed) {
 
 /// A mark of another part of Berth, or of an operator, is withdrawn before the machine is drained.
 fn removal_is_called_off(bed: &Bed) {
-    bed.set_budget(PODS);
+    bed.clusters.apply_budget(APP, PODS);
     let machine = bed.machine_names().remove(0);
     // A malformed time is written again.
     let marks = [

@@ -4,6 +4,8 @@
 mod fleet;
 mod kubelets;
 mod kubevirt;
+mod machine_nodes;
+mod random;
 
 use std::path::Path;
 
@@ -15,6 +17,8 @@ use tokio::runtime::{Builder, Runtime};
 pub use fleet::{Fleet, FleetBehaviour};
 pub use kubelets::Kubelets;
 pub use kubevirt::KubeVirt;
+pub use machine_nodes::MachineNodes;
+pub use random::Random;
 
 /// Creates a client with the permissions of a kubeconfig.
 ///

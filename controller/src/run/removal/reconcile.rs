@@ -36,6 +36,9 @@ const MAX_STEPS: usize = 100;
 const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
 /// Pause after an object has changed during the reconcile, or after the last step of a reconcile.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
+/// Time after a cordon after which the pods are listed. A scheduler that has not received the cordon yet may bind a pod to
+/// the Node, which the list would not contain.
+const CORDON_DELAY: Duration = Duration::from_secs(2);
 /// Period in which a machine that is being deleted is observed, for the metrics.
 const DELETION_PERIOD: Duration = Duration::from_secs(60);
 
@@ -190,7 +193,7 @@ impl Remover {
             Step::Evict(pods) => pods.iter().map(|&pod| pod.clone()).collect(),
             _ => Vec::new(),
         };
-        let is_deletion = step == Step::DeleteNode;
+        let (is_cordon, is_deletion) = (step == Step::Cordon, step == Step::DeleteNode);
         if is_deletion && !self.is_still_marked(drain).await? {
             return Ok(Some(SHORT_PAUSE));
         }
@@ -209,8 +212,14 @@ impl Remover {
             (Step::DeleteNode, Some(node)) => self.delete_node(&side, node, drain).await,
             _ => evict_pods(&side, &due, drain).await,
         };
-        if let Err(error) = result {
-            drain.record_failure(error);
+        match result {
+            Err(error) => drain.record_failure(error),
+            Ok(()) if is_cordon => {
+                // A requeue would not be sufficient: each change of a Node of the tenant triggers a reconcile.
+                tokio::time::sleep(CORDON_DELAY).await;
+                return Ok(Some(Duration::ZERO));
+            }
+            Ok(()) => {}
         }
         Ok(None)
     }

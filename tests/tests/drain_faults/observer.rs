@@ -1,0 +1,165 @@
+//! Observes drains with watches of its own of both API servers.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use berth_tests::simulated::{create_client, create_runtime};
+use berth_tests::tenant_bed::Clusters;
+use futures::TryStreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{
+    ApiResource, DynamicObject, GroupVersionKind, ListParams, WatchEvent, WatchParams,
+};
+use kube::{Api, Client, ResourceExt as _};
+use tokio::runtime::Runtime;
+
+use super::record::{Event, Record};
+
+/// Running observation; drop ends it.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    runtime: Option<Runtime>,
+    record: Arc<Mutex<Record>>,
+}
+
+/// The kind that a watch observes.
+#[derive(Debug)]
+enum Kind {
+    Node,
+    Pod,
+    Volume,
+    /// VirtualMachines, and the Nodes of the tenant.
+    Machine(Api<Node>),
+}
+
+impl Observer {
+    /// Starts the observation. No objects may exist yet. `minimum` is the number of pods of each app that must be healthy.
+    pub(crate) fn start(clusters: &Clusters, minimum: usize) -> Self {
+        let runtime = create_runtime().unwrap();
+        let record = Arc::new(Mutex::new(Record { minimum, ..Record::default() }));
+        let (infra, tenant) = (clusters.infra.kubeconfig(), clusters.tenant.kubeconfig());
+        let all = runtime.block_on(async {
+            let infra = create_client(&infra).await.unwrap();
+            let tenant = create_client(&tenant).await.unwrap();
+            let machine = GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachine");
+            let machine = ApiResource::from_gvk(&machine);
+            let nodes = Api::all(tenant.clone());
+            let watches = [
+                (Kind::Node, &tenant, ApiResource::erase::<Node>(&())),
+                (Kind::Pod, &tenant, ApiResource::erase::<Pod>(&())),
+                (Kind::Volume, &tenant, ApiResource::erase::<VolumeAttachment>(&())),
+                (Kind::Machine(nodes), &infra, machine),
+            ];
+            let mut all = Vec::new();
+            for (kind, client, resource) in watches {
+                all.push((kind, first_version(client, &resource).await));
+            }
+            all
+        });
+        for (kind, (api, version)) in all {
+            runtime.spawn(observe(kind, api, version, Arc::clone(&record)));
+        }
+        Self { runtime: Some(runtime), record }
+    }
+
+    /// Returns the number of Nodes that were drained and deleted.
+    pub(crate) fn drains(&self) -> usize {
+        lock(&self.record).drained_nodes()
+    }
+
+    /// Returns the violations, as [`Record::violations`].
+    pub(crate) fn violations(&self) -> Vec<String> {
+        lock(&self.record).violations()
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.runtime.take().map(Runtime::shutdown_background).unwrap_or_default();
+    }
+}
+
+fn lock(record: &Mutex<Record>) -> MutexGuard<'_, Record> {
+    record.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn first_version(client: &Client, resource: &ApiResource) -> (Api<DynamicObject>, String) {
+    let api = Api::all_with(client.clone(), resource);
+    let list = api.list(&ListParams::default()).await.unwrap();
+    let version = list.metadata.resource_version.unwrap();
+    (api, version)
+}
+
+/// Observes a kind. A watch that ends is continued at its last version, so no event is missed.
+async fn observe(
+    kind: Kind,
+    api: Api<DynamicObject>,
+    mut version: String,
+    record: Arc<Mutex<Record>>,
+) {
+    loop {
+        match api.watch(&WatchParams::default(), &version.clone()).await {
+            Ok(events) => {
+                let mut events = pin!(events);
+                while let Ok(Some(event)) = events.try_next().await {
+                    let (object, is_deleted) = match event {
+                        WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, false),
+                        WatchEvent::Deleted(object) => (object, true),
+                        WatchEvent::Bookmark(bookmark) => {
+                            version = bookmark.metadata.resource_version;
+                            continue;
+                        }
+                        WatchEvent::Error(error) => {
+                            return report_loss(&record, &kind, &error.message);
+                        }
+                    };
+                    version = object.resource_version().unwrap_or_default();
+                    handle(&kind, is_deleted, &object, &record).await;
+                }
+            }
+            Err(kube::Error::Api(status)) if status.code == 410 => {
+                return report_loss(&record, &kind, &status.message);
+            }
+            // A busy server is retried.
+            Err(_) => {}
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// Reports that events were lost, because the server does not have the last version any more.
+fn report_loss(record: &Mutex<Record>, kind: &Kind, message: &str) {
+    let violation = format!("events of {kind:?} are lost: {message}");
+    lock(record).other_violations.push(violation);
+}
+
+async fn handle(kind: &Kind, is_deleted: bool, object: &DynamicObject, record: &Mutex<Record>) {
+    let version = object.resource_version().and_then(|version| version.parse().ok());
+    let event = Event { version: version.unwrap_or_default(), is_deleted, object };
+    match kind {
+        Kind::Node => lock(record).handle_node(event),
+        Kind::Pod => lock(record).handle_pod(event),
+        Kind::Volume => lock(record).handle_volume(event),
+        Kind::Machine(nodes) if is_deleted => {
+            let violation = violation_of_machine(nodes, object, record).await;
+            lock(record).other_violations.extend(violation);
+        }
+        Kind::Machine(_) => {}
+    }
+}
+
+/// Returns the violation if the Node of a deleted machine exists. The Node is read after the deletion of
+/// the machine, so a Node that was deleted before is never found.
+async fn violation_of_machine(
+    nodes: &Api<Node>,
+    machine: &DynamicObject,
+    record: &Mutex<Record>,
+) -> Option<String> {
+    let name = machine.name_any();
+    let node = nodes.get_opt(&name).await;
+    // The cloud controller manager deletes a Node that was never ready.
+    let is_drained = matches!(node, Ok(None)) || !lock(record).was_ready(&name);
+    (!is_drained).then(|| format!("machine {name} was deleted before its Node: {node:?}"))
+}
