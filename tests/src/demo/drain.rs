@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::cluster_state::Vm;
 use super::tenant_cluster::{PODS, TENANT_NAMESPACE, TenantPlane, WORKLOAD, budget};
-use super::timeline::{Timeline, condition_text};
+use super::timeline::{OBSERVATION_INTERVAL, Timeline, condition_text};
 use super::{Demo, EMULATION_TIMEOUT, FailedPods, observe};
 use crate::cluster::{ControlPlane, condition};
 use crate::plan::run_plan;
@@ -85,8 +85,8 @@ struct DrainView<'v, 'a> {
 }
 
 impl DrainView<'_, '_> {
-    /// Adds what has changed since the last call.
-    fn observe(&mut self) -> Result<()> {
+    /// Adds what has changed since the last call. Returns true if a budget of the tenant refuses an eviction.
+    fn observe(&mut self) -> Result<bool> {
         for line in self.drain.read_new_lines()? {
             self.timeline.add("kubectl drain", &line);
             if self.is_webhook_simulated {
@@ -98,14 +98,8 @@ impl DrainView<'_, '_> {
         self.timeline.observe(&format!("InfraNode {DRAINED_HOST}, {DRAINING}"), &draining);
         let machines = observe::list_items(self.plane, &["virtualmachines", "-A"])?;
         for vm in self.vms {
-            let is_vm = |one: &&Value| {
-                let metadata = &one["metadata"];
-                metadata["name"] == vm.name.as_str()
-                    && metadata["namespace"] == vm.namespace.as_str()
-            };
-            let annotations =
-                machines.iter().find(is_vm).map(|one| &one["metadata"]["annotations"]);
-            let record = annotations.and_then(|all| all[EVACUATION_ANNOTATION].as_str());
+            let machine = observe::find_machine(&machines, vm).unwrap_or(&Value::Null);
+            let record = machine["metadata"]["annotations"][EVACUATION_ANNOTATION].as_str();
             let text = record.map(render_record).unwrap_or_default();
             self.timeline.observe(&format!("VM {}/{}", vm.tenant, vm.name), &text);
             let node = self.tenant.node_status(&vm.name)?;
@@ -114,7 +108,9 @@ impl DrainView<'_, '_> {
         let deployment = read_deployment(self.plane)?;
         let removed = condition_text(&deployment, "MachinesRemoved");
         self.timeline.observe("MachineDeployment, MachinesRemoved", &removed);
-        Ok(())
+        let words = format!("PodDisruptionBudget {WORKLOAD} permits no eviction");
+        let reason = &condition(&deployment, "MachinesRemoved")["reason"];
+        Ok(reason == "DrainBlocked" && removed.contains(&words))
     }
 
     /// Writes the status that virt-api writes when it refuses an eviction.
@@ -128,25 +124,17 @@ impl DrainView<'_, '_> {
         self.plane.kubectl(&[&instance[..], &["-p", &patch]].concat()).map(drop)
     }
 
-    /// Returns true if a budget of the tenant refuses an eviction.
-    fn is_blocked(&self) -> Result<bool> {
-        let deployment = read_deployment(self.plane)?;
-        let removed = condition(&deployment, "MachinesRemoved");
-        let words = format!("PodDisruptionBudget {WORKLOAD} permits no eviction");
-        let text = removed["message"].as_str().unwrap_or_default();
-        Ok(removed["reason"] == "DrainBlocked" && text.contains(&words))
-    }
-
     /// Waits until the tenant's budget blocks the drain, and checks that all its pods stay.
     fn wait_until_blocked(&mut self) -> Result<()> {
         let screen = self.timeline.screen();
-        let mut blocked_at = None;
+        let mut blocked_at: Option<Instant> = None;
         screen.wait_until("the tenant's budget blocks the drain", EMULATION_TIMEOUT, || {
-            self.observe()?;
+            let is_blocked = self.observe()?;
             ensure!(!self.drain.has_succeeded()?, "the drain has ended despite the budget");
-            if blocked_at.is_none() && self.is_blocked()? {
+            if blocked_at.is_none() && is_blocked {
                 blocked_at = Some(Instant::now());
             }
+            screen.pause(OBSERVATION_INTERVAL)?;
             Ok(blocked_at.is_some_and(|at| at.elapsed() >= BLOCKED_TIME).then_some(()))
         })?;
         let healthy = self.tenant.kubelets().fewest_healthy_pods();
@@ -170,6 +158,7 @@ impl DrainView<'_, '_> {
             self.observe()?;
             let infra_node = self.plane.infra_node(DRAINED_HOST);
             let is_draining = !condition(&infra_node, DRAINING).is_null();
+            screen.pause(OBSERVATION_INTERVAL)?;
             Ok((self.drain.has_succeeded()? && !is_draining).then_some(()))
         })?;
         let healthy = self.tenant.kubelets().fewest_healthy_pods();
@@ -293,5 +282,25 @@ impl Demo<'_> {
             // Another program may write the instance at the same time.
             self.screen.wait_until(&what, EMULATION_TIMEOUT, || Ok(write(vm).ok()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plan_and_status_are_rendered_in_one_line() {
+        let plan = json!({"drain": {
+            "moved": [{"vm": "cluster-shop/web-1", "host": "rack1-33"}],
+            "stuck": [{"reason": "NoHostFits", "vm": "cluster-bank/db-1"}],
+        }});
+        assert_eq!(
+            render_plan(&plan),
+            "1 VMs fit on other hosts, 1 do not; cluster-shop/web-1 fits on rack1-33; NoHostFits"
+        );
+        let record = json!({"reason": "BeingRemoved", "message": "the machine is being drained"});
+        let rendered = render_record(&record.to_string());
+        assert_eq!(rendered, "BeingRemoved: the machine is being drained");
     }
 }

@@ -27,6 +27,7 @@ const LEASES: [(&str, &str); 5] = [
 ];
 /// Tenant that is added and removed, derived from the example of another tenant.
 const ADDED_TENANT: &str = "lab";
+
 /// Faults and their outcomes.
 type FaultOutcomes = Vec<[String; 2]>;
 

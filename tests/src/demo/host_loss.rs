@@ -13,7 +13,7 @@ use super::cluster_state::Vm;
 use super::faults::host_index;
 use super::hosts::HOSTS;
 use super::tenant_cluster::{TENANT, TENANT_NAMESPACE};
-use super::timeline::{Timeline, condition_text};
+use super::timeline::{OBSERVATION_INTERVAL, Timeline, condition_text};
 use super::{Demo, EMULATION_TIMEOUT, FailedPods, observe};
 use crate::cluster::{ControlPlane, HOST_GATEWAY, condition};
 
@@ -71,7 +71,7 @@ impl HostLoss<'_> {
         let machines = observe::list_items(plane, &["virtualmachines", "-A"])?;
         let mut is_complete = true;
         for vm in &self.vms {
-            let machine = find_machine(&machines, vm);
+            let machine = observe::find_machine(&machines, vm);
             let removal = machine.map(|one| &one["metadata"]["annotations"][REMOVAL_ANNOTATION]);
             let text = match removal {
                 None => "deleted".to_owned(),
@@ -118,13 +118,6 @@ impl HostLoss<'_> {
 
 fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
-}
-
-fn find_machine<'o>(machines: &'o [Value], vm: &Vm) -> Option<&'o Value> {
-    machines.iter().find(|one| {
-        one["metadata"]["name"] == vm.name.as_str()
-            && one["metadata"]["namespace"] == vm.namespace.as_str()
-    })
 }
 
 fn mark_text(removal: &str) -> String {
@@ -179,6 +172,7 @@ impl Demo<'_> {
         let Self { plane, addresses, attached_pods: attached, screen, .. } = self;
         let new = screen.wait_until("one more VM runs", EMULATION_TIMEOUT, || {
             loss.observe(plane)?;
+            screen.pause(OBSERVATION_INTERVAL)?;
             let mut vms = observe::read_vms(plane, addresses)?.into_iter();
             Ok(vms.find(|vm| vm.phase == "Running" && !attached.contains(&vm.pod_uid)))
         })?;
@@ -192,10 +186,11 @@ impl Demo<'_> {
     pub(super) fn wait_for_replacements(&mut self) -> Result<String> {
         let Self { plane, addresses, screen, loss, .. } = self;
         let loss = loss.as_mut().context("no host is lost")?;
-        let mut complete_at = None;
+        let mut complete_at: Option<Instant> = None;
         screen.wait_until("the machines are replaced", EMULATION_TIMEOUT, || {
             let is_complete = loss.observe(plane)?;
             loss.check_data_machines(plane)?;
+            screen.pause(OBSERVATION_INTERVAL)?;
             let vms = observe::read_vms(plane, addresses)?;
             let runs =
                 |vm: &&Vm| vm.tenant == TENANT && vm.host != LOST_HOST && vm.phase == "Running";
@@ -207,9 +202,7 @@ impl Demo<'_> {
             if is_complete && all.len() == REPLICAS && complete_at.is_none() {
                 complete_at = Some(Instant::now());
             }
-            Ok(complete_at
-                .is_some_and(|at: Instant| at.elapsed() >= OBSERVATION_TIME)
-                .then_some(()))
+            Ok(complete_at.is_some_and(|at| at.elapsed() >= OBSERVATION_TIME).then_some(()))
         })?;
         let (replaced, waiting) = (loss.replaced().count(), loss.waiting().count());
         Ok(format!(
@@ -254,7 +247,7 @@ impl Demo<'_> {
         self.screen.wait_until("the replaced machines are deleted", EMULATION_TIMEOUT, || {
             loss.observe(&self.plane)?;
             let machines = observe::list_items(&self.plane, &["virtualmachines", "-A"])?;
-            let is_deleted = |vm: &Vm| find_machine(&machines, vm).is_none();
+            let is_deleted = |vm: &Vm| observe::find_machine(&machines, vm).is_none();
             let infra = self.plane.infra_node(LOST_HOST);
             let is_lost = !condition(&infra, HOST_LOST).is_null();
             Ok((loss.replaced().all(is_deleted) && !is_lost).then_some(()))

@@ -68,36 +68,43 @@ async fn sync_nodes(
     let instances = list_kind(infra, namespace, "VirtualMachineInstance").await?;
     let hosts: Api<Node> = Api::all(infra.clone());
     let hosts = hosts.list(&ListParams::default()).await?.items;
-    let ready_hosts: BTreeSet<String> =
-        hosts.iter().filter(|host| is_ready(host)).map(|host| host.name_any()).collect();
-    let runs = |instance: &DynamicObject| {
-        let status = &instance.data["status"];
-        let host = status["nodeName"].as_str();
-        status["phase"] == "Running" && host.is_some_and(|host| ready_hosts.contains(host))
-    };
+    let running = running_machines(&instances, &hosts);
     let nodes: Api<Node> = Api::all(tenant.clone());
     for node in nodes.list(&ListParams::default()).await?.items {
         let name = node.name_any();
-        let is_running = instances.iter().any(|one| one.name_any() == name && runs(one));
+        let is_running = running.contains(&name);
         if is_ready(&node) != is_running {
             let patch = Patch::Strategic(json!({"status": {"conditions": conditions(is_running)}}));
             nodes.patch_status(&name, &PatchParams::default(), &patch).await?;
         }
     }
-    for instance in instances.iter().filter(|instance| runs(instance)) {
-        let name = instance.name_any();
-        let is_removed = |machine: &DynamicObject| {
-            machine.metadata.deletion_timestamp.is_some()
-                || machine.annotations().contains_key(REMOVAL_ANNOTATION)
-        };
-        let is_desired =
-            machines.iter().any(|machine| machine.name_any() == name && !is_removed(machine));
-        if is_desired && !joined.contains(&name) {
+    for name in joining_machines(&machines, &running) {
+        if !joined.contains(&name) {
             create_node(&nodes, &name).await?;
             joined.insert(name);
         }
     }
     Ok(())
+}
+
+/// Returns the names of the VMs that run on a host that is ready.
+fn running_machines(instances: &[DynamicObject], hosts: &[Node]) -> BTreeSet<String> {
+    let runs = |instance: &&DynamicObject| {
+        let status = &instance.data["status"];
+        let host = hosts.iter().find(|host| status["nodeName"] == host.name_any().as_str());
+        status["phase"] == "Running" && host.is_some_and(is_ready)
+    };
+    instances.iter().filter(runs).map(|instance| instance.name_any()).collect()
+}
+
+/// Returns the names of the running machines that are not being removed.
+fn joining_machines(machines: &[DynamicObject], running: &BTreeSet<String>) -> Vec<String> {
+    let stays = |machine: &&DynamicObject| {
+        machine.metadata.deletion_timestamp.is_none()
+            && !machine.annotations().contains_key(REMOVAL_ANNOTATION)
+    };
+    let names = machines.iter().filter(stays).map(|machine| machine.name_any());
+    names.filter(|name| running.contains(name)).collect()
 }
 
 async fn list_kind(client: &Client, namespace: &str, kind: &str) -> Result<Vec<DynamicObject>> {
@@ -135,4 +142,39 @@ fn conditions(is_ready: bool) -> Value {
         "type": "Ready", "status": status, "reason": reason, "message": "set by the demo",
         "lastHeartbeatTime": now, "lastTransitionTime": now,
     }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str, annotations: Value, status: Value) -> DynamicObject {
+        let metadata = json!({"name": name, "annotations": annotations});
+        serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn running_machines_join_unless_they_are_removed() {
+        let host = |name: &str, is_ready: bool| -> Node {
+            let status = json!({"conditions": conditions(is_ready)});
+            serde_json::from_value(json!({"metadata": {"name": name}, "status": status})).unwrap()
+        };
+        let hosts = [host("a", true), host("b", false)];
+        let on = |host: &str, phase: &str| json!({"nodeName": host, "phase": phase});
+        let instances = [
+            object("web-1", json!({}), on("a", "Running")),
+            object("web-2", json!({}), on("a", "Running")),
+            object("web-3", json!({}), on("b", "Running")),
+            object("web-4", json!({}), on("a", "Scheduled")),
+        ];
+        let running = running_machines(&instances, &hosts);
+        assert_eq!(running.iter().collect::<Vec<_>>(), ["web-1", "web-2"]);
+        let removed = json!({REMOVAL_ANNOTATION: "HostDrain"});
+        let machines = [
+            object("web-1", json!({}), json!({})),
+            object("web-2", removed, json!({})),
+            object("web-3", json!({}), json!({})),
+        ];
+        assert_eq!(joining_machines(&machines, &running), ["web-1"]);
+    }
 }

@@ -1,13 +1,16 @@
 //! What an operator sees while something happens in the demo, as a table: each observation once, with its time.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::screen::Screen;
 use super::tables;
 use crate::cluster::condition;
+
+/// Additional time between two observations. Each one needs CPU time, which the emulated hosts then lack.
+pub(super) const OBSERVATION_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Observations in the order of their times.
 #[derive(Debug)]
