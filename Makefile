@@ -109,11 +109,11 @@ faults-cluster: setup  ## kill controllers 50 times while tenants and machines a
 	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are simulated.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the leader (every third time of both) during edits, scaling, pauses, and the creation and deletion of tenants.\n`tests/tests/tenants.rs`: 50 kills while two tenants request a VLAN at the same time. `tests/tests/machines.rs`: 50 kills during edits.\n`tests/tests/assign.rs`: a real kube-scheduler places 10,000 VMs on 150 hosts while VMs are created and deleted; it and its extender are\nkilled, the extender is paused for 20 s, reports are late, hosts are drained.\n\nNo VLAN and no machine exists twice, no object is an orphan; no kubelet would refuse its VMs, and every VM is bound.\n' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" > $(RESULTS)/$$(date -u +%F)-kills.md
 
-faults-demo: setup  ## run the demo from its start to its tables; ten minutes, writes a result to docs/results
+faults-demo: setup  ## run the demo and its faults, from its start to its tables; forty minutes, writes a result to docs/results
 	$(CARGO) test --locked --release --workspace --no-run
 	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --compress-type gz
 	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test demo -- --include-ignored --nocapture && \
-	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nWhile pings run, every component is restarted, an agent is upgraded by its package, a profile is edited, a tenant is added and\nremoved, a host is drained, and another host is lost.\n\n```text' \
+	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nWhile pings run, every component is restarted, an agent is upgraded by its package, a profile is edited, a tenant is added and\nremoved, a host is drained while a PodDisruptionBudget of a tenant first permits no eviction, and another host is lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
 
 soak:  ## record for ten minutes, from the audit log, the writes of an idle agent to the API server

@@ -114,7 +114,7 @@ fn demo_manifests_are_accepted_by_the_server() {
         .unwrap();
 }
 
-/// Takes about half an hour on two cores.
+/// Takes about forty minutes on two cores.
 #[test]
 #[ignore = "slow: make faults"]
 fn the_demo_recovers_from_all_faults() {
