@@ -1,8 +1,8 @@
 //! Drain of a host with `kubectl drain`, while the PodDisruptionBudget of a tenant first permits no eviction.
 //!
 //! virt-api refuses the evictions of launcher pods and writes the evacuated host to the VirtualMachineInstances. Where
-//! virt-controller is simulated, a PodDisruptionBudget refuses them, and [`DrainView`] writes the host for each refusal that
-//! kubectl reports. The condition LiveMigratable, which virt-handler sets, is simulated in both cases.
+//! virt-controller is simulated, a PodDisruptionBudget refuses them, and [`DrainView`] writes the host for each refusal
+//! that kubectl reports. The condition LiveMigratable, which virt-handler sets, is simulated in both cases.
 
 #![expect(clippy::disallowed_methods, reason = "the demo reads its own files")]
 

@@ -1,6 +1,6 @@
 //! Sequence of faults of a cluster: components restart while VMs of each tenant ping each other, a profile is
-//! edited, a tenant is added and removed, a host is drained ([`super::drain`]), and another host loses power and recovers
-//! ([`super::host_loss`]).
+//! edited, a tenant is added and removed, a host is drained ([`super::drain`]), and another host loses power and
+//! recovers ([`super::host_loss`]).
 
 use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ const ADDED_TENANT: &str = "lab";
 type FaultOutcomes = Vec<[String; 2]>;
 
 impl Demo<'_> {
-    /// Runs all faults and returns a table of the outcomes, and tables of what an operator sees. At the end the state must
-    /// be the same as at the start, except for one additional machine and the API server of a tenant.
+    /// Runs all faults and returns a table of the outcomes, and tables of what an operator sees. At the end the state
+    /// must be the same as at the start, except for one additional machine and the API server of a tenant.
     ///
     /// # Errors
     /// Fails at the first fault from which the cluster does not recover.

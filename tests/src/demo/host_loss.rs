@@ -51,8 +51,8 @@ impl HostLoss<'_> {
         self.vms.iter().filter(|vm| vm.tenant == DATA_TENANT)
     }
 
-    /// Adds what has changed since the last call. Returns true if each machine without data disks is marked, and the others
-    /// are reported.
+    /// Adds what has changed since the last call. Returns true if each machine without data disks is marked, and the
+    /// others are reported.
     fn observe(&mut self, plane: &ControlPlane) -> Result<bool> {
         let node = plane.get_json(&["node", LOST_HOST])?;
         let ready = condition_text(&node, "Ready");

@@ -1,5 +1,5 @@
-//! API server of one tenant, with a controller manager, a scheduler, and a workload with a PodDisruptionBudget. No guests
-//! run, so the kubelets of the tenant's machines are simulated ([`MachineNodes`], [`Kubelets`]).
+//! API server of one tenant, with a controller manager, a scheduler, and a workload with a PodDisruptionBudget. No
+//! guests run, so the kubelets of the tenant's machines are simulated ([`MachineNodes`], [`Kubelets`]).
 
 #![expect(clippy::disallowed_methods, reason = "the demo runs programs and reads its own files")]
 
