@@ -114,7 +114,7 @@ fn demo_manifests_are_accepted_by_the_server() {
         .unwrap();
 }
 
-/// Takes about twenty minutes on two cores.
+/// Takes about forty minutes on two cores.
 #[test]
 #[ignore = "slow: make faults"]
 fn the_demo_recovers_from_all_faults() {
@@ -127,6 +127,20 @@ fn the_demo_recovers_from_all_faults() {
     assert!(done.status.success(), "{output}");
     for table in ["Hosts", "Zones", "Tenants", "VMs", "Pings between VMs", "Faults and outcomes"] {
         assert!(output.lines().any(|line| line == table), "no table {table}:\n{output}");
+    }
+    let (drain, loss) = ("Drain of rack1-32", "Loss of rack1-31");
+    for table in [drain, loss] {
+        assert!(output.lines().any(|line| line == table), "no table {table}:\n{output}");
+    }
+    for step in [
+        "DrainBlocked: ",
+        "PodDisruptionBudget shop permits no eviction",
+        "minAvailable of PodDisruptionBudget shop: 6 -> 5",
+        "kubectl drain: has ended with exit code 0",
+        "berth.dev/removal: HostLost",
+        ": has data disks (",
+    ] {
+        assert!(output.contains(step), "no step {step}:\n{output}");
     }
     let creator = "launcher pods created by ";
     assert!(output.lines().any(|line| line.starts_with(creator)), "no virt-controller:\n{output}");

@@ -26,7 +26,7 @@ struct Arguments {
     #[arg(long)]
     once: bool,
     /// Before the tables: restart every component while pings run, edit a profile, add and remove a tenant, drain a
-    /// host, switch off another host
+    /// host under the PodDisruptionBudget of a tenant, switch off another host
     #[arg(long)]
     faults: bool,
 }

@@ -1,14 +1,18 @@
 //! Sequence of faults of a cluster: components restart while VMs of each tenant ping each other, a profile is
-//! edited, a tenant is added and removed, a host is drained, and another host loses power and recovers.
+//! edited, a tenant is added and removed, a host is drained ([`super::drain`]), and another host loses power and
+//! recovers ([`super::host_loss`]).
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+use super::drain::DRAINED_HOST;
+use super::host_loss::LOST_HOST;
 use super::hosts::{DemoHost, HOSTS, InstallMethod};
+use super::tenant_cluster::TENANT;
 use super::{Demo, EMULATION_TIMEOUT, FailedPods, manifests, observe, tables};
-use crate::cluster::{HOST_GATEWAY, condition};
+use crate::cluster::condition;
 use crate::package;
 
 /// Time for which the API server is stopped.
@@ -23,17 +27,13 @@ const LEASES: [(&str, &str); 5] = [
 ];
 /// Tenant that is added and removed, derived from the example of another tenant.
 const ADDED_TENANT: &str = "lab";
-/// Host that is drained.
-const DRAINED_HOST: &str = "rack1-32";
-/// Host that is lost. Its agent runs from a package, and restores huge pages and bridges before the kubelet starts.
-const LOST_HOST: &str = "rack1-31";
 
 /// Faults and their outcomes.
 type FaultOutcomes = Vec<[String; 2]>;
 
 impl Demo<'_> {
-    /// Runs all faults and returns a table of the outcomes. At the end the state must be the same as at the start,
-    /// except for one additional machine.
+    /// Runs all faults and returns a table of the outcomes, and tables of what an operator sees. At the end the state
+    /// must be the same as at the start, except for one additional machine and the API server of a tenant.
     ///
     /// # Errors
     /// Fails at the first fault from which the cluster does not recover.
@@ -71,11 +71,16 @@ impl Demo<'_> {
             &format!("tenant {ADDED_TENANT} is removed"),
             Self::remove_tenant,
         )?;
+        let title = format!("tenant {TENANT} gets an API server with a PodDisruptionBudget");
+        self.run_fault(&mut outcomes, &title, Self::connect_tenant)?;
         self.run_fault(&mut outcomes, &format!("{DRAINED_HOST} is drained"), Self::drain_host)?;
         self.run_fault(&mut outcomes, &format!("{LOST_HOST} loses power"), Self::power_off_host)?;
+        let title = format!("{LOST_HOST} stays off");
+        self.run_fault(&mut outcomes, &title, Self::wait_for_replacements)?;
         self.run_fault(&mut outcomes, &format!("{LOST_HOST} is powered on"), Self::power_on_host)?;
         let rows = outcomes.into_iter().map(Vec::from).collect();
-        Ok(tables::render_table("Faults and outcomes", &["FAULT", "OUTCOME"], rows))
+        let outcomes = tables::render_table("Faults and outcomes", &["FAULT", "OUTCOME"], rows);
+        Ok(outcomes + &self.timelines)
     }
 
     fn run_fault(
@@ -91,7 +96,7 @@ impl Demo<'_> {
         Ok(())
     }
 
-    fn read_renew_times(&self) -> Result<Vec<Value>> {
+    pub(super) fn read_renew_times(&self) -> Result<Vec<Value>> {
         let renew_time = |(namespace, name): &(&str, &str)| {
             Ok(self.plane.get_json(&["lease", "-n", namespace, name])?["spec"]["renewTime"].clone())
         };
@@ -99,7 +104,7 @@ impl Demo<'_> {
     }
 
     /// Waits until every holder has renewed its Lease.
-    fn wait_for_renewals(&self, before: &[Value]) -> Result<String> {
+    pub(super) fn wait_for_renewals(&self, before: &[Value]) -> Result<String> {
         let began = Instant::now();
         self.screen.wait_until(
             "agents, controllers and schedulers renew their Leases",
@@ -275,125 +280,8 @@ impl Demo<'_> {
         Ok(format!("its network is removed from all hosts after {} s", began.elapsed().as_secs()))
     }
 
-    fn drain_host(&mut self) -> Result<String> {
-        let began = Instant::now();
-        let vms = self.vms_on_host(DRAINED_HOST)?;
-        let timeout = format!("--timeout={}s", EMULATION_TIMEOUT.as_secs());
-        if self.virt_controller.is_real() {
-            // virt-api refuses the eviction of VMs with the eviction strategy `External`. docs/install.md describes
-            // these steps.
-            self.plane.kubectl(&["cordon", DRAINED_HOST])?;
-            for vm in &vms {
-                let vm = ["vm", &vm.name, "-n", &vm.namespace, &timeout];
-                self.plane.kubectl(&[&["delete"], &vm[..]].concat())?;
-            }
-        }
-        self.plane.kubectl(&[
-            "drain",
-            DRAINED_HOST,
-            "--ignore-daemonsets",
-            "--delete-emptydir-data",
-            "--force",
-            &timeout,
-        ])?;
-        self.wait_until_vms_run(FailedPods::Allowed)?;
-        ensure!(self.vms_on_host(DRAINED_HOST)?.is_empty(), "the drained host still has VMs");
-        let (count, took) = (vms.len(), began.elapsed().as_secs());
-        self.plane.kubectl(&["uncordon", DRAINED_HOST])?;
-        if self.virt_controller.is_real() {
-            return Ok(format!("its {count} VMs are replaced on other hosts after {took} s"));
-        }
-        Ok(format!("its {count} VMs run on other hosts after {took} s"))
-    }
-
-    /// Switches off a host. While the host is off, a tenant requests one more machine.
-    fn power_off_host(&mut self) -> Result<String> {
-        let began = Instant::now();
-        self.host(LOST_HOST)?.power_off();
-        self.screen.wait_until(
-            "the condition Ready of its InfraNode is Unknown",
-            EMULATION_TIMEOUT,
-            || {
-                let infra = self.plane.infra_node(LOST_HOST);
-                Ok((condition(&infra, "Ready")["status"] == "Unknown").then_some(()))
-            },
-        )?;
-        let stale = began.elapsed().as_secs();
-        let deployment =
-            observe::list_items(&self.plane, &["machinedeployments", "-n", "cluster-shop"])?;
-        let name = deployment.first().and_then(|one| one["metadata"]["name"].as_str());
-        let patch = r#"{"spec":{"replicas":4}}"#;
-        self.plane.kubectl(&[
-            "patch",
-            "machinedeployment",
-            "-n",
-            "cluster-shop",
-            name.context("tenant shop has no MachineDeployment")?,
-            "--type=merge",
-            "-p",
-            patch,
-        ])?;
-        let Self { plane, addresses, attached_pods: attached, screen, .. } = self;
-        let new = screen.wait_until("one more VM runs", EMULATION_TIMEOUT, || {
-            let mut vms = observe::read_vms(plane, addresses)?.into_iter();
-            Ok(vms.find(|vm| vm.phase == "Running" && !attached.contains(&vm.pod_uid)))
-        })?;
-        ensure!(new.host != LOST_HOST, "the new VM is on the lost host");
-        let took = began.elapsed().as_secs();
-        Ok(format!("report stale after {stale} s; one more VM runs on {} after {took} s", new.host))
-    }
-
-    fn power_on_host(&mut self) -> Result<String> {
-        let began = Instant::now();
-        let before = self.read_renew_times()?;
-        let lost = self.vms_on_host(LOST_HOST)?;
-        let index = host_index(LOST_HOST)?;
-        let (kind, plane) = (HOSTS.get(index).context("unknown host")?, &self.plane);
-        let host = self.hosts.get_mut(index).context("unknown host")?;
-        host.power_on()?;
-        // The agent needs no cluster for the following steps.
-        let pages = "cat /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
-        let pages = host.run_checked(pages)?;
-        ensure!(pages.trim() == "96", "without the cluster, zone 1 has {pages} huge pages, not 96");
-        kind.configure_uplink(host)?;
-        self.screen.wait_until(
-            "the bridge exists without the cluster",
-            EMULATION_TIMEOUT,
-            || {
-                let bridges = host.run_checked("ip -o link show type bridge")?;
-                Ok(bridges.contains("br-tenant").then_some(()))
-            },
-        )?;
-        host.run_checked("systemctl start containerd")?;
-        let server = format!("{HOST_GATEWAY}:{}", plane.port());
-        let join =
-            host.run_for(&format!("join-cluster {} {server}", kind.name), EMULATION_TIMEOUT)?;
-        ensure!(join.code == 0, "{}", join.output);
-        self.wait_until_ready(kind)?;
-        self.wait_for_renewals(&before)?;
-        if self.virt_controller.is_real() {
-            self.wait_until_pods_end(&lost)?;
-        }
-        self.wait_until_vms_run(FailedPods::Allowed)?;
-        self.wait_until_tenants_are_ready()?;
-        Ok(format!("all VMs run after {} s", began.elapsed().as_secs()))
-    }
-
-    /// Waits until the kubelet of the lost host has reported that the pods of these VMs do not run. Until then,
-    /// virt-controller keeps their instances.
-    fn wait_until_pods_end(&mut self, lost: &[super::Vm]) -> Result<()> {
-        let Self { plane, addresses, screen, .. } = self;
-        screen.wait_until("the pods of the lost host have ended", EMULATION_TIMEOUT, || {
-            let vms = observe::read_vms(plane, addresses)?;
-            let runs = |vm: &super::Vm| {
-                vm.phase == "Running" && lost.iter().any(|other| other.pod_uid == vm.pod_uid)
-            };
-            Ok((!vms.iter().any(runs)).then_some(()))
-        })
-    }
-
     /// Waits until the kubelet and the agent of a host report Ready, and virt-handler's Node status is set again.
-    fn wait_until_ready(&self, kind: &DemoHost) -> Result<()> {
+    pub(super) fn wait_until_ready(&self, kind: &DemoHost) -> Result<()> {
         self.screen.wait_until(
             &format!("Node {} is Ready", kind.name),
             EMULATION_TIMEOUT,
@@ -412,12 +300,12 @@ impl Demo<'_> {
         )
     }
 
-    fn host(&mut self, name: &str) -> Result<&mut crate::host::Host> {
+    pub(super) fn host(&mut self, name: &str) -> Result<&mut crate::host::Host> {
         self.hosts.get_mut(host_index(name)?).context("unknown host")
     }
 
     /// Returns the VMs on a host.
-    fn vms_on_host(&mut self, name: &str) -> Result<Vec<super::Vm>> {
+    pub(super) fn vms_on_host(&mut self, name: &str) -> Result<Vec<super::Vm>> {
         let mut vms = observe::read_vms(&self.plane, &mut self.addresses)?;
         vms.retain(|vm| vm.host == name);
         Ok(vms)

@@ -27,7 +27,15 @@ pub fn copy_temporary_logs(temporary: &Path, folder: &Path) {
                     format!("console-{}.log", parent.unwrap_or_default().trim_start_matches('.'));
                 fs::copy(&path, folder.join(name)).map(drop).unwrap_or_default();
             } else if path.extension().is_some_and(|ending| ending == "log") {
-                fs::copy(&path, folder.join(name)).map(drop).unwrap_or_default();
+                let mut target = folder.join(&name);
+                // Each control plane has a folder, with logs of the same names.
+                if target.exists() {
+                    let parent = at.file_name().map(|of| of.to_string_lossy().into_owned());
+                    let parent = parent.unwrap_or_default();
+                    let name = name.to_string_lossy();
+                    target = folder.join(format!("{}-{name}", parent.trim_start_matches('.')));
+                }
+                fs::copy(&path, target).map(drop).unwrap_or_default();
             }
         }
     }

@@ -31,7 +31,13 @@ const KUBEVIRT_CRDS: [&str; 7] = [
 ];
 /// Replacements in examples that are written for larger hosts: file, original text, new text.
 const EXAMPLE_REPLACEMENTS: [(&str, &str, &str); 2] = [
-    ("bank.yaml", "flavor: {name: performance-4}", "flavor: {name: performance-small}"),
+    (
+        "bank.yaml",
+        "flavor: {name: performance-4}\n              template:\n                primaryDisk: {size: 100Gi}\n",
+        // A machine with a data disk is not replaced when its host is lost.
+        "flavor: {name: performance-small}\n              template:\n                primaryDisk: {size: 100Gi}\n                \
+         secondaryDisks:\n                - {size: 1Gi, source: blank}\n",
+    ),
     (
         "shop.yaml",
         "template:\n                cpus: \"2\"\n                memory: 4Gi\n",

@@ -3,20 +3,26 @@
 //!
 //! These parts are not real: the hosts are emulated, virt-controller is simulated (`launchers`) unless KubeVirt's own
 //! programs are available (`virt_controller`), and the Node status that virt-handler sets is simulated
-//! (`set_virt_handler_status`). The launcher pods sleep and run no guests.
+//! (`set_virt_handler_status`). The launcher pods sleep and run no guests. During the faults, one tenant has a real API
+//! server (`tenant_cluster`); the kubelets of its machines are simulated.
 
 mod attach;
 mod cluster_state;
+mod drain;
 mod faults;
+mod host_loss;
 pub mod hosts;
 pub mod hub;
 pub mod launchers;
 pub mod logs;
+mod machine_nodes;
 pub mod manifests;
 mod observe;
 mod running_pings;
 pub mod screen;
 mod tables;
+mod tenant_cluster;
+mod timeline;
 mod virt_controller;
 
 use std::collections::BTreeSet;
@@ -31,9 +37,11 @@ use crate::host::Host;
 use crate::package;
 use attach::Addresses;
 use cluster_state::{ClusterState, Vm};
+use host_loss::HostLoss;
 use hosts::{DemoHost, HOSTS, InstallMethod, PURPOSE_LABEL};
 use hub::Hub;
 use screen::Screen;
+use tenant_cluster::TenantPlane;
 use virt_controller::{Selection, VirtController};
 
 /// Time limit under emulation, on a machine that also runs other programs.
@@ -43,6 +51,8 @@ const EMULATION_TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub struct Demo<'a> {
     // The parts end in the order of the fields.
+    /// API server of a tenant, which the faults start.
+    tenant: Option<TenantPlane>,
     virt_controller: VirtController,
     hosts: Vec<Host>,
     plane: ControlPlane,
@@ -53,6 +63,10 @@ pub struct Demo<'a> {
     addresses: Addresses,
     /// Uids of pods that are attached to their network.
     attached_pods: BTreeSet<String>,
+    /// Host that has lost power, and what an operator has seen since.
+    loss: Option<HostLoss<'a>>,
+    /// Tables of what an operator saw during faults.
+    timelines: String,
 }
 
 /// Expectation of failed pods.
@@ -88,6 +102,7 @@ impl<'a> Demo<'a> {
         })?;
         virt_controller.start_simulations(&plane)?;
         let mut this = Self {
+            tenant: None,
             virt_controller,
             hosts,
             plane,
@@ -97,6 +112,8 @@ impl<'a> Demo<'a> {
             logs,
             addresses: Addresses::default(),
             attached_pods: BTreeSet::new(),
+            loss: None,
+            timelines: String::new(),
         };
         this.join_hosts()?;
         this.wait_until_configured()?;

@@ -23,6 +23,14 @@ pub(super) fn list_items(plane: &ControlPlane, arguments: &[&str]) -> Result<Vec
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
+/// Returns the VirtualMachine of a VM; `None` if it was deleted.
+pub(super) fn find_machine<'o>(machines: &'o [Value], vm: &Vm) -> Option<&'o Value> {
+    machines.iter().find(|machine| {
+        machine["metadata"]["name"] == vm.name.as_str()
+            && machine["metadata"]["namespace"] == vm.namespace.as_str()
+    })
+}
+
 fn string_value(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
