@@ -15,6 +15,7 @@ use berth_controller::run::Connections;
 use berth_controller::run::evacuation;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
+use berth_controller::run::object_handlers::ObjectHandlers;
 use berth_controller::run::tenants::SharedInformers;
 use berth_extender::{MigrationQuery, MigrationTarget};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
@@ -127,10 +128,12 @@ impl Cluster {
                 SharedInformers::start_watches(&client, &mut tasks);
             let (instances, watch) = MachineInstances::start(&client);
             tasks.spawn(watch);
+            let deployment_handlers = ObjectHandlers::default();
             let informers = evacuation::SharedInformers {
                 nodes: nodes.clone(),
                 infra_nodes,
                 instances: instances.clone(),
+                deployment_handlers: deployment_handlers.clone(),
             };
             tasks.spawn(evacuation::run(
                 client.clone(),
@@ -146,6 +149,7 @@ impl Cluster {
                 addresses,
                 nodes,
                 instances,
+                deployment_handlers,
                 connections: Connections::new(Arc::default()),
             };
             machines::run(client, events, Arc::default(), machine_informers, RESYNC).await;

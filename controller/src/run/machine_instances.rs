@@ -1,26 +1,22 @@
 //! Watch of the VirtualMachineInstances of MachineDeployments, which several reconcilers share.
 
-use std::sync::{Arc, Mutex, PoisonError};
-
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kube::Client;
 use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
 
+use super::object_handlers::ObjectHandlers;
 use super::packed_content::pack_content;
 use crate::api_resource::api_resource;
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
-
-/// Function that is called with each changed object, and with true if the object is deleted.
-type Handler = Box<dyn Fn(&DynamicObject, bool) + Send + Sync>;
 
 /// VirtualMachineInstances of MachineDeployments, with their packed phase, condition Ready and hosts. Those that must
 /// leave their host also have the condition LiveMigratable and the eviction strategy.
 #[derive(Clone)]
 pub struct MachineInstances {
     informer: OptionalInformer,
-    handlers: Arc<Mutex<Vec<Handler>>>,
+    handlers: ObjectHandlers,
 }
 
 impl std::fmt::Debug for MachineInstances {
@@ -42,20 +38,18 @@ impl MachineInstances {
             label_selector: Some("md".to_owned()),
             trim: trim_instance,
         };
-        let handlers: Arc<Mutex<Vec<Handler>>> = Arc::default();
-        let subscribed = Arc::clone(&handlers);
-        let (informer, watch) =
-            OptionalInformer::start(client, kind, move |object: &DynamicObject, is_gone: bool| {
-                let handlers = subscribed.lock().unwrap_or_else(PoisonError::into_inner);
-                handlers.iter().for_each(|handle| handle(object, is_gone));
-            });
+        let handlers = ObjectHandlers::default();
+        let subscribed = handlers.clone();
+        let (informer, watch) = OptionalInformer::start(client, kind, move |object, is_gone| {
+            subscribed.call(object, is_gone)
+        });
         (Self { informer, handlers }, watch.boxed())
     }
 
     /// Calls `handle` with each object that changes from now on, after the store has been updated, and with true if the
     /// object is deleted.
     pub(super) fn subscribe(&self, handle: impl Fn(&DynamicObject, bool) + Send + Sync + 'static) {
-        self.handlers.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(handle));
+        self.handlers.subscribe(handle);
     }
 
     /// Returns the store.

@@ -27,6 +27,7 @@ pub mod machine_instances;
 pub mod machines;
 mod malformed;
 mod metrics;
+pub mod object_handlers;
 mod packed_content;
 pub mod reconcile;
 mod removal;
@@ -60,6 +61,7 @@ pub use context::Context;
 use http_pages::Pages;
 use machine_instances::MachineInstances;
 pub use metrics::Metrics;
+use object_handlers::ObjectHandlers;
 pub use settings::Settings;
 pub use tenant_access::Connections;
 
@@ -188,6 +190,7 @@ fn start_reconcilers(
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
+    let deployment_handlers = ObjectHandlers::default();
     let connections = Connections::new(Arc::clone(&metrics));
     let (kubeconfigs, watched_kubeconfigs) = unbounded_channel();
     all.spawn(tenant_access::run(Arc::clone(context), connections.clone(), kubeconfigs));
@@ -201,6 +204,7 @@ fn start_reconcilers(
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             instances: instances.clone(),
+            deployment_handlers: deployment_handlers.clone(),
         },
         targets,
         resync,
@@ -220,6 +224,7 @@ fn start_reconcilers(
         addresses: context.addresses.clone(),
         nodes: context.nodes.clone(),
         instances,
+        deployment_handlers,
         connections,
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));

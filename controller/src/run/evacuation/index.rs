@@ -30,6 +30,8 @@ pub(super) struct InstanceFacts {
     /// Host that the instance must leave, because its pod there was evicted.
     pub(super) evacuated_host: Option<String>,
     pub(super) is_ready: bool,
+    /// Name of its MachineDeployment, which may be in another namespace.
+    deployment: Option<String>,
     /// The message of the condition LiveMigratable if the VM cannot be migrated.
     pub(super) migration_obstacle: Option<String>,
 }
@@ -61,6 +63,7 @@ impl InstanceFacts {
         Self {
             evacuated_host: must_leave.then(|| evacuated.to_owned()),
             is_ready: is_ready && text("/status/phase") == "Running",
+            deployment: instance.labels().get("md").cloned(),
             migration_obstacle,
         }
     }
@@ -111,6 +114,14 @@ impl EvacuationIndex {
         state.evacuating.values().filter_map(|facts| facts.evacuated_host.clone()).collect()
     }
 
+    /// Returns the hosts that machines of MachineDeployments with this name must leave.
+    pub(super) fn hosts_of_deployment(&self, name: &str) -> BTreeSet<String> {
+        let state = self.lock();
+        let all = state.evacuating.values();
+        let own = all.filter(|facts| facts.deployment.as_deref() == Some(name));
+        own.filter_map(|facts| facts.evacuated_host.clone()).collect()
+    }
+
     /// Returns the number of instances that must leave their hosts.
     pub(super) fn len(&self) -> usize {
         self.lock().evacuating.len()
@@ -150,7 +161,7 @@ mod tests {
 
     fn instance(strategy: &str, host: &str, evacuated: &str) -> DynamicObject {
         serde_json::from_value(json!({
-            "metadata": {"name": "web-1", "namespace": "cluster-a"},
+            "metadata": {"name": "web-1", "namespace": "cluster-a", "labels": {"md": "web"}},
             "spec": {"evictionStrategy": strategy},
             "status": {"phase": "Running", "nodeName": host, "evacuationNodeName": evacuated,
                 "conditions": [{"type": "Ready", "status": "True"}]},
@@ -179,6 +190,8 @@ mod tests {
         assert_eq!(affected(&instance("External", "a", "a"), false), ["a"]);
         assert!(affected(&instance("External", "a", "a"), false).is_empty(), "nothing has changed");
         assert_eq!(index.machines_on("a").len(), 1);
+        let hosts = |name: &str| index.hosts_of_deployment(name).into_iter().collect::<Vec<_>>();
+        assert_eq!((hosts("web"), hosts("db")), (vec!["a".to_owned()], Vec::new()));
         let mut other = instance("External", "b", "");
         other.metadata.name = Some("web-2".to_owned());
         assert_eq!(affected(&other, false), ["a"], "a replacement has become ready");

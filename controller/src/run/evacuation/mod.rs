@@ -29,6 +29,7 @@ use super::apply::Writer;
 use super::events::EventEmitter;
 use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
+use super::object_handlers::ObjectHandlers;
 use super::reconcile::ReconcileFailure;
 use crate::evacuation::targets::TargetFinder;
 use index::EvacuationIndex;
@@ -48,6 +49,8 @@ pub struct SharedInformers {
     pub infra_nodes: Informer<InfraNode>,
     /// All VirtualMachineInstances of machines.
     pub instances: MachineInstances,
+    /// Functions that are called with each changed MachineDeployment.
+    pub deployment_handlers: ObjectHandlers,
 }
 
 /// Clients and stores of the reconciler.
@@ -92,6 +95,8 @@ pub async fn run(
         OptionalInformer::start(&client, kind, move |object, _| handler.handle_migration(object));
     let handler = Arc::clone(&triggers);
     informers.instances.subscribe(move |object, is_gone| handler.handle_instance(object, is_gone));
+    let handler = Arc::clone(&triggers);
+    informers.deployment_handlers.subscribe(move |object, _| handler.handle_deployment(object));
     let node_changes = informers.nodes.subscribe();
     let evacuator = Arc::new(Evacuator {
         client: client.clone(),

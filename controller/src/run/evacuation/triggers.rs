@@ -42,6 +42,13 @@ impl Triggers {
         self.index.update(instance, is_gone).iter().for_each(|host| self.trigger(host));
     }
 
+    /// Handles a change of a MachineDeployment, whose status has the number of available machines: a replacement may be
+    /// available long after its instance is ready.
+    pub(super) fn handle_deployment(&self, deployment: &DynamicObject) {
+        let hosts = self.index.hosts_of_deployment(&deployment.name_any());
+        hosts.iter().for_each(|host| self.trigger(host));
+    }
+
     /// Handles a change of a VirtualMachine with the label of evacuations.
     pub(super) fn handle_machine(&self, machine: &DynamicObject) {
         recorded_host(machine).iter().for_each(|host| self.trigger(host));

@@ -50,6 +50,7 @@ use super::address_store::AddressStore;
 use super::events::EventEmitter;
 use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
+use super::object_handlers::ObjectHandlers;
 use super::removal::{self as removals, RemovalContext, RemovalTable, RemovalTriggers};
 use super::tenant_access::{Connections, TenantObjects};
 use crate::api_resource::api_resource;
@@ -80,6 +81,8 @@ pub struct SharedInformers {
     pub nodes: Informer<Node>,
     /// All VirtualMachineInstances of machines.
     pub instances: MachineInstances,
+    /// Functions of other reconcilers that are called with each changed MachineDeployment.
+    pub deployment_handlers: ObjectHandlers,
     /// Connections to the API servers of tenants.
     pub connections: Connections,
 }
@@ -93,8 +96,15 @@ pub async fn run(
     shared_informers: SharedInformers,
     resync: Duration,
 ) {
-    let SharedInformers { tenants, configs, addresses, nodes, instances, connections } =
-        shared_informers;
+    let SharedInformers {
+        tenants,
+        configs,
+        addresses,
+        nodes,
+        instances,
+        deployment_handlers,
+        connections,
+    } = shared_informers;
     let (queue, mut requests) = unbounded_channel();
     let tenant_changes = tenants.subscribe();
     let claim_changes = addresses.informer().subscribe();
@@ -111,8 +121,13 @@ pub async fn run(
         label_selector: None,
         trim: remove_managed_fields,
     };
+    let handle = handler(Triggers::handle_deployment);
+    let handle_deployment = move |object: &DynamicObject, is_gone: bool| {
+        handle(object, is_gone);
+        deployment_handlers.call(object, is_gone);
+    };
     let (deployments, watch_deployments) =
-        OptionalInformer::start(&client, kind, handler(Triggers::handle_deployment));
+        OptionalInformer::start(&client, kind, handle_deployment);
     let kind = OptionalKind {
         resource: machine_resource(),
         label_selector: Some("md".to_owned()),
