@@ -193,6 +193,23 @@ fn drain_moves_vms_or_reports_the_blocking_rule() {
             .unwrap()
             .contains("kubernetes.io/hostname=rack1-a")
     );
+    let has_db =
+        |list: &Value| list.as_array().unwrap().iter().any(|one| one["vm"] == "cluster-abc/db-1");
+    assert!(has_db(&drain["moved"]) && !has_db(&drain["replaced"]), "{drain}");
+    let instances = ["db-1", "cache-1"].map(|name| {
+        format!(
+            "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\n\
+             metadata: {{name: {name}, namespace: cluster-abc}}\n\
+             spec: {{evictionStrategy: External, domain: {{devices: {{}}}}}}\n\
+             status: {{nodeName: rack1-a, conditions: [{{type: LiveMigratable, status: \"False\"}}]}}\n"
+        )
+    });
+    let arguments = ["-f", "examples/fleet/", "-f", "-", "--drain", "rack1-a"];
+    let (_, answer) = run_plan(&arguments, &instances.join("---\n"));
+    let drain = &answer["drain"];
+    assert!(!has_db(&drain["moved"]) && has_db(&drain["replaced"]), "{drain}");
+    assert_eq!(drain["replaced"][0]["reason"], "NotMigratable");
+    assert_eq!(drain["stuck"][0]["reason"], "NotMigratable");
     let (_, answer) = run_plan(&["-f", "examples/fleet/", "--drain", "rack2-a"], "");
     let moved = &answer["drain"]["moved"];
     assert!(moved.as_array().unwrap().iter().all(|moved| moved["host"] != "rack2-a"), "{moved}");

@@ -4,6 +4,7 @@ use berth_api::names::REPLACEMENT_ANNOTATION;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use serde_json::Value;
 
 use super::migration::Migration;
 use crate::removal::mark::{Mark, RemovalReason};
@@ -43,6 +44,21 @@ pub struct EvacuatingMachine {
     pub migrations: Vec<Migration>,
 }
 
+/// Returns the message of the condition LiveMigratable of a VirtualMachineInstance if the VM cannot be migrated.
+#[must_use]
+pub fn migration_obstacle(instance: &Value) -> Option<String> {
+    let conditions = instance.pointer("/status/conditions").and_then(Value::as_array);
+    let condition = conditions.into_iter().flatten().find(|one| one["type"] == "LiveMigratable");
+    match condition {
+        Some(migratable) if migratable["status"] == "True" => None,
+        Some(migratable) => {
+            let message = migratable["message"].as_str().filter(|message| !message.is_empty());
+            Some(message.unwrap_or("no message").to_owned())
+        }
+        None => Some("KubeVirt has not set the condition LiveMigratable".to_owned()),
+    }
+}
+
 impl Machine {
     /// Reads a VirtualMachine. `is_ready` is true if its instance is ready. A malformed time of a request counts as the
     /// time `now`.
@@ -78,5 +94,25 @@ impl Machine {
     #[must_use]
     pub const fn awaits_replacement(&self) -> bool {
         self.replacement_since.is_some() && !self.is_leaving()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_condition_permits_a_migration() {
+        let obstacle = |condition: Value| {
+            migration_obstacle(&json!({"status": {"conditions": [{"type": "Ready"}, condition]}}))
+        };
+        assert_eq!(obstacle(json!({"type": "LiveMigratable", "status": "True"})), None);
+        let refused = json!({"type": "LiveMigratable", "status": "False", "message": "host disk"});
+        assert_eq!(obstacle(refused).as_deref(), Some("host disk"));
+        let silent = json!({"type": "LiveMigratable", "status": 7});
+        assert_eq!(obstacle(silent).as_deref(), Some("no message"));
+        assert!(obstacle(Value::Null).is_some_and(|message| message.contains("has not set")));
     }
 }

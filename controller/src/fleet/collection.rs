@@ -155,10 +155,11 @@ impl Fleet {
             *known = machine;
         } else if machine.kind == "VirtualMachineInstance" {
             known.host = machine.host;
+            known.migration_obstacle = machine.migration_obstacle;
             known.should_run = true;
         } else {
-            let host = known.host.take();
-            *known = FleetMachine { host, should_run: true, ..machine };
+            let (host, migration_obstacle) = (known.host.take(), known.migration_obstacle.take());
+            *known = FleetMachine { host, migration_obstacle, should_run: true, ..machine };
         }
     }
 }

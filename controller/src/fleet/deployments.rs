@@ -63,6 +63,7 @@ impl Fleet {
                                 kind: "VirtualMachine",
                                 host: None,
                                 should_run: true,
+                                migration_obstacle: None,
                                 class: None,
                             }),
                             Ok(Err(invalid)) => self.problems.push(fatal_problem(invalid)),

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::kinds::string_at;
 use super::machine::FleetMachine;
 use super::stream::InputObject;
+use crate::evacuation::machine::{EXTERNAL_STRATEGY, migration_obstacle};
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{Configuration, Invalid, Machine};
 use berth_kubevirt_render::machines::{
@@ -106,12 +107,16 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
     let is_on = kind == "VirtualMachineInstance"
         || (string_at(&object, "/spec/runStrategy") != "Halted"
             && object.pointer("/spec/running") != Some(&Value::Bool(false)));
-    let host = object.pointer("/status/nodeName").and_then(Value::as_str);
+    let host = Some(string_at(&object, "/status/nodeName")).filter(|host| !host.is_empty());
+    let is_moved_by_berth = kind == "VirtualMachineInstance"
+        && host.is_some()
+        && string_at(&object, "/spec/evictionStrategy") == EXTERNAL_STRATEGY;
     Ok(FleetObject::Machine(Box::new(FleetMachine {
         machine,
         kind,
-        host: host.filter(|host| !host.is_empty()).map(str::to_owned),
+        host: host.map(str::to_owned),
         should_run: is_on,
+        migration_obstacle: is_moved_by_berth.then(|| migration_obstacle(&object)).flatten(),
         class: class.map(str::to_owned),
     })))
 }

@@ -1,12 +1,14 @@
 //! Checks whether a host can be drained: each VM on the host is moved to another host, one VM at a time, as in a live
-//! migration.
+//! migration or by a replacement that is created first.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
 use super::build::{PendingVm, Simulation};
 use super::unplaced::{UnplacedVm, explain};
 use crate::evacuation::reason::ReplacementCause;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, FleetMachine};
 
 /// Result of the drain check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -16,10 +18,13 @@ pub struct DrainResult {
     pub host: String,
     /// True if the input contains the host.
     pub is_known: bool,
-    /// VMs that can be moved, with their target hosts.
+    /// VMs that can be migrated, with their target hosts.
     #[serde(rename = "moved")]
     pub moved_vms: Vec<MovedVm>,
-    /// VMs that cannot be moved, and the reasons.
+    /// VMs that cannot be migrated, with the hosts on which replacements fit.
+    #[serde(rename = "replaced")]
+    pub replaced_vms: Vec<ReplacedVm>,
+    /// VMs that fit on no other host, and the reasons.
     #[serde(rename = "stuck")]
     pub blocked_vms: Vec<BlockedVm>,
     /// Pods in the host's report that the input does not contain: the name or, if the report has no name, the UID.
@@ -36,7 +41,18 @@ pub struct MovedVm {
     pub host: String,
 }
 
-/// A VM that cannot be migrated to another host.
+/// A VM that cannot be migrated. Another host has enough resources for its replacement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReplacedVm {
+    /// Namespace and name of the VM.
+    pub vm: String,
+    /// Host of the replacement.
+    pub host: String,
+    /// The reason that the controller reports while the host is drained.
+    pub reason: ReplacementCause,
+}
+
+/// A VM that fits on no other host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BlockedVm {
     /// The reason that the controller reports while the host is drained.
@@ -83,6 +99,8 @@ pub(super) fn simulate_drain(
     vms_to_move.sort_by_key(|request| {
         (std::cmp::Reverse(request.pod().requests().cpu_millis), request.uid().to_owned())
     });
+    let obstacles: BTreeMap<String, &str> =
+        fleet.machines.iter().filter_map(named_obstacle).collect();
     for request in vms_to_move {
         let uid = request.uid().to_owned();
         let vm = simulation.pod_names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
@@ -90,11 +108,17 @@ pub(super) fn simulate_drain(
         let target = request.with_uid(&format!("{uid}/target"));
         let others: Vec<_> =
             simulation.engine.hosts().map(|(id, _)| id).filter(|id| *id != from).collect();
+        let obstacle = obstacles.get(&vm);
+        let obstacle = obstacle.map(|&message| ReplacementCause::NotMigratable(message.to_owned()));
         match simulation.engine.place_pod(&target, Some(&others)) {
             Some(host) => {
                 simulation.engine.remove_pod(&uid);
                 let host = simulation.engine.reported_host(host).map(|facts| facts.name.clone());
-                drain.moved_vms.push(MovedVm { vm, host: host.unwrap_or_default() });
+                let host = host.unwrap_or_default();
+                match obstacle {
+                    None => drain.moved_vms.push(MovedVm { vm, host }),
+                    Some(reason) => drain.replaced_vms.push(ReplacedVm { vm, host, reason }),
+                }
             }
             None => {
                 let mut unplaced =
@@ -102,10 +126,16 @@ pub(super) fn simulate_drain(
                 unplaced.refusals.retain(|refused| refused.example != name || refused.hosts > 1);
                 let refusals = unplaced.refusals.iter();
                 let refusals = refusals.map(|one| (one.reason.clone(), one.hosts)).collect();
-                let reason = ReplacementCause::NoHostFits(refusals);
+                let reason = obstacle.unwrap_or(ReplacementCause::NoHostFits(refusals));
                 drain.blocked_vms.push(BlockedVm { reason, unplaced });
             }
         }
     }
     drain
+}
+
+/// Returns the name of a machine, and the reason why Berth cannot migrate it; `None` if there is no such reason.
+fn named_obstacle(machine: &FleetMachine) -> Option<(String, &str)> {
+    let message = machine.migration_obstacle.as_deref()?;
+    Some((format!("{}/{}", machine.machine.namespace, machine.machine.name), message))
 }

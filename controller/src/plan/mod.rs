@@ -16,7 +16,7 @@ mod usage;
 
 pub use add::{AddRequest, ParseAddError};
 pub use addition::AdditionResult;
-pub use drain::{BlockedVm, DrainResult, MovedVm};
+pub use drain::{BlockedVm, DrainResult, MovedVm, ReplacedVm};
 pub use placed_vm::PlacedVm;
 pub use request::VmRequest;
 pub use result::{Plan, PlanOptions};

@@ -7,7 +7,7 @@ use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 
 use super::addition::AdditionResult;
-use super::drain::DrainResult;
+use super::drain::{DrainResult, ReplacedVm};
 use super::placed_vm::PlacedVm;
 use super::request::VmRequest;
 use super::result::Plan;
@@ -347,22 +347,19 @@ fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
     }
     let verdict = if drain.is_possible() { "can be drained" } else { "cannot be drained" };
     write_heading(out, style, &format!("{host} {verdict}"));
-    let count = drain.moved_vms.len();
-    if count > 0 {
-        let mut by_host: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for moved in &drain.moved_vms {
-            by_host.entry(&moved.host).or_default().push(&moved.vm);
-        }
-        for (host, vms) in by_host {
-            write_paragraph(
-                out,
-                "  ",
-                "",
-                0,
-                &format!("to be moved to {host}: {}", vms.join(", ")),
-            );
-        }
-    } else if drain.is_possible() {
+    let mut by_host: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for moved in &drain.moved_vms {
+        by_host.entry(&moved.host).or_default().push(&moved.vm);
+    }
+    for (host, vms) in by_host {
+        let text = format!("to be moved to {host}: {}", vms.join(", "));
+        write_paragraph(out, "  ", "", 0, &text);
+    }
+    for ReplacedVm { vm, host, reason } in &drain.replaced_vms {
+        let text = format!("to be replaced on {host}: {vm} ({}: {reason})", reason.as_str());
+        write_paragraph(out, "  ", "", 0, &text);
+    }
+    if drain.moved_vms.is_empty() && drain.replaced_vms.is_empty() && drain.is_possible() {
         push_line(out, "  no VM is on this host", "");
     }
     for name in &drain.unknown_pods {

@@ -190,10 +190,16 @@ fn render_plan(plan: &Value) -> String {
         let text = |field: &str| one[field].as_str().unwrap_or_default();
         format!("; {} fits on {}", text("vm"), text("host"))
     });
+    let replaced = drain["replaced"].as_array().into_iter().flatten();
+    let replaced = replaced.map(|one| {
+        let text = |field: &str| one[field].as_str().unwrap_or_default();
+        format!("; {} is replaced on {}: {}", text("vm"), text("host"), text("reason"))
+    });
     let stuck = drain["stuck"].as_array().into_iter().flatten();
     let stuck = stuck.map(|one| format!("; {}", one["reason"].as_str().unwrap_or_default()));
-    let details: String = moved.chain(stuck).collect();
-    format!("{} VMs fit on other hosts, {} do not{details}", count("moved"), count("stuck"))
+    let details: String = moved.chain(replaced).chain(stuck).collect();
+    let fitting = count("moved") + count("replaced");
+    format!("{fitting} VMs fit on other hosts, {} do not{details}", count("stuck"))
 }
 
 impl Demo<'_> {
@@ -293,11 +299,13 @@ mod tests {
     fn plan_and_status_are_rendered_in_one_line() {
         let plan = json!({"drain": {
             "moved": [{"vm": "cluster-shop/web-1", "host": "rack1-33"}],
+            "replaced": [{"vm": "cluster-shop/web-2", "host": "rack1-34", "reason": "NotMigratable"}],
             "stuck": [{"reason": "NoHostFits", "vm": "cluster-bank/db-1"}],
         }});
         assert_eq!(
             render_plan(&plan),
-            "1 VMs fit on other hosts, 1 do not; cluster-shop/web-1 fits on rack1-33; NoHostFits"
+            "2 VMs fit on other hosts, 1 do not; cluster-shop/web-1 fits on rack1-33; \
+             cluster-shop/web-2 is replaced on rack1-34: NotMigratable; NoHostFits"
         );
         let record = json!({"reason": "BeingRemoved", "message": "the machine is being drained"});
         let rendered = render_record(&record.to_string());

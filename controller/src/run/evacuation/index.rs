@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::evacuation::machine::EXTERNAL_STRATEGY;
+use crate::evacuation::machine::{EXTERNAL_STRATEGY, migration_obstacle};
 use crate::run::packed_content::unpack_content;
 
 /// Namespace and name of an instance, which are those of its VirtualMachine.
@@ -49,22 +49,13 @@ impl InstanceFacts {
             && !evacuated.is_empty()
             && host == evacuated;
         let conditions = data.pointer("/status/conditions").and_then(Value::as_array);
-        let condition =
-            |name: &str| conditions.into_iter().flatten().find(|one| one["type"] == name);
-        let is_ready = condition("Ready").is_some_and(|ready| ready["status"] == "True");
-        let migration_obstacle = match condition("LiveMigratable") {
-            Some(migratable) if migratable["status"] == "True" => None,
-            Some(migratable) => {
-                let message = migratable["message"].as_str().unwrap_or_default();
-                Some(if message.is_empty() { "no message".to_owned() } else { message.to_owned() })
-            }
-            None => Some("KubeVirt has not set the condition LiveMigratable".to_owned()),
-        };
+        let ready = conditions.into_iter().flatten().find(|one| one["type"] == "Ready");
+        let is_ready = ready.is_some_and(|ready| ready["status"] == "True");
         Self {
             evacuated_host: must_leave.then(|| evacuated.to_owned()),
             is_ready: is_ready && text("/status/phase") == "Running",
             deployment: instance.labels().get("md").cloned(),
-            migration_obstacle,
+            migration_obstacle: migration_obstacle(&data),
         }
     }
 }
