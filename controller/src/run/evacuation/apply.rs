@@ -70,26 +70,22 @@ impl Evacuator {
         }
     }
 
-    /// Deletes migrations that have not begun to copy the VM.
-    pub(super) async fn delete_migrations(
+    /// Deletes a migration that has not begun to copy the VM.
+    pub(super) async fn delete_migration(
         &self,
         namespace: &str,
-        names: &[String],
-    ) -> Result<(), ReconcileFailure> {
+        name: &str,
+    ) -> Result<Written, ReconcileFailure> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &migration_resource());
-        for name in names {
-            match with_timeout(api.delete(name, &DeleteParams::default())).await {
-                Ok(_) => {}
-                Err(error) if error.status_code() == Some(404) => {}
-                Err(error) => {
-                    let request =
-                        format!("delete VirtualMachineInstanceMigration {namespace}/{name}");
-                    return Err(ReconcileFailure::RequestFailed(request, error));
-                }
+        match with_timeout(api.delete(name, &DeleteParams::default())).await {
+            Ok(_) => Ok(Written::Done),
+            Err(error) if error.status_code() == Some(404) => Ok(Written::Done),
+            Err(error) => {
+                let request = format!("delete VirtualMachineInstanceMigration {namespace}/{name}");
+                Err(ReconcileFailure::RequestFailed(request, error))
             }
         }
-        Ok(())
     }
 
     /// Writes the status of an evacuation, and in the same patch the request of a replacement or the mark for removal.

@@ -13,6 +13,7 @@ mod reconcile;
 mod resources;
 mod status;
 mod triggers;
+mod write_results;
 
 use std::sync::Arc;
 use std::time::Duration;

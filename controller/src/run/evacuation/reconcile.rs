@@ -13,6 +13,7 @@ use super::apply::{Creation, Written};
 use super::read::{Evacuation, ObservedMachine};
 use super::status::was_cordoned;
 use super::triggers::{is_cordoned, recorded_host};
+use super::write_results::{RETRY_DELAY, WriteResults};
 use crate::evacuation::call_off::{CallOff, is_called_off};
 use crate::evacuation::decide::{Action, Decision, Targets, decide, migration_queries};
 use crate::evacuation::machine::EvacuatingMachine;
@@ -25,8 +26,6 @@ use crate::run::reconcile::ReconcileFailure;
 
 /// Period after which an evacuation is reconciled again, in case an event was lost.
 const WAIT_PERIOD: Duration = Duration::from_secs(60);
-/// Delay of the next reconcile if the engine does not know all objects, or an object has changed meanwhile.
-const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Delay of the next attempt after the server has refused a migration.
 const REFUSED_DELAY: Duration = Duration::from_secs(30);
 
@@ -46,29 +45,36 @@ impl Evacuator {
         } else {
             EventReason::EvacuationCompleted
         };
+        // A webhook that refuses the change of one machine must not keep the others on the host.
+        let mut results = WriteResults::new(&name);
         // 1. Clear machines that have left the host.
         let keys = self.index.machines_on(&name);
-        let cleared = self.clear_left_machines(&name).await?;
+        self.clear_left_machines(&name, &mut results).await;
         if keys.is_empty() {
-            self.update_condition(host, None, end).await?;
-            return Ok(match cleared {
-                Written::Done => add_jitter(self.resync),
-                Written::Conflict => RETRY_DELAY,
-            });
+            let updated = self.update_condition(host, None, end).await;
+            results.record(updated.map(|()| Written::Done));
+            return results.finish(add_jitter(self.resync));
         }
         // 2. Read.
         let now = now_in_seconds().0;
-        let evacuation = self.read(&keys, now).await?;
+        let evacuation = match self.read(&keys, now).await {
+            Ok(evacuation) => evacuation,
+            Err(error) => {
+                results.record_failure(error);
+                return results.finish(RETRY_DELAY);
+            }
+        };
         // 3. Call off the evacuation if the host was uncordoned. The condition changes last, because it records that
-        // the host was cordoned.
+        // the host was cordoned. Both reasons of the condition cause the next reconcile to repeat what has failed.
         if is_called_off {
-            return Ok(match self.call_off(&name, &evacuation.machines).await? {
-                0 => RETRY_DELAY,
-                remaining => {
-                    self.update_condition(host, Some(cancelled_condition(remaining)), end).await?;
-                    add_jitter(self.resync)
-                }
-            });
+            let remaining = self.call_off(&name, &evacuation.machines, &mut results).await;
+            if remaining == 0 {
+                return results.finish(RETRY_DELAY);
+            }
+            let update = Some(cancelled_condition(remaining));
+            let updated = self.update_condition(host, update, end).await;
+            results.record(updated.map(|()| Written::Done));
+            return results.finish(add_jitter(self.resync));
         }
         // 4. Decide, and act.
         let Evacuation { machines, mut deployments } = evacuation;
@@ -77,17 +83,16 @@ impl Evacuator {
         let targets = self.find_targets(&name, &evacuating, now);
         let decisions = decide(&name, &evacuating, &mut deployments, &targets, now);
         let mut pause = add_jitter(WAIT_PERIOD);
-        let (mut records, mut failure) = (Vec::new(), None);
+        let mut records = Vec::new();
         for (one, decision) in machines.iter().zip(decisions) {
             let planned = EvacuationRecord::new(one.record.as_ref(), &name, &decision, now);
-            // A webhook that refuses the change of one machine must not keep the others on the host.
             let record = match self.act(&name, one, decision, now).await {
                 Ok((record, retry)) => {
                     pause = pause.min(retry.unwrap_or(pause));
                     record
                 }
                 Err(error) => {
-                    failure = Some(error);
+                    results.record_failure(error);
                     planned
                 }
             };
@@ -95,8 +100,9 @@ impl Evacuator {
         }
         // 5. Update the status.
         let update = draining_condition(&records, is_schedulable);
-        self.update_condition(host, update, end).await?;
-        failure.map_or(Ok(pause), Err)
+        let updated = self.update_condition(host, update, end).await;
+        results.record(updated.map(|()| Written::Done));
+        results.finish(pause)
     }
 
     fn find_targets(&self, host: &str, machines: &[EvacuatingMachine], now: Timestamp) -> Targets {
@@ -162,30 +168,36 @@ impl Evacuator {
         &self,
         host: &str,
         machines: &[ObservedMachine],
-    ) -> Result<usize, ReconcileFailure> {
+        results: &mut WriteResults<'_>,
+    ) -> usize {
         let mut remaining: usize = 0;
         for one in machines {
             let (namespace, machine) = (&one.evacuating.namespace, &one.evacuating.machine.name);
             let call_off = CallOff::of(&one.evacuating, host);
-            self.delete_migrations(namespace, &call_off.migrations).await?;
-            if self.clear_machine(&one.object, call_off.withdraws_mark).await? == Written::Conflict
-            {
-                continue;
+            let mut is_withdrawn = true;
+            for migration in &call_off.migrations {
+                is_withdrawn &= results.record(self.delete_migration(namespace, migration).await);
             }
+            let cleared = self.clear_machine(&one.object, call_off.withdraws_mark).await;
+            is_withdrawn &= results.record(cleared);
             // The instance is last: as long as it must leave the host, an interrupted call-off is repeated.
-            if !self.cancel_evacuation(namespace, machine, host).await? {
-                remaining = remaining.saturating_add(1);
+            if !is_withdrawn {
                 continue;
             }
-            self.metrics.count_evacuation_action("call_off");
-            tracing::info!(%namespace, %machine, host, "called off the evacuation of a machine");
+            match self.cancel_evacuation(namespace, machine, host).await {
+                Ok(true) => {
+                    self.metrics.count_evacuation_action("call_off");
+                    tracing::info!(%namespace, %machine, host, "called off the evacuation of a machine");
+                }
+                Ok(false) => remaining = remaining.saturating_add(1),
+                Err(error) => results.record_failure(error),
+            }
         }
-        Ok(remaining)
+        remaining
     }
 
     /// Removes the status of evacuations from the machines that no longer must leave the host.
-    async fn clear_left_machines(&self, host: &str) -> Result<Written, ReconcileFailure> {
-        let mut result = Written::Done;
+    async fn clear_left_machines(&self, host: &str, results: &mut WriteResults<'_>) {
         let recorded =
             self.machines.filter(|machine| recorded_host(machine).as_deref() == Some(host));
         for machine in recorded {
@@ -200,10 +212,7 @@ impl Evacuator {
             if is_drained && !has_instance {
                 continue;
             }
-            if self.clear_machine(&machine, is_drained).await? == Written::Conflict {
-                result = Written::Conflict;
-            }
+            results.record(self.clear_machine(&machine, is_drained).await);
         }
-        Ok(result)
     }
 }

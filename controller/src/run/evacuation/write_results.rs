@@ -1,0 +1,75 @@
+//! Collects the results of writes: a refused write of one machine must not prevent those of other machines.
+
+use std::time::Duration;
+
+use super::apply::Written;
+use crate::run::reconcile::ReconcileFailure;
+
+/// Delay of the next reconcile if an object has changed meanwhile.
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// Results of the writes of one reconcile.
+#[derive(Debug)]
+pub(super) struct WriteResults<'h> {
+    host: &'h str,
+    has_conflict: bool,
+    /// First failure, which the runtime of the reconciler reports.
+    failure: Option<ReconcileFailure>,
+}
+
+impl<'h> WriteResults<'h> {
+    pub(super) const fn new(host: &'h str) -> Self {
+        Self { host, has_conflict: false, failure: None }
+    }
+
+    /// Records the result of a write. Returns true if the write is done.
+    pub(super) fn record(&mut self, result: Result<Written, ReconcileFailure>) -> bool {
+        match result {
+            Ok(Written::Done) => return true,
+            Ok(Written::Conflict) => self.has_conflict = true,
+            Err(error) => self.record_failure(error),
+        }
+        false
+    }
+
+    /// Records a failure. All failures but the first are logged here.
+    pub(super) fn record_failure(&mut self, error: ReconcileFailure) {
+        if self.failure.is_none() {
+            self.failure = Some(error);
+        } else {
+            tracing::warn!(host = self.host, %error, "another request of the same reconcile failed");
+        }
+    }
+
+    /// Returns the delay of the next reconcile: `pause`, or less if an object has changed meanwhile.
+    ///
+    /// # Errors
+    /// Returns the first failure.
+    pub(super) fn finish(self, pause: Duration) -> Result<Duration, ReconcileFailure> {
+        let pause = if self.has_conflict { pause.min(RETRY_DELAY) } else { pause };
+        self.failure.map_or(Ok(pause), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_writes_are_tried_and_the_next_reconcile_repeats_the_failed_ones() {
+        let long = Duration::from_secs(600);
+        let mut results = WriteResults::new("a");
+        assert!(results.record(Ok(Written::Done)));
+        assert_eq!(results.finish(long).unwrap(), long);
+        let mut results = WriteResults::new("a");
+        assert!(!results.record(Ok(Written::Conflict)));
+        assert!(results.record(Ok(Written::Done)), "a conflict does not end the reconcile");
+        assert_eq!(results.finish(long).unwrap(), RETRY_DELAY);
+        let mut results = WriteResults::new("a");
+        for name in ["first", "second"] {
+            let failure = ReconcileFailure::PrerequisiteNotMet(name.to_owned());
+            assert!(!results.record(Err(failure)));
+        }
+        assert_eq!(results.finish(long).unwrap_err().to_string(), "first");
+    }
+}
