@@ -16,6 +16,7 @@ use berth_controller::run::evacuation;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::object_handlers::ObjectHandlers;
+use berth_controller::run::removal_lock::RemovalLock;
 use berth_controller::run::tenants::SharedInformers;
 use berth_extender::{MigrationQuery, MigrationTarget};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
@@ -129,11 +130,13 @@ impl Cluster {
             let (instances, watch) = MachineInstances::start(&client);
             tasks.spawn(watch);
             let deployment_handlers = ObjectHandlers::default();
+            let removal_lock = RemovalLock::default();
             let informers = evacuation::SharedInformers {
                 nodes: nodes.clone(),
                 infra_nodes,
                 instances: instances.clone(),
                 deployment_handlers: deployment_handlers.clone(),
+                removal_lock: removal_lock.clone(),
             };
             tasks.spawn(evacuation::run(
                 client.clone(),
@@ -150,6 +153,7 @@ impl Cluster {
                 nodes,
                 instances,
                 deployment_handlers,
+                removal_lock,
                 connections: Connections::new(Arc::default()),
             };
             machines::run(client, events, Arc::default(), machine_informers, RESYNC).await;

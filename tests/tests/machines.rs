@@ -24,6 +24,7 @@ use berth_controller::run::Connections;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::object_handlers::ObjectHandlers;
+use berth_controller::run::removal_lock::RemovalLock;
 use berth_controller::run::tenants::SharedInformers;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Reconcilers;
@@ -77,6 +78,7 @@ fn start_controller(plane: &ControlPlane) -> Reconcilers {
             nodes,
             instances,
             deployment_handlers: ObjectHandlers::default(),
+            removal_lock: RemovalLock::default(),
             connections,
         };
         machines::run(client, events, Arc::default(), shared_informers, RESYNC).await;

@@ -31,6 +31,7 @@ pub mod object_handlers;
 mod packed_content;
 pub mod reconcile;
 mod removal;
+pub mod removal_lock;
 mod settings;
 mod tenant_access;
 mod tenant_conditions;
@@ -62,6 +63,7 @@ use http_pages::Pages;
 use machine_instances::MachineInstances;
 pub use metrics::Metrics;
 use object_handlers::ObjectHandlers;
+use removal_lock::RemovalLock;
 pub use settings::Settings;
 pub use tenant_access::Connections;
 
@@ -190,7 +192,7 @@ fn start_reconcilers(
     let (metrics, resync) = (Arc::clone(&context.metrics), context.resync);
     let (instances, watch_instances) = MachineInstances::start(&client);
     all.spawn(watch_instances);
-    let deployment_handlers = ObjectHandlers::default();
+    let (deployment_handlers, removal_lock) = (ObjectHandlers::default(), RemovalLock::default());
     let connections = Connections::new(Arc::clone(&metrics));
     let (kubeconfigs, watched_kubeconfigs) = unbounded_channel();
     all.spawn(tenant_access::run(Arc::clone(context), connections.clone(), kubeconfigs));
@@ -205,6 +207,7 @@ fn start_reconcilers(
             infra_nodes: context.infra_nodes.clone(),
             instances: instances.clone(),
             deployment_handlers: deployment_handlers.clone(),
+            removal_lock: removal_lock.clone(),
         },
         targets,
         resync,
@@ -225,6 +228,7 @@ fn start_reconcilers(
         nodes: context.nodes.clone(),
         instances,
         deployment_handlers,
+        removal_lock,
         connections,
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));

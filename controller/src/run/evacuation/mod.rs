@@ -32,6 +32,7 @@ use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
 use super::object_handlers::ObjectHandlers;
 use super::reconcile::ReconcileFailure;
+use super::removal_lock::RemovalLock;
 use crate::evacuation::targets::TargetFinder;
 use index::EvacuationIndex;
 use resources::{machine_resource, migration_resource, trim_machine, trim_migration};
@@ -52,6 +53,8 @@ pub struct SharedInformers {
     pub instances: MachineInstances,
     /// Functions that are called with each changed MachineDeployment.
     pub deployment_handlers: ObjectHandlers,
+    /// Lock between this reconciler and that of MachineDeployments.
+    pub removal_lock: RemovalLock,
 }
 
 /// Clients and stores of the reconciler.

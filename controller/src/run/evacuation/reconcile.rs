@@ -55,7 +55,8 @@ impl Evacuator {
             results.record(updated.map(|()| Written::Done));
             return results.finish(add_jitter(self.resync));
         }
-        // 2. Read.
+        // 2. Read. Until all marks are written, no rollout may use the same place of `maxUnavailable`.
+        let removals = self.informers.removal_lock.lock_all().await;
         let now = now_in_seconds().0;
         let evacuation = match self.read(&keys, now).await {
             Ok(evacuation) => evacuation,
@@ -67,6 +68,7 @@ impl Evacuator {
         // 3. Call off the evacuation if the host was uncordoned. The condition changes last, because it records that
         // the host was cordoned. Both reasons of the condition cause the next reconcile to repeat what has failed.
         if is_called_off {
+            drop(removals);
             let remaining = self.call_off(&name, &evacuation.machines, &mut results).await;
             if remaining == 0 {
                 return results.finish(RETRY_DELAY);
@@ -98,6 +100,7 @@ impl Evacuator {
             };
             records.push((one.qualified_name(), record));
         }
+        drop(removals);
         // 5. Update the status.
         let update = draining_condition(&records, is_schedulable);
         let updated = self.update_condition(host, update, end).await;

@@ -21,6 +21,9 @@ use berth_kubevirt_render::machines::reconcile_steps::{
 use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use berth_kubevirt_render::machines::unmet_prerequisite;
 
+/// Seconds until the next reconcile if an evacuation marks machines now.
+const LOCKED_RETRY_SECONDS: u32 = 2;
+
 /// Result of applying the steps.
 #[derive(Default)]
 pub(super) struct ApplyResult {
@@ -72,8 +75,7 @@ impl ValidatedDeployment<'_> {
             }
             None => self.create_missing(steps, now).await?,
         };
-        self.confirm_deletions(steps, now).await?;
-        self.delete_machines(steps).await?;
+        self.remove_machines(steps, now).await?;
         if steps.is_complete {
             self.context.with_state(self.object, |memory| {
                 memory.failure_count = 0;
@@ -209,9 +211,9 @@ impl ValidatedDeployment<'_> {
         Ok(vms)
     }
 
-    /// Keeps the deletions that are also due in the state of the API server. The store may lack a mark that this or
-    /// another reconciler wrote a moment ago; together, the removals must not exceed `maxUnavailable`.
-    async fn confirm_deletions(
+    /// Deletes or marks the machines. While an evacuation counts machines and marks others, nothing is removed, and the
+    /// next reconcile follows soon.
+    async fn remove_machines(
         &self,
         steps: &mut ReconcileSteps,
         now: i64,
@@ -219,6 +221,23 @@ impl ValidatedDeployment<'_> {
         if steps.machines_to_delete.is_empty() {
             return Ok(());
         }
+        let Some(_own_removals) = self.context.removal_lock.try_lock_own() else {
+            steps.machines_to_delete.clear();
+            let after = steps.requeue_after.unwrap_or(LOCKED_RETRY_SECONDS);
+            steps.requeue_after = Some(after.min(LOCKED_RETRY_SECONDS));
+            return Ok(());
+        };
+        self.confirm_deletions(steps, now).await?;
+        self.delete_machines(steps).await
+    }
+
+    /// Keeps the deletions that are also due in the state of the API server. The store may lack a mark that this or
+    /// another reconciler wrote a moment ago; together, the removals must not exceed `maxUnavailable`.
+    async fn confirm_deletions(
+        &self,
+        steps: &mut ReconcileSteps,
+        now: i64,
+    ) -> Result<(), RequestError> {
         let vms = self.list_vms().await?;
         if let Ok(fresh) = fresh_steps(&self.deployment, &self.owner, &vms, now, None) {
             steps.machines_to_delete.retain(|name| fresh.machines_to_delete.contains(name));

@@ -12,6 +12,7 @@ use super::triggers::Triggers;
 use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
 use crate::run::removal::RemovalTable;
+use crate::run::removal_lock::RemovalLock;
 use crate::run::tenant_access::Connections;
 use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use berth_runtime::watch::{Informer, OptionalInformer};
@@ -32,6 +33,8 @@ pub(super) struct Context {
     pub(super) connections: Connections,
     /// Reports of the removals of machines.
     pub(super) removals: Arc<RemovalTable>,
+    /// Lock between this reconciler and that of evacuations.
+    pub(super) removal_lock: RemovalLock,
     /// Machines of machine-controller. If the namespace of a MachineDeployment contains Machines, Berth does not
     /// reconcile the MachineDeployment, because machine-controller does.
     pub(super) foreign_machines: OptionalInformer,

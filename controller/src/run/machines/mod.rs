@@ -52,6 +52,7 @@ use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
 use super::object_handlers::ObjectHandlers;
 use super::removal::{self as removals, RemovalContext, RemovalTable, RemovalTriggers};
+use super::removal_lock::RemovalLock;
 use super::tenant_access::{Connections, TenantObjects};
 use crate::api_resource::api_resource;
 use crate::tenants::objects::ObjectKind;
@@ -83,6 +84,8 @@ pub struct SharedInformers {
     pub instances: MachineInstances,
     /// Functions of other reconcilers that are called with each changed MachineDeployment.
     pub deployment_handlers: ObjectHandlers,
+    /// Lock between this reconciler and that of evacuations.
+    pub removal_lock: RemovalLock,
     /// Connections to the API servers of tenants.
     pub connections: Connections,
 }
@@ -103,6 +106,7 @@ pub async fn run(
         nodes,
         instances,
         deployment_handlers,
+        removal_lock,
         connections,
     } = shared_informers;
     let (queue, mut requests) = unbounded_channel();
@@ -208,6 +212,7 @@ pub async fn run(
         addresses,
         connections,
         removals: removal_table,
+        removal_lock,
         foreign_machines,
         webhooks,
         services,

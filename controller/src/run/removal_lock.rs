@@ -1,0 +1,43 @@
+//! Lock between the two reconcilers that remove machines within `maxUnavailable` of a MachineDeployment: the reconciler
+//! of MachineDeployments and the one of evacuations. Both count the marks in the API server before they write another
+//! one; without the lock, both could use the last permitted removal at the same moment. Only the leader writes, so a
+//! lock in its memory suffices.
+
+use std::sync::Arc;
+
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Lock of removals. Clones share the lock.
+#[derive(Clone, Debug, Default)]
+pub struct RemovalLock(Arc<RwLock<()>>);
+
+impl RemovalLock {
+    /// Locks the removals of one MachineDeployment, which no other task reconciles. Returns `None` while an evacuation
+    /// has locked all: its requests may take long, so the caller must not wait for it.
+    pub(super) fn try_lock_own(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.0.try_read().ok()
+    }
+
+    /// Locks the removals of all MachineDeployments.
+    pub(super) async fn lock_all(&self) -> RwLockWriteGuard<'_, ()> {
+        self.0.write().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_evacuation_excludes_all_other_removals() {
+        let lock = RemovalLock::default();
+        {
+            let (_first, second) = (lock.try_lock_own().unwrap(), lock.clone());
+            assert!(second.try_lock_own().is_some(), "MachineDeployments are independent");
+        }
+        let all = lock.lock_all().await;
+        assert!(lock.try_lock_own().is_none());
+        drop(all);
+        assert!(lock.try_lock_own().is_some());
+    }
+}
