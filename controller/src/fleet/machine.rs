@@ -13,7 +13,7 @@ pub struct FleetMachine {
     pub host: Option<String>,
     /// True if the machine should run.
     pub should_run: bool,
-    /// Message of the condition LiveMigratable if Berth moves the VM from a host that is drained, but cannot migrate it.
+    /// Message of the condition LiveMigratable if Berth moves the VM from a drained host, but cannot migrate it.
     pub migration_obstacle: Option<String>,
     /// Value of the annotation `berth.dev/class`.
     pub class: Option<String>,
