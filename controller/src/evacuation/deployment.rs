@@ -25,15 +25,24 @@ impl DeploymentState {
     /// # Errors
     /// Returns the problem if the MachineDeployment is invalid.
     pub fn read(object: Value, machines: &[Machine]) -> Result<Self, Problem> {
-        let counted = object.pointer("/status/availableReplicas").and_then(Value::as_u64);
-        let counted = counted.map_or(u32::MAX, |count| u32::try_from(count).unwrap_or(u32::MAX));
+        let status = |pointer: &str| {
+            let count = object.pointer(pointer).and_then(Value::as_u64);
+            count.map(|count| u32::try_from(count).unwrap_or(u32::MAX))
+        };
+        let counted = status("/status/availableReplicas").unwrap_or(u32::MAX);
+        let replicas = status("/status/replicas").unwrap_or_default();
         let deployment = MachineDeployment::read("the cluster", object)?;
         let limits = replacement_limits(&deployment.spec).map_err(|error| {
             Problem::new(deployment.qualified_name(), error.field, &error.value, error.message)
         })?;
-        let ready = machines.iter().filter(|one| one.is_available()).count();
-        // The status counts a machine only after `minReadySeconds`, but it does not contain the marks of this moment.
-        let available = u32::try_from(ready).unwrap_or(u32::MAX).min(counted);
+        let count = |is_counted: fn(&Machine) -> bool| {
+            let counted = machines.iter().filter(|one| is_counted(one)).count();
+            u32::try_from(counted).unwrap_or(u32::MAX)
+        };
+        // The status counts a machine only after `minReadySeconds`, or when its Node is ready. It may still count
+        // machines that were marked a moment ago, also as available.
+        let marked_since = replicas.saturating_sub(count(|one| !one.is_leaving()));
+        let available = count(Machine::is_available).min(counted.saturating_sub(marked_since));
         Ok(Self::new(limits, available, machines))
     }
 
@@ -94,6 +103,30 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::removal::mark::RemovalReason;
+
+    #[test]
+    fn status_may_still_count_marked_machines() {
+        let machine = |number: u32| Machine {
+            name: format!("web-{number}"),
+            is_ready: true,
+            ..Machine::default()
+        };
+        let mut machines: Vec<Machine> = (1..=5).map(machine).collect();
+        // The Node of one machine has not joined.
+        let object = json!({
+            "metadata": {"name": "web"},
+            "spec": {"replicas": 5, "strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 2}}},
+            "status": {"replicas": 5, "availableReplicas": 4},
+        });
+        let permits = |machines: &[Machine]| {
+            let state = DeploymentState::read(object.clone(), machines).unwrap();
+            machines.last().is_some_and(|last| state.permits_removal(last))
+        };
+        assert!(permits(&machines));
+        machines[0].removal = Some(RemovalReason::HostDrain);
+        assert!(!permits(&machines), "three machines are available, although the status has four");
+    }
 
     #[test]
     fn status_limits_the_number_of_available_machines() {
