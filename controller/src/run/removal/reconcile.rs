@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_api::{ConditionReason, EventReason, TenantClusterSpec};
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
@@ -28,6 +27,7 @@ use crate::removal::report::RemovalReport;
 use crate::removal::timeout::{deadline, drain_timeout};
 use crate::run::api_requests::{none_if_not_found, patch_params};
 use crate::run::tenant_access::fault_of;
+use crate::tenant_nodes::node::NodeObject;
 
 /// Largest number of steps in one reconcile; a drain of 2,000 pods has fewer.
 const MAX_STEPS: usize = 100;
@@ -233,9 +233,7 @@ impl Remover {
         let client = &side.access.client;
         let written = requests::set_cordoned(client, &node.name, &node.uid, is_cordoned).await?;
         tracing::info!(node = %node.name, is_cordoned, "changed the cordon of a tenant's Node");
-        // The watch delivers the same Node soon.
-        let applied = CollectionEvent::Applied(written);
-        side.state.lock().nodes.handle(applied, CONTROLLER_FIELD_MANAGER);
+        self.update_node(side, CollectionEvent::Applied(written));
         Ok(())
     }
 
@@ -250,12 +248,16 @@ impl Remover {
         tracing::info!(%namespace, %machine, node = %node.name, "deleted the Node of a machine");
         let name = json!({"metadata": {"name": node.name}});
         if let Ok(object) = serde_json::from_value(name) {
-            let deleted = CollectionEvent::Deleted(object);
-            side.state.lock().nodes.handle(deleted, CONTROLLER_FIELD_MANAGER);
+            self.update_node(side, CollectionEvent::Deleted(object));
         }
         drain.pods = None;
         drain.is_node_deleted = true;
         Ok(())
+    }
+
+    /// Updates the stored Nodes of the tenant after a request.
+    fn update_node(&self, side: &TenantSide, event: CollectionEvent<NodeObject>) {
+        self.context.connections.handle_node_answer(&side.tenant, &side.state, event);
     }
 
     /// Uncordons the Node of a machine without a mark, if Berth has cordoned it.

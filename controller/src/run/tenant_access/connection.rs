@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use berth_api::ConditionReason;
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_runtime::backoff::{RetryBackoff, add_jitter};
 use berth_runtime::call::CallError;
 use berth_runtime::certificate::{CertificateSource, Validity};
@@ -201,7 +200,7 @@ async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, acces
         let (begin, is_listed) = (Instant::now(), AtomicBool::new(false));
         let handle = |event: CollectionEvent<NodeObject>| {
             let is_complete = matches!(event, CollectionEvent::ListCompleted);
-            connections.update_nodes(tenant, |nodes| nodes.handle(event, CONTROLLER_FIELD_MANAGER));
+            connections.handle_node_event(tenant, event);
             if is_complete {
                 if is_infra_cluster(tenant, environment) {
                     let refused = RefusedAddress::InfraApiServer;

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_runtime::certificate::Validity;
-use berth_runtime::untrusted::UntrustedClient;
+use berth_runtime::untrusted::{CollectionEvent, UntrustedClient};
 use tokio::sync::watch::Sender;
 
 use crate::run::metrics::Metrics;
+use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::node_store::NodeStore;
 use crate::tenant_storage::class_store::ClassStore;
 use crate::tenants::fault::Fault;
@@ -127,10 +129,22 @@ impl Connections {
         self.lock().get(tenant).map(|entry| entry.state.clone())
     }
 
-    /// Changes the Nodes of a tenant. Calls the handlers if `change` returns true.
-    pub(super) fn update_nodes(&self, tenant: &str, change: impl FnOnce(&mut NodeStore) -> bool) {
+    /// Handles an event of the watch of a tenant's Nodes. Calls the handlers if the Nodes have changed.
+    pub(super) fn handle_node_event(&self, tenant: &str, event: CollectionEvent<NodeObject>) {
         let state = self.lock().entry(tenant.to_owned()).or_default().state.clone();
-        let is_changed = change(&mut state.lock().nodes);
+        self.handle_node_answer(tenant, &state, event);
+    }
+
+    /// Handles a Node that the tenant's API server returned for a request, and calls the handlers if the Nodes have changed.
+    /// The watch delivers the same Node soon, which is then no change. `state` is that of the connection which sent the
+    /// request.
+    pub(crate) fn handle_node_answer(
+        &self,
+        tenant: &str,
+        state: &SharedState,
+        event: CollectionEvent<NodeObject>,
+    ) {
+        let is_changed = state.lock().nodes.handle(event, CONTROLLER_FIELD_MANAGER);
         if is_changed {
             self.notify(tenant, Some(TenantObjects::Nodes));
         }
@@ -179,7 +193,30 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use serde_json::json;
+
     use super::*;
+
+    fn applied(name: &str) -> CollectionEvent<NodeObject> {
+        let node = serde_json::from_value(json!({"metadata": {"name": name}}));
+        CollectionEvent::Applied(node.unwrap())
+    }
+
+    #[test]
+    fn an_answer_is_a_change_and_the_event_after_it_is_none() {
+        let connections = Connections::new(Arc::default());
+        let (handled, tenants) = channel();
+        connections.subscribe(TenantObjects::Nodes, move |tenant| {
+            handled.send(tenant.to_owned()).unwrap();
+        });
+        connections.handle_node_event("bank", applied("a"));
+        assert_eq!(tenants.try_iter().collect::<Vec<_>>(), ["bank"]);
+        let state = connections.state("bank").unwrap();
+        connections.handle_node_answer("bank", &state, applied("b"));
+        assert_eq!(tenants.try_iter().collect::<Vec<_>>(), ["bank"]);
+        connections.handle_node_event("bank", applied("b"));
+        assert_eq!(tenants.try_iter().count(), 0);
+    }
 
     #[test]
     fn a_handler_that_waits_delays_no_other_tenant() {
@@ -196,9 +233,9 @@ mod tests {
             handled.send(tenant.to_owned()).unwrap();
         });
         let slow = connections.clone();
-        let waiting = thread::spawn(move || slow.update_nodes("slow", |_| true));
+        let waiting = thread::spawn(move || slow.handle_node_event("slow", applied("a")));
         starts.recv().unwrap();
-        let other = thread::spawn(move || connections.update_nodes("other", |_| true));
+        let other = thread::spawn(move || connections.handle_node_event("other", applied("a")));
         let first = tenants.recv_timeout(Duration::from_secs(10));
         release.send(()).unwrap();
         assert_eq!(first.as_deref(), Ok("other"));
