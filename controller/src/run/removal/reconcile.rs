@@ -60,6 +60,8 @@ struct Drain<'a> {
     volume_count: Option<usize>,
     /// Reason why a request to the tenant failed.
     failure: Option<ConditionReason>,
+    /// True if the tenant's API server has no Node of the machine.
+    is_absence_confirmed: bool,
     /// True if this reconcile has deleted the Node.
     is_node_deleted: bool,
     /// Time for which the tenant's API server accepts no further request.
@@ -126,6 +128,7 @@ impl Remover {
             outcomes: EvictionOutcomes::new(),
             volume_count: None,
             failure: None,
+            is_absence_confirmed: false,
             is_node_deleted: false,
             retry_after: Duration::ZERO,
         };
@@ -151,7 +154,9 @@ impl Remover {
         let tenant_state = match &side {
             None => TenantState::NotUsed,
             Some(Err(reason)) => TenantState::Unknown(*reason),
-            Some(Ok(TenantSide { node: None, .. })) => TenantState::NoNode,
+            Some(Ok(TenantSide { node: None, .. })) => TenantState::NoNode {
+                is_confirmed: drain.is_absence_confirmed || drain.is_node_deleted,
+            },
             Some(Ok(TenantSide { node: Some(node), .. })) => {
                 TenantState::Node { is_cordoned: node.is_cordoned, is_ready: node.is_ready }
             }
@@ -209,6 +214,10 @@ impl Remover {
                 let counted = requests::count_volumes(client, node).await;
                 counted.map(|count| drain.volume_count = Some(count))
             }
+            (Step::ConfirmNoNode, _) => {
+                let listed = requests::list_nodes_of(client, &drain.name).await;
+                listed.map(|nodes| self.handle_nodes(&side, nodes, drain))
+            }
             (Step::DeleteNode, Some(node)) => self.delete_node(&side, node, drain).await,
             _ => evict_pods(&side, &due, drain).await,
         };
@@ -253,6 +262,19 @@ impl Remover {
         drain.pods = None;
         drain.is_node_deleted = true;
         Ok(())
+    }
+
+    /// Handles the Nodes that the tenant's API server has for a machine without a stored Node. If there are any, the next
+    /// step drains them.
+    fn handle_nodes(&self, side: &TenantSide, nodes: Vec<NodeObject>, drain: &mut Drain<'_>) {
+        drain.is_absence_confirmed = nodes.is_empty();
+        if !nodes.is_empty() {
+            // They were those of a Node with the name of the machine.
+            drain.volume_count = None;
+        }
+        for node in nodes {
+            self.update_node(side, CollectionEvent::Applied(node));
+        }
     }
 
     /// Updates the stored Nodes of the tenant after a request.

@@ -38,9 +38,9 @@ const INITIAL_REFUSALS: u32 = 4;
 /// Largest number of bytes of a kubeconfig. It stays in memory, and a usual one has less than 10 KiB.
 const MAX_KUBECONFIG_LENGTH: usize = 1 << 18;
 /// Path of the Nodes.
-const NODES: &str = "/api/v1/nodes";
+pub(in crate::run) const NODES: &str = "/api/v1/nodes";
 /// A usual Node has 20 KiB; the API server permits 1.5 MiB.
-const LIMITS: CollectionLimits = CollectionLimits {
+pub(in crate::run) const NODE_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 50,
     max_pages: 200,
     max_page_length: 1 << 22,
@@ -211,7 +211,7 @@ async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, acces
             }
             Ok(())
         };
-        let result = watch_collection(&access.client, NODES, LIMITS, handle).await;
+        let result = watch_collection(&access.client, NODES, NODE_LIMITS, handle).await;
         if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
             backoff.reset();
             failures = 0;

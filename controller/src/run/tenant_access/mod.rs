@@ -24,6 +24,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::context::Context;
 use super::tenants::WatchedKubeconfig;
 use connection::Environment;
+pub(super) use connection::{NODE_LIMITS, NODES};
 pub use connections::Connections;
 pub(super) use connections::{Access, SharedState, TenantObjects};
 pub(super) use faults::fault_of;
