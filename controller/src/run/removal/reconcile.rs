@@ -186,7 +186,17 @@ impl Remover {
             self.report(drain, &step).await;
         }
         if is_waiting {
-            return Ok(Some(drain.pause()));
+            let pause = drain.pause();
+            let has_sent_requests = drain.pods.is_some() || drain.volume_count.is_some();
+            if has_sent_requests || drain.failure.is_some() {
+                self.context.table.begin_pause(&drain.namespace, &drain.name, pause);
+            }
+            return Ok(Some(pause));
+        }
+        let is_list = matches!(step, Step::ListPods | Step::ListVolumes);
+        let rest = self.context.table.rest_of_pause(&drain.namespace, &drain.name);
+        if let Some(rest) = rest.filter(|_| is_list) {
+            return Ok(Some(rest));
         }
         if let Step::DeleteMachine(outcome) = step {
             self.delete_machine(drain, outcome).await?;
@@ -224,9 +234,8 @@ impl Remover {
         match result {
             Err(error) => drain.record_failure(error),
             Ok(()) if is_cordon => {
-                // A requeue would not be sufficient: each change of a Node of the tenant triggers a reconcile.
-                tokio::time::sleep(CORDON_DELAY).await;
-                return Ok(Some(Duration::ZERO));
+                self.context.table.begin_pause(&drain.namespace, &drain.name, CORDON_DELAY);
+                return Ok(Some(CORDON_DELAY));
             }
             Ok(()) => {}
         }

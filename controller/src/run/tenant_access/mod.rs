@@ -26,7 +26,7 @@ use super::tenants::WatchedKubeconfig;
 use connection::Environment;
 pub(super) use connection::{NODE_LIMITS, NODES};
 pub use connections::Connections;
-pub(super) use connections::{Access, SharedState, TenantObjects};
+pub(super) use connections::{Access, ChangedMachines, SharedState, TenantObjects};
 pub(super) use faults::fault_of;
 use infra_server::InfraServer;
 pub(super) use queue::TenantQueue;
