@@ -105,7 +105,7 @@ impl Remover {
             Mark::Absent => return Ok(self.call_off(machine, &namespace, &name).await),
             Mark::Malformed(removal) => {
                 tracing::warn!(%namespace, machine = %name, "a removal mark is malformed; writing it again");
-                self.write_mark(&namespace, &name, removal).await?;
+                self.write_mark(machine, removal).await?;
                 return Ok(Action::await_change());
             }
             Mark::Valid(removal) => removal,
@@ -339,14 +339,15 @@ impl Remover {
         found.map_err(|error| RemovalError { request: request(), error })
     }
 
+    /// Writes a mark, unless the machine has changed meanwhile: its mark may have been withdrawn.
     async fn write_mark(
         &self,
-        namespace: &str,
-        name: &str,
+        machine: &DynamicObject,
         removal: Removal,
     ) -> Result<(), RemovalError> {
-        let patch = Patch::Merge(removal.patch());
-        let patched = self.machines(namespace).patch(name, &patch_params(), &patch).await;
+        let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
+        let patch = Patch::Merge(removal.patch_of(machine));
+        let patched = self.machines(&namespace).patch(&name, &patch_params(), &patch).await;
         let patched = none_if_not_found(patched);
         let request = || format!("patch VirtualMachine {namespace}/{name}");
         patched.map(drop).map_err(|error| RemovalError { request: request(), error })
