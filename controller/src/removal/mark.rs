@@ -1,5 +1,5 @@
-//! The removal mark: annotations of a VirtualMachine that Berth removes. The mark is the only state of a removal; all
-//! other facts are read again after a restart.
+//! The removal mark: annotations of a VirtualMachine that Berth removes. The mark and the record of
+//! [`super::progress`] are the only state of a removal; all other facts are read again after a restart.
 
 use std::fmt;
 use std::str::FromStr;
@@ -110,7 +110,8 @@ impl Removal {
         json!({"metadata": {"annotations": annotations}})
     }
 
-    /// Returns the merge patch that writes the mark. The API server refuses it if the machine has changed since it was read.
+    /// Returns the merge patch that writes the mark. The API server refuses it if the machine has changed since it was
+    /// read.
     #[must_use]
     pub fn patch_of(&self, machine: &DynamicObject) -> Value {
         let mut patch = self.patch();

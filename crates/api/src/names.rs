@@ -86,6 +86,9 @@ pub const HOST_LOST_REMOVAL: &str = "HostLost";
 /// Annotation of a VirtualMachine that Berth removes: the time of the mark, in RFC 3339. The time limit of the drain
 /// begins at this time.
 pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
+/// Annotation of a VirtualMachine: the reason of the removal in which Berth begins to delete the Node of the machine. Such
+/// a removal cannot be called off.
+pub const NODE_DELETION_ANNOTATION: &str = "berth.dev/node-deletion";
 /// Annotation of a MachineDeployment or of a VirtualMachine: the time limit of the drain, in place of
 /// `spec.nodeDrainTimeout` of the TenantCluster.
 pub const NODE_DRAIN_TIMEOUT_ANNOTATION: &str = "berth.dev/node-drain-timeout";

@@ -23,6 +23,7 @@ use crate::removal::plan::{
     EvictionOutcomes, RemovalOutcome, RemovalState, Step, TenantState, next_step,
 };
 use crate::removal::pod::DrainPod;
+use crate::removal::progress;
 use crate::removal::report::RemovalReport;
 use crate::removal::timeout::{deadline, drain_timeout};
 use crate::run::api_requests::{none_if_not_found, patch_params};
@@ -48,8 +49,8 @@ pub(super) struct Remover {
 }
 
 /// A removal that is in progress.
-struct Drain<'a> {
-    machine: &'a DynamicObject,
+struct Drain {
+    machine: DynamicObject,
     namespace: String,
     name: String,
     removal: Removal,
@@ -68,7 +69,7 @@ struct Drain<'a> {
     retry_after: Duration,
 }
 
-impl Drain<'_> {
+impl Drain {
     /// Records the error of a request to the tenant. If the Node has changed meanwhile, the watch triggers a reconcile.
     /// All errors are handled alike, because a webhook of the tenant can answer with any of them for ever.
     fn record_failure(&mut self, error: UntrustedError) {
@@ -102,7 +103,14 @@ impl Remover {
             return Ok(again.unwrap_or_else(Action::await_change));
         }
         let removal = match Mark::read(machine, Timestamp::now()) {
-            Mark::Absent => return Ok(self.call_off(machine, &namespace, &name).await),
+            Mark::Absent => match progress::begun_deletion(machine) {
+                None => return Ok(self.call_off(machine, &namespace, &name).await),
+                Some(reason) => {
+                    tracing::info!(%namespace, machine = %name, "the Node of a machine is deleted; marking the machine again");
+                    self.write_mark(machine, Removal::new(reason, Timestamp::now())).await?;
+                    return Ok(Action::await_change());
+                }
+            },
             Mark::Malformed(removal) => {
                 tracing::warn!(%namespace, machine = %name, "a removal mark is malformed; writing it again");
                 self.write_mark(machine, removal).await?;
@@ -118,7 +126,7 @@ impl Remover {
         };
         let resolved = drain_timeout(machine, deployment.as_deref(), &spec);
         let mut drain = Drain {
-            machine,
+            machine: machine.clone(),
             namespace,
             name,
             removal,
@@ -144,7 +152,7 @@ impl Remover {
     async fn take_step(
         &self,
         tenant: &DrainingTenant,
-        drain: &mut Drain<'_>,
+        drain: &mut Drain,
     ) -> Result<Option<Duration>, RemovalError> {
         let side = match tenant {
             DrainingTenant::None => None,
@@ -161,7 +169,7 @@ impl Remover {
                 TenantState::Node { is_cordoned: node.is_cordoned, is_ready: node.is_ready }
             }
         };
-        let vm = self.context.vm_state(drain.machine, &drain.removal);
+        let vm = self.context.vm_state(&drain.machine, &drain.removal);
         let step = next_step(&RemovalState {
             removal: drain.removal,
             now: Timestamp::now(),
@@ -208,10 +216,7 @@ impl Remover {
             Step::Evict(pods) => pods.iter().map(|&pod| pod.clone()).collect(),
             _ => Vec::new(),
         };
-        let (is_cordon, is_deletion) = (step == Step::Cordon, step == Step::DeleteNode);
-        if is_deletion && !self.is_still_marked(drain).await? {
-            return Ok(Some(SHORT_PAUSE));
-        }
+        let is_cordon = step == Step::Cordon;
         let client = &side.access.client;
         let result = match (step, &side.node) {
             (Step::Cordon, Some(node)) => self.cordon(&side, node, true).await,
@@ -228,7 +233,12 @@ impl Remover {
                 let listed = requests::list_nodes_of(client, &drain.name).await;
                 listed.map(|nodes| self.handle_nodes(&side, nodes, drain))
             }
-            (Step::DeleteNode, Some(node)) => self.delete_node(&side, node, drain).await,
+            (Step::DeleteNode, Some(node)) => {
+                if !self.record_progress(drain).await? {
+                    return Ok(Some(SHORT_PAUSE));
+                }
+                self.delete_node(&side, node, drain).await
+            }
             _ => evict_pods(&side, &due, drain).await,
         };
         match result {
@@ -259,7 +269,7 @@ impl Remover {
         &self,
         side: &TenantSide,
         node: &MachineNode,
-        drain: &mut Drain<'_>,
+        drain: &mut Drain,
     ) -> Result<(), UntrustedError> {
         requests::delete_node(&side.access.client, &node.name, &node.uid).await?;
         let (namespace, machine) = (&drain.namespace, &drain.name);
@@ -275,7 +285,7 @@ impl Remover {
 
     /// Handles the Nodes that the tenant's API server has for a machine without a stored Node. If there are any, the next
     /// step drains them.
-    fn handle_nodes(&self, side: &TenantSide, nodes: Vec<NodeObject>, drain: &mut Drain<'_>) {
+    fn handle_nodes(&self, side: &TenantSide, nodes: Vec<NodeObject>, drain: &mut Drain) {
         drain.is_absence_confirmed = nodes.is_empty();
         if !nodes.is_empty() {
             // They were those of a Node with the name of the machine.
@@ -313,7 +323,7 @@ impl Remover {
         }
     }
 
-    async fn report(&self, drain: &Drain<'_>, step: &Step<'_>) {
+    async fn report(&self, drain: &Drain, step: &Step<'_>) {
         let report = RemovalReport::new(drain.removal, drain.deadline, step, &drain.problems);
         let reason = report.reason;
         let note = report.describe_machine(&drain.name);
@@ -323,7 +333,7 @@ impl Remover {
         }
     }
 
-    async fn emit(&self, drain: &Drain<'_>, type_: EventType, reason: EventReason, note: &str) {
+    async fn emit(&self, drain: &Drain, type_: EventType, reason: EventReason, note: &str) {
         let reference = drain.machine.object_ref(&machine_resource());
         self.context.events.emit_for(type_, reference, reason.as_str(), note).await;
     }
@@ -353,30 +363,33 @@ impl Remover {
         patched.map(drop).map_err(|error| RemovalError { request: request(), error })
     }
 
-    /// Reads the mark from the API server: it may have been withdrawn a moment ago, and the deletion of a Node cannot be
-    /// undone.
-    async fn is_still_marked(&self, drain: &Drain<'_>) -> Result<bool, RemovalError> {
-        let Drain { namespace, name, .. } = drain;
-        let found = none_if_not_found(self.machines(namespace).get_metadata(name).await);
-        let found = found.map_err(|error| RemovalError {
-            request: format!("get VirtualMachine {namespace}/{name}"),
+    /// Records that the deletion of the Node begins, which cannot be undone. Fails with a conflict if the machine has
+    /// changed: its mark may have been withdrawn a moment ago. Returns false if the machine does not exist any more.
+    async fn record_progress(&self, drain: &mut Drain) -> Result<bool, RemovalError> {
+        let Some(patch) = progress::record(&drain.machine, drain.removal.reason) else {
+            return Ok(true);
+        };
+        let (machines, patch) = (self.machines(&drain.namespace), Patch::Merge(patch));
+        let patched = machines.patch_metadata(&drain.name, &patch_params(), &patch).await;
+        let patched = none_if_not_found(patched).map_err(|error| RemovalError {
+            request: format!("patch VirtualMachine {}/{}", drain.namespace, drain.name),
             error,
         })?;
-        let mark = berth_api::names::REMOVAL_ANNOTATION;
-        Ok(found.is_some_and(|found| {
-            found.uid() == drain.machine.uid() && found.annotations().contains_key(mark)
-        }))
+        let Some(patched) = patched else { return Ok(false) };
+        drain.machine.metadata = patched.metadata;
+        Ok(true)
     }
 
     async fn delete_machine(
         &self,
-        drain: &Drain<'_>,
+        drain: &Drain,
         outcome: RemovalOutcome,
     ) -> Result<(), RemovalError> {
         let Drain { machine, namespace, name, .. } = drain;
         // With the resource version, a mark that was withdrawn a moment ago is respected. After the deletion of its
         // Node, a machine must not stay: its kubelet does not create the Node again.
-        let resource_version = machine.resource_version().filter(|_| !drain.is_node_deleted);
+        let is_final = progress::begun_deletion(machine).is_some();
+        let resource_version = machine.resource_version().filter(|_| !is_final);
         let preconditions = Some(Preconditions { uid: machine.uid(), resource_version });
         let params = DeleteParams { preconditions, ..DeleteParams::background() };
         let deleted = none_if_not_found(self.machines(namespace).delete(name, &params).await);
@@ -410,7 +423,7 @@ impl Remover {
 async fn evict_pods(
     side: &TenantSide,
     due: &[DrainPod],
-    drain: &mut Drain<'_>,
+    drain: &mut Drain,
 ) -> Result<(), UntrustedError> {
     drain.pods = None;
     for pod in due {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use berth_api::TenantCluster;
-use berth_api::names::REMOVAL_ANNOTATION;
 use berth_runtime::reconcile::ReconcileRequest;
 use berth_runtime::watch::OptionalInformer;
 use kube::ResourceExt as _;
@@ -13,6 +12,7 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::context::machine_resource;
+use crate::removal::progress::is_in_removal;
 use crate::run::tenant_access::{ChangedMachines, Connections};
 use crate::tenant_nodes::node_match::named_machine;
 
@@ -45,7 +45,7 @@ impl RemovalTriggers {
     /// Node.
     pub(in crate::run) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
-        let is_marked = !is_gone && machine.annotations().contains_key(REMOVAL_ANNOTATION);
+        let is_marked = !is_gone && is_in_removal(machine);
         let was_marked = {
             let mut marked = self.lock();
             if is_marked {
@@ -102,7 +102,7 @@ impl RemovalTriggers {
 mod tests {
     use std::sync::Arc;
 
-    use berth_api::names::CORDONED_ANNOTATION;
+    use berth_api::names::{CORDONED_ANNOTATION, REMOVAL_ANNOTATION};
     use berth_runtime::untrusted::CollectionEvent;
     use serde_json::{Value, json};
     use tokio::sync::mpsc::unbounded_channel;
