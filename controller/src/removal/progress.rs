@@ -1,7 +1,7 @@
 //! Progress of a removal that cannot be read from the tenant's cluster after the deletion of the Node. It is recorded in
 //! annotations of the VirtualMachine.
 
-use berth_api::names::{NODE_DELETION_ANNOTATION, REMOVAL_ANNOTATION};
+use berth_api::names::{NODE_DELETION_ANNOTATION, REMOVAL_ANNOTATION, REMOVAL_NODE_ANNOTATION};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
@@ -25,13 +25,28 @@ pub fn is_in_removal(machine: &DynamicObject) -> bool {
         .any(|name| annotations.contains_key(*name))
 }
 
-/// Returns the merge patch that records that the deletion of the Node begins; `None` if this is recorded. The API server
-/// refuses the patch if the machine has changed since it was read: its mark may have been withdrawn.
+/// Returns the name of the Node that a machine has or had: the recorded one, or that of the machine.
 #[must_use]
-pub fn record(machine: &DynamicObject, deletion: RemovalReason) -> Option<Value> {
+pub fn node_name(machine: &DynamicObject) -> String {
+    let recorded = machine.annotations().get(REMOVAL_NODE_ANNOTATION).cloned();
+    recorded.unwrap_or_else(|| machine.name_any())
+}
+
+/// Returns the merge patch that records the name of the Node, and with the reason of the removal that the deletion of the
+/// Node begins; `None` if this is recorded. The API server refuses the patch if the machine has changed since it was read:
+/// its mark may have been withdrawn.
+#[must_use]
+pub fn record(
+    machine: &DynamicObject,
+    node: &str,
+    deletion: Option<RemovalReason>,
+) -> Option<Value> {
     let mut annotations = Map::new();
-    if begun_deletion(machine).is_none() {
-        annotations.insert(NODE_DELETION_ANNOTATION.to_owned(), deletion.as_str().into());
+    if node_name(machine) != node {
+        annotations.insert(REMOVAL_NODE_ANNOTATION.to_owned(), node.into());
+    }
+    if let Some(reason) = deletion.filter(|_| begun_deletion(machine).is_none()) {
+        annotations.insert(NODE_DELETION_ANNOTATION.to_owned(), reason.as_str().into());
     }
     let (uid, version) = (machine.uid(), machine.resource_version());
     let metadata = json!({"uid": uid, "resourceVersion": version, "annotations": annotations});
@@ -51,16 +66,29 @@ mod tests {
     fn the_deletion_of_the_node_is_recorded_once() {
         let marked = machine(&json!({REMOVAL_ANNOTATION: "HostLost"}));
         assert_eq!(begun_deletion(&marked), None);
-        let patch = record(&marked, RemovalReason::HostLost).unwrap();
+        let patch = record(&marked, "web-1", Some(RemovalReason::HostLost)).unwrap();
         assert_eq!(patch["metadata"]["uid"], "u");
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         // The mark is withdrawn afterwards.
         let recorded = machine(&patch["metadata"]["annotations"]);
         assert_eq!(begun_deletion(&recorded), Some(RemovalReason::HostLost));
-        assert_eq!(record(&recorded, RemovalReason::Rollout), None);
+        assert_eq!(record(&recorded, "web-1", Some(RemovalReason::Rollout)), None);
         assert!(is_in_removal(&marked) && is_in_removal(&recorded));
         assert!(!is_in_removal(&machine(&json!({}))));
         let malformed = machine(&json!({NODE_DELETION_ANNOTATION: "why"}));
         assert_eq!(begun_deletion(&malformed), Some(RemovalReason::Rollout));
+    }
+
+    #[test]
+    fn another_name_of_the_node_is_recorded() {
+        let marked = machine(&json!({REMOVAL_ANNOTATION: "Rollout"}));
+        assert_eq!(node_name(&marked), "web-1");
+        assert_eq!(record(&marked, "web-1", None), None);
+        let patch = record(&marked, "other", None).unwrap();
+        let recorded = machine(&patch["metadata"]["annotations"]);
+        assert_eq!(node_name(&recorded), "other");
+        assert_eq!(record(&recorded, "other", None), None);
+        assert!(record(&recorded, "web-1", None).is_some());
+        assert_eq!(begun_deletion(&recorded), None);
     }
 }

@@ -18,7 +18,7 @@ use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
 use super::requests;
 use crate::removal::eviction::EvictionOutcome;
-use crate::removal::mark::{Mark, Removal};
+use crate::removal::mark::{Mark, Removal, RemovalReason};
 use crate::removal::plan::{
     EvictionOutcomes, RemovalOutcome, RemovalState, Step, TenantState, next_step,
 };
@@ -221,12 +221,16 @@ impl Remover {
         let result = match (step, &side.node) {
             (Step::Cordon, Some(node)) => self.cordon(&side, node, true).await,
             (Step::ListPods, Some(node)) => {
+                if !self.record_progress(drain, &node.name, None).await? {
+                    return Ok(Some(SHORT_PAUSE));
+                }
                 let listed = requests::list_pods(client, &node.name).await;
                 listed.map(|pods| drain.pods = Some(pods))
             }
             (Step::ListVolumes, node) => {
-                let node = node.as_ref().map_or(&drain.name, |node| &node.name);
-                let counted = requests::count_volumes(client, node).await;
+                let node = node.as_ref().map(|node| node.name.clone());
+                let node = node.unwrap_or_else(|| progress::node_name(&drain.machine));
+                let counted = requests::count_volumes(client, &node).await;
                 counted.map(|count| drain.volume_count = Some(count))
             }
             (Step::ConfirmNoNode, _) => {
@@ -234,7 +238,8 @@ impl Remover {
                 listed.map(|nodes| self.handle_nodes(&side, nodes, drain))
             }
             (Step::DeleteNode, Some(node)) => {
-                if !self.record_progress(drain).await? {
+                let reason = Some(drain.removal.reason);
+                if !self.record_progress(drain, &node.name, reason).await? {
                     return Ok(Some(SHORT_PAUSE));
                 }
                 self.delete_node(&side, node, drain).await
@@ -288,7 +293,7 @@ impl Remover {
     fn handle_nodes(&self, side: &TenantSide, nodes: Vec<NodeObject>, drain: &mut Drain) {
         drain.is_absence_confirmed = nodes.is_empty();
         if !nodes.is_empty() {
-            // They were those of a Node with the name of the machine.
+            // The VolumeAttachments were those of a Node with the recorded name.
             drain.volume_count = None;
         }
         for node in nodes {
@@ -363,10 +368,16 @@ impl Remover {
         patched.map(drop).map_err(|error| RemovalError { request: request(), error })
     }
 
-    /// Records that the deletion of the Node begins, which cannot be undone. Fails with a conflict if the machine has
-    /// changed: its mark may have been withdrawn a moment ago. Returns false if the machine does not exist any more.
-    async fn record_progress(&self, drain: &mut Drain) -> Result<bool, RemovalError> {
-        let Some(patch) = progress::record(&drain.machine, drain.removal.reason) else {
+    /// Records the name of the Node, and with a reason that its deletion begins, which cannot be undone. Fails with a
+    /// conflict if the machine has changed: its mark may have been withdrawn a moment ago. Returns false if the machine does
+    /// not exist any more.
+    async fn record_progress(
+        &self,
+        drain: &mut Drain,
+        node: &str,
+        deletion: Option<RemovalReason>,
+    ) -> Result<bool, RemovalError> {
+        let Some(patch) = progress::record(&drain.machine, node, deletion) else {
             return Ok(true);
         };
         let (machines, patch) = (self.machines(&drain.namespace), Patch::Merge(patch));
