@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! cordon ─► evict pods ─► wait for pods ─► wait for VolumeAttachments ─► delete the Node ─► delete the machine
-//!    └──────────┴──── after the deadline ────────┴──────────────────────────────▲
+//!    │          ▲ └─── after the deadline ────────┴──────────────────────────────▲
+//!    │          └───────── if there are pods ─────┘
 //! ```
 
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ pub struct RemovalState<'a> {
     pub is_host_lost: bool,
     /// True if the VM is on a host whose kubelet reports that it is ready, so that the VM may run.
     pub is_host_ready: bool,
-    /// Pods on the Node; `None` if they are not listed yet.
+    /// Pods on the Node; `None` if they are not listed yet, or not since the last VolumeAttachment was deleted.
     pub pods: Option<&'a [DrainPod]>,
     /// Outcomes of evictions.
     pub outcomes: &'a EvictionOutcomes,

@@ -145,14 +145,14 @@ proptest! {
     /// and not before its Node was drained or the deadline has passed. No eviction exceeds the budget.
     #[test]
     fn machines_are_deleted_after_the_drain_or_the_deadline(
-        count in 0_usize..6, budget in 0_usize..4, volumes in 0_usize..3,
+        count in 0_usize..6, budget in 0_usize..4, volumes in 0_usize..3, late in 0_usize..3,
         faults in prop::collection::vec(0_u8..10, 400),
     ) {
         let pods = (0..count).map(|number| pod(&format!("p{number}"))).collect();
         let mut cluster = Cluster { node: Some(false), pods, budget, healthy: count, volumes };
         let deadline = second(1300);
         let (mut listed, mut volume_count) = (None::<Vec<DrainPod>>, None);
-        let mut is_confirmed = false;
+        let (mut is_confirmed, mut late) = (false, 0..late);
         let mut outcomes = EvictionOutcomes::new();
         for (now, fault) in (1000_i64..).zip(faults) {
             // A restart, or the pause between two rounds.
@@ -175,7 +175,18 @@ proptest! {
             match next_step(&state) {
                 Step::Cordon => cluster.node = Some(true),
                 Step::ListPods => listed = Some(cluster.pods.clone()),
-                Step::ListVolumes => volume_count = Some(cluster.volumes),
+                Step::ListVolumes => {
+                    volume_count = Some(cluster.volumes);
+                    if cluster.volumes == 0 {
+                        listed = None;
+                    }
+                    // A pod waited for its volume, and is bound after the cordon.
+                    if !late.is_empty() && cluster.node.is_some() {
+                        cluster.pods.extend(late.next().map(|number| pod(&format!("late{number}"))));
+                        cluster.volumes += 1;
+                        cluster.healthy += 1;
+                    }
+                }
                 Step::Evict(due) => {
                     prop_assert_eq!(cluster.node, Some(true));
                     tried = due.iter().map(|pod| pod.uid.clone()).collect();
@@ -212,7 +223,7 @@ proptest! {
                     EvictionOutcome::Budget(None)
                 };
                 outcomes.insert(uid, outcome);
-                listed = None;
+                (listed, volume_count) = (None, None);
             }
             if fault >= 6 {
                 // A pod stops, and starts on another Node; without pods, a volume is detached.

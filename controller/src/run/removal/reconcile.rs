@@ -78,6 +78,15 @@ impl Drain {
         self.retry_after = self.retry_after.max(error.retry_after());
     }
 
+    /// Sets the number of VolumeAttachments. Before the Node is deleted, its pods are listed once more: a pod whose volume
+    /// the tenant's cluster creates for this Node may be bound long after the cordon.
+    fn set_volume_count(&mut self, count: usize) {
+        self.volume_count = Some(count);
+        if count == 0 {
+            self.pods = None;
+        }
+    }
+
     /// Returns the pause before the next reconcile. It grows with the age of the removal.
     fn pause(&self) -> Duration {
         let now = Timestamp::now();
@@ -231,7 +240,7 @@ impl Remover {
                 let node = node.as_ref().map(|node| node.name.clone());
                 let node = node.unwrap_or_else(|| progress::node_name(&drain.machine));
                 let counted = requests::count_volumes(client, &node).await;
-                counted.map(|count| drain.volume_count = Some(count))
+                counted.map(|count| drain.set_volume_count(count))
             }
             (Step::ConfirmNoNode, _) => {
                 let listed = requests::list_nodes_of(client, &drain.name).await;
@@ -436,7 +445,7 @@ async fn evict_pods(
     due: &[DrainPod],
     drain: &mut Drain,
 ) -> Result<(), UntrustedError> {
-    drain.pods = None;
+    (drain.pods, drain.volume_count) = (None, None);
     for pod in due {
         let (outcome, retry_after) = requests::evict(&side.access.client, pod).await?;
         let is_busy = outcome == EvictionOutcome::Busy;
