@@ -1,5 +1,5 @@
-//! The removal mark: annotations of a VirtualMachine that Berth removes. The mark is the only state of a removal; all
-//! other facts are read again after a restart.
+//! The removal mark: annotations of a VirtualMachine that Berth removes. The mark and the record of
+//! [`super::progress`] are the only state of a removal; all other facts are read again after a restart.
 
 use std::fmt;
 use std::str::FromStr;
@@ -110,6 +110,16 @@ impl Removal {
         json!({"metadata": {"annotations": annotations}})
     }
 
+    /// Returns the merge patch that writes the mark. The API server refuses it if the machine has changed since it was
+    /// read.
+    #[must_use]
+    pub fn patch_of(&self, machine: &DynamicObject) -> Value {
+        let mut patch = self.patch();
+        patch["metadata"]["uid"] = machine.uid().into();
+        patch["metadata"]["resourceVersion"] = machine.resource_version().into();
+        patch
+    }
+
     /// Returns the merge patch that withdraws a mark. The Node is then uncordoned, and the machine stays.
     #[must_use]
     pub fn withdrawal() -> Value {
@@ -168,6 +178,16 @@ mod tests {
             Removal::withdrawal()["metadata"]["annotations"][REMOVAL_ANNOTATION],
             json!(null)
         );
+    }
+
+    #[test]
+    fn a_mark_is_written_to_the_read_machine_only() {
+        let metadata = json!({"name": "web-1", "uid": "u", "resourceVersion": "7"});
+        let machine = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+        let patch = Removal::new(RemovalReason::Rollout, now()).patch_of(&machine);
+        assert_eq!(patch["metadata"]["uid"], "u");
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["metadata"]["annotations"][REMOVAL_ANNOTATION], "Rollout");
     }
 
     #[test]

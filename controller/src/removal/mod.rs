@@ -11,6 +11,7 @@ pub mod eviction;
 pub mod mark;
 pub mod plan;
 pub mod pod;
+pub mod progress;
 pub mod readiness;
 pub mod report;
 pub mod timeout;

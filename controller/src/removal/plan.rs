@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! cordon ─► evict pods ─► wait for pods ─► wait for VolumeAttachments ─► delete the Node ─► delete the machine
-//!    └──────────┴──── after the deadline ────────┴──────────────────────────────▲
+//!    │          ▲ └─── after the deadline ────────┴──────────────────────────────▲
+//!    │          └───────── if there are pods ─────┘
 //! ```
 
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ pub struct RemovalState<'a> {
     pub is_host_lost: bool,
     /// True if the VM is on a host whose kubelet reports that it is ready, so that the VM may run.
     pub is_host_ready: bool,
-    /// Pods on the Node; `None` if they are not listed yet.
+    /// Pods on the Node; `None` if they are not listed yet, or not since the last VolumeAttachment was deleted.
     pub pods: Option<&'a [DrainPod]>,
     /// Outcomes of evictions.
     pub outcomes: &'a EvictionOutcomes,
@@ -59,7 +60,10 @@ pub enum TenantState {
     /// There is no connection, or the Node of the machine cannot be determined.
     Unknown(ConditionReason),
     /// The machine has no Node.
-    NoNode,
+    NoNode {
+        /// True if the tenant's API server has confirmed it. The watch may be late.
+        is_confirmed: bool,
+    },
     /// The machine has a Node.
     Node {
         /// True if no new pods are scheduled to the Node.
@@ -104,6 +108,8 @@ pub enum Step<'a> {
     ListVolumes,
     /// Wait until this number of VolumeAttachments are deleted.
     WaitForVolumes(usize),
+    /// Read the Nodes from the tenant's API server: the Node may have registered a moment ago.
+    ConfirmNoNode,
     /// Delete the Node.
     DeleteNode,
     /// Delete the machine.
@@ -128,11 +134,12 @@ pub fn next_step<'a>(state: &RemovalState<'a>) -> Step<'a> {
     let (is_cordoned, is_ready) = match (state.tenant, state.failure) {
         (TenantState::NotUsed, _) => return Step::DeleteMachine(RemovalOutcome::NotDrained),
         (TenantState::Unknown(reason), _) | (_, Some(reason)) => return wait_for_tenant(reason),
-        (TenantState::NoNode, None) if is_late => return Step::DeleteMachine(late_outcome),
-        // VolumeAttachments outlive their Node if another controller deletes it.
-        (TenantState::NoNode, None) => {
-            let delete = Step::DeleteMachine(RemovalOutcome::Drained);
-            return wait_for_volumes(state.volume_count, delete);
+        (TenantState::NoNode { is_confirmed }, None) => {
+            let outcome = if is_late { late_outcome } else { RemovalOutcome::Drained };
+            let delete =
+                if is_confirmed { Step::DeleteMachine(outcome) } else { Step::ConfirmNoNode };
+            // VolumeAttachments outlive their Node if another controller deletes it.
+            return if is_late { delete } else { wait_for_volumes(state.volume_count, delete) };
         }
         (TenantState::Node { is_cordoned, is_ready }, None) => (is_cordoned, is_ready),
     };

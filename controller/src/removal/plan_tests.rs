@@ -55,8 +55,14 @@ fn a_node_is_drained_step_by_step() {
     assert_eq!(drain(&[], &outcomes, None), "ListVolumes");
     assert_eq!(drain(&[], &outcomes, Some(1)), "WaitForVolumes");
     assert_eq!(drain(&[], &outcomes, Some(0)), "DeleteNode");
-    let gone = RemovalState { volume_count: Some(0), ..state(TenantState::NoNode, &outcomes) };
-    assert_eq!(next_step(&gone), Step::DeleteMachine(RemovalOutcome::Drained));
+    let gone = |is_confirmed| {
+        let tenant = TenantState::NoNode { is_confirmed };
+        RemovalState { volume_count: Some(0), ..state(tenant, &outcomes) }
+    };
+    assert_eq!(next_step(&gone(false)), Step::ConfirmNoNode);
+    assert_eq!(next_step(&gone(true)), Step::DeleteMachine(RemovalOutcome::Drained));
+    let late = RemovalState { now: second(2000), volume_count: None, ..gone(false) };
+    assert_eq!(next_step(&late), Step::ConfirmNoNode);
 }
 
 #[test]
@@ -83,7 +89,7 @@ fn machines_without_a_drain_are_deleted_at_once() {
     assert_eq!(next_step(&without_limit), Step::DeleteNode);
     let ended = RemovalState { has_ended: true, ..state(CORDONED, &outcomes) };
     assert_eq!(next_step(&ended), Step::DeleteNode);
-    let never_joined = state(TenantState::NoNode, &outcomes);
+    let never_joined = state(TenantState::NoNode { is_confirmed: false }, &outcomes);
     assert_eq!(next_step(&never_joined), Step::ListVolumes);
 }
 
@@ -139,13 +145,14 @@ proptest! {
     /// and not before its Node was drained or the deadline has passed. No eviction exceeds the budget.
     #[test]
     fn machines_are_deleted_after_the_drain_or_the_deadline(
-        count in 0_usize..6, budget in 0_usize..4, volumes in 0_usize..3,
+        count in 0_usize..6, budget in 0_usize..4, volumes in 0_usize..3, late in 0_usize..3,
         faults in prop::collection::vec(0_u8..10, 400),
     ) {
         let pods = (0..count).map(|number| pod(&format!("p{number}"))).collect();
         let mut cluster = Cluster { node: Some(false), pods, budget, healthy: count, volumes };
         let deadline = second(1300);
         let (mut listed, mut volume_count) = (None::<Vec<DrainPod>>, None);
+        let (mut is_confirmed, mut late) = (false, 0..late);
         let mut outcomes = EvictionOutcomes::new();
         for (now, fault) in (1000_i64..).zip(faults) {
             // A restart, or the pause between two rounds.
@@ -155,7 +162,7 @@ proptest! {
             }
             let tenant = match cluster.node {
                 _ if fault == 2 => TenantState::Unknown(ConditionReason::TenantUnreachable),
-                None => TenantState::NoNode,
+                None => TenantState::NoNode { is_confirmed },
                 Some(is_cordoned) => TenantState::Node { is_cordoned, is_ready: true },
             };
             let state = RemovalState {
@@ -168,11 +175,23 @@ proptest! {
             match next_step(&state) {
                 Step::Cordon => cluster.node = Some(true),
                 Step::ListPods => listed = Some(cluster.pods.clone()),
-                Step::ListVolumes => volume_count = Some(cluster.volumes),
+                Step::ListVolumes => {
+                    volume_count = Some(cluster.volumes);
+                    if cluster.volumes == 0 {
+                        listed = None;
+                    }
+                    // A pod waited for its volume, and is bound after the cordon.
+                    if !late.is_empty() && cluster.node.is_some() {
+                        cluster.pods.extend(late.next().map(|number| pod(&format!("late{number}"))));
+                        cluster.volumes += 1;
+                        cluster.healthy += 1;
+                    }
+                }
                 Step::Evict(due) => {
                     prop_assert_eq!(cluster.node, Some(true));
                     tried = due.iter().map(|pod| pod.uid.clone()).collect();
                 }
+                Step::ConfirmNoNode => is_confirmed = true,
                 Step::DeleteNode => {
                     let is_drained = cluster.pods.is_empty() && cluster.volumes == 0;
                     prop_assert!(is_drained || second(now) >= deadline, "{cluster:?}");
@@ -204,7 +223,7 @@ proptest! {
                     EvictionOutcome::Budget(None)
                 };
                 outcomes.insert(uid, outcome);
-                listed = None;
+                (listed, volume_count) = (None, None);
             }
             if fault >= 6 {
                 // A pod stops, and starts on another Node; without pods, a volume is detached.

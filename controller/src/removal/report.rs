@@ -85,6 +85,7 @@ fn describe(step: &Step<'_>) -> (ConditionReason, String) {
             ConditionReason::WaitingForVolumes,
             format!("waits until {count} VolumeAttachments of its Node are deleted"),
         ),
+        Step::ConfirmNoNode => draining("has no Node"),
         Step::DeleteNode => draining("its Node is deleted"),
         Step::DeleteMachine(RemovalOutcome::DeadlineExceeded) => (
             ConditionReason::DrainDeadlineExceeded,

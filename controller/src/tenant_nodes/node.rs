@@ -125,6 +125,12 @@ impl NodeObject {
         &self.metadata.uid
     }
 
+    /// Returns `spec.providerID`.
+    #[must_use]
+    pub fn provider_id(&self) -> Option<&str> {
+        self.spec.as_ref()?.provider_id.as_deref()
+    }
+
     /// Returns the taints of the Node, up to 256.
     #[must_use]
     pub fn taints(&self) -> &[NodeTaint] {

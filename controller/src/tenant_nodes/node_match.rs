@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::node::TenantNode;
+use super::node::{NodeObject, TenantNode};
 
 /// Prefix of the providerID that KubeVirt's cloud controller manager and machine-controller set; the name of the
 /// VirtualMachineInstance follows.
@@ -63,8 +63,19 @@ pub fn named_machine(node: &TenantNode) -> Option<&str> {
     node.provider_id.as_deref()?.strip_prefix(PROVIDER_ID_PREFIX)
 }
 
+/// Returns true if [`NodeIndex::find`] may return this Node for a machine.
+#[must_use]
+pub fn may_be_node_of(node: &NodeObject, machine: &str) -> bool {
+    match node.provider_id().and_then(|id| id.strip_prefix(PROVIDER_ID_PREFIX)) {
+        Some(named) => named == machine,
+        None => node.name() == machine,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn nodes(all: &[(&str, Option<&str>)]) -> BTreeMap<String, TenantNode> {
@@ -95,6 +106,17 @@ mod tests {
         assert_eq!(find(&without_id, "web-1"), Ok(Some("web-1".to_owned())));
         assert_eq!(find(&without_id, "web-2"), Ok(Some("web-2".to_owned())));
         assert_eq!(find(&[], "web-1"), Ok(None));
+    }
+
+    #[test]
+    fn an_object_is_matched_as_in_the_index() {
+        let is_match = |name: &str, id: Option<&str>| {
+            let object = json!({"metadata": {"name": name}, "spec": {"providerID": id}});
+            may_be_node_of(&serde_json::from_value(object).unwrap(), "web-1")
+        };
+        assert!(is_match("web-1", None) && is_match("web-1", Some("aws:///i-1")));
+        assert!(is_match("other", Some("kubevirt://web-1")));
+        assert!(!is_match("web-1", Some("kubevirt://web-2")) && !is_match("other", None));
     }
 
     #[test]

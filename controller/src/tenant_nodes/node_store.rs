@@ -6,6 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use berth_runtime::untrusted::CollectionEvent;
 
 use super::node::{NodeObject, TenantNode};
+use super::node_match::named_machine;
 
 /// Largest number of Nodes of a tenant, as in a large Kubernetes cluster.
 const MAX_NODES: usize = 5_000;
@@ -48,6 +49,13 @@ impl NodeStore {
     #[must_use]
     pub fn omitted(&self) -> usize {
         self.current.omitted.len()
+    }
+
+    /// Returns the machines that a Node may belong to: those that its name and its providerID name.
+    #[must_use]
+    pub fn machines_of(&self, node: &str) -> BTreeSet<String> {
+        let named = self.current.nodes.get(node).and_then(named_machine);
+        [Some(node), named].into_iter().flatten().map(str::to_owned).collect()
     }
 
     /// Handles an event of a list or a watch. Returns true if the Nodes have changed.
@@ -145,6 +153,16 @@ mod tests {
         assert!(handle(&mut store, CollectionEvent::Deleted(plain("new"))));
         assert!(!handle(&mut store, CollectionEvent::Deleted(plain("new"))));
         assert_eq!(store.current.byte_count, 0);
+    }
+
+    #[test]
+    fn a_node_may_belong_to_two_machines() {
+        let mut store = NodeStore::default();
+        let object = json!({"metadata": {"name": "a"}, "spec": {"providerID": "kubevirt://web-1"}});
+        handle(&mut store, CollectionEvent::Applied(serde_json::from_value(object).unwrap()));
+        let machines: Vec<String> = store.machines_of("a").into_iter().collect();
+        assert_eq!(machines, ["a", "web-1"]);
+        assert_eq!(store.machines_of("b").len(), 1);
     }
 
     #[test]

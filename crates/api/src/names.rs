@@ -86,6 +86,12 @@ pub const HOST_LOST_REMOVAL: &str = "HostLost";
 /// Annotation of a VirtualMachine that Berth removes: the time of the mark, in RFC 3339. The time limit of the drain
 /// begins at this time.
 pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
+/// Annotation of a VirtualMachine that Berth removes: the name of its Node in the tenant's cluster, if it is not that of the
+/// machine. After another controller has deleted the Node, its VolumeAttachments are found by this name.
+pub const REMOVAL_NODE_ANNOTATION: &str = "berth.dev/removal-node";
+/// Annotation of a VirtualMachine: the reason of the removal in which Berth begins to delete the Node of the machine. Such
+/// a removal cannot be called off.
+pub const NODE_DELETION_ANNOTATION: &str = "berth.dev/node-deletion";
 /// Annotation of a MachineDeployment or of a VirtualMachine: the time limit of the drain, in place of
 /// `spec.nodeDrainTimeout` of the TenantCluster.
 pub const NODE_DRAIN_TIMEOUT_ANNOTATION: &str = "berth.dev/node-drain-timeout";

@@ -3,7 +3,7 @@
 use berth_runtime::call::with_timeout;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch};
-use kube::{Api, Resource as _, ResourceExt as _};
+use kube::{Api, Resource as _};
 
 use crate::api_resource::api_resource;
 use crate::host_loss::machine_hosts::MachineName;
@@ -39,10 +39,8 @@ pub(super) async fn judge_machine(
         return Ok(verdict);
     }
     let removal = Removal::new(RemovalReason::HostLost, now_in_seconds().0);
-    let mut patch = removal.patch();
     // The API server refuses the write if the machine was changed or created again since it was judged.
-    patch["metadata"]["uid"] = vm.uid().into();
-    patch["metadata"]["resourceVersion"] = vm.resource_version().into();
+    let patch = removal.patch_of(&vm);
     match with_timeout(api.patch(name, &patch_params(), &Patch::Merge(patch))).await {
         Ok(_) => {}
         Err(error) if error.status_code() == Some(404) => return Ok(Verdict::Unaffected),

@@ -183,9 +183,9 @@ pub async fn run(
     let (changed, node_triggers) = (Arc::clone(&triggers), Arc::clone(&triggers));
     let cordoned_machines = machines.clone();
     removal_table.set_handler(move |namespace, name| changed.handle_removal(namespace, name));
-    connections.subscribe(TenantObjects::Nodes, move |tenant| {
+    connections.subscribe(TenantObjects::Nodes, move |tenant, changed| {
         node_triggers.handle_tenant_nodes(tenant);
-        removal_triggers.handle_tenant(tenant, &cordoned_machines);
+        removal_triggers.handle_tenant(tenant, changed, &cordoned_machines);
     });
     let instances = instances.informer().clone();
     let (tenant_triggers, claim_triggers) = (Arc::clone(&triggers), Arc::clone(&triggers));

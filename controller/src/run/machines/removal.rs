@@ -56,11 +56,9 @@ impl Context {
             return Ok(());
         }
         let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
-        let mut patch = Removal::new(reason, Timestamp::now()).patch();
         // The API server refuses the write if another reconciler has marked the machine meanwhile: the Node of a machine
         // on a lost host must stay.
-        patch["metadata"]["uid"] = vm.uid().into();
-        patch["metadata"]["resourceVersion"] = vm.resource_version().into();
+        let patch = Removal::new(reason, Timestamp::now()).patch_of(vm);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
         let marked = api.patch(&name, &patch_params(), &Patch::Merge(patch)).await;

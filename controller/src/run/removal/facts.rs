@@ -30,6 +30,7 @@ pub(super) struct MachineNode {
 
 /// Connection to the tenant, and the Node of the machine if it has one.
 pub(super) struct TenantSide {
+    pub(super) tenant: String,
     pub(super) state: SharedState,
     pub(super) access: Access,
     pub(super) node: Option<MachineNode>,
@@ -57,7 +58,8 @@ impl RemovalContext {
         tenant: &TenantCluster,
         machine: &str,
     ) -> Result<TenantSide, ConditionReason> {
-        let state = self.connections.state(&tenant.name_any());
+        let tenant = tenant.name_any();
+        let state = self.connections.state(&tenant);
         let state = state.ok_or(ConditionReason::TenantUnreachable)?;
         let (access, node) = {
             let locked = state.lock();
@@ -83,7 +85,7 @@ impl RemovalContext {
             };
             (access, node)
         };
-        Ok(TenantSide { state, access, node })
+        Ok(TenantSide { tenant, state, access, node })
     }
 
     /// Returns the state of the VM of a machine with this mark.

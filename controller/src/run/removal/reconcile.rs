@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_api::{ConditionReason, EventReason, TenantClusterSpec};
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
@@ -19,15 +18,17 @@ use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
 use super::requests;
 use crate::removal::eviction::EvictionOutcome;
-use crate::removal::mark::{Mark, Removal};
+use crate::removal::mark::{Mark, Removal, RemovalReason};
 use crate::removal::plan::{
     EvictionOutcomes, RemovalOutcome, RemovalState, Step, TenantState, next_step,
 };
 use crate::removal::pod::DrainPod;
+use crate::removal::progress;
 use crate::removal::report::RemovalReport;
 use crate::removal::timeout::{deadline, drain_timeout};
 use crate::run::api_requests::{none_if_not_found, patch_params};
 use crate::run::tenant_access::fault_of;
+use crate::tenant_nodes::node::NodeObject;
 
 /// Largest number of steps in one reconcile; a drain of 2,000 pods has fewer.
 const MAX_STEPS: usize = 100;
@@ -48,8 +49,8 @@ pub(super) struct Remover {
 }
 
 /// A removal that is in progress.
-struct Drain<'a> {
-    machine: &'a DynamicObject,
+struct Drain {
+    machine: DynamicObject,
     namespace: String,
     name: String,
     removal: Removal,
@@ -60,19 +61,30 @@ struct Drain<'a> {
     volume_count: Option<usize>,
     /// Reason why a request to the tenant failed.
     failure: Option<ConditionReason>,
+    /// True if the tenant's API server has no Node of the machine.
+    is_absence_confirmed: bool,
     /// True if this reconcile has deleted the Node.
     is_node_deleted: bool,
     /// Time for which the tenant's API server accepts no further request.
     retry_after: Duration,
 }
 
-impl Drain<'_> {
+impl Drain {
     /// Records the error of a request to the tenant. If the Node has changed meanwhile, the watch triggers a reconcile.
     /// All errors are handled alike, because a webhook of the tenant can answer with any of them for ever.
     fn record_failure(&mut self, error: UntrustedError) {
         tracing::debug!(namespace = %self.namespace, machine = %self.name, %error, "a request of a drain failed");
         self.failure = Some(fault_of(error, "", None).reason);
         self.retry_after = self.retry_after.max(error.retry_after());
+    }
+
+    /// Sets the number of VolumeAttachments. Before the Node is deleted, its pods are listed once more: a pod whose volume
+    /// the tenant's cluster creates for this Node may be bound long after the cordon.
+    fn set_volume_count(&mut self, count: usize) {
+        self.volume_count = Some(count);
+        if count == 0 {
+            self.pods = None;
+        }
     }
 
     /// Returns the pause before the next reconcile. It grows with the age of the removal.
@@ -100,10 +112,17 @@ impl Remover {
             return Ok(again.unwrap_or_else(Action::await_change));
         }
         let removal = match Mark::read(machine, Timestamp::now()) {
-            Mark::Absent => return Ok(self.call_off(machine, &namespace, &name).await),
+            Mark::Absent => match progress::begun_deletion(machine) {
+                None => return Ok(self.call_off(machine, &namespace, &name).await),
+                Some(reason) => {
+                    tracing::info!(%namespace, machine = %name, "the Node of a machine is deleted; marking the machine again");
+                    self.write_mark(machine, Removal::new(reason, Timestamp::now())).await?;
+                    return Ok(Action::await_change());
+                }
+            },
             Mark::Malformed(removal) => {
                 tracing::warn!(%namespace, machine = %name, "a removal mark is malformed; writing it again");
-                self.write_mark(&namespace, &name, removal).await?;
+                self.write_mark(machine, removal).await?;
                 return Ok(Action::await_change());
             }
             Mark::Valid(removal) => removal,
@@ -116,7 +135,7 @@ impl Remover {
         };
         let resolved = drain_timeout(machine, deployment.as_deref(), &spec);
         let mut drain = Drain {
-            machine,
+            machine: machine.clone(),
             namespace,
             name,
             removal,
@@ -126,6 +145,7 @@ impl Remover {
             outcomes: EvictionOutcomes::new(),
             volume_count: None,
             failure: None,
+            is_absence_confirmed: false,
             is_node_deleted: false,
             retry_after: Duration::ZERO,
         };
@@ -141,7 +161,7 @@ impl Remover {
     async fn take_step(
         &self,
         tenant: &DrainingTenant,
-        drain: &mut Drain<'_>,
+        drain: &mut Drain,
     ) -> Result<Option<Duration>, RemovalError> {
         let side = match tenant {
             DrainingTenant::None => None,
@@ -151,12 +171,14 @@ impl Remover {
         let tenant_state = match &side {
             None => TenantState::NotUsed,
             Some(Err(reason)) => TenantState::Unknown(*reason),
-            Some(Ok(TenantSide { node: None, .. })) => TenantState::NoNode,
+            Some(Ok(TenantSide { node: None, .. })) => TenantState::NoNode {
+                is_confirmed: drain.is_absence_confirmed || drain.is_node_deleted,
+            },
             Some(Ok(TenantSide { node: Some(node), .. })) => {
                 TenantState::Node { is_cordoned: node.is_cordoned, is_ready: node.is_ready }
             }
         };
-        let vm = self.context.vm_state(drain.machine, &drain.removal);
+        let vm = self.context.vm_state(&drain.machine, &drain.removal);
         let step = next_step(&RemovalState {
             removal: drain.removal,
             now: Timestamp::now(),
@@ -181,7 +203,17 @@ impl Remover {
             self.report(drain, &step).await;
         }
         if is_waiting {
-            return Ok(Some(drain.pause()));
+            let pause = drain.pause();
+            let has_sent_requests = drain.pods.is_some() || drain.volume_count.is_some();
+            if has_sent_requests || drain.failure.is_some() {
+                self.context.table.begin_pause(&drain.namespace, &drain.name, pause);
+            }
+            return Ok(Some(pause));
+        }
+        let is_list = matches!(step, Step::ListPods | Step::ListVolumes);
+        let rest = self.context.table.rest_of_pause(&drain.namespace, &drain.name);
+        if let Some(rest) = rest.filter(|_| is_list) {
+            return Ok(Some(rest));
         }
         if let Step::DeleteMachine(outcome) = step {
             self.delete_machine(drain, outcome).await?;
@@ -193,31 +225,41 @@ impl Remover {
             Step::Evict(pods) => pods.iter().map(|&pod| pod.clone()).collect(),
             _ => Vec::new(),
         };
-        let (is_cordon, is_deletion) = (step == Step::Cordon, step == Step::DeleteNode);
-        if is_deletion && !self.is_still_marked(drain).await? {
-            return Ok(Some(SHORT_PAUSE));
-        }
+        let is_cordon = step == Step::Cordon;
         let client = &side.access.client;
         let result = match (step, &side.node) {
             (Step::Cordon, Some(node)) => self.cordon(&side, node, true).await,
             (Step::ListPods, Some(node)) => {
+                if !self.record_progress(drain, &node.name, None).await? {
+                    return Ok(Some(SHORT_PAUSE));
+                }
                 let listed = requests::list_pods(client, &node.name).await;
                 listed.map(|pods| drain.pods = Some(pods))
             }
             (Step::ListVolumes, node) => {
-                let node = node.as_ref().map_or(&drain.name, |node| &node.name);
-                let counted = requests::count_volumes(client, node).await;
-                counted.map(|count| drain.volume_count = Some(count))
+                let node = node.as_ref().map(|node| node.name.clone());
+                let node = node.unwrap_or_else(|| progress::node_name(&drain.machine));
+                let counted = requests::count_volumes(client, &node).await;
+                counted.map(|count| drain.set_volume_count(count))
             }
-            (Step::DeleteNode, Some(node)) => self.delete_node(&side, node, drain).await,
+            (Step::ConfirmNoNode, _) => {
+                let listed = requests::list_nodes_of(client, &drain.name).await;
+                listed.map(|nodes| self.handle_nodes(&side, nodes, drain))
+            }
+            (Step::DeleteNode, Some(node)) => {
+                let reason = Some(drain.removal.reason);
+                if !self.record_progress(drain, &node.name, reason).await? {
+                    return Ok(Some(SHORT_PAUSE));
+                }
+                self.delete_node(&side, node, drain).await
+            }
             _ => evict_pods(&side, &due, drain).await,
         };
         match result {
             Err(error) => drain.record_failure(error),
             Ok(()) if is_cordon => {
-                // A requeue would not be sufficient: each change of a Node of the tenant triggers a reconcile.
-                tokio::time::sleep(CORDON_DELAY).await;
-                return Ok(Some(Duration::ZERO));
+                self.context.table.begin_pause(&drain.namespace, &drain.name, CORDON_DELAY);
+                return Ok(Some(CORDON_DELAY));
             }
             Ok(()) => {}
         }
@@ -233,9 +275,7 @@ impl Remover {
         let client = &side.access.client;
         let written = requests::set_cordoned(client, &node.name, &node.uid, is_cordoned).await?;
         tracing::info!(node = %node.name, is_cordoned, "changed the cordon of a tenant's Node");
-        // The watch delivers the same Node soon.
-        let applied = CollectionEvent::Applied(written);
-        side.state.lock().nodes.handle(applied, CONTROLLER_FIELD_MANAGER);
+        self.update_node(side, CollectionEvent::Applied(written));
         Ok(())
     }
 
@@ -243,19 +283,36 @@ impl Remover {
         &self,
         side: &TenantSide,
         node: &MachineNode,
-        drain: &mut Drain<'_>,
+        drain: &mut Drain,
     ) -> Result<(), UntrustedError> {
         requests::delete_node(&side.access.client, &node.name, &node.uid).await?;
         let (namespace, machine) = (&drain.namespace, &drain.name);
         tracing::info!(%namespace, %machine, node = %node.name, "deleted the Node of a machine");
         let name = json!({"metadata": {"name": node.name}});
         if let Ok(object) = serde_json::from_value(name) {
-            let deleted = CollectionEvent::Deleted(object);
-            side.state.lock().nodes.handle(deleted, CONTROLLER_FIELD_MANAGER);
+            self.update_node(side, CollectionEvent::Deleted(object));
         }
         drain.pods = None;
         drain.is_node_deleted = true;
         Ok(())
+    }
+
+    /// Handles the Nodes that the tenant's API server has for a machine without a stored Node. If there are any, the next
+    /// step drains them.
+    fn handle_nodes(&self, side: &TenantSide, nodes: Vec<NodeObject>, drain: &mut Drain) {
+        drain.is_absence_confirmed = nodes.is_empty();
+        if !nodes.is_empty() {
+            // The VolumeAttachments were those of a Node with the recorded name.
+            drain.volume_count = None;
+        }
+        for node in nodes {
+            self.update_node(side, CollectionEvent::Applied(node));
+        }
+    }
+
+    /// Updates the stored Nodes of the tenant after a request.
+    fn update_node(&self, side: &TenantSide, event: CollectionEvent<NodeObject>) {
+        self.context.connections.handle_node_answer(&side.tenant, &side.state, event);
     }
 
     /// Uncordons the Node of a machine without a mark, if Berth has cordoned it.
@@ -280,7 +337,7 @@ impl Remover {
         }
     }
 
-    async fn report(&self, drain: &Drain<'_>, step: &Step<'_>) {
+    async fn report(&self, drain: &Drain, step: &Step<'_>) {
         let report = RemovalReport::new(drain.removal, drain.deadline, step, &drain.problems);
         let reason = report.reason;
         let note = report.describe_machine(&drain.name);
@@ -290,7 +347,7 @@ impl Remover {
         }
     }
 
-    async fn emit(&self, drain: &Drain<'_>, type_: EventType, reason: EventReason, note: &str) {
+    async fn emit(&self, drain: &Drain, type_: EventType, reason: EventReason, note: &str) {
         let reference = drain.machine.object_ref(&machine_resource());
         self.context.events.emit_for(type_, reference, reason.as_str(), note).await;
     }
@@ -306,43 +363,53 @@ impl Remover {
         found.map_err(|error| RemovalError { request: request(), error })
     }
 
+    /// Writes a mark, unless the machine has changed meanwhile: its mark may have been withdrawn.
     async fn write_mark(
         &self,
-        namespace: &str,
-        name: &str,
+        machine: &DynamicObject,
         removal: Removal,
     ) -> Result<(), RemovalError> {
-        let patch = Patch::Merge(removal.patch());
-        let patched = self.machines(namespace).patch(name, &patch_params(), &patch).await;
+        let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
+        let patch = Patch::Merge(removal.patch_of(machine));
+        let patched = self.machines(&namespace).patch(&name, &patch_params(), &patch).await;
         let patched = none_if_not_found(patched);
         let request = || format!("patch VirtualMachine {namespace}/{name}");
         patched.map(drop).map_err(|error| RemovalError { request: request(), error })
     }
 
-    /// Reads the mark from the API server: it may have been withdrawn a moment ago, and the deletion of a Node cannot be
-    /// undone.
-    async fn is_still_marked(&self, drain: &Drain<'_>) -> Result<bool, RemovalError> {
-        let Drain { namespace, name, .. } = drain;
-        let found = none_if_not_found(self.machines(namespace).get_metadata(name).await);
-        let found = found.map_err(|error| RemovalError {
-            request: format!("get VirtualMachine {namespace}/{name}"),
+    /// Records the name of the Node, and with a reason that its deletion begins, which cannot be undone. Fails with a
+    /// conflict if the machine has changed: its mark may have been withdrawn a moment ago. Returns false if the machine does
+    /// not exist any more.
+    async fn record_progress(
+        &self,
+        drain: &mut Drain,
+        node: &str,
+        deletion: Option<RemovalReason>,
+    ) -> Result<bool, RemovalError> {
+        let Some(patch) = progress::record(&drain.machine, node, deletion) else {
+            return Ok(true);
+        };
+        let (machines, patch) = (self.machines(&drain.namespace), Patch::Merge(patch));
+        let patched = machines.patch_metadata(&drain.name, &patch_params(), &patch).await;
+        let patched = none_if_not_found(patched).map_err(|error| RemovalError {
+            request: format!("patch VirtualMachine {}/{}", drain.namespace, drain.name),
             error,
         })?;
-        let mark = berth_api::names::REMOVAL_ANNOTATION;
-        Ok(found.is_some_and(|found| {
-            found.uid() == drain.machine.uid() && found.annotations().contains_key(mark)
-        }))
+        let Some(patched) = patched else { return Ok(false) };
+        drain.machine.metadata = patched.metadata;
+        Ok(true)
     }
 
     async fn delete_machine(
         &self,
-        drain: &Drain<'_>,
+        drain: &Drain,
         outcome: RemovalOutcome,
     ) -> Result<(), RemovalError> {
         let Drain { machine, namespace, name, .. } = drain;
         // With the resource version, a mark that was withdrawn a moment ago is respected. After the deletion of its
         // Node, a machine must not stay: its kubelet does not create the Node again.
-        let resource_version = machine.resource_version().filter(|_| !drain.is_node_deleted);
+        let is_final = progress::begun_deletion(machine).is_some();
+        let resource_version = machine.resource_version().filter(|_| !is_final);
         let preconditions = Some(Preconditions { uid: machine.uid(), resource_version });
         let params = DeleteParams { preconditions, ..DeleteParams::background() };
         let deleted = none_if_not_found(self.machines(namespace).delete(name, &params).await);
@@ -376,9 +443,9 @@ impl Remover {
 async fn evict_pods(
     side: &TenantSide,
     due: &[DrainPod],
-    drain: &mut Drain<'_>,
+    drain: &mut Drain,
 ) -> Result<(), UntrustedError> {
-    drain.pods = None;
+    (drain.pods, drain.volume_count) = (None, None);
     for pod in due {
         let (outcome, retry_after) = requests::evict(&side.access.client, pod).await?;
         let is_busy = outcome == EvictionOutcome::Busy;

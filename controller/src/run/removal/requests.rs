@@ -14,10 +14,14 @@ use serde_json::{Value, json};
 
 use crate::removal::eviction::{EvictionOutcome, eviction_outcome};
 use crate::removal::pod::{DrainPod, PodObject};
+use crate::run::tenant_access::{NODE_LIMITS, NODES};
 use crate::tenant_nodes::node::NodeObject;
+use crate::tenant_nodes::node_match::may_be_node_of;
 
 /// Largest number of bytes of a Node in an answer; the API server permits 1.5 MiB.
 const MAX_NODE_LENGTH: usize = 1 << 21;
+/// Largest number of Nodes of one machine that are read. Two are sufficient to report that they are ambiguous.
+const MAX_NODES: usize = 2;
 /// Largest number of bytes of the answer to an eviction.
 const MAX_EVICTION_LENGTH: usize = 1 << 16;
 /// A usual pod has 10 KiB; the API server permits 1.5 MiB. A kubelet runs 110 pods by default.
@@ -70,6 +74,21 @@ pub(super) async fn set_cordoned(
         .body(json_body(&body))
         .map_err(|_| UntrustedError::Malformed)?;
     client.request(request, MAX_NODE_LENGTH).await
+}
+
+/// Lists the Nodes that may be the Node of a machine. An API server cannot select Nodes by their providerIDs.
+pub(super) async fn list_nodes_of(
+    client: &UntrustedClient,
+    machine: &str,
+) -> Result<Vec<NodeObject>, UntrustedError> {
+    let mut nodes = Vec::new();
+    let add = |node: NodeObject| {
+        if nodes.len() < MAX_NODES && may_be_node_of(&node, machine) {
+            nodes.push(node);
+        }
+    };
+    list_collection(client, NODES, NODE_LIMITS, add).await?;
+    Ok(nodes)
 }
 
 /// Lists the pods on a Node that a drain does not skip.
@@ -235,6 +254,19 @@ mod tests {
             lines[1],
             "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50&continue=next"
         );
+    }
+
+    #[tokio::test]
+    async fn nodes_of_the_machine_are_listed() {
+        let (client, requests) = client(|_, _| {
+            let node = |name: &str, id: &str| json!({"metadata": {"name": name}, "spec": {"providerID": id}});
+            let named = node("other", "kubevirt://web-1");
+            (200, json!({"items": [node("web-1", "kubevirt://web-2"), named, node("web-3", "")]}))
+        });
+        let found = list_nodes_of(&client, "web-1").await.unwrap();
+        assert_eq!(found.iter().map(NodeObject::name).collect::<Vec<_>>(), ["other"]);
+        assert!(list_nodes_of(&client, "web-9").await.unwrap().is_empty());
+        assert_eq!(requests.lock().unwrap()[0].0, "GET /api/v1/nodes?limit=50");
     }
 
     #[tokio::test]

@@ -29,13 +29,20 @@ struct Entry {
 /// Reports of all removals, by namespace and name of the machine.
 pub(in crate::run) struct RemovalTable {
     entries: Mutex<BTreeMap<Key, Entry>>,
+    /// Ends of the pauses of machines.
+    pauses: Mutex<BTreeMap<Key, Instant>>,
     handler: OnceLock<Handler>,
     metrics: Arc<Metrics>,
 }
 
 impl RemovalTable {
     pub(in crate::run) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { entries: Mutex::default(), handler: OnceLock::new(), metrics }
+        Self {
+            entries: Mutex::default(),
+            pauses: Mutex::default(),
+            handler: OnceLock::new(),
+            metrics,
+        }
     }
 
     /// Sets the function that is called with each machine whose report has changed.
@@ -71,11 +78,33 @@ impl RemovalTable {
         is_new_reason
     }
 
+    fn pauses(&self) -> MutexGuard<'_, BTreeMap<Key, Instant>> {
+        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a pause of a machine. Other changes that trigger its reconcile do not end the pause.
+    pub(super) fn begin_pause(&self, namespace: &str, name: &str, pause: Duration) {
+        let now = Instant::now();
+        let mut pauses = self.pauses();
+        pauses.retain(|_, end| *end > now);
+        if let Some(end) = now.checked_add(pause) {
+            pauses.insert((namespace.to_owned(), name.to_owned()), end);
+        }
+    }
+
+    /// Returns the rest of the pause of a machine; `None` if it has ended.
+    pub(super) fn rest_of_pause(&self, namespace: &str, name: &str) -> Option<Duration> {
+        let end = self.pauses().get(&(namespace.to_owned(), name.to_owned())).copied()?;
+        Some(end.saturating_duration_since(Instant::now())).filter(|rest| !rest.is_zero())
+    }
+
     /// Removes the report of a machine, which is deleted, or whose removal was called off.
     pub(in crate::run) fn remove(&self, namespace: &str, name: &str) {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.pauses().remove(&key);
         let is_removed = {
             let mut entries = self.lock();
-            let removed = entries.remove(&(namespace.to_owned(), name.to_owned()));
+            let removed = entries.remove(&key);
             self.update_metrics(&entries);
             removed.is_some()
         };
@@ -128,6 +157,20 @@ mod tests {
 
     use super::*;
     use crate::removal::mark::{Removal, RemovalReason};
+
+    #[test]
+    fn a_pause_ends() {
+        let table = RemovalTable::new(Arc::default());
+        assert_eq!(table.rest_of_pause("ns", "a"), None);
+        table.begin_pause("ns", "a", Duration::from_secs(60));
+        assert!(table.rest_of_pause("ns", "a").unwrap() > Duration::from_secs(30));
+        assert_eq!(table.rest_of_pause("ns", "b"), None);
+        table.begin_pause("ns", "a", Duration::ZERO);
+        assert_eq!(table.rest_of_pause("ns", "a"), None);
+        table.begin_pause("ns", "a", Duration::from_secs(60));
+        table.remove("ns", "a");
+        assert_eq!(table.rest_of_pause("ns", "a"), None);
+    }
 
     #[test]
     fn a_new_reason_is_reported_at_once() {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use berth_api::TenantCluster;
-use berth_api::names::REMOVAL_ANNOTATION;
 use berth_runtime::reconcile::ReconcileRequest;
 use berth_runtime::watch::OptionalInformer;
 use kube::ResourceExt as _;
@@ -13,7 +12,8 @@ use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::context::machine_resource;
-use crate::run::tenant_access::Connections;
+use crate::removal::progress::is_in_removal;
+use crate::run::tenant_access::{ChangedMachines, Connections};
 use crate::tenant_nodes::node_match::named_machine;
 
 /// Queue of reconciles, and the machines with a mark by their namespace.
@@ -45,7 +45,7 @@ impl RemovalTriggers {
     /// Node.
     pub(in crate::run) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
-        let is_marked = !is_gone && machine.annotations().contains_key(REMOVAL_ANNOTATION);
+        let is_marked = !is_gone && is_in_removal(machine);
         let was_marked = {
             let mut marked = self.lock();
             if is_marked {
@@ -63,20 +63,76 @@ impl RemovalTriggers {
         }
     }
 
-    /// Handles a change of a tenant's connection or Nodes. Nodes that Berth has cordoned are reconciled even if their
-    /// machine has no mark: the mark may have been withdrawn while the controller was stopped. The tenant chooses names
-    /// and annotations of its Nodes, so machines that do not exist must not fill the queue.
-    pub(in crate::run) fn handle_tenant(&self, tenant: &str, machines: &OptionalInformer) {
+    /// Handles a change of a tenant's connection, or of the Nodes of `changed` machines. Nodes that Berth has cordoned are
+    /// reconciled even if their machine has no mark: the mark may have been withdrawn while the controller was stopped.
+    /// The tenant chooses names and annotations of its Nodes, so machines that do not exist must not fill the queue.
+    pub(in crate::run) fn handle_tenant(
+        &self,
+        tenant: &str,
+        changed: ChangedMachines<'_>,
+        machines: &OptionalInformer,
+    ) {
+        let namespace = TenantCluster::namespace_of(tenant);
+        let may_exist =
+            |name: &str| !machines.is_listed() || machines.get(&namespace, name).is_some();
+        let names = self.affected_machines(tenant, changed, may_exist);
+        names.iter().for_each(|name| self.trigger(&namespace, name));
+    }
+
+    fn affected_machines(
+        &self,
+        tenant: &str,
+        changed: ChangedMachines<'_>,
+        may_exist: impl Fn(&str) -> bool,
+    ) -> BTreeSet<String> {
         let namespace = TenantCluster::namespace_of(tenant);
         let mut names = self.lock().get(&namespace).cloned().unwrap_or_default();
         if let Some(state) = self.connections.state(tenant) {
             let state = state.lock();
             let cordoned = state.nodes.nodes().values().filter(|node| node.is_cordoned_by_berth);
             let cordoned = cordoned.map(|node| named_machine(node).unwrap_or(&node.name));
-            let may_exist =
-                |name: &&str| !machines.is_listed() || machines.get(&namespace, name).is_some();
-            names.extend(cordoned.filter(may_exist).map(str::to_owned));
+            names.extend(cordoned.filter(|&name| may_exist(name)).map(str::to_owned));
         }
-        names.iter().for_each(|name| self.trigger(&namespace, name));
+        names.retain(|name| changed.is_none_or(|changed| changed.contains(name)));
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use berth_api::names::{CORDONED_ANNOTATION, REMOVAL_ANNOTATION};
+    use berth_runtime::untrusted::CollectionEvent;
+    use serde_json::{Value, json};
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    #[test]
+    fn a_node_affects_only_its_machine() {
+        let connections = Connections::new(Arc::default());
+        let triggers = RemovalTriggers::new(unbounded_channel().0, connections.clone());
+        let namespace = TenantCluster::namespace_of("bank");
+        for (name, reason) in [("a", Some("Rollout")), ("b", Some("Rollout")), ("c", None)] {
+            let annotations = reason.map(|reason| json!({REMOVAL_ANNOTATION: reason}));
+            let metadata =
+                json!({"name": name, "namespace": namespace, "annotations": annotations});
+            let machine: Value = json!({"metadata": metadata});
+            triggers.handle_machine(&serde_json::from_value(machine).unwrap(), false);
+        }
+        let cordoned = json!({"name": "c", "annotations": {CORDONED_ANNOTATION: "removal"}});
+        let cordoned = serde_json::from_value(json!({"metadata": cordoned})).unwrap();
+        connections.handle_node_event("bank", CollectionEvent::Applied(cordoned));
+        let affected = |changed: ChangedMachines<'_>, exist: bool| {
+            let all = triggers.affected_machines("bank", changed, |_| exist);
+            all.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(affected(None, true), "a b c");
+        assert_eq!(affected(None, false), "a b");
+        let changed = |name: &str| BTreeSet::from([name.to_owned()]);
+        assert_eq!(affected(Some(&changed("a")), true), "a");
+        assert_eq!(affected(Some(&changed("c")), true), "c");
+        assert_eq!(affected(Some(&changed("d")), true), "");
     }
 }

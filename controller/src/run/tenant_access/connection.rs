@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use berth_api::ConditionReason;
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_runtime::backoff::{RetryBackoff, add_jitter};
 use berth_runtime::call::CallError;
 use berth_runtime::certificate::{CertificateSource, Validity};
@@ -39,9 +38,9 @@ const INITIAL_REFUSALS: u32 = 4;
 /// Largest number of bytes of a kubeconfig. It stays in memory, and a usual one has less than 10 KiB.
 const MAX_KUBECONFIG_LENGTH: usize = 1 << 18;
 /// Path of the Nodes.
-const NODES: &str = "/api/v1/nodes";
+pub(in crate::run) const NODES: &str = "/api/v1/nodes";
 /// A usual Node has 20 KiB; the API server permits 1.5 MiB.
-const LIMITS: CollectionLimits = CollectionLimits {
+pub(in crate::run) const NODE_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 50,
     max_pages: 200,
     max_page_length: 1 << 22,
@@ -201,7 +200,7 @@ async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, acces
         let (begin, is_listed) = (Instant::now(), AtomicBool::new(false));
         let handle = |event: CollectionEvent<NodeObject>| {
             let is_complete = matches!(event, CollectionEvent::ListCompleted);
-            connections.update_nodes(tenant, |nodes| nodes.handle(event, CONTROLLER_FIELD_MANAGER));
+            connections.handle_node_event(tenant, event);
             if is_complete {
                 if is_infra_cluster(tenant, environment) {
                     let refused = RefusedAddress::InfraApiServer;
@@ -212,7 +211,7 @@ async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, acces
             }
             Ok(())
         };
-        let result = watch_collection(&access.client, NODES, LIMITS, handle).await;
+        let result = watch_collection(&access.client, NODES, NODE_LIMITS, handle).await;
         if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
             backoff.reset();
             failures = 0;

@@ -1,13 +1,15 @@
 //! State of the connections to all tenants, which several reconcilers read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_runtime::certificate::Validity;
-use berth_runtime::untrusted::UntrustedClient;
+use berth_runtime::untrusted::{CollectionEvent, UntrustedClient};
 use tokio::sync::watch::Sender;
 
 use crate::run::metrics::Metrics;
+use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::node_store::NodeStore;
 use crate::tenant_storage::class_store::ClassStore;
 use crate::tenants::fault::Fault;
@@ -70,8 +72,10 @@ struct Entry {
     state: SharedState,
 }
 
-/// Function that is called with the name of a tenant.
-type Handler = Box<dyn Fn(&str) + Send + Sync>;
+/// Machines whose Nodes have changed; `None` for all machines.
+pub(crate) type ChangedMachines<'a> = Option<&'a BTreeSet<String>>;
+/// Function that is called with the name of a tenant, and its machines whose Nodes have changed.
+type Handler = Box<dyn Fn(&str, ChangedMachines<'_>) + Send + Sync>;
 
 /// State of the connections to all tenants.
 #[derive(Clone)]
@@ -99,7 +103,7 @@ impl Connections {
     pub(crate) fn subscribe(
         &self,
         objects: TenantObjects,
-        handle: impl Fn(&str) + Send + Sync + 'static,
+        handle: impl Fn(&str, ChangedMachines<'_>) + Send + Sync + 'static,
     ) {
         let handler = (objects, Box::new(handle) as Handler);
         self.handlers.write().unwrap_or_else(PoisonError::into_inner).push(handler);
@@ -111,15 +115,15 @@ impl Connections {
 
     /// Calls the handlers of these objects; all handlers if the connection has changed. The caller must hold no lock of a
     /// tenant's state, which handlers lock.
-    fn notify(&self, tenant: &str, changed: Option<TenantObjects>) {
+    fn notify(&self, tenant: &str, changed: Option<TenantObjects>, machines: ChangedMachines<'_>) {
         let handlers = self.handlers.read().unwrap_or_else(PoisonError::into_inner);
         let affected = handlers.iter().filter(|(kind, _)| changed.is_none_or(|one| one == *kind));
-        affected.for_each(|(_, handle)| handle(tenant));
+        affected.for_each(|(_, handle)| handle(tenant, machines));
     }
 
     /// Calls the handlers of StorageClasses, because those of a tenant have changed.
     pub(super) fn notify_classes(&self, tenant: &str) {
-        self.notify(tenant, Some(TenantObjects::Classes));
+        self.notify(tenant, Some(TenantObjects::Classes), None);
     }
 
     /// Returns the state of a tenant; `None` if it is not known yet, or the tenant has no kubeconfig.
@@ -127,13 +131,39 @@ impl Connections {
         self.lock().get(tenant).map(|entry| entry.state.clone())
     }
 
-    /// Changes the Nodes of a tenant. Calls the handlers if `change` returns true.
-    pub(super) fn update_nodes(&self, tenant: &str, change: impl FnOnce(&mut NodeStore) -> bool) {
+    /// Handles an event of the watch of a tenant's Nodes. Calls the handlers if the Nodes have changed.
+    pub(crate) fn handle_node_event(&self, tenant: &str, event: CollectionEvent<NodeObject>) {
         let state = self.lock().entry(tenant.to_owned()).or_default().state.clone();
-        let is_changed = change(&mut state.lock().nodes);
-        if is_changed {
-            self.notify(tenant, Some(TenantObjects::Nodes));
-        }
+        self.handle_node_answer(tenant, &state, event);
+    }
+
+    /// Handles a Node that the tenant's API server returned for a request, and calls the handlers if the Nodes have changed.
+    /// The watch delivers the same Node soon, which is then no change. `state` is that of the connection which sent the
+    /// request.
+    pub(crate) fn handle_node_answer(
+        &self,
+        tenant: &str,
+        state: &SharedState,
+        event: CollectionEvent<NodeObject>,
+    ) {
+        let node = match &event {
+            CollectionEvent::Applied(node) | CollectionEvent::Deleted(node) => {
+                Some(node.name().to_owned())
+            }
+            CollectionEvent::ListStarted
+            | CollectionEvent::Listed(_)
+            | CollectionEvent::ListCompleted => None,
+        };
+        let machines = {
+            let mut locked = state.lock();
+            let before = node.as_ref().map(|node| locked.nodes.machines_of(node));
+            if !locked.nodes.handle(event, CONTROLLER_FIELD_MANAGER) {
+                return;
+            }
+            let after = node.as_ref().map(|node| locked.nodes.machines_of(node));
+            before.zip(after).map(|(before, after)| &before | &after)
+        };
+        self.notify(tenant, Some(TenantObjects::Nodes), machines.as_ref());
     }
 
     /// Sets the connection of a tenant, or the reason why there is none, and calls the handlers.
@@ -147,7 +177,7 @@ impl Connections {
             drop(all);
             state.lock().access = Some(access);
         }
-        self.notify(tenant, None);
+        self.notify(tenant, None, None);
     }
 
     /// Removes the connection and the Nodes of a tenant, because it has a new kubeconfig: no write of the old connection
@@ -164,7 +194,7 @@ impl Connections {
         all.remove(tenant);
         self.count(&all);
         drop(all);
-        self.notify(tenant, None);
+        self.notify(tenant, None, None);
     }
 
     fn count(&self, all: &BTreeMap<String, Entry>) {
@@ -179,7 +209,34 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use serde_json::json;
+
     use super::*;
+
+    fn applied(name: &str) -> CollectionEvent<NodeObject> {
+        let node = serde_json::from_value(json!({"metadata": {"name": name}}));
+        CollectionEvent::Applied(node.unwrap())
+    }
+
+    #[test]
+    fn an_answer_is_a_change_and_the_event_after_it_is_none() {
+        let connections = Connections::new(Arc::default());
+        let (handled, tenants) = channel();
+        connections.subscribe(TenantObjects::Nodes, move |tenant, machines| {
+            let machines = machines.map(|all| all.iter().cloned().collect::<Vec<_>>().join(" "));
+            handled.send(format!("{tenant}: {machines:?}")).unwrap();
+        });
+        connections.handle_node_event("bank", applied("a"));
+        assert_eq!(tenants.try_iter().collect::<Vec<_>>(), ["bank: Some(\"a\")"]);
+        let state = connections.state("bank").unwrap();
+        connections.handle_node_answer("bank", &state, applied("b"));
+        assert_eq!(tenants.try_iter().collect::<Vec<_>>(), ["bank: Some(\"b\")"]);
+        connections.handle_node_event("bank", applied("b"));
+        assert_eq!(tenants.try_iter().count(), 0);
+        connections.handle_node_event("bank", CollectionEvent::ListStarted);
+        connections.handle_node_event("bank", CollectionEvent::ListCompleted);
+        assert_eq!(tenants.try_iter().collect::<Vec<_>>(), ["bank: None"]);
+    }
 
     #[test]
     fn a_handler_that_waits_delays_no_other_tenant() {
@@ -188,7 +245,7 @@ mod tests {
         let (release, released) = channel::<()>();
         let released = Mutex::new(released);
         let (handled, tenants) = channel();
-        connections.subscribe(TenantObjects::Nodes, move |tenant| {
+        connections.subscribe(TenantObjects::Nodes, move |tenant, _| {
             if tenant == "slow" {
                 started.send(()).unwrap();
                 released.lock().unwrap().recv().unwrap();
@@ -196,9 +253,9 @@ mod tests {
             handled.send(tenant.to_owned()).unwrap();
         });
         let slow = connections.clone();
-        let waiting = thread::spawn(move || slow.update_nodes("slow", |_| true));
+        let waiting = thread::spawn(move || slow.handle_node_event("slow", applied("a")));
         starts.recv().unwrap();
-        let other = thread::spawn(move || connections.update_nodes("other", |_| true));
+        let other = thread::spawn(move || connections.handle_node_event("other", applied("a")));
         let first = tenants.recv_timeout(Duration::from_secs(10));
         release.send(()).unwrap();
         assert_eq!(first.as_deref(), Ok("other"));

@@ -24,7 +24,7 @@ impl TenantQueue {
         let (sender, requests) = unbounded();
         let queue = Self(sender);
         let changed = queue.clone();
-        connections.subscribe(objects, move |tenant| changed.trigger(tenant));
+        connections.subscribe(objects, move |tenant, _| changed.trigger(tenant));
         (queue, requests)
     }
 

@@ -3,7 +3,6 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_api::{ConditionReason, TenantCluster};
 use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
 use futures::TryStreamExt as _;
@@ -57,7 +56,7 @@ impl NodeReconciler {
             Ok(planned) => planned,
             Err(fault) => return self.write_status(tenant, Some(AccessState::Failed(fault))).await,
         };
-        let writes = self.write(&state, &access, &plan);
+        let writes = self.write((&name, &state), &access, &plan);
         let written = tokio::time::timeout(MAX_WRITE_TIME, writes).await;
         let written = written.unwrap_or(Err(WriteError::Slow));
         let labels = match &written {
@@ -106,7 +105,7 @@ impl NodeReconciler {
     /// Sends the writes of a plan, and stops at the first failure.
     async fn write(
         &self,
-        state: &SharedState,
+        (tenant, state): (&str, &SharedState),
         access: &Access,
         plan: &TenantPlan,
     ) -> Result<(), WriteError> {
@@ -117,10 +116,9 @@ impl NodeReconciler {
                 let written =
                     [apply_metadata(client, &write).await?, apply_taints(client, &write).await?];
                 for node in written.into_iter().flatten() {
-                    // The watch delivers the same Node soon; without this update, a reconcile meanwhile would send the
-                    // write again.
+                    // Without this update, a reconcile before the event of the watch would send the write again.
                     let applied = CollectionEvent::Applied(node);
-                    state.lock().nodes.handle(applied, CONTROLLER_FIELD_MANAGER);
+                    self.connections.handle_node_answer(tenant, state, applied);
                     self.context.metrics.count_tenant_node_write();
                 }
                 Ok(())
