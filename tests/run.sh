@@ -24,7 +24,7 @@ sed -n '/"profile":{[^}]*"test":true/ s#.*"manifest_path":"\([^"]*\)/Cargo.toml"
 count=$(($(wc -l <"$PROGRAM_LOGS/programs") + 1))
 # A job is a folder, and programs that run one after the other. The longest jobs are first; a name that is missing here only
 # makes the run longer.
-awk -v long='networks shape+kubelet degraded tenants addresses tenant_nodes drain_faults assign cluster exposure' '
+awk -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node_drain assign drain_faults cluster host_drain tenant_storage host_loss exposure' '
     $1 ~ /\/tests$/ { program[$2] = $3; folder = $1; next }
     { rest[++n] = $1 " " $3 }
     END {
