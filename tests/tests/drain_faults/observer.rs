@@ -38,7 +38,7 @@ impl Observer {
     /// Starts the observation. No objects may exist yet. `minimum` is the number of pods of each app that must be healthy.
     pub(crate) fn start(clusters: &Clusters, minimum: usize) -> Self {
         let runtime = create_runtime().unwrap();
-        let record = Arc::new(Mutex::new(Record { minimum, ..Record::default() }));
+        let record = Arc::new(Mutex::new(Record::new(minimum)));
         let (infra, tenant) = (clusters.infra.kubeconfig(), clusters.tenant.kubeconfig());
         let all = runtime.block_on(async {
             let infra = create_client(&infra).await.unwrap();

@@ -65,6 +65,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Returns a record of apps that must have at least `minimum` healthy pods.
+    pub(crate) fn new(minimum: usize) -> Self {
+        Self { minimum, ..Self::default() }
+    }
+
     pub(crate) fn handle_node(&mut self, event: Event<'_>) {
         let Event { version, is_deleted, object } = event;
         let node = self.nodes.entry(object.name_any()).or_default();
@@ -210,7 +215,7 @@ mod tests {
         let spec = json!({"nodeName": "a"});
         let pod = object(json!({"metadata": metadata, "spec": spec, "status": ready}));
         let volume = object(json!({"metadata": {"name": "v"}, "spec": spec}));
-        let mut record = Record { minimum, ..Record::default() };
+        let mut record = Record::new(minimum);
         record.handle_node(event(1, false, &node(false)));
         record.handle_pod(event(2, false, &pod));
         record.handle_volume(event(3, false, &volume));
