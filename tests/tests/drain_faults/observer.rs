@@ -31,7 +31,7 @@ enum Kind {
     Pod,
     Volume,
     /// VirtualMachines, and the Nodes of the tenant.
-    Machine(Api<Node>),
+    Machine(Box<Api<Node>>),
 }
 
 impl Observer {
@@ -50,7 +50,7 @@ impl Observer {
                 (Kind::Node, &tenant, ApiResource::erase::<Node>(&())),
                 (Kind::Pod, &tenant, ApiResource::erase::<Pod>(&())),
                 (Kind::Volume, &tenant, ApiResource::erase::<VolumeAttachment>(&())),
-                (Kind::Machine(nodes), &infra, machine),
+                (Kind::Machine(Box::new(nodes)), &infra, machine),
             ];
             let mut all = Vec::new();
             for (kind, client, resource) in watches {
