@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use berth_api::names::{
     AGENT_FIELD_MANAGER, API_VERSION, CONTROLLER_STATUS_FIELD_MANAGER, CREATED_BY_ANNOTATION,
+    DRAIN_FIELD_MANAGER, HOST_LOSS_FIELD_MANAGER,
 };
 use berth_api::{InfraNode, LinkName};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -43,6 +44,10 @@ const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(100);
 const DROPPED_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 /// Longest retry interval.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
+
+/// Field managers of the controller that own conditions of an InfraNode.
+const CONDITION_MANAGERS: [&str; 3] =
+    [CONTROLLER_STATUS_FIELD_MANAGER, DRAIN_FIELD_MANAGER, HOST_LOSS_FIELD_MANAGER];
 
 /// Publisher of the InfraNode and the Node, with the state that it has between writes.
 struct Publisher {
@@ -208,9 +213,9 @@ impl Publisher {
         let api = &self.objects.infra_nodes;
         let mut result = with_timeout(api.patch_status(&name, &params, &patch)).await;
         // The controller sets conditions of an agent that is unresponsive. This agent is responsive, so it takes
-        // ownership of these conditions by force.
-        let is_controller_field =
-            |_: &str, manager: &str| manager == CONTROLLER_STATUS_FIELD_MANAGER;
+        // ownership of these conditions by force. Kubernetes 1.20 treats all conditions as one value, which then also
+        // has conditions of lost and drained hosts; the controller applies them again.
+        let is_controller_field = |_: &str, manager: &str| CONDITION_MANAGERS.contains(&manager);
         if result.as_ref().is_err_and(|error| can_force_conflicts(error, is_controller_field)) {
             result = with_timeout(api.patch_status(&name, &params.force(), &patch)).await;
         }
