@@ -1,8 +1,24 @@
 //! Kinds of the API server that no type describes.
 
+use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
 use kube::api::{ApiResource, GroupVersionKind};
 
 /// Returns a kind from its API group, version, kind and plural.
 pub(crate) fn api_resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// Returns the kind VirtualMachine. Machines are objects of this kind.
+pub(crate) fn machine_resource() -> ApiResource {
+    api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
+}
+
+/// Returns the kind MachineDeployment.
+pub(crate) fn deployment_resource() -> ApiResource {
+    api_resource(
+        MACHINE_DEPLOYMENT_GROUP,
+        "v1alpha1",
+        MACHINE_DEPLOYMENT_KIND,
+        "machinedeployments",
+    )
 }

@@ -14,7 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::Evacuator;
 use super::read::ObservedMachine;
-use super::resources::{machine_resource, migration_resource};
+use super::resources::migration_resource;
+use crate::api_resource::machine_resource;
 use crate::evacuation::decide::Action;
 use crate::evacuation::record::EvacuationRecord;
 use crate::removal::mark::{Removal, RemovalReason};

@@ -6,7 +6,7 @@ use kube::runtime::events::EventType;
 
 use super::Evacuator;
 use super::read::ObservedMachine;
-use super::resources::machine_resource;
+use crate::api_resource::machine_resource;
 use crate::evacuation::decide::{Action, Decision};
 use crate::evacuation::reason::EvacuationReason;
 use crate::evacuation::record::EvacuationRecord;

@@ -33,9 +33,10 @@ use super::metrics::Metrics;
 use super::object_handlers::ObjectHandlers;
 use super::reconcile::ReconcileFailure;
 use super::removal_lock::RemovalLock;
+use crate::api_resource::machine_resource;
 use crate::evacuation::targets::TargetFinder;
 use index::EvacuationIndex;
-use resources::{machine_resource, migration_resource, trim_machine, trim_migration};
+use resources::{migration_resource, trim_machine, trim_migration};
 use triggers::Triggers;
 
 /// One host at a time: the decisions about a MachineDeployment must not overlap.

@@ -10,7 +10,8 @@ use kube::{Api, ResourceExt as _};
 
 use super::Evacuator;
 use super::index::{InstanceFacts, MachineKey};
-use super::resources::{deployment_resource, machine_resource, migration_resource};
+use super::resources::migration_resource;
+use crate::api_resource::{deployment_resource, machine_resource};
 use crate::evacuation::decide::{DeploymentKey, Deployments};
 use crate::evacuation::deployment::DeploymentState;
 use crate::evacuation::machine::{EvacuatingMachine, Machine};

@@ -1,28 +1,14 @@
-//! Kinds of the objects that the reconciler of evacuations reads, and functions that remove unused fields before the
+//! Kind of the migrations that the reconciler of evacuations reads, and functions that remove unused fields before
 //! objects are stored.
 
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
 use crate::api_resource::api_resource;
-use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
-
-pub(super) fn machine_resource() -> ApiResource {
-    api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
-}
 
 pub(super) fn migration_resource() -> ApiResource {
     let kind = "VirtualMachineInstanceMigration";
     api_resource("kubevirt.io", "v1", kind, "virtualmachineinstancemigrations")
-}
-
-pub(super) fn deployment_resource() -> ApiResource {
-    api_resource(
-        MACHINE_DEPLOYMENT_GROUP,
-        "v1alpha1",
-        MACHINE_DEPLOYMENT_KIND,
-        "machinedeployments",
-    )
 }
 
 pub(super) fn trim_machine(object: &mut DynamicObject) {

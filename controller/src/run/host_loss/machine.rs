@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DynamicObject, Patch};
 use kube::{Api, Resource as _};
 
-use crate::api_resource::api_resource;
+use crate::api_resource::machine_resource;
 use crate::host_loss::machine_hosts::MachineName;
 use crate::host_loss::verdict::{Verdict, judge};
 use crate::removal::mark::{Removal, RemovalReason};
@@ -16,8 +16,7 @@ use crate::run::reconcile::ReconcileFailure;
 use berth_api::EventReason;
 
 fn machines_api(context: &Context, namespace: &str) -> Api<DynamicObject> {
-    let resource = api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines");
-    Api::namespaced_with(context.client.clone(), namespace, &resource)
+    Api::namespaced_with(context.client.clone(), namespace, &machine_resource())
 }
 
 /// Reads a machine, judges it, and marks it if it is to be replaced and `is_still_lost` confirms this immediately
@@ -74,6 +73,5 @@ pub(super) async fn report_wait(
 }
 
 async fn emit(context: &Context, vm: &DynamicObject, reason: EventReason, note: &str) {
-    let resource = api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines");
-    context.events.warn_for(vm.object_ref(&resource), reason.as_str(), note).await;
+    context.events.warn_for(vm.object_ref(&machine_resource()), reason.as_str(), note).await;
 }

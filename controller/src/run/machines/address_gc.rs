@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::resources::{instance_resource, machine_resource};
+use super::resources::instance_resource;
+use crate::api_resource::machine_resource;
 use crate::run::api_requests::patch_params;
 use crate::run::context::INFRA_CONFIG;
 use crate::tenants::addresses::release::{

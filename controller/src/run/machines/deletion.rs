@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt as _};
 
 use super::context::{Context, RETRY_DELAY};
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::resources::machine_resource;
+use crate::api_resource::machine_resource;
 use crate::run::removal::DrainingTenant;
 use berth_kubevirt_render::machines::reconcile_steps::{DeploymentOwner, ExistingVm};
 

@@ -7,8 +7,9 @@ use kube::{Api, Resource as _, ResourceExt as _};
 
 use super::context::Context;
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::resources::{deployment_resource, foreign_machine_resource};
+use super::resources::foreign_machine_resource;
 use super::validated::ValidatedDeployment;
+use crate::api_resource::deployment_resource;
 
 impl Context {
     /// Returns true if machine-controller is present and therefore reconciles the MachineDeployment. Berth then must

@@ -54,14 +54,13 @@ use super::object_handlers::ObjectHandlers;
 use super::removal::{self as removals, RemovalContext, RemovalTable, RemovalTriggers};
 use super::removal_lock::RemovalLock;
 use super::tenant_access::{Connections, TenantObjects};
-use crate::api_resource::api_resource;
+use crate::api_resource::{api_resource, deployment_resource, machine_resource};
 use crate::tenants::objects::ObjectKind;
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use context::Context;
 use errors::RequestError;
 use resources::{
-    deployment_resource, foreign_machine_resource, keep_metadata_only, machine_resource,
-    pack_service, remove_managed_fields, trim_machine,
+    foreign_machine_resource, keep_metadata_only, pack_service, remove_managed_fields, trim_machine,
 };
 use triggers::Triggers;
 
@@ -240,14 +239,8 @@ pub async fn run(
         }
         let requests = poll_fn(|cx| requests.poll_recv(cx));
         let reconcile = |object| reconcile(object, Arc::clone(&context), resync);
-        let reconciler = run_reconciler(
-            OPTIONS,
-            self::deployment_resource(),
-            store,
-            requests,
-            metrics,
-            reconcile,
-        );
+        let reconciler =
+            run_reconciler(OPTIONS, deployment_resource(), store, requests, metrics, reconcile);
         tokio::join!(reconciler, address_gc::run(&context));
     };
     tokio::join!(

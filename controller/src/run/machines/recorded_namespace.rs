@@ -8,8 +8,8 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::resources::deployment_resource;
 use super::validated::ValidatedDeployment;
+use crate::api_resource::deployment_resource;
 use berth_api::Problem;
 
 /// Field of the status that contains the namespace of the machines.

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::resources::{deployment_resource, machine_resource};
 use super::update_status::{MACHINES_REMOVED, StatusReport, report_conditions};
 use super::validated::ValidatedDeployment;
+use crate::api_resource::{deployment_resource, machine_resource};
 use crate::removal::mark::{Removal, RemovalReason};
 use crate::removal::report::removal_fault;
 use crate::run::api_requests::patch_params;

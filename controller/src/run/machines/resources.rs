@@ -6,24 +6,11 @@ use serde_json::{Value, json};
 
 use crate::api_resource::api_resource;
 use crate::run::packed_content::pack_content;
-use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
-
-pub(super) fn deployment_resource() -> ApiResource {
-    api_resource(
-        MACHINE_DEPLOYMENT_GROUP,
-        "v1alpha1",
-        MACHINE_DEPLOYMENT_KIND,
-        "machinedeployments",
-    )
-}
+use berth_kubevirt_render::machines::MACHINE_DEPLOYMENT_GROUP;
 
 /// Returns the kind Machine of machine-controller.
 pub(super) fn foreign_machine_resource() -> ApiResource {
     api_resource(MACHINE_DEPLOYMENT_GROUP, "v1alpha1", "Machine", "machines")
-}
-
-pub(super) fn machine_resource() -> ApiResource {
-    api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }
 
 pub(super) fn instance_resource() -> ApiResource {

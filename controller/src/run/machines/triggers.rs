@@ -15,7 +15,7 @@ use super::deleted_machines::DeletedMachines;
 use super::index::{Index, ObjectKey, Ownership, deployment_name, object_key};
 use super::policies;
 use super::prefixes::{PrefixFacts, prefix_facts};
-use super::resources::deployment_resource;
+use crate::api_resource::deployment_resource;
 use berth_runtime::watch::{Change, Informer, OptionalInformer};
 
 /// Queue of MachineDeployments that must be reconciled.

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use super::context::{Context, RETRY_DELAY};
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::resources::deployment_resource;
 use super::validated::ValidatedDeployment;
+use crate::api_resource::deployment_resource;
 use crate::tenants::fault::Fault;
 use berth_api::Problem;
 use berth_kubevirt_render::machines::reconcile_steps::ReconcileSteps;

@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::DynamicObject;
 
 use super::context::Context;
-use super::resources::machine_resource;
+use crate::api_resource::machine_resource;
 use berth_kubevirt_render::machines::reconcile_steps::{DeploymentOwner, ExistingVm};
 use berth_kubevirt_render::machines::{MachineDeployment, RenderContext};
 

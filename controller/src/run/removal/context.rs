@@ -6,10 +6,8 @@ use berth_api::TenantCluster;
 use berth_runtime::watch::{Informer, OptionalInformer};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use kube::api::ApiResource;
 
 use super::table::RemovalTable;
-use crate::api_resource::api_resource;
 use crate::run::events::EventEmitter;
 use crate::run::metrics::Metrics;
 use crate::run::tenant_access::Connections;
@@ -26,8 +24,4 @@ pub(in crate::run) struct RemovalContext {
     pub(in crate::run) nodes: Informer<Node>,
     pub(in crate::run) connections: Connections,
     pub(in crate::run) table: Arc<RemovalTable>,
-}
-
-pub(super) fn machine_resource() -> ApiResource {
-    api_resource("kubevirt.io", "v1", "VirtualMachine", "virtualmachines")
 }

@@ -20,8 +20,8 @@ use futures::stream::poll_fn;
 use kube::api::DynamicObject;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::api_resource::machine_resource;
 pub(super) use context::RemovalContext;
-use context::machine_resource;
 pub(super) use draining_tenant::DrainingTenant;
 use reconcile::Remover;
 pub(super) use table::RemovalTable;

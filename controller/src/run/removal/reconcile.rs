@@ -12,11 +12,12 @@ use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
 
-use super::context::{RemovalContext, machine_resource};
+use super::context::RemovalContext;
 use super::draining_tenant::DrainingTenant;
 use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
 use super::requests;
+use crate::api_resource::machine_resource;
 use crate::removal::eviction::EvictionOutcome;
 use crate::removal::mark::{Mark, Removal, RemovalReason};
 use crate::removal::plan::{

@@ -11,7 +11,7 @@ use kube::api::DynamicObject;
 use kube::runtime::reflector::ObjectRef;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::context::machine_resource;
+use crate::api_resource::machine_resource;
 use crate::removal::progress::is_in_removal;
 use crate::run::tenant_access::{ChangedMachines, Connections};
 use crate::tenant_nodes::node_match::named_machine;
