@@ -2,24 +2,21 @@
 
 use std::time::Duration;
 
-use berth_api::names::{CONTROLLER_FIELD_MANAGER, CORDONED_ANNOTATION};
+use berth_api::names::CORDONED_ANNOTATION;
 use berth_runtime::untrusted::{
     CollectionLimits, UntrustedClient, UntrustedError, list_collection,
 };
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
-use kube::client::Body;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::removal::eviction::{EvictionOutcome, eviction_outcome};
 use crate::removal::pod::{DrainPod, PodObject};
-use crate::run::tenant_access::{NODE_LIMITS, NODES};
+use crate::run::tenant_access::{MAX_OBJECT_LENGTH, NODE_LIMITS, NODES, json_body, patch_object};
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::node_match::may_be_node_of;
 
-/// Largest number of bytes of a Node in an answer; the API server permits 1.5 MiB.
-const MAX_NODE_LENGTH: usize = 1 << 21;
 /// Largest number of Nodes of one machine that are read. Two are sufficient to report that they are ambiguous.
 const MAX_NODES: usize = 2;
 /// Largest number of bytes of the answer to an eviction.
@@ -68,12 +65,7 @@ pub(super) async fn set_cordoned(
         "metadata": {"uid": uid, "annotations": {CORDONED_ANNOTATION: mark}},
         "spec": {"unschedulable": unschedulable},
     });
-    let uri = format!("/api/v1/nodes/{node}?fieldManager={CONTROLLER_FIELD_MANAGER}");
-    let request = Request::patch(uri)
-        .header(CONTENT_TYPE, "application/merge-patch+json")
-        .body(json_body(&body))
-        .map_err(|_| UntrustedError::Malformed)?;
-    client.request(request, MAX_NODE_LENGTH).await
+    patch_object(client, &format!("{NODES}/{node}"), "application/merge-patch+json", &body).await
 }
 
 /// Lists the Nodes that may be the Node of a machine. An API server cannot select Nodes by their providerIDs.
@@ -154,11 +146,11 @@ pub(super) async fn delete_node(
     let body = json!({
         "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
     });
-    let request = Request::delete(format!("/api/v1/nodes/{node}"))
+    let request = Request::delete(format!("{NODES}/{node}"))
         .header(CONTENT_TYPE, "application/json")
         .body(json_body(&body))
         .map_err(|_| UntrustedError::Malformed)?;
-    let answer = client.exchange(request, MAX_NODE_LENGTH).await?;
+    let answer = client.exchange(request, MAX_OBJECT_LENGTH).await?;
     match answer.code {
         // A conflict: another Node has the name.
         200..=299 | 404 | 409 => Ok(()),
@@ -167,16 +159,13 @@ pub(super) async fn delete_node(
     }
 }
 
-fn json_body(value: &Value) -> Body {
-    Body::from(value.to_string().into_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
 
     use hyper::Response;
     use kube::Client;
+    use kube::client::Body;
 
     use super::*;
 

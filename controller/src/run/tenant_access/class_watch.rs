@@ -1,17 +1,14 @@
 //! Watches the StorageClasses of a tenant, while the reconciler of StorageClasses needs them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
-use berth_runtime::backoff::RetryBackoff;
 use berth_runtime::untrusted::{
-    CollectionEvent, CollectionLimits, UntrustedClient, watch_collection,
+    CollectionEvent, CollectionLimits, UntrustedClient, UntrustedError,
 };
 use tokio::sync::watch::Receiver;
 
+use super::collection_watch::watch_repeatedly;
 use super::connections::{Connections, SharedState};
-use super::faults::{MAX_PAUSE, STABLE_TIME, class_fault_of, is_transient};
+use super::faults::class_fault_of;
 use crate::tenant_storage::class::ClassObject;
 use crate::tenant_storage::class_store::ClassStore;
 
@@ -42,7 +39,7 @@ pub(super) async fn watch_classes(
     loop {
         wait_for(&mut wanted, true).await;
         tokio::select! {
-            () = watch_repeatedly(tenant, connections, client, &state) => {}
+            () = watch_listed(tenant, connections, client, &state) => {}
             () = wait_for(&mut unwanted, false) => {}
         }
         let mut state = state.lock();
@@ -57,53 +54,37 @@ async fn wait_for(is_wanted: &mut Receiver<bool>, value: bool) {
     }
 }
 
-async fn watch_repeatedly(
+async fn watch_listed(
     tenant: &str,
     connections: &Connections,
     client: &UntrustedClient,
     state: &SharedState,
 ) {
-    let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_PAUSE), 0_u32);
-    loop {
-        let (begin, is_listed) = (Instant::now(), AtomicBool::new(false));
-        let handle = |event: CollectionEvent<ClassObject>| {
-            let is_complete = matches!(event, CollectionEvent::ListCompleted);
-            let mut state = state.lock();
-            let mut is_changed = state.classes.store.handle(event, CONTROLLER_FIELD_MANAGER);
-            if is_complete {
-                is_changed |= state.classes.listed != Some(Ok(()));
-                state.classes.listed = Some(Ok(()));
-                is_listed.store(true, Ordering::Relaxed);
-            }
-            drop(state);
-            if is_changed {
-                connections.notify_classes(tenant);
-            }
-            Ok(())
-        };
-        let result = watch_collection(client, CLASSES, LIMITS, handle).await;
-        if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
-            backoff.reset();
-            failures = 0;
+    let handle = |event: CollectionEvent<ClassObject>| {
+        let is_complete = matches!(event, CollectionEvent::ListCompleted);
+        let mut state = state.lock();
+        let mut is_changed = state.classes.store.handle(event, CONTROLLER_FIELD_MANAGER);
+        if is_complete {
+            is_changed |= state.classes.listed != Some(Ok(()));
+            state.classes.listed = Some(Ok(()));
         }
-        let mut retry_after = Duration::ZERO;
-        if let Err(error) = result {
-            failures = failures.saturating_add(1);
-            retry_after = error.retry_after();
-            tracing::debug!(tenant, %error, "failed to watch the StorageClasses of a tenant");
-            if (failures > 1 || !is_transient(error))
-                && let Some(fault) = class_fault_of(error)
-            {
-                let fault = Some(Err(fault));
-                let mut state = state.lock();
-                let is_new = state.classes.listed != fault;
-                state.classes.listed = fault;
-                drop(state);
-                if is_new {
-                    connections.notify_classes(tenant);
-                }
-            }
+        drop(state);
+        if is_changed {
+            connections.notify_classes(tenant);
         }
-        backoff.wait_before_retry(retry_after).await;
-    }
+        Ok(())
+    };
+    let report = |error: UntrustedError| {
+        tracing::debug!(tenant, %error, "failed to watch the StorageClasses of a tenant");
+        let Some(fault) = class_fault_of(error) else { return };
+        let fault = Some(Err(fault));
+        let mut state = state.lock();
+        let is_new = state.classes.listed != fault;
+        state.classes.listed = fault;
+        drop(state);
+        if is_new {
+            connections.notify_classes(tenant);
+        }
+    };
+    watch_repeatedly(client, (CLASSES, LIMITS), handle, report).await;
 }

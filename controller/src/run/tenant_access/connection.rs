@@ -1,17 +1,17 @@
 //! Connection to the API server of one tenant: watches the Secret with its kubeconfig, and its Nodes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use berth_api::ConditionReason;
-use berth_runtime::backoff::{RetryBackoff, add_jitter};
+use berth_runtime::backoff::add_jitter;
 use berth_runtime::call::CallError;
 use berth_runtime::certificate::{CertificateSource, Validity};
 use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::untrusted::{
     CollectionEvent, CollectionLimits, ConnectionSlots, RefusedAddress, UntrustedClient,
-    UntrustedError, watch_collection,
+    UntrustedError,
 };
 use berth_runtime::watch::{Informer, watch_object_with_errors};
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -21,8 +21,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch::{Receiver, Sender, channel};
 
 use super::class_watch::watch_classes;
+use super::collection_watch::watch_repeatedly;
 use super::connections::{Access, Connections};
-use super::faults::{MAX_PAUSE, STABLE_TIME, fault_of, is_transient};
+use super::faults::fault_of;
 use super::infra_server::InfraServer;
 use super::spec::AccessSpec;
 use crate::run::tenants::WatchedKubeconfig;
@@ -195,39 +196,23 @@ async fn connect(
 /// Watches the Nodes of a tenant. Never returns.
 async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, access: &Access) {
     let connections = &environment.connections;
-    let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_PAUSE), 0_u32);
-    loop {
-        let (begin, is_listed) = (Instant::now(), AtomicBool::new(false));
-        let handle = |event: CollectionEvent<NodeObject>| {
-            let is_complete = matches!(event, CollectionEvent::ListCompleted);
-            connections.handle_node_event(tenant, event);
-            if is_complete {
-                if is_infra_cluster(tenant, environment) {
-                    let refused = RefusedAddress::InfraApiServer;
-                    return Err(UntrustedError::AddressRefused(refused));
-                }
-                is_listed.store(true, Ordering::Relaxed);
-                connections.set_access(tenant, Ok(access.clone()));
+    let handle = |event: CollectionEvent<NodeObject>| {
+        let is_complete = matches!(event, CollectionEvent::ListCompleted);
+        connections.handle_node_event(tenant, event);
+        if is_complete {
+            if is_infra_cluster(tenant, environment) {
+                let refused = RefusedAddress::InfraApiServer;
+                return Err(UntrustedError::AddressRefused(refused));
             }
-            Ok(())
-        };
-        let result = watch_collection(&access.client, NODES, NODE_LIMITS, handle).await;
-        if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
-            backoff.reset();
-            failures = 0;
+            connections.set_access(tenant, Ok(access.clone()));
         }
-        let mut retry_after = Duration::ZERO;
-        if let Err(error) = result {
-            failures = failures.saturating_add(1);
-            retry_after = error.retry_after();
-            if failures > 1 || !is_transient(error) {
-                let fault = fault_of(error, place, access.certificate);
-                tracing::debug!(tenant, %error, "failed to watch the Nodes of a tenant");
-                connections.set_access(tenant, Err(fault));
-            }
-        }
-        backoff.wait_before_retry(retry_after).await;
-    }
+        Ok(())
+    };
+    let report = |error: UntrustedError| {
+        tracing::debug!(tenant, %error, "failed to watch the Nodes of a tenant");
+        connections.set_access(tenant, Err(fault_of(error, place, access.certificate)));
+    };
+    watch_repeatedly(&access.client, (NODES, NODE_LIMITS), handle, report).await;
 }
 
 async fn create_client(

@@ -1,17 +1,12 @@
 //! Conversion of errors of a tenant's API server to faults.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use berth_api::ConditionReason;
 use berth_runtime::certificate::{ExpiryState, Validity};
 use berth_runtime::untrusted::UntrustedError;
 
 use crate::tenants::fault::Fault;
-
-/// Longest pause between attempts, before jitter.
-pub(super) const MAX_PAUSE: Duration = Duration::from_secs(120);
-/// Duration of a watch after which its end is no failure.
-pub(super) const STABLE_TIME: Duration = Duration::from_secs(60);
 
 /// Returns the fault for an error of a request. `place` names the Secret with the kubeconfig.
 pub(in crate::run) fn fault_of(
@@ -103,6 +98,8 @@ fn has_expired(certificate: Option<Validity>) -> bool {
 #[cfg(test)]
 mod tests {
     use berth_runtime::untrusted::{CertificateFault, RefusedAddress};
+
+    use std::time::Duration;
 
     use super::*;
 

@@ -5,12 +5,14 @@
 //! ([`berth_runtime::untrusted`]).
 
 mod class_watch;
+mod collection_watch;
 mod connection;
 mod connections;
 mod faults;
 mod infra_server;
 mod queue;
 mod spec;
+mod write;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +33,7 @@ pub(super) use faults::fault_of;
 use infra_server::InfraServer;
 pub(super) use queue::TenantQueue;
 use spec::AccessSpec;
+pub(super) use write::{MAX_OBJECT_LENGTH, WriteError, json_body, patch_object};
 
 /// Running tasks, each with the reference from which it was started.
 #[derive(Default)]

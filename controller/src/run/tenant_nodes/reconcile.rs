@@ -11,9 +11,9 @@ use kube::ResourceExt as _;
 
 use super::status::AccessState;
 use super::triggers::SharedMachines;
-use super::write::{WriteError, apply_metadata, apply_taints};
+use super::write::{apply_metadata, apply_taints};
 use crate::run::context::Context;
-use crate::run::tenant_access::{Access, Connections, SharedState};
+use crate::run::tenant_access::{Access, Connections, SharedState, WriteError};
 use crate::run::tenant_conditions::ConditionWriter;
 use crate::tenant_nodes::host_fields::Replication;
 use crate::tenant_nodes::plan::{TenantPlan, plan_tenant};
@@ -58,16 +58,14 @@ impl NodeReconciler {
         };
         let writes = self.write((&name, &state), &access, &plan);
         let written = tokio::time::timeout(MAX_WRITE_TIME, writes).await;
-        let written = written.unwrap_or(Err(WriteError::Slow));
+        let written = written.unwrap_or(Err(WriteError::Slow("Nodes")));
         let labels = match &written {
-            Err(WriteError::Node { node, error }) if *error != UntrustedError::Status(409) => {
-                let message = format!("Node {node} of the tenant: {error}");
-                Err(Fault::new(ConditionReason::ApplyFailed, message))
-            }
-            Err(error @ WriteError::Slow) => {
-                Err(Fault::new(ConditionReason::ApplyFailed, error.to_string()))
-            }
-            _ => report(&plan, omitted),
+            Ok(())
+            | Err(
+                WriteError::Object { error: UntrustedError::Status(409), .. }
+                | WriteError::Status(..),
+            ) => report(&plan, omitted),
+            Err(error) => Err(Fault::new(ConditionReason::ApplyFailed, error.to_string())),
         };
         let certificate = access.certificate;
         let state = AccessState::Connected { certificate, labels };

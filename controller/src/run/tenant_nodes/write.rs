@@ -1,63 +1,15 @@
 //! Writes to the Nodes of a tenant: labels and annotations by server-side apply without force, taints by a JSON patch
 //! ([`crate::tenant_nodes::taints`]).
 
-use std::time::Duration;
-
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
-use berth_runtime::call::CallError;
-use berth_runtime::reconcile::ReconcileError;
 use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
 use hyper::Request;
-use hyper::header::CONTENT_TYPE;
 use kube::client::Body;
 use serde_json::{Value, json};
 
+use crate::run::tenant_access::{MAX_OBJECT_LENGTH, NODES, WriteError, patch_object};
 use crate::tenant_nodes::node::NodeObject;
 use crate::tenant_nodes::plan::NodeWrite;
 use crate::tenant_nodes::taints::taint_patch;
-
-/// Largest number of bytes of a Node in an answer; the API server permits 1.5 MiB.
-const MAX_NODE_LENGTH: usize = 1 << 21;
-
-/// Error of a reconcile of a tenant's Nodes.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum WriteError {
-    /// A write of a Node failed.
-    #[error("Node {node} of the tenant: {error}")]
-    Node {
-        /// Name of the Node.
-        node: String,
-        /// Error of the tenant's API server.
-        error: UntrustedError,
-    },
-    /// Not all writes were answered within the time limit.
-    #[error(
-        "the tenant's API server answers slowly: not all Nodes are written yet; the writes continue"
-    )]
-    Slow,
-    /// The status could not be written.
-    #[error("status of TenantCluster {0}: {1}")]
-    Status(String, CallError),
-}
-
-impl ReconcileError for WriteError {
-    fn retry_after(&self) -> Duration {
-        match self {
-            Self::Node { error, .. } => error.retry_after(),
-            Self::Slow => Duration::ZERO,
-            Self::Status(_, error) => error.retry_after(),
-        }
-    }
-
-    fn is_conflict(&self) -> bool {
-        // Another manager wrote the Node or the status first; the watch delivers the new version.
-        match self {
-            Self::Node { error, .. } => *error == UntrustedError::Status(409),
-            Self::Slow => false,
-            Self::Status(_, error) => error.status_code() == Some(409),
-        }
-    }
-}
 
 /// Applies the labels and annotations of a Node, and returns the Node; `None` if there is nothing to apply, or the Node
 /// does not exist any more.
@@ -110,13 +62,13 @@ pub(super) async fn apply_taints(
 
 impl NodeWrite {
     fn error(&self, error: UntrustedError) -> WriteError {
-        WriteError::Node { node: self.node.clone(), error }
+        WriteError::Object { kind: "Node", name: self.node.clone(), error }
     }
 }
 
 async fn get(client: &UntrustedClient, node: &str) -> Result<NodeObject, UntrustedError> {
-    let request = Request::get(format!("/api/v1/nodes/{node}")).body(Body::empty());
-    client.request(request.map_err(|_| UntrustedError::Malformed)?, MAX_NODE_LENGTH).await
+    let request = Request::get(format!("{NODES}/{node}")).body(Body::empty());
+    client.request(request.map_err(|_| UntrustedError::Malformed)?, MAX_OBJECT_LENGTH).await
 }
 
 async fn patch(
@@ -125,12 +77,7 @@ async fn patch(
     content_type: &str,
     body: &Value,
 ) -> Result<NodeObject, UntrustedError> {
-    let uri = format!("/api/v1/nodes/{node}?fieldManager={CONTROLLER_FIELD_MANAGER}");
-    let request = Request::patch(uri)
-        .header(CONTENT_TYPE, content_type)
-        .body(Body::from(body.to_string().into_bytes()))
-        .map_err(|_| UntrustedError::Malformed)?;
-    client.request(request, MAX_NODE_LENGTH).await
+    patch_object(client, &format!("{NODES}/{node}"), content_type, body).await
 }
 
 #[cfg(test)]

@@ -18,12 +18,11 @@ use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 
 use super::context::Context;
-use super::tenant_access::{Connections, TenantObjects, TenantQueue};
+use super::tenant_access::{Connections, TenantObjects, TenantQueue, WriteError};
 use super::tenant_conditions::ConditionWriter;
 use infra_classes::InfraClasses;
 use reconcile::{ClassReconciler, OWNED_CONDITIONS};
 use triggers::Triggers;
-use write::WriteError;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
 /// requests to each server are limited.

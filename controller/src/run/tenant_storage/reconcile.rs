@@ -9,10 +9,10 @@ use berth_runtime::untrusted::{CollectionEvent, UntrustedClient, UntrustedError}
 use kube::ResourceExt as _;
 
 use super::infra_classes::InfraClasses;
-use super::write::{WriteError, apply_class};
+use super::write::apply_class;
 use crate::profiles::ConditionUpdate;
 use crate::run::context::Context;
-use crate::run::tenant_access::{Connections, SharedState};
+use crate::run::tenant_access::{Connections, SharedState, WriteError};
 use crate::run::tenant_conditions::{ConditionWriter, part_update};
 use crate::tenant_storage::desired::DesiredClasses;
 use crate::tenant_storage::plan::{ClassPlan, plan_classes};
@@ -77,7 +77,7 @@ impl ClassReconciler {
         }
         let writes = write(&state, &client, &plan);
         let written = tokio::time::timeout(MAX_WRITE_TIME, writes).await;
-        let written = written.unwrap_or(Err(WriteError::Slow));
+        let written = written.unwrap_or(Err(WriteError::Slow("StorageClasses")));
         let part = match write_fault(&written) {
             Some(fault) => Err(fault),
             None => report(&desired, &plan, omitted),
@@ -161,15 +161,15 @@ fn unknown_classes() -> Fault {
 fn write_fault(written: &Result<(), WriteError>) -> Option<Fault> {
     let error = written.as_ref().err()?;
     let (reason, remedy) = match error {
-        WriteError::Class { error: UntrustedError::Status(409), .. } | WriteError::Status(..) => {
+        WriteError::Object { error: UntrustedError::Status(409), .. } | WriteError::Status(..) => {
             return None;
         }
-        WriteError::Class { error: UntrustedError::Status(403), .. } => (
+        WriteError::Object { error: UntrustedError::Status(403), .. } => (
             ConditionReason::AccessDenied,
             "; a permission is missing, or a webhook refuses the write: berth-controller render --tenant-rbac \
              --storage-classes | kubectl apply -f - in the tenant's cluster",
         ),
-        WriteError::Class { .. } | WriteError::Slow => (ConditionReason::ApplyFailed, ""),
+        WriteError::Object { .. } | WriteError::Slow(_) => (ConditionReason::ApplyFailed, ""),
     };
     Some(Fault::new(reason, format!("{error}{remedy}")))
 }
@@ -182,7 +182,8 @@ mod tests {
     fn failed_writes_are_reported_except_conflicts() {
         let fault = |code| {
             let error = UntrustedError::Status(code);
-            write_fault(&Err(WriteError::Class { class: "kubevirt-a".to_owned(), error }))
+            let (kind, name) = ("StorageClass", "kubevirt-a".to_owned());
+            write_fault(&Err(WriteError::Object { kind, name, error }))
         };
         assert_eq!(fault(409), None);
         let denied = fault(403).unwrap();

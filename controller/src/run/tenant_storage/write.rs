@@ -1,76 +1,21 @@
 //! Writes StorageClasses in a tenant's cluster, by server-side apply without force.
 
-use std::time::Duration;
+use berth_runtime::untrusted::UntrustedClient;
 
-use berth_api::names::CONTROLLER_FIELD_MANAGER;
-use berth_runtime::call::CallError;
-use berth_runtime::reconcile::ReconcileError;
-use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
-use hyper::Request;
-use hyper::header::CONTENT_TYPE;
-use kube::client::Body;
-
+use crate::run::tenant_access::{WriteError, patch_object};
 use crate::tenant_storage::class::ClassObject;
 use crate::tenant_storage::plan::ClassChange;
-
-/// Largest number of bytes of a StorageClass in an answer; the API server permits 1.5 MiB.
-const MAX_CLASS_LENGTH: usize = 1 << 21;
-
-/// Error of a reconcile of a tenant's StorageClasses.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum WriteError {
-    /// A write of a class failed.
-    #[error("StorageClass {class} of the tenant: {error}")]
-    Class {
-        /// Name of the class.
-        class: String,
-        /// Error of the tenant's API server.
-        error: UntrustedError,
-    },
-    /// Not all writes were answered within the time limit.
-    #[error(
-        "the tenant's API server answers slowly: not all StorageClasses are written yet; the writes continue"
-    )]
-    Slow,
-    /// The status could not be written.
-    #[error("status of TenantCluster {0}: {1}")]
-    Status(String, CallError),
-}
-
-impl ReconcileError for WriteError {
-    fn retry_after(&self) -> Duration {
-        match self {
-            Self::Class { error, .. } => error.retry_after(),
-            Self::Slow => Duration::ZERO,
-            Self::Status(_, error) => error.retry_after(),
-        }
-    }
-
-    fn is_conflict(&self) -> bool {
-        // Another manager wrote the class or the status first; the watch delivers the new version.
-        match self {
-            Self::Class { error, .. } => *error == UntrustedError::Status(409),
-            Self::Slow => false,
-            Self::Status(_, error) => error.status_code() == Some(409),
-        }
-    }
-}
 
 /// Applies a StorageClass, and returns it.
 pub(super) async fn apply_class(
     client: &UntrustedClient,
     change: &ClassChange,
 ) -> Result<ClassObject, WriteError> {
-    let error = |error| WriteError::Class { class: change.name.clone(), error };
-    let uri = format!(
-        "/apis/storage.k8s.io/v1/storageclasses/{}?fieldManager={CONTROLLER_FIELD_MANAGER}",
-        change.name
-    );
-    let request = Request::patch(uri)
-        .header(CONTENT_TYPE, "application/apply-patch+yaml")
-        .body(Body::from(change.body().to_string().into_bytes()))
-        .map_err(|_| error(UntrustedError::Malformed))?;
-    client.request(request, MAX_CLASS_LENGTH).await.map_err(error)
+    let path = format!("/apis/storage.k8s.io/v1/storageclasses/{}", change.name);
+    let body = change.body();
+    patch_object(client, &path, "application/apply-patch+yaml", &body).await.map_err(|error| {
+        WriteError::Object { kind: "StorageClass", name: change.name.clone(), error }
+    })
 }
 
 #[cfg(test)]
@@ -78,8 +23,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
-    use hyper::Response;
+    use hyper::{Request, Response};
     use kube::Client;
+    use kube::client::Body;
     use serde_json::{Value, json};
 
     use super::*;

@@ -1,0 +1,50 @@
+//! Watches a collection of a tenant's objects, again after each end of the watch.
+
+use std::time::{Duration, Instant};
+
+use berth_runtime::backoff::RetryBackoff;
+use berth_runtime::untrusted::{
+    CollectionEvent, CollectionLimits, UntrustedClient, UntrustedError, Versioned, watch_collection,
+};
+use serde::de::DeserializeOwned;
+
+use super::faults::is_transient;
+
+/// Longest pause between attempts, before jitter.
+const MAX_PAUSE: Duration = Duration::from_secs(120);
+/// Duration of a watch after which its end is no failure.
+const STABLE_TIME: Duration = Duration::from_secs(60);
+
+/// Watches a collection of a tenant's objects. Never returns. `handle` is called with each event, and `report` with each
+/// error that a second attempt did not resolve, or that is not transient.
+pub(super) async fn watch_repeatedly<T: Versioned + DeserializeOwned>(
+    client: &UntrustedClient,
+    (path, limits): (&str, CollectionLimits),
+    handle: impl Fn(CollectionEvent<T>) -> Result<(), UntrustedError>,
+    report: impl Fn(UntrustedError),
+) {
+    let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_PAUSE), 0_u32);
+    loop {
+        let (begin, mut is_listed) = (Instant::now(), false);
+        let observe = |event: CollectionEvent<T>| {
+            let is_complete = matches!(event, CollectionEvent::ListCompleted);
+            handle(event)?;
+            is_listed |= is_complete;
+            Ok(())
+        };
+        let result = watch_collection(client, path, limits, observe).await;
+        if is_listed && begin.elapsed() >= STABLE_TIME {
+            backoff.reset();
+            failures = 0;
+        }
+        let mut retry_after = Duration::ZERO;
+        if let Err(error) = result {
+            failures = failures.saturating_add(1);
+            retry_after = error.retry_after();
+            if failures > 1 || !is_transient(error) {
+                report(error);
+            }
+        }
+        backoff.wait_before_retry(retry_after).await;
+    }
+}

@@ -1,0 +1,77 @@
+//! Writes to the objects of a tenant's cluster, and the errors of the reconcilers that write.
+
+use std::time::Duration;
+
+use berth_api::names::CONTROLLER_FIELD_MANAGER;
+use berth_runtime::call::CallError;
+use berth_runtime::reconcile::ReconcileError;
+use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
+use kube::client::Body;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Largest number of bytes of an object in an answer; the API server permits 1.5 MiB.
+pub(in crate::run) const MAX_OBJECT_LENGTH: usize = 1 << 21;
+
+/// Error of a reconcile of a tenant's objects.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::run) enum WriteError {
+    /// A write of an object failed.
+    #[error("{kind} {name} of the tenant: {error}")]
+    Object {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Name of the object.
+        name: String,
+        /// Error of the tenant's API server.
+        error: UntrustedError,
+    },
+    /// Not all writes were answered within the time limit. The value is the plural of the kind.
+    #[error(
+        "the tenant's API server answers slowly: not all {0} are written yet; the writes continue"
+    )]
+    Slow(&'static str),
+    /// The status could not be written.
+    #[error("status of TenantCluster {0}: {1}")]
+    Status(String, CallError),
+}
+
+impl ReconcileError for WriteError {
+    fn retry_after(&self) -> Duration {
+        match self {
+            Self::Object { error, .. } => error.retry_after(),
+            Self::Slow(_) => Duration::ZERO,
+            Self::Status(_, error) => error.retry_after(),
+        }
+    }
+
+    fn is_conflict(&self) -> bool {
+        // Another manager wrote the object or the status first; the watch delivers the new version.
+        match self {
+            Self::Object { error, .. } => *error == UntrustedError::Status(409),
+            Self::Slow(_) => false,
+            Self::Status(_, error) => error.status_code() == Some(409),
+        }
+    }
+}
+
+/// Patches an object as the controller's field manager, and returns the object.
+pub(in crate::run) async fn patch_object<T: DeserializeOwned>(
+    client: &UntrustedClient,
+    path: &str,
+    content_type: &str,
+    body: &Value,
+) -> Result<T, UntrustedError> {
+    let request = Request::patch(format!("{path}?fieldManager={CONTROLLER_FIELD_MANAGER}"))
+        .header(CONTENT_TYPE, content_type)
+        .body(json_body(body))
+        .map_err(|_| UntrustedError::Malformed)?;
+    client.request(request, MAX_OBJECT_LENGTH).await
+}
+
+/// Returns the body of a request.
+pub(in crate::run) fn json_body(value: &Value) -> Body {
+    Body::from(value.to_string().into_bytes())
+}
