@@ -11,6 +11,7 @@ pub mod evacuation;
 pub mod fleet;
 pub mod host_loss;
 mod list;
+mod machine_owner;
 mod managed_by;
 pub mod managed_fields;
 pub mod observe;

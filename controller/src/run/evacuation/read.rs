@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use berth_api::names::{EVACUATION_ANNOTATION, MACHINE_DEPLOYMENT_UID_ANNOTATION};
+use berth_api::names::EVACUATION_ANNOTATION;
 use berth_runtime::call::with_timeout;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams};
@@ -17,6 +17,7 @@ use crate::evacuation::deployment::DeploymentState;
 use crate::evacuation::machine::{EvacuatingMachine, Machine};
 use crate::evacuation::migration::Migration;
 use crate::evacuation::record::EvacuationRecord;
+use crate::machine_owner::is_owned_by;
 use crate::run::reconcile::ReconcileFailure;
 
 /// Machines that must leave a host.
@@ -94,12 +95,10 @@ impl Evacuator {
         let selector = ListParams::default().fields(&format!("metadata.name={deployment}"));
         let owners = self.list(&deployment_resource(), None, selector).await?;
         let owner = owners.into_iter().find(|owner| {
-            objects
-                .iter()
-                .any(|object| owner_uid(object).is_some_and(|uid| owner.uid() == Some(uid)))
+            objects.iter().any(|object| is_owned_by(object, owner.metadata.uid.as_deref()))
         });
         let owner_id = owner.as_ref().and_then(|owner| owner.uid());
-        let is_owned = |object: &DynamicObject| owner_id.is_some() && owner_uid(object) == owner_id;
+        let is_owned = |object: &DynamicObject| is_owned_by(object, owner_id.as_deref());
         if let Some(owner) = &owner {
             let own: Vec<Machine> =
                 objects.iter().filter(|object| is_owned(object)).map(machine).collect();
@@ -149,12 +148,4 @@ impl Evacuator {
             }
         }
     }
-}
-
-/// Returns the UID of the MachineDeployment that owns a machine.
-fn owner_uid(machine: &DynamicObject) -> Option<String> {
-    let owners = machine.metadata.owner_references.iter().flatten();
-    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
-    let annotated = machine.annotations().get(MACHINE_DEPLOYMENT_UID_ANNOTATION);
-    controllers.next().map(|owner| owner.uid.clone()).or_else(|| annotated.cloned())
 }

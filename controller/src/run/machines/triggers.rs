@@ -16,6 +16,7 @@ use super::index::{Index, ObjectKey, Ownership, deployment_name, object_key};
 use super::policies;
 use super::prefixes::{PrefixFacts, prefix_facts};
 use crate::api_resource::deployment_resource;
+use crate::machine_owner::is_owned_by;
 use berth_runtime::watch::{Change, Informer, OptionalInformer};
 
 /// Queue of MachineDeployments that must be reconciled.
@@ -265,10 +266,7 @@ impl Triggers {
         let all = self.machines.objects_matching(|(_, deployment)| *deployment == name);
         let owned_namespace = |(namespace, name): &ObjectKey| {
             let machine = machines.get(namespace, name)?;
-            let owner = machine.owner_references().iter().find(|one| one.controller == Some(true));
-            let marked = machine.annotations().get(names::MACHINE_DEPLOYMENT_UID_ANNOTATION);
-            let uid = owner.map(|owner| &owner.uid).or(marked);
-            (uid.is_some() && uid == object.metadata.uid.as_ref()).then(|| namespace.clone())
+            is_owned_by(&machine, object.metadata.uid.as_deref()).then(|| namespace.clone())
         };
         all.iter().filter_map(owned_namespace).collect()
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use berth_api::names::MACHINE_DEPLOYMENT_UID_ANNOTATION;
 use berth_api::{ConditionReason, TenantCluster, names};
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 use kube::ResourceExt as _;
@@ -12,6 +11,7 @@ use super::context::RemovalContext;
 use crate::host_loss::deletion::{HostOfMachine, may_delete};
 use crate::host_loss::evidence::is_ready;
 use crate::host_loss::machine_hosts::MachineHost;
+use crate::machine_owner::owner_uid;
 use crate::removal::mark::Removal;
 use crate::run::packed_content::unpack_content;
 use crate::run::tenant_access::{Access, SharedState};
@@ -110,11 +110,8 @@ impl RemovalContext {
     /// Returns the MachineDeployment of a machine.
     pub(super) fn deployment_of(&self, machine: &DynamicObject) -> Option<Arc<DynamicObject>> {
         let name = machine.labels().get("md")?;
-        let owners = machine.owner_references().iter();
-        let owner = owners.filter(|owner| owner.controller == Some(true)).map(|owner| &owner.uid);
-        let annotated = machine.annotations().get(MACHINE_DEPLOYMENT_UID_ANNOTATION);
-        let uid = owner.chain(annotated).next()?;
-        let is_owner = |object: &DynamicObject| object.metadata.uid.as_ref() == Some(uid);
+        let uid = owner_uid(machine)?;
+        let is_owner = |object: &DynamicObject| object.metadata.uid.as_deref() == Some(uid);
         let namespace = machine.namespace().unwrap_or_default();
         let near = self.deployments.get(&namespace, name).filter(|object| is_owner(object));
         near.or_else(|| self.deployments.filter(is_owner).into_iter().next())
