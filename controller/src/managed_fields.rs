@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use berth_api::Condition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry, ObjectMeta};
 use serde_json::{Map, Value, json};
 
@@ -44,6 +45,23 @@ pub fn conditions_are_atomic(entries: &[ManagedFieldsEntry]) -> bool {
         .iter()
         .filter_map(|entry| entry.fields_v1.as_ref()?.0.pointer("/f:status/f:conditions"));
     lists.filter_map(Value::as_object).any(Map::is_empty)
+}
+
+/// Returns `conditions` and the existing conditions of others, which an apply must contain if conditions are atomic.
+/// `owned` has further types of the caller, whose existing conditions are removed.
+#[must_use]
+pub fn with_others<'c>(
+    existing: impl IntoIterator<Item = &'c Condition>,
+    owned: &[&str],
+    mut conditions: Vec<Condition>,
+) -> Vec<Condition> {
+    let is_written = |one: &&Condition| {
+        owned.contains(&one.type_.as_str()) || conditions.iter().any(|new| new.type_ == one.type_)
+    };
+    let others = existing.into_iter().filter(|one| !is_written(one));
+    let others: Vec<Condition> = others.cloned().collect();
+    conditions.extend(others);
+    conditions
 }
 
 /// Reduces an object's `managedFields` to the part that [`conditions_are_atomic`] reads. The complete `managedFields`
@@ -401,5 +419,32 @@ mod tests {
             );
             assert_eq!(desired, live_spec());
         }
+    }
+
+    fn condition(type_: &str, message: &str) -> Condition {
+        let condition = json!({
+            "type": type_, "status": "True", "reason": "Applied", "message": message,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        });
+        serde_json::from_value(condition).unwrap()
+    }
+
+    #[test]
+    fn conditions_of_others_stay() {
+        let existing = [
+            condition("Ready", "of the agent"),
+            condition("HostLost", "old"),
+            condition("Draining", "old"),
+        ];
+        let written = with_others(&existing, &["HostLost"], vec![condition("HostLost", "new")]);
+        let messages: Vec<&str> = written.iter().map(|one| one.message.as_str()).collect();
+        assert_eq!(messages, ["new", "of the agent", "old"]);
+        assert_eq!(written[2].type_, "Draining");
+        let removed = with_others(&existing, &["HostLost"], Vec::new());
+        assert!(removed.iter().all(|one| one.type_ != "HostLost") && removed.len() == 2);
+        // A condition of an unresponsive agent replaces the one that the agent wrote.
+        let of_agent = condition("Ready", "unknown");
+        let written = with_others(&existing, &["ProfileConflict"], vec![of_agent]);
+        assert_eq!(written.iter().filter(|one| one.type_ == "Ready").count(), 1);
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::clock::now_in_seconds;
 use super::context::Context;
-use crate::managed_fields::conditions_are_atomic;
+use crate::managed_fields::{conditions_are_atomic, with_others};
 use crate::profiles::{ConditionUpdate, new_condition};
 use crate::tenants::status::PartResult;
 
@@ -143,8 +143,7 @@ pub(super) fn conditions_body(
     });
     if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
         let existing = tenant.status.iter().flat_map(|status| &status.conditions);
-        let others = existing.filter(|one| !owned.contains(&one.type_.as_str()));
-        body["status"]["conditions"] = json!(others.chain(conditions).collect::<Vec<_>>());
+        body["status"]["conditions"] = json!(with_others(existing, owned, conditions.to_vec()));
         // The write contains conditions of other reconcilers, which must be current.
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();
     }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::fault::{Fault, join_names_limited};
 use super::network_id::NetworkId;
 use super::node_local_dns::{DnsComparison, NODE_LOCAL_DNS_DISTINCT};
+use crate::managed_fields::{conditions_are_atomic, with_others};
 
 /// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
 /// `MachinesReady`.
@@ -326,11 +327,10 @@ pub fn apply_body(
         "status": status,
     });
     let entries = tenant.metadata.managed_fields.as_deref().unwrap_or_default();
-    if crate::managed_fields::conditions_are_atomic(entries) {
+    if conditions_are_atomic(entries) {
         let existing = tenant.status.iter().flat_map(|status| &status.conditions);
-        let others = existing.filter(|one| !OWNED_CONDITIONS.contains(&one.type_.as_str()));
-        let owned = status.conditions.iter();
-        body["status"]["conditions"] = json!(owned.chain(others).collect::<Vec<_>>());
+        let conditions = status.conditions.clone();
+        body["status"]["conditions"] = json!(with_others(existing, &OWNED_CONDITIONS, conditions));
     }
     if only_if_unchanged {
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();
