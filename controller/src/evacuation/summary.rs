@@ -1,12 +1,11 @@
 //! Condition of an InfraNode about the VMs that must leave the host.
 
-use std::fmt::Write as _;
-
 use berth_api::ConditionReason;
 use berth_api::names::condition::DRAINING;
 
 use super::record::EvacuationRecord;
 use crate::profiles::ConditionUpdate;
+use crate::tenants::fault::join_first;
 
 /// Maximum number of VMs in the message.
 const MAX_VMS: usize = 5;
@@ -22,18 +21,14 @@ pub fn draining_condition(
     }
     let count = records.len();
     let plural = if count == 1 { "VM" } else { "VMs" };
-    let mut message = format!("{count} {plural} must leave the host: ");
-    for (at, (vm, record)) in records.iter().take(MAX_VMS).enumerate() {
-        let EvacuationRecord { reason, since, until, message: text, .. } = record;
-        let separator = if at == 0 { "" } else { "; " };
+    let describe = |(vm, record): &(String, EvacuationRecord)| {
+        let EvacuationRecord { reason, since, until, message, .. } = record;
         let until = until.as_ref().map(|until| format!(" until {until}")).unwrap_or_default();
-        // Writing to a string does not fail.
-        write!(message, "{separator}{vm} ({reason} since {since}{until}): {text}")
-            .unwrap_or_default();
-    }
-    if let Some(more) = count.checked_sub(MAX_VMS).filter(|more| *more > 0) {
-        write!(message, "; and {more} more").unwrap_or_default();
-    }
+        format!("{vm} ({reason} since {since}{until}): {message}")
+    };
+    let all: Vec<String> = records.iter().map(describe).collect();
+    let all = join_first(&all, MAX_VMS, "; ");
+    let message = format!("{count} {plural} must leave the host: {all}");
     let reason =
         if is_schedulable { ConditionReason::PodsEvicted } else { ConditionReason::HostCordoned };
     Some(ConditionUpdate { type_: DRAINING, status: "True", reason, message })

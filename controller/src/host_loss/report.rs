@@ -10,6 +10,7 @@ use super::deletion::OUT_OF_SERVICE_TAINT;
 use super::machine_hosts::MachineName;
 use super::verdict::{Verdict, WaitReason};
 use crate::profiles::ConditionUpdate;
+use crate::tenants::fault::join_first;
 
 /// Maximum number of machines that a message names.
 const MAX_NAMES: usize = 8;
@@ -63,7 +64,7 @@ pub fn tenant_condition(
     if hosts.is_empty() {
         return None;
     }
-    let hosts = list(&hosts);
+    let hosts = join_first(&hosts, MAX_NAMES, "; ");
     Some(summary.into_condition(format!("machines of the tenant are on lost hosts: {hosts}")))
 }
 
@@ -102,7 +103,7 @@ impl Summary {
                 "; {} machines wait until the host is back, or, after it was switched off, until its Node has the taint \
                  {OUT_OF_SERVICE_TAINT}: {}",
                 waiting.len(),
-                list(&waiting)
+                join_first(&waiting, MAX_NAMES, "; ")
             );
         }
         let reason = match (is_storm, waiting.is_empty(), replaced) {
@@ -112,15 +113,6 @@ impl Summary {
             (false, true, _) => ConditionReason::MachinesReplaced,
         };
         ConditionUpdate { type_: HOST_LOST, status: "True", reason, message }
-    }
-}
-
-/// Joins the first names of a list, and appends the number of the others.
-fn list(names: &[String]) -> String {
-    let first = names.iter().take(MAX_NAMES).cloned().collect::<Vec<_>>().join("; ");
-    match names.len().saturating_sub(MAX_NAMES) {
-        0 => first,
-        more => format!("{first}; and {more} more"),
     }
 }
 

@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::mark::Removal;
 use super::plan::{RemovalOutcome, Step};
-use crate::tenants::fault::{Fault, join_names_limited};
+use crate::tenants::fault::{Fault, join_first, join_names_limited};
 
 /// Largest number of machines whose reports are in one message.
 const MAX_MACHINES: usize = 16;
@@ -46,15 +46,10 @@ impl RemovalReport {
         format!(
             "{machine} ({} since {}, drained until {}): {message}",
             removal.reason,
-            time_text(removal.since),
-            time_text(*deadline)
+            Time(removal.since),
+            Time(*deadline)
         )
     }
-}
-
-fn time_text(time: Timestamp) -> String {
-    let value = serde_json::to_value(Time(time)).unwrap_or_default();
-    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn describe(step: &Step<'_>) -> (ConditionReason, String) {
@@ -109,13 +104,8 @@ pub fn removal_fault(machines: &[(String, RemovalReport)]) -> Option<Fault> {
         _ => 2,
     };
     let (_, worst) = machines.iter().max_by_key(|(_, report)| urgency(report.reason))?;
-    let each = machines.iter().take(MAX_MACHINES);
-    let each = each.map(|(name, report)| report.describe_machine(name));
-    let mut message = each.collect::<Vec<_>>().join("\n");
-    let more = machines.len().saturating_sub(MAX_MACHINES);
-    if more > 0 {
-        message = format!("{message}\nand {more} more");
-    }
+    let each = machines.iter().map(|(name, report)| report.describe_machine(name));
+    let message = join_first(&each.collect::<Vec<_>>(), MAX_MACHINES, "\n");
     Some(Fault::new(worst.reason, message))
 }
 

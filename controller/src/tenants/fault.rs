@@ -20,6 +20,16 @@ impl Fault {
     }
 }
 
+/// Joins the first `limit` texts, and appends the number of the others.
+#[must_use]
+pub fn join_first(all: &[String], limit: usize, separator: &str) -> String {
+    let joined = all.iter().take(limit).map(String::as_str).collect::<Vec<_>>().join(separator);
+    match all.len().saturating_sub(limit) {
+        0 => joined,
+        more => format!("{joined}{separator}and {more} more"),
+    }
+}
+
 /// Joins the first four names of a list, and appends the number of the other names.
 #[must_use]
 pub fn join_names_limited(all: &[String]) -> String {

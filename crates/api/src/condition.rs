@@ -1,5 +1,7 @@
 //! Conditions of an object's status, as the API conventions define them (`meta/v1.Condition`).
 
+use std::fmt;
+
 use jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -28,9 +30,15 @@ pub struct Condition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Timestamp);
 
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    }
+}
+
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&self.0.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        serializer.collect_str(self)
     }
 }
 

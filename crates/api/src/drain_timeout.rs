@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::text::string_serde;
+use crate::text::{string_serde, write_duration};
 
 /// Largest number of seconds, which is one year.
 const MAX_SECONDS: u64 = 31_536_000;
@@ -77,12 +77,7 @@ impl fmt::Display for DrainTimeout {
         if self.seconds == 0 {
             return f.write_str("0");
         }
-        let parts =
-            [(self.seconds / 3600, 'h'), (self.seconds / 60 % 60, 'm'), (self.seconds % 60, 's')];
-        parts
-            .iter()
-            .filter(|(number, _)| *number > 0)
-            .try_for_each(|(number, unit)| write!(f, "{number}{unit}"))
+        write_duration(f, self.seconds)
     }
 }
 

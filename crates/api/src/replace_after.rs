@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::text::string_serde;
+use crate::text::{string_serde, write_duration};
 
 /// Time after which the machines of a lost host are replaced, such as `10m` or `1h30m`. `0` means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +26,15 @@ string_serde!(
 #[error("`{0}` is not a time such as 10m, 1h30m, 90s, or 0 for never")]
 pub struct ParseReplaceAfterError(String);
 
+impl ReplaceAfter {
+    /// Time if none is specified: ten minutes.
+    pub const DEFAULT_TIME: Duration = Duration::from_secs(600);
+}
+
 impl Default for ReplaceAfter {
-    /// Returns ten minutes.
+    /// Returns [`Self::DEFAULT_TIME`].
     fn default() -> Self {
-        Self::After(Duration::from_secs(600))
+        Self::After(Self::DEFAULT_TIME)
     }
 }
 
@@ -69,14 +74,7 @@ impl FromStr for ReplaceAfter {
 impl fmt::Display for ReplaceAfter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::After(time) = self else { return f.write_str("0") };
-        let seconds = time.as_secs();
-        for (count, unit) in [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')]
-        {
-            if count > 0 {
-                write!(f, "{count}{unit}")?;
-            }
-        }
-        Ok(())
+        write_duration(f, time.as_secs())
     }
 }
 

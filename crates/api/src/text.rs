@@ -1,5 +1,7 @@
 //! Representation of value types as strings in YAML and in CRD schemas.
 
+use std::fmt;
+
 /// Implements serde and the JSON schema for a type with `FromStr` and `Display`: a string with a pattern. The API
 /// server checks the pattern before Berth reads the value.
 macro_rules! string_serde {
@@ -36,3 +38,10 @@ macro_rules! string_serde {
 }
 
 pub(crate) use string_serde;
+
+/// Writes a number of seconds in hours, minutes and seconds, without those that are 0: `1h30m`.
+pub(crate) fn write_duration(f: &mut fmt::Formatter<'_>, seconds: u64) -> fmt::Result {
+    let parts = [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
+    let mut present = parts.iter().filter(|(number, _)| *number > 0);
+    present.try_for_each(|(number, unit)| write!(f, "{number}{unit}"))
+}

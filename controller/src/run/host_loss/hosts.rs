@@ -113,7 +113,7 @@ impl HostReconciler {
         }
         if due.is_empty() {
             // A host without machines is reported too.
-            let remaining = observation.remaining(time_limit(ReplaceAfter::default()), clock);
+            let remaining = observation.remaining(ReplaceAfter::DEFAULT_TIME, clock);
             let pause = next.map_or(remaining, |next| next.min(remaining));
             if !remaining.is_zero() {
                 return HostState::Pending(pause);
@@ -227,9 +227,9 @@ impl HostReconciler {
 /// Returns the time after which a machine is judged. A machine that is never replaced is reported after the default
 /// time.
 fn time_limit(limit: ReplaceAfter) -> Duration {
-    match (limit, ReplaceAfter::default()) {
-        (ReplaceAfter::After(time), _) | (_, ReplaceAfter::After(time)) => time,
-        (ReplaceAfter::Never, ReplaceAfter::Never) => Duration::MAX,
+    match limit {
+        ReplaceAfter::After(time) => time,
+        ReplaceAfter::Never => ReplaceAfter::DEFAULT_TIME,
     }
 }
 
