@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition};
+use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition, spread_workload};
 use crate::{repository, skip};
 
 /// Address of the tenant's API server, from a network for documentation. The loopback address would be refused.
@@ -162,24 +162,7 @@ impl Clusters {
     /// Applies a Deployment in the tenant's namespace `default`, whose pods have the label `app` and are spread over the
     /// Nodes.
     pub fn apply_workload(&self, app: &str, pods: usize) {
-        let labels = json!({"app": app});
-        let spread = json!([{
-            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": labels},
-        }]);
-        let deployment = json!({
-            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": app, "namespace": "default"},
-            "spec": {
-                "replicas": pods, "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "topologySpreadConstraints": spread,
-                        "containers": [{"name": app, "image": format!("{app}.example/{app}:1")}],
-                    },
-                },
-            },
-        });
+        let deployment = spread_workload(app, "default", pods);
         self.tenant.apply(&deployment.to_string()).unwrap();
     }
 

@@ -19,7 +19,7 @@ use berth_controller::run::object_handlers::ObjectHandlers;
 use berth_controller::run::removal_lock::RemovalLock;
 use berth_controller::run::tenants::SharedInformers;
 use berth_extender::{MigrationQuery, MigrationTarget};
-use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition, web_deployment};
 use berth_tests::controller::Reconcilers;
 use berth_tests::simulated::{KubeVirt, create_client, create_runtime};
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
@@ -373,22 +373,8 @@ impl Cluster {
 }
 
 fn deployment() -> Value {
-    json!({
-        "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",
-        "metadata": {"name": "web", "namespace": NAMESPACE, "annotations": {"berth.dev/user-data-secret": "base"}},
-        "spec": {
-            "replicas": 2, "selector": {"matchLabels": {"name": "web"}},
-            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {
-                "metadata": {"labels": {"name": "web"}},
-                "spec": {"providerSpec": {"value": {
-                    "cloudProvider": "kubevirt", "operatingSystem": "ubuntu", "operatingSystemSpec": {},
-                    "cloudProviderSpec": {"virtualMachine": {"template": {
-                        "cpus": "2", "memory": "2Gi",
-                        "primaryDisk": {"osImage": "http://images.example/ubuntu.img", "size": "10Gi"},
-                    }}},
-                }}},
-            },
-        },
-    })
+    let mut deployment = web_deployment(NAMESPACE, 2);
+    deployment["metadata"]["annotations"] = json!({"berth.dev/user-data-secret": "base"});
+    deployment["spec"]["strategy"] = json!({"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
+    deployment
 }

@@ -29,7 +29,7 @@ use crate::running::Running;
 use crate::wait;
 pub use keys::ADMIN_TOKEN;
 use keys::Keys;
-pub use objects::{CLUSTER_DNS, condition, registered_node, web_deployment};
+pub use objects::{CLUSTER_DNS, condition, registered_node, spread_workload, web_deployment};
 
 /// Control plane that runs until it is dropped.
 #[derive(Debug)]

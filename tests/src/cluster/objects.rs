@@ -171,6 +171,29 @@ pub fn web_deployment(namespace: &str, replicas: u32) -> Value {
     })
 }
 
+/// Returns a Deployment whose pods have the label `app` and are spread over the Nodes.
+#[must_use]
+pub fn spread_workload(app: &str, namespace: &str, pods: usize) -> Value {
+    let labels = json!({"app": app});
+    let spread = json!([{
+        "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": labels},
+    }]);
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": app, "namespace": namespace},
+        "spec": {
+            "replicas": pods, "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "topologySpreadConstraints": spread,
+                    "containers": [{"name": app, "image": format!("{app}.example/{app}:1")}],
+                },
+            },
+        },
+    })
+}
+
 /// Returns a condition of an object, or null if the object has no condition of this type.
 #[must_use]
 pub fn condition<'a>(object: &'a Value, name: &str) -> &'a Value {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::machine_nodes::MachineNodes;
 use super::screen::Screen;
 use super::{Demo, EMULATION_TIMEOUT, observe};
-use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition};
+use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition, spread_workload};
 use crate::repository;
 use crate::simulated::Kubelets;
 
@@ -76,25 +76,7 @@ impl TenantPlane {
 
     /// Starts pods on all machines, with a PodDisruptionBudget that permits no eviction.
     fn start_workload(&self, screen: &Screen, machines: usize) -> Result<()> {
-        let labels = json!({"app": WORKLOAD});
-        let spread = json!([{
-            "maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": labels},
-        }]);
-        let deployment = json!({
-            "apiVersion": "apps/v1", "kind": "Deployment",
-            "metadata": {"name": WORKLOAD, "namespace": WORKLOAD_NAMESPACE},
-            "spec": {
-                "replicas": PODS, "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "topologySpreadConstraints": spread,
-                        "containers": [{"name": "shop", "image": "shop.example/shop:1"}],
-                    },
-                },
-            },
-        });
+        let deployment = spread_workload(WORKLOAD, WORKLOAD_NAMESPACE, PODS);
         self.plane.apply(&deployment.to_string())?;
         self.set_budget(screen, PODS)?;
         screen.wait_until("the tenant's pods run on all machines", EMULATION_TIMEOUT, || {
