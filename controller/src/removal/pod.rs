@@ -10,6 +10,8 @@ use crate::tenant_nodes::node::is_valid_name;
 
 /// Largest number of owners of a pod that are read.
 const MAX_OWNERS: usize = 16;
+/// Largest length of a UID in bytes; the API server writes UUIDs of 36.
+const MAX_UID_LENGTH: usize = 64;
 /// Kind of the owner whose pods are skipped: its controller creates them again on the same Node.
 const DAEMON_SET: &str = "DaemonSet";
 /// Phases of pods that have ended.
@@ -70,7 +72,8 @@ pub struct DrainPod {
 
 impl DrainPod {
     /// Reads a pod; `None` if a drain skips it: pods of DaemonSets, pods that a kubelet reads from files, and pods that
-    /// have ended. A pod without a valid name, which no API server stores, is skipped too.
+    /// have ended. A pod without a valid name, or with a UID that is too long, is skipped too: no API server stores one.
+    /// So a pod needs less than 1 KiB.
     #[must_use]
     pub fn from_object(object: PodObject) -> Option<Self> {
         let PodObject { metadata, status } = object;
@@ -80,8 +83,10 @@ impl DrainPod {
             owners.any(|owner| owner.controller == Some(true) && owner.kind == DAEMON_SET);
         let has_ended =
             status.is_some_and(|status| FINISHED_PHASES.contains(&status.phase.as_str()));
-        let is_named = is_valid_name(&metadata.name) && is_valid_name(&metadata.namespace);
-        if is_mirror || is_of_daemon_set || has_ended || !is_named {
+        let is_valid = is_valid_name(&metadata.name)
+            && is_valid_name(&metadata.namespace)
+            && metadata.uid.len() <= MAX_UID_LENGTH;
+        if is_mirror || is_of_daemon_set || has_ended || !is_valid {
             return None;
         }
         // An invalid time is one that has passed.
@@ -141,6 +146,13 @@ mod tests {
             assert!(read(json!({"name": name}), json!({})).is_none(), "{name}");
             assert!(read(json!({"namespace": name}), json!({})).is_none(), "{name}");
         }
+    }
+
+    #[test]
+    fn long_texts_are_skipped() {
+        assert!(read(json!({"uid": "u".repeat(MAX_UID_LENGTH)}), json!({})).is_some());
+        assert!(read(json!({"uid": "u".repeat(MAX_UID_LENGTH + 1)}), json!({})).is_none());
+        assert!(read(json!({"name": "n".repeat(254)}), json!({})).is_none());
     }
 
     proptest! {

@@ -11,11 +11,13 @@ use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::json;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::context::{RemovalContext, machine_resource};
 use super::draining_tenant::DrainingTenant;
 use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
+use super::list_slots::ListSlots;
 use super::requests;
 use crate::removal::eviction::EvictionOutcome;
 use crate::removal::mark::{Mark, Removal, RemovalReason};
@@ -46,6 +48,7 @@ const DELETION_PERIOD: Duration = Duration::from_secs(60);
 /// Reconciler of removals.
 pub(super) struct Remover {
     pub(super) context: RemovalContext,
+    pub(super) list_slots: ListSlots,
 }
 
 /// A removal that is in progress.
@@ -56,6 +59,8 @@ struct Drain {
     removal: Removal,
     deadline: Timestamp,
     problems: Vec<String>,
+    /// Permit for the pods and the outcomes.
+    list_permit: Option<OwnedSemaphorePermit>,
     pods: Option<Vec<DrainPod>>,
     outcomes: EvictionOutcomes,
     volume_count: Option<usize>,
@@ -141,6 +146,7 @@ impl Remover {
             removal,
             deadline: deadline(removal.since, resolved.timeout),
             problems: resolved.problems,
+            list_permit: None,
             pods: None,
             outcomes: EvictionOutcomes::new(),
             volume_count: None,
@@ -221,6 +227,12 @@ impl Remover {
         }
         // The steps below have a connection.
         let Some(Ok(side)) = side else { return Ok(Some(drain.pause())) };
+        if step == Step::ListPods && drain.list_permit.is_none() {
+            drain.list_permit = self.list_slots.try_acquire(&side.tenant);
+            if drain.list_permit.is_none() {
+                return Ok(Some(add_jitter(SHORT_PAUSE)));
+            }
+        }
         let due: Vec<DrainPod> = match &step {
             Step::Evict(pods) => pods.iter().map(|&pod| pod.clone()).collect(),
             _ => Vec::new(),

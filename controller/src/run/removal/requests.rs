@@ -31,6 +31,9 @@ const POD_LIMITS: CollectionLimits = CollectionLimits {
     max_page_length: 1 << 22,
     max_event_length: 0,
 };
+/// Largest number of pods of a Node that are stored. A page may have more objects than requested, so the number of pages
+/// does not limit them.
+const MAX_PODS: usize = 2000;
 /// A usual VolumeAttachment has 1 KiB. The API server can select them by their names only.
 const VOLUME_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 250,
@@ -97,10 +100,18 @@ pub(super) async fn list_pods(
     node: &str,
 ) -> Result<Vec<DrainPod>, UntrustedError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
-    let mut pods = Vec::new();
-    let add = |object: PodObject| pods.extend(DrainPod::from_object(object));
+    let (mut pods, mut is_truncated) = (Vec::new(), false);
+    let add = |object: PodObject| {
+        let Some(pod) = DrainPod::from_object(object) else { return };
+        if pods.len() < MAX_PODS {
+            pods.push(pod);
+        } else {
+            is_truncated = true;
+        }
+    };
     list_collection(client, &path, POD_LIMITS, add).await?;
-    Ok(pods)
+    // A drain of the first pods alone would end before the Node is empty.
+    if is_truncated { Err(UntrustedError::TooLong) } else { Ok(pods) }
 }
 
 /// Counts the VolumeAttachments of a Node.
@@ -254,6 +265,24 @@ mod tests {
             lines[1],
             "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50&continue=next"
         );
+    }
+
+    #[tokio::test]
+    async fn a_list_of_too_many_pods_is_refused() {
+        let (client, _) = client(|line, _| {
+            let pod = json!({"metadata": {"name": "web-1", "namespace": "shop", "uid": "u"}});
+            // More objects than requested, in four or five pages.
+            let pages =
+                if line.contains("spec.nodeName%3Dsmall") { "x".repeat(4) } else { "x".repeat(5) };
+            let token =
+                line.split("continue=").nth(1).map_or(pages.get(1..), |token| token.get(1..));
+            (
+                200,
+                json!({"metadata": {"continue": token.unwrap_or_default()}, "items": vec![pod; 500]}),
+            )
+        });
+        assert_eq!(list_pods(&client, "small").await.unwrap().len(), MAX_PODS);
+        assert_eq!(list_pods(&client, "large").await, Err(UntrustedError::TooLong));
     }
 
     #[tokio::test]
