@@ -133,22 +133,29 @@ impl RemovalTable {
     }
 
     fn update_metrics(&self, entries: &BTreeMap<Key, Entry>) {
-        let now = Timestamp::now();
-        let (mut draining, mut blocked, mut overdue) = (0_usize, 0_usize, 0_usize);
-        for entry in entries.values() {
-            let limit = entry.report.deadline.checked_add(OVERDUE_TIME);
-            let count = if limit.is_ok_and(|limit| now > limit) {
-                &mut overdue
-            } else if entry.report.reason == ConditionReason::DrainBlocked {
-                &mut blocked
-            } else {
-                &mut draining
-            };
-            *count = count.saturating_add(1);
-        }
-        let counts = [("draining", draining), ("blocked", blocked), ("overdue", overdue)];
-        self.metrics.set_machines_in_removal(counts);
+        let reports = entries.values().map(|entry| &entry.report);
+        self.metrics.set_machines_in_removal(count_states(reports, Timestamp::now()));
     }
+}
+
+/// Counts the machines by the values of the metric's label.
+fn count_states<'r>(
+    reports: impl Iterator<Item = &'r RemovalReport>,
+    now: Timestamp,
+) -> [(&'static str, usize); 3] {
+    let (mut draining, mut blocked, mut overdue) = (0_usize, 0_usize, 0_usize);
+    for report in reports {
+        let limit = report.deadline.checked_add(OVERDUE_TIME);
+        let count = match report.reason {
+            // The time limit begins when the host is back.
+            ConditionReason::WaitingForHost => &mut draining,
+            _ if limit.is_ok_and(|limit| now > limit) => &mut overdue,
+            ConditionReason::DrainBlocked => &mut blocked,
+            _ => &mut draining,
+        };
+        *count = count.saturating_add(1);
+    }
+    [("draining", draining), ("blocked", blocked), ("overdue", overdue)]
 }
 
 #[cfg(test)]
@@ -170,6 +177,27 @@ mod tests {
         table.begin_pause("ns", "a", Duration::from_secs(60));
         table.remove("ns", "a");
         assert_eq!(table.rest_of_pause("ns", "a"), None);
+    }
+
+    #[test]
+    fn a_machine_that_waits_for_its_host_is_not_overdue() {
+        let deadline: Timestamp = "2026-05-01T12:00:00Z".parse().unwrap();
+        let report = |reason| RemovalReport {
+            reason,
+            removal: Removal::new(RemovalReason::HostLost, deadline),
+            deadline,
+            message: String::new(),
+        };
+        let reports = [
+            report(ConditionReason::WaitingForHost),
+            report(ConditionReason::DrainBlocked),
+            report(ConditionReason::DrainingMachines),
+        ];
+        let count = |now: &str| count_states(reports.iter(), now.parse().unwrap());
+        let early = count("2026-05-01T12:09:00Z");
+        assert_eq!(early, [("draining", 2), ("blocked", 1), ("overdue", 0)]);
+        let late = count("2026-05-01T12:11:00Z");
+        assert_eq!(late, [("draining", 1), ("blocked", 0), ("overdue", 2)]);
     }
 
     #[test]
