@@ -8,6 +8,7 @@
 //! ```
 
 pub mod eviction;
+pub mod host_return;
 pub mod mark;
 pub mod plan;
 pub mod pod;

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::context::{RemovalContext, machine_resource};
@@ -20,6 +20,7 @@ use super::facts::{MachineNode, TenantSide};
 use super::list_slots::ListSlots;
 use super::requests;
 use crate::removal::eviction::EvictionOutcome;
+use crate::removal::host_return;
 use crate::removal::mark::{Mark, Removal, RemovalReason};
 use crate::removal::plan::{
     EvictionOutcomes, RemovalOutcome, RemovalState, Step, TenantState, next_step,
@@ -185,6 +186,13 @@ impl Remover {
             }
         };
         let vm = self.context.vm_state(&drain.machine, &drain.removal);
+        let host = (vm.is_host_lost, vm.is_host_ready);
+        let patch = host_return::record(&drain.machine, &drain.removal, host, Timestamp::now());
+        if let Some(patch) = patch {
+            tracing::info!(namespace = %drain.namespace, machine = %drain.name, is_host_lost = vm.is_host_lost, "the host of a removed machine has changed");
+            self.patch_machine(&drain.machine, patch).await?;
+            return Ok(Some(SHORT_PAUSE));
+        }
         let step = next_step(&RemovalState {
             removal: drain.removal,
             now: Timestamp::now(),
@@ -381,8 +389,16 @@ impl Remover {
         machine: &DynamicObject,
         removal: Removal,
     ) -> Result<(), RemovalError> {
+        self.patch_machine(machine, removal.patch_of(machine)).await
+    }
+
+    async fn patch_machine(
+        &self,
+        machine: &DynamicObject,
+        patch: Value,
+    ) -> Result<(), RemovalError> {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
-        let patch = Patch::Merge(removal.patch_of(machine));
+        let patch = Patch::Merge(patch);
         let patched = self.machines(&namespace).patch(&name, &patch_params(), &patch).await;
         let patched = none_if_not_found(patched);
         let request = || format!("patch VirtualMachine {namespace}/{name}");
