@@ -10,11 +10,12 @@ use serde_json::{Value, json};
 
 use super::mark::{Removal, RemovalReason};
 
-/// Returns the merge patch that records the state of a machine's host; `None` if it is recorded, or if the host was not
-/// lost. The annotation is part of the VirtualMachine, so a restart of the controller does not begin the time limit once
-/// more.
+/// Returns the merge patch that records the state of a machine's host; `None` if it is recorded, or if the host was
+/// not lost. The annotation is part of the VirtualMachine, so a restart of the controller does not begin the time
+/// limit once more.
 ///
-/// `is_host_lost`: it is unknown whether the VM still runs. `is_host_ready`: the VM is on a host whose kubelet is ready.
+/// `is_host_lost`: it is unknown whether the VM still runs. `is_host_ready`: the VM is on a host whose kubelet is
+/// ready.
 #[must_use]
 pub fn record(
     machine: &DynamicObject,

@@ -125,7 +125,9 @@ impl Removal {
     /// Returns the merge patch that withdraws a mark. The Node is then uncordoned, and the machine stays.
     #[must_use]
     pub fn withdrawal() -> Value {
-        let annotations = json!({REMOVAL_ANNOTATION: null, REMOVAL_SINCE_ANNOTATION: null, HOST_RETURNED_ANNOTATION: null});
+        let annotations = json!({
+            REMOVAL_ANNOTATION: null, REMOVAL_SINCE_ANNOTATION: null, HOST_RETURNED_ANNOTATION: null,
+        });
         json!({"metadata": {"annotations": annotations}})
     }
 }

@@ -8,6 +8,7 @@
 //! ```
 
 pub mod eviction;
+pub mod grace_periods;
 pub mod host_return;
 pub mod mark;
 pub mod plan;

@@ -253,8 +253,12 @@ impl Remover {
                 if !self.record_progress(drain, &node.name, None).await? {
                     return Ok(Some(SHORT_PAUSE));
                 }
-                let listed = requests::list_pods(client, &node.name).await;
-                listed.map(|pods| drain.pods = Some(pods))
+                let listed = requests::list_pods(client, &node.name, Timestamp::now()).await;
+                listed.map(|mut pods| {
+                    let table = &self.context.table;
+                    table.update_grace_periods(&drain.namespace, &drain.name, &mut pods);
+                    drain.pods = Some(pods);
+                })
             }
             (Step::ListVolumes, node) => {
                 let node = node.as_ref().map(|node| node.name.clone());

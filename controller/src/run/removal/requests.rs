@@ -8,6 +8,7 @@ use berth_runtime::untrusted::{
 };
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
+use k8s_openapi::jiff::Timestamp;
 use kube::client::Body;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -98,11 +99,12 @@ pub(super) async fn list_nodes_of(
 pub(super) async fn list_pods(
     client: &UntrustedClient,
     node: &str,
+    now: Timestamp,
 ) -> Result<Vec<DrainPod>, UntrustedError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let (mut pods, mut is_truncated) = (Vec::new(), false);
     let add = |object: PodObject| {
-        let Some(pod) = DrainPod::from_object(object) else { return };
+        let Some(pod) = DrainPod::from_object(object, now) else { return };
         if pods.len() < MAX_PODS {
             pods.push(pod);
         } else {
@@ -257,7 +259,7 @@ mod tests {
             };
             (200, json!({"metadata": {"continue": token}, "items": items}))
         });
-        assert_eq!(list_pods(&client, "a").await.unwrap(), [pod(), pod()]);
+        assert_eq!(list_pods(&client, "a", Timestamp::UNIX_EPOCH).await.unwrap(), [pod(), pod()]);
         assert_eq!(count_volumes(&client, "a").await.unwrap(), 2);
         let lines: Vec<String> = requests.lock().unwrap().iter().map(|one| one.0.clone()).collect();
         assert_eq!(lines[0], "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50");
@@ -281,8 +283,14 @@ mod tests {
                 json!({"metadata": {"continue": token.unwrap_or_default()}, "items": vec![pod; 500]}),
             )
         });
-        assert_eq!(list_pods(&client, "small").await.unwrap().len(), MAX_PODS);
-        assert_eq!(list_pods(&client, "large").await, Err(UntrustedError::TooLong));
+        assert_eq!(
+            list_pods(&client, "small", Timestamp::UNIX_EPOCH).await.unwrap().len(),
+            MAX_PODS
+        );
+        assert_eq!(
+            list_pods(&client, "large", Timestamp::UNIX_EPOCH).await,
+            Err(UntrustedError::TooLong)
+        );
     }
 
     #[tokio::test]

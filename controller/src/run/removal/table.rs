@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use berth_api::ConditionReason;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::removal::grace_periods::GracePeriods;
+use crate::removal::pod::DrainPod;
 use crate::removal::report::RemovalReport;
 use crate::run::metrics::Metrics;
 
@@ -31,6 +33,8 @@ pub(in crate::run) struct RemovalTable {
     entries: Mutex<BTreeMap<Key, Entry>>,
     /// Ends of the pauses of machines.
     pauses: Mutex<BTreeMap<Key, Instant>>,
+    /// Grace periods of the pods of machines.
+    grace_periods: Mutex<BTreeMap<Key, GracePeriods>>,
     handler: OnceLock<Handler>,
     metrics: Arc<Metrics>,
 }
@@ -40,6 +44,7 @@ impl RemovalTable {
         Self {
             entries: Mutex::default(),
             pauses: Mutex::default(),
+            grace_periods: Mutex::default(),
             handler: OnceLock::new(),
             metrics,
         }
@@ -98,10 +103,26 @@ impl RemovalTable {
         Some(end.saturating_duration_since(Instant::now())).filter(|rest| !rest.is_zero())
     }
 
+    fn grace_periods(&self) -> MutexGuard<'_, BTreeMap<Key, GracePeriods>> {
+        self.grace_periods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the ends of the grace periods of a machine's listed pods to the earliest ones that were seen.
+    pub(super) fn update_grace_periods(&self, namespace: &str, name: &str, pods: &mut [DrainPod]) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut all = self.grace_periods();
+        let mut periods = all.remove(&key).unwrap_or_default();
+        periods.update(pods);
+        if !periods.is_empty() {
+            all.insert(key, periods);
+        }
+    }
+
     /// Removes the report of a machine, which is deleted, or whose removal was called off.
     pub(in crate::run) fn remove(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
         self.pauses().remove(&key);
+        self.grace_periods().remove(&key);
         let is_removed = {
             let mut entries = self.lock();
             let removed = entries.remove(&key);
