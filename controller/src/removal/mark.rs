@@ -5,7 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use berth_api::Time;
-use berth_api::names::{HOST_LOST_REMOVAL, REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION};
+use berth_api::names::{
+    HOST_LOST_REMOVAL, HOST_RETURNED_ANNOTATION, REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION,
+};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -123,7 +125,9 @@ impl Removal {
     /// Returns the merge patch that withdraws a mark. The Node is then uncordoned, and the machine stays.
     #[must_use]
     pub fn withdrawal() -> Value {
-        let annotations = json!({REMOVAL_ANNOTATION: null, REMOVAL_SINCE_ANNOTATION: null});
+        let annotations = json!({
+            REMOVAL_ANNOTATION: null, REMOVAL_SINCE_ANNOTATION: null, HOST_RETURNED_ANNOTATION: null,
+        });
         json!({"metadata": {"annotations": annotations}})
     }
 }

@@ -8,6 +8,8 @@
 //! ```
 
 pub mod eviction;
+pub mod grace_periods;
+pub mod host_return;
 pub mod mark;
 pub mod plan;
 pub mod pod;

@@ -2,7 +2,7 @@
 //! `kubectl drain` skips.
 
 use berth_runtime::untrusted::BoundedVec;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -10,6 +10,8 @@ use crate::tenant_nodes::node::is_valid_name;
 
 /// Largest number of owners of a pod that are read.
 const MAX_OWNERS: usize = 16;
+/// Largest length of a UID in bytes; the API server writes UUIDs of 36.
+const MAX_UID_LENGTH: usize = 64;
 /// Kind of the owner whose pods are skipped: its controller creates them again on the same Node.
 const DAEMON_SET: &str = "DaemonSet";
 /// Phases of pods that have ended.
@@ -29,7 +31,8 @@ struct Metadata {
     name: String,
     namespace: String,
     uid: String,
-    deletion_timestamp: Option<String>,
+    deletion_timestamp: Option<IgnoredAny>,
+    deletion_grace_period_seconds: Option<i64>,
     annotations: Option<Annotations>,
     owner_references: Option<BoundedVec<Owner, MAX_OWNERS>>,
 }
@@ -64,15 +67,17 @@ pub struct DrainPod {
     pub name: String,
     /// UID of the pod: another pod of the same name must not be evicted.
     pub uid: String,
-    /// End of the pod's grace period if it is being deleted.
+    /// End of the pod's grace period if it is being deleted. It is a time of the controller's clock, which the tenant's
+    /// clock may differ from: the grace period begins when the pod is seen.
     pub terminating: Option<Timestamp>,
 }
 
 impl DrainPod {
     /// Reads a pod; `None` if a drain skips it: pods of DaemonSets, pods that a kubelet reads from files, and pods that
-    /// have ended. A pod without a valid name, which no API server stores, is skipped too.
+    /// have ended. A pod without a valid name, or with a UID that is too long, is skipped too: no API server stores one.
+    /// So a pod needs less than 1 KiB.
     #[must_use]
-    pub fn from_object(object: PodObject) -> Option<Self> {
+    pub fn from_object(object: PodObject, now: Timestamp) -> Option<Self> {
         let PodObject { metadata, status } = object;
         let is_mirror = metadata.annotations.is_some_and(|all| all.mirror.is_some());
         let mut owners = metadata.owner_references.iter().flat_map(|owners| &owners.items);
@@ -80,13 +85,15 @@ impl DrainPod {
             owners.any(|owner| owner.controller == Some(true) && owner.kind == DAEMON_SET);
         let has_ended =
             status.is_some_and(|status| FINISHED_PHASES.contains(&status.phase.as_str()));
-        let is_named = is_valid_name(&metadata.name) && is_valid_name(&metadata.namespace);
-        if is_mirror || is_of_daemon_set || has_ended || !is_named {
+        let is_valid = is_valid_name(&metadata.name)
+            && is_valid_name(&metadata.namespace)
+            && metadata.uid.len() <= MAX_UID_LENGTH;
+        if is_mirror || is_of_daemon_set || has_ended || !is_valid {
             return None;
         }
-        // An invalid time is one that has passed.
-        let terminating =
-            metadata.deletion_timestamp.map(|time| time.parse().unwrap_or(Timestamp::UNIX_EPOCH));
+        let grace_period = metadata.deletion_grace_period_seconds.unwrap_or_default().max(0);
+        let end = now.checked_add(SignedDuration::from_secs(grace_period));
+        let terminating = metadata.deletion_timestamp.map(|_| end.unwrap_or(Timestamp::MAX));
         let Metadata { name, namespace, uid, .. } = metadata;
         Some(Self { namespace, name, uid, terminating })
     }
@@ -112,7 +119,11 @@ mod tests {
                 object["metadata"][key] = value.into();
             }
         }
-        DrainPod::from_object(serde_json::from_value(object).unwrap())
+        DrainPod::from_object(serde_json::from_value(object).unwrap(), now())
+    }
+
+    fn now() -> Timestamp {
+        "2026-05-01T12:00:00Z".parse().unwrap()
     }
 
     #[test]
@@ -129,10 +140,17 @@ mod tests {
         for phase in FINISHED_PHASES {
             assert!(read(json!({}), json!({"phase": phase})).is_none());
         }
-        let time = |text: &str| read(json!({"deletionTimestamp": text}), running()).unwrap();
-        let expected = "2026-05-01T12:00:00Z";
-        assert_eq!(time(expected).terminating, Some(expected.parse().unwrap()));
-        assert_eq!(time("x").terminating, Some(Timestamp::UNIX_EPOCH));
+        // The tenant's clock does not count.
+        let end = |seconds: Option<i64>| {
+            let time = "2020-01-01T00:00:00Z";
+            let deletion =
+                json!({"deletionTimestamp": time, "deletionGracePeriodSeconds": seconds});
+            read(deletion, running()).unwrap().terminating
+        };
+        assert_eq!(end(Some(60)), Some("2026-05-01T12:01:00Z".parse().unwrap()));
+        assert_eq!((end(None), end(Some(-9))), (Some(now()), Some(now())));
+        assert_eq!(end(Some(i64::MAX)), Some(Timestamp::MAX));
+        assert_eq!(read(json!({"deletionTimestamp": null}), running()).unwrap().terminating, None);
     }
 
     #[test]
@@ -143,11 +161,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn long_texts_are_skipped() {
+        assert!(read(json!({"uid": "u".repeat(MAX_UID_LENGTH)}), json!({})).is_some());
+        assert!(read(json!({"uid": "u".repeat(MAX_UID_LENGTH + 1)}), json!({})).is_none());
+        assert!(read(json!({"name": "n".repeat(254)}), json!({})).is_none());
+    }
+
     proptest! {
         #[test]
         fn any_text_gives_a_pod_or_nothing(text in "\\PC{0,80}") {
             if let Ok(object) = serde_json::from_str::<PodObject>(&text) {
-                drop(DrainPod::from_object(object));
+                drop(DrainPod::from_object(object, now()));
             }
         }
     }

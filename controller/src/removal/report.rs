@@ -42,13 +42,14 @@ impl RemovalReport {
     /// Returns the message about a machine.
     #[must_use]
     pub fn describe_machine(&self, machine: &str) -> String {
-        let Self { removal, deadline, message, .. } = self;
-        format!(
-            "{machine} ({} since {}, drained until {}): {message}",
-            removal.reason,
-            Time(removal.since),
-            Time(*deadline)
-        )
+        let Self { reason, removal, deadline, message } = self;
+        let since = Time(removal.since);
+        // The time limit begins when the host is back.
+        let until = match reason {
+            ConditionReason::WaitingForHost => String::new(),
+            _ => format!(", drained until {}", Time(*deadline)),
+        };
+        format!("{machine} ({} since {since}{until}): {message}", removal.reason)
     }
 }
 
@@ -140,6 +141,15 @@ mod tests {
         let many = vec![(&pod, &budget); 500];
         let many = report(&Step::WaitForPods { blocked: many, stopping: 0 });
         assert!(many.message.len() < 400 && many.message.ends_with("and 496 more"), "{many:?}");
+    }
+
+    #[test]
+    fn a_machine_that_waits_for_its_host_has_no_time_limit() {
+        let waiting = report(&Step::WaitForHost).describe_machine("web");
+        assert!(
+            waiting.starts_with("web (Rollout since 2026-05-01T12:00:00Z): it is"),
+            "{waiting}"
+        );
     }
 
     #[test]

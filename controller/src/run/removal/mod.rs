@@ -7,6 +7,7 @@ mod context;
 mod draining_tenant;
 mod error;
 mod facts;
+mod list_slots;
 mod reconcile;
 mod requests;
 mod table;
@@ -23,12 +24,13 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::api_resource::machine_resource;
 pub(super) use context::RemovalContext;
 pub(super) use draining_tenant::DrainingTenant;
+use list_slots::ListSlots;
 use reconcile::Remover;
 pub(super) use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
-/// requests to each server are limited.
+/// requests to each server, and the lists of pods in memory, are limited.
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "removals", concurrency: 0, debounce: Duration::from_millis(50) };
 
@@ -42,7 +44,7 @@ pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) 
     context.deployments.wait_until_ready().await;
     tokio::join!(context.tenants.wait_until_ready(), context.nodes.wait_until_ready());
     let metrics = Arc::clone(&context.metrics);
-    let remover = Arc::new(Remover { context });
+    let remover = Arc::new(Remover { context, list_slots: ListSlots::default() });
     let requests = poll_fn(|cx| requests.poll_recv(cx));
     let reconcile = |machine: Arc<DynamicObject>| {
         let remover = Arc::clone(&remover);

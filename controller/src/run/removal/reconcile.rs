@@ -10,15 +10,18 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::context::RemovalContext;
 use super::draining_tenant::DrainingTenant;
 use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
+use super::list_slots::ListSlots;
 use super::requests;
 use crate::api_resource::machine_resource;
 use crate::removal::eviction::EvictionOutcome;
+use crate::removal::host_return;
 use crate::removal::mark::{Mark, Removal, RemovalReason};
 use crate::removal::plan::{
     EvictionOutcomes, RemovalOutcome, RemovalState, Step, TenantState, next_step,
@@ -47,6 +50,7 @@ const DELETION_PERIOD: Duration = Duration::from_secs(60);
 /// Reconciler of removals.
 pub(super) struct Remover {
     pub(super) context: RemovalContext,
+    pub(super) list_slots: ListSlots,
 }
 
 /// A removal that is in progress.
@@ -57,6 +61,8 @@ struct Drain {
     removal: Removal,
     deadline: Timestamp,
     problems: Vec<String>,
+    /// Permit for the pods and the outcomes.
+    list_permit: Option<OwnedSemaphorePermit>,
     pods: Option<Vec<DrainPod>>,
     outcomes: EvictionOutcomes,
     volume_count: Option<usize>,
@@ -142,6 +148,7 @@ impl Remover {
             removal,
             deadline: deadline(removal.since, resolved.timeout),
             problems: resolved.problems,
+            list_permit: None,
             pods: None,
             outcomes: EvictionOutcomes::new(),
             volume_count: None,
@@ -180,6 +187,13 @@ impl Remover {
             }
         };
         let vm = self.context.vm_state(&drain.machine, &drain.removal);
+        let host = (vm.is_host_lost, vm.is_host_ready);
+        let patch = host_return::record(&drain.machine, &drain.removal, host, Timestamp::now());
+        if let Some(patch) = patch {
+            tracing::info!(namespace = %drain.namespace, machine = %drain.name, is_host_lost = vm.is_host_lost, "the host of a removed machine has changed");
+            self.patch_machine(&drain.machine, patch).await?;
+            return Ok(Some(SHORT_PAUSE));
+        }
         let step = next_step(&RemovalState {
             removal: drain.removal,
             now: Timestamp::now(),
@@ -222,6 +236,12 @@ impl Remover {
         }
         // The steps below have a connection.
         let Some(Ok(side)) = side else { return Ok(Some(drain.pause())) };
+        if step == Step::ListPods && drain.list_permit.is_none() {
+            drain.list_permit = self.list_slots.try_acquire(&side.tenant);
+            if drain.list_permit.is_none() {
+                return Ok(Some(add_jitter(SHORT_PAUSE)));
+            }
+        }
         let due: Vec<DrainPod> = match &step {
             Step::Evict(pods) => pods.iter().map(|&pod| pod.clone()).collect(),
             _ => Vec::new(),
@@ -234,8 +254,12 @@ impl Remover {
                 if !self.record_progress(drain, &node.name, None).await? {
                     return Ok(Some(SHORT_PAUSE));
                 }
-                let listed = requests::list_pods(client, &node.name).await;
-                listed.map(|pods| drain.pods = Some(pods))
+                let listed = requests::list_pods(client, &node.name, Timestamp::now()).await;
+                listed.map(|mut pods| {
+                    let table = &self.context.table;
+                    table.update_grace_periods(&drain.namespace, &drain.name, &mut pods);
+                    drain.pods = Some(pods);
+                })
             }
             (Step::ListVolumes, node) => {
                 let node = node.as_ref().map(|node| node.name.clone());
@@ -370,8 +394,16 @@ impl Remover {
         machine: &DynamicObject,
         removal: Removal,
     ) -> Result<(), RemovalError> {
+        self.patch_machine(machine, removal.patch_of(machine)).await
+    }
+
+    async fn patch_machine(
+        &self,
+        machine: &DynamicObject,
+        patch: Value,
+    ) -> Result<(), RemovalError> {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
-        let patch = Patch::Merge(removal.patch_of(machine));
+        let patch = Patch::Merge(patch);
         let patched = self.machines(&namespace).patch(&name, &patch_params(), &patch).await;
         let patched = none_if_not_found(patched);
         let request = || format!("patch VirtualMachine {namespace}/{name}");

@@ -8,6 +8,7 @@ use berth_runtime::untrusted::{
 };
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -28,6 +29,9 @@ const POD_LIMITS: CollectionLimits = CollectionLimits {
     max_page_length: 1 << 22,
     max_event_length: 0,
 };
+/// Largest number of pods of a Node that are stored. A page may have more objects than requested, so the number of pages
+/// does not limit them.
+const MAX_PODS: usize = 2000;
 /// A usual VolumeAttachment has 1 KiB. The API server can select them by their names only.
 const VOLUME_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 250,
@@ -87,12 +91,21 @@ pub(super) async fn list_nodes_of(
 pub(super) async fn list_pods(
     client: &UntrustedClient,
     node: &str,
+    now: Timestamp,
 ) -> Result<Vec<DrainPod>, UntrustedError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
-    let mut pods = Vec::new();
-    let add = |object: PodObject| pods.extend(DrainPod::from_object(object));
+    let (mut pods, mut is_truncated) = (Vec::new(), false);
+    let add = |object: PodObject| {
+        let Some(pod) = DrainPod::from_object(object, now) else { return };
+        if pods.len() < MAX_PODS {
+            pods.push(pod);
+        } else {
+            is_truncated = true;
+        }
+    };
     list_collection(client, &path, POD_LIMITS, add).await?;
-    Ok(pods)
+    // A drain of the first pods alone would end before the Node is empty.
+    if is_truncated { Err(UntrustedError::TooLong) } else { Ok(pods) }
 }
 
 /// Counts the VolumeAttachments of a Node.
@@ -235,13 +248,37 @@ mod tests {
             };
             (200, json!({"metadata": {"continue": token}, "items": items}))
         });
-        assert_eq!(list_pods(&client, "a").await.unwrap(), [pod(), pod()]);
+        assert_eq!(list_pods(&client, "a", Timestamp::UNIX_EPOCH).await.unwrap(), [pod(), pod()]);
         assert_eq!(count_volumes(&client, "a").await.unwrap(), 2);
         let lines: Vec<String> = requests.lock().unwrap().iter().map(|one| one.0.clone()).collect();
         assert_eq!(lines[0], "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50");
         assert_eq!(
             lines[1],
             "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50&continue=next"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_list_of_too_many_pods_is_refused() {
+        let (client, _) = client(|line, _| {
+            let pod = json!({"metadata": {"name": "web-1", "namespace": "shop", "uid": "u"}});
+            // More objects than requested, in four or five pages.
+            let pages =
+                if line.contains("spec.nodeName%3Dsmall") { "x".repeat(4) } else { "x".repeat(5) };
+            let token =
+                line.split("continue=").nth(1).map_or(pages.get(1..), |token| token.get(1..));
+            (
+                200,
+                json!({"metadata": {"continue": token.unwrap_or_default()}, "items": vec![pod; 500]}),
+            )
+        });
+        assert_eq!(
+            list_pods(&client, "small", Timestamp::UNIX_EPOCH).await.unwrap().len(),
+            MAX_PODS
+        );
+        assert_eq!(
+            list_pods(&client, "large", Timestamp::UNIX_EPOCH).await,
+            Err(UntrustedError::TooLong)
         );
     }
 

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use berth_api::ConditionReason;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use crate::removal::grace_periods::GracePeriods;
+use crate::removal::pod::DrainPod;
 use crate::removal::report::RemovalReport;
 use crate::run::metrics::Metrics;
 
@@ -31,6 +33,8 @@ pub(in crate::run) struct RemovalTable {
     entries: Mutex<BTreeMap<Key, Entry>>,
     /// Ends of the pauses of machines.
     pauses: Mutex<BTreeMap<Key, Instant>>,
+    /// Grace periods of the pods of machines.
+    grace_periods: Mutex<BTreeMap<Key, GracePeriods>>,
     handler: OnceLock<Handler>,
     metrics: Arc<Metrics>,
 }
@@ -40,6 +44,7 @@ impl RemovalTable {
         Self {
             entries: Mutex::default(),
             pauses: Mutex::default(),
+            grace_periods: Mutex::default(),
             handler: OnceLock::new(),
             metrics,
         }
@@ -98,10 +103,26 @@ impl RemovalTable {
         Some(end.saturating_duration_since(Instant::now())).filter(|rest| !rest.is_zero())
     }
 
+    fn grace_periods(&self) -> MutexGuard<'_, BTreeMap<Key, GracePeriods>> {
+        self.grace_periods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the ends of the grace periods of a machine's listed pods to the earliest ones that were seen.
+    pub(super) fn update_grace_periods(&self, namespace: &str, name: &str, pods: &mut [DrainPod]) {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut all = self.grace_periods();
+        let mut periods = all.remove(&key).unwrap_or_default();
+        periods.update(pods);
+        if !periods.is_empty() {
+            all.insert(key, periods);
+        }
+    }
+
     /// Removes the report of a machine, which is deleted, or whose removal was called off.
     pub(in crate::run) fn remove(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
         self.pauses().remove(&key);
+        self.grace_periods().remove(&key);
         let is_removed = {
             let mut entries = self.lock();
             let removed = entries.remove(&key);
@@ -133,22 +154,29 @@ impl RemovalTable {
     }
 
     fn update_metrics(&self, entries: &BTreeMap<Key, Entry>) {
-        let now = Timestamp::now();
-        let (mut draining, mut blocked, mut overdue) = (0_usize, 0_usize, 0_usize);
-        for entry in entries.values() {
-            let limit = entry.report.deadline.checked_add(OVERDUE_TIME);
-            let count = if limit.is_ok_and(|limit| now > limit) {
-                &mut overdue
-            } else if entry.report.reason == ConditionReason::DrainBlocked {
-                &mut blocked
-            } else {
-                &mut draining
-            };
-            *count = count.saturating_add(1);
-        }
-        let counts = [("draining", draining), ("blocked", blocked), ("overdue", overdue)];
-        self.metrics.set_machines_in_removal(counts);
+        let reports = entries.values().map(|entry| &entry.report);
+        self.metrics.set_machines_in_removal(count_states(reports, Timestamp::now()));
     }
+}
+
+/// Counts the machines by the values of the metric's label.
+fn count_states<'r>(
+    reports: impl Iterator<Item = &'r RemovalReport>,
+    now: Timestamp,
+) -> [(&'static str, usize); 3] {
+    let (mut draining, mut blocked, mut overdue) = (0_usize, 0_usize, 0_usize);
+    for report in reports {
+        let limit = report.deadline.checked_add(OVERDUE_TIME);
+        let count = match report.reason {
+            // The time limit begins when the host is back.
+            ConditionReason::WaitingForHost => &mut draining,
+            _ if limit.is_ok_and(|limit| now > limit) => &mut overdue,
+            ConditionReason::DrainBlocked => &mut blocked,
+            _ => &mut draining,
+        };
+        *count = count.saturating_add(1);
+    }
+    [("draining", draining), ("blocked", blocked), ("overdue", overdue)]
 }
 
 #[cfg(test)]
@@ -170,6 +198,27 @@ mod tests {
         table.begin_pause("ns", "a", Duration::from_secs(60));
         table.remove("ns", "a");
         assert_eq!(table.rest_of_pause("ns", "a"), None);
+    }
+
+    #[test]
+    fn a_machine_that_waits_for_its_host_is_not_overdue() {
+        let deadline: Timestamp = "2026-05-01T12:00:00Z".parse().unwrap();
+        let report = |reason| RemovalReport {
+            reason,
+            removal: Removal::new(RemovalReason::HostLost, deadline),
+            deadline,
+            message: String::new(),
+        };
+        let reports = [
+            report(ConditionReason::WaitingForHost),
+            report(ConditionReason::DrainBlocked),
+            report(ConditionReason::DrainingMachines),
+        ];
+        let count = |now: &str| count_states(reports.iter(), now.parse().unwrap());
+        let early = count("2026-05-01T12:09:00Z");
+        assert_eq!(early, [("draining", 2), ("blocked", 1), ("overdue", 0)]);
+        let late = count("2026-05-01T12:11:00Z");
+        assert_eq!(late, [("draining", 1), ("blocked", 0), ("overdue", 2)]);
     }
 
     #[test]
