@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::migration::Migration;
 use crate::removal::mark::{Mark, RemovalReason};
+use crate::removal::report::RemovalReport;
 
 /// Eviction strategy of VMs that another controller than KubeVirt moves.
 pub const EXTERNAL_STRATEGY: &str = "External";
@@ -19,6 +20,8 @@ pub struct Machine {
     pub name: String,
     /// Reason of the mark for removal.
     pub removal: Option<RemovalReason>,
+    /// Report of the removal; `None` if it is not known yet.
+    pub removal_report: Option<RemovalReport>,
     /// True if the object is being deleted.
     pub is_deleting: bool,
     /// Time at which the replacement was requested.
@@ -72,6 +75,7 @@ impl Machine {
                 Mark::Absent => None,
                 Mark::Valid(removal) | Mark::Malformed(removal) => Some(removal.reason),
             },
+            removal_report: None,
             is_deleting: object.metadata.deletion_timestamp.is_some(),
             replacement_since: requested.map(|since| since.parse().unwrap_or(now)),
             is_ready,

@@ -11,7 +11,8 @@ use crate::profiles::ConditionUpdate;
 /// Maximum number of VMs in the message.
 const MAX_VMS: usize = 5;
 
-/// Returns the condition; `None` if no VM must leave the host. Each record has the namespace and name of its VM.
+/// Returns the condition; `None` if no VM must leave the host. Each record has the namespace and name of its VM. The
+/// message names blocked VMs first.
 #[must_use]
 pub fn draining_condition(
     records: &[(String, EvacuationRecord)],
@@ -23,7 +24,9 @@ pub fn draining_condition(
     let count = records.len();
     let plural = if count == 1 { "VM" } else { "VMs" };
     let mut message = format!("{count} {plural} must leave the host: ");
-    for (at, (vm, record)) in records.iter().take(MAX_VMS).enumerate() {
+    let (blocked, others): (Vec<_>, Vec<_>) =
+        records.iter().partition(|(_, record)| record.is_blocked);
+    for (at, (vm, record)) in blocked.into_iter().chain(others).take(MAX_VMS).enumerate() {
         let EvacuationRecord { reason, since, until, message: text, .. } = record;
         let separator = if at == 0 { "" } else { "; " };
         let until = until.as_ref().map(|until| format!(" until {until}")).unwrap_or_default();
@@ -62,6 +65,7 @@ mod tests {
                 reason: "BudgetExhausted".to_owned(),
                 since: "2026-01-01T00:00:00Z".to_owned(),
                 until: None,
+                is_blocked: false,
                 message: "too few".to_owned(),
             };
             (format!("cluster-a/web-{number}"), record)
@@ -74,6 +78,10 @@ mod tests {
         );
         assert!(condition.message.ends_with("too few; and 2 more"), "{}", condition.message);
         assert_eq!(condition.reason, ConditionReason::HostCordoned);
+        let mut all = all;
+        all[6].1.is_blocked = true;
+        let blocked = draining_condition(&all, false).unwrap().message;
+        assert!(blocked.starts_with("7 VMs must leave the host: cluster-a/web-7 "), "{blocked}");
         let one = draining_condition(&all[..1], true).unwrap();
         assert_eq!(one.reason, ConditionReason::PodsEvicted);
     }

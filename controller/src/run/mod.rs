@@ -63,6 +63,7 @@ use http_pages::Pages;
 use machine_instances::MachineInstances;
 pub use metrics::Metrics;
 use object_handlers::ObjectHandlers;
+pub use removal::RemovalTable;
 use removal_lock::RemovalLock;
 pub use settings::Settings;
 pub use tenant_access::Connections;
@@ -194,6 +195,7 @@ fn start_reconcilers(
     all.spawn(watch_instances);
     let (deployment_handlers, removal_lock) = (ObjectHandlers::default(), RemovalLock::default());
     let connections = Connections::new(Arc::clone(&metrics));
+    let removals = Arc::new(RemovalTable::new(Arc::clone(&metrics)));
     let (kubeconfigs, watched_kubeconfigs) = unbounded_channel();
     all.spawn(tenant_access::run(Arc::clone(context), connections.clone(), kubeconfigs));
     all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone(), connections.clone()));
@@ -208,6 +210,7 @@ fn start_reconcilers(
             instances: instances.clone(),
             deployment_handlers: deployment_handlers.clone(),
             removal_lock: removal_lock.clone(),
+            removals: Arc::clone(&removals),
         },
         targets,
         resync,
@@ -229,6 +232,7 @@ fn start_reconcilers(
         instances,
         deployment_handlers,
         removal_lock,
+        removals,
         connections,
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));

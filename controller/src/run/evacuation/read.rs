@@ -112,9 +112,11 @@ impl Evacuator {
                 continue;
             };
             let own = migrations.get(namespace).into_iter().flatten();
+            let mut machine = machine(&object);
+            machine.removal_report = self.informers.removals.get(namespace, &key.1);
             let evacuating = EvacuatingMachine {
                 namespace: namespace.clone(),
-                machine: machine(&object),
+                machine,
                 instance_uid,
                 migration_obstacle: facts.migration_obstacle,
                 deployment: is_owned(&object).then(|| deployment.clone()),

@@ -24,7 +24,7 @@ pub(super) use context::RemovalContext;
 use context::machine_resource;
 pub(super) use draining_tenant::DrainingTenant;
 use reconcile::Remover;
-pub(super) use table::RemovalTable;
+pub use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
