@@ -132,7 +132,10 @@ impl Cluster {
             let deployment_handlers = ObjectHandlers::default();
             let removal_lock = RemovalLock::default();
             let removals = Arc::new(RemovalTable::new(Arc::default()));
+            let connections = Connections::new(Arc::default());
             let informers = evacuation::SharedInformers {
+                tenants: tenants.clone(),
+                connections: connections.clone(),
                 nodes: nodes.clone(),
                 infra_nodes,
                 instances: instances.clone(),
@@ -157,7 +160,7 @@ impl Cluster {
                 deployment_handlers,
                 removal_lock,
                 removals,
-                connections: Connections::new(Arc::default()),
+                connections,
             };
             machines::run(client, events, Arc::default(), machine_informers, RESYNC).await;
         };

@@ -27,6 +27,7 @@ pub mod machine_instances;
 pub mod machines;
 mod malformed;
 mod metrics;
+mod node_readiness;
 pub mod object_handlers;
 mod packed_content;
 pub mod reconcile;
@@ -205,6 +206,8 @@ fn start_reconcilers(
         Arc::clone(&events),
         Arc::clone(&metrics),
         evacuation::SharedInformers {
+            tenants: context.tenants.clone(),
+            connections: connections.clone(),
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             instances: instances.clone(),

@@ -18,8 +18,8 @@ mod write_results;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::InfraNode;
 use berth_api::names::EVACUATING_LABEL;
+use berth_api::{InfraNode, TenantCluster};
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use futures::channel::mpsc::unbounded;
@@ -35,6 +35,7 @@ use super::object_handlers::ObjectHandlers;
 use super::reconcile::ReconcileFailure;
 use super::removal::RemovalTable;
 use super::removal_lock::RemovalLock;
+use super::tenant_access::Connections;
 use crate::evacuation::targets::TargetFinder;
 use index::EvacuationIndex;
 use resources::{machine_resource, migration_resource, trim_machine, trim_migration};
@@ -44,13 +45,17 @@ use triggers::Triggers;
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "evacuation", concurrency: 1, debounce: Duration::from_millis(300) };
 
-/// Shortest time between two reconciles of a host because of reports. A tenant can change the state of its pods as often
-/// as it likes.
+/// Shortest time between two reconciles of a host because of reports. A tenant can change the state of its pods as
+/// often as it likes.
 const REPORT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Stores that the reconciler shares with other reconcilers.
 #[derive(Clone, Debug)]
 pub struct SharedInformers {
+    /// All tenants.
+    pub tenants: Informer<TenantCluster>,
+    /// Connections to the API servers of tenants.
+    pub connections: Connections,
     /// All Nodes.
     pub nodes: Informer<Node>,
     /// All InfraNodes.
@@ -130,6 +135,7 @@ pub async fn run(
     });
     let work = async {
         tokio::join!(
+            informers.tenants.wait_until_ready(),
             informers.nodes.wait_until_ready(),
             informers.infra_nodes.wait_until_ready(),
             informers.instances.informer().wait_until_ready(),
