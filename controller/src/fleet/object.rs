@@ -109,9 +109,10 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
             && object.pointer("/spec/running") != Some(&Value::Bool(false)));
     let host = Some(string_at(&object, "/status/nodeName")).filter(|host| !host.is_empty());
     let is_instance = kind == "VirtualMachineInstance";
-    let has_deployment = match is_instance {
-        true => object.pointer("/metadata/labels/md").is_some(),
-        false => has_deployment(&object),
+    let has_deployment = if is_instance {
+        object.pointer("/metadata/labels/md").is_some()
+    } else {
+        has_deployment(&object)
     };
     let is_external = is_instance
         && host.is_some()

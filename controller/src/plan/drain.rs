@@ -24,8 +24,8 @@ pub struct DrainResult {
     /// VMs that cannot be migrated, with the hosts on which replacements fit.
     #[serde(rename = "replaced")]
     pub replaced_vms: Vec<ReplacedVm>,
-    /// VMs that Berth does not move, because they belong to no MachineDeployment that it reconciles, with hosts on which
-    /// they fit. The controller reports the reason `NotManaged` for them.
+    /// VMs that Berth does not move, because they belong to no MachineDeployment that it reconciles, with hosts on
+    /// which they fit. The controller reports the reason `NotManaged` for them.
     #[serde(rename = "notManaged")]
     pub unmanaged_vms: Vec<MovedVm>,
     /// VMs that fit on no other host, and the reasons.

@@ -166,8 +166,8 @@ impl Evacuator {
         }
     }
 
-    /// Ends the evacuation of an instance, if it still exists. Returns false if KubeVirt cannot: before v1.8 it does not have the
-    /// subresource, and virt-api reverts changes of an instance's status by other accounts than KubeVirt's.
+    /// Ends the evacuation of an instance, if it still exists. Returns false if KubeVirt cannot: before v1.8 it does not
+    /// have the subresource, and virt-api reverts changes of an instance's status by other accounts than KubeVirt's.
     pub(super) async fn cancel_evacuation(
         &self,
         namespace: &str,

@@ -1,5 +1,5 @@
-//! Reports of all removals, for the conditions of MachineDeployments and of hosts, and the metrics. After a restart, the
-//! reports are computed again.
+//! Reports of all removals, for the conditions of MachineDeployments and of hosts, and the metrics. After a restart,
+//! the reports are computed again.
 
 use std::collections::BTreeMap;
 use std::fmt;
