@@ -205,9 +205,15 @@ fn drain_moves_vms_or_reports_the_blocking_rule() {
         )
     });
     let arguments = ["-f", "examples/fleet/", "-f", "-", "--drain", "rack1-a"];
-    let (_, answer) = run_plan(&arguments, &instances.join("---\n"));
+    // No MachineDeployment owns these; the label shows that one owns the last instance.
+    let managed = instances[0]
+        .replace("name: db-1,", "name: db-9, labels: {md: db},")
+        .replace("domain: {", "domain: {memory: {guest: 64Mi}, ");
+    let [first, second] = instances;
+    let (_, answer) = run_plan(&arguments, &[first, second, managed].join("---\n"));
     let drain = &answer["drain"];
-    assert!(!has_db(&drain["moved"]) && has_db(&drain["replaced"]), "{drain}");
+    assert!(!has_db(&drain["moved"]) && has_db(&drain["notManaged"]), "{drain}");
+    assert_eq!(drain["replaced"][0]["vm"], "cluster-abc/db-9");
     assert_eq!(drain["replaced"][0]["reason"], "NotMigratable");
     assert_eq!(drain["stuck"][0]["reason"], "NotMigratable");
     let (_, answer) = run_plan(&["-f", "examples/fleet/", "--drain", "rack2-a"], "");

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use berth_api::TenantCluster;
 use berth_controller::evacuation::targets::TargetFinder;
-use berth_controller::run::Connections;
 use berth_controller::run::evacuation;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::object_handlers::ObjectHandlers;
 use berth_controller::run::removal_lock::RemovalLock;
 use berth_controller::run::tenants::SharedInformers;
+use berth_controller::run::{Connections, RemovalTable};
 use berth_extender::{MigrationQuery, MigrationTarget};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition, web_deployment};
 use berth_tests::controller::Reconcilers;
@@ -131,12 +131,17 @@ impl Cluster {
             tasks.spawn(watch);
             let deployment_handlers = ObjectHandlers::default();
             let removal_lock = RemovalLock::default();
+            let removals = Arc::new(RemovalTable::new(Arc::default()));
+            let connections = Connections::new(Arc::default());
             let informers = evacuation::SharedInformers {
+                tenants: tenants.clone(),
+                connections: connections.clone(),
                 nodes: nodes.clone(),
                 infra_nodes,
                 instances: instances.clone(),
                 deployment_handlers: deployment_handlers.clone(),
                 removal_lock: removal_lock.clone(),
+                removals: Arc::clone(&removals),
             };
             tasks.spawn(evacuation::run(
                 client.clone(),
@@ -154,7 +159,8 @@ impl Cluster {
                 instances,
                 deployment_handlers,
                 removal_lock,
-                connections: Connections::new(Arc::default()),
+                removals,
+                connections,
             };
             machines::run(client, events, Arc::default(), machine_informers, RESYNC).await;
         };

@@ -20,12 +20,12 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use berth_api::TenantCluster;
-use berth_controller::run::Connections;
 use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::object_handlers::ObjectHandlers;
 use berth_controller::run::removal_lock::RemovalLock;
 use berth_controller::run::tenants::SharedInformers;
+use berth_controller::run::{Connections, RemovalTable};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Reconcilers;
 use berth_tests::repository;
@@ -79,6 +79,7 @@ fn start_controller(plane: &ControlPlane) -> Reconcilers {
             instances,
             deployment_handlers: ObjectHandlers::default(),
             removal_lock: RemovalLock::default(),
+            removals: Arc::new(RemovalTable::new(Arc::default())),
             connections,
         };
         machines::run(client, events, Arc::default(), shared_informers, RESYNC).await;

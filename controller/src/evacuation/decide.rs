@@ -119,7 +119,10 @@ pub fn decide(
         };
         if one.machine.is_leaving() {
             let reason = one.machine.removal.map_or("deleted", RemovalReason::as_str);
-            return Decision::wait(EvacuationReason::BeingRemoved(reason.to_owned()));
+            let report = one.machine.removal_report.clone();
+            let until = report.as_ref().map(|report| report.deadline);
+            let reason = EvacuationReason::BeingRemoved(reason.to_owned(), report);
+            return Decision { action: Action::Wait, reason, until };
         }
         let cause = match decide_migration(host, one, targets, &mut slots, now) {
             Ok(decision) => return decision,
@@ -197,7 +200,7 @@ fn decide_replacement(
     if state.is_replaced(machine) || (is_due && state.permits_removal(machine)) {
         state.record_removal(machine);
         let reason = RemovalReason::HostDrain.as_str().to_owned();
-        let reason = EvacuationReason::BeingRemoved(reason);
+        let reason = EvacuationReason::BeingRemoved(reason, None);
         return Decision { action: Action::Remove, reason, until: None };
     }
     if requested.is_some() {

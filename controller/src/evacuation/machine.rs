@@ -1,6 +1,7 @@
 //! A machine that must leave its host, as the decision sees it.
 
 use berth_api::names::REPLACEMENT_ANNOTATION;
+use berth_kubevirt_render::machines::reconcile_steps::NodeReadiness;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -8,6 +9,7 @@ use serde_json::Value;
 
 use super::migration::Migration;
 use crate::removal::mark::{Mark, RemovalReason};
+use crate::removal::report::RemovalReport;
 
 /// Eviction strategy of VMs that another controller than KubeVirt moves.
 pub const EXTERNAL_STRATEGY: &str = "External";
@@ -19,11 +21,13 @@ pub struct Machine {
     pub name: String,
     /// Reason of the mark for removal.
     pub removal: Option<RemovalReason>,
+    /// Report of the removal; `None` if it is not known yet.
+    pub removal_report: Option<RemovalReport>,
     /// True if the object is being deleted.
     pub is_deleting: bool,
     /// Time at which the replacement was requested.
     pub replacement_since: Option<Timestamp>,
-    /// True if its instance is ready.
+    /// True if it is ready, as its MachineDeployment counts it.
     pub is_ready: bool,
 }
 
@@ -59,8 +63,19 @@ pub fn migration_obstacle(instance: &Value) -> Option<String> {
     }
 }
 
+/// Returns true if a machine is ready, as its MachineDeployment counts it. A machine whose Node is not known counts as
+/// ready: a machine that is not ready may be removed at once.
+#[must_use]
+pub const fn is_ready(is_instance_ready: bool, node: NodeReadiness) -> bool {
+    match node {
+        NodeReadiness::NotUsed => is_instance_ready,
+        NodeReadiness::Unknown | NodeReadiness::ReadySince(_) => true,
+        NodeReadiness::NotReady => false,
+    }
+}
+
 impl Machine {
-    /// Reads a VirtualMachine. `is_ready` is true if its instance is ready. A malformed time of a request counts as the
+    /// Reads a VirtualMachine. `is_ready` is the result of [`is_ready`]. A malformed time of a request counts as the
     /// time `now`.
     #[must_use]
     pub fn read(object: &DynamicObject, is_ready: bool, now: Timestamp) -> Self {
@@ -72,6 +87,7 @@ impl Machine {
                 Mark::Absent => None,
                 Mark::Valid(removal) | Mark::Malformed(removal) => Some(removal.reason),
             },
+            removal_report: None,
             is_deleting: object.metadata.deletion_timestamp.is_some(),
             replacement_since: requested.map(|since| since.parse().unwrap_or(now)),
             is_ready,
@@ -102,6 +118,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_machine_is_ready_with_its_node() {
+        assert!(is_ready(true, NodeReadiness::NotUsed) && !is_ready(false, NodeReadiness::NotUsed));
+        // The readiness probe of the instance fails, and the Node is Ready.
+        assert!(is_ready(false, NodeReadiness::ReadySince(7)));
+        assert!(!is_ready(true, NodeReadiness::NotReady));
+        assert!(is_ready(false, NodeReadiness::Unknown), "it is not removed at once");
+    }
 
     #[test]
     fn only_the_condition_permits_a_migration() {

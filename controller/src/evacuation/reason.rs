@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::migration::MAX_ATTEMPTS;
+use crate::removal::report::RemovalReport;
 
 /// Maximum number of different refusals in a message.
 const MAX_REFUSALS: usize = 3;
@@ -40,8 +41,9 @@ pub enum EvacuationReason {
     WaitingForReplacement(ReplacementCause),
     /// Too few machines of the MachineDeployment are available.
     BudgetExhausted(ReplacementCause),
-    /// The machine was marked for its removal; the text is the reason of the mark.
-    BeingRemoved(String),
+    /// The machine was marked for its removal; the text is the reason of the mark. The report is that of the removal,
+    /// if it is known.
+    BeingRemoved(String, Option<RemovalReport>),
     /// The MachineDeployment is invalid; the text is the problem.
     InvalidDeployment(String),
     /// Berth does not manage the machine.
@@ -100,9 +102,24 @@ impl EvacuationReason {
             Self::EngineNotReady => "EngineNotReady",
             Self::WaitingForReplacement(_) => "WaitingForReplacement",
             Self::BudgetExhausted(_) => "BudgetExhausted",
-            Self::BeingRemoved(_) => "BeingRemoved",
+            Self::BeingRemoved(..) => "BeingRemoved",
             Self::InvalidDeployment(_) => "InvalidDeployment",
             Self::NotManaged => "NotManaged",
+        }
+    }
+
+    /// Returns true if the machine stays on the host until an operator or a user acts.
+    #[must_use]
+    pub const fn needs_operator(&self) -> bool {
+        matches!(self, Self::NotManaged | Self::InvalidDeployment(_) | Self::MigrationRefused(_))
+    }
+
+    /// Returns true if the machine needs an operator, or its removal does not proceed.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        match self {
+            Self::BeingRemoved(_, report) => report.as_ref().is_some_and(RemovalReport::is_blocked),
+            _ => self.needs_operator(),
         }
     }
 }
@@ -130,8 +147,12 @@ impl fmt::Display for EvacuationReason {
                 f,
                 "the MachineDeployment has too few available machines (maxUnavailable); {cause}"
             ),
-            Self::BeingRemoved(reason) => {
+            Self::BeingRemoved(reason, None) => {
                 write!(f, "the machine is being drained and deleted ({reason})")
+            }
+            Self::BeingRemoved(reason, Some(report)) => {
+                let RemovalReport { reason: state, message, .. } = report;
+                write!(f, "the machine is being drained and deleted ({reason}), {state}: {message}")
             }
             Self::InvalidDeployment(problem) => {
                 write!(f, "the MachineDeployment is invalid: {problem}")

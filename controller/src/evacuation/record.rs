@@ -4,6 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::decide::Decision;
+use super::reason::EvacuationReason;
 
 /// Maximum length of a message, in characters.
 const MAX_MESSAGE_LENGTH: usize = 400;
@@ -20,6 +21,9 @@ pub struct EvacuationRecord {
     /// Time at which the next step happens at the latest, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
+    /// True if the machine needs an operator, or its removal does not proceed.
+    #[serde(default, rename = "blocked", skip_serializing_if = "std::ops::Not::not")]
+    pub is_blocked: bool,
     /// Description of the reason.
     pub message: String,
 }
@@ -30,11 +34,17 @@ impl EvacuationRecord {
     pub fn new(before: Option<&Self>, host: &str, decision: &Decision, now: Timestamp) -> Self {
         let reason = decision.reason.as_str();
         let known = before.filter(|before| before.host == host && before.reason == reason);
+        // After a restart, the report of a removal is not known at once: the previous record stays.
+        let is_unknown = matches!(decision.reason, EvacuationReason::BeingRemoved(_, None));
+        if let Some(known) = known.filter(|_| is_unknown) {
+            return known.clone();
+        }
         Self {
             host: host.to_owned(),
             reason: reason.to_owned(),
             since: known.map_or_else(|| now.to_string(), |known| known.since.clone()),
             until: decision.until.map(|until| until.to_string()),
+            is_blocked: decision.reason.is_blocked(),
             message: decision.reason.to_string().chars().take(MAX_MESSAGE_LENGTH).collect(),
         }
     }
@@ -54,9 +64,43 @@ impl EvacuationRecord {
 
 #[cfg(test)]
 mod tests {
+    use berth_api::ConditionReason;
+
     use super::super::decide::Action;
-    use super::super::reason::EvacuationReason;
     use super::*;
+    use crate::removal::mark::{Removal, RemovalReason};
+    use crate::removal::report::RemovalReport;
+
+    #[test]
+    fn a_blocked_drain_is_in_the_record() {
+        let at = |seconds| Timestamp::from_second(seconds).unwrap();
+        let report = RemovalReport {
+            reason: ConditionReason::DrainBlocked,
+            removal: Removal::new(RemovalReason::HostDrain, at(10)),
+            deadline: at(7_210),
+            message: "pod shop/web-1: PodDisruptionBudget web permits no eviction".to_owned(),
+        };
+        let record = |before, report: Option<RemovalReport>| {
+            let until = report.as_ref().map(|report| report.deadline);
+            let reason = EvacuationReason::BeingRemoved("HostDrain".to_owned(), report);
+            let decision = Decision { action: Action::Wait, reason, until };
+            EvacuationRecord::new(before, "a", &decision, at(20))
+        };
+        let blocked = record(None, Some(report));
+        assert_eq!(
+            blocked.message,
+            "the machine is being drained and deleted (HostDrain), DrainBlocked: pod shop/web-1: \
+             PodDisruptionBudget web permits no eviction"
+        );
+        assert_eq!(
+            (blocked.is_blocked, blocked.until.clone()),
+            (true, Some(at(7_210).to_string()))
+        );
+        assert!(blocked.render().contains("\"blocked\":true"), "{}", blocked.render());
+        // The controller has restarted.
+        assert_eq!(record(Some(&blocked), None), blocked);
+        assert!(!record(None, None).is_blocked);
+    }
 
     #[test]
     fn time_stays_as_long_as_the_reason() {

@@ -10,7 +10,8 @@ use crate::tenants::fault::join_first;
 /// Maximum number of VMs in the message.
 const MAX_VMS: usize = 5;
 
-/// Returns the condition; `None` if no VM must leave the host. Each record has the namespace and name of its VM.
+/// Returns the condition; `None` if no VM must leave the host. Each record has the namespace and name of its VM. The
+/// message names blocked VMs first.
 #[must_use]
 pub fn draining_condition(
     records: &[(String, EvacuationRecord)],
@@ -21,12 +22,14 @@ pub fn draining_condition(
     }
     let count = records.len();
     let plural = if count == 1 { "VM" } else { "VMs" };
+    let (blocked, others): (Vec<_>, Vec<_>) =
+        records.iter().partition(|(_, record)| record.is_blocked);
     let describe = |(vm, record): &(String, EvacuationRecord)| {
         let EvacuationRecord { reason, since, until, message, .. } = record;
         let until = until.as_ref().map(|until| format!(" until {until}")).unwrap_or_default();
         format!("{vm} ({reason} since {since}{until}): {message}")
     };
-    let all: Vec<String> = records.iter().map(describe).collect();
+    let all: Vec<String> = blocked.into_iter().chain(others).map(describe).collect();
     let all = join_first(&all, MAX_VMS, "; ");
     let message = format!("{count} {plural} must leave the host: {all}");
     let reason =
@@ -57,6 +60,7 @@ mod tests {
                 reason: "BudgetExhausted".to_owned(),
                 since: "2026-01-01T00:00:00Z".to_owned(),
                 until: None,
+                is_blocked: false,
                 message: "too few".to_owned(),
             };
             (format!("cluster-a/web-{number}"), record)
@@ -69,6 +73,10 @@ mod tests {
         );
         assert!(condition.message.ends_with("too few; and 2 more"), "{}", condition.message);
         assert_eq!(condition.reason, ConditionReason::HostCordoned);
+        let mut all = all;
+        all[6].1.is_blocked = true;
+        let blocked = draining_condition(&all, false).unwrap().message;
+        assert!(blocked.starts_with("7 VMs must leave the host: cluster-a/web-7 "), "{blocked}");
         let one = draining_condition(&all[..1], true).unwrap();
         assert_eq!(one.reason, ConditionReason::PodsEvicted);
     }

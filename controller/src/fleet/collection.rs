@@ -156,10 +156,13 @@ impl Fleet {
         } else if machine.kind == "VirtualMachineInstance" {
             known.host = machine.host;
             known.migration_obstacle = machine.migration_obstacle;
+            known.is_external = machine.is_external;
             known.should_run = true;
         } else {
             let (host, migration_obstacle) = (known.host.take(), known.migration_obstacle.take());
-            *known = FleetMachine { host, migration_obstacle, should_run: true, ..machine };
+            let is_external = known.is_external;
+            *known =
+                FleetMachine { host, migration_obstacle, is_external, should_run: true, ..machine };
         }
     }
 }

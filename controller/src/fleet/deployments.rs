@@ -64,6 +64,8 @@ impl Fleet {
                                 host: None,
                                 should_run: true,
                                 migration_obstacle: None,
+                                is_external: false,
+                                has_deployment: true,
                                 class: None,
                             }),
                             Ok(Err(invalid)) => self.problems.push(fatal_problem(invalid)),

@@ -15,6 +15,11 @@ pub struct FleetMachine {
     pub should_run: bool,
     /// Message of the condition LiveMigratable if Berth moves the VM from a drained host, but cannot migrate it.
     pub migration_obstacle: Option<String>,
+    /// True if its instance has the eviction strategy of VMs that Berth moves.
+    pub is_external: bool,
+    /// True if the machine belongs to a MachineDeployment that Berth reconciles. Without the VirtualMachine in the
+    /// input, the label of the instance counts.
+    pub has_deployment: bool,
     /// Value of the annotation `berth.dev/class`.
     pub class: Option<String>,
 }

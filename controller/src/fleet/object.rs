@@ -1,6 +1,6 @@
 //! Parsing of a single object. Errors name the invalid field.
 
-use berth_api::names::CLASS_LABEL;
+use berth_api::names::{CLASS_LABEL, MACHINE_DEPLOYMENT_UID_ANNOTATION};
 use berth_api::{HostProfile, InfraConfig, InfraNode, TenantCluster, VlanClaim};
 use k8s_openapi::api::core::v1;
 use serde::de::DeserializeOwned;
@@ -108,7 +108,13 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
         || (string_at(&object, "/spec/runStrategy") != "Halted"
             && object.pointer("/spec/running") != Some(&Value::Bool(false)));
     let host = Some(string_at(&object, "/status/nodeName")).filter(|host| !host.is_empty());
-    let is_moved_by_berth = kind == "VirtualMachineInstance"
+    let is_instance = kind == "VirtualMachineInstance";
+    let has_deployment = if is_instance {
+        object.pointer("/metadata/labels/md").is_some()
+    } else {
+        has_deployment(&object)
+    };
+    let is_external = is_instance
         && host.is_some()
         && string_at(&object, "/spec/evictionStrategy") == EXTERNAL_STRATEGY;
     Ok(FleetObject::Machine(Box::new(FleetMachine {
@@ -116,9 +122,20 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
         kind,
         host: host.map(str::to_owned),
         should_run: is_on,
-        migration_obstacle: is_moved_by_berth.then(|| migration_obstacle(&object)).flatten(),
+        migration_obstacle: is_external.then(|| migration_obstacle(&object)).flatten(),
+        is_external,
+        has_deployment,
         class: class.map(str::to_owned),
     })))
+}
+
+/// Returns true if a MachineDeployment owns the VirtualMachine. One in another namespace is in an annotation.
+fn has_deployment(machine: &Value) -> bool {
+    let owners = machine.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    let mut owners = owners.into_iter().flatten();
+    let annotations = machine.pointer("/metadata/annotations");
+    owners.any(|owner| owner["controller"] == true && owner["kind"] == MACHINE_DEPLOYMENT_KIND)
+        || annotations.is_some_and(|all| all.get(MACHINE_DEPLOYMENT_UID_ANNOTATION).is_some())
 }
 
 pub(super) fn fatal_problem(invalid: Invalid) -> Problem {

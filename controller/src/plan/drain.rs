@@ -1,7 +1,7 @@
 //! Checks whether a host can be drained: each VM on the host is moved to another host, one VM at a time, as in a live
 //! migration or by a replacement that is created first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -24,6 +24,10 @@ pub struct DrainResult {
     /// VMs that cannot be migrated, with the hosts on which replacements fit.
     #[serde(rename = "replaced")]
     pub replaced_vms: Vec<ReplacedVm>,
+    /// VMs that Berth does not move, because they belong to no MachineDeployment that it reconciles, with hosts on
+    /// which they fit. The controller reports the reason `NotManaged` for them.
+    #[serde(rename = "notManaged")]
+    pub unmanaged_vms: Vec<MovedVm>,
     /// VMs that fit on no other host, and the reasons.
     #[serde(rename = "stuck")]
     pub blocked_vms: Vec<BlockedVm>,
@@ -63,7 +67,7 @@ pub struct BlockedVm {
 }
 
 impl DrainResult {
-    /// Returns true if the host can be drained.
+    /// Returns true if the host can be drained. For VMs that Berth does not move, it suffices that they fit.
     #[must_use]
     pub fn is_possible(&self) -> bool {
         self.is_known && self.blocked_vms.is_empty() && self.unknown_pods.is_empty()
@@ -101,6 +105,8 @@ pub(super) fn simulate_drain(
     });
     let obstacles: BTreeMap<String, &str> =
         fleet.machines.iter().filter_map(named_obstacle).collect();
+    let unmanaged: BTreeSet<String> =
+        fleet.machines.iter().filter(|one| is_unmanaged(one)).map(qualified_name).collect();
     for request in vms_to_move {
         let uid = request.uid().to_owned();
         let vm = simulation.pod_names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
@@ -116,6 +122,7 @@ pub(super) fn simulate_drain(
                 let host = simulation.engine.reported_host(host).map(|facts| facts.name.clone());
                 let host = host.unwrap_or_default();
                 match obstacle {
+                    _ if unmanaged.contains(&vm) => drain.unmanaged_vms.push(MovedVm { vm, host }),
                     None => drain.moved_vms.push(MovedVm { vm, host }),
                     Some(reason) => drain.replaced_vms.push(ReplacedVm { vm, host, reason }),
                 }
@@ -137,5 +144,13 @@ pub(super) fn simulate_drain(
 /// Returns the name of a machine, and the reason why Berth cannot migrate it; `None` if there is no such reason.
 fn named_obstacle(machine: &FleetMachine) -> Option<(String, &str)> {
     let message = machine.migration_obstacle.as_deref()?;
-    Some((format!("{}/{}", machine.machine.namespace, machine.machine.name), message))
+    Some((qualified_name(machine), message))
+}
+
+const fn is_unmanaged(machine: &FleetMachine) -> bool {
+    machine.is_external && !machine.has_deployment
+}
+
+fn qualified_name(machine: &FleetMachine) -> String {
+    format!("{}/{}", machine.machine.namespace, machine.machine.name)
 }

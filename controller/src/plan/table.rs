@@ -7,13 +7,14 @@ use berth_runtime::cli::style::Style;
 use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text};
 
 use super::addition::AdditionResult;
-use super::drain::{DrainResult, ReplacedVm};
+use super::drain::{DrainResult, MovedVm, ReplacedVm};
 use super::placed_vm::PlacedVm;
 use super::request::VmRequest;
 use super::result::Plan;
 use super::spread::ControlPlanes;
 use super::unplaced::UnplacedVm;
 use super::usage::{HostUsage, ResourceUsage};
+use crate::evacuation::reason::EvacuationReason;
 use crate::fleet::{MachineCounts, PlannedTenant};
 
 const LINE_WIDTH: usize = 80;
@@ -359,7 +360,15 @@ fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
         let text = format!("to be replaced on {host}: {vm} ({}: {reason})", reason.as_str());
         write_paragraph(out, "  ", "", 0, &text);
     }
-    if drain.moved_vms.is_empty() && drain.replaced_vms.is_empty() && drain.is_possible() {
+    for MovedVm { vm, host } in &drain.unmanaged_vms {
+        let reason = EvacuationReason::NotManaged;
+        let text = format!("fits on {host}: {vm} ({}: {reason})", reason.as_str());
+        write_paragraph(out, "  ", "", 0, &text);
+    }
+    let is_empty = drain.moved_vms.is_empty()
+        && drain.replaced_vms.is_empty()
+        && drain.unmanaged_vms.is_empty();
+    if is_empty && drain.is_possible() {
         push_line(out, "  no VM is on this host", "");
     }
     for name in &drain.unknown_pods {

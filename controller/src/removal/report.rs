@@ -39,6 +39,12 @@ impl RemovalReport {
         Self { reason, removal, deadline, message }
     }
 
+    /// Returns true if the removal does not proceed by itself.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        urgency(self.reason) > urgency(ConditionReason::WaitingForVolumes)
+    }
+
     /// Returns the message about a machine.
     #[must_use]
     pub fn describe_machine(&self, machine: &str) -> String {
@@ -93,17 +99,21 @@ fn describe(step: &Step<'_>) -> (ConditionReason, String) {
     }
 }
 
-/// Returns the fault of a MachineDeployment whose machines are being removed; `None` if there are no such machines.
-/// The reason is that of the machine that most needs an operator.
-#[must_use]
-pub fn removal_fault(machines: &[(String, RemovalReport)]) -> Option<Fault> {
-    let urgency = |reason: ConditionReason| match reason {
+/// Returns how much a removal needs an operator.
+const fn urgency(reason: ConditionReason) -> u8 {
+    match reason {
         ConditionReason::DrainDeadlineExceeded => 4,
         ConditionReason::DrainBlocked => 3,
         ConditionReason::WaitingForVolumes => 1,
         ConditionReason::DrainingMachines => 0,
         _ => 2,
-    };
+    }
+}
+
+/// Returns the fault of a MachineDeployment whose machines are being removed; `None` if there are no such machines.
+/// The reason is that of the machine that most needs an operator.
+#[must_use]
+pub fn removal_fault(machines: &[(String, RemovalReport)]) -> Option<Fault> {
     let (_, worst) = machines.iter().max_by_key(|(_, report)| urgency(report.reason))?;
     let each = machines.iter().map(|(name, report)| report.describe_machine(name));
     let message = join_first(&each.collect::<Vec<_>>(), MAX_MACHINES, "\n");
@@ -140,6 +150,8 @@ mod tests {
         );
         let many = vec![(&pod, &budget); 500];
         let many = report(&Step::WaitForPods { blocked: many, stopping: 0 });
+        assert!(blocked.is_blocked() && !report(&Step::Cordon).is_blocked());
+        assert!(!report(&Step::WaitForVolumes(1)).is_blocked());
         assert!(many.message.len() < 400 && many.message.ends_with("and 496 more"), "{many:?}");
     }
 

@@ -27,6 +27,7 @@ pub mod machine_instances;
 pub mod machines;
 mod malformed;
 mod metrics;
+mod node_readiness;
 pub mod object_handlers;
 mod packed_content;
 pub mod reconcile;
@@ -63,6 +64,7 @@ use http_pages::Pages;
 use machine_instances::MachineInstances;
 pub use metrics::Metrics;
 use object_handlers::ObjectHandlers;
+pub use removal::RemovalTable;
 use removal_lock::RemovalLock;
 pub use settings::Settings;
 pub use tenant_access::Connections;
@@ -194,6 +196,7 @@ fn start_reconcilers(
     all.spawn(watch_instances);
     let (deployment_handlers, removal_lock) = (ObjectHandlers::default(), RemovalLock::default());
     let connections = Connections::new(Arc::clone(&metrics));
+    let removals = Arc::new(RemovalTable::new(Arc::clone(&metrics)));
     let (kubeconfigs, watched_kubeconfigs) = unbounded_channel();
     all.spawn(tenant_access::run(Arc::clone(context), connections.clone(), kubeconfigs));
     all.spawn(tenant_nodes::run(Arc::clone(context), instances.clone(), connections.clone()));
@@ -203,11 +206,14 @@ fn start_reconcilers(
         Arc::clone(&events),
         Arc::clone(&metrics),
         evacuation::SharedInformers {
+            tenants: context.tenants.clone(),
+            connections: connections.clone(),
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             instances: instances.clone(),
             deployment_handlers: deployment_handlers.clone(),
             removal_lock: removal_lock.clone(),
+            removals: Arc::clone(&removals),
         },
         targets,
         resync,
@@ -229,6 +235,7 @@ fn start_reconcilers(
         instances,
         deployment_handlers,
         removal_lock,
+        removals,
         connections,
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));

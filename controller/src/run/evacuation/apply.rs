@@ -9,6 +9,7 @@ use hyper::Request;
 use hyper::header::CONTENT_TYPE;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch};
+use kube::core::Status;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};
 
@@ -166,8 +167,8 @@ impl Evacuator {
         }
     }
 
-    /// Ends the evacuation of an instance. Returns false if KubeVirt cannot: before v1.8 it does not have the
-    /// subresource, and virt-api reverts changes of an instance's status by other accounts than KubeVirt's.
+    /// Ends the evacuation of an instance, if it still exists. Returns false if KubeVirt cannot: before v1.8 it does not
+    /// have the subresource, and virt-api reverts changes of an instance's status by other accounts than KubeVirt's.
     pub(super) async fn cancel_evacuation(
         &self,
         namespace: &str,
@@ -188,8 +189,37 @@ impl Evacuator {
             .map_err(|error| failed(CallError::from(kube::Error::HttpError(error))))?;
         match with_timeout(self.client.request_text(request)).await {
             Ok(_) => Ok(true),
+            Err(error) if error.status().is_some_and(|status| is_absent(status, name)) => Ok(true),
             Err(error) if matches!(error.status_code(), Some(404 | 405)) => Ok(false),
             Err(error) => Err(failed(error)),
         }
+    }
+}
+
+/// Returns true if an answer says that the object with this name does not exist. The answer of a server that does not
+/// have the resource names no object.
+fn is_absent(status: &Status, name: &str) -> bool {
+    let details = status.details.as_ref();
+    status.code == 404
+        && status.reason == "NotFound"
+        && details.is_some_and(|details| details.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_that_has_vanished_is_not_an_old_kubevirt() {
+        let answer = |details: Value, reason: &str| {
+            let status = json!({"status": "Failure", "code": 404, "reason": reason, "message": "x",
+                "details": details});
+            is_absent(&serde_json::from_value(status).unwrap(), "web-1")
+        };
+        let instance = json!({"name": "web-1", "kind": "virtualmachineinstance"});
+        assert!(answer(instance.clone(), "NotFound"));
+        assert!(!answer(instance, "Failed to parse error data"));
+        assert!(!answer(json!({}), "NotFound"), "the server could not find the requested resource");
+        assert!(!answer(Value::Null, "NotFound"));
     }
 }

@@ -8,7 +8,6 @@ use super::Evacuator;
 use super::read::ObservedMachine;
 use crate::api_resource::machine_resource;
 use crate::evacuation::decide::{Action, Decision};
-use crate::evacuation::reason::EvacuationReason;
 use crate::evacuation::record::EvacuationRecord;
 
 impl Evacuator {
@@ -30,13 +29,8 @@ impl Evacuator {
             Action::RequestReplacement => EventReason::ReplacementRequested,
             Action::Remove => EventReason::RemovalRequested,
         };
-        let needs_operator = matches!(
-            decision.reason,
-            EvacuationReason::NotManaged
-                | EvacuationReason::InvalidDeployment(_)
-                | EvacuationReason::MigrationRefused(_)
-        );
-        let type_ = if needs_operator { EventType::Warning } else { EventType::Normal };
+        let type_ =
+            if decision.reason.needs_operator() { EventType::Warning } else { EventType::Normal };
         let note = format!("must leave host {}: {}", record.host, record.message);
         let reference = one.object.object_ref(&machine_resource());
         self.events.emit_for(type_, reference, reason.as_str(), &note).await;

@@ -18,13 +18,14 @@ mod write_results;
 use std::sync::Arc;
 use std::time::Duration;
 
-use berth_api::InfraNode;
 use berth_api::names::EVACUATING_LABEL;
+use berth_api::{InfraNode, TenantCluster};
 use berth_runtime::reconcile::{Action, ReconcilerOptions, run_reconciler};
 use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
 use futures::channel::mpsc::unbounded;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
+use tokio::sync::mpsc::unbounded_channel;
 
 use super::apply::Writer;
 use super::events::EventEmitter;
@@ -32,7 +33,9 @@ use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
 use super::object_handlers::ObjectHandlers;
 use super::reconcile::ReconcileFailure;
+use super::removal::RemovalTable;
 use super::removal_lock::RemovalLock;
+use super::tenant_access::Connections;
 use crate::api_resource::machine_resource;
 use crate::evacuation::targets::TargetFinder;
 use index::EvacuationIndex;
@@ -43,9 +46,17 @@ use triggers::Triggers;
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "evacuation", concurrency: 1, debounce: Duration::from_millis(300) };
 
+/// Shortest time between two reconciles of a host because of reports. A tenant can change the state of its pods as
+/// often as it likes.
+const REPORT_PERIOD: Duration = Duration::from_secs(5);
+
 /// Stores that the reconciler shares with other reconcilers.
 #[derive(Clone, Debug)]
 pub struct SharedInformers {
+    /// All tenants.
+    pub tenants: Informer<TenantCluster>,
+    /// Connections to the API servers of tenants.
+    pub connections: Connections,
     /// All Nodes.
     pub nodes: Informer<Node>,
     /// All InfraNodes.
@@ -56,6 +67,8 @@ pub struct SharedInformers {
     pub deployment_handlers: ObjectHandlers,
     /// Lock between this reconciler and that of MachineDeployments.
     pub removal_lock: RemovalLock,
+    /// Reports of all removals.
+    pub removals: Arc<RemovalTable>,
 }
 
 /// Clients and stores of the reconciler.
@@ -102,6 +115,13 @@ pub async fn run(
     informers.instances.subscribe(move |object, is_gone| handler.handle_instance(object, is_gone));
     let handler = Arc::clone(&triggers);
     informers.deployment_handlers.subscribe(move |object, _| handler.handle_deployment(object));
+    let (reports, report_changes) = unbounded_channel();
+    let reported = Arc::clone(&index);
+    informers.removals.subscribe(move |namespace, name| {
+        let host = reported.host_of(&(namespace.to_owned(), name.to_owned()));
+        // The error is ignored: the channel has no receiver only if the program is ending.
+        host.into_iter().for_each(|host| reports.send(host).unwrap_or_default());
+    });
     let node_changes = informers.nodes.subscribe();
     let evacuator = Arc::new(Evacuator {
         client: client.clone(),
@@ -116,6 +136,7 @@ pub async fn run(
     });
     let work = async {
         tokio::join!(
+            informers.tenants.wait_until_ready(),
             informers.nodes.wait_until_ready(),
             informers.infra_nodes.wait_until_ready(),
             informers.instances.informer().wait_until_ready(),
@@ -134,6 +155,7 @@ pub async fn run(
         let store = informers.infra_nodes.store().clone();
         tokio::join!(
             triggers.handle_node_changes(node_changes),
+            triggers.handle_reports(report_changes, REPORT_PERIOD),
             run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)
         );
     };

@@ -3,21 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::names::EVACUATION_ANNOTATION;
+use berth_kubevirt_render::machines::reconcile_steps::NodeReadiness;
 use berth_runtime::call::with_timeout;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, ResourceExt as _};
 
-use super::Evacuator;
 use super::index::{InstanceFacts, MachineKey};
 use super::resources::migration_resource;
+use super::{Evacuator, SharedInformers};
 use crate::api_resource::{deployment_resource, machine_resource};
 use crate::evacuation::decide::{DeploymentKey, Deployments};
 use crate::evacuation::deployment::DeploymentState;
-use crate::evacuation::machine::{EvacuatingMachine, Machine};
+use crate::evacuation::machine::{EvacuatingMachine, Machine, is_ready};
 use crate::evacuation::migration::Migration;
 use crate::evacuation::record::EvacuationRecord;
 use crate::machine_owner::is_owned_by;
+use crate::run::node_readiness::find_node_readiness;
 use crate::run::reconcile::ReconcileFailure;
 
 /// Machines that must leave a host.
@@ -88,8 +90,15 @@ impl Evacuator {
             let instance = self.informers.instances.informer().get(namespace, &object.name_any());
             instance.map(|one| (one.uid().unwrap_or_default(), InstanceFacts::read(&one)))
         };
+        let names: Vec<String> = objects.iter().map(|object| object.name_any()).collect();
+        let SharedInformers { tenants, connections, .. } = &self.informers;
+        let each = names.iter().map(String::as_str);
+        let nodes = find_node_readiness(tenants, connections, namespace, each);
+        let nodes: BTreeMap<String, NodeReadiness> = names.into_iter().zip(nodes).collect();
         let machine = |object: &DynamicObject| {
-            Machine::read(object, facts(object).is_some_and(|(_, facts)| facts.is_ready), now)
+            let is_instance_ready = facts(object).is_some_and(|(_, facts)| facts.is_ready);
+            let node = nodes.get(&object.name_any()).copied().unwrap_or_default();
+            Machine::read(object, is_ready(is_instance_ready, node), now)
         };
         // The MachineDeployment may be in another namespace than its machines.
         let selector = ListParams::default().fields(&format!("metadata.name={deployment}"));
@@ -112,9 +121,11 @@ impl Evacuator {
                 continue;
             };
             let own = migrations.get(namespace).into_iter().flatten();
+            let mut machine = machine(&object);
+            machine.removal_report = self.informers.removals.get(namespace, &key.1);
             let evacuating = EvacuatingMachine {
                 namespace: namespace.clone(),
-                machine: machine(&object),
+                machine,
                 instance_uid,
                 migration_obstacle: facts.migration_obstacle,
                 deployment: is_owned(&object).then(|| deployment.clone()),

@@ -160,6 +160,8 @@ impl Evacuator {
         let retry = match decision.reason {
             EvacuationReason::EngineNotReady => Some(RETRY_DELAY),
             EvacuationReason::MigrationRefused(_) => Some(add_jitter(REFUSED_DELAY)),
+            // The removal keeps its own time limit.
+            EvacuationReason::BeingRemoved(..) => None,
             _ => remaining,
         };
         Ok((record, retry))

@@ -1,6 +1,8 @@
 //! Triggers reconciles of hosts: a change triggers only the hosts that it affects.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_api::InfraNode;
 use berth_api::names::EVACUATION_ANNOTATION;
@@ -84,6 +86,25 @@ impl Triggers {
         }
     }
 
+    /// Triggers each host for which the report of a removal has changed, at most once in `period`, until the future is
+    /// dropped.
+    pub(super) async fn handle_reports(
+        &self,
+        mut reports: UnboundedReceiver<String>,
+        period: Duration,
+    ) {
+        loop {
+            let Some(first) = reports.recv().await else {
+                // The sender lives as long as the program.
+                return std::future::pending().await;
+            };
+            tokio::time::sleep(period).await;
+            let mut hosts = BTreeSet::from([first]);
+            hosts.extend(std::iter::from_fn(|| reports.try_recv().ok()));
+            hosts.iter().for_each(|host| self.trigger(host));
+        }
+    }
+
     /// Triggers each host that was cordoned or uncordoned, until the future is dropped.
     pub(super) async fn handle_node_changes(&self, mut changes: UnboundedReceiver<Change<Node>>) {
         loop {
@@ -115,4 +136,32 @@ pub(super) fn is_cordoned(node: &Node) -> bool {
 pub(super) fn recorded_host(machine: &DynamicObject) -> Option<String> {
     let record = machine.annotations().get(EVACUATION_ANNOTATION)?;
     Some(EvacuationRecord::parse(record)?.host)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+    use futures::channel::mpsc::unbounded;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_reports_trigger_a_host_once() {
+        let (queue, mut requests) = unbounded();
+        let triggers = Triggers::new(queue, Arc::default());
+        let (sender, reports) = unbounded_channel();
+        for host in ["a", "b", "a", "a"] {
+            sender.send(host.to_owned()).unwrap();
+        }
+        let handle = triggers.handle_reports(reports, Duration::from_millis(1));
+        let ended = tokio::time::timeout(Duration::from_millis(300), handle).await;
+        assert!(ended.is_err(), "the future ends only when it is dropped");
+        drop(triggers);
+        let mut hosts = Vec::new();
+        while let Some(host) = requests.next().await {
+            hosts.push(host.name);
+        }
+        assert_eq!(hosts, ["a", "b"]);
+    }
 }

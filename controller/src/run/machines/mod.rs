@@ -85,6 +85,8 @@ pub struct SharedInformers {
     pub deployment_handlers: ObjectHandlers,
     /// Lock between this reconciler and that of evacuations.
     pub removal_lock: RemovalLock,
+    /// Reports of all removals.
+    pub removals: Arc<RemovalTable>,
     /// Connections to the API servers of tenants.
     pub connections: Connections,
 }
@@ -106,6 +108,7 @@ pub async fn run(
         instances,
         deployment_handlers,
         removal_lock,
+        removals: removal_table,
         connections,
     } = shared_informers;
     let (queue, mut requests) = unbounded_channel();
@@ -114,7 +117,6 @@ pub async fn run(
     let triggers = Arc::new(Triggers::new(queue, tenants.clone()));
     let (removal_queue, removal_requests) = unbounded_channel();
     let removal_triggers = Arc::new(RemovalTriggers::new(removal_queue, connections.clone()));
-    let removal_table = Arc::new(RemovalTable::new(Arc::clone(&metrics)));
     let handler = |handle: fn(&Triggers, &DynamicObject, bool)| {
         let triggers = Arc::clone(&triggers);
         move |object: &DynamicObject, is_gone: bool| handle(&triggers, object, is_gone)
@@ -181,7 +183,7 @@ pub async fn run(
     instances.subscribe(handler(Triggers::handle_instance));
     let (changed, node_triggers) = (Arc::clone(&triggers), Arc::clone(&triggers));
     let cordoned_machines = machines.clone();
-    removal_table.set_handler(move |namespace, name| changed.handle_removal(namespace, name));
+    removal_table.subscribe(move |namespace, name| changed.handle_removal(namespace, name));
     connections.subscribe(TenantObjects::Nodes, move |tenant, changed| {
         node_triggers.handle_tenant_nodes(tenant);
         removal_triggers.handle_tenant(tenant, changed, &cordoned_machines);

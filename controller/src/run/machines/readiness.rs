@@ -1,34 +1,20 @@
 //! Adds the readiness of the tenant's Nodes to machines.
 
-use berth_api::names::TENANT_PREFIX;
-use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, NodeReadiness, ReconcileSteps};
-use k8s_openapi::jiff::Timestamp;
+use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, ReconcileSteps};
 use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::context::Context;
-use crate::removal::readiness::node_readiness;
-use crate::tenant_nodes::node_match::NodeIndex;
+use crate::run::node_readiness::find_node_readiness;
 
 impl Context {
     /// Adds the readiness of their Nodes to machines of a namespace, if the tenant's machines are ready with their Nodes.
     /// While the tenant's API server does not answer, the last known Nodes count.
     pub(super) fn add_node_readiness(&self, namespace: &str, vms: &mut [ExistingVm]) {
-        let name = namespace.strip_prefix(TENANT_PREFIX);
-        let tenant = name.and_then(|name| self.tenants.get(name));
-        let (Some(name), Some(tenant)) = (name, tenant) else { return };
-        if !tenant.spec.uses_node_readiness() {
-            return;
-        }
-        let now = Timestamp::now();
-        let Some(state) = self.connections.state(name) else {
-            vms.iter_mut().for_each(|vm| vm.node = NodeReadiness::Unknown);
-            return;
-        };
-        let state = state.lock();
-        let (index, is_listed) = (NodeIndex::new(state.nodes.nodes()), state.nodes.is_listed());
-        for vm in vms {
-            vm.node = node_readiness(index.find(&vm.name), is_listed, now);
+        let names = vms.iter().map(|vm| vm.name.as_str());
+        let nodes = find_node_readiness(&self.tenants, &self.connections, namespace, names);
+        for (vm, node) in vms.iter_mut().zip(nodes) {
+            vm.node = node;
         }
     }
 }

@@ -26,7 +26,7 @@ pub(super) use context::RemovalContext;
 pub(super) use draining_tenant::DrainingTenant;
 use list_slots::ListSlots;
 use reconcile::Remover;
-pub(super) use table::RemovalTable;
+pub use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The

@@ -1,8 +1,9 @@
-//! Reports of all removals, for the conditions of MachineDeployments and the metrics. After a restart, the reports are
-//! computed again.
+//! Reports of all removals, for the conditions of MachineDeployments and of hosts, and the metrics. After a restart,
+//! the reports are computed again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use berth_api::ConditionReason;
@@ -29,31 +30,38 @@ struct Entry {
 }
 
 /// Reports of all removals, by namespace and name of the machine.
-pub(in crate::run) struct RemovalTable {
+pub struct RemovalTable {
     entries: Mutex<BTreeMap<Key, Entry>>,
     /// Ends of the pauses of machines.
     pauses: Mutex<BTreeMap<Key, Instant>>,
     /// Grace periods of the pods of machines.
     grace_periods: Mutex<BTreeMap<Key, GracePeriods>>,
-    handler: OnceLock<Handler>,
+    handlers: RwLock<Vec<Handler>>,
     metrics: Arc<Metrics>,
 }
 
+impl fmt::Debug for RemovalTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemovalTable").finish_non_exhaustive()
+    }
+}
+
 impl RemovalTable {
-    pub(in crate::run) fn new(metrics: Arc<Metrics>) -> Self {
+    /// Returns a table without reports.
+    #[must_use]
+    pub fn new(metrics: Arc<Metrics>) -> Self {
         Self {
             entries: Mutex::default(),
             pauses: Mutex::default(),
             grace_periods: Mutex::default(),
-            handler: OnceLock::new(),
+            handlers: RwLock::default(),
             metrics,
         }
     }
 
-    /// Sets the function that is called with each machine whose report has changed.
-    pub(in crate::run) fn set_handler(&self, handle: impl Fn(&str, &str) + Send + Sync + 'static) {
-        // `set` fails only if the handler is already set, which does not occur.
-        self.handler.set(Box::new(handle)).unwrap_or_default();
+    /// Calls `handle` with each machine whose report changes from now on.
+    pub(in crate::run) fn subscribe(&self, handle: impl Fn(&str, &str) + Send + Sync + 'static) {
+        self.handlers.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(handle));
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Entry>> {
@@ -148,9 +156,8 @@ impl RemovalTable {
     }
 
     fn notify(&self, namespace: &str, name: &str) {
-        if let Some(handle) = self.handler.get() {
-            handle(namespace, name);
-        }
+        let handlers = self.handlers.read().unwrap_or_else(PoisonError::into_inner);
+        handlers.iter().for_each(|handle| handle(namespace, name));
     }
 
     fn update_metrics(&self, entries: &BTreeMap<Key, Entry>) {
@@ -226,7 +233,7 @@ mod tests {
         let table = RemovalTable::new(Arc::default());
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
-        table.set_handler(move |_, _| {
+        table.subscribe(move |_, _| {
             counted.fetch_add(1, Ordering::Relaxed);
         });
         let now = Timestamp::now();

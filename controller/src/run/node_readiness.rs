@@ -1,0 +1,35 @@
+//! Readiness of machines from their Nodes in the tenants' clusters. The reconcilers of MachineDeployments and of
+//! evacuations count the same machines as available.
+
+use berth_api::TenantCluster;
+use berth_api::names::TENANT_PREFIX;
+use berth_kubevirt_render::machines::reconcile_steps::NodeReadiness;
+use berth_runtime::watch::Informer;
+use k8s_openapi::jiff::Timestamp;
+
+use super::tenant_access::Connections;
+use crate::removal::readiness::node_readiness;
+use crate::tenant_nodes::node_match::NodeIndex;
+
+/// Returns the readiness of the Nodes of machines of a namespace, in the order of `machines`. While the tenant's API
+/// server does not answer, the last known Nodes count.
+pub(super) fn find_node_readiness<'m>(
+    tenants: &Informer<TenantCluster>,
+    connections: &Connections,
+    namespace: &str,
+    machines: impl Iterator<Item = &'m str>,
+) -> Vec<NodeReadiness> {
+    let name = namespace.strip_prefix(TENANT_PREFIX);
+    let tenant = name.and_then(|name| tenants.get(name));
+    let tenant = tenant.filter(|tenant| tenant.spec.uses_node_readiness());
+    let (Some(name), Some(_)) = (name, tenant) else {
+        return machines.map(|_| NodeReadiness::NotUsed).collect();
+    };
+    let Some(state) = connections.state(name) else {
+        return machines.map(|_| NodeReadiness::Unknown).collect();
+    };
+    let now = Timestamp::now();
+    let state = state.lock();
+    let (index, is_listed) = (NodeIndex::new(state.nodes.nodes()), state.nodes.is_listed());
+    machines.map(|machine| node_readiness(index.find(machine), is_listed, now)).collect()
+}
