@@ -146,8 +146,8 @@ fn create_machines(infra: &ControlPlane, count: u32) -> Vec<String> {
 }
 
 /// Starts the program as the container of Berth's Deployment does. The paths of mounted files differ, and the program
-/// receives the token of its ServiceAccount in a kubeconfig, because it runs outside the infra cluster. `has_zones` is the
-/// setting `zoneAndRegionEnabled`, which Berth disables.
+/// receives the token of its ServiceAccount in a kubeconfig, because it runs outside the infra cluster.
+/// `has_zones` is the setting `zoneAndRegionEnabled`, which Berth disables.
 fn start_cloud_controller_manager(
     program: &Path,
     infra: &ControlPlane,

@@ -135,8 +135,8 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
     });
     clusters.tenant.apply(&webhook.to_string()).unwrap();
     clusters.wait_until("the webhook is called", |clusters| {
-        let label = ["label", "node", machine, "example.com/probe=1", "--overwrite"];
-        clusters.tenant.kubectl(&label).is_err()
+        let create = ["create", "namespace", "probe", "--dry-run=server"];
+        clusters.tenant.kubectl(&create).is_err()
     });
     remove(clusters, machine);
     wait_until_reported(clusters, machine, "TenantUnreachable");

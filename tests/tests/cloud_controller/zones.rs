@@ -1,5 +1,5 @@
-//! Zone labels of a tenant's Nodes when their VMs move to a host in another zone: the labels that Berth copies follow, and
-//! those of the cloud controller manager become stale.
+//! Zone labels of a tenant's Nodes when their VMs move to a host in another zone: the labels that Berth copies follow,
+//! and those of the cloud controller manager become stale.
 
 use std::path::Path;
 
