@@ -1,5 +1,5 @@
-//! Lost hosts of a tenant with an API server: the tenant's Node of a machine is deleted only when there is proof that the VM
-//! does not run.
+//! Lost hosts of a tenant with an API server: the tenant's Node of a machine is deleted only when there is proof
+//! that the VM does not run.
 
 use std::time::Duration;
 
