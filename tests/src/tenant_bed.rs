@@ -55,7 +55,7 @@ pub fn is_in_namespace(test: &str) -> bool {
     }
     let command = format!(
         "ip link set lo up && ip address add {TENANT_ADDRESS}/32 dev lo && \
-         exec \"$0\" --exact {test} --nocapture"
+         exec \"$0\" --exact {test} --include-ignored --nocapture"
     );
     let status = unshare(&command).unwrap();
     assert!(status.success(), "the test failed in its network namespace: {status}");

@@ -7,9 +7,13 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::panic,
+    clippy::print_stderr,
     clippy::unwrap_used,
-    reason = "tests read files, run programs, and fail by panicking"
+    reason = "tests read files, run programs, print what they found, and fail by panicking"
 )]
+
+#[path = "cloud_controller/zones.rs"]
+mod zones;
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -24,6 +28,7 @@ use berth_tests::controller::Controller;
 use berth_tests::repository;
 use berth_tests::running::Running;
 use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
+use berth_tests::tenant_bed::{Clusters, is_in_namespace};
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -43,10 +48,10 @@ fn services_of_a_tenant_get_addresses() {
     let _kubevirt = KubeVirt::start(&infra.kubeconfig()).unwrap();
     let _controller = Controller::start(&infra, "berth", &[]).unwrap();
     create_tenant(&infra, &tenant);
-    let machine = create_machine(&infra);
+    let machine = create_machines(&infra, 1).remove(0);
     // The API server permits reads of Secrets some time after the RoleBinding is created.
     let start = infra.log("berth").unwrap().len();
-    let _manager = start_cloud_controller_manager(Path::new(&program), &infra, &tenant);
+    let _manager = start_cloud_controller_manager(Path::new(&program), &infra, &tenant, false);
 
     node_is_initialized_from_its_machine(&infra, &tenant, &machine);
     load_balancer_selects_machines(&infra, &tenant, &machine);
@@ -65,6 +70,20 @@ fn services_of_a_tenant_get_addresses() {
     }
 }
 
+/// Berth connects to this tenant, so its API server is not on the loopback address.
+#[test]
+#[ignore = "needs CLOUD_CONTROLLER_MANAGER: make test-current"]
+fn zone_labels_follow_a_migration() {
+    if !is_in_namespace("zone_labels_follow_a_migration") {
+        return;
+    }
+    let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").unwrap();
+    let infra = ControlPlaneOptions { has_controllers: true, ..ControlPlaneOptions::default() };
+    let clusters = Clusters::start_with("berth", infra, ControlPlaneOptions::default());
+    prepare_infra_cluster(&clusters.infra);
+    zones::labels_follow_a_migration(&clusters, Path::new(&program));
+}
+
 fn start_infra_cluster() -> ControlPlane {
     let plane = ControlPlane::start(ControlPlaneOptions {
         has_controllers: true,
@@ -72,12 +91,17 @@ fn start_infra_cluster() -> ControlPlane {
     })
     .unwrap();
     plane.install_machine_kinds().unwrap();
-    plane.install_metallb_crds().unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
+    prepare_infra_cluster(&plane);
+    plane
+}
+
+/// Creates what the tenant with its load balancers needs besides Berth.
+fn prepare_infra_cluster(plane: &ControlPlane) {
+    plane.install_metallb_crds().unwrap();
     plane.create_example_storage_class().unwrap();
     plane.kubectl(&["create", "namespace", "metallb-system"]).unwrap();
     plane.apply_file(&repository().join("examples/tenants/config.yaml")).unwrap();
-    plane
 }
 
 fn create_tenant(infra: &ControlPlane, tenant: &ControlPlane) {
@@ -109,21 +133,26 @@ fn create_tenant(infra: &ControlPlane, tenant: &ControlPlane) {
     }
 }
 
-/// Creates one machine and returns its name when it runs.
-fn create_machine(infra: &ControlPlane) -> String {
-    infra.apply(&web_deployment(NAMESPACE, 1).to_string()).unwrap();
-    wait_until(infra, "the machine runs", || {
+/// Creates machines and returns their names when all of them run.
+fn create_machines(infra: &ControlPlane, count: u32) -> Vec<String> {
+    infra.apply(&web_deployment(NAMESPACE, count).to_string()).unwrap();
+    wait_until(infra, "the machines run", || {
         let list = infra.get_json(&["virtualmachineinstances", "-n", NAMESPACE]).ok()?;
-        Some(list["items"][0]["metadata"]["name"].as_str()?.to_owned())
+        let names = list["items"].as_array()?.iter();
+        let names = names.filter_map(|one| one["metadata"]["name"].as_str().map(str::to_owned));
+        let names: Vec<String> = names.collect();
+        (names.len() == usize::try_from(count).ok()?).then_some(names)
     })
 }
 
 /// Starts the program as the container of Berth's Deployment does. The paths of mounted files differ, and the program
 /// receives the token of its ServiceAccount in a kubeconfig, because it runs outside the infra cluster.
+/// `has_zones` is the setting `zoneAndRegionEnabled`, which Berth disables.
 fn start_cloud_controller_manager(
     program: &Path,
     infra: &ControlPlane,
     tenant: &ControlPlane,
+    has_zones: bool,
 ) -> Running {
     let deployment = wait_until(infra, "the Deployment exists", || {
         infra.get_json(&["deployment", NAME, "-n", NAMESPACE]).ok()
@@ -131,6 +160,8 @@ fn start_cloud_controller_manager(
     let pod = &deployment["spec"]["template"];
     let text = pod["metadata"]["annotations"]["berth.dev/cloud-config"].as_str().unwrap();
     let mut config: Value = serde_json::from_str(text).unwrap();
+    assert_eq!(config["instancesV2"]["zoneAndRegionEnabled"], json!(false));
+    config["instancesV2"]["zoneAndRegionEnabled"] = json!(has_zones);
     let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
     let token = infra.create_token_in(NAMESPACE, account).unwrap();
     config["kubeconfig"] = json!(infra.write_kubeconfig(NAME, &token, false).unwrap());
@@ -142,7 +173,8 @@ fn start_cloud_controller_manager(
         ("--cloud-config=", file),
         ("--kubeconfig=", tenant.write_kubeconfig("ccm", ADMIN_TOKEN, false).unwrap()),
     ];
-    let log = File::create(infra.folder().join(format!("{NAME}.log"))).unwrap();
+    let log = infra.folder().join(format!("{NAME}.log"));
+    let log = File::options().create(true).append(true).open(log).unwrap();
     let mut command = Running::command(program, None);
     for argument in arguments.iter().map(|one| one.as_str().unwrap()) {
         let replaced = paths.iter().find(|(flag, _)| argument.starts_with(flag));
@@ -153,6 +185,8 @@ fn start_cloud_controller_manager(
     }
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     command.args(["--bind-address=127.0.0.1", &format!("--secure-port={port}")]);
+    // The default is five minutes.
+    command.arg("--node-status-update-frequency=5s");
     command.arg(format!("--cert-dir={}", infra.folder().join("ccm-certificates").display()));
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     Running::spawn(command).unwrap()

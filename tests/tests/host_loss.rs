@@ -3,11 +3,15 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
+#[path = "host_loss/tenant.rs"]
+mod tenant;
+
 use std::time::Duration;
 
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Controller;
 use berth_tests::simulated::KubeVirt;
+use berth_tests::tenant_bed::is_in_namespace;
 use serde_json::{Value, json};
 
 const TIMEOUT: Duration = Duration::from_secs(90);
@@ -51,6 +55,14 @@ fn machines_of_a_lost_host_are_replaced() {
     no_machine_is_replaced_while_many_hosts_are_away(&plane, &replacement);
     assert_eq!(annotation(&plane, &web, "berth.dev/removal-since"), mark);
     host_returns(&plane, &web, &db);
+}
+
+/// With the API server of a tenant, which has a Node for each machine.
+#[test]
+fn nodes_of_lost_machines_stay_until_there_is_proof() {
+    if is_in_namespace("nodes_of_lost_machines_stay_until_there_is_proof") {
+        tenant::nodes_stay_until_there_is_proof();
+    }
 }
 
 fn apply(plane: &ControlPlane, object: &Value) {

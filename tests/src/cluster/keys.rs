@@ -99,6 +99,23 @@ impl Keys {
         self.create_signed_certificate(file, &format!("/O={group}/CN={user}"), &[])
     }
 
+    /// Returns the flags for front proxies, which name a user in request headers. The API server publishes their authority
+    /// in the ConfigMap `kube-system/extension-apiserver-authentication`, and is itself the front proxy of virt-api.
+    pub(super) fn front_proxy_flags(&self) -> Result<[String; 7]> {
+        let file = self.authority.with_file_name("front-proxy");
+        let [certificate, key] = self.create_client_certificate(&file, "front-proxy", "berth")?;
+        Ok([
+            format!("--requestheader-client-ca-file={}", self.authority.display()),
+            // Certificates of other clients are signed by the same authority.
+            "--requestheader-allowed-names=front-proxy".to_owned(),
+            "--requestheader-username-headers=X-Remote-User".to_owned(),
+            "--requestheader-group-headers=X-Remote-Group".to_owned(),
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
+            format!("--proxy-client-cert-file={}", certificate.display()),
+            format!("--proxy-client-key-file={}", key.display()),
+        ])
+    }
+
     /// Creates a certificate that the authority has signed, and its key.
     fn create_signed_certificate(
         &self,

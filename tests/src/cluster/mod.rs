@@ -410,7 +410,7 @@ fn server_flags(
         flags.push("--feature-gates=BoundServiceAccountTokenVolume=true".to_owned());
     }
     if parts.has_kubevirt {
-        flags.extend(request_header_flags(keys));
+        flags.extend(keys.front_proxy_flags()?);
         // KubeVirt reads the properties of a host's CPUs in such a pod.
         flags.push("--allow-privileged=true".to_owned());
     }
@@ -428,19 +428,6 @@ fn server_flags(
         flags.push(format!("--audit-log-path={}", folder.join("audit.log").display()));
     }
     Ok(flags)
-}
-
-/// Returns the flags for front proxies, which name a user in request headers. The API server publishes their authority
-/// in the ConfigMap `kube-system/extension-apiserver-authentication`. No front proxy runs.
-fn request_header_flags(keys: &Keys) -> [String; 5] {
-    [
-        format!("--requestheader-client-ca-file={}", keys.authority.display()),
-        // Certificates of other clients are signed by the same authority.
-        "--requestheader-allowed-names=front-proxy".to_owned(),
-        "--requestheader-username-headers=X-Remote-User".to_owned(),
-        "--requestheader-group-headers=X-Remote-Group".to_owned(),
-        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-    ]
 }
 
 /// Starts a program that ends when this program ends; the log of the started program is in the folder.

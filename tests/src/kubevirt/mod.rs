@@ -24,6 +24,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
 
 use crate::cluster::{ControlPlane, Version, free_ports};
 use crate::running::Running;
@@ -61,6 +62,7 @@ pub struct KubeVirt {
     _controller: Running,
     _api: Running,
     kubeconfig: PathBuf,
+    api_port: u16,
 }
 
 impl KubeVirt {
@@ -110,7 +112,38 @@ impl KubeVirt {
             &serving,
             controller_port,
         )?;
-        Ok(Self { _controller: controller, _api: api, kubeconfig })
+        Ok(Self { _controller: controller, _api: api, kubeconfig, api_port })
+    }
+
+    /// Publishes virt-api's subresources in the API server, as virt-operator does, and waits until they are available. The
+    /// Service is an external name, because no Service has an address.
+    ///
+    /// # Errors
+    /// Fails if the server refuses an object, or does not reach virt-api.
+    pub fn publish_subresources(&self, plane: &ControlPlane) -> Result<()> {
+        use base64::Engine as _;
+        let authority = fs::read(plane.authority())?;
+        let authority = base64::engine::general_purpose::STANDARD.encode(authority);
+        let metadata = json!({"name": "virt-api", "namespace": objects::NAMESPACE});
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": metadata,
+            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": self.api_port}]},
+        });
+        plane.apply(&service.to_string())?;
+        let name = "v1.subresources.kubevirt.io";
+        let published = json!({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": name},
+            "spec": {
+                "group": "subresources.kubevirt.io", "version": "v1", "caBundle": authority,
+                "groupPriorityMinimum": 1000, "versionPriority": 15,
+                "service": {"namespace": objects::NAMESPACE, "name": "virt-api", "port": self.api_port},
+            },
+        });
+        plane.apply(&published.to_string())?;
+        plane
+            .kubectl(&["wait", "--for=condition=Available", "apiservice", name, "--timeout=120s"])
+            .with_context(|| plane.log_tail("virt-api"))
+            .map(drop)
     }
 
     /// Returns the kubeconfig of virt-controller. virt-api reverts changes of a VirtualMachineInstance's status by

@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 use crate::machines::{SHOP, launcher_pod, machines, wait_until_machines_run};
 use crate::testbed::{Testbed, text};
 
+/// User of the controller.
+const CONTROLLER: &str = "system:serviceaccount:berth-system:berth-controller";
+
 /// Tests a VM with the eviction strategy `External`: the eviction is refused, the instance names the Node to leave, and
 /// the controller moves the machine: by a live migration if another host fits, otherwise by a replacement.
 pub(crate) fn evicted_machine_leaves_its_host(bed: &Testbed) {
@@ -42,6 +45,55 @@ pub(crate) fn evicted_machine_leaves_its_host(bed: &Testbed) {
         condition(&bed.plane.infra_node(host), "Draining").is_null().then_some(())
     });
     bed.assert_kubelets_admit();
+}
+
+/// Tests that an uncordoned host keeps its machine: the controller ends the evacuation by the subresource of virt-api, with
+/// its own permissions. All hosts are cordoned before, so the machine can neither be migrated nor replaced.
+pub(crate) fn called_off_eviction_leaves_the_machine(bed: &Testbed) {
+    let machine = machines(bed, SHOP, "web").remove(0);
+    let name = text(&machine["metadata"]["name"]);
+    let instance = bed.get("vmi", SHOP, name);
+    let pod = launcher_pod(bed, SHOP, &machine);
+    let host = text(&pod["spec"]["nodeName"]);
+    for node in bed.list("nodes", &[]) {
+        bed.plane.kubectl(&["cordon", text(&node["metadata"]["name"])]).unwrap();
+    }
+    let (code, response) = evict(bed, &pod);
+    assert_eq!(code, 429, "{response:#}");
+    bed.wait_until("the host reports its evacuation", &["infranode", host], || {
+        let condition = condition(&bed.plane.infra_node(host), "Draining").clone();
+        (condition["reason"] == "HostCordoned" && text(&condition["message"]).contains(name))
+            .then_some(())
+    });
+    assert_eq!(bed.get("vmi", SHOP, name)["status"]["evacuationNodeName"], host);
+    bed.plane.kubectl(&["uncordon", host]).unwrap();
+    bed.wait_until("virt-api has ended the evacuation", &["vmi", name, "-n", SHOP], || {
+        let instance = bed.get("vmi", SHOP, name);
+        text(&instance["status"]["evacuationNodeName"]).is_empty().then_some(())
+    });
+    bed.wait_until("the host is not drained", &["infranode", host], || {
+        condition(&bed.plane.infra_node(host), "Draining").is_null().then_some(())
+    });
+    let path = format!("/namespaces/{SHOP}/virtualmachineinstances/{name}/evacuate/cancel");
+    bed.wait_until("the request is in the audit log", &["vmi", name, "-n", SHOP], || {
+        let log = std::fs::read_to_string(bed.plane.folder().join("audit.log")).ok()?;
+        let events = log.lines().filter(|line| line.contains(&path));
+        let mut events = events.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let is_accepted = |event: &Value| {
+            event["verb"] == "update"
+                && event["user"]["username"] == CONTROLLER
+                && event["responseStatus"]["code"].as_u64().is_some_and(|code| code < 300)
+        };
+        events.any(|event| is_accepted(&event)).then_some(())
+    });
+    for node in bed.list("nodes", &[]) {
+        bed.plane.kubectl(&["uncordon", text(&node["metadata"]["name"])]).unwrap();
+    }
+    let kept = bed.get("vmi", SHOP, name);
+    assert_eq!(kept["metadata"]["uid"], instance["metadata"]["uid"], "{kept:#}");
+    assert_eq!(kept["status"]["nodeName"], host);
+    let replicas = bed.get("machinedeployment", SHOP, "web")["spec"]["replicas"].as_u64().unwrap();
+    wait_until_machines_run(bed, SHOP, "web", replicas);
 }
 
 /// Requests the eviction of a pod, and returns the status code and the response. kubectl does not print the code.

@@ -36,6 +36,7 @@ impl Testbed {
         let mut plane = ControlPlane::start(ControlPlaneOptions {
             has_controllers: true,
             has_kubevirt: true,
+            has_audit_log: true,
             ..ControlPlaneOptions::default()
         })
         .unwrap();
@@ -44,6 +45,7 @@ impl Testbed {
         plane.define_machine_deployments().unwrap();
         let kubevirt = KubeVirt::start(&plane, &assets, Nodes::Simulated);
         let kubevirt = kubevirt.unwrap_or_else(|error| panic!("{error:#}"));
+        kubevirt.publish_subresources(&plane).unwrap_or_else(|error| panic!("{error:#}"));
         plane
             .deploy(&[
                 "base/rbac-controller.yaml",

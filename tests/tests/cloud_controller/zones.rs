@@ -1,0 +1,124 @@
+//! Zone labels of a tenant's Nodes when their VMs move to a host in another zone: the labels that Berth copies follow,
+//! and those of the cloud controller manager become stale.
+
+use std::path::Path;
+
+use berth_tests::cluster::ControlPlane;
+use berth_tests::controller::Controller;
+use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
+use berth_tests::tenant_bed::Clusters;
+use serde_json::json;
+
+use crate::{
+    NAME, NAMESPACE, create_machines, create_tenant, node_is_initialized_from_its_machine,
+    start_cloud_controller_manager, wait_until,
+};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// Copy of the zone, from which the cloud controller manager restores the label above.
+const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
+
+pub(crate) fn labels_follow_a_migration(clusters: &Clusters, program: &Path) {
+    let (infra, tenant) = (&clusters.infra, &clusters.tenant);
+    let hosts = ["rack1-a", "rack1-b"];
+    let _fleet = Fleet::start(&infra.kubeconfig(), &hosts, FleetBehaviour::Agents).unwrap();
+    for (host, zone) in [("rack1-a", "a"), ("rack1-b", "b")] {
+        infra.kubectl(&["label", "node", host, &format!("{ZONE}={zone}")]).unwrap();
+    }
+    let _kubevirt = KubeVirt::start(&infra.kubeconfig()).unwrap();
+    let _controller = Controller::start(infra, "berth", &[]).unwrap();
+    create_tenant(infra, tenant);
+    let machines = create_machines(infra, 2);
+    for machine in &machines {
+        move_to_host(infra, machine, "rack1-a");
+    }
+    clusters.wait_until_condition("shop", "TenantAccessReady", "True Connected");
+
+    let manager = start_cloud_controller_manager(program, infra, tenant, false);
+    labels_are_left_to_berth(clusters, &machines[0]);
+    drop(manager);
+    permit_reading_hosts(infra);
+    let _manager = start_cloud_controller_manager(program, infra, tenant, true);
+    labels_of_the_manager_become_stale(clusters, &machines[1]);
+    labels_are_given_to_berth(clusters, &machines[1]);
+}
+
+/// With the setting of Berth's Deployment, the zone of the new host is in the label.
+fn labels_are_left_to_berth(clusters: &Clusters, machine: &str) {
+    node_is_initialized_from_its_machine(&clusters.infra, &clusters.tenant, machine);
+    wait_until_label(clusters, machine, ZONE, Some("a"));
+    print_zones(clusters, "zoneAndRegionEnabled: false, before the migration");
+    move_to_host(&clusters.infra, machine, "rack1-b");
+    wait_until_label(clusters, machine, ZONE, Some("b"));
+    // Longer than the period in which the cloud controller manager updates Nodes.
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert_eq!(label(clusters, machine, ZONE).as_deref(), Some("b"));
+    assert_eq!(label(clusters, machine, OLD_ZONE), None);
+    print_zones(clusters, "zoneAndRegionEnabled: false, after the migration");
+    clusters.wait_until_condition("shop", "NodeLabelsReady", "True LabelsReplicated");
+}
+
+/// With zones, the cloud controller manager writes the zone of the first host again and again.
+fn labels_of_the_manager_become_stale(clusters: &Clusters, machine: &str) {
+    node_is_initialized_from_its_machine(&clusters.infra, &clusters.tenant, machine);
+    wait_until_label(clusters, machine, OLD_ZONE, Some("a"));
+    wait_until_label(clusters, machine, ZONE, Some("a"));
+    print_zones(clusters, "zoneAndRegionEnabled: true, before the migration");
+    move_to_host(&clusters.infra, machine, "rack1-b");
+    // If Berth labelled the Node first, its label follows until the cloud controller manager restores its own.
+    let expected = "False FieldsOwnedByOthers";
+    let message = clusters.condition_message("shop", "NodeLabelsReady", expected);
+    assert!(message.contains(ZONE) && message.contains(machine), "{message}");
+    assert_eq!(label(clusters, machine, ZONE).as_deref(), Some("a"));
+    print_zones(clusters, "zoneAndRegionEnabled: true, after the migration");
+    // The copy restores the label, also if Berth has written it meanwhile.
+    remove_label(clusters, machine, ZONE);
+    wait_until_label(clusters, machine, ZONE, Some("a"));
+    clusters.wait_until_condition("shop", "NodeLabelsReady", expected);
+}
+
+/// Without the copy, the label stays Berth's: the cloud controller manager sets zones only on new Nodes.
+fn labels_are_given_to_berth(clusters: &Clusters, machine: &str) {
+    remove_label(clusters, machine, OLD_ZONE);
+    remove_label(clusters, machine, ZONE);
+    wait_until_label(clusters, machine, ZONE, Some("b"));
+    std::thread::sleep(std::time::Duration::from_secs(12));
+    assert_eq!(label(clusters, machine, ZONE).as_deref(), Some("b"));
+    print_zones(clusters, "zoneAndRegionEnabled: true, after the labels were removed");
+    clusters.wait_until_condition("shop", "NodeLabelsReady", "True LabelsReplicated");
+}
+
+/// The setting needs the permission to read the Nodes of the infra cluster, which Berth does not give.
+fn permit_reading_hosts(infra: &ControlPlane) {
+    let role = ["create", "clusterrole", "zones", "--verb=get,list,watch", "--resource=nodes"];
+    infra.kubectl(&role).unwrap();
+    let account = format!("--serviceaccount={NAMESPACE}:{NAME}");
+    let bind = ["create", "clusterrolebinding", "zones", "--clusterrole=zones", &account];
+    infra.kubectl(&bind).unwrap();
+}
+
+fn move_to_host(infra: &ControlPlane, machine: &str, host: &str) {
+    let patch = json!({"status": {"nodeName": host}}).to_string();
+    let target = ["patch", "virtualmachineinstance", machine, "-n", NAMESPACE, "--type=merge"];
+    infra.kubectl(&[&target[..], &["-p", &patch]].concat()).unwrap();
+}
+
+fn remove_label(clusters: &Clusters, node: &str, key: &str) {
+    clusters.tenant.kubectl(&["label", "node", node, &format!("{key}-")]).unwrap();
+}
+
+fn label(clusters: &Clusters, node: &str, key: &str) -> Option<String> {
+    let node = clusters.tenant.get_json(&["node", node]).unwrap();
+    node["metadata"]["labels"][key].as_str().map(str::to_owned)
+}
+
+fn wait_until_label(clusters: &Clusters, node: &str, key: &str, value: Option<&str>) {
+    wait_until(&clusters.infra, &format!("{node} has {key}={value:?}"), || {
+        (label(clusters, node, key).as_deref() == value).then_some(())
+    });
+}
+
+fn print_zones(clusters: &Clusters, when: &str) {
+    let nodes = clusters.tenant.kubectl(&["get", "nodes", "-L", ZONE, "-L", OLD_ZONE]).unwrap();
+    eprintln!("{when}:\n{nodes}");
+}

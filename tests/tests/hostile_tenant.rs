@@ -1,0 +1,174 @@
+//! Test of tenants that are misconfigured or hostile, with two real API servers: a kubeconfig with a wrong authority, a
+//! webhook that refuses every write, and Nodes that name other machines. KubeVirt is simulated.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests read files, and fail by panicking"
+)]
+
+use std::fs;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_api::names::{DELETE_MACHINE_ANNOTATION, NODE_DRAIN_TIMEOUT_ANNOTATION};
+use berth_tests::cluster::{ControlPlane, condition, registered_node, web_deployment};
+use berth_tests::controller::Controller;
+use berth_tests::simulated::KubeVirt;
+use berth_tests::tenant_bed::{Clusters, is_in_namespace};
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "cluster-shop";
+/// Name of the controller's log.
+const LOG: &str = "hostile-tenant";
+const MACHINES: usize = 5;
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// All tests share the control planes, because their start takes longest.
+#[test]
+fn hostile_tenant_affects_only_itself() {
+    if !is_in_namespace("hostile_tenant_affects_only_itself") {
+        return;
+    }
+    let clusters = Clusters::start_for_drains(LOG);
+    let _kubevirt = KubeVirt::start(&clusters.infra.kubeconfig()).unwrap();
+    let _controller = Controller::start(&clusters.infra, LOG, &[]).unwrap();
+    clusters.create_tenant_with_machines("shop");
+    clusters.wait_until_condition("shop", "TenantAccessReady", "True Connected");
+    wrong_authority_is_named(&clusters);
+    let mut machines = create_machines(&clusters);
+    let mut next = || machines.pop().unwrap();
+    let other = next();
+    create_node(&clusters, &other, &other);
+    webhook_delays_a_removal_until_its_deadline(&clusters, &next());
+    node_of_another_machine_stays(&clusters, &next(), &other);
+    ambiguous_nodes_stay(&clusters, &next());
+    assert!(!is_cordoned(&clusters, &other), "the Node of another machine is cordoned");
+}
+
+fn wrong_authority_is_named(clusters: &Clusters) {
+    let authority = |plane: &ControlPlane| STANDARD.encode(fs::read(plane.authority()).unwrap());
+    let kubeconfig = clusters.kubeconfig(&clusters.token());
+    let (own, wrong) = (authority(&clusters.tenant), authority(&clusters.infra));
+    assert!(kubeconfig.contains(&own));
+    clusters.create_tenant("wrong");
+    clusters.write_secret("cluster-wrong", &kubeconfig.replace(&own, &wrong));
+    let expected = "False ServerCertificateInvalid";
+    let message = clusters.condition_message("wrong", "TenantAccessReady", expected);
+    let words = "is not signed by the authority in certificate-authority-data";
+    assert!(message.contains(words) && message.contains("cluster-wrong/kubeconfig"), "{message}");
+    let shop = clusters.infra.get_json(&["tenantcluster", "shop"]).unwrap();
+    assert_eq!(condition(&shop, "TenantAccessReady")["reason"], "Connected");
+}
+
+/// Returns the names of the machines, when all of them run.
+fn create_machines(clusters: &Clusters) -> Vec<String> {
+    let count = u32::try_from(MACHINES).unwrap();
+    let mut deployment = web_deployment(NAMESPACE, count);
+    deployment["metadata"]["annotations"] = json!({NODE_DRAIN_TIMEOUT_ANNOTATION: "30s"});
+    clusters.infra.apply(&deployment.to_string()).unwrap();
+    let machines = clusters.infra.wait_until("the machines run", TIMEOUT, |infra| {
+        let list = infra.get_json(&["virtualmachineinstances", "-n", NAMESPACE]).ok()?;
+        let names = list["items"].as_array()?.iter();
+        let names = names.filter_map(|one| one["metadata"]["name"].as_str().map(str::to_owned));
+        let names: Vec<String> = names.collect();
+        (names.len() == MACHINES).then_some(names)
+    });
+    machines.unwrap_or_else(|error| panic!("{error}: {}", clusters.infra.log_tail(LOG)))
+}
+
+/// Creates a Node with the providerID of a machine.
+fn create_node(clusters: &Clusters, name: &str, machine: &str) {
+    let mut node = registered_node(name);
+    node["spec"]["providerID"] = format!("kubevirt://{machine}").into();
+    clusters.tenant.apply(&node.to_string()).unwrap();
+}
+
+fn is_cordoned(clusters: &Clusters, node: &str) -> bool {
+    let node = clusters.tenant.get_json(&["node", node]).unwrap();
+    node["spec"]["unschedulable"] == json!(true)
+}
+
+fn has_machine(clusters: &Clusters, machine: &str) -> bool {
+    clusters.infra.get_json(&["virtualmachine", machine, "-n", NAMESPACE]).is_ok()
+}
+
+/// Scales down by this machine.
+fn remove(clusters: &Clusters, machine: &str) {
+    let mark = format!("{DELETE_MACHINE_ANNOTATION}=true");
+    let annotate = ["annotate", "virtualmachine", machine, "-n", NAMESPACE, &mark];
+    clusters.infra.kubectl(&annotate).unwrap();
+    let deployment = clusters.infra.get_json(&["machinedeployment", "web", "-n", NAMESPACE]);
+    let replicas = deployment.unwrap()["spec"]["replicas"].as_u64().unwrap() - 1;
+    let replicas = format!("--replicas={replicas}");
+    let scale = ["scale", "machinedeployment", "web", "-n", NAMESPACE, &replicas];
+    clusters.infra.kubectl(&scale).unwrap();
+}
+
+fn wait_until_reported(clusters: &Clusters, machine: &str, reason: &str) {
+    clusters.wait_until(&format!("the removal of {machine} has {reason}"), |clusters| {
+        let deployment = ["machinedeployment", "web", "-n", NAMESPACE];
+        let deployment: Value = clusters.infra.get_json(&deployment).unwrap_or_default();
+        let one = condition(&deployment, "MachinesRemoved");
+        one["reason"] == reason
+            && one["message"].as_str().is_some_and(|text| text.contains(machine))
+    });
+    assert!(has_machine(clusters, machine), "deleted before the deadline");
+}
+
+fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &str) {
+    create_node(clusters, machine, machine);
+    let rule = json!({
+        "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"], "scope": "*",
+    });
+    let webhook = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "refuse"},
+        "webhooks": [{
+            // No server listens there.
+            "name": "refuse.example.com", "clientConfig": {"url": "https://127.0.0.1:9/"},
+            "rules": [rule], "failurePolicy": "Fail", "sideEffects": "None", "timeoutSeconds": 1,
+            "admissionReviewVersions": ["v1"],
+        }],
+    });
+    clusters.tenant.apply(&webhook.to_string()).unwrap();
+    clusters.wait_until("the webhook is called", |clusters| {
+        let create = ["create", "namespace", "probe", "--dry-run=server"];
+        clusters.tenant.kubectl(&create).is_err()
+    });
+    remove(clusters, machine);
+    wait_until_reported(clusters, machine, "TenantUnreachable");
+    clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
+    assert!(!is_cordoned(clusters, machine), "the webhook refuses the cordon");
+    let delete = ["delete", "validatingwebhookconfiguration", "refuse"];
+    clusters.tenant.kubectl(&delete).unwrap();
+}
+
+/// The Node with the name of the machine has the providerID of another one.
+fn node_of_another_machine_stays(clusters: &Clusters, machine: &str, other: &str) {
+    create_node(clusters, machine, other);
+    remove(clusters, machine);
+    clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
+    for node in [machine, other] {
+        assert!(!is_cordoned(clusters, node), "{node} is cordoned");
+    }
+    assert!(has_machine(clusters, other));
+}
+
+/// Two Nodes have the providerID of the machine. Neither is drained.
+fn ambiguous_nodes_stay(clusters: &Clusters, machine: &str) {
+    let nodes = [machine, "impostor"];
+    for node in nodes {
+        create_node(clusters, node, machine);
+    }
+    // The controller reads Nodes by a watch.
+    std::thread::sleep(Duration::from_secs(3));
+    remove(clusters, machine);
+    wait_until_reported(clusters, machine, "AmbiguousNodes");
+    clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
+    for node in nodes {
+        assert!(!is_cordoned(clusters, node), "{node} is cordoned");
+    }
+}
