@@ -9,6 +9,7 @@
 
 mod advertisement_timer;
 mod conflicts;
+mod declines;
 mod exit_plan;
 mod file_limit;
 mod frame_filters;

@@ -100,7 +100,7 @@ fn create_observer(network: &ServedNetwork) -> Option<PortResponder> {
 }
 
 /// Returns the source address of an Ethernet frame.
-fn source_address(frame: &[u8]) -> Option<MacAddress> {
+pub(super) fn source_address(frame: &[u8]) -> Option<MacAddress> {
     frame.get(6..12)?.try_into().ok().map(MacAddress)
 }
 

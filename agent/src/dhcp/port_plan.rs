@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use berth_api::LinkName;
+use berth_api::{LinkName, VlanId};
 use berth_host_facts::ledger::NetworkRecord;
 use berth_host_facts::links::{Link, LinkKind, Links};
 
@@ -23,6 +23,8 @@ pub(super) struct ServedPort {
     pub(super) name: LinkName,
     /// Name of the tenant's network.
     pub(super) network: String,
+    /// VLAN of the guest's frames, if the bridge separates VLANs.
+    pub(super) vlan: Option<VlanId>,
 }
 
 /// Returns the ports to serve by their interface index. `served` are the networks with leases, by name.
@@ -43,7 +45,9 @@ pub(super) fn plan_ports(
         let (tenant, segment) = tenant_of_port(port, bridge, host_networks)?;
         let is_same_segment =
             served.get(tenant)?.segment().is_none_or(|expected| expected == segment);
-        let port_plan = ServedPort { name: port.name.clone(), network: tenant.to_owned() };
+        let vlans = port.vlans.as_ref().filter(|_| bridge.vlan_filtering == Some(true));
+        let vlan = vlans.and_then(|vlans| vlans.pvid);
+        let port_plan = ServedPort { name: port.name.clone(), network: tenant.to_owned(), vlan };
         is_same_segment.then_some((port.index?, port_plan))
     };
     links.all.iter().filter_map(plan_port).collect()
@@ -74,7 +78,7 @@ fn tenant_of_port<'a>(
 
 #[cfg(test)]
 mod tests {
-    use berth_api::{LeaseNetwork, VlanId, VlanSet};
+    use berth_api::{LeaseNetwork, VlanSet};
     use berth_host_facts::links::PortVlans;
     use proptest::prelude::*;
 
@@ -173,6 +177,14 @@ mod tests {
             link("docker0", 30, LinkKind::Bridge, None),
             in_vlan(link("vethpod", 31, LinkKind::Veth, Some("docker0")), 100),
         ])
+    }
+
+    #[test]
+    fn a_port_of_a_shared_bridge_has_the_vlan_of_its_frames() {
+        let networks = [("cluster-a", Some(100), None), ("cluster-c", Some(300), None)];
+        let ports = plan_ports(&hosts_links(), &host_networks(), &served(&networks));
+        let vlans: Vec<_> = ports.values().map(|port| port.vlan.map(u16::from)).collect();
+        assert_eq!(vlans, [Some(100), None]);
     }
 
     fn planned(links: &Links, networks: &[(&str, Option<u16>, Option<u32>)]) -> Vec<String> {

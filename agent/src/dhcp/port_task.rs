@@ -11,10 +11,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, sleep_until};
 
 use super::advertisement_timer::AdvertisementTimer;
+use super::declines::{Decline, DeclineSender};
 use super::frame_filters::{ForeignBudget, FrameFilters};
 use super::metrics::DhcpMetrics;
 use super::network_probes::{NetworkProbes, next_probe};
-use super::port::Port;
+use super::port::{Port, source_address};
 use super::port_plan::ServedPort;
 use super::problems::{PortProblem, Problem};
 use super::served_network::ServedNetwork;
@@ -36,10 +37,10 @@ pub(super) struct Shared {
     pub(super) started: Instant,
 }
 
-/// Serves a port until the network has no more leases.
+/// Serves a port until the network has no more leases. `index` is its interface index.
 pub(super) async fn serve_port(
     socket: PacketSocket,
-    plan: ServedPort,
+    (index, plan): (u32, ServedPort),
     mut network: watch::Receiver<Arc<ServedNetwork>>,
     probes: Arc<NetworkProbes>,
     shared: Shared,
@@ -53,10 +54,11 @@ pub(super) async fn serve_port(
     loop {
         let paused_until = foreign_budget.paused_until();
         let mut has_guest_frames = false;
+        let mut declines = Vec::new();
         let answer = |frame: Frame<'_>| {
             has_guest_frames |= !frame.is_outgoing;
             if !frame.is_outgoing || foreign_budget.take(Instant::now()) {
-                answer_frame(&socket, &mut port, (&plan, &probes), &shared, frame);
+                declines.extend(answer_frame(&socket, &mut port, (&plan, &probes), &shared, frame));
             }
         };
         tokio::select! {
@@ -69,6 +71,9 @@ pub(super) async fn serve_port(
                 if paused_until.is_none() && foreign_budget.paused_until().is_some() {
                     shared.metrics.rate_limited.inc();
                     set_filter(&socket, &plan, &shared.filters.requests);
+                }
+                for decline in declines {
+                    handle_decline(decline, (index, &plan), &probes, &shared).await;
                 }
                 if port.has_known_guest() {
                     probes_to_guest = None;
@@ -129,13 +134,14 @@ fn set_filter(socket: &PacketSocket, plan: &ServedPort, filter: &[SockFilter]) {
     }
 }
 
+/// Answers or reports a frame. Returns the decline in it, if there is one.
 fn answer_frame(
     socket: &PacketSocket,
     port: &mut Port,
     (plan, probes): (&ServedPort, &NetworkProbes),
     shared: &Shared,
     frame: Frame<'_>,
-) {
+) -> Option<Decline> {
     if !frame.is_outgoing
         && let Some(answer) = ProbeAnswer::parse(frame.bytes)
     {
@@ -144,32 +150,56 @@ fn answer_frame(
             let machine = port.machine(conflict.owner);
             report(shared, plan, Problem::AddressInUse { conflict, machine });
         }
-        return;
+        return None;
     }
+    let source = source_address(frame.bytes);
     let direction = if frame.is_outgoing { Direction::ToGuest } else { Direction::FromGuest };
     let Some(outcome) = port.handle(direction, frame.bytes, shared.started.elapsed()) else {
         shared.metrics.count_ignored(TOO_MANY_GUESTS);
-        return;
+        return None;
     };
-    let problem = match outcome {
-        Outcome::Answer { kind, frame } => {
-            return count_sent(shared, plan, kind, socket.send(&frame));
-        }
-        Outcome::Ignored(reason) => return shared.metrics.count_ignored(reason),
+    match outcome {
+        Outcome::Answer { kind, frame } => count_sent(shared, plan, kind, socket.send(&frame)),
+        Outcome::Ignored(reason) => shared.metrics.count_ignored(reason),
         Outcome::ForeignServer(server) => {
             shared.metrics.count_foreign_server(server.kind);
-            Problem::ForeignServer(server)
+            report(shared, plan, Problem::ForeignServer(server));
         }
         Outcome::Declined(declined) => {
-            shared.metrics.declined.inc();
-            probes.decline(declined.address);
             if let Some(answer) = &declined.answer {
                 count_sent(shared, plan, AnswerKind::Dhcpv6Reply, socket.send(answer));
             }
-            Problem::DeclinedAddress(declined.address)
+            let mac = source?;
+            return Some(Decline { address: declined.address, mac, machine: port.machine(mac) });
         }
-    };
-    report(shared, plan, problem);
+    }
+    None
+}
+
+/// Withholds an address that the VM of its lease declined. Other declines are ignored.
+async fn handle_decline(
+    decline: Decline,
+    (index, plan): (u32, &ServedPort),
+    probes: &NetworkProbes,
+    shared: &Shared,
+) {
+    let sender = decline.sender(index, plan).await.unwrap_or_else(|error| {
+        tracing::debug!(port = %plan.name, %error, "failed to read the bridge's forwarding database");
+        DeclineSender::Unknown
+    });
+    let Decline { address, machine, .. } = decline;
+    match sender {
+        DeclineSender::Owner => {
+            shared.metrics.declined.inc();
+            probes.decline(address);
+            report(shared, plan, Problem::DeclinedAddress(address));
+        }
+        DeclineSender::OtherVm => {
+            shared.metrics.count_ignored(FOREIGN_DECLINE);
+            report(shared, plan, Problem::ForeignDecline { address, machine });
+        }
+        DeclineSender::Unknown => shared.metrics.count_ignored(UNKNOWN_SENDER),
+    }
 }
 
 fn report(shared: &Shared, plan: &ServedPort, problem: Problem) {
@@ -180,6 +210,8 @@ fn report(shared: &Shared, plan: &ServedPort, problem: Problem) {
 /// Reasons why the agent itself does not answer a frame, as a label of the metric.
 const TOO_MANY_GUESTS: &str = "too_many_guests";
 const SEND_FAILED: &str = "send_failed";
+const FOREIGN_DECLINE: &str = "foreign_decline";
+const UNKNOWN_SENDER: &str = "unknown_sender";
 
 fn count_sent(shared: &Shared, plan: &ServedPort, kind: AnswerKind, sent: io::Result<()>) {
     match sent {

@@ -159,7 +159,8 @@ impl Prober {
             let Some(conflict) = answer.and_then(|answer| self.probes.observe(answer)) else {
                 return;
             };
-            let port = ServedPort { name: link.name.clone(), network: self.name.clone() };
+            let (name, network) = (link.name.clone(), self.name.clone());
+            let port = ServedPort { name, network, vlan: link.vlan };
             let machine = self.network.borrow().machine(conflict.owner);
             let problem = Problem::AddressInUse { conflict, machine };
             // While the channel is full, other problems of the network are about to be reported.

@@ -25,6 +25,12 @@ pub(super) enum Problem {
     ForeignServer(ForeignServer),
     /// A guest found that another machine uses its address.
     DeclinedAddress(IpAddr),
+    /// A VM declined the address of another VM, with the Ethernet address of that VM.
+    ForeignDecline {
+        address: IpAddr,
+        /// Machine that has the lease.
+        machine: String,
+    },
     /// Another machine answered a probe of the address of a lease.
     AddressInUse {
         conflict: AddressConflict,
@@ -36,7 +42,7 @@ pub(super) enum Problem {
 impl PortProblem {
     /// Returns the event, with a sentence that names the network, the problem and the remedy.
     pub(super) fn event(&self) -> CycleEvent {
-        let ServedPort { name, network } = &self.port;
+        let ServedPort { name, network, .. } = &self.port;
         let sentence = match &self.problem {
             Problem::ForeignServer(server) => {
                 let (kind, mac, address) = (server.kind, server.mac, server.address);
@@ -48,6 +54,10 @@ impl PortProblem {
             Problem::DeclinedAddress(address) => format!(
                 "{network}: the VM at port {name} declined its address {address}, because another machine uses it; \
                  exclude the address from the pool of the TenantCluster, or change that machine"
+            ),
+            Problem::ForeignDecline { address, machine } => format!(
+                "{network}: the VM at port {name} declined the address {address} of {machine}, which is at another port; \
+                 the message has no effect: find out why the VM sends with the MAC address of its neighbour"
             ),
             Problem::AddressInUse { conflict, machine } => {
                 let AddressConflict { address, user, .. } = conflict;
@@ -74,6 +84,8 @@ const MAX_PROBLEMS: usize = 16;
 enum ProblemKey {
     ForeignServer(MacAddress),
     DeclinedAddress(IpAddr),
+    /// One for all addresses, so that a VM that declines many of them hides no other problem.
+    ForeignDecline,
     AddressInUse(IpAddr),
 }
 
@@ -82,6 +94,7 @@ impl Problem {
         match self {
             Self::ForeignServer(server) => ProblemKey::ForeignServer(server.mac),
             Self::DeclinedAddress(address) => ProblemKey::DeclinedAddress(*address),
+            Self::ForeignDecline { .. } => ProblemKey::ForeignDecline,
             Self::AddressInUse { conflict, .. } => ProblemKey::AddressInUse(conflict.address),
         }
     }
@@ -89,7 +102,9 @@ impl Problem {
     const fn reason(&self) -> EventReason {
         match self {
             Self::ForeignServer(_) => EventReason::ForeignDhcpServer,
-            Self::DeclinedAddress(_) | Self::AddressInUse { .. } => EventReason::AddressConflict,
+            Self::DeclinedAddress(_) | Self::ForeignDecline { .. } | Self::AddressInUse { .. } => {
+                EventReason::AddressConflict
+            }
         }
     }
 }
@@ -137,7 +152,8 @@ mod tests {
             mac: MacAddress([2, 0, 0, 0, high, low]),
             address: [10, 0, high, low].into(),
         };
-        let port = ServedPort { name: "veth1".parse().unwrap(), network: network.to_owned() };
+        let name = "veth1".parse().unwrap();
+        let port = ServedPort { name, network: network.to_owned(), vlan: None };
         PortProblem { port, problem: Problem::ForeignServer(server) }
     }
 
@@ -162,7 +178,8 @@ mod tests {
             owner: MacAddress([2, 0, 0, 0, 0, 1]),
             user: Some(MacAddress([2, 0, 0, 0, 0, 9])),
         };
-        let port = ServedPort { name: "bond0".parse().unwrap(), network: "cluster-a".to_owned() };
+        let name = "bond0".parse().unwrap();
+        let port = ServedPort { name, network: "cluster-a".to_owned(), vlan: None };
         let machine = "cluster-a/worker-0".to_owned();
         let event =
             PortProblem { port, problem: Problem::AddressInUse { conflict, machine } }.event();
@@ -170,6 +187,24 @@ mod tests {
         let start = "cluster-a: the address 10.0.0.7 of cluster-a/worker-0 is in use by a machine with MAC address \
                      02:00:00:00:00:09 at bond0";
         assert!(event.note().starts_with(start), "{}", event.note());
+    }
+
+    #[test]
+    fn declines_of_a_neighbours_addresses_are_one_problem_that_names_the_port() {
+        let decline = |number: u8| PortProblem {
+            problem: Problem::ForeignDecline {
+                address: [10, 0, 0, number].into(),
+                machine: format!("cluster-a/m{number}"),
+            },
+            ..foreign_server("cluster-a", 1)
+        };
+        let note = decline(7).event().note().to_owned();
+        let start = "cluster-a: the VM at port veth1 declined the address 10.0.0.7 of cluster-a/m7";
+        assert!(note.starts_with(start), "{note}");
+        let mut reported = ReportedProblems::default();
+        let now = Instant::now();
+        assert!(reported.must_report(&decline(7), now));
+        assert!(!reported.must_report(&decline(8), now));
     }
 
     #[test]

@@ -264,7 +264,8 @@ impl Service {
         let socket = PacketSocket::open(index, &self.shared.filters.all, RECEIVE_BUFFER_BYTES)?;
         tracing::debug!(port = %port.name, network = %port.network, "answering DHCP requests");
         let (network, probes) = (running.network.subscribe(), Arc::clone(&running.probes));
-        let task = serve_port(socket, port.clone(), network, probes, self.shared.clone());
+        let plan = (index, port.clone());
+        let task = serve_port(socket, plan, network, probes, self.shared.clone());
         let running = RunningPort { plan: port.clone(), task: tokio::spawn(task) };
         self.ports.insert(index, running);
         Ok(())

@@ -23,8 +23,13 @@ pub(super) const CHECKS: &[Check] = &[Check {
 
 /// Tunnels between the nodes of a tenant cluster, and the bytes that they add to a packet if the addresses of the nodes
 /// are IPv4 and IPv6; docs/networks.md has the sources.
-const TUNNELS: [(&str, u64, u64); 3] =
-    [("VXLAN", 50, 70), ("Geneve", 58, 78), ("WireGuard", 60, 80)];
+const TUNNELS: [(&str, u64, u64); 5] = [
+    ("VXLAN or Geneve", 50, 70),
+    ("Geneve of OVN-Kubernetes", 58, 78),
+    ("Geneve of OpenShift or Kube-OVN", 100, 100),
+    ("WireGuard of Calico", 60, 80),
+    ("WireGuard of Cilium", 80, 80),
+];
 
 fn check_mtu(input: &Input) -> Result<Outcome, Unread> {
     let tenant = input.tenant()?;
@@ -131,7 +136,10 @@ mod tests {
         let status = || json!({"mtu": 1500});
         let default = outcome(json!({}), status(), r#"{"mtu": 1500}"#);
         assert_eq!(default.status, Status::Pass);
-        assert!(default.message.contains("at most 1450 with VXLAN over IPv4"), "{default:?}");
+        assert!(
+            default.message.contains("at most 1450 with VXLAN or Geneve over IPv4"),
+            "{default:?}"
+        );
         assert!(default.message.contains("1420 over IPv6"), "{default:?}");
         assert_eq!(outcome(pools(1400), status(), "").status, Status::Pass);
         let large = outcome(pools(4000), status(), r#"{"mtu": 1500}"#);
@@ -159,6 +167,15 @@ mod tests {
         assert_eq!(check(prefix("corp", "10.1.0.0/24"), own), Status::Pass);
         for malformed in [json!(7), json!({"pool": "corp"}), json!({"pool": 1, "cidr": 2})] {
             assert_eq!(check(malformed, corp()), Status::Pass);
+        }
+    }
+
+    #[test]
+    fn the_documentation_has_the_same_overheads() {
+        let document = include_str!("../../../docs/networks.md");
+        for (tunnel, v4, v6) in TUNNELS {
+            let row = format!("| {v4} | {v6} | {} | {} |", 1500 - v4, 9000 - v4);
+            assert!(document.contains(&row), "{tunnel}: {row}");
         }
     }
 

@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use berth_api::{
-    AddressRange, ConditionReason, Exposure, InfraConfigSpec, LoadBalancers, SecretRef,
-    TenantCluster,
+    AddressRange, Advertisement, ConditionReason, Exposure, InfraConfigSpec, LoadBalancers,
+    SecretRef, TenantCluster,
 };
 use kube::ResourceExt as _;
 
@@ -20,6 +20,7 @@ use super::objects::cloud_controller_manager::{
     CLOUD_CONTROLLER_MANAGER, cloud_controller_manager_objects,
 };
 use super::objects::{DesiredObject, ObjectKind, load_balancer_pool_objects};
+use super::pool_use::PoolUse;
 
 /// Addresses that no Service can have: this network, loopback, link-local, multicast and reserved.
 const UNUSABLE_RANGES: [&str; 7] = [
@@ -53,6 +54,8 @@ pub struct ExposureInput<'a> {
     pub config: &'a InfraConfigSpec,
     /// Facts of the infra cluster.
     pub cluster: &'a ClusterFacts,
+    /// Pools and Services of all tenants.
+    pub pool_use: &'a PoolUse,
 }
 
 /// Desired objects for the exposure of a tenant.
@@ -64,7 +67,7 @@ pub struct DesiredExposure {
     pub objects: Vec<DesiredObject>,
     /// Reasons why objects cannot be rendered.
     pub faults: Vec<Fault>,
-    /// True if existing objects of MetalLB stay, because the pool is invalid.
+    /// True if existing objects of MetalLB stay, because the pool is invalid, or in use and no longer requested.
     retains_pool: bool,
     /// True if existing objects of the cloud controller manager stay, because its part of the spec is invalid.
     retains_manager: bool,
@@ -91,20 +94,12 @@ impl DesiredExposure {
 /// Plans the exposure of a tenant.
 #[must_use]
 pub fn plan_exposure(input: ExposureInput<'_>) -> DesiredExposure {
-    let ExposureInput { tenant, config, .. } = input;
-    let Some(exposure) = &tenant.spec.exposure else { return DesiredExposure::default() };
-    let mut desired = DesiredExposure { is_requested: true, ..DesiredExposure::default() };
-    if let Some(requested) = &exposure.load_balancers {
-        match check_pool(input, requested) {
-            Ok(()) => {
-                desired.objects.extend(load_balancer_pool_objects(tenant, requested, config));
-            }
-            Err(fault) => {
-                desired.faults.push(fault);
-                desired.retains_pool = true;
-            }
-        }
-    }
+    let tenant = input.tenant;
+    let exposure = tenant.spec.exposure.as_ref();
+    let is_requested = exposure.is_some();
+    let mut desired = DesiredExposure { is_requested, ..DesiredExposure::default() };
+    plan_pool(input, exposure.and_then(|one| one.load_balancers.as_ref()), &mut desired);
+    let Some(exposure) = exposure else { return desired };
     match manager_objects(tenant, exposure) {
         Ok(objects) => desired.objects.extend(objects),
         Err(fault) => {
@@ -113,6 +108,46 @@ pub fn plan_exposure(input: ExposureInput<'_>) -> DesiredExposure {
         }
     }
     desired
+}
+
+/// Plans the pool. Addresses that Services have stay in it, also if they are no longer requested: see
+/// [`super::pool_use`]. They are single addresses, so that no further Service gets an address of a removed range.
+fn plan_pool(
+    input: ExposureInput<'_>,
+    requested: Option<&LoadBalancers>,
+    desired: &mut DesiredExposure,
+) {
+    let ExposureInput { tenant, config, pool_use, .. } = input;
+    if let Some(fault) = requested.and_then(|requested| check_pool(input, requested).err()) {
+        desired.faults.push(fault);
+        desired.retains_pool = true;
+        return;
+    }
+    let ranges = requested.map(|requested| requested.addresses.as_slice()).unwrap_or_default();
+    let kept = pool_use.kept(&tenant.name_any(), ranges);
+    let mut pool = requested.cloned();
+    if !kept.is_empty() {
+        // Without a request, the existing advertisement stays as it is.
+        desired.retains_pool = requested.is_none();
+        let pool = pool.get_or_insert_with(|| LoadBalancers {
+            advertise: Some(Advertisement::None),
+            auto_assign: Some(false),
+            ..LoadBalancers::default()
+        });
+        let addresses: BTreeSet<IpAddr> = kept.iter().map(|used| used.address).collect();
+        pool.addresses.extend(
+            addresses.into_iter().filter_map(|address| AddressRange::new(address, address)),
+        );
+        let names: Vec<String> = kept.into_iter().map(ToString::to_string).collect();
+        let message = format!(
+            "spec.exposure.loadBalancers.addresses no longer contains addresses of {}; they stay in the pool, because \
+             MetalLB would refuse all changes of its pools: delete these Services, or add the addresses again",
+            join_names_limited(&names)
+        );
+        desired.faults.push(Fault::new(ConditionReason::LoadBalancerAddressesInUse, message));
+    }
+    let objects = pool.iter().flat_map(|pool| load_balancer_pool_objects(tenant, pool, config));
+    desired.objects.extend(objects);
 }
 
 fn manager_objects(
@@ -169,13 +204,37 @@ fn check_pool(input: ExposureInput<'_>, requested: &LoadBalancers) -> Result<(),
         .filter_map(|other| overlapping_ranges(addresses, other))
         .collect();
     if overlaps.is_empty() {
-        return Ok(());
+        return check_kept_by_others(input, addresses);
     }
     let message = format!(
         "{field}: {}; Berth changes neither pool until they are disjoint",
         join_names_limited(&overlaps)
     );
     Err(Fault::new(ConditionReason::LoadBalancerPoolsOverlap, message))
+}
+
+/// Returns a fault if Services of other tenants still have addresses of the pool, which are therefore in their pools.
+fn check_kept_by_others(input: ExposureInput<'_>, addresses: &[AddressRange]) -> Result<(), Fault> {
+    let ExposureInput { tenant, tenants, pool_use, .. } = input;
+    let own = tenant.name_any();
+    let is_wanted = |address: IpAddr| addresses.iter().any(|range| range.contains(address));
+    let candidates = pool_use.addresses.iter();
+    let others = candidates.filter(|used| used.tenant != own && is_wanted(used.address));
+    let kept = others.filter(|used| {
+        let owner = tenants.iter().find(|one| one.name_any() == used.tenant);
+        let pool = owner.and_then(|one| one.spec.exposure.as_ref()?.load_balancers.as_ref());
+        pool_use.is_kept(used, pool.map(|pool| pool.addresses.as_slice()).unwrap_or_default())
+    });
+    let names: Vec<String> = kept.map(ToString::to_string).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "spec.exposure.loadBalancers.addresses contains addresses that other tenants still use: {}; delete these \
+         Services, or choose other addresses",
+        join_names_limited(&names)
+    );
+    Err(Fault::new(ConditionReason::LoadBalancerAddressesInUse, message))
 }
 
 fn overlapping_ranges(addresses: &[AddressRange], other: &TenantCluster) -> Option<String> {

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::cluster::UnknownFact;
+use super::super::pool_use::{AppliedPool, ServiceAddress};
 use super::*;
 
 fn tenant(name: &str, spec: Value) -> Arc<TenantCluster> {
@@ -18,6 +19,14 @@ fn with_pool(name: &str, addresses: Value) -> Arc<TenantCluster> {
 }
 
 fn plan(tenant: &TenantCluster, tenants: &[Arc<TenantCluster>]) -> DesiredExposure {
+    plan_with(tenant, tenants, &PoolUse::default())
+}
+
+fn plan_with(
+    tenant: &TenantCluster,
+    tenants: &[Arc<TenantCluster>],
+    pool_use: &PoolUse,
+) -> DesiredExposure {
     let cluster = ClusterFacts {
         dns: Err(UnknownFact::NoDnsService),
         api_server: Ok(["198.51.100.5".parse().unwrap()].into()),
@@ -26,7 +35,7 @@ fn plan(tenant: &TenantCluster, tenants: &[Arc<TenantCluster>]) -> DesiredExposu
         node_local_dns: [].into(),
     };
     let config = InfraConfigSpec::default();
-    plan_exposure(ExposureInput { tenant, tenants, config: &config, cluster: &cluster })
+    plan_exposure(ExposureInput { tenant, tenants, config: &config, cluster: &cluster, pool_use })
 }
 
 fn single_fault(desired: &DesiredExposure) -> (ConditionReason, &str) {
@@ -93,6 +102,48 @@ fn a_pool_in_use_changes_only_to_a_valid_one() {
     }
     let access = tenant("shop", json!({"exposure": {"machineAccess": {}}}));
     assert_eq!(is_deleted(&plan(&access, &[])), [true; 2], "the tenant requests no pool any more");
+}
+
+#[test]
+fn addresses_of_services_stay_in_the_pool_and_in_no_other() {
+    let web = ServiceAddress {
+        tenant: "shop".to_owned(),
+        service: "web".to_owned(),
+        address: "192.0.2.9".parse().unwrap(),
+    };
+    let api = ServiceAddress { service: "api".to_owned(), ..web.clone() };
+    let spec = json!({"addresses": ["192.0.2.0-192.0.2.15"]});
+    let pools = vec![AppliedPool::new("shop", &spec)];
+    let pool_use = PoolUse { pools, addresses: vec![web, api] };
+    let kinds = [ObjectKind::IpAddressPool, ObjectKind::L2Advertisement];
+    for (tenant, addresses, auto_assign) in [
+        (
+            with_pool("shop", json!(["192.0.2.0/29"])),
+            json!(["192.0.2.0-192.0.2.7", "192.0.2.9-192.0.2.9"]),
+            true,
+        ),
+        (tenant("shop", json!({"exposure": {}})), json!(["192.0.2.9-192.0.2.9"]), false),
+        (tenant("shop", json!({})), json!(["192.0.2.9-192.0.2.9"]), false),
+    ] {
+        let desired = plan_with(&tenant, &[], &pool_use);
+        let (reason, message) = single_fault(&desired);
+        assert_eq!(reason, ConditionReason::LoadBalancerAddressesInUse);
+        assert!(message.contains("Service cluster-shop/web (192.0.2.9)"), "{message}");
+        assert_eq!(desired.objects[0].body["spec"]["addresses"], addresses);
+        assert_eq!(desired.objects[0].body["spec"]["autoAssign"], auto_assign);
+        for kind in kinds {
+            assert!(!desired.is_undesired(kind, "metallb-system", "tenant-shop"));
+        }
+        // Another tenant gets the range when the Services are gone.
+        let other = with_pool("other", json!(["192.0.2.8/29"]));
+        let refused = plan_with(&other, &[Arc::clone(&tenant), Arc::clone(&other)], &pool_use);
+        assert_eq!(single_fault(&refused).0, ConditionReason::LoadBalancerAddressesInUse);
+        assert!(refused.objects.is_empty());
+        let unused = PoolUse { addresses: Vec::new(), ..pool_use.clone() };
+        assert!(plan_with(&other, &[tenant], &unused).faults.is_empty());
+    }
+    let unchanged = plan_with(&with_pool("shop", json!(["192.0.2.0/28"])), &[], &pool_use);
+    assert!(unchanged.faults.is_empty());
 }
 
 #[test]

@@ -91,6 +91,7 @@ pub enum ConditionReason {
     PrefixOutsidePool,
     InvalidExposure,
     LoadBalancerPoolsOverlap,
+    LoadBalancerAddressesInUse,
     CloudControllerManagerUnavailable,
     BindingPluginMissing,
     CrdMissing,

@@ -13,27 +13,54 @@ use crate::run::packed_content::unpack_content;
 use crate::tenants::objects::{DesiredObject, ObjectKind, access_service, access_service_name};
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 
+/// Number of Services that the API server refuses before the remaining machines wait for the next attempt. Usually all
+/// have the same problem, a full range of ports or a quota, and each would cost a request.
+const MAX_REFUSALS: usize = 5;
+
+/// Reason why the Service of a machine cannot be applied.
+#[derive(Debug, thiserror::Error)]
+enum ServiceProblem {
+    #[error("Service {service} exists and was not created by Berth; delete it")]
+    NotOwned { service: String },
+    #[error("the API server refuses Service {service}: {reason}")]
+    Refused { service: String, reason: String },
+}
+
+/// Problems of the Services of a MachineDeployment.
+#[derive(Debug, Default)]
+struct ServiceProblems(Vec<ServiceProblem>);
+
+impl ServiceProblems {
+    /// Returns true if the API server refused so many Services that it will probably refuse the others too. A Service
+    /// of another user is no reason: it concerns one machine.
+    fn has_many_refusals(&self) -> bool {
+        let is_refused = |one: &&ServiceProblem| matches!(one, ServiceProblem::Refused { .. });
+        self.0.iter().filter(is_refused).count() >= MAX_REFUSALS
+    }
+}
+
 impl ValidatedDeployment<'_> {
     /// Creates missing Services, applies Services that differ, and deletes Services that the tenant no longer
     /// requests. Returns the reasons why Services cannot be applied. Machines without a tenant have no Services.
     pub(super) async fn ensure_access_services(&self) -> Result<Vec<Problem>, RequestError> {
-        let mut problems = Vec::new();
-        let Some(tenant) = self.tenant() else { return Ok(problems) };
+        let Some(tenant) = self.tenant() else { return Ok(Vec::new()) };
+        let mut found = ServiceProblems::default();
         for vm in self.vms.iter().filter(|vm| vm.is_owned_by(&self.owner) && !vm.is_deleting) {
-            if let Some(message) = self.ensure_access_service(tenant, vm).await? {
-                problems.push(Problem::new(self.deployment.qualified_name(), "", "", message));
-                // The Services of other machines have the same problem: a full range of ports, or a quota.
+            found.0.extend(self.ensure_access_service(tenant, vm).await?);
+            if found.has_many_refusals() {
                 break;
             }
         }
-        Ok(problems)
+        let object = self.deployment.qualified_name();
+        let problem = |one: &ServiceProblem| Problem::new(object.as_str(), "", "", one.to_string());
+        Ok(found.0.iter().map(problem).collect())
     }
 
     async fn ensure_access_service(
         &self,
         tenant: &TenantCluster,
         vm: &ExistingVm,
-    ) -> Result<Option<String>, RequestError> {
+    ) -> Result<Option<ServiceProblem>, RequestError> {
         let name = access_service_name(&vm.name);
         let known = self.context.services.get(&self.namespace, &name);
         match (access_service(tenant, &vm.name, &vm.uid), known) {
@@ -45,13 +72,13 @@ impl ValidatedDeployment<'_> {
         }
     }
 
-    /// Applies a Service. Returns the reason if the API server refuses it, or if another user created a Service of this
+    /// Applies a Service. Returns the problem if the API server refuses it, or if another user created a Service of this
     /// name.
     async fn apply_access_service(
         &self,
         desired: DesiredObject,
         known: Option<&DynamicObject>,
-    ) -> Result<Option<String>, RequestError> {
+    ) -> Result<Option<ServiceProblem>, RequestError> {
         let name = desired.name();
         let mut params = PatchParams::apply(CONTROLLER_FIELD_MANAGER);
         match known {
@@ -67,19 +94,15 @@ impl ValidatedDeployment<'_> {
                 let found = none_if_not_found(self.services().get_metadata(name).await);
                 let found = with_request(request, found)?;
                 if found.is_some_and(|found| !is_created_by_berth(found.labels())) {
-                    return Ok(Some(format!(
-                        "Service {}/{name} exists and was not created by Berth; delete it",
-                        self.namespace
-                    )));
+                    let service = format!("{}/{name}", self.namespace);
+                    return Ok(Some(ServiceProblem::NotOwned { service }));
                 }
             }
         }
         let applied = self.services().patch(name, &params, &Patch::Apply(&desired.body)).await;
         if let Some(reason) = refusal_message(&applied) {
-            return Ok(Some(format!(
-                "the API server refuses Service {}/{name}: {reason}",
-                self.namespace
-            )));
+            let service = format!("{}/{name}", self.namespace);
+            return Ok(Some(ServiceProblem::Refused { service, reason }));
         }
         with_request(|| format!("apply Service {}/{name}", self.namespace), applied)?;
         tracing::info!(namespace = %self.namespace, service = %name, "applied Service of a machine");
@@ -98,5 +121,27 @@ impl ValidatedDeployment<'_> {
     fn services(&self) -> Api<DynamicObject> {
         let resource = ObjectKind::Service.resource();
         Api::namespaced_with(self.context.client.clone(), &self.namespace, &resource)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_of_other_users_do_not_stop_those_of_later_machines() {
+        let mut found = ServiceProblems::default();
+        for number in 0..100 {
+            let service = format!("cluster-shop/access-web-{number}");
+            found.0.push(ServiceProblem::NotOwned { service });
+            assert!(!found.has_many_refusals());
+        }
+        let words = "Service cluster-shop/access-web-0 exists and was not created by Berth";
+        assert!(found.0[0].to_string().starts_with(words), "{}", found.0[0]);
+        let refused = || ServiceProblem::Refused { service: String::new(), reason: String::new() };
+        found.0.extend((1..MAX_REFUSALS).map(|_| refused()));
+        assert!(!found.has_many_refusals());
+        found.0.push(refused());
+        assert!(found.has_many_refusals());
     }
 }

@@ -82,6 +82,7 @@ pub(super) fn build_objects<T: Fn(&str) -> TenantCount>(
         tenants: &observed.tenants,
         config: &observed.config,
         cluster: &observed.cluster,
+        pool_use: &observed.pool_use,
     });
     let objects = [csi_access_objects(&name), instancetype_objects(&name)].concat();
     DesiredObjects { attachment, policies, policies_note, objects, exposure }

@@ -1,17 +1,38 @@
 //! Applies the objects for the exposure of a tenant, and deletes those that are no longer desired.
 //! [`crate::tenants::exposure`] plans them.
 
+use std::sync::Arc;
+
+use berth_api::names::TENANT_LABEL;
 use berth_api::{ConditionReason, TenantCluster};
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::context::Context;
+use crate::managed_by::is_created_by_berth;
+use crate::run::packed_content::unpack_content;
 use crate::tenants::exposure::{DesiredExposure, EXPOSURE_KINDS};
 use crate::tenants::fault::Fault;
 use crate::tenants::objects::ObjectKind;
 use crate::tenants::objects::cloud_controller_manager::CLOUD_CONTROLLER_MANAGER;
+use crate::tenants::pool_use::{AppliedPool, PoolUse};
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
 impl Context {
+    /// Returns the pools and the Services of all tenants, as the cluster has them.
+    pub(super) fn pool_use(&self) -> PoolUse {
+        let pools = self.stores.store_of_kind(ObjectKind::IpAddressPool).map(|all| {
+            let own = all.filter(|object| is_created_by_berth(object.labels()));
+            let pool = |object: &Arc<DynamicObject>| {
+                let tenant = object.labels().get(TENANT_LABEL)?;
+                Some(AppliedPool::new(tenant, &unpack_content(object).data["spec"]))
+            };
+            own.iter().filter_map(pool).collect()
+        });
+        PoolUse { pools: pools.unwrap_or_default(), addresses: self.stores.services.addresses() }
+    }
+
     /// Applies the exposure of a tenant. Returns its state; `None` if the tenant requests no exposure and all objects of
     /// an earlier one are deleted.
     pub(super) async fn apply_exposure(

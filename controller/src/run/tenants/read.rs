@@ -19,6 +19,7 @@ use crate::tenants::hosts::HostState;
 use crate::tenants::kubeconfig::parse_server;
 use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 use crate::tenants::load_balancer_service::LoadBalancerService;
+use crate::tenants::pool_use::PoolUse;
 
 /// Age after which a kubeconfig that is not watched is read again. The first value is for a valid kubeconfig, the second for an invalid
 /// or missing one.
@@ -36,6 +37,8 @@ pub(super) struct ObservedState {
     pub(super) tenants: Vec<Arc<TenantCluster>>,
     /// Services of type LoadBalancer in the tenant's namespace.
     pub(super) load_balancers: Vec<LoadBalancerService>,
+    /// Pools of load balancers and addresses of Services, of all tenants.
+    pub(super) pool_use: PoolUse,
     /// Host of the tenant's own API server, or the reason why it is unknown.
     pub(super) api_server: Result<ApiServerResult, Error>,
 }
@@ -60,6 +63,7 @@ impl Context {
             binding_plugins: self.stores.kubevirt.plugins(),
             tenants: self.stores.shared_informers.tenants.all(),
             load_balancers: self.stores.services.load_balancers(&tenant.name_any()),
+            pool_use: self.pool_use(),
             api_server,
         }
     }

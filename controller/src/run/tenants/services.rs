@@ -1,4 +1,5 @@
-//! Watches the Services of type LoadBalancer in tenants' namespaces, whose ports NetworkPolicies open.
+//! Watches the Services of type LoadBalancer in tenants' namespaces: NetworkPolicies open their ports, and their
+//! addresses stay in pools.
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::tenants::load_balancer_service::LoadBalancerService;
 use crate::tenants::objects::ObjectKind;
+use crate::tenants::pool_use::ServiceAddress;
 
 /// Store of all Services. Only those of type LoadBalancer have content.
 #[derive(Debug)]
@@ -60,13 +62,44 @@ impl ServiceWatch {
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all
     }
+
+    /// Returns the addresses of the Services of all tenants, sorted.
+    pub(super) fn addresses(&self) -> Vec<ServiceAddress> {
+        let has_address = |object: &DynamicObject| {
+            object.data["addresses"].as_array().is_some_and(|all| !all.is_empty())
+        };
+        let with_address = self.informer.filter(has_address);
+        let mut all: Vec<ServiceAddress> =
+            with_address.iter().flat_map(|one| service_addresses(one)).collect();
+        all.sort();
+        all
+    }
+}
+
+/// Returns the addresses of a Service in a tenant's namespace. Those that cannot be parsed are ignored.
+fn service_addresses(service: &DynamicObject) -> Vec<ServiceAddress> {
+    let namespace = service.namespace().unwrap_or_default();
+    let Some(tenant) = namespace.strip_prefix(TENANT_PREFIX) else { return Vec::new() };
+    let addresses = service.data["addresses"].as_array().into_iter().flatten();
+    let parsed = addresses.filter_map(|address| address.as_str()?.parse().ok());
+    let one = |address| ServiceAddress {
+        tenant: tenant.to_owned(),
+        service: service.name_any(),
+        address,
+    };
+    parsed.map(one).collect()
 }
 
 /// Removes the content of Services of other types, and metadata that is not used.
 fn keep_load_balancers(object: &mut DynamicObject) {
-    let spec = object.data["spec"].take();
-    object.data =
-        if spec["type"] == "LoadBalancer" { json!({ "spec": spec }) } else { Value::Null };
+    let (spec, status) = (object.data["spec"].take(), object.data["status"].take());
+    let ingress = status["loadBalancer"]["ingress"].as_array().into_iter().flatten();
+    let addresses: Vec<&Value> = ingress.filter_map(|one| one.get("ip")).collect();
+    object.data = if spec["type"] == "LoadBalancer" {
+        json!({ "spec": spec, "addresses": addresses })
+    } else {
+        Value::Null
+    };
     let metadata = std::mem::take(&mut object.metadata);
     object.metadata = ObjectMeta {
         name: metadata.name,
@@ -82,17 +115,24 @@ mod tests {
 
     #[test]
     fn only_load_balancers_keep_their_content() {
-        for (type_, expected) in
-            [("LoadBalancer", json!({"spec": {"type": "LoadBalancer"}})), ("NodePort", Value::Null)]
+        let addresses = ["192.0.2.9", "x"];
+        let load_balancer = json!({"spec": {"type": "LoadBalancer"}, "addresses": addresses});
+        for (type_, expected, count) in
+            [("LoadBalancer", load_balancer, 1), ("NodePort", Value::Null, 0)]
         {
             let mut object: DynamicObject = serde_json::from_value(json!({
                 "apiVersion": "v1", "kind": "Service",
                 "metadata": {"name": "web", "namespace": "cluster-shop", "annotations": {"a": "b"}},
-                "spec": {"type": type_}, "status": {"loadBalancer": {}},
+                "spec": {"type": type_}, "status": {"loadBalancer": {"ingress": [
+                    {"ip": addresses[0]}, {"ip": addresses[1]}, {"hostname": "a"},
+                ]}},
             }))
             .unwrap();
             keep_load_balancers(&mut object);
             assert_eq!(object.data, expected);
+            let found = service_addresses(&object);
+            assert_eq!(found.len(), count);
+            assert!(found.iter().all(|one| one.tenant == "shop" && one.service == "web"));
             assert_eq!(object.metadata.annotations, None);
             assert_eq!(object.namespace().as_deref(), Some("cluster-shop"));
         }

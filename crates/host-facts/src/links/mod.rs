@@ -8,6 +8,7 @@ mod bridge_filter;
 mod bridge_options;
 mod conflicting_settings;
 pub mod filter;
+mod forwarding;
 mod gateways;
 mod link;
 mod netlink;
@@ -26,6 +27,7 @@ pub use conflicting_settings::{
     ConflictingSettings, LinkManager, is_managed_by_network_manager, is_managed_by_networkd,
 };
 pub use filter::read_filter;
+pub use forwarding::read_forwarding_entry;
 pub use gateways::{Gateway, read_default_gateways};
 pub use link::{Link, LinkKind};
 pub use netlink::{parse_link_message, read_link_indexes};

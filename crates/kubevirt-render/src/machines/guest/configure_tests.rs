@@ -97,7 +97,7 @@ fn cloud_init_gets_network_data_and_machine_env() {
             },
             "berth-additional-1": {
                 "match": {"macaddress": "02:10:20:30:40:51"}, "set-name": "additional-1",
-                "dhcp4": true, "dhcp4-overrides": {"route-metric": 1000}, "optional": true,
+                "dhcp4": true, "dhcp4-overrides": {"route-metric": 1000}, "accept-ra": true, "optional": true,
             },
             "enp1s0": {"match": {"name": "e*"}, "dhcp4": true},
         }})

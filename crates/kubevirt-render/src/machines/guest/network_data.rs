@@ -45,6 +45,9 @@ fn ethernet(interface: &InterfaceConfig) -> Value {
     if interface.addresses.is_empty() {
         ethernet["dhcp4"] = true.into();
         ethernet["dhcp4-overrides"] = json!({"route-metric": FURTHER_ROUTE_METRIC});
+        // IPv6 by router advertisements, which start DHCPv6 if their flags request it. With `dhcp6: true`, cloud-init
+        // writes `may-fail=false` for NetworkManager, which then has no connection in a network without IPv6.
+        ethernet["accept-ra"] = true.into();
         // The boot does not wait for a DHCP server, which not every network has.
         ethernet["optional"] = true.into();
         return ethernet;

@@ -1,0 +1,112 @@
+//! Addresses of load balancers that Services still have although their tenant no longer requests them.
+//!
+//! While a Service has an address in no pool, the controller of MetalLB refuses every change of its pools, those of
+//! other tenants included. So such an address stays in the pool of the tenant, and in no other pool.
+
+use std::net::IpAddr;
+
+use berth_api::{AddressRange, TenantCluster};
+use serde_json::Value;
+
+/// An IPAddressPool of Berth, as the cluster has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedPool {
+    /// Name of the tenant.
+    pub tenant: String,
+    /// Its ranges.
+    pub ranges: Vec<AddressRange>,
+}
+
+impl AppliedPool {
+    /// Reads the pool of a tenant. Entries that are no range are ignored.
+    #[must_use]
+    pub fn new(tenant: &str, spec: &Value) -> Self {
+        let entries = spec["addresses"].as_array().into_iter().flatten();
+        let ranges = entries.filter_map(|entry| entry.as_str()?.parse().ok()).collect();
+        Self { tenant: tenant.to_owned(), ranges }
+    }
+}
+
+/// An address that a Service of type LoadBalancer has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServiceAddress {
+    /// Name of the tenant in whose namespace the Service is.
+    pub tenant: String,
+    /// Name of the Service.
+    pub service: String,
+    /// The address.
+    pub address: IpAddr,
+}
+
+impl std::fmt::Display for ServiceAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let namespace = TenantCluster::namespace_of(&self.tenant);
+        write!(f, "Service {namespace}/{} ({})", self.service, self.address)
+    }
+}
+
+/// Pools and Services of all tenants, as the cluster has them.
+#[derive(Clone, Debug, Default)]
+pub struct PoolUse {
+    /// The pools.
+    pub pools: Vec<AppliedPool>,
+    /// Addresses of Services.
+    pub addresses: Vec<ServiceAddress>,
+}
+
+impl PoolUse {
+    /// Returns true if an address is in the pool of its tenant, although `requested` does not contain it.
+    #[must_use]
+    pub fn is_kept(&self, used: &ServiceAddress, requested: &[AddressRange]) -> bool {
+        let contains =
+            |ranges: &[AddressRange]| ranges.iter().any(|one| one.contains(used.address));
+        let mut own = self.pools.iter().filter(|pool| pool.tenant == used.tenant);
+        !contains(requested) && own.any(|pool| contains(&pool.ranges))
+    }
+
+    /// Returns the addresses that stay in the pool of a tenant although it does not request them.
+    #[must_use]
+    pub fn kept(&self, tenant: &str, requested: &[AddressRange]) -> Vec<&ServiceAddress> {
+        let own = self.addresses.iter().filter(|used| used.tenant == tenant);
+        own.filter(|used| self.is_kept(used, requested)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_used_addresses_of_the_own_pool_are_kept() {
+        let spec = json!({"addresses": ["192.0.2.0-192.0.2.15", "2001:db8::/120", 7, "x"]});
+        let used = |tenant: &str, service: &str, address: &str| ServiceAddress {
+            tenant: tenant.to_owned(),
+            service: service.to_owned(),
+            address: address.parse().unwrap(),
+        };
+        let in_use = PoolUse {
+            pools: vec![AppliedPool::new("shop", &spec)],
+            addresses: vec![
+                used("shop", "a", "192.0.2.3"),
+                used("shop", "b", "192.0.2.9"),
+                used("shop", "b", "2001:db8::9"),
+                // From a pool of the administrator.
+                used("shop", "c", "203.0.113.1"),
+                used("other", "d", "192.0.2.9"),
+            ],
+        };
+        let kept = |requested: &[&str]| {
+            let ranges: Vec<AddressRange> =
+                requested.iter().map(|one| one.parse().unwrap()).collect();
+            let kept = in_use.kept("shop", &ranges);
+            kept.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        assert_eq!(kept(&["192.0.2.0/28", "2001:db8::/64"]), "");
+        assert_eq!(kept(&["192.0.2.0/29", "2001:db8::/64"]), "Service cluster-shop/b (192.0.2.9)");
+        assert_eq!(kept(&[]).split(", ").count(), 3);
+        assert!(in_use.kept("other", &[]).is_empty());
+        assert_eq!(AppliedPool::new("shop", &Value::Null).ranges, []);
+    }
+}
