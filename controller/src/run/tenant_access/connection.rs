@@ -10,8 +10,8 @@ use berth_runtime::call::CallError;
 use berth_runtime::certificate::{CertificateSource, Validity};
 use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::untrusted::{
-    CollectionEvent, CollectionLimits, ConnectionSlots, RefusedAddress, UntrustedClient,
-    UntrustedError, watch_collection,
+    CollectionEvent, CollectionLimits, ConnectionSlots, LargeAnswers, RefusedAddress,
+    UntrustedClient, UntrustedError, watch_collection,
 };
 use berth_runtime::watch::{Informer, watch_object_with_errors};
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -47,6 +47,10 @@ pub(in crate::run) const NODE_LIMITS: CollectionLimits = CollectionLimits {
     max_event_length: 1 << 21,
 };
 
+/// Limits of the watch. A page of usual Nodes has less than 256 KiB, so it waits for no large answer of another tenant.
+const WATCH_LIMITS: CollectionLimits =
+    CollectionLimits { page_size: 10, max_pages: 1000, ..NODE_LIMITS };
+
 /// State that the connections to all tenants share.
 pub(super) struct Environment {
     /// Client of the infra cluster.
@@ -55,6 +59,7 @@ pub(super) struct Environment {
     pub(super) infra_nodes: Informer<Node>,
     pub(super) infra_server: InfraServer,
     pub(super) connections: Connections,
+    pub(super) large_answers: LargeAnswers,
     /// Receives each state of a kubeconfig.
     pub(super) kubeconfigs: UnboundedSender<WatchedKubeconfig>,
 }
@@ -147,7 +152,7 @@ async fn follow_kubeconfig(
     mut kubeconfig: Receiver<KubeconfigRead>,
 ) {
     // A new kubeconfig does not free the resources that the previous connection still uses.
-    let slots = ConnectionSlots::default();
+    let slots = ConnectionSlots::new(environment.large_answers.clone());
     loop {
         let read = kubeconfig.borrow_and_update().clone();
         let session = async {
@@ -211,7 +216,7 @@ async fn watch_nodes(tenant: &str, place: &str, environment: &Environment, acces
             }
             Ok(())
         };
-        let result = watch_collection(&access.client, NODES, NODE_LIMITS, handle).await;
+        let result = watch_collection(&access.client, NODES, WATCH_LIMITS, handle).await;
         if is_listed.load(Ordering::Relaxed) && begin.elapsed() >= STABLE_TIME {
             backoff.reset();
             failures = 0;
