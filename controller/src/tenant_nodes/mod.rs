@@ -13,6 +13,7 @@ pub mod host_fields;
 pub mod keys;
 pub mod machine_index;
 pub mod node;
+pub mod node_budget;
 pub mod node_match;
 pub mod node_store;
 pub mod plan;

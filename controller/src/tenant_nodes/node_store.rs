@@ -6,33 +6,50 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use berth_runtime::untrusted::CollectionEvent;
 
 use super::node::{NodeObject, TenantNode};
+use super::node_budget::{ListBytes, NodeBudget};
 use super::node_match::named_machine;
 
 /// Largest number of Nodes of a tenant, as in a large Kubernetes cluster.
 const MAX_NODES: usize = 5_000;
-/// Largest number of bytes of the Nodes of a tenant.
-const MAX_BYTES: usize = 1 << 24;
 /// Largest number of omitted Nodes that are counted.
 const MAX_OMITTED: usize = 10_000;
 
 /// The Nodes of a tenant.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct NodeStore {
+    budget: NodeBudget,
     current: LimitedNodes,
     /// Nodes of a list that is not complete yet.
     listed: LimitedNodes,
     is_listed: bool,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 struct LimitedNodes {
     nodes: BTreeMap<String, TenantNode>,
-    byte_count: usize,
+    bytes: ListBytes,
     /// Hashes of the names of Nodes that were not stored. A number of events would change with each event.
     omitted: BTreeSet<u64>,
 }
 
+impl Default for NodeStore {
+    fn default() -> Self {
+        Self::new(&NodeBudget::default())
+    }
+}
+
 impl NodeStore {
+    /// Returns a store without Nodes, which shares the budget with those of other tenants.
+    #[must_use]
+    pub fn new(budget: &NodeBudget) -> Self {
+        Self {
+            budget: budget.clone(),
+            current: LimitedNodes::new(budget),
+            listed: LimitedNodes::new(budget),
+            is_listed: false,
+        }
+    }
+
     /// Returns the Nodes, by name.
     #[must_use]
     pub const fn nodes(&self) -> &BTreeMap<String, TenantNode> {
@@ -62,7 +79,7 @@ impl NodeStore {
     pub fn handle(&mut self, event: CollectionEvent<NodeObject>, own_manager: &str) -> bool {
         match event {
             CollectionEvent::ListStarted => {
-                self.listed = LimitedNodes::default();
+                self.listed = LimitedNodes::new(&self.budget);
                 false
             }
             CollectionEvent::Listed(object) => {
@@ -70,7 +87,9 @@ impl NodeStore {
                 false
             }
             CollectionEvent::ListCompleted => {
-                let before = std::mem::replace(&mut self.current, std::mem::take(&mut self.listed));
+                let next = LimitedNodes::new(&self.budget);
+                let listed = std::mem::replace(&mut self.listed, next);
+                let before = std::mem::replace(&mut self.current, listed);
                 let is_first = !std::mem::replace(&mut self.is_listed, true);
                 is_first
                     || before.nodes != self.current.nodes
@@ -86,9 +105,13 @@ impl NodeStore {
 }
 
 impl LimitedNodes {
+    fn new(budget: &NodeBudget) -> Self {
+        Self { nodes: BTreeMap::new(), bytes: budget.add_list(), omitted: BTreeSet::new() }
+    }
+
     fn remove(&mut self, name: &str) -> Option<TenantNode> {
         let removed = self.nodes.remove(name)?;
-        self.byte_count = self.byte_count.saturating_sub(removed.byte_count());
+        self.bytes.release(removed.byte_count());
         Some(removed)
     }
 
@@ -97,15 +120,13 @@ impl LimitedNodes {
         let (name, before) = (hash(object.name()), self.remove(object.name()));
         let node = TenantNode::from_object(object, own_manager).ok();
         let fits = |node: &TenantNode| {
-            let total = self.byte_count.saturating_add(node.byte_count());
-            self.nodes.len() < MAX_NODES && total <= MAX_BYTES
+            self.nodes.len() < MAX_NODES && self.bytes.reserve(node.byte_count())
         };
         let Some(node) = node.filter(fits) else {
             let is_new = self.omitted.len() < MAX_OMITTED && self.omitted.insert(name);
             return is_new || before.is_some();
         };
         let is_changed = self.omitted.remove(&name) || before.as_ref() != Some(&node);
-        self.byte_count = self.byte_count.saturating_add(node.byte_count());
         self.nodes.insert(node.name.clone(), node);
         is_changed
     }
@@ -122,6 +143,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::tenant_nodes::node_budget::MAX_BYTES;
 
     fn object(name: &str, labels: serde_json::Value) -> NodeObject {
         serde_json::from_value(json!({"metadata": {"name": name, "labels": labels}})).unwrap()
@@ -152,7 +174,7 @@ mod tests {
         assert!(handle(&mut store, CollectionEvent::Applied(object("new", json!({"a": "b"})))));
         assert!(handle(&mut store, CollectionEvent::Deleted(plain("new"))));
         assert!(!handle(&mut store, CollectionEvent::Deleted(plain("new"))));
-        assert_eq!(store.current.byte_count, 0);
+        assert_eq!(store.current.bytes.byte_count(), 0);
     }
 
     #[test]
@@ -192,7 +214,26 @@ mod tests {
             let large = object(&format!("node-{number}"), json!({"a": value}));
             handle(&mut store, CollectionEvent::Applied(large));
         }
-        assert!(store.current.byte_count <= MAX_BYTES, "{}", store.current.byte_count);
+        let bytes = store.current.bytes.byte_count();
+        assert!(bytes <= MAX_BYTES, "{bytes}");
         assert!(store.omitted() > 100, "{}", store.omitted());
+    }
+
+    #[test]
+    fn floods_of_other_tenants_omit_no_usual_nodes() {
+        let budget = NodeBudget::default();
+        let mut others: Vec<_> = (0..400).map(|_| budget.add_list()).collect();
+        others.iter_mut().for_each(|one| while one.reserve(1 << 16) {});
+        let mut store = NodeStore::new(&budget);
+        for _ in 0..3 {
+            handle(&mut store, CollectionEvent::ListStarted);
+            for number in 0..100 {
+                let labels = json!({"a": "x".repeat(4_000)});
+                let node = object(&format!("node-{number}"), labels);
+                handle(&mut store, CollectionEvent::Listed(node));
+            }
+            handle(&mut store, CollectionEvent::ListCompleted);
+            assert_eq!((store.nodes().len(), store.omitted()), (100, 0));
+        }
     }
 }

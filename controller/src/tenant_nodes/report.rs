@@ -19,7 +19,8 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
     if omitted > 0 {
         reason = ConditionReason::TooManyNodes;
         faults.push(format!(
-            "{omitted} Nodes have an invalid name, or exceed the limits (5,000 Nodes, 16 MiB, 64 KiB each)"
+            "{omitted} Nodes have an invalid name, or exceed the limits (5,000 Nodes, 16 MiB, 64 KiB each; less if the \
+             Nodes of all tenants use their memory)"
         ));
     }
     if !plan.ambiguous.is_empty() {

@@ -24,8 +24,8 @@ const MAX_NODES: usize = 2;
 const MAX_EVICTION_LENGTH: usize = 1 << 16;
 /// A usual pod has 10 KiB; the API server permits 1.5 MiB. A kubelet runs 110 pods by default.
 const POD_LIMITS: CollectionLimits = CollectionLimits {
-    page_size: 50,
-    max_pages: 40,
+    page_size: 20,
+    max_pages: 100,
     max_page_length: 1 << 22,
     max_event_length: 0,
 };
@@ -34,8 +34,8 @@ const POD_LIMITS: CollectionLimits = CollectionLimits {
 const MAX_PODS: usize = 2000;
 /// A usual VolumeAttachment has 1 KiB. The API server can select them by their names only.
 const VOLUME_LIMITS: CollectionLimits = CollectionLimits {
-    page_size: 250,
-    max_pages: 80,
+    page_size: 200,
+    max_pages: 100,
     max_page_length: 1 << 22,
     max_event_length: 0,
 };
@@ -251,10 +251,10 @@ mod tests {
         assert_eq!(list_pods(&client, "a", Timestamp::UNIX_EPOCH).await.unwrap(), [pod(), pod()]);
         assert_eq!(count_volumes(&client, "a").await.unwrap(), 2);
         let lines: Vec<String> = requests.lock().unwrap().iter().map(|one| one.0.clone()).collect();
-        assert_eq!(lines[0], "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50");
+        assert_eq!(lines[0], "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=20");
         assert_eq!(
             lines[1],
-            "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=50&continue=next"
+            "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=20&continue=next"
         );
     }
 
@@ -292,7 +292,7 @@ mod tests {
         let found = list_nodes_of(&client, "web-1").await.unwrap();
         assert_eq!(found.iter().map(NodeObject::name).collect::<Vec<_>>(), ["other"]);
         assert!(list_nodes_of(&client, "web-9").await.unwrap().is_empty());
-        assert_eq!(requests.lock().unwrap()[0].0, "GET /api/v1/nodes?limit=50");
+        assert_eq!(requests.lock().unwrap()[0].0, "GET /api/v1/nodes?limit=10");
     }
 
     #[tokio::test]

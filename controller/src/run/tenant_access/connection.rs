@@ -10,8 +10,8 @@ use berth_runtime::call::CallError;
 use berth_runtime::certificate::{CertificateSource, Validity};
 use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::untrusted::{
-    CollectionEvent, CollectionLimits, ConnectionSlots, RefusedAddress, UntrustedClient,
-    UntrustedError,
+    CollectionEvent, CollectionLimits, ConnectionSlots, LargeAnswers, RefusedAddress,
+    UntrustedClient, UntrustedError,
 };
 use berth_runtime::watch::{Informer, watch_object_with_errors};
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -40,10 +40,11 @@ const INITIAL_REFUSALS: u32 = 4;
 const MAX_KUBECONFIG_LENGTH: usize = 1 << 18;
 /// Path of the Nodes.
 pub(in crate::run) const NODES: &str = "/api/v1/nodes";
-/// A usual Node has 20 KiB; the API server permits 1.5 MiB.
+/// A usual Node has 20 KiB, and a page less than 256 KiB, so it waits for no large answer of another tenant. The API
+/// server permits 1.5 MiB for a Node.
 pub(in crate::run) const NODE_LIMITS: CollectionLimits = CollectionLimits {
-    page_size: 50,
-    max_pages: 200,
+    page_size: 10,
+    max_pages: 1000,
     max_page_length: 1 << 22,
     max_event_length: 1 << 21,
 };
@@ -56,6 +57,7 @@ pub(super) struct Environment {
     pub(super) infra_nodes: Informer<Node>,
     pub(super) infra_server: InfraServer,
     pub(super) connections: Connections,
+    pub(super) large_answers: LargeAnswers,
     /// Receives each state of a kubeconfig.
     pub(super) kubeconfigs: UnboundedSender<WatchedKubeconfig>,
 }
@@ -148,7 +150,7 @@ async fn follow_kubeconfig(
     mut kubeconfig: Receiver<KubeconfigRead>,
 ) {
     // A new kubeconfig does not free the resources that the previous connection still uses.
-    let slots = ConnectionSlots::default();
+    let slots = ConnectionSlots::new(environment.large_answers.clone());
     loop {
         let read = kubeconfig.borrow_and_update().clone();
         let session = async {

@@ -10,6 +10,7 @@ use tokio::sync::watch::Sender;
 
 use crate::run::metrics::Metrics;
 use crate::tenant_nodes::node::NodeObject;
+use crate::tenant_nodes::node_budget::NodeBudget;
 use crate::tenant_nodes::node_store::NodeStore;
 use crate::tenant_storage::class_store::ClassStore;
 use crate::tenants::fault::Fault;
@@ -60,16 +61,27 @@ pub(crate) struct TenantState {
 pub(crate) struct SharedState(Arc<Mutex<TenantState>>);
 
 impl SharedState {
+    fn new(budget: &NodeBudget) -> Self {
+        let state = TenantState { nodes: NodeStore::new(budget), ..TenantState::default() };
+        Self(Arc::new(Mutex::new(state)))
+    }
+
     /// Returns the state, locked.
     pub(crate) fn lock(&self) -> MutexGuard<'_, TenantState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entry {
     is_connected: bool,
     state: SharedState,
+}
+
+impl Entry {
+    fn new(budget: &NodeBudget) -> Self {
+        Self { is_connected: false, state: SharedState::new(budget) }
+    }
 }
 
 /// Machines whose Nodes have changed; `None` for all machines.
@@ -83,6 +95,7 @@ pub struct Connections {
     entries: Arc<Mutex<BTreeMap<String, Entry>>>,
     /// A handler may wait for the lock of its tenant's state, so handlers of several tenants run at the same time.
     handlers: Arc<RwLock<Vec<(TenantObjects, Handler)>>>,
+    budget: NodeBudget,
     metrics: Arc<Metrics>,
 }
 
@@ -96,7 +109,8 @@ impl Connections {
     /// Returns the state without any tenant.
     #[must_use]
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { entries: Arc::default(), handlers: Arc::default(), metrics }
+        let budget = NodeBudget::default();
+        Self { entries: Arc::default(), handlers: Arc::default(), budget, metrics }
     }
 
     /// Calls `handle` with the name of each tenant whose connection or objects of this kind change from now on.
@@ -133,7 +147,10 @@ impl Connections {
 
     /// Handles an event of the watch of a tenant's Nodes. Calls the handlers if the Nodes have changed.
     pub(crate) fn handle_node_event(&self, tenant: &str, event: CollectionEvent<NodeObject>) {
-        let state = self.lock().entry(tenant.to_owned()).or_default().state.clone();
+        let state = {
+            let mut all = self.lock();
+            self.entry(&mut all, tenant).state.clone()
+        };
         self.handle_node_answer(tenant, &state, event);
     }
 
@@ -170,7 +187,7 @@ impl Connections {
     pub(super) fn set_access(&self, tenant: &str, access: Result<Access, Fault>) {
         {
             let mut all = self.lock();
-            let entry = all.entry(tenant.to_owned()).or_default();
+            let entry = self.entry(&mut all, tenant);
             entry.is_connected = access.is_ok();
             let state = entry.state.clone();
             self.count(&all);
@@ -184,7 +201,7 @@ impl Connections {
     /// may be based on Nodes of the new one.
     pub(super) fn reset(&self, tenant: &str) {
         let mut all = self.lock();
-        all.insert(tenant.to_owned(), Entry::default());
+        all.insert(tenant.to_owned(), Entry::new(&self.budget));
         self.count(&all);
     }
 
@@ -195,6 +212,10 @@ impl Connections {
         self.count(&all);
         drop(all);
         self.notify(tenant, None, None);
+    }
+
+    fn entry<'a>(&self, all: &'a mut BTreeMap<String, Entry>, tenant: &str) -> &'a mut Entry {
+        all.entry(tenant.to_owned()).or_insert_with(|| Entry::new(&self.budget))
     }
 
     fn count(&self, all: &BTreeMap<String, Entry>) {

@@ -16,7 +16,7 @@ use tower::{BoxError, ServiceExt};
 
 use super::connector::{AddressPolicy, GuardedConnector, TimeLimited};
 use super::error::UntrustedError;
-use super::slots::ConnectionSlots;
+use super::slots::{ConnectionSlots, LargeAnswer, SMALL_LENGTH};
 use crate::call::CALL_TIMEOUT;
 use crate::client::with_leader_guard;
 use crate::leader_election::LeaderGuard;
@@ -54,6 +54,7 @@ pub struct Answer {
 pub struct UntrustedClient {
     client: Client,
     requests: Arc<Semaphore>,
+    slots: ConnectionSlots,
 }
 
 impl std::fmt::Debug for UntrustedClient {
@@ -74,15 +75,16 @@ impl UntrustedClient {
         slots: ConnectionSlots,
         guard: LeaderGuard,
     ) -> Result<Self, InvalidClientConfig> {
-        let client = create_client(config, GuardedConnector::new(policy, slots))
+        let client = create_client(config, GuardedConnector::new(policy, slots.clone()))
             .map_err(|_| InvalidClientConfig)?;
-        Ok(Self::from_client(with_leader_guard(client, guard)))
+        Ok(Self { slots, ..Self::from_client(with_leader_guard(client, guard)) })
     }
 
     /// Returns a client that sends requests over another client.
     #[must_use]
     pub fn from_client(client: Client) -> Self {
-        Self { client, requests: Arc::new(Semaphore::new(MAX_REQUESTS)) }
+        let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
+        Self { client, requests, slots: ConnectionSlots::default() }
     }
 
     /// Sends a request, and returns the JSON of the answer. Waits for at most [`CALL_TIMEOUT`] after at most four other
@@ -98,7 +100,8 @@ impl UntrustedClient {
         let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
         let answer = async {
             let response = self.open(request).await?;
-            let body = read_body(response.into_body(), max_length).await?;
+            // The permit is released after the answer is parsed.
+            let (body, _large) = read_body(response.into_body(), max_length, &self.slots).await?;
             serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed)
         };
         tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
@@ -120,10 +123,16 @@ impl UntrustedClient {
             let response = sent.map_err(|error| UntrustedError::from_source(&error))?;
             let code = response.status().as_u16();
             let retry_after = retry_after(&response).unwrap_or_default();
-            let body = read_body(response.into_body(), max_length).await?;
+            let (body, _large) = read_body(response.into_body(), max_length, &self.slots).await?;
             Ok(Answer { code, retry_after, body })
         };
         tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
+    }
+
+    /// Waits for the permit for a large event, for at most [`CALL_TIMEOUT`].
+    pub(super) async fn large_event(&self) -> Result<LargeAnswer, UntrustedError> {
+        let permit = tokio::time::timeout(CALL_TIMEOUT, self.slots.large_answer());
+        permit.await.unwrap_or(Err(UntrustedError::Timeout))
     }
 
     /// Sends a request, and returns the successful answer, whose body is not read yet.
@@ -166,18 +175,31 @@ fn create_client(config: &Config, connector: GuardedConnector) -> kube::Result<C
 }
 
 /// Reads a body. The server chooses the sizes of the frames, so they are not kept: those of one byte would need 40 times
-/// their content.
-async fn read_body(mut body: Body, max_length: usize) -> Result<Vec<u8>, UntrustedError> {
-    let mut content = Vec::new();
-    while let Some(frame) = body.frame().await {
+/// their content. Waits for a permit as soon as the body is large, and returns it.
+async fn read_body(
+    mut body: Body,
+    max_length: usize,
+    slots: &ConnectionSlots,
+) -> Result<(Vec<u8>, Option<LargeAnswer>), UntrustedError> {
+    let (mut content, mut large) = (Vec::new(), None::<LargeAnswer>);
+    loop {
+        let next = match &large {
+            Some(large) => tokio::time::timeout_at(large.deadline, body.frame())
+                .await
+                .map_err(|_| UntrustedError::Timeout)?,
+            None => body.frame().await,
+        };
+        let Some(frame) = next else { return Ok((content, large)) };
         let frame = frame.map_err(|error| UntrustedError::from_source(&error))?;
         let Ok(data) = frame.into_data() else { continue };
         if data.len() > max_length.saturating_sub(content.len()) {
             return Err(UntrustedError::TooLong);
         }
+        if large.is_none() && content.len().saturating_add(data.len()) > SMALL_LENGTH {
+            large = Some(slots.large_answer().await?);
+        }
         content.extend_from_slice(&data);
     }
-    Ok(content)
 }
 
 fn retry_after(response: &Response<Body>) -> Option<Duration> {
@@ -234,5 +256,25 @@ mod tests {
         let retry_after = Duration::from_secs(9);
         assert_eq!(answer, Answer { code: 429, retry_after, body: b"[2]".to_vec() });
         assert_eq!(client.exchange(get(), 2).await, Err(UntrustedError::TooLong));
+    }
+
+    #[tokio::test]
+    async fn small_answers_wait_for_no_large_one() {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let length = if request.uri().path() == "/large" { SMALL_LENGTH } else { 0 };
+            let body = format!("{}1", " ".repeat(length)).into_bytes();
+            std::future::ready(Response::builder().body(Body::from(body)))
+        });
+        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        let get = |path: &str| {
+            let request = Request::get(path).body(Body::empty()).unwrap();
+            client.request::<u8>(request, 2 * SMALL_LENGTH)
+        };
+        let short = Duration::from_millis(100);
+        let held = client.large_event().await.unwrap();
+        assert!(tokio::time::timeout(short, get("/large")).await.is_err());
+        assert_eq!(get("/small").await, Ok(1));
+        drop(held);
+        assert_eq!(get("/large").await, Ok(1));
     }
 }

@@ -17,7 +17,7 @@ pub use bounded::{BoundedMap, BoundedVec};
 pub use client::{Answer, InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
-pub use slots::ConnectionSlots;
+pub use slots::{ConnectionSlots, LargeAnswers};
 pub use watch::{
     CollectionEvent, CollectionLimits, Versioned, list_collection, parse_watch_line,
     watch_collection,

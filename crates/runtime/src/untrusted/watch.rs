@@ -8,11 +8,12 @@ use hyper::Request;
 use kube::client::Body;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::bounded::BoundedVec;
 use super::client::UntrustedClient;
 use super::error::UntrustedError;
+use super::slots::{LargeAnswer, SMALL_LENGTH};
 use crate::backoff::add_jitter;
 use crate::call::CALL_TIMEOUT;
 use crate::token_bucket::TokenBucket;
@@ -134,10 +135,20 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
         };
         let (mut body, mut lines) = (response.into_body(), Lines::new(limits.max_event_length));
         let (previous, begin) = (version.clone(), Instant::now());
-        // The end of the body, an error and silence are all handled as the end of the watch, which then continues.
-        while let Ok(Some(Ok(frame))) = timeout(IDLE_TIMEOUT, body.frame()).await {
+        // Permit for a large event, until it is handled.
+        let mut large: Option<LargeAnswer> = None;
+        loop {
+            let next = match &large {
+                Some(large) => timeout_at(large.deadline, body.frame()).await,
+                None => timeout(IDLE_TIMEOUT, body.frame()).await,
+            };
+            // The end of the body, an error and silence are all handled as the end of the watch, which then continues.
+            let Ok(Some(Ok(frame))) = next else { break };
             let Ok(data) = frame.into_data() else { continue };
             for part in data.split_inclusive(|byte| *byte == b'\n') {
+                if large.is_none() && lines.length_with(part) > SMALL_LENGTH {
+                    large = Some(client.large_event().await?);
+                }
                 let Some(line) = lines.add(part)? else { continue };
                 for _ in 0..=line.len() / EVENT_LENGTH {
                     while let Err(pause) = rate.take_token(Instant::now()) {
@@ -152,8 +163,10 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
                     ParsedEvent::Bookmark(new) => version = new,
                     ParsedEvent::Expired => return Ok(()),
                 }
+                large = None;
             }
         }
+        drop((large, lines));
         if version == previous {
             return Ok(());
         }
@@ -279,6 +292,11 @@ struct Lines {
 impl Lines {
     const fn new(max_length: usize) -> Self {
         Self { incomplete: Vec::new(), max_length }
+    }
+
+    /// Returns the length of the incomplete line with this part.
+    const fn length_with(&self, part: &[u8]) -> usize {
+        self.incomplete.len().saturating_add(part.len())
     }
 
     /// Adds a part of the body with at most one line break, at its end. Returns the line if it is complete. Each byte is

@@ -1,0 +1,157 @@
+//! Memory for the Nodes of all tenants together. A tenant chooses how many Nodes its API server returns, so the tenants
+//! that store most are refused first:
+//!
+//! | bytes of all Nodes | a list of Nodes may have |
+//! |---|---|
+//! | up to 96 MiB | up to 16 MiB |
+//! | up to 192 MiB | its share: 96 MiB by the number of lists |
+//! | more | 512 KiB, more than 100 usual Nodes; other tenants cannot take them away |
+//!
+//! A tenant has two lists: the Nodes that are in use, and those that are being listed. So all Nodes have at most 192 MiB
+//! and 1 MiB per tenant.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Largest number of bytes of a list.
+pub(super) const MAX_BYTES: usize = 1 << 24;
+/// Number of bytes of a list that are never refused.
+const GUARANTEED_BYTES: usize = 1 << 19;
+/// Number of bytes of all lists that are divided by their number. Until they are used, a list may have more than its
+/// share.
+const SHARED_BYTES: usize = 96 << 20;
+/// Number of bytes of all lists up to which a list gets its share. Lists may have used the shares of later ones.
+const MAX_SHARED_BYTES: usize = 2 * SHARED_BYTES;
+
+/// Number of bytes of the Nodes of all tenants.
+#[derive(Clone, Debug, Default)]
+pub struct NodeBudget(Arc<Mutex<Usage>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Usage {
+    list_count: usize,
+    byte_count: usize,
+}
+
+/// Number of bytes of a list of Nodes. They are released when it is dropped.
+#[derive(Debug)]
+pub(super) struct ListBytes {
+    budget: NodeBudget,
+    byte_count: usize,
+}
+
+impl NodeBudget {
+    fn lock(&self) -> MutexGuard<'_, Usage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the bytes of a new list, which is empty.
+    pub(super) fn add_list(&self) -> ListBytes {
+        let mut usage = self.lock();
+        usage.list_count = usage.list_count.saturating_add(1);
+        drop(usage);
+        ListBytes { budget: self.clone(), byte_count: 0 }
+    }
+}
+
+impl Usage {
+    /// Returns true if a list may have this number of bytes, with which all lists have `total` bytes.
+    fn permits(self, list_bytes: usize, total: usize) -> bool {
+        let share = SHARED_BYTES.checked_div(self.list_count).unwrap_or(SHARED_BYTES);
+        list_bytes <= GUARANTEED_BYTES
+            || (list_bytes <= MAX_BYTES && total <= SHARED_BYTES)
+            || (list_bytes <= MAX_BYTES.min(share) && total <= MAX_SHARED_BYTES)
+    }
+}
+
+impl ListBytes {
+    /// Adds bytes if they are permitted. Returns true if they are.
+    pub(super) fn reserve(&mut self, count: usize) -> bool {
+        let mut usage = self.budget.lock();
+        let list_bytes = self.byte_count.saturating_add(count);
+        let total = usage.byte_count.saturating_add(count);
+        let is_permitted = usage.permits(list_bytes, total);
+        if is_permitted {
+            usage.byte_count = total;
+            self.byte_count = list_bytes;
+        }
+        is_permitted
+    }
+
+    /// Releases bytes that were reserved.
+    pub(super) fn release(&mut self, count: usize) {
+        let count = count.min(self.byte_count);
+        self.byte_count = self.byte_count.saturating_sub(count);
+        let mut usage = self.budget.lock();
+        usage.byte_count = usage.byte_count.saturating_sub(count);
+    }
+
+    /// Returns the number of bytes.
+    #[cfg(test)]
+    pub(super) const fn byte_count(&self) -> usize {
+        self.byte_count
+    }
+}
+
+impl Drop for ListBytes {
+    fn drop(&mut self) {
+        let mut usage = self.budget.lock();
+        usage.byte_count = usage.byte_count.saturating_sub(self.byte_count);
+        usage.list_count = usage.list_count.saturating_sub(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: usize = 1 << 12;
+
+    /// Reserves Nodes until one is refused. Returns the number of bytes of the list.
+    fn fill(list: &mut ListBytes) -> usize {
+        while list.reserve(NODE) {}
+        list.byte_count()
+    }
+
+    #[test]
+    fn one_list_has_its_own_limit() {
+        let budget = NodeBudget::default();
+        let mut list = budget.add_list();
+        assert_eq!(fill(&mut list), MAX_BYTES);
+        list.release(NODE);
+        assert!(list.reserve(NODE) && !list.reserve(1));
+        drop(list);
+        let usage = *budget.lock();
+        assert_eq!((usage.byte_count, usage.list_count), (0, 0));
+    }
+
+    #[test]
+    fn hostile_tenants_take_no_share_of_others() {
+        let budget = NodeBudget::default();
+        let mut hostile: Vec<ListBytes> = (0..80).map(|_| budget.add_list()).collect();
+        let mut late: Vec<ListBytes> = (0..20).map(|_| budget.add_list()).collect();
+        hostile.iter_mut().for_each(|list| assert!(fill(list) >= GUARANTEED_BYTES));
+        let share = SHARED_BYTES / 100;
+        assert!(hostile[0].byte_count() > share, "the first ones had more than their share");
+        for list in &mut late {
+            assert!(fill(list) > share - NODE, "a list gets its share");
+        }
+        hostile[0].release(NODE);
+        assert!(!hostile[0].reserve(NODE), "a list with more than its share is refused first");
+    }
+
+    #[test]
+    fn all_lists_have_a_limit() {
+        let budget = NodeBudget::default();
+        // Each list is filled before the next one exists, so its share is larger than that of the next one.
+        let mut lists = Vec::new();
+        for _ in 0..400 {
+            let mut list = budget.add_list();
+            assert!(fill(&mut list) >= GUARANTEED_BYTES, "100 usual Nodes are never refused");
+            lists.push(list);
+        }
+        let total = budget.lock().byte_count;
+        assert!(total <= MAX_SHARED_BYTES + lists.len() * GUARANTEED_BYTES, "{total}");
+        lists.drain(..399);
+        assert_eq!(fill(&mut lists[0]), MAX_BYTES, "the bytes of the others are released");
+    }
+}
