@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs test programs one after the other for tests/run.sh, shows the output of each when it ends, and adds a line `SECONDS NAME CODE`
-# to the results. usage: tests/job.sh FOLDER PROGRAM... | FOLDER doc [CARGO TEST OPTION...]
+# Runs test programs one after the other for tests/run.sh, shows the output of each when it ends, and adds a line
+# `SECONDS NAME CODE CORE_SECONDS` to the results. usage: tests/job.sh FOLDER PROGRAM... | FOLDER doc [CARGO TEST OPTION...]
 set -u
 folder=$1
 shift
@@ -11,12 +11,16 @@ run() { # a name, then a command
     shift
     log=$PROGRAM_LOGS/$name.log
     begin=$(date +%s)
-    "$@" >"$log" 2>&1 </dev/null
-    code=$?
+    code=0
+    # The shell's children are only this program and what it has started.
+    ("$@" >"$log" 2>&1 </dev/null; code=$?; times >"$log.times"; exit "$code") || code=$?
+    # User and system time of the children, such as `1m2.500000s 0m0.310000s`.
+    core=$(sed -n '2s/[ms]/ /gp' "$log.times" | awk '{ printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }')
+    rm -f "$log.times"
     seconds=$(($(date +%s) - begin))
-    echo "$seconds $name $code" >>"$PROGRAM_LOGS/results"
+    echo "$seconds $name $code $core" >>"$PROGRAM_LOGS/results"
     flock "$PROGRAM_LOGS/results" sed "1i\\
-     Running $name ($seconds s, exit code $code)" "$log"
+     Running $name ($seconds s, $core core seconds, exit code $code)" "$log"
 }
 if [ "$1" = doc ]; then
     shift

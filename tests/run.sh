@@ -57,7 +57,8 @@ grep '^part: ' "$BERTH_SKIPS" | sed 's/^part: //' | listed "Parts of tests, skip
 grep -v '^part: ' "$BERTH_SKIPS" | listed "Tests, skipped because this machine does not meet their requirements:"
 sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p' "$log" | listed "Tests, skipped because another make target runs them:"
 skipped=$(grep -cv '^part: ' "$BERTH_SKIPS")
-printf '\nSlowest programs, in seconds:\n%s\n' "$(sort -rn "$results" | head -10 | sed 's/ [0-9]*$//; s/^/  /')"
+printf '\nSlowest programs, with their seconds and core seconds:\n%s\n' "$(sort -rn "$results" | head -10 | awk '{ print "  " $2, $1, $4 }')"
+awk '{ core += $4 } END { print "  all programs: " core " core seconds" }' "$results"
 ended=$(wc -l <"$results")
 failed=$(awk '$3 != 0 { print $2 " ended with exit code " $3 }' "$results")
 [ "$ended" = "$count" ] || failed="$failed
