@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 /// Returns the newest package in `target/debian`.
 ///
 /// # Errors
-/// Fails if there is no package.
+/// Fails if there is no package, or if it is older than the agent's program.
 #[expect(clippy::disallowed_methods, reason = "tests read the repository's files")]
 pub fn newest_package() -> Result<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debian");
@@ -16,5 +16,14 @@ pub fn newest_package() -> Result<PathBuf> {
     let packages = found.filter_map(|entry| Some(entry.ok()?.path()));
     let packages = packages.filter(|path| path.extension().is_some_and(|ending| ending == "deb"));
     let modified = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).ok();
-    packages.max_by_key(modified).with_context(missing)
+    let newest = packages.max_by_key(modified).with_context(missing)?;
+    let program = folder.join("../release/berth-agent");
+    // A test with another agent than the one that was built last would mislead.
+    ensure!(
+        modified(&program) <= modified(&newest),
+        "{} is older than {}: run `make test` to build it again",
+        newest.display(),
+        program.display()
+    );
+    Ok(newest)
 }
