@@ -307,7 +307,7 @@ fn kubelet_aligned_condition(input: &Input) -> Option<ConditionState> {
     Some(match &input.plan.kubelet {
         None => ConditionState::status_true(
             ConditionReason::Applied,
-            "the kubelet reserves the same CPUs and memory as the host",
+            "the kubelet's configuration reserves the desired CPUs and memory",
         ),
         Some(advice) => {
             let fields: Vec<&str> =

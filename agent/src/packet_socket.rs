@@ -50,7 +50,7 @@ impl PacketSocket {
         bind(&descriptor, index, ChannelType::Layer2)?;
         #[expect(
             deprecated,
-            reason = "its replacement is unsafe, because types may return any descriptor; an OwnedFd is valid"
+            reason = "the function that replaces it is unsafe; the descriptor of an OwnedFd is valid"
         )]
         let socket = AsyncFd::new(descriptor)?;
         Ok(Self(socket))

@@ -196,7 +196,7 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
             Outcome::pass("network-resources-injector adds the requests")
         } else {
             Outcome::warn(
-                "without network-resources-injector, pods are created without the requests",
+                "while network-resources-injector is not available, pods are created without these requests",
             )
             .with_evidence("failurePolicy Ignore", "pods of the injector not checked")
             .remedy(format!(

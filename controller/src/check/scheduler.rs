@@ -65,8 +65,10 @@ fn check_leader(input: &Input) -> Result<Outcome, Unread> {
             &types,
         ));
     }
-    Ok(Outcome::skip("the component scheduler is not installed, and no object names it")
-        .with_evidence(LEASE, "does not exist"))
+    Ok(Outcome::skip(
+        "the component scheduler is not installed, and no object has its schedulerName",
+    )
+    .with_evidence(LEASE, "does not exist"))
 }
 
 /// Returns the outcome for objects that name the scheduler, although it is not installed.

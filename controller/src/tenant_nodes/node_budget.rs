@@ -44,7 +44,7 @@ impl NodeBudget {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes of a new list, which is empty.
+    /// Returns the byte counter of a new, empty list.
     pub(super) fn add_list(&self) -> ListBytes {
         let mut usage = self.lock();
         usage.list_count = usage.list_count.saturating_add(1);

@@ -173,7 +173,7 @@ impl AddressProbes {
         due.next().map(|(_, address)| *address)
     }
 
-    /// Handles an answer. Returns the conflict, if another machine than the owner answered during a round of probes.
+    /// Handles an answer. Returns the conflict if a machine other than the owner answered during a round of probes.
     /// Answers at other times are ignored: they could be for other machines that probe, and an address that is served
     /// stays served.
     pub fn observe(&mut self, answer: ProbeAnswer, now: Uptime) -> Option<AddressConflict> {

@@ -99,7 +99,7 @@ impl OptionWriter {
         writer
     }
 
-    /// Returns the options of DHCPACK for a DHCPINFORM, which has no times.
+    /// Returns the options of DHCPACK for a DHCPINFORM, without lease times.
     pub(crate) fn settings(
         limit: usize,
         settings: &Settings,

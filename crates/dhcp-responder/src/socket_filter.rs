@@ -94,7 +94,7 @@ const fn link_local_word(shift: u32) -> u32 {
     (LINK_LOCAL >> shift) as u32
 }
 
-/// An instruction with absolute targets.
+/// An instruction with absolute jump targets.
 struct Step {
     code: u16,
     k: u32,

@@ -185,7 +185,7 @@ fn refuse_changes(request: &Message) -> io::Result<()> {
         | Message::GetRoute(_)
         | Message::GetNeighbour(_)
         | Message::GetNsId(_) => Ok(()),
-        _ => Err(io::Error::other("this socket sends only requests that change nothing")),
+        _ => Err(io::Error::other("this socket sends only requests that read")),
     }
 }
 

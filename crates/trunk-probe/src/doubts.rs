@@ -1,4 +1,4 @@
-//! VLANs in which a peer is not received: first suspected, then solicited, then missing.
+//! VLANs in which no probe of a peer is received: first suspected, then solicited, then missing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::solicitation::{Solicitation, Step};
 
 /// Maximum number of VLANs that are solicited because the peer requests it.
 const MAX_REQUESTED: usize = 64;
-/// Time between two solicitations in missing VLANs, so that a VLAN that the switches carry again is soon received.
+/// Time between two solicitations in missing VLANs. It is short, to detect soon that the switches carry a VLAN again.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// VLANs in which a peer is not received.
+/// VLANs in which no probe of a peer is received.
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
     /// VLANs in which a probe was missed.

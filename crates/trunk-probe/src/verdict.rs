@@ -12,7 +12,7 @@ pub enum Verdict {
     Unknown,
     /// Every common VLAN was received from every other agent.
     Verified,
-    /// VLANs were not received.
+    /// Probes in some VLANs were not received.
     Missing {
         /// The VLANs that were not received from at least one agent.
         vlans: VlanSet,

@@ -22,7 +22,7 @@ use berth_host_facts::nftables::{Attributes, NF_ACCEPT, NftablesReader, TABLE_NA
 /// Applies the change, and compares the table of the kernel with the desired table.
 ///
 /// # Errors
-/// If the kernel refuses the change or does not answer, or if the table differs from the desired table.
+/// Returns an error if the kernel refuses the change or does not answer, or if the table differs from the desired one.
 pub(super) fn apply_filter(work: &FilterWork) -> Result<(), FilterError> {
     let mut transactions = NftablesWriter::open().map_err(FilterError::OpenSocket)?;
     let requests = match work {

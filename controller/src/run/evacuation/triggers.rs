@@ -51,7 +51,7 @@ impl Triggers {
         hosts.iter().for_each(|host| self.trigger(host));
     }
 
-    /// Handles a change of a VirtualMachine with the label of evacuations.
+    /// Handles a change of a VirtualMachine with the label `berth.dev/evacuating`.
     pub(super) fn handle_machine(&self, machine: &DynamicObject) {
         recorded_host(machine).iter().for_each(|host| self.trigger(host));
         let key = (machine.namespace().unwrap_or_default(), machine.name_any());

@@ -91,8 +91,8 @@ impl PoolCheck<'_> {
         (!is_inside).then(|| self.problem(field, range, &format!("is not in {}", self.cidr)))
     }
 
-    /// Returns the problems of the configuration that is independent of the network. `has_ipv6` is true if the network
-    /// has IPv6 addresses.
+    /// Returns the problems of name servers, search domains and MTU. `has_ipv6` is true if the network has IPv6
+    /// addresses.
     pub(in crate::tenants) fn find_problems_of_settings(
         self,
         nameservers: &[IpAddr],

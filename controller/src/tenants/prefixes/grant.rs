@@ -32,7 +32,7 @@ impl TenantPrefixes {
                 ReadyPart::ready(String::new())
             }
         };
-        // The condition has the reason of the first fault, and this one delays machines.
+        // The condition has the reason of the first fault. `PrefixInUse` is first, because it delays machines.
         faults.sort_by_key(|fault| fault.reason != ConditionReason::PrefixInUse);
         Some(join_faults(&faults, ready))
     }

@@ -228,7 +228,7 @@ impl ProviderConfig {
         self.primary_disk.image = flat.read_variable("sourceURL");
         self.primary_disk.storage_class = flat.read_variable("storageClassName");
         self.primary_disk.pull_method = "node".into();
-        // In the first proposal, the claims of machines had the access mode ReadWriteOnce.
+        // In the first proposal of KKP, the claims of machines had the access mode ReadWriteOnce.
         self.primary_disk.is_pvc = true;
         self.read_dns(&mut flat);
         let presets = flat.take_fields(&AFFINITY_PRESETS);

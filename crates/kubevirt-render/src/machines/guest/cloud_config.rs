@@ -30,7 +30,7 @@ pub enum MergeError {
 
 const FIELD: &str = "write_files";
 
-/// Adds a file at the begin of `write_files`, so that a file of the user with the same path overwrites it.
+/// Adds a file at the beginning of `write_files`, so that a file of the user with the same path overwrites it.
 pub(super) fn add_file(text: &str, file: &GuestFile) -> Result<String, MergeError> {
     if text.lines().next().unwrap_or_default().trim_end() != "#cloud-config" {
         return Err(MergeError::UnknownFormat);
