@@ -21,7 +21,7 @@ use std::path::Path;
 
 use common::{host, run_agent, run_agent_on, stdout};
 
-/// Replaces the fenced block after `<!-- sample: NAME -->`.
+/// Replaces the code block after `<!-- sample: NAME -->`.
 fn replace_sample(readme: &str, name: &str, sample: &str) -> String {
     let marker = format!("<!-- sample: {name} -->\n```text\n");
     let start =

@@ -3,7 +3,7 @@
 //! Berth's machines, have the label `cluster.x-k8s.io/cluster-name`. The cloud controller manager never changes the
 //! selector of an existing Service.
 //!
-//! The plan changes nothing itself. An old machine keeps its label, and gets the new one in addition.
+//! The plan itself is a dry run. An old machine keeps its label, and gets the new one in addition.
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ fn compare_with_file(path: &str, wanted: &str) {
     std::fs::write(&path, wanted).unwrap();
 }
 
-/// Compares the fenced block after `<!-- sample: NAME -->` of a document.
+/// Compares the code block after `<!-- sample: NAME -->` of a document.
 fn compare_sample(path: &str, name: &str, sample: &str) {
     let document = std::fs::read_to_string(repository().join(path)).unwrap();
     let marker = format!("<!-- sample: {name} -->\n```text\n");

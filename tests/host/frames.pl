@@ -14,7 +14,7 @@ use constant { AF_PACKET => 17, ETH_P_ALL => 3, SOL_PACKET => 263, PACKET_ADD_ME
 # Name, destination address, and the bytes after the source address: an EtherType, or a length and LLC.
 my @reserved = (
     ['stp',      '0180c2000000', '0026424203000000000080000001020304050000000080000001020304058001000014000200' . '0f00'],
-    ['pause',    '0180c2000001', '88080001ffff'],
+    ['pause-frame', '0180c2000001', '88080001ffff'],
     ['lacp',     '0180c2000002', '88090101'],
     ['eapol',    '0180c2000003', '888e0101'],
     ['provider', '0180c2000008', '0026424203000000'],

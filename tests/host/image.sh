@@ -11,9 +11,9 @@ set -eu
 suite=${BERTH_HOST_SUITE:-bookworm}
 newer=${BERTH_HOST_NEWER_SUITE:-}
 packages=systemd,systemd-sysv,dbus,udev,kmod,iproute2,procps,curl,linux-image-cloud-amd64
-# Second opinions on what the agent says.
+# Other programs, with whose output the report of the agent is compared.
 packages=$packages,util-linux,numactl,pciutils,lvm2,e2fsprogs,libvirt-clients
-# Tenants' networks: the real CNI plugins, and what looks at frames.
+# Tenants' networks: the real CNI plugins, and programs that capture frames.
 packages=$packages,containernetworking-plugins,nftables,iputils-ping,tcpdump
 # DHCP clients of guests, beside those of busybox and systemd.
 packages=$packages,isc-dhcp-client
@@ -42,7 +42,7 @@ flock --timeout 1800 9 || {
     echo "image.sh: another build has $folder locked for half an hour: end it and try again" >&2
     exit 1
 }
-found && exit # Someone else built it meanwhile.
+found && exit # Another process built it meanwhile.
 work=$cache.building
 root=$work/root
 # Under the lock a work folder is one that a killed build left.
@@ -64,7 +64,7 @@ timeout --foreground 1500 debootstrap --variant=minbase --include="$packages" "$
 }
 mount -t proc proc "$root/proc"
 
-# These find the disk; the rest of the modules is on it. `dep` would ask this machine, not the emulated one.
+# These find the disk; the rest of the modules is on it. `dep` would query this machine, not the emulated one.
 sed -i 's/^MODULES=.*/MODULES=list/' "$root/etc/initramfs-tools/initramfs.conf"
 printf '%s\n' virtio_pci virtio_blk ext4 >>"$root/etc/initramfs-tools/modules"
 chroot "$root" update-initramfs -u >>"$log" 2>&1
@@ -96,10 +96,10 @@ fetch update && fetch install --download-only --no-install-recommends -t "${newe
     mv "$work"/cache/archives/*.deb "$root/tmp/" &&
     # The second run is for packages whose pre-dependency (linux-base) is only configured by the first run.
     chroot "$root" sh -c 'dpkg -i /tmp/*.deb || dpkg -i /tmp/*.deb' >>"$log" 2>&1 && keep_kernel backports || {
-    echo "image.sh: no kernel from backports, going on without; the end of what apt said:" >&2
+    echo "image.sh: no kernel from backports, continuing without it; the end of the output of apt:" >&2
     tail -5 "$log" >&2
 }
-# The tests need both kernels of bookworm, and a newer suite was asked for, so a failed download must not be hidden.
+# The tests need both kernels of bookworm, and a newer suite was requested, so a failed download must not be hidden.
 [ -e "$work/vmlinuz-backports" ] || [ -z "$newer" ] || exit 1
 [ -e "$work/vmlinuz-backports" ] || [ "$suite" = bookworm ] || {
     sed -n 's/^kernel-stable /kernel-backports /p' "$work/versions" >"$work/versions.new"
@@ -114,7 +114,7 @@ echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/backports.list"
 # shellcheck disable=SC2015
 fetch update && fetch install --download-only --no-install-recommends network-manager &&
     mv "$work"/cache/archives/*.deb "$root/tmp/" && chroot "$root" sh -c 'dpkg -i /tmp/*.deb' >>"$log" 2>&1 || {
-    echo "image.sh: no NetworkManager, going on without; the end of what was said:" >&2
+    echo "image.sh: no NetworkManager, continuing without it; the end of the output:" >&2
     tail -5 "$log" >&2
 }
 # Since trixie, this program is in a package whose dependency polkitd cannot be configured here. Its libraries are there.

@@ -64,7 +64,8 @@ fn vms_are_placed_in_zones_with_room() {
     resource_claims::vm_gets_the_host_of_its_device(&plane, &mut bed, &extender);
     extender = volumes::reservation_survives_a_kill_in_prebind(&mut plane, &mut bed, extender);
     volumes::reservation_is_kept_after_the_first_consumer_pod(&plane, &mut bed);
-    extender = unschedulable_pods::extender_is_killed_during_a_burst(&plane, &mut bed, extender);
+    extender =
+        unschedulable_pods::extender_is_killed_while_pods_are_created(&plane, &mut bed, extender);
     assert!(
         extender.metric("berth_assignment_decisions_total{call=\"bind\",result=\"bound\"}") > 0.0
     );

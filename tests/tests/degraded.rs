@@ -25,10 +25,10 @@ mod broken;
 mod controller;
 #[path = "degraded/refusals.rs"]
 mod refusals;
-#[path = "degraded/stalled_watches.rs"]
-mod silence;
 #[path = "degraded/slow.rs"]
 mod slow;
+#[path = "degraded/stalled_watches.rs"]
+mod stalled_watches;
 
 use bed::Testbed;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
@@ -41,7 +41,9 @@ fn an_agent_tolerates_a_degraded_server() {
     let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     plane.deploy(&[]).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| silence::stalled_watch_is_restarted(&Testbed::start(&plane, "rack1-b")));
+        scope.spawn(|| {
+            stalled_watches::stalled_watch_is_restarted(&Testbed::start(&plane, "rack1-b"))
+        });
         let mut bed = Testbed::start(&plane, "rack1-a");
         refusals::refusals_with_retry_after_are_tolerated(&bed);
         refusals::internal_errors_are_tolerated(&bed);

@@ -50,14 +50,14 @@ struct Size {
     /// Number of pods of each app, and the number that must be healthy.
     pods: usize,
     minimum: usize,
-    /// Longest pause before a kill, in milliseconds.
-    longest_pause: u64,
+    /// Longest wait before a kill, in milliseconds.
+    longest_wait: u64,
 }
 
 const SMALL: Size =
-    Size { drains: 12, kills: 3, machines: 6, pods: 4, minimum: 2, longest_pause: 4_000 };
+    Size { drains: 12, kills: 3, machines: 6, pods: 4, minimum: 2, longest_wait: 4_000 };
 const LARGE: Size =
-    Size { drains: 1_000, kills: 50, machines: 50, pods: 30, minimum: 20, longest_pause: 12_000 };
+    Size { drains: 1_000, kills: 50, machines: 50, pods: 30, minimum: 20, longest_wait: 12_000 };
 
 struct Bed {
     size: Size,
@@ -130,9 +130,9 @@ impl Bed {
         let machines = self.size.machines / (1 + number % 2);
         self.apply_deployment(machines, &format!("{}Gi", 2 + number % 4));
         for _ in 0..KILLS_PER_ROUND {
-            self.pause();
+            self.wait_randomly();
             let mut marked = self.mark_machines();
-            self.pause();
+            self.wait_randomly();
             self.controller.running.stop();
             self.kills += 1;
             // A machine whose Node is deleted must be deleted too: its kubelet does not create the Node again.
@@ -160,8 +160,8 @@ impl Bed {
         self.clusters.infra.apply(&deployment.to_string()).unwrap();
     }
 
-    fn pause(&mut self) {
-        let milliseconds = self.random.below(self.size.longest_pause / 2);
+    fn wait_randomly(&mut self) {
+        let milliseconds = self.random.below(self.size.longest_wait / 2);
         std::thread::sleep(Duration::from_millis(milliseconds));
     }
 

@@ -278,7 +278,7 @@ impl Cluster {
         let name = self.first_machine();
         self.plane.kubectl(&["cordon", HOST]).unwrap();
         self.patch_instance(&name, HOST, None, true);
-        // A cordoned host alone changes nothing.
+        // A cordoned host alone has no effect.
         std::thread::sleep(Duration::from_secs(2));
         assert!(self.migrations().is_empty() && self.draining().is_null());
         self.patch_instance(&name, HOST, Some(HOST), true);

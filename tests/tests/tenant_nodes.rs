@@ -26,15 +26,15 @@ fn labels_follow_the_machines() {
     let _controller = Controller::start(&clusters.infra, "tenant-nodes", &[]).unwrap();
     clusters.create_tenant("bank");
     // A tenant that never answers must not delay the other one.
-    let silent = TcpListener::bind((TENANT_ADDRESS, 0)).unwrap();
-    clusters.create_tenant("silent");
+    let stalled = TcpListener::bind((TENANT_ADDRESS, 0)).unwrap();
+    clusters.create_tenant("stalled");
     let kubeconfig = clusters.kubeconfig("any");
     let own = format!(":{}", clusters.tenant.port());
-    let other = format!(":{}", silent.local_addr().unwrap().port());
-    clusters.write_secret("cluster-silent", &kubeconfig.replace(&own, &other));
+    let other = format!(":{}", stalled.local_addr().unwrap().port());
+    clusters.write_secret("cluster-stalled", &kubeconfig.replace(&own, &other));
 
     nodes_get_the_labels_of_their_hosts(&clusters);
-    clusters.wait_until_condition("silent", "TenantAccessReady", "False TenantUnreachable");
+    clusters.wait_until_condition("stalled", "TenantAccessReady", "False TenantUnreachable");
     // The API server permits reads of Secrets some time after the RoleBindings are created.
     let start = clusters.infra.log("tenant-nodes").unwrap().len();
     labels_follow_a_migration(&clusters);
@@ -44,7 +44,7 @@ fn labels_follow_the_machines() {
     clusters.check_idle();
     new_kubeconfig_is_used(&clusters);
     refused_kubeconfigs_are_not_used(&clusters);
-    clusters.wait_until_condition("silent", "TenantAccessReady", "False TenantUnreachable");
+    clusters.wait_until_condition("stalled", "TenantAccessReady", "False TenantUnreachable");
     let log = clusters.infra.log("tenant-nodes").unwrap();
     // Tokens begin with the encoded text `{"`.
     assert!(!log.contains("eyJ"), "a token is in the log");

@@ -309,10 +309,11 @@ fn code_blocks_in_doc_comments_are_texts() {
         let mut is_inside = false;
         for line in text.lines().map(str::trim_start) {
             let comment = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"));
-            let Some(fence) = comment.and_then(|comment| comment.trim().strip_prefix("```")) else {
+            let Some(language) = comment.and_then(|comment| comment.trim().strip_prefix("```"))
+            else {
                 continue;
             };
-            assert!(is_inside || fence == "text", "{name}: a code block is not `text`: {line}");
+            assert!(is_inside || language == "text", "{name}: a code block is not `text`: {line}");
             is_inside = !is_inside;
         }
     }

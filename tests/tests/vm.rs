@@ -44,22 +44,22 @@ const USES_EMULATION: bool = false;
 /// The hosts of one test use all CPUs of this machine.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Test on one host: a VM that Berth places gets the CPUs and the memory that Berth promises, and its deletion.
+/// Test on one host: a VM that Berth places gets the CPUs and the memory that Berth plans, and its deletion.
 #[test]
 #[ignore = "needs KUBEVIRT_ASSETS: make test-current"]
-fn vm_gets_the_promised_cpus_and_memory() {
+fn vm_gets_the_planned_cpus_and_memory() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Testbed::start(&[41]);
     let machine = BANK_MACHINES[0];
     machines::create_tenant(&mut bed, machine.tenant, Some(BANK_VLAN));
-    let promise = placement::promise(&bed, &machine);
+    let planned = placement::plan_placement(&bed, &machine);
     let vm = machines::start(&mut bed, &machine);
     let console = bed.wait_until_guest_is_up(&vm);
     print(&format!("--- console of {} ---\n{console}", vm.name));
     bed.assert_guest_has_its_lease(&vm, &console);
-    placement::promise_is_kept(&mut bed, &vm, &promise);
+    placement::check_placement(&mut bed, &vm, &planned);
     ports::vm_is_in_the_vlan_of_its_tenant(&mut bed, &vm, BANK_VLAN);
-    deletion::cpus_are_counted_until_the_kubelet_releases_them(&mut bed, &machine, &vm, &promise);
+    deletion::cpus_are_counted_until_the_kubelet_releases_them(&mut bed, &machine, &vm, &planned);
 }
 
 /// Test on two hosts: VMs of one tenant exchange frames, and a VM of another tenant does not reach them.

@@ -16,7 +16,7 @@ use berth_host_facts::setting::SettingValue;
 const MAX_TRIES_WITHOUT_PROGRESS: u32 = 3;
 /// Maximum number of tries.
 const MAX_TRIES: u32 = 20;
-/// Pause between tries: per-CPU caches are drained and freed pages merge in the meantime.
+/// Wait between tries: per-CPU caches are drained and freed pages merge in the meantime.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns the sysfs folder of the huge pages of one size in a NUMA zone.

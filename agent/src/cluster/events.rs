@@ -59,9 +59,9 @@ const fn event_type(reason: EventReason) -> EventType {
     }
 }
 
-/// Maximum burst of Events, and the interval after which one more Event is allowed: another program that reverts each
-/// correction must not cost the cluster one write per second. The event correlator of client-go has the same limits for
-/// one object.
+/// Rate limit of Events: the number that is emitted at once, and the interval after which one more Event is allowed.
+/// Another program that reverts each correction must not cost the cluster one write per second. The event correlator of
+/// client-go has the same limits for one object.
 const RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
 /// Emits the events of the channel until it closes.

@@ -64,7 +64,7 @@ struct ScanResults {
 /// with many links would spend most of the time on reads.
 const REMOVAL_TIME_LIMITS: (Duration, Duration) =
     (Duration::from_millis(500), Duration::from_secs(10));
-/// Pause between cycles while links remain to be removed.
+/// Wait between cycles while links remain to be removed.
 const REMOVAL_INTERVAL: Duration = Duration::from_millis(50);
 /// Shortest time until a retry.
 const MIN_RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -134,8 +134,8 @@ impl CycleRunner {
             _ => {}
         }
         let blocked_reason = self.roll_back_unfinished_trial();
-        // A burst of triggers is reported as its greatest trigger, so a manifest trigger may include a device
-        // trigger.
+        // Triggers that arrive together are reported as the greatest of them, so a manifest trigger may include a
+        // device trigger.
         if trigger >= Trigger::Devices || self.scan.device_facts.is_none() {
             self.read_devices();
         }

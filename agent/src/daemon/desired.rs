@@ -184,7 +184,7 @@ impl DesiredReader {
             && desired.generation.is_some()
             && self.saved_document.as_ref() != Some(&document)
         {
-            // Without the file, an agent that starts while the API server is unreachable changes nothing, but also
+            // Without the file, an agent that starts while the API server is unreachable applies no change, but also
             // corrects no drift.
             match state_folder::save_last_manifest(root, document.text()) {
                 Ok(()) => self.saved_document = Some(document.clone()),

@@ -53,7 +53,7 @@ const IFLA_MASTER: u16 = 10;
 /// Size of the receive buffer. When an uplink with a thousand VLAN links goes down, the kernel
 /// sends about 20 MB.
 const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
-/// Pause after an overflow of the socket.
+/// Delay after an overflow of the socket.
 pub(super) const OVERFLOW_DELAY: Duration = Duration::from_millis(100);
 
 impl WatchedLinks {

@@ -53,8 +53,8 @@ const MAX_DEBOUNCE: Duration = Duration::from_secs(2);
 /// Debounce of link events, and its maximum duration.
 const LINK_DEBOUNCE_INTERVALS: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_millis(200));
-/// Maximum burst of cycles that link events start, and the interval after which one more cycle is allowed. Another
-/// program may revert each correction, which causes the next link event.
+/// Rate limit of cycles that link events start: the number that starts at once, and the interval after which one more
+/// cycle is allowed. Another program may revert each correction, which causes the next link event.
 const LINK_EVENT_RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(1));
 /// Time limit for the cycle in progress at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);

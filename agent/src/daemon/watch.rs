@@ -32,7 +32,7 @@ impl Drop for WatchTasks {
 
 /// Multicast group of the kernel's own uevents; the next group contains those of udev.
 const KERNEL_UEVENT_GROUP: u32 = 1;
-/// Pause after an error of the socket.
+/// Delay after an error of the socket.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Starts all watches. If netlink sockets are unavailable, the kernel's events start no cycles, and only the timer

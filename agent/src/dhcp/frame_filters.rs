@@ -26,48 +26,48 @@ pub(super) fn convert(program: &[FilterInstruction]) -> Vec<SockFilter> {
     program.iter().map(|one| SockFilter::new(one.code, one.jt, one.jf, one.k)).collect()
 }
 
-/// Maximum burst of frames to the guest, and the interval after which one more is read.
+/// Rate limit of frames to the guest: the number that is read at once, and the interval after which one more is read.
 const FRAME_RATE_LIMIT: (u32, Duration) = (32, Duration::from_secs(1));
 /// Time for which the socket receives only requests, after too many frames to the guest.
-const PAUSE: Duration = Duration::from_secs(30);
+const LIMITED_TIME: Duration = Duration::from_secs(30);
 
 /// Budget of frames to the guest. They are only reported, so a flood of them must not delay the answers to the guest:
-/// the kernel discards them during a pause.
+/// the kernel discards them while the rate limit applies.
 #[derive(Debug)]
 pub(super) struct ForeignBudget {
     token_bucket: TokenBucket,
-    paused_until: Option<Instant>,
+    limited_until: Option<Instant>,
 }
 
 impl ForeignBudget {
     pub(super) fn new() -> Self {
         Self {
             token_bucket: TokenBucket::new(FRAME_RATE_LIMIT.0, FRAME_RATE_LIMIT.1),
-            paused_until: None,
+            limited_until: None,
         }
     }
 
-    /// Returns true if a frame to the guest may be handled. Without budget, a pause begins.
+    /// Returns true if a frame to the guest may be handled. Without budget, the rate limit begins to apply.
     pub(super) fn take(&mut self, now: Instant) -> bool {
-        // Frames that arrived before the pause may still be in the socket.
-        if self.paused_until.is_some() {
+        // Frames that arrived before the rate limit may still be in the socket.
+        if self.limited_until.is_some() {
             return false;
         }
         let has_token = self.token_bucket.take_token(now).is_ok();
         if !has_token {
-            self.paused_until = Some(now + PAUSE);
+            self.limited_until = Some(now + LIMITED_TIME);
         }
         has_token
     }
 
-    /// Returns when the pause ends; `None` if there is none.
-    pub(super) const fn paused_until(&self) -> Option<Instant> {
-        self.paused_until
+    /// Returns when the rate limit ends; `None` if it does not apply.
+    pub(super) const fn limited_until(&self) -> Option<Instant> {
+        self.limited_until
     }
 
-    /// Ends the pause.
+    /// Ends the rate limit.
     pub(super) fn resume(&mut self) {
-        self.paused_until = None;
+        self.limited_until = None;
     }
 }
 
@@ -76,15 +76,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_causes_a_pause() {
+    fn a_flood_is_rate_limited() {
         let mut budget = ForeignBudget::new();
         let begin = Instant::now();
         let count = |budget: &mut ForeignBudget, at| (0..1000).filter(|_| budget.take(at)).count();
         assert_eq!(count(&mut budget, begin), 32);
-        assert_eq!(budget.paused_until(), Some(begin + PAUSE));
-        assert_eq!(count(&mut budget, begin + PAUSE), 0, "until the filter is replaced");
+        assert_eq!(budget.limited_until(), Some(begin + LIMITED_TIME));
+        assert_eq!(count(&mut budget, begin + LIMITED_TIME), 0, "until the filter is replaced");
         budget.resume();
-        assert_eq!(budget.paused_until(), None);
-        assert_eq!(count(&mut budget, begin + PAUSE), 30);
+        assert_eq!(budget.limited_until(), None);
+        assert_eq!(count(&mut budget, begin + LIMITED_TIME), 30);
     }
 }

@@ -21,10 +21,11 @@ use super::problems::{PortProblem, Problem};
 use super::served_network::ServedNetwork;
 use crate::packet_socket::{Frame, PacketSocket};
 
-/// Maximum burst of batches with frames of the guest, and the interval after which one more batch is read. A guest that
-/// sends more loses frames in its own socket, and the other guests are answered without delay.
+/// Rate limit of batches with frames of the guest: the number that is read at once, and the interval after which one
+/// more batch is read. A guest that sends more loses frames in its own socket, and the other guests are answered
+/// without delay.
 const BATCH_RATE_LIMIT: (u32, Duration) = (32, Duration::from_millis(100));
-/// Pause after an error of the socket, for example while the link is down.
+/// Delay after an error of the socket, for example while the link is down.
 const ERROR_DELAY: Duration = Duration::from_millis(20);
 
 /// What all tasks share.
@@ -52,7 +53,7 @@ pub(super) async fn serve_port(
     let mut foreign_budget = ForeignBudget::new();
     let mut advertisement_timer = AdvertisementTimer::new(tokio::time::Instant::now());
     loop {
-        let paused_until = foreign_budget.paused_until();
+        let limited_until = foreign_budget.limited_until();
         let mut has_guest_frames = false;
         let mut declines = Vec::new();
         let answer = |frame: Frame<'_>| {
@@ -68,7 +69,7 @@ pub(super) async fn serve_port(
                     tracing::debug!(port = %plan.name, %error, "failed to receive frames");
                     sleep(ERROR_DELAY).await;
                 }
-                if paused_until.is_none() && foreign_budget.paused_until().is_some() {
+                if limited_until.is_none() && foreign_budget.limited_until().is_some() {
                     shared.metrics.rate_limited.inc();
                     set_filter(&socket, &plan, &shared.filters.requests);
                 }
@@ -111,7 +112,7 @@ pub(super) async fn serve_port(
                 }
                 advertisement_timer.restart(tokio::time::Instant::now());
             }
-            () = end_of_pause(paused_until) => {
+            () = end_of_rate_limit(limited_until) => {
                 foreign_budget.resume();
                 set_filter(&socket, &plan, &shared.filters.all);
             }
@@ -119,9 +120,9 @@ pub(super) async fn serve_port(
     }
 }
 
-/// Waits until the end of the pause; forever if there is none.
-async fn end_of_pause(paused_until: Option<Instant>) {
-    match paused_until {
+/// Waits until the end of the rate limit; forever if there is none.
+async fn end_of_rate_limit(limited_until: Option<Instant>) {
+    match limited_until {
         Some(end) => sleep_until(end.into()).await,
         None => std::future::pending().await,
     }

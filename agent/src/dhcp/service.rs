@@ -28,9 +28,9 @@ use crate::packet_socket::PacketSocket;
 
 /// Debounce of link events: the CNI plugin creates a port and sets its VLAN in several steps.
 const DEBOUNCE_INTERVAL: Duration = Duration::from_millis(10);
-/// Pause after each read of the links, in multiples of the duration of the read. While events arrive all the time, the
+/// Wait after each read of the links, in multiples of the duration of the read. While events arrive all the time, the
 /// agent thus uses at most a quarter of a CPU.
-const READ_PAUSE_FACTOR: u32 = 3;
+const READ_WAIT_FACTOR: u32 = 3;
 /// Interval of retries, if a socket cannot be opened or the links cannot be read.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Receive buffer of a port. Requests of a guest are small and few.
@@ -163,7 +163,7 @@ impl Service {
             let result = self.update_ports().await;
             let retry = result.is_err();
             self.log_failure(result);
-            sleep((begin.elapsed() * READ_PAUSE_FACTOR).min(RETRY_INTERVAL)).await;
+            sleep((begin.elapsed() * READ_WAIT_FACTOR).min(RETRY_INTERVAL)).await;
             self.wait_for_change(&mut problems, retry).await;
         }
     }

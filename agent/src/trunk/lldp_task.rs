@@ -23,7 +23,7 @@ const LLDP: Reception = Reception {
 /// Time between two reads of the socket. Switches send a frame every 30 seconds; of a flood, all frames are lost that
 /// the small buffer cannot hold.
 const READ_INTERVAL: Duration = Duration::from_secs(5);
-/// Pause after an error of the socket.
+/// Delay after an error of the socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Receives LLDP until the targets no longer contain the link.

@@ -23,17 +23,18 @@ const PROBES: Reception = Reception {
 };
 /// Time after the start in which the absence of other agents proves nothing.
 const START: Duration = Duration::from_secs(30);
-/// Pause after an error of the socket.
+/// Delay after an error of the socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Shortest time between two evaluations of the evidence.
 const VERDICT_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of system calls that receive frames before frames are sent again.
 const MAX_RECEIVE_CALLS: usize = 2;
-/// Pause if more frames are waiting. Together with the maximum above it limits an agent to 19,200 frames per second: a
+/// Delay if more frames are waiting. Together with the maximum above it limits an agent to 19,200 frames per second: a
 /// flood costs a few per cent of a core. All agents of a segment together send less than half of this.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
-/// Number of consecutive pauses after which the agent is overloaded: frames are lost, which is not the fault of a peer.
-const OVERLOAD_PAUSES: u32 = 50;
+/// Number of consecutive rounds with more waiting frames after which the agent is overloaded: frames are lost, which is
+/// not the fault of a peer.
+const OVERLOAD_ROUNDS: u32 = 50;
 /// Time for which an overload is reported.
 const OVERLOAD_MEMORY: Duration = Duration::from_secs(60);
 
@@ -92,8 +93,8 @@ struct Task<'a> {
     probe: TrunkProbe,
     begin: Instant,
     results: &'a Results,
-    /// Number of consecutive pauses after which frames were still waiting.
-    pauses: u32,
+    /// Number of consecutive rounds after which frames were still waiting.
+    busy_rounds: u32,
     last_overload: Option<Duration>,
 }
 
@@ -108,7 +109,16 @@ impl<'a> Task<'a> {
         let probe =
             TrunkProbe::new(&targets.node, network, keys, random_session()?, Duration::ZERO);
         let begin = Instant::now();
-        Ok(Self { network, targets, target, probe, begin, results, pauses: 0, last_overload: None })
+        Ok(Self {
+            network,
+            targets,
+            target,
+            probe,
+            begin,
+            results,
+            busy_rounds: 0,
+            last_overload: None,
+        })
     }
 
     /// Probes until the target changes in more than its VLANs.
@@ -170,13 +180,13 @@ impl<'a> Task<'a> {
                 }
             })?;
             if count < BATCH_SIZE {
-                self.pauses = 0;
+                self.busy_rounds = 0;
                 return Ok(false);
             }
             calls += 1;
         }
-        self.pauses = self.pauses.saturating_add(1);
-        if self.pauses >= OVERLOAD_PAUSES {
+        self.busy_rounds = self.busy_rounds.saturating_add(1);
+        if self.busy_rounds >= OVERLOAD_ROUNDS {
             self.probe.excuse_losses();
             self.last_overload = Some(now);
         }

@@ -149,9 +149,9 @@ impl Results {
         let known = inner.neighbors.values().flatten();
         report.neighbors = known.map(|one| one.neighbor.clone()).collect();
         if now.duration_since(inner.started) < LLDP_START {
-            let is_silent =
+            let has_no_result =
                 |one: &&Neighbor| inner.neighbors.get(&one.uplink).is_none_or(Vec::is_empty);
-            report.neighbors.extend(previous.neighbors.iter().filter(is_silent).cloned());
+            report.neighbors.extend(previous.neighbors.iter().filter(has_no_result).cloned());
         }
         report.neighbors.sort();
         report

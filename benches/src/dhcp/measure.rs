@@ -14,8 +14,8 @@ use super::socket::{GuestSocket, link_addresses};
 use crate::memory::Usage;
 use crate::progress::print_step;
 
-/// Pause before each measurement, so that the work of the previous one has ended.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Wait before each measurement, so that the work of the previous one has ended.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// Number of guests that start at the same time, in addition to all guests.
 const SMALL_LOADS: [u16; 2] = [1, 16];
 
@@ -107,7 +107,7 @@ fn new_target(
 
 impl Target {
     fn measure(&mut self, socket: &GuestSocket, load: u16, transaction: &mut u32) -> Result<()> {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(SETTLE_TIME);
         let before = Usage::of_process(self.pid)?;
         let times = serve_guests(socket, &self.guests, usize::from(load), transaction)?;
         let after = Usage::of_process(self.pid)?;

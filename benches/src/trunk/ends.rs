@@ -26,7 +26,7 @@ use super::cost::{Cost, Period};
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// Longest time until the VLANs are verified.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time between two looks at the verdict, which changes every 500 ms at most.
+/// Time between two reads of the verdict, which changes every 500 ms at most.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for which an agent runs after its measurement, so that the other one can end its own.
 const OVERTIME: Duration = Duration::from_secs(5);

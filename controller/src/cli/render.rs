@@ -25,7 +25,7 @@ use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_mac
 /// MachineDeployment.
 ///
 /// With --migrate, the command prints the changes of load balancers whose Services select machines by a label
-/// cloud.kubevirt.io/<id> of old releases, and of machines that lack the present label. It changes nothing.
+/// cloud.kubevirt.io/<id> of old releases, and of machines that lack the present label. The command is a dry run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   berth-controller render -f machinedeployment.yaml

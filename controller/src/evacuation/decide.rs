@@ -68,7 +68,7 @@ impl Decision {
 }
 
 /// Returns the questions to the engine: first the VMs whose migration is in progress, so that their targets are not
-/// promised to other VMs.
+/// given to other VMs.
 #[must_use]
 pub fn migration_queries(
     host: &str,

@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(obstacle(json!({"type": "LiveMigratable", "status": "True"})), None);
         let refused = json!({"type": "LiveMigratable", "status": "False", "message": "host disk"});
         assert_eq!(obstacle(refused).as_deref(), Some("host disk"));
-        let silent = json!({"type": "LiveMigratable", "status": 7});
-        assert_eq!(obstacle(silent).as_deref(), Some("no message"));
+        let without_message = json!({"type": "LiveMigratable", "status": 7});
+        assert_eq!(obstacle(without_message).as_deref(), Some("no message"));
         assert!(obstacle(Value::Null).is_some_and(|message| message.contains("has not set")));
     }
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 pub const MAX_ATTEMPTS: usize = 3;
 /// Time for which a failed attempt counts.
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(3600);
-/// Pause after the first failed attempt. Each further failure doubles it.
+/// Backoff after the first failed attempt. Each further failure doubles it.
 const FIRST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// A VirtualMachineInstanceMigration.
@@ -136,8 +136,8 @@ pub fn attempts<'m>(migrations: &'m [Migration], prefix: &str, now: Timestamp) -
         return Attempts::Next(format!("{prefix}{next}"));
     };
     let doublings = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
-    let pause = FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(doublings));
-    let retry_at = last.checked_add(pause).unwrap_or(now);
+    let backoff = FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(doublings));
+    let retry_at = last.checked_add(backoff).unwrap_or(now);
     if now < retry_at {
         Attempts::Backoff(retry_at)
     } else {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_attempts_are_repeated_with_growing_pauses() {
+    fn failed_attempts_are_repeated_with_growing_backoff() {
         use MigrationPhase::{Failed, Preparing, Succeeded};
         let next = |name: &str| Attempts::Next(name.to_owned());
         let mut all = vec![migration("p-1", Succeeded, 0), migration("other-7", Failed, 10_000)];

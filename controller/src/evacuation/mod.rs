@@ -3,7 +3,7 @@
 //! `kubectl drain` evicts the launcher pods of a host. For a VM with the eviction strategy `External`, virt-api refuses
 //! the eviction and writes the host to `status.evacuationNodeName` of the VirtualMachineInstance; another controller
 //! must move the VM. This module decides: a live migration if the VM can be migrated and the engine knows a host,
-//! otherwise a replacement. Only evictions count: a cordoned host alone changes nothing.
+//! otherwise a replacement. Only evictions count: a cordoned host alone has no effect.
 
 pub mod call_off;
 pub mod decide;

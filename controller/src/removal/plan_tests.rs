@@ -155,7 +155,7 @@ proptest! {
         let (mut is_confirmed, mut late) = (false, 0..late);
         let mut outcomes = EvictionOutcomes::new();
         for (now, fault) in (1000_i64..).zip(faults) {
-            // A restart, or the pause between two rounds.
+            // A restart, or the wait between two rounds.
             if fault == 0 || fault == 1 {
                 (listed, volume_count) = (None, None);
                 outcomes.clear();

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 
-/// Maximum number of Events about one object in a burst, and the time after which one more Event is allowed. The
-/// values are those of client-go's event correlator.
+/// Maximum number of Events about one object that are emitted at once, and the time after which one more Event is
+/// allowed. The values are those of client-go's event correlator.
 const EVENT_RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
 /// Emits Events, with a rate limit for each object.

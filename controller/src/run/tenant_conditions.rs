@@ -18,7 +18,8 @@ use crate::managed_fields::{conditions_are_atomic, with_others};
 use crate::profiles::{ConditionUpdate, new_condition};
 use crate::tenants::status::PartResult;
 
-/// Number of writes of a tenant's status in a burst, and time after which one more is sent.
+/// Rate limit of writes of a tenant's status: the number that is sent at once, and the time after which one more is
+/// sent.
 const RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(5));
 
 /// Returns the condition for the state of a part of a tenant.
@@ -81,8 +82,8 @@ impl ConditionWriter {
         if written.len() == conditions.len() && written.iter().all(|one| conditions.contains(one)) {
             return Ok(None);
         }
-        if let Err(pause) = self.take_token(&name) {
-            return Ok(Some(pause));
+        if let Err(delay) = self.take_token(&name) {
+            return Ok(Some(delay));
         }
         let api: Api<TenantCluster> = Api::all(self.context.client.clone());
         let params = PatchParams::apply(self.manager).force();
@@ -122,10 +123,10 @@ impl ConditionWriter {
     }
 
     fn take_token(&self, tenant: &str) -> Result<(), Duration> {
-        let (burst, interval) = RATE_LIMIT;
+        let (capacity, interval) = RATE_LIMIT;
         let mut limits = self.lock_limits();
         let limit = limits.entry(tenant.to_owned());
-        limit.or_insert_with(|| TokenBucket::new(burst, interval)).take_token(Instant::now())
+        limit.or_insert_with(|| TokenBucket::new(capacity, interval)).take_token(Instant::now())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Rate limit for reconciles during a burst of changes: there is at most one reconcile per period, and the first one
-//! does not wait for the end of the burst.
+//! Rate limit for reconciles while many changes arrive: there is at most one reconcile per period, and the first one
+//! does not wait for the end of the changes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,25 +45,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_object_is_due_at_once_and_a_burst_once_per_period() {
+    fn the_first_object_is_due_at_once_and_others_once_per_period() {
         let begin = Instant::now();
         let at = |millis: u64| begin + Duration::from_millis(millis);
-        let mut burst = ReconcileThrottle::default();
-        assert_eq!(burst.due_at(begin), None);
-        burst.add("a".to_owned());
-        assert_eq!(burst.due_at(at(10)), Some(at(10)));
-        assert_eq!(burst.take_due(at(10)).len(), 1);
+        let mut throttle = ReconcileThrottle::default();
+        assert_eq!(throttle.due_at(begin), None);
+        throttle.add("a".to_owned());
+        assert_eq!(throttle.due_at(at(10)), Some(at(10)));
+        assert_eq!(throttle.take_due(at(10)).len(), 1);
         let mut last = Vec::new();
         for millis in (20..3_000).step_by(20) {
-            burst.add("a".to_owned());
-            if !burst.take_due(at(millis)).is_empty() {
+            throttle.add("a".to_owned());
+            if !throttle.take_due(at(millis)).is_empty() {
                 last.push(millis);
             }
         }
         assert_eq!(last, [1_020, 2_020]);
-        // Objects that were added at the end of the burst are reconciled after the period, too.
-        assert_eq!(burst.due_at(at(2_990)), Some(at(3_020)));
-        assert_eq!(burst.take_due(at(3_020)).len(), 1);
-        assert_eq!(burst.due_at(at(9_000)), None);
+        // Objects that were added at the end of the changes are reconciled after the period, too.
+        assert_eq!(throttle.due_at(at(2_990)), Some(at(3_020)));
+        assert_eq!(throttle.take_due(at(3_020)).len(), 1);
+        assert_eq!(throttle.due_at(at(9_000)), None);
     }
 }

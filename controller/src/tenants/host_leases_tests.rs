@@ -198,7 +198,7 @@ fn a_prefix_length_applies_only_to_addresses_of_its_network() {
     );
     let gateway = kept.networks[0].ipv6.as_ref().unwrap().gateway;
     assert_eq!(gateway, Some("fe80::2".parse().unwrap()));
-    assert_eq!(desired_after(&all, &moved, &kept), kept, "a repetition changes nothing");
+    assert_eq!(desired_after(&all, &moved, &kept), kept, "a repetition is a no-op");
     // Without it, and on a host that has no earlier configuration, the changed pool applies.
     for changed in [desired_after(&all[2..], &moved, &kept), desired(&all, &moved).spec] {
         assert_eq!(leased(&changed), ["10.1.0.8"]);

@@ -3,7 +3,7 @@
 //!
 //! After a change of the types, run `make crds` and review the difference, because users install these CRDs.
 
-#![expect(clippy::disallowed_methods, reason = "tests look at the repository's files")]
+#![expect(clippy::disallowed_methods, reason = "tests read the repository's files")]
 
 use std::path::Path;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Time since an arbitrary start; monotonic.
 pub type Uptime = Duration;
 
-/// Answers that a port gets at once after a pause. A boot with firmware, boot loader and operating system needs fewer
-/// than ten.
+/// Answers that a port gets at once if its token bucket is full. A boot with firmware, boot loader and operating system
+/// needs fewer than ten.
 pub const ANSWER_CAPACITY: u32 = 20;
 /// Time after which a port gets one more answer.
 pub const ANSWER_INTERVAL: Duration = Duration::from_millis(200);

@@ -2,7 +2,7 @@
 //!
 //! The answer reserves nothing, because the target pod does not exist yet: KubeVirt creates it after the migration, and
 //! kube-scheduler then calls `filter` for it as for each pod. Several VMs are placed one after another, so the same
-//! free resources are not promised twice in one answer.
+//! free resources are not counted for two VMs in one answer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;

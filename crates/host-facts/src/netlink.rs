@@ -39,7 +39,7 @@ const MAX_NAMES_PER_REQUEST: usize = 16;
 /// Maximum time to wait for an answer. The kernel usually answers at once, but may wait long for its lock: an uplink
 /// with thousands of VLAN links takes seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
-/// Pauses in milliseconds before the repetitions of a dump. A dump is repeated if something changed while the kernel
+/// Delays in milliseconds before the repetitions of a dump. A dump is repeated if something changed while the kernel
 /// answered (`NLM_F_DUMP_INTR`). The answer is not used, because an object may be missing in it.
 const RETRY_DELAYS_MS: [u64; 7] = [0, 5, 10, 20, 50, 100, 200];
 const RECEIVE_BUFFER_BYTES: usize = 1 << 20;

@@ -169,8 +169,8 @@ pub struct KubeletHost {
     pub(super) device_pools: Vec<HostDevicePool>,
     pub(super) allocatable: Resources,
     pub(super) max_pods: u64,
-    /// Average numbers of CPUs, computed as in topology.go. On hosts with unequal cores or sockets, the averages may
-    /// match no core or socket.
+    /// Average numbers of CPUs, computed as `topology.go` does. On hosts with unequal cores or sockets, the averages
+    /// may match no core or socket.
     pub(super) cpus_per_core: u32,
     pub(super) cpus_per_socket: u32,
     pub(super) cpus_per_cache: u32,

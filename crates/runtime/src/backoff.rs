@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-/// Backoff of one loop: the pause doubles with each retry and has jitter, so that a thousand agents do not retry at
+/// Backoff of one loop: the delay doubles with each retry and has jitter, so that a thousand agents do not retry at
 /// the same time.
 #[derive(Debug)]
 pub struct RetryBackoff {
-    next_pause: Duration,
-    max_pause: Duration,
+    next_delay: Duration,
+    max_delay: Duration,
 }
 
 impl RetryBackoff {
-    /// Pause before the first retry.
-    pub const INITIAL_PAUSE: Duration = Duration::from_secs(1);
+    /// Delay before the first retry.
+    pub const INITIAL_DELAY: Duration = Duration::from_secs(1);
 
-    /// Returns a backoff whose pauses grow up to `max_pause`, before jitter.
+    /// Returns a backoff whose delays grow up to `max_delay`, before jitter.
     #[must_use]
-    pub const fn with_limit(max_pause: Duration) -> Self {
-        Self { next_pause: Self::INITIAL_PAUSE, max_pause }
+    pub const fn with_limit(max_delay: Duration) -> Self {
+        Self { next_delay: Self::INITIAL_DELAY, max_delay }
     }
 
-    /// Resets the next pause to [`Self::INITIAL_PAUSE`].
+    /// Resets the next delay to [`Self::INITIAL_DELAY`].
     pub const fn reset(&mut self) {
-        self.next_pause = Self::INITIAL_PAUSE;
+        self.next_delay = Self::INITIAL_DELAY;
     }
 
-    /// Sleeps for the next pause, but not for less than `retry_after`.
+    /// Sleeps for the next delay, but not for less than `retry_after`.
     pub async fn wait_before_retry(&mut self, retry_after: Duration) {
-        tokio::time::sleep(add_jitter(self.next_pause.max(compensate_jitter(retry_after)))).await;
-        self.next_pause = (self.next_pause * 2).min(self.max_pause);
+        tokio::time::sleep(add_jitter(self.next_delay.max(compensate_jitter(retry_after)))).await;
+        self.next_delay = (self.next_delay * 2).min(self.max_delay);
     }
 }
 

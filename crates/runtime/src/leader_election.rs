@@ -86,14 +86,14 @@ impl LeaderElector {
             }
             let is_leader = self.guard.is_leader();
             leadership.send_if_modified(|before| std::mem::replace(before, is_leader) != is_leader);
-            let pause = if is_leader && !acquired { duration / 15 } else { duration / 4 };
-            let pause = add_jitter(pause);
-            // The pause ends at the latest when the leadership ends.
-            let pause = self
+            let delay = if is_leader && !acquired { duration / 15 } else { duration / 4 };
+            let delay = add_jitter(delay);
+            // The delay ends at the latest when the leadership ends.
+            let delay = self
                 .guard
                 .valid_until()
-                .map_or(pause, |until| pause.min(until.saturating_duration_since(Instant::now())));
-            tokio::time::sleep(pause).await;
+                .map_or(delay, |until| delay.min(until.saturating_duration_since(Instant::now())));
+            tokio::time::sleep(delay).await;
         }
     }
 

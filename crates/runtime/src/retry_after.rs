@@ -3,7 +3,7 @@
 //!
 //! kube returns a refusal without the header. Therefore a layer of the client reads the header, returns it as an
 //! error, and refuses the same request locally until the time is over. In this way, watches, reconcilers and all
-//! other callers respect the header; the pauses of the callers only avoid useless retries.
+//! other callers respect the header; the backoffs of the callers only avoid useless retries.
 
 use std::collections::HashMap;
 use std::future::{Future, ready};

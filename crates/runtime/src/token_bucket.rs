@@ -1,4 +1,4 @@
-//! Token bucket: a rate limit that permits bursts.
+//! Token bucket: a rate limit with a capacity for actions without delay.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn burst_is_limited_to_the_capacity() {
+    fn actions_at_once_are_limited_to_the_capacity() {
         let refill_interval = Duration::from_secs(300);
         let mut token_bucket = TokenBucket::new(25, refill_interval);
         let begin = Instant::now();

@@ -11,7 +11,7 @@ use crate::sweep::Sweep;
 use crate::vlan_list;
 
 /// Time without any frame after which a peer is forgotten.
-const SILENCE: Duration = Duration::from_secs(30);
+const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Shortest time between two challenges of a session.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -61,10 +61,10 @@ pub(crate) enum SessionState {
 impl Peer {
     /// Returns true if no frame of the peer was accepted for a long time. Frames of unknown sessions do not count,
     /// unless there is no other session.
-    pub(crate) fn is_silent(&self, now: Duration) -> bool {
+    pub(crate) fn is_unresponsive(&self, now: Duration) -> bool {
         let challenged = self.challenge.filter(|_| self.session.is_none());
         let last = challenged.map_or(self.last_heard, |one| one.last_sent);
-        now.saturating_sub(last) > SILENCE
+        now.saturating_sub(last) > PEER_TIMEOUT
     }
 
     /// Returns true if the peer is alive and has VLANs in common with this agent.
@@ -143,7 +143,7 @@ impl Peer {
         self.sweep.restart();
     }
 
-    /// Resumes after a pause of this agent, in which it received nothing.
+    /// Resumes after a time in which this agent did not run and received nothing.
     pub(crate) fn resume(&mut self, now: Duration) {
         self.last_heard = now;
         self.excuse_losses();

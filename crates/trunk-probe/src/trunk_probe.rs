@@ -26,7 +26,7 @@ const SOLICITATION_FRAMES: usize = 1024;
 /// Shortest time between two answers in one VLAN, so that replayed solicitations do not multiply frames.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(50);
 /// Time between two calls of `poll` after which this agent was stopped: frames were lost, and peers are not at fault.
-const PAUSE: Duration = Duration::from_secs(5);
+const MAX_POLL_GAP: Duration = Duration::from_secs(5);
 /// Time after which a leak is forgotten.
 const LEAK_MEMORY: Duration = Duration::from_secs(300);
 /// Time between wake-ups while nothing happens, so that frames are sent and received in batches, and while frames are
@@ -109,11 +109,11 @@ impl TrunkProbe {
     /// Returns the frames to send now, and the time of the next call. Call it after `receive` for all frames that have
     /// arrived.
     pub fn poll(&mut self, now: Duration) -> (Vec<Outgoing>, Duration) {
-        if now.saturating_sub(self.last_poll) > PAUSE {
+        if now.saturating_sub(self.last_poll) > MAX_POLL_GAP {
             self.peers.values_mut().for_each(|peer| peer.resume(now));
         }
         self.last_poll = now;
-        self.peers.retain(|_, peer| !peer.is_silent(now));
+        self.peers.retain(|_, peer| !peer.is_unresponsive(now));
         let others = self.peers.values().filter(|peer| peer.has_session()).count();
         let limit = (MAX_SOLICITED / others.max(1)).max(MIN_SOLICITED);
         for peer in self.peers.values_mut() {

@@ -134,7 +134,7 @@ impl DrainView<'_, '_> {
             if blocked_at.is_none() && is_blocked {
                 blocked_at = Some(Instant::now());
             }
-            screen.pause(OBSERVATION_INTERVAL)?;
+            screen.sleep(OBSERVATION_INTERVAL)?;
             Ok(blocked_at.is_some_and(|at| at.elapsed() >= BLOCKED_TIME).then_some(()))
         })?;
         let healthy = self.tenant.kubelets().fewest_healthy_pods();
@@ -158,7 +158,7 @@ impl DrainView<'_, '_> {
             self.observe()?;
             let infra_node = self.plane.infra_node(DRAINED_HOST);
             let is_draining = !condition(&infra_node, DRAINING).is_null();
-            screen.pause(OBSERVATION_INTERVAL)?;
+            screen.sleep(OBSERVATION_INTERVAL)?;
             Ok((self.drain.has_succeeded()? && !is_draining).then_some(()))
         })?;
         let healthy = self.tenant.kubelets().fewest_healthy_pods();

@@ -120,7 +120,7 @@ impl Demo<'_> {
     fn restart_api_server(&mut self) -> Result<String> {
         let before = self.read_renew_times()?;
         self.plane.stop_server();
-        self.screen.pause(API_SERVER_DOWNTIME)?;
+        self.screen.sleep(API_SERVER_DOWNTIME)?;
         self.plane.start_server()?;
         self.wait_for_renewals(&before)
     }

@@ -172,7 +172,7 @@ impl Demo<'_> {
         let Self { plane, addresses, attached_pods: attached, screen, .. } = self;
         let new = screen.wait_until("one more VM runs", EMULATION_TIMEOUT, || {
             loss.observe(plane)?;
-            screen.pause(OBSERVATION_INTERVAL)?;
+            screen.sleep(OBSERVATION_INTERVAL)?;
             let mut vms = observe::read_vms(plane, addresses)?.into_iter();
             Ok(vms.find(|vm| vm.phase == "Running" && !attached.contains(&vm.pod_uid)))
         })?;
@@ -190,7 +190,7 @@ impl Demo<'_> {
         screen.wait_until("the machines are replaced", EMULATION_TIMEOUT, || {
             let is_complete = loss.observe(plane)?;
             loss.check_data_machines(plane)?;
-            screen.pause(OBSERVATION_INTERVAL)?;
+            screen.sleep(OBSERVATION_INTERVAL)?;
             let vms = observe::read_vms(plane, addresses)?;
             let runs =
                 |vm: &&Vm| vm.tenant == TENANT && vm.host != LOST_HOST && vm.phase == "Running";

@@ -50,9 +50,9 @@ impl Demo<'_> {
             let host = self.hosts.get_mut(*host).context("unknown host")?;
             let log = host.run_checked(&format!("tenants unwatch {file}"))?;
             let (answered, lost) = (replies(&log).count(), lost_pings(&log));
-            let silence = PING_INTERVAL * longest_loss(&lost);
+            let loss_time = PING_INTERVAL * longest_loss(&lost);
             ensure!(answered > 0, "{tenant}: no ping was answered");
-            ensure!(silence <= MAX_PING_GAP, "{tenant}: no ping was answered for {silence:?}");
+            ensure!(loss_time <= MAX_PING_GAP, "{tenant}: no ping was answered for {loss_time:?}");
             let sent = answered + lost.len();
             results.push(format!("{tenant}: {} of {sent} pings lost", lost.len()));
         }

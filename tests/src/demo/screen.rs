@@ -72,9 +72,9 @@ impl Screen {
                 return Ok(answer);
             }
             let last_step = Duration::from_millis(self.last_step.load(Ordering::SeqCst));
-            let silence = begin.elapsed().min(self.began.elapsed().saturating_sub(last_step));
-            ensure!(silence < timeout, "no progress for {} s: {step}", timeout.as_secs());
-            self.pause(POLL_INTERVAL)?;
+            let idle_time = begin.elapsed().min(self.began.elapsed().saturating_sub(last_step));
+            ensure!(idle_time < timeout, "no progress for {} s: {step}", timeout.as_secs());
+            self.sleep(POLL_INTERVAL)?;
         }
     }
 
@@ -82,7 +82,7 @@ impl Screen {
     ///
     /// # Errors
     /// Fails if the demo is to stop.
-    pub fn pause(&self, time: Duration) -> Result<()> {
+    pub fn sleep(&self, time: Duration) -> Result<()> {
         std::thread::sleep(time);
         if self.is_stopped() {
             bail!("interrupted");

@@ -118,7 +118,7 @@ pub(crate) fn calls_are_refused_without_the_lease(plane: &ControlPlane, bed: &Te
         "spec": {"holderIdentity": "berth-controller-elsewhere_1", "leaseDurationSeconds": 15,
             "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z"}});
     set_lease(bed, &lease["spec"]);
-    let extender = bed.start_extender(plane, "fenced", "kube-system/berth-scheduler");
+    let extender = bed.start_extender(plane, "without-lease", "kube-system/berth-scheduler");
     let body = json!({"Pod": {"metadata": {"name": "a", "namespace": "vms", "uid": "b"}, "spec": {"containers": []}},
         "NodeNames": ["plain-0"]});
     let response = post(bed.port, "filter", &body.to_string());

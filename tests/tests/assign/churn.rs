@@ -1,5 +1,5 @@
-//! Creation and deletion of thousands of VMs while the scheduler and the extender are killed and paused, reports are
-//! late and hosts are drained.
+//! Creation and deletion of thousands of VMs while the scheduler and the extender are killed and suspended, reports
+//! are late and hosts are drained.
 //!
 //! [`berth_kubelet_admission`] simulates the kubelets: each kubelet admits or refuses a bound pod immediately and
 //! finally.
@@ -30,8 +30,8 @@ const VM_COUNT: usize = 10_000;
 const MAX_WAITING_VMS: usize = 150;
 /// Time between two faults.
 const FAULT_INTERVAL: Duration = Duration::from_secs(30);
-/// Length of a pause, longer than the lease duration of the scheduler.
-const PAUSE_DURATION: Duration = Duration::from_secs(20);
+/// Time for which processes are suspended, longer than the lease duration of the scheduler.
+const SUSPENSION_TIME: Duration = Duration::from_secs(20);
 /// Time limit of the whole test.
 const TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// Number of concurrent requests.
@@ -131,7 +131,7 @@ fn inject_fault(
     let leader = replicas.leader(plane);
     let host = leader.host.clone();
     let mut wait = || {
-        let end = Instant::now() + PAUSE_DURATION;
+        let end = Instant::now() + SUSPENSION_TIME;
         while Instant::now() < end {
             runtime.block_on(churn.run_round());
         }
@@ -142,8 +142,8 @@ fn inject_fault(
             leader.kill_extender(plane);
         }
         1 => {
-            eprintln!("{host} and its extender are paused for {PAUSE_DURATION:?}");
-            leader.pause(true);
+            eprintln!("{host} and its extender are suspended for {SUSPENSION_TIME:?}");
+            leader.suspend(true);
             wait();
             leader.resume();
         }
@@ -152,8 +152,8 @@ fn inject_fault(
             leader.kill_scheduler(plane);
         }
         3 => {
-            eprintln!("the extender of {host} is paused for {PAUSE_DURATION:?}");
-            leader.pause(false);
+            eprintln!("the extender of {host} is suspended for {SUSPENSION_TIME:?}");
+            leader.suspend(false);
             wait();
             leader.resume();
         }
@@ -336,7 +336,7 @@ impl Churn {
             |unschedulable: bool| Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
         nodes.patch(name, &PatchParams::default(), &cordon(true)).await.unwrap();
         let begin = Instant::now();
-        while begin.elapsed() < PAUSE_DURATION {
+        while begin.elapsed() < SUSPENSION_TIME {
             let on_host = self.running.values().filter(|(host, ..)| host == name);
             let names: Vec<String> = on_host.map(|(_, name, _)| name.clone()).collect();
             self.delete(names).await;

@@ -81,8 +81,8 @@ impl Replica {
         self.scheduler = start_scheduler(plane, &self.host, self.port);
     }
 
-    /// Pauses the extender, and also the scheduler if `both` is true.
-    pub(crate) fn pause(&self, both: bool) {
+    /// Suspends the extender, and also the scheduler if `both` is true.
+    pub(crate) fn suspend(&self, both: bool) {
         if both {
             self.scheduler.send_signal("STOP").unwrap();
         }

@@ -137,15 +137,15 @@ pub(crate) fn pods_on_nodes_without_a_report_are_considered(
     bed.server.delete(&format!("{}/on-bare-0", crate::testbed::PODS_PATH));
 }
 
-/// Kills the extender while a burst of pods is created: no resource is allocated twice, and all pods that fit are
+/// Kills the extender while many pods are created: no resource is allocated twice, and all pods that fit are
 /// bound.
-pub(crate) fn extender_is_killed_during_a_burst(
+pub(crate) fn extender_is_killed_while_pods_are_created(
     plane: &ControlPlane,
     bed: &mut Testbed,
     mut extender: Controller,
 ) -> Controller {
     for number in 0..6 {
-        bed.add_host(&format!("burst-{number}"), "burst", &[]);
+        bed.add_host(&format!("crowd-{number}"), "crowd", &[]);
     }
     // Each host has room for four VMs: three in the second zone, and one in the first zone next to a VM of 5 CPUs.
     let cpus_of_vm = |number: usize| if number.is_multiple_of(4) { 5 } else { 2 };
@@ -153,7 +153,7 @@ pub(crate) fn extender_is_killed_during_a_burst(
         .map(|number| {
             let vm = bed.create_vm(Vm {
                 cpus: cpus_of_vm(number),
-                rack: Some("burst"),
+                rack: Some("crowd"),
                 ..Vm::default()
             });
             if number == 9 || number == 17 {

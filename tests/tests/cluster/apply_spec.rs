@@ -73,7 +73,7 @@ pub(crate) fn invalid_spec_is_reported(plane: &ControlPlane, tree: &Tree) {
     wait_until_ready(plane, "True");
 }
 
-/// Tests that the agent changes nothing and reports the reason if the rollback ledger is unreadable, and applies the
+/// Tests that the agent applies no change and reports the reason if the rollback ledger is unreadable, and applies the
 /// spec when the ledger is readable again.
 pub(crate) fn missing_rollback_ledger_is_reported(plane: &ControlPlane, tree: &Tree) {
     const LEDGER: &str = "var/lib/berth/found.json";

@@ -262,14 +262,14 @@ fn assert_every_reconciler_retried(all_requests: &[Request], times: usize) {
 fn assert_no_early_retry(all_requests: &[Request]) {
     for ((verb, path), requests) in group_by_path(all_requests) {
         for pair in requests.windows(2) {
-            let pause = pair[1].arrived_at - pair[0].arrived_at;
+            let delay = pair[1].arrived_at - pair[0].arrived_at;
             // These requests were sent concurrently, before the first refusal.
-            if pause < CONCURRENT_INTERVAL {
+            if delay < CONCURRENT_INTERVAL {
                 continue;
             }
             let refused = pair[0].code.is_some_and(|code| code >= 429);
-            let is_early = pause < Duration::from_secs(RETRY_AFTER);
-            assert!(!(refused && is_early), "{verb} {path} again after {pause:?}: {requests:#?}");
+            let is_early = delay < Duration::from_secs(RETRY_AFTER);
+            assert!(!(refused && is_early), "{verb} {path} again after {delay:?}: {requests:#?}");
         }
     }
 }

@@ -38,8 +38,8 @@ pub(crate) fn refusals_with_retry_after_are_tolerated(bed: &Testbed<'_>) {
     for (kind, requests) in &kinds {
         assert!(requests.iter().all(|one| matches!(one.code, None | Some(429))), "{requests:#?}");
         for pair in requests.windows(2) {
-            let pause = pair[1].arrived_at - pair[0].arrived_at;
-            assert!(pause >= Duration::from_secs(RETRY_AFTER), "{kind:?} again after {pause:?}");
+            let delay = pair[1].arrived_at - pair[0].arrived_at;
+            assert!(delay >= Duration::from_secs(RETRY_AFTER), "{kind:?} again after {delay:?}");
         }
     }
     let lists = kinds.iter().filter(|((verb, _), _)| verb == "GET");

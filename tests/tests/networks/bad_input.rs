@@ -28,7 +28,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
         "ip link add taken0 type vxlan id 9 dstport 5355 local 172.16.9.1; ip link set taken0 up",
     )
     .unwrap();
-    for (network, tenants, says) in [
+    for (network, tenants, expected) in [
         (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 120}"], "spec.tenantNetworks[cluster-y].vlan: `120`: is already used by cluster-x"),
         (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 1}"], "spec.tenantNetworks[cluster-y].vlan: `1`: is the default VLAN"),
         (bridge(""), vec![a, "{name: cluster-y, network: bad, vlan: 0}"], "spec.tenantNetworks[2].vlan: `0`: "),
@@ -49,7 +49,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
         let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
         // `apply` refuses a manifest with an error; the daemon applies the valid part.
         assert_eq!(result.code, 2, "{network}: {}", result.output);
-        assert!(result.output.contains(says), "{says} is not in:\n{}", result.output);
+        assert!(result.output.contains(expected), "{expected} is not in:\n{}", result.output);
     }
     host.run_checked("pkill systemd-socket-a; ip link del taken0").unwrap();
     assert_same(&before, &read_link_state(host));

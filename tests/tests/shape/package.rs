@@ -43,7 +43,7 @@ pub(super) fn package_is_installed_and_purged(host: &mut Host) {
     host.run_checked("systemd-analyze verify --man=no berth-agent.service berth-hugepages.service")
         .unwrap();
 
-    // An upgrade restarts the daemon and changes nothing of the host.
+    // An upgrade restarts the daemon and is a no-op for the host.
     let pid = host.run_checked("systemctl show -p MainPID --value berth-agent").unwrap();
     let configured = read_state(host);
     host.run_checked("dpkg -i /root/berth-agent.deb 2>&1").unwrap();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::machines::{self, Machine, Vm};
 use crate::objects::HOST_PAGES;
-use crate::placement::{self, Promise};
+use crate::placement::{self, PlannedPlacement};
 use crate::print;
 use crate::testbed::{Testbed, text};
 
@@ -30,7 +30,7 @@ pub(crate) fn cpus_are_counted_until_the_kubelet_releases_them(
     bed: &mut Testbed,
     machine: &Machine,
     vm: &Vm,
-    promise: &Promise,
+    planned: &PlannedPlacement,
 ) {
     let before = bed.controller.metric(FREE_CPUS);
     let Vm { namespace, name, .. } = vm;
@@ -43,7 +43,7 @@ pub(crate) fn cpus_are_counted_until_the_kubelet_releases_them(
     probe_waits_for_the_release(bed, vm);
     let has_ended = has_ended(bed, vm);
     if !has_ended {
-        stuck_pod_keeps_its_cpus(bed, vm, promise);
+        stuck_pod_keeps_its_cpus(bed, vm, planned);
         assert!(bed.controller.metric(FREE_CPUS) <= before, "the CPUs are counted as free");
         remove_stuck_containers(bed, vm);
     }
@@ -52,14 +52,14 @@ pub(crate) fn cpus_are_counted_until_the_kubelet_releases_them(
     });
     // The kubelet's Memory Manager keeps the memory of the pod in its checkpoint until the kubelet admits the next pod
     // (`removeStaleState` in its memory_manager.go). The scheduler extender must not wait for it.
-    let (host, uid) = (promise.host.clone(), vm.uid.as_str());
-    bed.wait_until("the allocation is removed", &["infranode", &promise.host], |plane| {
+    let (host, uid) = (planned.host.clone(), vm.uid.as_str());
+    bed.wait_until("the allocation is removed", &["infranode", &planned.host], |plane| {
         let allocations = plane.infra_node(&host)["status"]["allocations"].to_string();
         (!allocations.contains(uid)).then_some(())
     });
     // The MachineDeployment has replaced the machine, which gets the released CPUs.
     let replacement = machines::wait_until_running(bed, machine, name);
-    placement::promise_is_kept(bed, &replacement, promise);
+    placement::check_placement(bed, &replacement, planned);
     let console = bed.wait_until_guest_is_up(&replacement);
     print(&format!("--- console of {} ---\n{console}", replacement.name));
     bed.plane.kubectl(&["delete", "pod", PROBE, "--wait=false"]).unwrap();
@@ -119,20 +119,20 @@ fn has_ended(bed: &Testbed, vm: &Vm) -> bool {
 
 /// Tests that a launcher pod that does not end keeps its CPUs: the kubelet has them in its checkpoint, the agent reports
 /// them, and no new launcher pod has a host.
-fn stuck_pod_keeps_its_cpus(bed: &mut Testbed, vm: &Vm, promise: &Promise) {
+fn stuck_pod_keeps_its_cpus(bed: &mut Testbed, vm: &Vm, planned: &PlannedPlacement) {
     let checkpoint = bed.hosts[vm.host].cpu_checkpoint();
     let allocation = bed.reported_allocation(vm.host, &vm.uid);
     print(&format!("the launcher pod stays Terminating: {}, {allocation}", checkpoint["entries"]));
-    assert_eq!(checkpoint["entries"][&vm.uid]["compute"], promise.cpus.to_string());
-    assert_eq!(allocation["cpus"], promise.cpus.to_string(), "{allocation:#}");
+    assert_eq!(checkpoint["entries"][&vm.uid]["compute"], planned.cpus.to_string());
+    assert_eq!(allocation["cpus"], planned.cpus.to_string(), "{allocation:#}");
     let pods = ["pods", "-n", &vm.namespace, "-l", "kubevirt.io=virt-launcher"];
     let pods = bed.plane.get_json(&pods).unwrap();
     let pods = pods["items"].as_array().unwrap();
     let others = pods.iter().filter(|pod| pod["metadata"]["uid"] != vm.uid.as_str());
     let bound: Vec<&Value> = others.filter(|pod| pod["spec"]["nodeName"].is_string()).collect();
     assert!(bound.is_empty(), "another launcher pod has a host: {bound:#?}");
-    let pages = placement::free_pages(bed, vm.host, promise.zones[0]);
-    print(&format!("free huge pages of zone {}: {pages} of {HOST_PAGES}", promise.zones[0]));
+    let pages = placement::free_pages(bed, vm.host, planned.zones[0]);
+    print(&format!("free huge pages of zone {}: {pages} of {HOST_PAGES}", planned.zones[0]));
 }
 
 /// Removes the containers of a pod as an administrator does.

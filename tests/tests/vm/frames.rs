@@ -15,9 +15,9 @@ pub(crate) fn only_vms_of_one_tenant_exchange_frames(bed: &mut Testbed) {
     machines::create_tenant(bed, "bank", Some(BANK_VLAN));
     machines::create_tenant(bed, "shop", None);
     let vms = BANK_MACHINES.map(|machine| {
-        let promise = placement::promise(bed, &machine);
+        let planned = placement::plan_placement(bed, &machine);
         let vm = machines::start(bed, &machine);
-        placement::promise_is_kept(bed, &vm, &promise);
+        placement::check_placement(bed, &vm, &planned);
         vm
     });
     assert_ne!(vms[0].host, vms[1].host, "a host has room for one of these VMs");

@@ -214,8 +214,8 @@ impl VmHost {
                echo \"--- $log ---\"; tail -n 15 $log | cut -c1-400; done; \
              cat /var/lib/kubelet/cpu_manager_state; echo; df -h / /var/lib/containerd; \
              grep . /sys/devices/system/node/node*/hugepages/hugepages-2048kB/*_hugepages; ip -br link";
-        let said = self.host.run(commands);
-        let said = said.map_or_else(|error| format!("{error:#}"), |said| said.output);
-        format!("=== {} ===\n{said}\n", self.name)
+        let result = self.host.run(commands);
+        let result = result.map_or_else(|error| format!("{error:#}"), |result| result.output);
+        format!("=== {} ===\n{result}\n", self.name)
     }
 }

@@ -1,4 +1,4 @@
-//! CPUs and memory of a VM: what the engine promises before the VM exists, what the kubelet allocates, and what the
+//! CPUs and memory of a VM: what the engine plans before the VM exists, what the kubelet allocates, and what the
 //! QEMU process uses.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use crate::{USES_EMULATION, print};
 
 /// Placement that the engine computes for a machine that does not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Promise {
+pub(crate) struct PlannedPlacement {
     pub(crate) host: String,
     pub(crate) cpus: CpuSet,
     pub(crate) zones: Vec<u64>,
@@ -37,7 +37,7 @@ struct Process {
 
 /// Returns the placement that `berth-controller plan` prints for a machine. It uses the engine of the scheduler extender,
 /// which publishes its reservations nowhere else.
-pub(crate) fn promise(bed: &Testbed, machine: &Machine) -> Promise {
+pub(crate) fn plan_placement(bed: &Testbed, machine: &Machine) -> PlannedPlacement {
     let file = bed.plane.folder().join(format!("{}.json", machine.name));
     fs::write(&file, machine.deployment().to_string()).unwrap();
     let output = Command::new(repository().join("target/release/berth-controller"))
@@ -54,22 +54,22 @@ pub(crate) fn promise(bed: &Testbed, machine: &Machine) -> Promise {
     let mut placed = plan["placed"].as_array().into_iter().flatten();
     let placed = placed.find(|one| text(&one["vm"]).starts_with(&prefix));
     let placed = placed.unwrap_or_else(|| panic!("{prefix} is not placed:\n{stdout}\n{stderr}"));
-    print(&format!("promise for {}: {placed}", machine.name));
-    Promise {
+    print(&format!("plan for {}: {placed}", machine.name));
+    PlannedPlacement {
         host: text(&placed["host"]).to_owned(),
         cpus: text(&placed["cpus"]).parse().unwrap(),
         zones: placed["zones"].as_array().unwrap().iter().filter_map(Value::as_u64).collect(),
     }
 }
 
-/// Tests that the report of the agent, the kubelet's checkpoint and the QEMU process agree with the promise. No other
+/// Tests that the report of the agent, the kubelet's checkpoint and the QEMU process agree with the plan. No other
 /// process uses huge pages.
-pub(crate) fn promise_is_kept(bed: &mut Testbed, vm: &Vm, promise: &Promise) {
-    assert_eq!(bed.hosts[vm.host].name, promise.host, "the VM is on another host");
-    assert_eq!((promise.cpus.len(), promise.zones.len()), (2, 1), "{promise:?}");
-    let object = ["infranode", &promise.host];
+pub(crate) fn check_placement(bed: &mut Testbed, vm: &Vm, planned: &PlannedPlacement) {
+    assert_eq!(bed.hosts[vm.host].name, planned.host, "the VM is on another host");
+    assert_eq!((planned.cpus.len(), planned.zones.len()), (2, 1), "{planned:?}");
+    let object = ["infranode", &planned.host];
     let (index, uid) = (vm.host, vm.uid.as_str());
-    let name = promise.host.clone();
+    let name = planned.host.clone();
     let allocation = bed.wait_until("the allocation is reported", &object, |plane| {
         let infra = plane.infra_node(&name);
         let mut allocations = infra["status"]["allocations"].as_array()?.iter();
@@ -78,25 +78,25 @@ pub(crate) fn promise_is_kept(bed: &mut Testbed, vm: &Vm, promise: &Promise) {
     print(&format!("report of the agent: {allocation}"));
     assert_eq!(
         text(&allocation["cpus"]).parse::<CpuSet>().unwrap(),
-        promise.cpus,
+        planned.cpus,
         "{allocation:#}"
     );
-    assert_eq!(allocation["zones"], json!(promise.zones), "{allocation:#}");
+    assert_eq!(allocation["zones"], json!(planned.zones), "{allocation:#}");
     assert_eq!(allocation["hugepages"], json!([{"size": "2Mi", "count": GUEST_PAGES}]));
     let checkpoint = bed.hosts[index].cpu_checkpoint();
     let compute: CpuSet = text(&checkpoint["entries"][uid]["compute"]).parse().unwrap();
-    assert_eq!(compute, promise.cpus, "{checkpoint:#}");
-    check_process(bed, vm, promise);
+    assert_eq!(compute, planned.cpus, "{checkpoint:#}");
+    check_process(bed, vm, planned);
     print_libvirt_facts(bed, vm);
 }
 
-fn check_process(bed: &mut Testbed, vm: &Vm, promise: &Promise) {
+fn check_process(bed: &mut Testbed, vm: &Vm, planned: &PlannedPlacement) {
     let process = read_process(bed, vm);
     let output = &process.output;
     print(&format!("QEMU of {}:\n{output}", vm.name));
     assert!(!process.threads.is_empty(), "{output}");
     for (thread, cpus) in &process.threads {
-        assert!(cpus.is_subset(&promise.cpus), "thread {thread} may use CPUs {cpus}:\n{output}");
+        assert!(cpus.is_subset(&planned.cpus), "thread {thread} may use CPUs {cpus}:\n{output}");
     }
     // KubeVirt finds the threads of emulated CPUs under another name, and leaves them on the emulator's CPU.
     if !USES_EMULATION {
@@ -104,7 +104,7 @@ fn check_process(bed: &mut Testbed, vm: &Vm, promise: &Promise) {
         let vcpus: Vec<_> = process.threads.iter().filter(|(name, _)| is_vcpu(name)).collect();
         assert!(matches!(vcpus.as_slice(), [(_, cpus)] if cpus.len() == 1), "{vcpus:?}\n{output}");
     }
-    let [zone] = promise.zones.as_slice() else { panic!("{promise:?}") };
+    let [zone] = planned.zones.as_slice() else { panic!("{planned:?}") };
     assert_eq!(process.policies, BTreeSet::from([format!("bind:{zone}")]), "{output}");
     assert_eq!(process.pages, BTreeMap::from([(*zone, GUEST_PAGES)]), "{output}");
     assert_eq!(free_pages(bed, vm.host, *zone), HOST_PAGES - GUEST_PAGES);
@@ -160,7 +160,7 @@ fn read_process(bed: &mut Testbed, vm: &Vm) -> Process {
     process
 }
 
-/// Prints what libvirt in the launcher pod says about the VM. The checks do not depend on it.
+/// Prints the state of the VM according to libvirt in the launcher pod. The checks do not depend on it.
 fn print_libvirt_facts(bed: &mut Testbed, vm: &Vm) {
     let commands = format!(
         "{}\n\

@@ -1,6 +1,6 @@
 //! Removes links, one after the other. A removal holds the kernel's lock for all links (RTNL) while every CPU
 //! releases the link (about 20 ms for a bridge), and a pod that starts needs that lock. So each removal is
-//! followed by a pause of the same duration.
+//! followed by a wait of the same duration.
 
 use std::io;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::apply::outcome::ApplyResult;
 use crate::plan::Change;
 use crate::plan::network::LinkOp;
 
-/// The longest pause after a removal.
-const MAX_PAUSE: Duration = Duration::from_millis(200);
+/// The longest wait after a removal.
+const MAX_WAIT: Duration = Duration::from_millis(200);
 
 /// Removes as many links as the time limit allows, and passes each outcome to `on_result`.
 pub(super) fn remove_links(
@@ -72,7 +72,7 @@ fn apply_removal(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::R
         transaction.record_step_result(
             result.unwrap_or_else(|error| Err(StepError::netlink_error(error))),
         );
-        std::thread::sleep(begin.elapsed().min(MAX_PAUSE));
+        std::thread::sleep(begin.elapsed().min(MAX_WAIT));
     }
     if transaction.is_stopped() {
         Ok(transaction.result(&kernel.links()?))

@@ -133,7 +133,7 @@ impl Rule {
 /// Blocks of sixteen reserved addresses; their last four bits are not compared. The addresses of IS-IS
 /// (01:80:c2:00:00:14 and 15) are in no block: routers use them, so such frames may leave.
 const RESERVED_BLOCKS: [[u8; 6]; 12] = [
-    // IEEE 802.1Q, table 8-1: STP, pause, LACP, 802.1X, LLDP.
+    // IEEE 802.1Q, table 8-1: STP, pause frames, LACP, 802.1X, LLDP.
     [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00],
     // GMRP, GVRP, MVRP; connectivity fault management; TRILL.
     [0x01, 0x80, 0xc2, 0x00, 0x00, 0x20],

@@ -20,7 +20,7 @@ pub enum Stage {
     Handovers,
     /// VLANs and links of tenants, many in one message.
     Tenants,
-    /// Removals, one after the other with pauses, so that other programs can acquire the kernel's lock for links
+    /// Removals, one after the other with waits, so that other programs can acquire the kernel's lock for links
     /// (RTNL) between them.
     Removals,
 }

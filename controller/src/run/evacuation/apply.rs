@@ -196,7 +196,7 @@ impl Evacuator {
     }
 }
 
-/// Returns true if an answer says that the object with this name does not exist. The answer of a server that does not
+/// Returns true if an answer states that the object with this name does not exist. The answer of a server that does not
 /// have the resource names no object.
 fn is_absent(status: &Status, name: &str) -> bool {
     let details = status.details.as_ref();

@@ -148,8 +148,8 @@ pub async fn run(
         let reconcile = |host: Arc<InfraNode>| {
             let evacuator = Arc::clone(&evacuator);
             async move {
-                let pause = evacuator.reconcile(&host).await?;
-                Ok::<Action, ReconcileFailure>(Action::requeue(pause))
+                let delay = evacuator.reconcile(&host).await?;
+                Ok::<Action, ReconcileFailure>(Action::requeue(delay))
             }
         };
         let store = informers.infra_nodes.store().clone();

@@ -84,13 +84,13 @@ impl Evacuator {
             machines.iter().map(|one| one.evacuating.clone()).collect();
         let targets = self.find_targets(&name, &evacuating, now);
         let decisions = decide(&name, &evacuating, &mut deployments, &targets, now);
-        let mut pause = add_jitter(WAIT_PERIOD);
+        let mut delay = add_jitter(WAIT_PERIOD);
         let mut records = Vec::new();
         for (one, decision) in machines.iter().zip(decisions) {
             let planned = EvacuationRecord::new(one.record.as_ref(), &name, &decision, now);
             let record = match self.act(&name, one, decision, now).await {
                 Ok((record, retry)) => {
-                    pause = pause.min(retry.unwrap_or(pause));
+                    delay = delay.min(retry.unwrap_or(delay));
                     record
                 }
                 Err(error) => {
@@ -105,7 +105,7 @@ impl Evacuator {
         let update = draining_condition(&records, is_schedulable);
         let updated = self.update_condition(host, update, end).await;
         results.record(updated.map(|()| Written::Done));
-        results.finish(pause)
+        results.finish(delay)
     }
 
     fn find_targets(&self, host: &str, machines: &[EvacuatingMachine], now: Timestamp) -> Targets {

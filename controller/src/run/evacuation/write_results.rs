@@ -41,13 +41,13 @@ impl<'h> WriteResults<'h> {
         }
     }
 
-    /// Returns the delay of the next reconcile: `pause`, or less if an object has changed meanwhile.
+    /// Returns the delay of the next reconcile: `delay`, or less if an object has changed meanwhile.
     ///
     /// # Errors
     /// Returns the first failure.
-    pub(super) fn finish(self, pause: Duration) -> Result<Duration, ReconcileFailure> {
-        let pause = if self.has_conflict { pause.min(RETRY_DELAY) } else { pause };
-        self.failure.map_or(Ok(pause), Err)
+    pub(super) fn finish(self, delay: Duration) -> Result<Duration, ReconcileFailure> {
+        let delay = if self.has_conflict { delay.min(RETRY_DELAY) } else { delay };
+        self.failure.map_or(Ok(delay), Err)
     }
 }
 

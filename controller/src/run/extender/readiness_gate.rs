@@ -105,7 +105,7 @@ impl ReadinessGate {
     pub(super) async fn wait_until_allowed(&self, deadline: Instant) -> Result<(), GateError> {
         loop {
             let mut changed = self.subscribe();
-            let (error, pause) = match self.list_state.not_ready_reason() {
+            let (error, delay) = match self.list_state.not_ready_reason() {
                 Some(unlisted) => (GateError::KindsNotListed(unlisted), HOLD_TIMEOUT),
                 None => match self.check_lease().await {
                     Ok(()) => return Ok(()),
@@ -116,7 +116,7 @@ impl ReadinessGate {
             if now >= deadline {
                 return Err(error);
             }
-            let wait_deadline = deadline.min(now.checked_add(pause).unwrap_or(deadline));
+            let wait_deadline = deadline.min(now.checked_add(delay).unwrap_or(deadline));
             // The check is repeated after a change of the state, and also after the delay.
             drop(tokio::time::timeout_at(wait_deadline.into(), changed.changed()).await);
         }

@@ -114,9 +114,9 @@ impl HostReconciler {
         if due.is_empty() {
             // A host without machines is reported too.
             let remaining = observation.remaining(ReplaceAfter::DEFAULT_TIME, clock);
-            let pause = next.map_or(remaining, |next| next.min(remaining));
+            let delay = next.map_or(remaining, |next| next.min(remaining));
             if !remaining.is_zero() {
-                return HostState::Pending(pause);
+                return HostState::Pending(delay);
             }
         }
         if !self.context.agent_leases.is_unresponsive(host) {

@@ -57,8 +57,8 @@ pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
         async move {
             let next = reconciler.reconcile(&host).await?;
             let resync = add_jitter(resync);
-            let pause = next.map_or(resync, |next| next.min(resync));
-            Ok::<Action, ReconcileFailure>(Action::requeue(pause))
+            let delay = next.map_or(resync, |next| next.min(resync));
+            Ok::<Action, ReconcileFailure>(Action::requeue(delay))
         }
     };
     let reconcile_tenant = |tenant: Arc<TenantCluster>, context: Arc<Context>| {

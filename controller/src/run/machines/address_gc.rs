@@ -33,14 +33,14 @@ pub(super) async fn run(context: &Context) {
     loop {
         let next = context.collect_claims().await;
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
-        let pause = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
+        let delay = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
         tokio::select! {
             () = context.triggers.deleted_machines.changed() => tokio::time::sleep(DEBOUNCE).await,
             Some(_) = changes.recv() => {
                 tokio::time::sleep(DEBOUNCE).await;
                 while changes.try_recv().is_ok() {}
             }
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(delay) => {}
         }
     }
 }

@@ -79,7 +79,7 @@ impl ValidatedDeployment<'_> {
         if steps.is_complete {
             self.context.with_state(self.object, |memory| {
                 memory.failure_count = 0;
-                memory.paused_until = None;
+                memory.backoff_until = None;
             });
         }
         Ok(applied)
@@ -281,8 +281,8 @@ impl ValidatedDeployment<'_> {
             if vm.has_failed {
                 self.context.with_state(self.object, |memory| {
                     memory.failure_count = memory.failure_count.saturating_add(1);
-                    let pause = Duration::from_secs(backoff_seconds(memory.failure_count).into());
-                    memory.paused_until = Instant::now().checked_add(pause);
+                    let backoff = Duration::from_secs(backoff_seconds(memory.failure_count).into());
+                    memory.backoff_until = Instant::now().checked_add(backoff);
                 });
                 tracing::info!(namespace = %self.namespace, machine = %name, "removed failed VirtualMachine");
             }

@@ -51,9 +51,9 @@ pub(super) struct Context {
 #[derive(Clone, Debug, Default)]
 pub(super) struct InMemoryState {
     /// Number of consecutive machines that have failed. Because of these failures, no machine is created until
-    /// `paused_until`.
+    /// `backoff_until`.
     pub(super) failure_count: u32,
-    pub(super) paused_until: Option<Instant>,
+    pub(super) backoff_until: Option<Instant>,
     /// Names of the machines whose Secret with user data is known to exist.
     pub(super) machines_with_secret: BTreeSet<String>,
     /// True if machine-controller reconciles the MachineDeployment.

@@ -94,7 +94,7 @@ pub(super) async fn reconcile(
         &validated.owner,
         &validated.vms,
         now,
-        validated.remaining_pause(),
+        validated.remaining_backoff(),
     );
     let mut steps = match decided {
         Ok(steps) => steps,
@@ -206,10 +206,10 @@ impl ValidatedDeployment<'_> {
     }
 
     /// Returns the number of seconds for which no machine may be created because of failed machines; `None` if there
-    /// is no such pause.
-    fn remaining_pause(&self) -> Option<u32> {
-        let paused_until = self.context.with_state(self.object, |memory| memory.paused_until)?;
-        let remaining = paused_until.checked_duration_since(Instant::now())?;
+    /// is no backoff.
+    fn remaining_backoff(&self) -> Option<u32> {
+        let backoff_until = self.context.with_state(self.object, |memory| memory.backoff_until)?;
+        let remaining = backoff_until.checked_duration_since(Instant::now())?;
         Some(u32::try_from(remaining.as_secs()).unwrap_or(u32::MAX).saturating_add(1))
     }
 

@@ -36,11 +36,11 @@ use crate::tenant_nodes::node::NodeObject;
 
 /// Largest number of steps in one reconcile; a drain of 2,000 pods has fewer.
 const MAX_STEPS: usize = 100;
-/// Shortest and longest pause between two reconciles of a machine that waits. The tenant's pods and VolumeAttachments are
-/// not watched.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
-/// Pause after an object has changed during the reconcile, or after the last step of a reconcile.
-const SHORT_PAUSE: Duration = Duration::from_secs(1);
+/// Shortest and longest delay between two reconciles of a machine that waits. The tenant's pods and VolumeAttachments
+/// are not watched.
+const DELAYS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
+/// Delay after an object has changed during the reconcile, or after the last step of a reconcile.
+const SHORT_DELAY: Duration = Duration::from_secs(1);
 /// Time after a cordon after which the pods are listed. A scheduler that has not received the cordon yet may bind a pod to
 /// the Node, which the list would not contain.
 const CORDON_DELAY: Duration = Duration::from_secs(2);
@@ -94,18 +94,18 @@ impl Drain {
         }
     }
 
-    /// Returns the pause before the next reconcile. It grows with the age of the removal.
-    fn pause(&self) -> Duration {
+    /// Returns the delay before the next reconcile. It grows with the age of the removal.
+    fn delay(&self) -> Duration {
         let now = Timestamp::now();
         let between = |from: Timestamp, to: Timestamp| {
             Duration::try_from(to.duration_since(from)).unwrap_or_default()
         };
-        let (shortest, longest) = PAUSE;
+        let (shortest, longest) = DELAYS;
         let usual = (between(self.removal.since, now) / 8).clamp(shortest, longest);
         let until_deadline = between(now, self.deadline);
         // After the deadline, only the host is waited for.
-        let pause = if until_deadline.is_zero() { longest } else { usual.min(until_deadline) };
-        add_jitter(pause.max(SHORT_PAUSE)).max(self.retry_after)
+        let delay = if until_deadline.is_zero() { longest } else { usual.min(until_deadline) };
+        add_jitter(delay.max(SHORT_DELAY)).max(self.retry_after)
     }
 }
 
@@ -158,14 +158,14 @@ impl Remover {
             retry_after: Duration::ZERO,
         };
         for _ in 0..MAX_STEPS {
-            if let Some(pause) = self.take_step(&tenant, &mut drain).await? {
-                return Ok(Action::requeue(pause));
+            if let Some(delay) = self.take_step(&tenant, &mut drain).await? {
+                return Ok(Action::requeue(delay));
             }
         }
-        Ok(Action::requeue(add_jitter(SHORT_PAUSE)))
+        Ok(Action::requeue(add_jitter(SHORT_DELAY)))
     }
 
-    /// Takes the next step. Returns the pause before the next reconcile if the removal has to wait.
+    /// Takes the next step. Returns the delay before the next reconcile if the removal has to wait.
     async fn take_step(
         &self,
         tenant: &DrainingTenant,
@@ -192,7 +192,7 @@ impl Remover {
         if let Some(patch) = patch {
             tracing::info!(namespace = %drain.namespace, machine = %drain.name, is_host_lost = vm.is_host_lost, "the host of a removed machine has changed");
             self.patch_machine(&drain.machine, patch).await?;
-            return Ok(Some(SHORT_PAUSE));
+            return Ok(Some(SHORT_DELAY));
         }
         let step = next_step(&RemovalState {
             removal: drain.removal,
@@ -218,15 +218,15 @@ impl Remover {
             self.report(drain, &step).await;
         }
         if is_waiting {
-            let pause = drain.pause();
+            let delay = drain.delay();
             let has_sent_requests = drain.pods.is_some() || drain.volume_count.is_some();
             if has_sent_requests || drain.failure.is_some() {
-                self.context.table.begin_pause(&drain.namespace, &drain.name, pause);
+                self.context.table.begin_wait(&drain.namespace, &drain.name, delay);
             }
-            return Ok(Some(pause));
+            return Ok(Some(delay));
         }
         let is_list = matches!(step, Step::ListPods | Step::ListVolumes);
-        let rest = self.context.table.rest_of_pause(&drain.namespace, &drain.name);
+        let rest = self.context.table.remaining_wait(&drain.namespace, &drain.name);
         if let Some(rest) = rest.filter(|_| is_list) {
             return Ok(Some(rest));
         }
@@ -235,11 +235,11 @@ impl Remover {
             return Ok(Some(DELETION_PERIOD));
         }
         // The steps below have a connection.
-        let Some(Ok(side)) = side else { return Ok(Some(drain.pause())) };
+        let Some(Ok(side)) = side else { return Ok(Some(drain.delay())) };
         if step == Step::ListPods && drain.list_permit.is_none() {
             drain.list_permit = self.list_slots.try_acquire(&side.tenant);
             if drain.list_permit.is_none() {
-                return Ok(Some(add_jitter(SHORT_PAUSE)));
+                return Ok(Some(add_jitter(SHORT_DELAY)));
             }
         }
         let due: Vec<DrainPod> = match &step {
@@ -252,7 +252,7 @@ impl Remover {
             (Step::Cordon, Some(node)) => self.cordon(&side, node, true).await,
             (Step::ListPods, Some(node)) => {
                 if !self.record_progress(drain, &node.name, None).await? {
-                    return Ok(Some(SHORT_PAUSE));
+                    return Ok(Some(SHORT_DELAY));
                 }
                 let listed = requests::list_pods(client, &node.name, Timestamp::now()).await;
                 listed.map(|mut pods| {
@@ -274,7 +274,7 @@ impl Remover {
             (Step::DeleteNode, Some(node)) => {
                 let reason = Some(drain.removal.reason);
                 if !self.record_progress(drain, &node.name, reason).await? {
-                    return Ok(Some(SHORT_PAUSE));
+                    return Ok(Some(SHORT_DELAY));
                 }
                 self.delete_node(&side, node, drain).await
             }
@@ -283,7 +283,7 @@ impl Remover {
         match result {
             Err(error) => drain.record_failure(error),
             Ok(()) if is_cordon => {
-                self.context.table.begin_pause(&drain.namespace, &drain.name, CORDON_DELAY);
+                self.context.table.begin_wait(&drain.namespace, &drain.name, CORDON_DELAY);
                 return Ok(Some(CORDON_DELAY));
             }
             Ok(()) => {}
@@ -357,7 +357,7 @@ impl Remover {
             Ok(()) => Action::await_change(),
             Err(error) => {
                 tracing::debug!(node = %node.name, %error, "failed to uncordon a tenant's Node");
-                Action::requeue(add_jitter(PAUSE.1).max(error.retry_after()))
+                Action::requeue(add_jitter(DELAYS.1).max(error.retry_after()))
             }
         }
     }

@@ -32,8 +32,8 @@ struct Entry {
 /// Reports of all removals, by namespace and name of the machine.
 pub struct RemovalTable {
     entries: Mutex<BTreeMap<Key, Entry>>,
-    /// Ends of the pauses of machines.
-    pauses: Mutex<BTreeMap<Key, Instant>>,
+    /// Ends of the waits of machines.
+    waits: Mutex<BTreeMap<Key, Instant>>,
     /// Grace periods of the pods of machines.
     grace_periods: Mutex<BTreeMap<Key, GracePeriods>>,
     handlers: RwLock<Vec<Handler>>,
@@ -52,7 +52,7 @@ impl RemovalTable {
     pub fn new(metrics: Arc<Metrics>) -> Self {
         Self {
             entries: Mutex::default(),
-            pauses: Mutex::default(),
+            waits: Mutex::default(),
             grace_periods: Mutex::default(),
             handlers: RwLock::default(),
             metrics,
@@ -91,23 +91,23 @@ impl RemovalTable {
         is_new_reason
     }
 
-    fn pauses(&self) -> MutexGuard<'_, BTreeMap<Key, Instant>> {
-        self.pauses.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waits(&self) -> MutexGuard<'_, BTreeMap<Key, Instant>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins a pause of a machine. Other changes that trigger its reconcile do not end the pause.
-    pub(super) fn begin_pause(&self, namespace: &str, name: &str, pause: Duration) {
+    /// Begins a wait of a machine. Other changes that trigger its reconcile do not end the wait.
+    pub(super) fn begin_wait(&self, namespace: &str, name: &str, delay: Duration) {
         let now = Instant::now();
-        let mut pauses = self.pauses();
-        pauses.retain(|_, end| *end > now);
-        if let Some(end) = now.checked_add(pause) {
-            pauses.insert((namespace.to_owned(), name.to_owned()), end);
+        let mut waits = self.waits();
+        waits.retain(|_, end| *end > now);
+        if let Some(end) = now.checked_add(delay) {
+            waits.insert((namespace.to_owned(), name.to_owned()), end);
         }
     }
 
-    /// Returns the rest of the pause of a machine; `None` if it has ended.
-    pub(super) fn rest_of_pause(&self, namespace: &str, name: &str) -> Option<Duration> {
-        let end = self.pauses().get(&(namespace.to_owned(), name.to_owned())).copied()?;
+    /// Returns the remaining wait of a machine; `None` if it has ended.
+    pub(super) fn remaining_wait(&self, namespace: &str, name: &str) -> Option<Duration> {
+        let end = self.waits().get(&(namespace.to_owned(), name.to_owned())).copied()?;
         Some(end.saturating_duration_since(Instant::now())).filter(|rest| !rest.is_zero())
     }
 
@@ -129,7 +129,7 @@ impl RemovalTable {
     /// Removes the report of a machine, which is deleted, or whose removal was called off.
     pub(in crate::run) fn remove(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
-        self.pauses().remove(&key);
+        self.waits().remove(&key);
         self.grace_periods().remove(&key);
         let is_removed = {
             let mut entries = self.lock();
@@ -194,17 +194,17 @@ mod tests {
     use crate::removal::mark::{Removal, RemovalReason};
 
     #[test]
-    fn a_pause_ends() {
+    fn a_wait_ends() {
         let table = RemovalTable::new(Arc::default());
-        assert_eq!(table.rest_of_pause("ns", "a"), None);
-        table.begin_pause("ns", "a", Duration::from_secs(60));
-        assert!(table.rest_of_pause("ns", "a").unwrap() > Duration::from_secs(30));
-        assert_eq!(table.rest_of_pause("ns", "b"), None);
-        table.begin_pause("ns", "a", Duration::ZERO);
-        assert_eq!(table.rest_of_pause("ns", "a"), None);
-        table.begin_pause("ns", "a", Duration::from_secs(60));
+        assert_eq!(table.remaining_wait("ns", "a"), None);
+        table.begin_wait("ns", "a", Duration::from_secs(60));
+        assert!(table.remaining_wait("ns", "a").unwrap() > Duration::from_secs(30));
+        assert_eq!(table.remaining_wait("ns", "b"), None);
+        table.begin_wait("ns", "a", Duration::ZERO);
+        assert_eq!(table.remaining_wait("ns", "a"), None);
+        table.begin_wait("ns", "a", Duration::from_secs(60));
         table.remove("ns", "a");
-        assert_eq!(table.rest_of_pause("ns", "a"), None);
+        assert_eq!(table.remaining_wait("ns", "a"), None);
     }
 
     #[test]

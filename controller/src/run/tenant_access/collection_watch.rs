@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 
 use super::faults::is_transient;
 
-/// Longest pause between attempts, before jitter.
-const MAX_PAUSE: Duration = Duration::from_secs(120);
+/// Longest backoff between attempts, before jitter.
+const MAX_BACKOFF: Duration = Duration::from_secs(120);
 /// Duration of a watch after which its end is no failure.
 const STABLE_TIME: Duration = Duration::from_secs(60);
 
@@ -23,7 +23,7 @@ pub(super) async fn watch_repeatedly<T: Versioned + DeserializeOwned>(
     handle: impl Fn(CollectionEvent<T>) -> Result<(), UntrustedError>,
     report: impl Fn(UntrustedError),
 ) {
-    let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_PAUSE), 0_u32);
+    let (mut backoff, mut failures) = (RetryBackoff::with_limit(MAX_BACKOFF), 0_u32);
     loop {
         let (begin, mut is_listed) = (Instant::now(), false);
         let observe = |event: CollectionEvent<T>| {

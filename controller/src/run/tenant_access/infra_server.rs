@@ -86,7 +86,7 @@ impl InfraServer {
 
     async fn resolve_own(&self, (host, port): (String, u16)) {
         loop {
-            let pause = match lookup_host((host.as_str(), port)).await {
+            let delay = match lookup_host((host.as_str(), port)).await {
                 Ok(resolved) => {
                     let addresses = comparable(resolved);
                     self.update(|sources| sources.own = Some(addresses));
@@ -98,7 +98,7 @@ impl InfraServer {
                     RETRY_INTERVAL
                 }
             };
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(delay).await;
         }
     }
 }

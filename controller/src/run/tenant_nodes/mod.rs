@@ -58,8 +58,8 @@ pub(super) async fn run(
         let reconciler = Arc::clone(&reconciler);
         async move {
             let retry = reconciler.reconcile(&tenant).await?;
-            let pause = retry.unwrap_or_else(|| add_jitter(resync));
-            Ok::<Action, WriteError>(Action::requeue(pause))
+            let delay = retry.unwrap_or_else(|| add_jitter(resync));
+            Ok::<Action, WriteError>(Action::requeue(delay))
         }
     };
     let store = context.tenants.store().clone();

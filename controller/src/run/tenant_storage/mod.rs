@@ -60,8 +60,8 @@ async fn run_reconciles(context: Arc<Context>, connections: Connections, infra: 
         let reconciler = Arc::clone(&reconciler);
         async move {
             let retry = reconciler.reconcile(&tenant).await?;
-            let pause = retry.unwrap_or_else(|| add_jitter(resync));
-            Ok::<Action, WriteError>(Action::requeue(pause))
+            let delay = retry.unwrap_or_else(|| add_jitter(resync));
+            Ok::<Action, WriteError>(Action::requeue(delay))
         }
     };
     let (store, metrics) = (context.tenants.store().clone(), Arc::clone(&context.metrics));

@@ -41,10 +41,10 @@ pub(super) async fn run(context: &Context) {
         }
         let next = next.into_iter().chain(context.collect_prefix_claims().await).min();
         let due = next.and_then(|next| Duration::try_from(next - Timestamp::now()).ok());
-        let pause = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
+        let delay = due.map_or(MAX_INTERVAL, |due| due.clamp(DEBOUNCE, MAX_INTERVAL));
         tokio::select! {
             () = context.stores.triggers.claims_changed.notified() => tokio::time::sleep(DEBOUNCE).await,
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(delay) => {}
         }
     }
 }

@@ -24,7 +24,7 @@ fn targets(extender: &mut Extender, vms: &[&str], excluded: &str) -> Vec<Migrati
 }
 
 #[test]
-fn targets_are_not_promised_twice_and_not_reserved() {
+fn targets_do_not_overlap_and_are_not_reserved() {
     let mut extender =
         extender_with_hosts(&[host_with_one_zone("a", 8), host_with_one_zone("b", 4)]);
     bind(&mut extender, PodBuilder::vm("one", 4), "a");

@@ -88,7 +88,7 @@ mod tests {
         assert!(add(&mut order, &["h", "d"]), "d moves e");
         assert_eq!(names(&order), ["b", "c", "d", "e", "f", "g", "h"]);
         order.add(HostId::from_index(0), "c");
-        assert!(!order.update(), "a known host changes nothing");
+        assert!(!order.update(), "the update for a known host is a no-op");
     }
 
     #[test]

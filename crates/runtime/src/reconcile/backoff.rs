@@ -11,9 +11,9 @@ use kube::runtime::reflector::ObjectRef;
 
 use crate::backoff::{add_jitter, compensate_jitter};
 
-/// Pause after the first failure; each further failure doubles it.
+/// Backoff after the first failure; each further failure doubles it.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
-/// Longest pause, before jitter.
+/// Longest backoff, before jitter.
 const MAX_BACKOFF: Duration = Duration::from_secs(120);
 /// Time since the last failure of an object after which its record is removed, in case the object was deleted.
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -45,7 +45,7 @@ where
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records a failure of an object, and returns the pause before the next attempt. An error is logged as a warning
+    /// Records a failure of an object, and returns the backoff before the next attempt. An error is logged as a warning
     /// when it differs from the previous error of the object. A write conflict is ordinary, so it is logged at debug
     /// level only.
     pub(super) fn record_failure(
@@ -69,11 +69,11 @@ where
             tracing::warn!(reconciler, %object, %error, "failed to reconcile; trying again");
             record.last_error = error;
         }
-        let pause = INITIAL_BACKOFF.saturating_mul(1 << record.failure_count).min(MAX_BACKOFF);
-        // The pause after 8 doublings exceeds the longest pause, so a larger count is not needed.
+        let delay = INITIAL_BACKOFF.saturating_mul(1 << record.failure_count).min(MAX_BACKOFF);
+        // The backoff after 8 doublings exceeds the longest backoff, so a larger count is not needed.
         record.failure_count = record.failure_count.saturating_add(1).min(8);
         record.last_failure = Instant::now();
-        add_jitter(pause.max(compensate_jitter(retry_after)))
+        add_jitter(delay.max(compensate_jitter(retry_after)))
     }
 
     /// Removes the record of an object after a successful reconcile.
@@ -101,14 +101,14 @@ mod tests {
     }
 
     #[test]
-    fn pauses_grow_until_the_object_succeeds() {
+    fn backoff_grows_until_the_object_succeeds() {
         let backoff = ObjectBackoff::<Node>::new("test");
         let mut expected = INITIAL_BACKOFF;
         for _ in 0..12 {
-            let pause = record_failure(&backoff, "a", Duration::ZERO);
+            let delay = record_failure(&backoff, "a", Duration::ZERO);
             assert!(
-                pause >= expected * 3 / 4 && pause <= expected * 5 / 4,
-                "{pause:?} for {expected:?}"
+                delay >= expected * 3 / 4 && delay <= expected * 5 / 4,
+                "{delay:?} for {expected:?}"
             );
             expected = (expected * 2).min(MAX_BACKOFF);
         }
@@ -122,10 +122,10 @@ mod tests {
     fn retries_respect_retry_after_and_have_jitter() {
         let backoff = ObjectBackoff::<Node>::new("test");
         let retry_after = Duration::from_secs(7);
-        let pauses: Vec<Duration> =
+        let delays: Vec<Duration> =
             (0..200).map(|n| record_failure(&backoff, &format!("n{n}"), retry_after)).collect();
-        assert!(pauses.iter().all(|pause| *pause >= retry_after), "{:?}", pauses.iter().min());
-        let (first, last) = (pauses.iter().min().unwrap(), pauses.iter().max().unwrap());
+        assert!(delays.iter().all(|delay| *delay >= retry_after), "{:?}", delays.iter().min());
+        let (first, last) = (delays.iter().min().unwrap(), delays.iter().max().unwrap());
         assert!(*last - *first > Duration::from_secs(2), "{first:?} to {last:?}");
     }
 }

@@ -49,7 +49,7 @@ pub trait ReconcileRecorder: Send + Sync + 'static {
 }
 
 /// Reconciles each object that the queue names and the store contains, until the future is dropped. An object whose
-/// reconcile fails is retried after a pause that grows with each failure.
+/// reconcile fails is retried after a backoff that grows with each failure.
 pub async fn run_reconciler<K, Q, R, E, F>(
     options: ReconcilerOptions,
     kind: K::DynamicType,
@@ -95,9 +95,9 @@ pub async fn run_reconciler<K, Q, R, E, F>(
     };
     let retry = |object: Arc<K>, error: &E, _| {
         let reference = ObjectRef::from_obj_with(object.as_ref(), kind.clone());
-        let pause =
+        let delay =
             backoff.record_failure(reference, error, error.retry_after(), error.is_conflict());
-        Action::requeue(pause)
+        Action::requeue(delay)
     };
     let config = Config::default().concurrency(options.concurrency).debounce(options.debounce);
     let queue = queue.map(Ok::<_, Infallible>);

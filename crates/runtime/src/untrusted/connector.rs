@@ -114,7 +114,7 @@ async fn connect(
     for address in addresses {
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                limit_silence(&stream);
+                set_keepalive(&stream);
                 return Ok(CountedStream { stream, _permit: permit });
             }
             Ok(Err(error)) => last_error = UntrustedError::NotConnected(error.kind()),
@@ -145,7 +145,7 @@ async fn resolve(
     }
 }
 
-fn limit_silence(stream: &TcpStream) {
+fn set_keepalive(stream: &TcpStream) {
     let options = TcpKeepalive::new().with_time(KEEPALIVE.0).with_interval(KEEPALIVE.1);
     // Without keepalive, the idle timeout of the watch detects a dead connection.
     let socket = SockRef::from(stream);

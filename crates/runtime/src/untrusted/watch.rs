@@ -22,8 +22,8 @@ use crate::token_bucket::TokenBucket;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
 /// Timeout of a watch, with jitter, so that the watches of many servers do not end at the same time.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(2400);
-/// Number of events in a burst, and time after which one more event is handled. Slower reading of a flood delays only
-/// the server that sends it.
+/// Number of events that are handled at once, and time after which one more event is handled. Slower reading of a flood
+/// delays only the server that sends it.
 const EVENT_RATE_LIMIT: (u32, Duration) = (500, Duration::from_millis(10));
 /// Number of bytes of an event that count as one event.
 const EVENT_LENGTH: usize = 1 << 15;
@@ -142,7 +142,8 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
                 Some(large) => timeout_at(large.deadline, body.frame()).await,
                 None => timeout(IDLE_TIMEOUT, body.frame()).await,
             };
-            // The end of the body, an error and silence are all handled as the end of the watch, which then continues.
+            // The end of the body, an error and the idle timeout are all handled as the end of the watch, which then
+            // continues.
             let Ok(Some(Ok(frame))) = next else { break };
             let Ok(data) = frame.into_data() else { continue };
             for part in data.split_inclusive(|byte| *byte == b'\n') {
@@ -151,8 +152,8 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
                 }
                 let Some(line) = lines.add(part)? else { continue };
                 for _ in 0..=line.len() / EVENT_LENGTH {
-                    while let Err(pause) = rate.take_token(Instant::now()) {
-                        tokio::time::sleep(pause).await;
+                    while let Err(delay) = rate.take_token(Instant::now()) {
+                        tokio::time::sleep(delay).await;
                     }
                 }
                 match parse_event::<T>(&line)? {

@@ -22,7 +22,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
 /// Timeout of a watch, in seconds. Without it, the API server ends a watch after a random time between 30 and 60
 /// minutes.
 const WATCH_TIMEOUT_SECONDS: u32 = 3000;
-/// Longest pause between retries.
+/// Longest backoff between retries.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Calls `handle` with the object after each change, and with `None` if the object does not exist. Never ends.

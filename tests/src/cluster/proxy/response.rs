@@ -45,18 +45,18 @@ impl ForwardedResponse {
         let mut closed_responses = self.shared.response_limits.subscribe();
         let mut buffer = Vec::new();
         loop {
-            let ResponseLimits { reset_before, stalled_before: silent_before } =
+            let ResponseLimits { reset_before, stalled_before } =
                 *closed_responses.borrow_and_update();
             if self.number < reset_before {
                 bail!("the test resets the response");
             }
-            let silent = self.number < silent_before;
+            let is_stalled = self.number < stalled_before;
             let frame = tokio::select! {
                 frame = body.frame() => frame,
                 _ = closed_responses.changed() => continue,
             };
             let Some(frame) = frame else {
-                if silent {
+                if is_stalled {
                     // The server has ended the response, but the caller must not see this end before the reset.
                     closed_responses.wait_for(|ended| self.number < ended.reset_before).await?;
                     bail!("the test resets the response");
@@ -64,7 +64,7 @@ impl ForwardedResponse {
                 return self.forward_lines(&buffer, sender).await;
             };
             let Ok(data) = frame.map_err(io::Error::other)?.into_data() else { continue };
-            if silent {
+            if is_stalled {
                 continue;
             }
             buffer.extend_from_slice(&data);
