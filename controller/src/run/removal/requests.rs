@@ -265,8 +265,7 @@ mod tests {
             // More objects than requested, in four or five pages.
             let pages =
                 if line.contains("spec.nodeName%3Dsmall") { "x".repeat(4) } else { "x".repeat(5) };
-            let token =
-                line.split("continue=").nth(1).map_or(pages.get(1..), |token| token.get(1..));
+            let token = line.split("continue=").nth(1).unwrap_or(&pages).get(1..);
             (
                 200,
                 json!({"metadata": {"continue": token.unwrap_or_default()}, "items": vec![pod; 500]}),
