@@ -189,7 +189,7 @@ pub mod condition {
     pub const READY: &str = "Ready";
     /// Condition of an InfraNode: `True` if VMs can run.
     pub const VIRTUALIZATION_READY: &str = "VirtualizationReady";
-    /// Condition of an InfraNode: `True` if the switches carry every VLAN that another host also carries; absent without a
+    /// Condition of an InfraNode: `True` if every VLAN is received from another host; absent without a
     /// network that has VLANs on the wire.
     pub const TRUNK_VERIFIED: &str = "TrunkVerified";
     /// Condition of an InfraNode: `True` while another machine uses the address of a VM on the host, otherwise absent.
