@@ -44,7 +44,7 @@ fn check_trunk(input: &Input) -> Outcome {
                 outcome.remedy("ip link show; journalctl -u berth-agent; the agent needs CAP_NET_RAW")
             }
             Some(TrunkUnknownReason::VlansWithoutPeers) => outcome.remedy(
-                "kubectl get inode -o yaml: if another host carries these VLANs, add them to the switch ports of both hosts",
+                "kubectl get inode -o yaml: if another host has these VLANs, add them to the switch ports of both",
             ),
             // A single host, or the first host with these VLANs, is no fault.
             Some(TrunkUnknownReason::NoPeers) | None => {

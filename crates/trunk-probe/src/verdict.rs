@@ -12,8 +12,8 @@ pub enum Verdict {
     Unknown,
     /// Every VLAN was received from every other agent that also probes it, and from at least one.
     Verified,
-    /// Every common VLAN was received, but no other agent is received in some VLANs. Either no other host carries them, or
-    /// the switches do not.
+    /// Every common VLAN was received, but no other agent is received in some VLANs. Either no other host carries them,
+    /// or the switches do not.
     Unheard {
         /// The VLANs in which no other agent is received.
         vlans: VlanSet,
