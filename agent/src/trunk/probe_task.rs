@@ -229,7 +229,7 @@ impl<'a> Task<'a> {
             }),
         };
         let unheard = self.probe.unheard_vlans();
-        let unverified = (!unheard.is_empty()).then(|| unheard.clone().into());
+        let unverified = (!unheard.is_empty()).then(|| unheard.into());
         let status = status.map(|status| TrunkStatus { unverified, ..status });
         self.results.set_network(self.network, NetworkResult { status, hosts });
     }

@@ -296,8 +296,17 @@ impl TrunkProbe {
 
     /// Returns the VLANs in which no other agent is received, although other VLANs are.
     #[must_use]
-    pub const fn unheard_vlans(&self) -> &VlanSet {
-        self.unheard.vlans()
+    pub fn unheard_vlans(&self) -> VlanSet {
+        let witnesses = || self.peers.values().filter(|peer| peer.is_witness());
+        let mut cut_off: VlanSet = witnesses().flat_map(|peer| peer.missing().iter()).collect();
+        for peer in witnesses() {
+            if cut_off.is_empty() {
+                break;
+            }
+            cut_off = cut_off.difference(&peer.common().difference(peer.missing()));
+        }
+        cut_off.extend(self.unheard.vlans().iter());
+        cut_off
     }
 
     /// Returns the number of other agents with VLANs in common.

@@ -252,6 +252,9 @@ fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
     let of_others = missing(&[333], &[2]);
     let expected = [of_others.clone(), of_others.clone(), missing(&[333], &[0, 1, 3]), of_others];
     assert_eq!(switch.verdicts(), expected, "{named:?}");
+    let cut_off = switch.agents.iter().map(|agent| agent.probe.unheard_vlans());
+    let (none, only) = (VlanSet::default(), vlans([333]));
+    assert_eq!(cut_off.collect::<Vec<_>>(), [none.clone(), none.clone(), only, none]);
     switch.removed[2].clear();
     switch.run(Duration::from_secs(4), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 4]);
