@@ -50,8 +50,8 @@ pub const VM_NODE_TAINT: &str = "berth.dev/vms";
 /// Annotation of a Node, or a label on API servers before 1.21. Its value changes whenever the Node has capacity again
 /// for a pending pod, because kube-scheduler retries pending pods when a Node changes.
 pub const CAPACITY_GENERATION_ANNOTATION: &str = "berth.dev/capacity-generation";
-/// Prefix of a tenant network's name, `cluster-<id>`, in the name of a resource that only the assignment engine knows: a
-/// host has it if the network is ready there.
+/// Prefix of a tenant network's name, `cluster-<id>`, in the name of a resource that only the assignment engine knows:
+/// a host has it if the network is ready there.
 pub const READY_NETWORK_PREFIX: &str = "network.berth.dev/";
 /// Annotation of a NetworkAttachmentDefinition: the resource with [`READY_NETWORK_PREFIX`] that its VMs require.
 pub const READY_NETWORK_ANNOTATION: &str = "berth.dev/ready-network";

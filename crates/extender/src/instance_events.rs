@@ -57,9 +57,9 @@ impl Extender {
         self.update_network_resources(network, resource.as_slice());
     }
 
-    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Only hosts with all of
-    /// them have the network. Pods on hosts stay counted with the resources that the network had when they were counted,
-    /// until the state is rebuilt.
+    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Only hosts with
+    /// all of them have the network. Pods on hosts stay counted with the resources that the network had when they were
+    /// counted, until the state is rebuilt.
     pub fn update_network_resources(&mut self, network: &str, resources: &[&str]) {
         if self.virtual_machines.set_network_resources(network, resources) {
             let attached = self.queue.unassigned_pods.uids_with_network(network);

@@ -49,8 +49,8 @@ impl VirtualMachines {
         })
     }
 
-    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Returns true if they
-    /// have changed.
+    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Returns true if
+    /// they have changed.
     pub(super) fn set_network_resources(&mut self, network: &str, resources: &[&str]) -> bool {
         let previous = if resources.is_empty() {
             self.network_resources.remove(network)

@@ -1,5 +1,5 @@
-//! VLANs in which no other agent is received. Either no other host carries such a VLAN, or the switches do not carry it:
-//! an agent whose frames never arrive cannot announce its VLANs.
+//! VLANs in which no other agent is received. Either no other host carries such a VLAN, or the switches do not carry
+//! it: an agent whose frames never arrive cannot announce its VLANs.
 
 use std::time::Duration;
 

@@ -13,8 +13,8 @@ use berth_kubelet_admission::pod::Resources;
 const UNITS: u64 = 100_000;
 
 /// Adds the resources of networks to the amounts of a host. `rules` are the amounts for kube-scheduler's rules, and
-/// `kubelet` those for the prediction of the kubelet's admission, which does not depend on readiness: a VM whose network
-/// has a fault stays on its host.
+/// `kubelet` those for the prediction of the kubelet's admission, which does not depend on readiness: a VM whose
+/// network has a fault stays on its host.
 pub(super) fn add_resources(
     infra: &InfraNode,
     status: &InfraNodeStatus,
@@ -26,6 +26,9 @@ pub(super) fn add_resources(
         let name = format!("{READY_NETWORK_PREFIX}{}", network.name);
         if is_ready(infra, status, network) {
             rules.extended.insert(name.clone(), UNITS);
+        } else {
+            // A Node may have any resource in its status.
+            rules.extended.remove(&name);
         }
         kubelet.extended.insert(name, UNITS);
     }
