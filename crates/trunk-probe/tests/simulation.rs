@@ -333,8 +333,10 @@ fn unheard(ids: &[u16]) -> Verdict {
 /// Returns a switch with three agents. Each of the other two has one VLAN in common with the first.
 fn switch_with_one_common_vlan_each() -> Switch {
     let mut switch = Switch::new(3, &vlans([100, 101]));
-    switch.set_vlans(1, vlans([101]));
-    switch.set_vlans(2, vlans([100]));
+    for (index, own, other) in [(1, 101, 100), (2, 100, 101)] {
+        switch.set_vlans(index, vlans([own]));
+        switch.removed[index].insert(other);
+    }
     switch
 }
 
