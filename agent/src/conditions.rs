@@ -359,6 +359,7 @@ fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<Co
         let reason = match trunk.reason {
             Some(TrunkUnknownReason::NoKey) => ConditionReason::NoTrunkKey,
             Some(TrunkUnknownReason::ProbeFailed) => ConditionReason::TrunkProbeFailed,
+            Some(TrunkUnknownReason::VlansWithoutPeers) => ConditionReason::VlansUnverified,
             Some(TrunkUnknownReason::NoPeers) | None => ConditionReason::NoTrunkPeers,
         };
         return Some(ConditionState::status_unknown(reason, format!("{network}: {message}")));
@@ -366,7 +367,7 @@ fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<Co
     (!trunks.is_empty()).then(|| {
         ConditionState::status_true(
             ConditionReason::TrunkVerified,
-            "every VLAN that another host also carries is received from it",
+            "every VLAN is received from another host, and from every host that also carries it",
         )
     })
 }
@@ -397,6 +398,7 @@ mod tests {
         let trunk = |state, vlans: &str, reason| TrunkStatus {
             state,
             vlans: vlans.parse().ok().map(|ids: berth_api::VlanSet| ids.into()),
+            unverified: None,
             from: vec!["rack1-b".to_owned()],
             reason,
             message: Some("no key file".to_owned()),
@@ -406,6 +408,10 @@ mod tests {
         trunks.insert("a".to_owned(), trunk(TrunkState::Verified, "", None));
         assert_eq!(trunk_verified_condition(&trunks).unwrap().status, "True");
         let no_key = Some(TrunkUnknownReason::NoKey);
+        let without_peers = Some(TrunkUnknownReason::VlansWithoutPeers);
+        trunks.insert("b".to_owned(), trunk(TrunkState::Unknown, "", without_peers));
+        let state = trunk_verified_condition(&trunks).unwrap();
+        assert_eq!((state.status, state.reason), ("Unknown", ConditionReason::VlansUnverified));
         trunks.insert("b".to_owned(), trunk(TrunkState::Unknown, "", no_key));
         let state = trunk_verified_condition(&trunks).unwrap();
         assert_eq!((state.status, state.reason), ("Unknown", ConditionReason::NoTrunkKey));

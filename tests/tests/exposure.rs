@@ -40,7 +40,7 @@ fn services_and_machines_are_exposed() {
 
     missing_metallb_is_reported(&plane);
     pools_serve_one_tenant(&plane);
-    overlapping_pools_stay_as_they_are(&plane);
+    overlapping_pools_of_younger_tenants_are_refused(&plane);
     foreign_pools_stay(&plane);
     target_ports_of_load_balancers_are_open(&plane);
     each_machine_has_a_service(&plane);
@@ -136,15 +136,25 @@ fn pools_serve_one_tenant(plane: &ControlPlane) {
     wait_until(plane, "the advertisement is deleted", |plane| plane.get_json(&resource).is_err());
 }
 
-fn overlapping_pools_stay_as_they_are(plane: &ControlPlane) {
+/// Tests that only the younger of two tenants with overlapping pools is refused, and that the pool of the older one can
+/// still change.
+fn overlapping_pools_of_younger_tenants_are_refused(plane: &ControlPlane) {
     let before = pool(plane, "shop");
     create_tenant(plane, "other", &json!(["198.51.100.8-198.51.100.40"]));
     let words = "False LoadBalancerPoolsOverlap spec.exposure.loadBalancers.addresses: \
-                 `198.51.100.8-198.51.100.40` overlaps `198.51.100.0-198.51.100.15` of TenantCluster shop";
+                 `198.51.100.8-198.51.100.40` overlaps `198.51.100.0-198.51.100.15` of TenantCluster shop, \
+                 whose pool already has these addresses; TenantCluster other keeps its previous pool";
     let other = ["tenantcluster", "other"];
     wait_until_condition(plane, &other, "ExposureReady", words);
-    wait_until_condition(plane, &SHOP, "ExposureReady", "False LoadBalancerPoolsOverlap");
     assert_eq!(pool(plane, "shop"), before);
+    assert_eq!(pool(plane, "other"), Value::Null);
+    let extended = json!(["198.51.100.0/28", "198.51.100.48/30"]);
+    patch_exposure(plane, "shop", &json!({"loadBalancers": {"addresses": extended}}));
+    wait_until(plane, "the pool of the older tenant is extended", |plane| {
+        let applied = &pool(plane, "shop")["spec"]["addresses"];
+        *applied == json!(["198.51.100.0-198.51.100.15", "198.51.100.48-198.51.100.51"])
+    });
+    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready");
     assert_eq!(pool(plane, "other"), Value::Null);
     patch_exposure(plane, "other", &json!({"loadBalancers": {"addresses": ["198.51.100.16/28"]}}));
     wait_until_condition(plane, &other, "ExposureReady", "True Ready");

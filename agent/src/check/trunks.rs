@@ -43,14 +43,19 @@ fn check_trunk(input: &Input) -> Outcome {
             Some(TrunkUnknownReason::ProbeFailed) => {
                 outcome.remedy("ip link show; journalctl -u berth-agent; the agent needs CAP_NET_RAW")
             }
+            Some(TrunkUnknownReason::VlansWithoutPeers) => outcome.remedy(
+                "kubectl get inode -o yaml: if another host has these VLANs, add them to the switch ports of both",
+            ),
             // A single host, or the first host with these VLANs, is no fault.
             Some(TrunkUnknownReason::NoPeers) | None => {
                 Outcome::skip(format!("{network}: {message}"))
             }
         };
     }
-    Outcome::pass("every VLAN that another host also carries is received from it")
-        .with_evidence(path, "Verified")
+    Outcome::pass(
+        "every VLAN is received from another host, and from every host that also carries it",
+    )
+    .with_evidence(path, "Verified")
 }
 
 #[cfg(test)]
@@ -85,6 +90,7 @@ mod tests {
         let unknown = |reason| outcome(TrunkStatus { reason, ..TrunkStatus::default() }).status;
         assert_eq!(unknown(Some(TrunkUnknownReason::NoKey)), Status::Warn);
         assert_eq!(unknown(Some(TrunkUnknownReason::NoPeers)), Status::Skip);
+        assert_eq!(unknown(Some(TrunkUnknownReason::VlansWithoutPeers)), Status::Warn);
         let verified =
             outcome(TrunkStatus { state: TrunkState::Verified, ..TrunkStatus::default() });
         assert_eq!(verified.status, Status::Pass);

@@ -4,7 +4,8 @@ use std::fmt::Error;
 use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
 
-use berth_api::infra_node::NetworkStatus;
+use berth_api::VlanRanges;
+use berth_api::infra_node::{NetworkStatus, TrunkUnknownReason};
 use berth_runtime::certificate::Validity;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -66,6 +67,7 @@ pub(super) struct Metrics {
     ksm_running: Gauge,
     tenant_networks: Family<NetworkLabels, Gauge>,
     trunk_missing_vlans: Family<NetworkLabel, Gauge>,
+    trunk_unverified_vlans: Family<NetworkLabel, Gauge>,
     trunk_hosts: Family<NetworkLabel, Gauge>,
     certificate_expiration: Family<Vec<(&'static str, &'static str)>, FloatGauge>,
     cpu_seconds: FloatGauge,
@@ -92,6 +94,7 @@ impl Default for Metrics {
             ksm_running: Gauge::default(),
             tenant_networks: Family::default(),
             trunk_missing_vlans: Family::default(),
+            trunk_unverified_vlans: Family::default(),
             trunk_hosts: Family::default(),
             certificate_expiration: Family::default(),
             cpu_seconds: FloatGauge::default(),
@@ -148,6 +151,11 @@ impl Metrics {
             "berth_trunk_missing_vlans",
             "VLANs that are not received from a host that also carries them, by host network",
             self.trunk_missing_vlans.clone(),
+        );
+        r.register(
+            "berth_trunk_unverified_vlans",
+            "VLANs in which no other host is received, although others are, by host network",
+            self.trunk_unverified_vlans.clone(),
         );
         r.register(
             "berth_trunk_hosts",
@@ -234,11 +242,20 @@ impl Metrics {
     /// Updates the metrics of trunks.
     pub(super) fn update_trunks(&self, trunks: &TrunkReport) {
         self.trunk_missing_vlans.clear();
+        self.trunk_unverified_vlans.clear();
         self.trunk_hosts.clear();
         for (network, status) in &trunks.networks {
             let label = NetworkLabel { network: network.clone() };
-            let missing = status.vlans.as_ref().map_or(0, |vlans| vlans.ids().len());
-            self.trunk_missing_vlans.get_or_create(&label).set(saturating_i64(missing as u64));
+            let count = |vlans: Option<&VlanRanges>| {
+                vlans.map_or(0, |vlans| saturating_i64(vlans.ids().len() as u64))
+            };
+            self.trunk_missing_vlans.get_or_create(&label).set(count(status.vlans.as_ref()));
+            self.trunk_unverified_vlans
+                .get_or_create(&label)
+                .set(count(status.unverified.as_ref()));
+            if status.reason == Some(TrunkUnknownReason::NoKey) {
+                continue;
+            }
             let hosts = trunks.hosts.get(network).copied().unwrap_or_default();
             self.trunk_hosts.get_or_create(&label).set(saturating_i64(hosts as u64));
         }

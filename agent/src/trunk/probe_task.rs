@@ -223,6 +223,13 @@ impl<'a> Task<'a> {
             Verdict::Verified => {
                 Some(TrunkStatus { state: TrunkState::Verified, message, ..TrunkStatus::default() })
             }
+            Verdict::Unheard { vlans } => {
+                let unheard = || {
+                    format!("VLAN {vlans} is received from no other host, although other VLANs are")
+                };
+                let message = message.unwrap_or_else(unheard);
+                Some(unknown(TrunkUnknownReason::VlansWithoutPeers, message))
+            }
             Verdict::Missing { vlans, from } => Some(TrunkStatus {
                 state: TrunkState::Missing,
                 vlans: Some(vlans.into()),
@@ -231,6 +238,9 @@ impl<'a> Task<'a> {
                 ..TrunkStatus::default()
             }),
         };
+        let unheard = self.probe.unheard_vlans();
+        let unverified = (!unheard.is_empty()).then(|| unheard.into());
+        let status = status.map(|status| TrunkStatus { unverified, ..status });
         self.results.set_network(self.network, NetworkResult { status, hosts });
     }
 }

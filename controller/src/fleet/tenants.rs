@@ -69,6 +69,8 @@ impl Fleet {
                             vlan,
                             vni,
                             dhcp_guard,
+                            // The plan assumes that the agents configure the network.
+                            ready_hosts_only: None,
                         };
                         if infra.spec.tenant_networks.iter().all(|one| one.name != entry.name) {
                             infra.spec.tenant_networks.push(entry);

@@ -47,7 +47,9 @@ fn tenant_network(
     let name = format!("{TENANT_PREFIX}{}", tenant.metadata.name.as_deref()?);
     // A VM may be the DHCP server of a tenant whose machines the agents do not answer.
     let dhcp_guard = desired.is_served_by_agents().then_some(true);
-    Some(TenantNetworkSpec { name, network: desired.name.clone(), vlan, vni, dhcp_guard })
+    let ready_hosts_only = desired.ready_hosts_only.filter(|only| *only);
+    let network = desired.name.clone();
+    Some(TenantNetworkSpec { name, network, vlan, vni, dhcp_guard, ready_hosts_only })
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use super::objects::cloud_controller_manager::{
     CLOUD_CONTROLLER_MANAGER, cloud_controller_manager_objects,
 };
 use super::objects::{DesiredObject, ObjectKind, load_balancer_pool_objects};
+use super::pool_precedence::{PoolRequest, refusal};
 use super::pool_use::PoolUse;
 
 /// Addresses that no Service can have: this network, loopback, link-local, multicast and reserved.
@@ -181,36 +182,59 @@ fn manager_objects(
 /// # Errors
 /// Returns a fault if an address cannot be used, or belongs to the infra cluster or to the pool of another tenant.
 fn check_pool(input: ExposureInput<'_>, requested: &LoadBalancers) -> Result<(), Fault> {
-    let ExposureInput { tenant, tenants, cluster, .. } = input;
     let addresses = &requested.addresses;
-    let problem = if addresses.is_empty() {
-        Some("has no entry; list the addresses of the tenant's load balancers".to_owned())
-    } else {
-        addresses.iter().enumerate().find_map(|(index, range)| {
-            let earlier = addresses.get(..index).unwrap_or_default();
-            unusable_reason(*range, earlier, cluster)
-                .map(|why| format!("[{index}]: `{range}` {why}"))
-        })
-    };
     let field = "spec.exposure.loadBalancers.addresses";
-    if let Some(problem) = problem {
+    if let Some(problem) = pool_problem(addresses, input.cluster) {
         let separator = if problem.starts_with('[') { "" } else { " " };
         let message = format!("{field}{separator}{problem}");
         return Err(Fault::new(ConditionReason::InvalidExposure, message));
     }
-    let overlaps: Vec<String> = tenants
-        .iter()
-        .filter(|other| other.name_any() != tenant.name_any())
-        .filter_map(|other| overlapping_ranges(addresses, other))
-        .collect();
-    if overlaps.is_empty() {
+    let refusals = refusals(input, addresses);
+    if refusals.is_empty() {
         return check_kept_by_others(input, addresses);
     }
     let message = format!(
-        "{field}: {}; Berth changes neither pool until they are disjoint",
-        join_names_limited(&overlaps)
+        "{field}: {}; TenantCluster {} keeps its previous pool until they are disjoint",
+        join_names_limited(&refusals),
+        input.tenant.name_any()
     );
     Err(Fault::new(ConditionReason::LoadBalancerPoolsOverlap, message))
+}
+
+/// Returns the problem of a pool without regard to other tenants.
+fn pool_problem(addresses: &[AddressRange], cluster: &ClusterFacts) -> Option<String> {
+    if addresses.is_empty() {
+        return Some("has no entry; list the addresses of the tenant's load balancers".to_owned());
+    }
+    addresses.iter().enumerate().find_map(|(index, range)| {
+        let earlier = addresses.get(..index).unwrap_or_default();
+        unusable_reason(*range, earlier, cluster).map(|why| format!("[{index}]: `{range}` {why}"))
+    })
+}
+
+/// Returns the reasons why other tenants have addresses of the pool.
+fn refusals(input: ExposureInput<'_>, addresses: &[AddressRange]) -> Vec<String> {
+    let ExposureInput { tenant, tenants, cluster, pool_use, .. } = input;
+    let own_name = tenant.name_any();
+    let applied: BTreeSet<&str> = pool_use.overlapping_tenants(addresses).collect();
+    let others = tenants.iter().filter(|other| other.name_any() != own_name);
+    let candidates = others.filter_map(|other| {
+        let pool = other.spec.exposure.as_ref()?.load_balancers.as_ref()?;
+        let mut requested = pool.addresses.iter();
+        let is_shared = |range: &AddressRange| addresses.iter().any(|own| own.overlaps(*range));
+        let is_candidate = requested.any(is_shared) || applied.contains(other.name_any().as_str());
+        is_candidate.then_some((other, pool))
+    });
+    let own = PoolRequest { tenant, ranges: addresses };
+    let of_other = candidates.filter_map(|(other, pool)| {
+        // The problem is computed for few tenants only: it compares the pool with all Nodes. A pool with a problem is
+        // not applied, so its tenant keeps the previous one.
+        let retained = pool_problem(&pool.addresses, cluster)
+            .map(|_| pool_use.applied_ranges(&other.name_any()).collect::<Vec<_>>());
+        let ranges = retained.as_deref().unwrap_or(&pool.addresses);
+        refusal(own, PoolRequest { tenant: other, ranges }, pool_use)
+    });
+    of_other.collect()
 }
 
 /// Returns a fault if Services of other tenants still have addresses of the pool, which are therefore in their pools.
@@ -235,13 +259,6 @@ fn check_kept_by_others(input: ExposureInput<'_>, addresses: &[AddressRange]) ->
         join_names_limited(&names)
     );
     Err(Fault::new(ConditionReason::LoadBalancerAddressesInUse, message))
-}
-
-fn overlapping_ranges(addresses: &[AddressRange], other: &TenantCluster) -> Option<String> {
-    let pool = other.spec.exposure.as_ref()?.load_balancers.as_ref()?;
-    let mut pairs = addresses.iter().flat_map(|own| pool.addresses.iter().map(move |it| (own, it)));
-    let (own, theirs) = pairs.find(|(own, theirs)| own.overlaps(**theirs))?;
-    Some(format!("`{own}` overlaps `{theirs}` of TenantCluster {}", other.name_any()))
 }
 
 /// Returns the reason why a range cannot be in a pool; `None` if there is no such reason. `earlier` are the ranges before

@@ -1,5 +1,6 @@
 //! Tests of the validation of exposed services.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 use super::super::cluster::UnknownFact;
@@ -63,20 +64,48 @@ fn a_pool_in_a_former_namespace_is_deleted() {
 }
 
 #[test]
-fn overlapping_pools_are_reported_for_both_tenants_and_stay() {
-    let one = with_pool("one", json!(["192.0.2.0/28", "2001:db8::/120"]));
-    let two = with_pool("two", json!(["192.0.2.15-192.0.2.20"]));
+fn of_overlapping_pools_only_that_of_the_younger_tenant_is_refused() {
+    let created = |tenant: &Arc<TenantCluster>, second: i64| {
+        let mut tenant = TenantCluster::clone(tenant);
+        let time = k8s_openapi::jiff::Timestamp::from_second(second).unwrap();
+        tenant.metadata.creation_timestamp = Some(Time(time));
+        Arc::new(tenant)
+    };
+    let older = created(&with_pool("two", json!(["192.0.2.0/28", "2001:db8::/120"])), 1000);
+    let younger = created(&with_pool("one", json!(["192.0.2.15-192.0.2.20"])), 2000);
     let other = with_pool("other", json!(["203.0.113.0/28"]));
-    let all = [Arc::clone(&one), Arc::clone(&two), Arc::clone(&other)];
-    for (tenant, name) in [(&one, "TenantCluster two"), (&two, "TenantCluster one")] {
-        let desired = plan(tenant, &all);
-        let (reason, message) = single_fault(&desired);
-        assert_eq!(reason, ConditionReason::LoadBalancerPoolsOverlap);
-        assert!(message.contains(name), "{message}");
-        assert!(desired.objects.is_empty());
-        assert!(!desired.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-one"));
-    }
+    let all = [Arc::clone(&older), Arc::clone(&younger), Arc::clone(&other)];
+    assert_eq!(plan(&older, &all).objects.len(), 2);
     assert_eq!(plan(&other, &all).objects.len(), 2);
+    let refused = plan(&younger, &all);
+    let (reason, message) = single_fault(&refused);
+    assert_eq!(reason, ConditionReason::LoadBalancerPoolsOverlap);
+    assert!(message.contains("TenantCluster two, which is older"), "{message}");
+    assert!(message.contains("TenantCluster one keeps its previous pool"), "{message}");
+    assert!(refused.objects.is_empty());
+    assert!(!refused.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-one"));
+    // If the younger tenant had the addresses first, a change of the older one does not take them away.
+    let spec = json!({"addresses": ["192.0.2.15-192.0.2.20"]});
+    let pools = vec![AppliedPool::new("one", &spec)];
+    let pool_use = PoolUse { pools, addresses: Vec::new() };
+    assert_eq!(plan_with(&younger, &all, &pool_use).objects.len(), 2);
+    let refused = plan_with(&older, &all, &pool_use);
+    assert_eq!(single_fault(&refused).0, ConditionReason::LoadBalancerPoolsOverlap);
+    assert!(refused.objects.is_empty());
+}
+
+/// A tenant cannot refuse the pools of others with a pool that is invalid itself, but keeps its previous pool.
+#[test]
+fn an_invalid_pool_blocks_only_the_addresses_that_its_tenant_has() {
+    let hostile = with_pool("a", json!(["0.0.0.0/0"]));
+    let pools = vec![AppliedPool::new("a", &json!({"addresses": ["192.0.2.0/28"]}))];
+    let pool_use = PoolUse { pools, addresses: Vec::new() };
+    for (addresses, is_free) in [("192.0.2.16/28", true), ("192.0.2.8/29", false)] {
+        let tenant = with_pool("b", json!([addresses]));
+        let all = [Arc::clone(&hostile), Arc::clone(&tenant)];
+        assert_eq!(plan_with(&tenant, &all, &pool_use).faults.is_empty(), is_free, "{addresses}");
+        assert!(plan(&tenant, &all).faults.is_empty(), "{addresses}");
+    }
 }
 
 /// The objects of MetalLB change only to a valid pool, and stay while a change is invalid.

@@ -103,6 +103,17 @@ fn further_networks_are_attached() {
     assert_eq!(render(&fields, &objects()).unwrap().machine, rendered.machine);
 }
 
+/// The condition TemplateHonored has the warnings.
+#[test]
+fn addresses_in_further_networks_are_reported() {
+    let networks = json!([{"name": "storage/ceph", "addresses": ["10.9.0.7/24"]}]);
+    let rendered = render(&[("additionalNetworks", networks)], &objects()).unwrap();
+    let warnings: Vec<String> = rendered.warnings.iter().map(ToString::to_string).collect();
+    let words = ["additionalNetworks[0].addresses", "allocates no addresses in further networks"];
+    let is_reported = |warning: &String| words.iter().all(|word| warning.contains(word));
+    assert!(warnings.iter().any(is_reported), "{warnings:?}");
+}
+
 #[test]
 fn further_networks_must_be_listed() {
     let network = |name: &str| json!([{"name": name}]);

@@ -58,6 +58,12 @@ impl AddressRange {
     pub fn overlaps(self, other: Self) -> bool {
         self.contains(other.first) || other.contains(self.first)
     }
+
+    /// Returns the addresses that are in both ranges; `None` if there is none.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Option<Self> {
+        Self::new(self.first.max(other.first), self.last.min(other.last))
+    }
 }
 
 impl From<IpNet> for AddressRange {
@@ -124,13 +130,18 @@ mod tests {
     fn ranges_overlap_if_they_share_an_address() {
         let overlap = |one: &str, other: &str| {
             let parse = |text: &str| text.parse::<AddressRange>().unwrap();
-            assert_eq!(parse(one).overlaps(parse(other)), parse(other).overlaps(parse(one)));
-            parse(one).overlaps(parse(other))
+            let (one, other) = (parse(one), parse(other));
+            assert_eq!(one.overlaps(other), other.overlaps(one));
+            assert_eq!(one.overlaps(other), one.intersection(other).is_some());
+            one.overlaps(other)
         };
         assert!(overlap("10.0.0.1-10.0.0.9", "10.0.0.9"));
         assert!(overlap("10.0.0.0/24", "10.0.0.7-10.0.0.8"));
         assert!(!overlap("10.0.0.1-10.0.0.9", "10.0.0.10-10.0.0.11"));
         assert!(!overlap("0.0.0.0/0", "::/0"));
+        let parse = |text: &str| text.parse::<AddressRange>().unwrap();
+        let shared = parse("10.0.0.0/28").intersection(parse("10.0.0.9-10.0.0.40"));
+        assert_eq!(shared, Some(parse("10.0.0.9-10.0.0.15")));
     }
 
     #[test]

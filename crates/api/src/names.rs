@@ -50,6 +50,11 @@ pub const VM_NODE_TAINT: &str = "berth.dev/vms";
 /// Annotation of a Node, or a label on API servers before 1.21. Its value changes whenever the Node has capacity again
 /// for a pending pod, because kube-scheduler retries pending pods when a Node changes.
 pub const CAPACITY_GENERATION_ANNOTATION: &str = "berth.dev/capacity-generation";
+/// Prefix of a tenant network's name, `cluster-<id>`, in the name of a resource that only the assignment engine knows:
+/// a host has it if the network is ready there.
+pub const READY_NETWORK_PREFIX: &str = "network.berth.dev/";
+/// Annotation of a NetworkAttachmentDefinition: the resource with [`READY_NETWORK_PREFIX`] that its VMs require.
+pub const READY_NETWORK_ANNOTATION: &str = "berth.dev/ready-network";
 /// Annotation of an InfraNode that an agent created because none existed. Until a user writes its spec, it has no
 /// desired state, so Berth restores nothing.
 pub const CREATED_BY_ANNOTATION: &str = "berth.dev/created-by";
@@ -189,7 +194,7 @@ pub mod condition {
     pub const READY: &str = "Ready";
     /// Condition of an InfraNode: `True` if VMs can run.
     pub const VIRTUALIZATION_READY: &str = "VirtualizationReady";
-    /// Condition of an InfraNode: `True` if the switches carry every VLAN that another host also carries; absent without a
+    /// Condition of an InfraNode: `True` if every VLAN is received from another host; absent without a
     /// network that has VLANs on the wire.
     pub const TRUNK_VERIFIED: &str = "TrunkVerified";
     /// Condition of an InfraNode: `True` while another machine uses the address of a VM on the host, otherwise absent.

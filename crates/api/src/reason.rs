@@ -49,6 +49,7 @@ pub enum ConditionReason {
     Expired,
     TrunkVerified,
     VlansMissing,
+    VlansUnverified,
     NoTrunkPeers,
     NoTrunkKey,
     TrunkProbeFailed,

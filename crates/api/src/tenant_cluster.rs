@@ -185,6 +185,9 @@ pub struct TenantNetwork {
     /// (keepalived, nested bridges) require false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac_spoof_check: Option<bool>,
+    /// True if machines are placed only on hosts with a ready network. Default false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_hosts_only: Option<bool>,
     /// Resource of the SR-IOV device plugin that allocates virtual functions, such as `openshift.io/tenantvfs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 317))]

@@ -52,10 +52,16 @@ impl Extender {
     }
 
     /// Sets the device plugin resource of a NetworkAttachmentDefinition `namespace/name`; `None` if it has none or was
-    /// deleted. Only hosts with the resource have the network. Pods on hosts stay counted with the resource that the
-    /// network had when they were counted, until the state is rebuilt.
+    /// deleted.
     pub fn update_network_resource(&mut self, network: &str, resource: Option<&str>) {
-        if self.virtual_machines.set_network_resource(network, resource) {
+        self.update_network_resources(network, resource.as_slice());
+    }
+
+    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Only hosts with
+    /// all of them have the network. Pods on hosts stay counted with the resources that the network had when they were
+    /// counted, until the state is rebuilt.
+    pub fn update_network_resources(&mut self, network: &str, resources: &[&str]) {
+        if self.virtual_machines.set_network_resources(network, resources) {
             let attached = self.queue.unassigned_pods.uids_with_network(network);
             let refused: Vec<String> =
                 attached.filter(|uid| self.queue.refused_pods.contains(uid)).cloned().collect();

@@ -19,8 +19,8 @@ pub(super) struct VirtualMachines {
     pub(super) instances: Option<HashMap<String, VmInstance>>,
     /// Claims that are not bound to a volume, each with its selected node.
     unbound_claims: BTreeMap<Claim, Option<String>>,
-    /// Device plugin resources of NetworkAttachmentDefinitions, by `namespace/name`.
-    network_resources: HashMap<String, String>,
+    /// Resources of NetworkAttachmentDefinitions, by `namespace/name`.
+    network_resources: HashMap<String, Vec<String>>,
     /// VMs that have no pod on a host, and the node selectors of the volumes of their claims; kept until pods are
     /// listed.
     pub(super) pending_vms: (Vec<PendingVm>, BTreeMap<Claim, NodeSelector>),
@@ -44,19 +44,21 @@ impl VirtualMachines {
 
     /// Returns the pod as it is counted on a host, with the resources of its networks.
     pub(super) fn placement_pod<'a>(&self, existing: &'a ExistingPod) -> Cow<'a, Pod> {
-        existing.placement_pod(|network| self.network_resources.get(network).map(String::as_str))
+        existing.placement_pod(|network| {
+            self.network_resources.get(network).map(Vec::as_slice).unwrap_or_default()
+        })
     }
 
-    /// Sets the resource of a NetworkAttachmentDefinition `namespace/name`; `None` if it has none or was deleted.
-    /// Returns true if the resource has changed.
-    pub(super) fn set_network_resource(&mut self, network: &str, resource: Option<&str>) -> bool {
-        let previous = match resource {
-            Some(resource) => {
-                self.network_resources.insert(network.to_owned(), resource.to_owned())
-            }
-            None => self.network_resources.remove(network),
+    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Returns true if
+    /// they have changed.
+    pub(super) fn set_network_resources(&mut self, network: &str, resources: &[&str]) -> bool {
+        let previous = if resources.is_empty() {
+            self.network_resources.remove(network)
+        } else {
+            let resources = resources.iter().map(|name| (*name).to_owned()).collect();
+            self.network_resources.insert(network.to_owned(), resources)
         };
-        previous.as_deref() != resource
+        previous.unwrap_or_default() != resources
     }
 
     pub(super) fn insert_instance(&mut self, uid: &str, instance: VmInstance) {

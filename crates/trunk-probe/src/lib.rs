@@ -14,6 +14,7 @@
 //! | `Peer` | another agent: its session, its VLANs, and the evidence about them |
 //! | `Sweep` | the current round of a peer; probes that were missed |
 //! | `Doubts` | VLANs of a peer that are suspected, solicited, or missing |
+//! | `Unheard` | VLANs in which no peer is received |
 //! | `TrunkProbe` | probe of one network of this host: answers, challenges, verdict |
 //!
 //! A peer probes its VLANs in ascending order, so a VLAN is suspected as soon as a probe in a higher VLAN arrives before
@@ -34,6 +35,7 @@ mod sender;
 mod solicitation;
 mod sweep;
 mod trunk_probe;
+mod unheard;
 mod verdict;
 mod vlan_list;
 

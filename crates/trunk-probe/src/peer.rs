@@ -72,6 +72,11 @@ impl Peer {
         self.session.is_some() && !self.common.is_empty()
     }
 
+    /// VLANs that both agents probe.
+    pub(crate) const fn common(&self) -> &VlanSet {
+        &self.common
+    }
+
     pub(crate) const fn has_session(&self) -> bool {
         self.session.is_some()
     }

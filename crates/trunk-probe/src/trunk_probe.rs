@@ -11,6 +11,7 @@ use crate::message::Kind;
 use crate::peer::{Peer, SessionState};
 use crate::schedule::{Place, Schedule};
 use crate::sender::{Outgoing, Sender};
+use crate::unheard::Unheard;
 use crate::verdict::{Leak, Verdict};
 
 /// Maximum number of peers.
@@ -69,6 +70,7 @@ pub struct TrunkProbe {
     queue: VecDeque<(VlanId, Kind)>,
     answered: BTreeMap<VlanId, Duration>,
     leak: Option<(Duration, Leak)>,
+    unheard: Unheard,
     busy_until: Duration,
     /// True if the evidence was complete once. A peer that joins later does not make the verdict unknown.
     was_complete: bool,
@@ -87,6 +89,7 @@ impl TrunkProbe {
             queue: VecDeque::new(),
             answered: BTreeMap::new(),
             leak: None,
+            unheard: Unheard::new(now),
             busy_until: now,
             was_complete: false,
             last_poll: now,
@@ -111,9 +114,10 @@ impl TrunkProbe {
     pub fn poll(&mut self, now: Duration) -> (Vec<Outgoing>, Duration) {
         if now.saturating_sub(self.last_poll) > MAX_POLL_GAP {
             self.peers.values_mut().for_each(|peer| peer.resume(now));
+            self.unheard.restart(now);
         }
         self.last_poll = now;
-        self.peers.retain(|_, peer| !peer.is_unresponsive(now));
+        self.forget_unresponsive_peers(now);
         let others = self.peers.values().filter(|peer| peer.has_session()).count();
         let limit = (MAX_SOLICITED / others.max(1)).max(MIN_SOLICITED);
         for peer in self.peers.values_mut() {
@@ -138,6 +142,40 @@ impl TrunkProbe {
             || !self.queue.is_empty()
             || self.peers.values().any(Peer::is_soliciting);
         (frames, now + if is_busy { BUSY_INTERVAL } else { IDLE_INTERVAL })
+    }
+
+    /// Forgets silent peers, and updates the VLANs in which no peer is received.
+    fn forget_unresponsive_peers(&mut self, now: Duration) {
+        let mut lost = VlanSet::default();
+        self.peers.retain(|_, peer| {
+            let is_unresponsive = peer.is_unresponsive(now);
+            if is_unresponsive && peer.is_witness() {
+                lost.extend(peer.common().iter());
+            }
+            !is_unresponsive
+        });
+        if lost.is_empty() && !self.unheard.is_due(now) {
+            return;
+        }
+        if self.witness_count() == 0 {
+            // Nothing can be concluded about a single VLAN.
+            self.unheard = Unheard::new(now);
+        } else {
+            let current = self.vlans_without_peers();
+            self.unheard.update(now, &current, &lost);
+        }
+    }
+
+    /// Returns the VLANs of this agent that no other agent announces.
+    fn vlans_without_peers(&self) -> VlanSet {
+        let mut rest = self.vlans.clone();
+        for peer in self.peers.values().filter(|peer| peer.is_witness()) {
+            if rest.is_empty() {
+                break;
+            }
+            rest = rest.difference(peer.common());
+        }
+        rest
     }
 
     /// Returns the place of this agent among the agents of the segment; `None` for the first one, and if the first one
@@ -238,7 +276,8 @@ impl TrunkProbe {
     /// Returns the verdict.
     pub fn verdict(&mut self) -> Verdict {
         let witnesses = || self.peers.iter().filter(|(_, peer)| peer.is_witness());
-        let is_complete = witnesses().all(|(_, peer)| peer.is_complete());
+        let is_complete = witnesses().all(|(_, peer)| peer.is_complete())
+            && self.vlans_without_peers().is_empty();
         let has_witness = witnesses().next().is_some();
         let vlans: VlanSet = witnesses().flat_map(|(_, peer)| peer.missing().iter()).collect();
         let from = witnesses().filter(|(_, peer)| !peer.missing().is_empty());
@@ -246,11 +285,28 @@ impl TrunkProbe {
         self.was_complete = has_witness && (self.was_complete || is_complete);
         if !vlans.is_empty() {
             Verdict::Missing { vlans, from }
+        } else if !self.unheard.vlans().is_empty() {
+            Verdict::Unheard { vlans: self.unheard.vlans().clone() }
         } else if self.was_complete {
             Verdict::Verified
         } else {
             Verdict::Unknown
         }
+    }
+
+    /// Returns the VLANs in which no other agent is received, although other VLANs are.
+    #[must_use]
+    pub fn unheard_vlans(&self) -> VlanSet {
+        let witnesses = || self.peers.values().filter(|peer| peer.is_witness());
+        let mut cut_off: VlanSet = witnesses().flat_map(|peer| peer.missing().iter()).collect();
+        for peer in witnesses() {
+            if cut_off.is_empty() {
+                break;
+            }
+            cut_off = cut_off.difference(&peer.common().difference(peer.missing()));
+        }
+        cut_off.extend(self.unheard.vlans().iter());
+        cut_off
     }
 
     /// Returns the number of other agents with VLANs in common.

@@ -10,8 +10,14 @@ pub enum Verdict {
     /// No other agent with a common VLAN was received, or the evidence is not complete yet.
     #[default]
     Unknown,
-    /// Every common VLAN was received from every other agent.
+    /// Every VLAN was received from every other agent that also probes it, and from at least one.
     Verified,
+    /// Every common VLAN was received, but no other agent is received in some VLANs. Either no other host carries them,
+    /// or the switches do not.
+    Unheard {
+        /// The VLANs in which no other agent is received.
+        vlans: VlanSet,
+    },
     /// Probes in some VLANs were not received.
     Missing {
         /// The VLANs that were not received from at least one agent.

@@ -252,6 +252,9 @@ fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
     let of_others = missing(&[333], &[2]);
     let expected = [of_others.clone(), of_others.clone(), missing(&[333], &[0, 1, 3]), of_others];
     assert_eq!(switch.verdicts(), expected, "{named:?}");
+    let cut_off = switch.agents.iter().map(|agent| agent.probe.unheard_vlans());
+    let (none, only) = (VlanSet::default(), vlans([333]));
+    assert_eq!(cut_off.collect::<Vec<_>>(), [none.clone(), none.clone(), only, none]);
     switch.removed[2].clear();
     switch.run(Duration::from_secs(4), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 4]);
@@ -321,6 +324,67 @@ fn a_single_host_or_a_dead_peer_proves_nothing() {
     });
     verdicts.dedup();
     assert_eq!(verdicts, [Verdict::Verified, Verdict::Unknown]);
+}
+
+fn unheard(ids: &[u16]) -> Verdict {
+    Verdict::Unheard { vlans: vlans(ids.iter().copied()) }
+}
+
+/// Returns a switch with three agents. Each of the other two has one VLAN in common with the first.
+fn switch_with_one_common_vlan_each() -> Switch {
+    let mut switch = Switch::new(3, &vlans([100, 101]));
+    for (index, own, other) in [(1, 101, 100), (2, 100, 101)] {
+        switch.set_vlans(index, vlans([own]));
+        switch.removed[index].insert(other);
+    }
+    switch
+}
+
+/// The switch never carried the only VLAN of a host, so no other host knows that this host exists.
+#[test]
+fn a_vlan_without_any_peer_is_not_verified() {
+    let mut switch = switch_with_one_common_vlan_each();
+    switch.removed[0].insert(101);
+    switch.run(Duration::from_secs(300), |switch| {
+        assert_ne!(switch.agents[0].probe.verdict(), Verdict::Verified);
+    });
+    assert_eq!(switch.verdicts(), [unheard(&[101]), Verdict::Unknown, Verdict::Verified]);
+    switch.removed[0].clear();
+    switch.run(Duration::from_secs(20), |_| {});
+    assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
+}
+
+#[test]
+fn a_peer_that_vanishes_in_its_last_common_vlan_verifies_nothing() {
+    let mut switch = switch_with_one_common_vlan_each();
+    switch.run(Duration::from_secs(30), |_| {});
+    assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
+    switch.removed[0].insert(101);
+    // A peer is forgotten after 30 seconds.
+    switch.run(Duration::from_secs(40), |_| {});
+    assert_eq!(switch.verdicts(), [unheard(&[101]), Verdict::Unknown, Verdict::Verified]);
+    switch.removed[0].clear();
+    switch.run(Duration::from_secs(20), |_| {});
+    assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
+}
+
+/// A new tenant's VLAN is not named while the other hosts configure it.
+#[test]
+fn a_new_vlan_is_unheard_only_if_no_other_host_carries_it_for_minutes() {
+    let mut switch = Switch::new(2, &vlans(100..103));
+    switch.run(Duration::from_secs(200), |_| {});
+    let run_verified = |switch: &mut Switch, seconds| {
+        switch.run(Duration::from_secs(seconds), |switch| {
+            assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
+        });
+    };
+    switch.set_vlans(0, vlans(100..104));
+    run_verified(&mut switch, 60);
+    switch.set_vlans(1, vlans(100..104));
+    run_verified(&mut switch, 300);
+    switch.set_vlans(1, vlans(100..103));
+    switch.run(Duration::from_secs(300), |_| {});
+    assert_eq!(switch.verdicts(), [unheard(&[103]), Verdict::Verified]);
 }
 
 /// A guest that records frames and sends them again cannot hide that a VLAN is missing, and cannot cause an alarm.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use berth_api::names::READY_NETWORK_ANNOTATION;
 use berth_kubevirt_render::launcher::RESOURCE_NAME;
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 use kube::ResourceExt as _;
@@ -15,6 +16,9 @@ use crate::tenants::objects::ObjectKind;
 /// Maximum length of a resource name: a DNS subdomain, `/`, and a name.
 const MAX_RESOURCE_NAME_BYTES: usize = 253 + 1 + 63;
 
+/// Annotations with resources that VMs of a network require.
+const ANNOTATIONS: [&str; 2] = [RESOURCE_NAME, READY_NETWORK_ANNOTATION];
+
 /// Passes the resources of networks to the extender; never ends.
 pub(super) async fn watch_networks(service: Arc<Service>) {
     let kind = OptionalKind {
@@ -24,10 +28,11 @@ pub(super) async fn watch_networks(service: Arc<Service>) {
     };
     let updates = Arc::clone(&service);
     let handle = move |object: &DynamicObject, is_gone: bool| {
-        let resource = object.annotations().get(RESOURCE_NAME).map(String::as_str);
-        let resource = resource.filter(|name| !is_gone && is_extended_resource(name));
+        let names = ANNOTATIONS.iter().filter_map(|key| object.annotations().get(*key));
+        let names = names.map(String::as_str).filter(|name| !is_gone && is_extended_resource(name));
+        let resources: Vec<&str> = names.collect();
         let network = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
-        updates.update(|extender, _| extender.update_network_resource(&network, resource));
+        updates.update(|extender, _| extender.update_network_resources(&network, &resources));
     };
     let (informer, watch) = OptionalInformer::start(&service.client, kind, handle);
     let mark_listed = async {
@@ -42,10 +47,13 @@ fn is_extended_resource(name: &str) -> bool {
     name.contains('/') && name.len() <= MAX_RESOURCE_NAME_BYTES
 }
 
-/// Removes all fields except the name and the resource.
+/// Removes all fields except the name and the resources.
 fn keep_resource_name(object: &mut DynamicObject) {
     object.data = serde_json::Value::Null;
     let metadata = &mut object.metadata;
     (metadata.labels, metadata.managed_fields, metadata.owner_references) = (None, None, None);
-    metadata.annotations.iter_mut().for_each(|all| all.retain(|key, _| key == RESOURCE_NAME));
+    metadata
+        .annotations
+        .iter_mut()
+        .for_each(|all| all.retain(|key, _| ANNOTATIONS.contains(&key.as_str())));
 }

@@ -1,8 +1,6 @@
 //! Applies the objects for the exposure of a tenant, and deletes those that are no longer desired.
 //! [`crate::tenants::exposure`] plans them.
 
-use std::sync::Arc;
-
 use berth_api::names::TENANT_LABEL;
 use berth_api::{ConditionReason, TenantCluster};
 use kube::ResourceExt as _;
@@ -20,17 +18,17 @@ use crate::tenants::pool_use::{AppliedPool, PoolUse};
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
 impl Context {
-    /// Returns the pools and the Services of all tenants, as the cluster has them.
+    /// Returns the pools and the Services of all tenants, as the cluster has them. Pools that were written a moment ago
+    /// are included, because two tenants must not get the same addresses before the watch delivers the first pool.
     pub(super) fn pool_use(&self) -> PoolUse {
-        let pools = self.stores.store_of_kind(ObjectKind::IpAddressPool).map(|all| {
+        let kind = ObjectKind::IpAddressPool;
+        let stored = self.stores.store_of_kind(kind).map(|all| {
             let own = all.filter(|object| is_created_by_berth(object.labels()));
-            let pool = |object: &Arc<DynamicObject>| {
-                let tenant = object.labels().get(TENANT_LABEL)?;
-                Some(AppliedPool::new(tenant, &unpack_content(object).data["spec"]))
-            };
-            own.iter().filter_map(pool).collect()
+            own.iter().filter_map(|object| applied_pool(object)).collect::<Vec<_>>()
         });
-        PoolUse { pools: pools.unwrap_or_default(), addresses: self.stores.services.addresses() }
+        let mut pools = stored.unwrap_or_default();
+        pools.extend(self.recently_written(kind).iter().filter_map(applied_pool));
+        PoolUse { pools, addresses: self.stores.services.addresses() }
     }
 
     /// Applies the exposure of a tenant. Returns its state; `None` if the tenant requests no exposure and all objects of
@@ -77,4 +75,10 @@ impl Context {
         );
         Some(Fault::new(ConditionReason::CloudControllerManagerUnavailable, message))
     }
+}
+
+/// Returns the pool of the tenant that the label of an IPAddressPool names.
+fn applied_pool(object: &DynamicObject) -> Option<AppliedPool> {
+    let tenant = object.labels().get(TENANT_LABEL)?;
+    Some(AppliedPool::new(tenant, &unpack_content(object).data["spec"]))
 }

@@ -57,6 +57,15 @@ impl Context {
             .or_else(|| stored.as_deref().map(unpack_content))
     }
 
+    /// Returns the objects of a kind that were written a moment ago. The store may not have them yet.
+    pub(super) fn recently_written(&self, kind: ObjectKind) -> Vec<DynamicObject> {
+        let recent =
+            self.stores.triggers.recent_writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_kind = recent.iter().filter(|((one, ..), _)| *one == kind);
+        let newest = of_kind.filter(|(_, (at, _))| at.elapsed() < MAX_WATCH_DELAY);
+        newest.map(|(_, (_, object))| object.clone()).collect()
+    }
+
     /// Applies an object if it differs from the actual object. `may_adopt` must be false in a namespace that Berth did
     /// not create: another user may have created objects of the same names there, and these objects must not change.
     pub(super) async fn apply_object(

@@ -5,8 +5,8 @@
 //! not set, because each of them would add an address of the host to the tenant's bridge.
 
 use berth_api::infra_node::NetworkScenario;
-use berth_api::names::resource;
-use berth_api::{ConditionReason, NetworkBinding, TenantNetwork};
+use berth_api::names::{READY_NETWORK_ANNOTATION, READY_NETWORK_PREFIX, resource};
+use berth_api::{ConditionReason, NetworkBinding, TenantCluster, TenantNetwork};
 use serde_json::{Value, json};
 
 use super::desired_object::DesiredObject;
@@ -45,8 +45,17 @@ pub fn network_attachment_definition(
         &name,
         json!({"spec": {"config": config.to_string()}}),
     );
+    let mut annotations = serde_json::Map::new();
     if let Some(resource) = resource {
-        wanted.body["metadata"]["annotations"] = json!({ RESOURCE_NAME: resource });
+        annotations.insert(RESOURCE_NAME.to_owned(), resource.into());
+    }
+    if requested.ready_hosts_only == Some(true) {
+        let network = TenantCluster::namespace_of(tenant);
+        let ready = format!("{}{network}", READY_NETWORK_PREFIX);
+        annotations.insert(READY_NETWORK_ANNOTATION.to_owned(), ready.into());
+    }
+    if !annotations.is_empty() {
+        wanted.body["metadata"]["annotations"] = annotations.into();
     }
     Ok(wanted)
 }
@@ -161,6 +170,24 @@ mod tests {
         let config = wanted.body["spec"]["config"].as_str().unwrap();
         let resource = wanted.body["metadata"]["annotations"][RESOURCE_NAME].clone();
         Ok((serde_json::from_str(config).unwrap(), resource))
+    }
+
+    #[test]
+    fn vms_require_a_ready_network_only_if_requested() {
+        for (only, expected) in
+            [(json!(true), json!("network.berth.dev/cluster-abc")), (json!(false), Value::Null)]
+        {
+            let requested = json!({"name": "trunk", "readyHostsOnly": only});
+            let requested: TenantNetwork = serde_json::from_value(requested).unwrap();
+            let network = HostNetwork::for_tests(NetworkScenario::VlanAwareBridge);
+            let id = NetworkId::Vlan(1234.try_into().unwrap());
+            let wanted =
+                network_attachment_definition("abc", &requested, &network, id, TenantCount(1));
+            let wanted = wanted.unwrap();
+            let annotations = &wanted.body["metadata"]["annotations"];
+            assert_eq!(annotations[READY_NETWORK_ANNOTATION], expected);
+            assert_eq!(annotations[RESOURCE_NAME], "bridge.network.kubevirt.io/br-trunk");
+        }
     }
 
     #[test]

@@ -65,6 +65,7 @@ impl InfraNodeStatus {
             }
             if let Some(trunk) = &mut network.trunk {
                 trunk.vlans.iter_mut().for_each(VlanRanges::merge_if_too_long);
+                trunk.unverified.iter_mut().for_each(VlanRanges::merge_if_too_long);
                 trunk.from.truncate(MAX_LIST_ENTRIES);
                 let message = trunk.message.iter_mut();
                 message.for_each(|message| truncate_chars(message, MAX_MESSAGE_CHARS));

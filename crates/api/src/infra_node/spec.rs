@@ -363,4 +363,7 @@ pub struct TenantNetworkSpec {
     /// the VMs. Default false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhcp_guard: Option<bool>,
+    /// True if VMs of the tenant are placed only on hosts whose network is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_hosts_only: Option<bool>,
 }

@@ -18,6 +18,9 @@ pub struct TrunkStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub from: Vec<String>,
+    /// VLANs of this host in which no other host is received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unverified: Option<VlanRanges>,
     /// Reason why the state is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<TrunkUnknownReason>,
@@ -30,11 +33,11 @@ pub struct TrunkStatus {
 /// State of the trunk of a host network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrunkState {
-    /// Every VLAN that another host also carries is received from it.
+    /// Every VLAN is received from at least one other host, and from every other host that also carries it.
     Verified,
     /// VLANs are not received from a host that also carries them, although other VLANs are.
     Missing,
-    /// No other host was received, or probes are not possible.
+    /// No other host was received, or none in some VLANs, or probes are not possible.
     #[default]
     Unknown,
 }
@@ -48,6 +51,8 @@ pub enum TrunkUnknownReason {
     NoPeers,
     /// Frames cannot be sent or received on the uplink.
     ProbeFailed,
+    /// No other host is received in some VLANs, although other VLANs are received.
+    VlansWithoutPeers,
 }
 
 /// A switch port that an uplink is connected to, as the switch announces it with LLDP.

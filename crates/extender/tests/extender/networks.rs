@@ -49,6 +49,21 @@ fn vm_is_placed_only_on_a_host_with_its_network() {
 }
 
 #[test]
+fn vm_waits_for_a_host_with_all_resources_of_its_network() {
+    let (mut extender, now) = (extender_with_network(), Instant::now());
+    let ready = "network.berth.dev/cluster-red";
+    extender.update_network_resources(NETWORK, &[RESOURCE, ready]);
+    let pod = vm("red").build();
+    extender.update_pod(now, pod.clone(), &observe_pod(&pod)).expect("the pod is queued");
+    let FilterAnswer::Refused(refusals) = extender.answer_filter(now, &pod, &["b"]) else {
+        unreachable!("the network is not ready on host b")
+    };
+    assert!(refusals[0].1.contains(ready), "{refusals:?}");
+    extender.update_network_resources(NETWORK, &[RESOURCE]);
+    assert_eq!(extender.answer_filter(now, &pod, &["b"]), FilterAnswer::ReservedHost("b"));
+}
+
+#[test]
 fn requests_of_the_pod_are_not_counted_twice() {
     let (mut extender, now) = (extender_with_network(), Instant::now());
     report_host(&mut extender, &host("b", 1), 2);

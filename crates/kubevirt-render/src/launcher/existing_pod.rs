@@ -139,10 +139,11 @@ impl ExistingPod {
     }
 
     /// Returns the pod as a placement must count it: the container `compute` also requests the resources of the pod's
-    /// networks that the pod does not request itself. `resource_of` returns the resource of a
-    /// NetworkAttachmentDefinition `namespace/name`, if it has one.
-    pub fn placement_pod<'r>(&self, resource_of: impl Fn(&str) -> Option<&'r str>) -> Cow<'_, Pod> {
-        with_resources(&self.pod, self.networks.iter().filter_map(|name| resource_of(name)))
+    /// networks that the pod does not request itself. `resources_of` returns the resources of
+    /// a NetworkAttachmentDefinition `namespace/name`.
+    pub fn placement_pod<'r>(&self, resources_of: impl Fn(&str) -> &'r [String]) -> Cow<'_, Pod> {
+        let resources = self.networks.iter().flat_map(|name| resources_of(name));
+        with_resources(&self.pod, resources.map(String::as_str))
     }
 }
 

@@ -8,6 +8,8 @@ use super::field_parser::UnreadFields;
 /// Names of the fields in `cloudProviderSpec`.
 pub(super) const NETWORKS_FIELD: &str = "additionalNetworks";
 pub(super) const DEFAULT_NETWORK_FIELD: &str = "attachDefaultNetwork";
+/// Fields in which a user may expect to set addresses.
+const ADDRESS_FIELDS: [&str; 6] = ["address", "addresses", "cidr", "ipam", "ipv4", "ipv6"];
 /// Maximum number of further networks of a machine.
 const MAX_NETWORKS: usize = 16;
 
@@ -65,6 +67,12 @@ impl AdditionalNetwork {
                 "name",
                 &name,
                 "must be NAMESPACE/NAME of a NetworkAttachmentDefinition",
+            );
+        }
+        for field in ADDRESS_FIELDS {
+            fields.skip_unsupported(
+                field,
+                ": Berth allocates no addresses in further networks; set the address in the user data, or use DHCP",
             );
         }
         fields.report_unknown_fields(&["name", "binding"]);

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1;
 use super::allocation::{Allocation, read_allocations};
 use super::cores::zone_cores;
 use super::devices::{self, DeviceInventory, KUBEVIRT_PREFIX};
-use super::{kubelet, node};
+use super::{kubelet, node, ready_networks};
 use crate::rules::NodeFields;
 use berth_kubelet_admission::pod::{Pod, Resources};
 use berth_kubelet_admission::{
@@ -134,13 +134,14 @@ impl ReportedHost {
         let reserved = kubelet::reserved_cpus(&settings, &spec, node);
         let settings = admission::Kubelet { reserved_cpus: reserved, ..settings };
         let defaults = default_allocatable(&spec, &settings, infra, status);
-        let (allocatable, pods_limit) =
+        let (mut allocatable, pods_limit) =
             node::read_allocatable(node, &defaults, DEFAULT_MAX_PODS, problems);
         spec.allocatable = allocatable.clone();
         spec.max_pods = pods_limit;
         let DeviceInventory { pools, resources_with_unknown_zones: unknown_zones } =
             devices::read_devices(&object, status, &allocatable, problems);
         spec.devices = pools;
+        ready_networks::add_resources(infra, status, &mut allocatable, &mut spec.allocatable);
         let pinnable = |zone: &ZoneSpec| {
             let cpus = zone.cores.iter().flat_map(|core| &core.cpus);
             let free = cpus.filter(|cpu| !settings.reserved_cpus.contains(**cpu)).count();

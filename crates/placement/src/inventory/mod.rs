@@ -6,6 +6,7 @@ mod devices;
 mod host;
 mod kubelet;
 mod node;
+mod ready_networks;
 
 pub use allocation::Allocation;
 pub use berth_api::Problem;

@@ -1,0 +1,108 @@
+//! VLANs in which no other agent is received. Either no other host carries such a VLAN, or the switches do not carry
+//! it: an agent whose frames never arrive cannot announce its VLANs.
+
+use std::time::Duration;
+
+use berth_api::VlanSet;
+
+/// Time that the other hosts have to configure a new VLAN. A VLAN is unheard after one to two times this time.
+const GRACE: Duration = Duration::from_secs(120);
+/// Time between two updates.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// VLANs in which no other agent is received.
+#[derive(Debug)]
+pub(crate) struct Unheard {
+    vlans: VlanSet,
+    /// VLANs in which no agent was received since the last checkpoint.
+    candidates: VlanSet,
+    checkpoint: Duration,
+    next_update: Duration,
+}
+
+impl Unheard {
+    pub(crate) fn new(now: Duration) -> Self {
+        Self {
+            vlans: VlanSet::default(),
+            candidates: VlanSet::default(),
+            checkpoint: now + GRACE,
+            next_update: now + UPDATE_INTERVAL,
+        }
+    }
+
+    pub(crate) const fn vlans(&self) -> &VlanSet {
+        &self.vlans
+    }
+
+    pub(crate) fn is_due(&self, now: Duration) -> bool {
+        now >= self.next_update
+    }
+
+    /// Starts the time again, because this agent received nothing for a while.
+    pub(crate) fn restart(&mut self, now: Duration) {
+        self.candidates = VlanSet::default();
+        self.checkpoint = now + GRACE;
+    }
+
+    /// Updates the VLANs. `current` are those in which no agent is received now, and `lost` those of an agent that was
+    /// forgotten: they were verified before, so they have no further time.
+    pub(crate) fn update(&mut self, now: Duration, current: &VlanSet, lost: &VlanSet) {
+        self.next_update = now + UPDATE_INTERVAL;
+        self.candidates = self.candidates.intersection(current);
+        self.vlans = self.vlans.intersection(current);
+        self.vlans.extend(lost.intersection(current).iter());
+        if now >= self.checkpoint {
+            self.vlans.extend(self.candidates.iter());
+            self.candidates = current.clone();
+            self.checkpoint = now + GRACE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &str) -> VlanSet {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_vlan_is_unheard_after_the_grace_or_when_its_last_agent_is_lost() {
+        let (none, mut now) = (VlanSet::default(), Duration::ZERO);
+        let mut unheard = Unheard::new(now);
+        let mut run = |unheard: &mut Unheard, seconds: u32, current: &VlanSet| {
+            for _ in 0..seconds {
+                now += Duration::from_secs(1);
+                unheard.update(now, current, &none);
+            }
+            now
+        };
+        run(&mut unheard, 239, &set("100,101"));
+        assert_eq!(unheard.vlans(), &none);
+        run(&mut unheard, 2, &set("100,101"));
+        assert_eq!(unheard.vlans(), &set("100,101"));
+        // 101 is received once, so its time starts again.
+        run(&mut unheard, 1, &set("100"));
+        run(&mut unheard, 100, &set("100,101"));
+        assert_eq!(unheard.vlans(), &set("100"));
+        // 102 is still received from another agent.
+        let now = run(&mut unheard, 1, &set("100,103"));
+        unheard.update(now, &set("100,103"), &set("102,103"));
+        assert_eq!(unheard.vlans(), &set("100,103"));
+        run(&mut unheard, 1, &none);
+        assert_eq!(unheard.vlans(), &none);
+    }
+
+    #[test]
+    fn a_pause_of_this_agent_does_not_count() {
+        let (none, current) = (VlanSet::default(), set("100"));
+        let mut unheard = Unheard::new(Duration::ZERO);
+        for minutes in 1..60 {
+            let now = Duration::from_secs(60 * minutes);
+            unheard.restart(now);
+            unheard.update(now, &current, &none);
+        }
+        assert_eq!(unheard.vlans(), &none);
+    }
+}
