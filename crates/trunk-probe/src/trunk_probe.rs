@@ -144,7 +144,7 @@ impl TrunkProbe {
         (frames, now + if is_busy { BUSY_INTERVAL } else { IDLE_INTERVAL })
     }
 
-    /// Forgets silent peers, and updates the VLANs in which no peer is received.
+    /// Forgets unresponsive peers, and updates the VLANs in which no peer is received.
     fn forget_unresponsive_peers(&mut self, now: Duration) {
         let mut lost = VlanSet::default();
         self.peers.retain(|_, peer| {
