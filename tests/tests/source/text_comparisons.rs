@@ -7,7 +7,7 @@ use syn::{
     BinOp, Expr, ExprBinary, ExprMatch, ExprMethodCall, File, Item, Lit, Macro, Member, Pat, Token,
 };
 
-use crate::syntax::is_test;
+use crate::test_code::is_test;
 use crate::tree::{RustSource as _, rust_files};
 
 /// Fields that contain human-readable strings.
