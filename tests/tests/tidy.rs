@@ -10,6 +10,7 @@
 mod test_code;
 
 use berth_tests::repository;
+use berth_tests::sources::PURE_CRATES;
 use test_code::code_without_tests;
 
 /// Returns the files below a folder with this suffix, and their paths from the top of the repository.
@@ -45,16 +46,6 @@ fn host_files_go_through_root() {
         }
     }
 }
-
-/// Crates without input and output: their Cargo.toml has no dependency that allows input or output.
-const PURE_CRATES: [&str; 6] = [
-    "dhcp-responder",
-    "extender",
-    "kubelet-admission",
-    "kubevirt-render",
-    "placement",
-    "trunk-probe",
-];
 
 #[test]
 fn pure_code_reads_no_files_clock_or_environment() {
