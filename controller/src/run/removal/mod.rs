@@ -5,7 +5,6 @@
 
 mod context;
 mod draining_tenant;
-mod error;
 mod facts;
 mod list_slots;
 mod reconcile;

@@ -1,4 +1,5 @@
-//! Reconciles one machine with a removal mark: takes all steps that are possible now.
+//! Reconciles one machine with a removal mark: takes all steps that are possible now. Errors of a tenant's API server are
+//! no errors of a reconcile: they are reported, and the removal waits.
 
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::context::RemovalContext;
 use super::draining_tenant::DrainingTenant;
-use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
 use super::list_slots::ListSlots;
 use super::requests;
@@ -30,7 +30,7 @@ use crate::removal::pod::DrainPod;
 use crate::removal::progress;
 use crate::removal::report::RemovalReport;
 use crate::removal::timeout::{deadline, drain_timeout};
-use crate::run::api_requests::{none_if_not_found, patch_params};
+use crate::run::api_requests::{RequestError, none_if_not_found, patch_params, with_request};
 use crate::run::tenant_access::fault_of;
 use crate::tenant_nodes::node::NodeObject;
 
@@ -111,7 +111,7 @@ impl Drain {
 
 impl Remover {
     /// Takes the steps of the removal of a machine that are possible now.
-    pub(super) async fn reconcile(&self, machine: &DynamicObject) -> Result<Action, RemovalError> {
+    pub(super) async fn reconcile(&self, machine: &DynamicObject) -> Result<Action, RequestError> {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
         if machine.metadata.deletion_timestamp.is_some() {
             let is_reported = self.context.table.refresh(&namespace, &name);
@@ -170,7 +170,7 @@ impl Remover {
         &self,
         tenant: &DrainingTenant,
         drain: &mut Drain,
-    ) -> Result<Option<Duration>, RemovalError> {
+    ) -> Result<Option<Duration>, RequestError> {
         let side = match tenant {
             DrainingTenant::None => None,
             DrainingTenant::Malformed => Some(Err(ConditionReason::Malformed)),
@@ -381,11 +381,10 @@ impl Remover {
         Api::namespaced_with(self.context.client.clone(), namespace, &machine_resource())
     }
 
-    async fn find_tenant(&self, namespace: &str) -> Result<DrainingTenant, RemovalError> {
+    async fn find_tenant(&self, namespace: &str) -> Result<DrainingTenant, RequestError> {
         let RemovalContext { client, tenants, .. } = &self.context;
         let found = DrainingTenant::find(client, namespace, |name| tenants.get(name)).await;
-        let request = || format!("get TenantCluster of namespace {namespace}");
-        found.map_err(|error| RemovalError { request: request(), error })
+        with_request(|| format!("get TenantCluster of namespace {namespace}"), found)
     }
 
     /// Writes a mark, unless the machine has changed meanwhile: its mark may have been withdrawn.
@@ -393,7 +392,7 @@ impl Remover {
         &self,
         machine: &DynamicObject,
         removal: Removal,
-    ) -> Result<(), RemovalError> {
+    ) -> Result<(), RequestError> {
         self.patch_machine(machine, removal.patch_of(machine)).await
     }
 
@@ -401,13 +400,12 @@ impl Remover {
         &self,
         machine: &DynamicObject,
         patch: Value,
-    ) -> Result<(), RemovalError> {
+    ) -> Result<(), RequestError> {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
         let patch = Patch::Merge(patch);
         let patched = self.machines(&namespace).patch(&name, &patch_params(), &patch).await;
-        let patched = none_if_not_found(patched);
         let request = || format!("patch VirtualMachine {namespace}/{name}");
-        patched.map(drop).map_err(|error| RemovalError { request: request(), error })
+        with_request(request, none_if_not_found(patched)).map(drop)
     }
 
     /// Records the name of the Node, and with a reason that its deletion begins, which cannot be undone. Fails with a
@@ -418,17 +416,16 @@ impl Remover {
         drain: &mut Drain,
         node: &str,
         deletion: Option<RemovalReason>,
-    ) -> Result<bool, RemovalError> {
+    ) -> Result<bool, RequestError> {
         let Some(patch) = progress::record(&drain.machine, node, deletion) else {
             return Ok(true);
         };
         let (machines, patch) = (self.machines(&drain.namespace), Patch::Merge(patch));
         let patched = machines.patch_metadata(&drain.name, &patch_params(), &patch).await;
-        let patched = none_if_not_found(patched).map_err(|error| RemovalError {
-            request: format!("patch VirtualMachine {}/{}", drain.namespace, drain.name),
-            error,
-        })?;
-        let Some(patched) = patched else { return Ok(false) };
+        let request = || format!("patch VirtualMachine {}/{}", drain.namespace, drain.name);
+        let Some(patched) = with_request(request, none_if_not_found(patched))? else {
+            return Ok(false);
+        };
         drain.machine.metadata = patched.metadata;
         Ok(true)
     }
@@ -437,7 +434,7 @@ impl Remover {
         &self,
         drain: &Drain,
         outcome: RemovalOutcome,
-    ) -> Result<(), RemovalError> {
+    ) -> Result<(), RequestError> {
         let Drain { machine, namespace, name, .. } = drain;
         // With the resource version, a mark that was withdrawn a moment ago is respected. After the deletion of its
         // Node, a machine must not stay: its kubelet does not create the Node again.
@@ -446,10 +443,7 @@ impl Remover {
         let preconditions = Some(Preconditions { uid: machine.uid(), resource_version });
         let params = DeleteParams { preconditions, ..DeleteParams::background() };
         let deleted = none_if_not_found(self.machines(namespace).delete(name, &params).await);
-        deleted.map_err(|error| RemovalError {
-            request: format!("delete VirtualMachine {namespace}/{name}"),
-            error,
-        })?;
+        with_request(|| format!("delete VirtualMachine {namespace}/{name}"), deleted)?;
         let (result, event) = match outcome {
             RemovalOutcome::Drained => {
                 ("drained", Some((EventType::Normal, EventReason::MachineDrained)))
