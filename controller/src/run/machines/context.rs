@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use berth_api::{InfraConfig, TenantCluster};
 use kube::api::DynamicObject;
+use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 
+use super::informers::{OwnInformers, SharedInformers};
 use super::triggers::Triggers;
 use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
@@ -63,6 +65,53 @@ pub(super) struct InMemoryState {
 }
 
 impl Context {
+    pub(super) fn new(
+        client: Client,
+        events: Arc<EventEmitter>,
+        shared: SharedInformers,
+        own: OwnInformers,
+        triggers: Arc<Triggers>,
+    ) -> Self {
+        Self {
+            client,
+            events,
+            deployments: own.deployments,
+            machines: own.machines,
+            instances: shared.instances.informer().clone(),
+            tenants: shared.tenants,
+            configs: shared.configs,
+            addresses: shared.addresses,
+            connections: shared.connections,
+            removals: shared.removals,
+            removal_lock: shared.removal_lock,
+            foreign_machines: own.foreign_machines,
+            webhooks: own.webhooks,
+            services: own.services,
+            triggers,
+            in_memory_states: Mutex::default(),
+        }
+    }
+
+    /// Waits until all kinds are listed, except those that are not installed. Returns the store of MachineDeployments.
+    pub(super) async fn wait_until_ready(&self) -> Store<DynamicObject> {
+        let store = self.deployments.wait_until_listed().await;
+        for kind in [
+            &self.machines,
+            &self.instances,
+            &self.foreign_machines,
+            &self.webhooks,
+            &self.services,
+        ] {
+            kind.wait_until_ready().await;
+        }
+        tokio::join!(
+            self.tenants.wait_until_ready(),
+            self.configs.wait_until_ready(),
+            self.addresses.wait_until_ready()
+        );
+        store
+    }
+
     pub(super) fn with_state<T>(
         &self,
         object: &DynamicObject,
