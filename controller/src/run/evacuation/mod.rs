@@ -52,7 +52,7 @@ const REPORT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Stores that the reconciler shares with other reconcilers.
 #[derive(Clone, Debug)]
-pub struct SharedInformers {
+pub struct EvacuationInformers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// Connections to the API servers of tenants.
@@ -77,7 +77,7 @@ struct Evacuator {
     writer: Writer,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
-    informers: SharedInformers,
+    informers: EvacuationInformers,
     /// VirtualMachines with the label [`EVACUATING_LABEL`].
     machines: OptionalInformer,
     index: Arc<EvacuationIndex>,
@@ -91,7 +91,7 @@ pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
-    informers: SharedInformers,
+    informers: EvacuationInformers,
     targets: Option<Arc<dyn TargetFinder>>,
     resync: Duration,
 ) {

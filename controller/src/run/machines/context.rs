@@ -9,7 +9,7 @@ use kube::api::DynamicObject;
 use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 
-use super::informers::{OwnInformers, SharedInformers};
+use super::informers::{MachineInformers, OwnInformers};
 use super::triggers::Triggers;
 use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
@@ -68,7 +68,7 @@ impl Context {
     pub(super) fn new(
         client: Client,
         events: Arc<EventEmitter>,
-        shared: SharedInformers,
+        shared: MachineInformers,
         own: OwnInformers,
         triggers: Arc<Triggers>,
     ) -> Self {

@@ -25,7 +25,7 @@ use crate::tenants::objects::ObjectKind;
 
 /// Stores that the reconciler of MachineDeployments shares with other reconcilers.
 #[derive(Clone, Debug)]
-pub struct SharedInformers {
+pub struct MachineInformers {
     /// All tenants. The store must keep the part of `managedFields` that `reduce_to_conditions` leaves, because it
     /// determines how a status is written.
     pub tenants: Informer<TenantCluster>,
@@ -47,7 +47,7 @@ pub struct SharedInformers {
     pub connections: Connections,
 }
 
-impl SharedInformers {
+impl MachineInformers {
     /// Calls the triggers with the changes of the shared stores. `machines` is the store of VirtualMachines.
     pub(super) fn subscribe(
         &self,
@@ -82,7 +82,7 @@ impl OwnInformers {
     /// Returns the stores, and a future that updates them and never ends.
     pub(super) fn start(
         client: &Client,
-        shared: &SharedInformers,
+        shared: &MachineInformers,
         triggers: &Arc<Triggers>,
         removal_triggers: &Arc<RemovalTriggers>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {

@@ -50,8 +50,8 @@ use super::removal::{self as removals, RemovalContext, RemovalTriggers};
 use crate::api_resource::deployment_resource;
 use context::Context;
 use errors::RequestError;
+pub use informers::MachineInformers;
 use informers::OwnInformers;
-pub use informers::SharedInformers;
 use triggers::Triggers;
 
 const OPTIONS: ReconcilerOptions =
@@ -63,7 +63,7 @@ pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
-    shared_informers: SharedInformers,
+    shared_informers: MachineInformers,
     resync: Duration,
 ) {
     let (queue, requests) = unbounded_channel();

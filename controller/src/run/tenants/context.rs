@@ -8,7 +8,7 @@ use berth_api::{InfraConfigSpec, TenantCluster};
 use futures::future::BoxFuture;
 use kube::Client;
 
-use super::stores::{ReconcileQueue, SharedInformers, Stores};
+use super::stores::{ReconcileQueue, Stores, TenantInformers};
 use crate::run::events::EventEmitter;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::ApiServerHost;
@@ -56,7 +56,7 @@ impl Context {
     pub(super) fn start(
         client: Client,
         events: Arc<EventEmitter>,
-        shared_informers: SharedInformers,
+        shared_informers: TenantInformers,
     ) -> (Arc<Self>, ReconcileQueue, BoxFuture<'static, ()>) {
         let (stores, queue, watches) = Stores::start(&client, shared_informers);
         let context = Self {

@@ -38,7 +38,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use context::Context;
 pub use context::WatchedKubeconfig;
 use error::Error;
-pub use stores::SharedInformers;
+pub use stores::TenantInformers;
 
 use super::events::EventEmitter;
 use super::metrics::Metrics;
@@ -54,7 +54,7 @@ pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
-    shared_informers: SharedInformers,
+    shared_informers: TenantInformers,
     mut kubeconfigs: UnboundedReceiver<WatchedKubeconfig>,
     resync: Duration,
 ) -> Result<Infallible, Error> {

@@ -40,7 +40,7 @@ const DEBOUNCE: Duration = Duration::from_millis(500);
 
 /// Informers that the reconciler of tenants shares with other reconcilers.
 #[derive(Clone, Debug)]
-pub struct SharedInformers {
+pub struct TenantInformers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
@@ -57,7 +57,7 @@ pub struct SharedInformers {
     pub nodes: Informer<Node>,
 }
 
-impl SharedInformers {
+impl TenantInformers {
     /// Starts the watches for a program that runs only the reconciler of tenants.
     #[must_use]
     pub fn start_watches(client: &Client, tasks: &mut JoinSet<()>) -> Self {
@@ -82,7 +82,7 @@ pub(super) type RecentWrite = (Instant, DynamicObject);
 /// Stores of the reconciler of tenants.
 #[derive(Debug)]
 pub(super) struct Stores {
-    pub(super) shared_informers: SharedInformers,
+    pub(super) shared_informers: TenantInformers,
     kinds: BTreeMap<ObjectKind, OptionalInformer>,
     hosts: RwLock<BTreeMap<String, Arc<HostState>>>,
     pub(super) cluster: Arc<ClusterWatch>,
@@ -108,7 +108,7 @@ impl Stores {
     /// Starts all watches. The returned future runs the watches and does not end.
     pub(super) fn start(
         client: &Client,
-        shared_informers: SharedInformers,
+        shared_informers: TenantInformers,
     ) -> (Arc<Self>, ReconcileQueue, BoxFuture<'static, ()>) {
         let (queue, requests) = unbounded_channel();
         let triggers = Arc::new(Triggers {
@@ -167,7 +167,7 @@ impl Stores {
 
     /// Returns futures that handle the changes of the shared stores.
     fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 7] {
-        let SharedInformers {
+        let TenantInformers {
             tenants,
             claims,
             prefix_claims,
@@ -243,7 +243,7 @@ impl Stores {
 
     /// Waits until all stores have their first list.
     pub(super) async fn wait_until_ready(&self) {
-        let SharedInformers {
+        let TenantInformers {
             tenants,
             claims,
             prefix_claims,
