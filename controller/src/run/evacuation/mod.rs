@@ -40,7 +40,7 @@ use crate::api_resource::machine_resource;
 use crate::evacuation::targets::TargetFinder;
 use index::EvacuationIndex;
 use resources::{migration_resource, trim_machine, trim_migration};
-use triggers::Triggers;
+use triggers::EvacuationTriggers;
 
 /// One host at a time: the decisions about a MachineDeployment must not overlap.
 const OPTIONS: ReconcilerOptions =
@@ -97,7 +97,7 @@ pub async fn run(
 ) {
     let (queue, requests) = unbounded();
     let index = Arc::new(EvacuationIndex::default());
-    let triggers = Arc::new(Triggers::new(queue, Arc::clone(&index)));
+    let triggers = Arc::new(EvacuationTriggers::new(queue, Arc::clone(&index)));
     let kind = OptionalKind {
         resource: machine_resource(),
         label_selector: Some(EVACUATING_LABEL.to_owned()),

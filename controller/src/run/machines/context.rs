@@ -10,7 +10,7 @@ use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 
 use super::informers::{MachineInformers, OwnInformers};
-use super::triggers::Triggers;
+use super::triggers::MachineTriggers;
 use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
 use crate::run::removal::RemovalTable;
@@ -45,7 +45,7 @@ pub(super) struct Context {
     pub(super) webhooks: OptionalInformer,
     /// Services of machines that Berth created.
     pub(super) services: OptionalInformer,
-    pub(super) triggers: Arc<Triggers>,
+    pub(super) triggers: Arc<MachineTriggers>,
     pub(super) in_memory_states: Mutex<BTreeMap<String, InMemoryState>>,
 }
 
@@ -70,7 +70,7 @@ impl Context {
         events: Arc<EventEmitter>,
         shared: MachineInformers,
         own: OwnInformers,
-        triggers: Arc<Triggers>,
+        triggers: Arc<MachineTriggers>,
     ) -> Self {
         Self {
             client,

@@ -13,7 +13,7 @@ use super::index::object_key;
 use super::resources::{
     foreign_machine_resource, keep_metadata_only, pack_service, remove_managed_fields, trim_machine,
 };
-use super::triggers::Triggers;
+use super::triggers::MachineTriggers;
 use crate::api_resource::{api_resource, deployment_resource, machine_resource};
 use crate::run::address_store::AddressStore;
 use crate::run::machine_instances::MachineInstances;
@@ -51,7 +51,7 @@ impl MachineInformers {
     /// Calls the triggers with the changes of the shared stores. `machines` is the store of VirtualMachines.
     pub(super) fn subscribe(
         &self,
-        triggers: &Arc<Triggers>,
+        triggers: &Arc<MachineTriggers>,
         removal_triggers: &Arc<RemovalTriggers>,
         machines: &OptionalInformer,
     ) {
@@ -83,20 +83,21 @@ impl OwnInformers {
     pub(super) fn start(
         client: &Client,
         shared: &MachineInformers,
-        triggers: &Arc<Triggers>,
+        triggers: &Arc<MachineTriggers>,
         removal_triggers: &Arc<RemovalTriggers>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let handler = |handle: fn(&Triggers, &DynamicObject, bool)| {
+        let handler = |handle: fn(&MachineTriggers, &DynamicObject, bool)| {
             let triggers = Arc::clone(triggers);
             move |object: &DynamicObject, is_gone: bool| handle(&triggers, object, is_gone)
         };
         let (handle, others) =
-            (handler(Triggers::handle_deployment), shared.deployment_handlers.clone());
+            (handler(MachineTriggers::handle_deployment), shared.deployment_handlers.clone());
         let handle_deployment = move |object: &DynamicObject, is_gone: bool| {
             handle(object, is_gone);
             others.call(object, is_gone);
         };
-        let (handle, table) = (handler(Triggers::handle_machine), Arc::clone(&shared.removals));
+        let (handle, table) =
+            (handler(MachineTriggers::handle_machine), Arc::clone(&shared.removals));
         let removal_triggers = Arc::clone(removal_triggers);
         let handle_machine = move |object: &DynamicObject, is_gone: bool| {
             removal_triggers.handle_machine(object, is_gone);
@@ -113,11 +114,14 @@ impl OwnInformers {
         let (foreign_machines, watch_foreign_machines) = OptionalInformer::start(
             client,
             foreign_machine_kind(),
-            handler(Triggers::handle_foreign_machine),
+            handler(MachineTriggers::handle_foreign_machine),
         );
         let (webhooks, watch_webhooks) = OptionalInformer::start(client, webhook_kind(), |_, _| {});
-        let (services, watch_services) =
-            OptionalInformer::start(client, service_kind(), handler(Triggers::handle_service));
+        let (services, watch_services) = OptionalInformer::start(
+            client,
+            service_kind(),
+            handler(MachineTriggers::handle_service),
+        );
         let watches = async move {
             tokio::join!(
                 watch_deployments,

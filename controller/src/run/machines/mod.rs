@@ -52,7 +52,7 @@ use context::Context;
 use errors::RequestError;
 pub use informers::MachineInformers;
 use informers::OwnInformers;
-use triggers::Triggers;
+use triggers::MachineTriggers;
 
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "machines", concurrency: 8, debounce: Duration::from_millis(200) };
@@ -69,7 +69,7 @@ pub async fn run(
     let (queue, requests) = unbounded_channel();
     let tenant_changes = shared_informers.tenants.subscribe();
     let claim_changes = shared_informers.addresses.informer().subscribe();
-    let triggers = Arc::new(Triggers::new(queue, shared_informers.tenants.clone()));
+    let triggers = Arc::new(MachineTriggers::new(queue, shared_informers.tenants.clone()));
     let (removal_queue, removal_requests) = unbounded_channel();
     let connections = shared_informers.connections.clone();
     let removal_triggers = Arc::new(RemovalTriggers::new(removal_queue, connections));

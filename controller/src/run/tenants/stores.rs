@@ -88,12 +88,12 @@ pub(super) struct Stores {
     pub(super) cluster: Arc<ClusterWatch>,
     pub(super) kubevirt: KubevirtWatch,
     pub(super) services: ServiceWatch,
-    pub(super) triggers: Arc<Triggers>,
+    pub(super) triggers: Arc<TenantTriggers>,
 }
 
 /// Functions that trigger reconciles of tenants, and their state.
 #[derive(Debug)]
-pub(super) struct Triggers {
+pub(super) struct TenantTriggers {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
     /// Tenants that are affected by changes of hosts, but whose reconciles have not been triggered yet.
     affected_tenants: Mutex<AffectedTenants>,
@@ -111,7 +111,7 @@ impl Stores {
         shared_informers: TenantInformers,
     ) -> (Arc<Self>, ReconcileQueue, BoxFuture<'static, ()>) {
         let (queue, requests) = unbounded_channel();
-        let triggers = Arc::new(Triggers {
+        let triggers = Arc::new(TenantTriggers {
             queue,
             affected_tenants: Mutex::default(),
             affected_changed: Notify::new(),
@@ -343,7 +343,7 @@ impl Stores {
     }
 }
 
-impl Triggers {
+impl TenantTriggers {
     /// Triggers a reconcile of a tenant.
     pub(super) fn trigger(&self, tenant: &str) {
         // The error is ignored: the queue has no receiver only if the program is ending.
