@@ -15,7 +15,7 @@ use crate::tenants::binding_plugins::BindingPlugins;
 use crate::tenants::cluster::ClusterFacts;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
-use crate::tenants::hosts::HostState;
+use crate::tenants::hosts::TenantHostState;
 use crate::tenants::kubeconfig::parse_server;
 use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 use crate::tenants::load_balancer_service::LoadBalancerService;
@@ -29,7 +29,7 @@ const KUBECONFIG_CACHE_TTL: (Duration, Duration) =
 /// Input that a reconcile reads before it builds objects.
 pub(super) struct ObservedState {
     pub(super) namespace: NamespaceState,
-    pub(super) hosts: Vec<Arc<HostState>>,
+    pub(super) hosts: Vec<Arc<TenantHostState>>,
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
     pub(super) binding_plugins: BindingPlugins,

@@ -14,7 +14,7 @@ use crate::tenants::addresses::release::quarantine_duration;
 use crate::tenants::addresses::report::AddressReport;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
-use crate::tenants::hosts::{HostState, readiness};
+use crate::tenants::hosts::{TenantHostState, readiness};
 use crate::tenants::mtu;
 use crate::tenants::network::{HostNetwork, resolve_host_network};
 use crate::tenants::network_id::NetworkId;
@@ -135,7 +135,7 @@ impl Context {
         &self,
         tenant: &TenantCluster,
         prefixes: TenantPrefixes,
-        hosts: &[Arc<HostState>],
+        hosts: &[Arc<TenantHostState>],
         parts: &mut TenantParts,
     ) {
         let network = TenantCluster::namespace_of(&kube::ResourceExt::name_any(tenant));

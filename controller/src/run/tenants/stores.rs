@@ -27,7 +27,7 @@ use crate::managed_fields::reduce_to_conditions;
 use crate::run::address_store::AddressStore;
 use crate::run::packed_content::pack_content;
 use crate::tenants::affected_tenants::AffectedTenants;
-use crate::tenants::hosts::HostState;
+use crate::tenants::hosts::TenantHostState;
 use crate::tenants::objects::ObjectKind;
 use berth_runtime::watch::{Change, Informer};
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
@@ -84,7 +84,7 @@ pub(super) type RecentWrite = (Instant, DynamicObject);
 pub(super) struct Stores {
     pub(super) shared_informers: TenantInformers,
     kinds: BTreeMap<ObjectKind, OptionalInformer>,
-    hosts: RwLock<BTreeMap<String, Arc<HostState>>>,
+    hosts: RwLock<BTreeMap<String, Arc<TenantHostState>>>,
     pub(super) cluster: Arc<ClusterWatch>,
     pub(super) kubevirt: KubevirtWatch,
     pub(super) services: ServiceWatch,
@@ -277,7 +277,7 @@ impl Stores {
     }
 
     /// Returns the states of all hosts, sorted by name.
-    pub(super) fn hosts(&self) -> Vec<Arc<HostState>> {
+    pub(super) fn hosts(&self) -> Vec<Arc<TenantHostState>> {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
@@ -304,7 +304,7 @@ impl Stores {
             let labels = node.as_ref().map(|node| node.labels());
             let before = hosts.get(&name).cloned();
             let after = self.shared_informers.infra_nodes.get(&name).map(|infra| {
-                let host = HostState::new(&infra, labels);
+                let host = TenantHostState::new(&infra, labels);
                 Arc::new(match &before {
                     Some(before) => host.with_previous(before),
                     None => host,
