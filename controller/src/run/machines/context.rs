@@ -23,7 +23,7 @@ use berth_runtime::watch::{Informer, OptionalInformer};
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Stores and clients shared by all reconciles of MachineDeployments.
-pub(super) struct Context {
+pub(super) struct MachineContext {
     pub(super) client: Client,
     pub(super) events: Arc<EventEmitter>,
     pub(super) deployments: OptionalInformer,
@@ -64,7 +64,7 @@ pub(super) struct InMemoryState {
     pub(super) last_progress: Option<(ReplicaCounts, Instant)>,
 }
 
-impl Context {
+impl MachineContext {
     pub(super) fn new(
         client: Client,
         events: Arc<EventEmitter>,

@@ -48,7 +48,7 @@ use super::events::EventEmitter;
 use super::metrics::Metrics;
 use super::removal::{self as removals, RemovalContext, RemovalTriggers};
 use crate::api_resource::deployment_resource;
-use context::Context;
+use context::MachineContext;
 use errors::RequestError;
 pub use informers::MachineInformers;
 use informers::OwnInformers;
@@ -90,7 +90,7 @@ pub async fn run(
         table: Arc::clone(&shared_informers.removals),
     };
     let context =
-        Context::new(client, events, shared_informers, own_informers, Arc::clone(&triggers));
+        MachineContext::new(client, events, shared_informers, own_informers, Arc::clone(&triggers));
     tokio::join!(
         reconcile_all(Arc::new(context), requests, metrics, resync),
         removals::run(removal_context, removal_requests),
@@ -102,7 +102,7 @@ pub async fn run(
 
 /// Reconciles each MachineDeployment that the queue names, and all when the stores are ready; never ends.
 async fn reconcile_all(
-    context: Arc<Context>,
+    context: Arc<MachineContext>,
     mut requests: UnboundedReceiver<ReconcileRequest<DynamicObject>>,
     metrics: Arc<Metrics>,
     resync: Duration,
@@ -120,7 +120,7 @@ async fn reconcile_all(
 
 async fn reconcile(
     object: Arc<DynamicObject>,
-    context: Arc<Context>,
+    context: Arc<MachineContext>,
     resync: Duration,
 ) -> Result<Action, RequestError> {
     let requeue_after = reconcile::reconcile(&context, &object).await?;

@@ -16,7 +16,7 @@ use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
 /// Client, stores and caches that all reconciles of tenants share.
 #[derive(Clone)]
-pub(super) struct Context {
+pub(super) struct TenantContext {
     pub(super) client: Client,
     pub(super) stores: Arc<Stores>,
     events: Arc<EventEmitter>,
@@ -51,7 +51,7 @@ pub struct WatchedKubeconfig {
     pub server: Result<ApiServerHost, Fault>,
 }
 
-impl Context {
+impl TenantContext {
     /// Starts the watches. Returns the context, the queue of reconciles, and a future that runs the watches.
     pub(super) fn start(
         client: Client,

@@ -8,7 +8,7 @@ use berth_api::{ConditionReason, InfraConfigSpec, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 
-use super::context::{ApiServerResult, CachedKubeconfig, Context};
+use super::context::{ApiServerResult, CachedKubeconfig, TenantContext};
 use super::error::{Error, none_if_not_found, with_request};
 use crate::run::api_requests::catch_forbidden;
 use crate::tenants::binding_plugins::BindingPlugins;
@@ -43,7 +43,7 @@ pub(super) struct ObservedState {
     pub(super) api_server: Result<ApiServerResult, Error>,
 }
 
-impl Context {
+impl TenantContext {
     /// Reads all input of a reconcile of a tenant.
     pub(super) async fn read_observed_state(
         &self,

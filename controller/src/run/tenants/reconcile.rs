@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::build::{BuildInput, build_objects};
 use super::claims::ClaimedId;
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::Error;
 use crate::tenants::addresses::release::quarantine_duration;
 use crate::tenants::addresses::report::AddressReport;
@@ -32,7 +32,7 @@ const API_ERROR_REASONS: [ConditionReason; 2] =
 
 /// Reconciles a tenant. Returns the delay of the next reconcile; `None` for the period of the resync.
 pub(super) async fn reconcile(
-    context: &Context,
+    context: &TenantContext,
     tenant: TenantCluster,
 ) -> Result<Option<Duration>, Error> {
     // 1. Prepare (client required): finalizer, namespace, and the permission to read Secrets in it.
@@ -128,7 +128,7 @@ fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
     Ok((!faults.is_empty()).then_some(RETRY))
 }
 
-impl Context {
+impl TenantContext {
     /// Sets the state of the tenant's prefixes and addresses. The reconciler of MachineDeployments creates the
     /// AddressClaims.
     fn report_addresses(
