@@ -1,4 +1,5 @@
-//! Metadata of an object in a tenant's cluster, with limits. A tenant controls its API server, so all texts may be hostile.
+//! Metadata of an object in a tenant's cluster, with limits. A tenant controls its API server, so all texts may be
+//! hostile.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 

@@ -28,8 +28,7 @@ pub(super) fn patch_params() -> PatchParams {
     }
 }
 
-/// A failed request: verb and object of the request, and the error that the API server returned. The request may succeed
-/// when it is retried.
+/// A failed request: verb and object of the request, and the error that the API server returned. A retry may succeed.
 #[derive(Debug, thiserror::Error)]
 #[error("{request}: {error}")]
 pub(super) struct RequestError {

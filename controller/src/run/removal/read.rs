@@ -14,8 +14,8 @@ use crate::run::api_requests::{RequestError, with_request};
 
 /// Facts of one step, from stores.
 pub(super) struct StepFacts {
-    /// Connection to the tenant and Node of the machine, or the reason why they are not known; `None` if the machines are
-    /// not drained.
+    /// Connection to the tenant and Node of the machine, or the reason why they are not known; `None` if the machines
+    /// are not drained.
     pub(super) side: Option<Result<TenantSide, ConditionReason>>,
     pub(super) vm: VmState,
 }

@@ -1,5 +1,5 @@
-//! Reconciles one machine with a removal mark in numbered steps, with one file per step. Errors of a tenant's API server are
-//! no errors of a reconcile: they are reported, and the removal waits.
+//! Reconciles one machine with a removal mark in numbered steps, with one file per step. Errors of a tenant's API server
+//! are no errors of a reconcile: they are reported, and the removal waits.
 
 use std::time::Duration;
 
