@@ -23,5 +23,6 @@ pub mod removal;
 pub mod run;
 pub mod selector_migration;
 pub mod tenant_nodes;
+mod tenant_object;
 pub mod tenant_storage;
 pub mod tenants;

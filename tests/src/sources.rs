@@ -8,6 +8,17 @@
 
 use crate::repository;
 
+/// Crates below `crates/` that compute results from their input only: their Cargo.toml has no dependency that allows
+/// input or output. The name of each package has the prefix `berth-`.
+pub const PURE_CRATES: [&str; 6] = [
+    "dhcp-responder",
+    "extender",
+    "kubelet-admission",
+    "kubevirt-render",
+    "placement",
+    "trunk-probe",
+];
+
 /// One file: its path from the top of the repository, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceFile {

@@ -7,6 +7,9 @@
     reason = "tests read the repository's files, and fail by panicking"
 )]
 
+#[path = "source/test_code.rs"]
+mod test_code;
+
 use std::collections::BTreeSet;
 
 use berth_api::{
@@ -16,6 +19,7 @@ use berth_api::{
 use berth_tests::repository;
 use serde_json::Value;
 use strum::IntoEnumIterator as _;
+use test_code::code_without_tests;
 
 fn read_text(file: &str) -> String {
     std::fs::read_to_string(repository().join(file))
@@ -36,7 +40,7 @@ fn program_code() -> String {
                 pending.push(path);
             } else if path.extension().is_some_and(|ending| ending == "rs") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                all += text.split("#[cfg(test)]").next().unwrap();
+                all += &code_without_tests(&text);
             }
         }
     }

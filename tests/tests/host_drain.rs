@@ -16,7 +16,7 @@ use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::object_handlers::ObjectHandlers;
 use berth_controller::run::removal_lock::RemovalLock;
-use berth_controller::run::tenants::SharedInformers;
+use berth_controller::run::tenants::TenantInformers;
 use berth_controller::run::{Connections, RemovalTable};
 use berth_extender::{MigrationQuery, MigrationTarget};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition, web_deployment};
@@ -125,15 +125,15 @@ impl Cluster {
         let engine: Arc<dyn TargetFinder> = Arc::<Engine>::clone(&self.engine);
         let run = |client: Client, events| async move {
             let mut tasks = JoinSet::new();
-            let SharedInformers { tenants, configs, addresses, nodes, infra_nodes, .. } =
-                SharedInformers::start_watches(&client, &mut tasks);
+            let TenantInformers { tenants, configs, addresses, nodes, infra_nodes, .. } =
+                TenantInformers::start_watches(&client, &mut tasks);
             let (instances, watch) = MachineInstances::start(&client);
             tasks.spawn(watch);
             let deployment_handlers = ObjectHandlers::default();
             let removal_lock = RemovalLock::default();
             let removals = Arc::new(RemovalTable::new(Arc::default()));
             let connections = Connections::new(Arc::default());
-            let informers = evacuation::SharedInformers {
+            let informers = evacuation::EvacuationInformers {
                 tenants: tenants.clone(),
                 connections: connections.clone(),
                 nodes: nodes.clone(),
@@ -151,7 +151,7 @@ impl Cluster {
                 Some(engine),
                 RESYNC,
             ));
-            let machine_informers = machines::SharedInformers {
+            let machine_informers = machines::MachineInformers {
                 tenants,
                 configs,
                 addresses,

@@ -15,7 +15,7 @@ use berth_api::{AddressClaim, TenantCluster};
 use berth_controller::run::host_leases::informers::{LeaseInformers, start_host_leases};
 use berth_controller::run::host_leases::run;
 use berth_controller::run::machine_instances::MachineInstances;
-use berth_controller::run::tenants::SharedInformers;
+use berth_controller::run::tenants::TenantInformers;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::controller::Reconcilers;
 use berth_tests::simulated::{create_client, create_runtime};
@@ -38,8 +38,8 @@ const QUIET_TIME: Duration = Duration::from_secs(3);
 fn start_controller(plane: &ControlPlane) -> Reconcilers {
     let run = |client: Client, events| async move {
         let mut tasks = JoinSet::new();
-        let SharedInformers { tenants, infra_nodes, nodes, addresses, .. } =
-            SharedInformers::start_watches(&client, &mut tasks);
+        let TenantInformers { tenants, infra_nodes, nodes, addresses, .. } =
+            TenantInformers::start_watches(&client, &mut tasks);
         let watch_health = Arc::default();
         let informers = LeaseInformers {
             tenants,

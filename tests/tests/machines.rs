@@ -24,7 +24,7 @@ use berth_controller::run::machine_instances::MachineInstances;
 use berth_controller::run::machines;
 use berth_controller::run::object_handlers::ObjectHandlers;
 use berth_controller::run::removal_lock::RemovalLock;
-use berth_controller::run::tenants::SharedInformers;
+use berth_controller::run::tenants::TenantInformers;
 use berth_controller::run::{Connections, RemovalTable};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Reconcilers;
@@ -66,12 +66,12 @@ fn deployment(name: &str, replicas: u32, memory: &str) -> Value {
 fn start_controller(plane: &ControlPlane) -> Reconcilers {
     let run = |client: Client, events| async move {
         let mut tasks = JoinSet::new();
-        let SharedInformers { tenants, configs, addresses, nodes, .. } =
-            SharedInformers::start_watches(&client, &mut tasks);
+        let TenantInformers { tenants, configs, addresses, nodes, .. } =
+            TenantInformers::start_watches(&client, &mut tasks);
         let (instances, watch) = MachineInstances::start(&client);
         tasks.spawn(watch);
         let connections = Connections::new(Arc::default());
-        let shared_informers = machines::SharedInformers {
+        let shared_informers = machines::MachineInformers {
             tenants,
             configs,
             addresses,

@@ -17,6 +17,8 @@ mod logs;
 mod modules;
 #[path = "source/syntax.rs"]
 mod syntax;
+#[path = "source/test_code.rs"]
+mod test_code;
 #[path = "source/text_comparisons.rs"]
 mod texts;
 #[path = "source/tree.rs"]

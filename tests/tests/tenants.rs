@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use berth_controller::run::tenants::{self, SharedInformers};
+use berth_controller::run::tenants::{self, TenantInformers};
 use berth_tests::cluster::{CLUSTER_DNS, ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Reconcilers;
 use berth_tests::simulated::{Fleet, FleetBehaviour};
@@ -28,7 +28,7 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 fn start_controller(plane: &ControlPlane) -> Reconcilers {
     let run = |client: Client, events| async move {
         let mut tasks = JoinSet::new();
-        let shared_informers = SharedInformers::start_watches(&client, &mut tasks);
+        let shared_informers = TenantInformers::start_watches(&client, &mut tasks);
         // Nothing watches the kubeconfigs, so the reconciler reads them.
         let (_, kubeconfigs) = unbounded_channel();
         // Without a server the reconciler ends, and the test ends then too.

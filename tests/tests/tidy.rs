@@ -2,21 +2,22 @@
 
 #![expect(
     clippy::disallowed_methods,
+    clippy::panic,
     reason = "tests read the repository's files, and fail by panicking"
 )]
 
+#[path = "source/test_code.rs"]
+mod test_code;
+
 use berth_tests::repository;
+use berth_tests::sources::PURE_CRATES;
+use test_code::code_without_tests;
 
 /// Returns the files below a folder with this suffix, and their paths from the top of the repository.
 fn files(folder: &str, ending: &str) -> Vec<(String, String)> {
     let found = berth_tests::sources::source_files(folder, ending);
     assert!(!found.is_empty(), "no file with suffix {ending} below {folder:?}");
     found.into_iter().map(|file| (file.path, file.text)).collect()
-}
-
-/// Returns the code of a file without its tests.
-fn code_without_tests(text: &str) -> &str {
-    text.split("#[cfg(test)]").next().unwrap_or(text)
 }
 
 #[test]
@@ -33,27 +34,18 @@ fn host_files_go_through_root() {
         if exceptions.contains(&name.as_str()) || name.ends_with("tests.rs") {
             continue;
         }
+        let mut code = code_without_tests(&text);
+        // The trial guard is a process of the agent's own program, which the agent may start.
+        if name == "agent/src/apply/links/guard.rs" {
+            code = code.replace("Command::new(program_path()?)", "");
+        }
         for forbidden in
             ["std::fs", "File::open", "fcntl::open", "Command::new", "procfs::process::Process"]
         {
-            // The trial guard is a process of the agent's own program, which the agent may start.
-            let own = name == "agent/src/apply/links/guard.rs" && forbidden == "Command::new";
-            let ours = code_without_tests(&text).replace("Command::new(program_path()?)", "");
-            let text = if own { ours.as_str() } else { code_without_tests(&text) };
-            assert!(!text.contains(forbidden), "{name} uses {forbidden}: go through Root");
+            assert!(!code.contains(forbidden), "{name} uses {forbidden}: go through Root");
         }
     }
 }
-
-/// Crates without input and output: their Cargo.toml has no dependency that allows input or output.
-const PURE_CRATES: [&str; 6] = [
-    "dhcp-responder",
-    "extender",
-    "kubelet-admission",
-    "kubevirt-render",
-    "placement",
-    "trunk-probe",
-];
 
 #[test]
 fn pure_code_reads_no_files_clock_or_environment() {
@@ -81,6 +73,7 @@ fn pure_code_reads_no_files_clock_or_environment() {
     }
     pure.extend(files("crates/host-facts/src/kvm", "state.rs"));
     for (name, text) in pure {
+        let code = code_without_tests(&text);
         for forbidden in [
             "std::fs",
             "std::io",
@@ -92,11 +85,11 @@ fn pure_code_reads_no_files_clock_or_environment() {
             "tokio",
             "kube::Client",
         ] {
-            assert!(!code_without_tests(&text).contains(forbidden), "{name} uses {forbidden}");
+            assert!(!code.contains(forbidden), "{name} uses {forbidden}");
         }
         // `check/input.rs` collects the input of the pure functions in the other modules.
         if name != "agent/src/check/input.rs" {
-            assert!(!code_without_tests(&text).contains("root::Root"), "{name} reads the host");
+            assert!(!code.contains("root::Root"), "{name} reads the host");
         }
     }
 }
@@ -107,13 +100,11 @@ fn only_apply_and_the_ledger_change_the_host() {
         let is_allowed = name.starts_with("agent/src/apply/")
             || ["agent/src/state_folder.rs", "agent/src/host_write.rs", "agent/src/cli/apply.rs"]
                 .contains(&name.as_str());
+        let code = code_without_tests(&text);
         for call in
             ["root.write(", "root.replace(", "root.remove(", "root.rename(", "create_folder("]
         {
-            assert!(
-                is_allowed || !code_without_tests(&text).contains(call),
-                "{name} changes the host: {call}"
-            );
+            assert!(is_allowed || !code.contains(call), "{name} changes the host: {call}");
         }
     }
 }
@@ -125,6 +116,7 @@ fn host_facts_cannot_change_the_host() {
     let exception = "crates/host-facts/src/direct_io.rs";
     let code_files = files("crates/host-facts/src", ".rs").into_iter();
     for (name, text) in code_files.filter(|(name, _)| !name.ends_with("tests.rs")) {
+        let code = code_without_tests(&text);
         for forbidden in [
             "O_WRONLY",
             "O_RDWR",
@@ -140,10 +132,7 @@ fn host_facts_cannot_change_the_host() {
             "NLM_F_APPEND",
             "NLM_F_REPLACE",
         ] {
-            assert!(
-                name == exception || !code_without_tests(&text).contains(forbidden),
-                "{name} uses {forbidden}"
-            );
+            assert!(name == exception || !code.contains(forbidden), "{name} uses {forbidden}");
         }
     }
     let manifest = repository().join("crates/host-facts/Cargo.toml");
@@ -165,11 +154,9 @@ fn only_the_command_line_writes_to_stdout() {
     for (name, text) in all {
         let is_allowed =
             name.starts_with("agent/src/cli/") || name.starts_with("controller/src/cli/");
+        let code = code_without_tests(&text);
         for forbidden in ["println!", "eprintln!", "io::stdout", "io::stderr"] {
-            assert!(
-                is_allowed || !code_without_tests(&text).contains(forbidden),
-                "{name} uses {forbidden}"
-            );
+            assert!(is_allowed || !code.contains(forbidden), "{name} uses {forbidden}");
         }
     }
 }

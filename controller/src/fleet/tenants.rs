@@ -15,7 +15,7 @@ use super::planned::PlannedTenant;
 use crate::profiles;
 use crate::tenants::claims::{ClaimState, IdChoice, IdRequest, choose_id};
 use crate::tenants::fault::Fault;
-use crate::tenants::hosts::HostState;
+use crate::tenants::hosts::TenantHostState;
 use crate::tenants::network::resolve_host_network;
 use crate::tenants::network_id::NetworkId;
 use crate::tenants::objects::attachment::{TenantCount, network_attachment_definition};
@@ -30,9 +30,9 @@ impl Fleet {
         }
         let hosts_with_profile_spec = self.hosts_with_profile_spec();
         let host = |(infra, labels): &(InfraNode, BTreeMap<String, String>)| {
-            Arc::new(HostState::new(infra, Some(labels)))
+            Arc::new(TenantHostState::new(infra, Some(labels)))
         };
-        let hosts: Vec<Arc<HostState>> = hosts_with_profile_spec.iter().map(host).collect();
+        let hosts: Vec<Arc<TenantHostState>> = hosts_with_profile_spec.iter().map(host).collect();
         for (infra, _) in hosts_with_profile_spec {
             self.infra_nodes.insert(infra.name_any(), infra);
         }
@@ -104,7 +104,7 @@ impl Fleet {
     fn plan_network(
         &self,
         tenant: &TenantCluster,
-        hosts: &[Arc<HostState>],
+        hosts: &[Arc<TenantHostState>],
         claims: &[Arc<berth_api::VlanClaim>],
     ) -> Result<Option<(NetworkId, DesiredObject)>, Fault> {
         let (Some(requested), Some(network)) =

@@ -6,7 +6,7 @@ use std::fmt;
 use berth_runtime::untrusted::BoundedVec;
 use serde::Deserialize;
 
-use crate::tenant_nodes::node::is_valid_name;
+use crate::tenant_object::is_valid_name;
 
 /// Type of the cause in an answer that names a PodDisruptionBudget.
 const BUDGET_CAUSE: &str = "DisruptionBudget";

@@ -6,7 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::tenant_nodes::node::is_valid_name;
+use crate::tenant_object::is_valid_name;
 
 /// Largest number of owners of a pod that are read.
 const MAX_OWNERS: usize = 16;

@@ -1,7 +1,11 @@
 //! Kinds and parameters of requests, and conversion of their results, that several reconcilers share.
 
+use std::time::Duration;
+
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
 pub(super) use berth_runtime::call::none_if_not_found;
+use berth_runtime::call::{is_conflict, retry_after};
+use berth_runtime::reconcile::ReconcileError;
 use kube::api::{ApiResource, PatchParams, PostParams};
 
 use crate::api_resource::api_resource;
@@ -22,6 +26,32 @@ pub(super) fn patch_params() -> PatchParams {
         field_manager: Some(CONTROLLER_FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     }
+}
+
+/// A failed request: verb and object of the request, and the error that the API server returned. A retry may succeed.
+#[derive(Debug, thiserror::Error)]
+#[error("{request}: {error}")]
+pub(super) struct RequestError {
+    request: String,
+    error: kube::Error,
+}
+
+impl ReconcileError for RequestError {
+    fn retry_after(&self) -> Duration {
+        retry_after(&self.error)
+    }
+
+    fn is_conflict(&self) -> bool {
+        is_conflict(&self.error)
+    }
+}
+
+/// Adds the verb and the object of the request to an error.
+pub(super) fn with_request<T>(
+    request: impl FnOnce() -> String,
+    result: kube::Result<T>,
+) -> Result<T, RequestError> {
+    result.map_err(|error| RequestError { request: request(), error })
 }
 
 /// Error of a read that RBAC does not permit. The server's message names the verb, the user and the namespace.

@@ -127,8 +127,8 @@ impl Context {
         self.configs.get(INFRA_CONFIG).unwrap_or_else(defaults)
     }
 
-    pub(super) fn shared_informers(&self) -> tenants::SharedInformers {
-        tenants::SharedInformers {
+    pub(super) fn shared_informers(&self) -> tenants::TenantInformers {
+        tenants::TenantInformers {
             tenants: self.tenants.clone(),
             claims: self.claims.clone(),
             prefix_claims: self.prefix_claims.clone(),

@@ -123,7 +123,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
     ));
     let mut targets: Option<Arc<dyn TargetFinder>> = None;
     if let Some(settings) = &settings.extender {
-        let shared = extender::SharedInformers {
+        let shared = extender::ExtenderInformers {
             nodes: context.nodes.clone(),
             infra_nodes: context.infra_nodes.clone(),
             profiles: context.profiles.clone(),
@@ -205,7 +205,7 @@ fn start_reconcilers(
         client.clone(),
         Arc::clone(&events),
         Arc::clone(&metrics),
-        evacuation::SharedInformers {
+        evacuation::EvacuationInformers {
             tenants: context.tenants.clone(),
             connections: connections.clone(),
             nodes: context.nodes.clone(),
@@ -227,7 +227,7 @@ fn start_reconcilers(
         instances.clone(),
         resync,
     ));
-    let machine_informers = machines::SharedInformers {
+    let machine_informers = machines::MachineInformers {
         tenants: context.tenants.clone(),
         configs: context.configs.clone(),
         addresses: context.addresses.clone(),

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::keys::FieldKind;
-use super::node::{NodeField, UNKNOWN_MANAGER, comparable};
+use super::node::{NodeField, comparable};
+use crate::tenant_object::UNKNOWN_MANAGER;
 
 /// A label, annotation or taint that Berth does not set, because another manager owns it with another value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

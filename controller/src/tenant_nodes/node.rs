@@ -12,48 +12,31 @@ use serde::de::IgnoredAny;
 
 use super::keys::FieldKind;
 use super::taint::{NodeTaint, parse_recorded};
+use crate::tenant_object::{
+    FieldsEntry, MAX_FIELDS, TenantMetadata, is_valid_name, printable_manager,
+};
 
 /// Largest number of bytes of a Node that is stored. A usual Node has less than 4 KiB.
 const MAX_NODE_BYTES: usize = 1 << 16;
 /// Number of bytes that a stored Node, and each of its labels, annotations and taints, needs in addition to its texts.
 const NODE_OVERHEAD: usize = 256;
 const FIELD_OVERHEAD: usize = 128;
-/// Largest number of labels of a Node, of its annotations, of its taints and of its field managers. The API server stores
-/// at most ten managers of updates.
-const MAX_FIELDS: usize = 1024;
+/// Largest number of taints of a Node.
 const MAX_TAINTS: usize = 256;
-const MAX_MANAGERS: usize = 128;
 /// Largest number of bytes of a value that is stored. Of a longer value, a digest is sufficient to compare it.
 const MAX_VALUE_LENGTH: usize = 128;
 /// Largest number of conditions that are read. The kubelet writes five.
 const MAX_CONDITIONS: usize = 64;
 /// Type of the condition that is true if the kubelet is ready.
 const READY: &str = "Ready";
-/// Largest length of a name in Kubernetes.
-const MAX_NAME_LENGTH: usize = 253;
-/// Largest number of characters of a field manager in messages.
-const MAX_MANAGER_LENGTH: usize = 64;
-/// Words for a manager whose name is not known.
-pub(super) const UNKNOWN_MANAGER: &str = "an unknown manager";
 
 /// A Node in an answer of a tenant's API server. Fields that are not needed are not parsed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeObject {
-    metadata: Metadata,
+    metadata: TenantMetadata<Fields>,
     spec: Option<Spec>,
     status: Option<Status>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Metadata {
-    name: String,
-    uid: String,
-    resource_version: String,
-    labels: Option<BoundedMap<String, MAX_FIELDS>>,
-    annotations: Option<BoundedMap<String, MAX_FIELDS>>,
-    managed_fields: Option<BoundedVec<FieldsEntry, MAX_MANAGERS>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -78,16 +61,6 @@ struct NodeCondition {
     type_: String,
     status: String,
     last_transition_time: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct FieldsEntry {
-    manager: String,
-    operation: String,
-    subresource: String,
-    #[serde(rename = "fieldsV1")]
-    fields: Option<Fields>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -141,15 +114,13 @@ impl NodeObject {
     /// Returns the taints that Berth has added, according to the annotation of the Node.
     #[must_use]
     pub fn recorded_taints(&self) -> BTreeSet<NodeTaint> {
-        let annotations = self.metadata.annotations.as_ref();
-        let recorded = annotations.and_then(|all| all.entries.get(REPLICATED_TAINTS_ANNOTATION));
-        recorded.map(|text| parse_recorded(text)).unwrap_or_default()
+        let recorded = self.metadata.annotation(REPLICATED_TAINTS_ANNOTATION);
+        recorded.map(parse_recorded).unwrap_or_default()
     }
 
     /// Returns true if Berth has cordoned the Node, according to its annotation.
     fn is_cordoned_by_berth(&self) -> bool {
-        let annotations = self.metadata.annotations.as_ref();
-        annotations.is_some_and(|all| all.entries.contains_key(CORDONED_ANNOTATION))
+        self.metadata.annotation(CORDONED_ANNOTATION).is_some()
     }
 
     /// Returns true if the Node has annotations.
@@ -159,11 +130,8 @@ impl NodeObject {
     }
 
     fn is_truncated(&self) -> bool {
-        let fields = [&self.metadata.labels, &self.metadata.annotations].into_iter().flatten();
         let taints = self.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-        fields.into_iter().any(|fields| fields.is_truncated)
-            || self.metadata.managed_fields.as_ref().is_some_and(|managers| managers.is_truncated)
-            || taints.is_some_and(|taints| taints.is_truncated)
+        self.metadata.is_truncated() || taints.is_some_and(|taints| taints.is_truncated)
     }
 }
 
@@ -284,13 +252,11 @@ impl TenantNode {
         if node.byte_count() > MAX_NODE_BYTES { Err(UnusableNode::TooLarge) } else { Ok(node) }
     }
 
-    fn add_owner(&mut self, entry: &FieldsEntry, own_manager: &str) {
+    fn add_owner(&mut self, entry: &FieldsEntry<Fields>, own_manager: &str) {
         let Some(owned) = entry.fields.as_ref().and_then(|fields| fields.metadata.as_ref()) else {
             return;
         };
-        let is_own = entry.manager == own_manager
-            && entry.operation == "Apply"
-            && entry.subresource.is_empty();
+        let is_own = entry.is_applied_by(own_manager);
         let both = [(&owned.labels, &mut self.labels), (&owned.annotations, &mut self.annotations)];
         for (paths, fields) in both {
             for path in paths.iter().flat_map(|paths| paths.entries.keys()) {
@@ -321,29 +287,13 @@ impl TenantNode {
     }
 }
 
-/// Returns true for a name of an object, which is then valid as a part of a URL.
-#[must_use]
-pub fn is_valid_name(name: &str) -> bool {
-    let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    !name.is_empty()
-        && name.len() <= MAX_NAME_LENGTH
-        && !name.starts_with('.')
-        && !name.contains("..")
-        && name.chars().all(is_valid)
-}
-
-/// Returns the part of a field manager's name that can be shown in messages.
-pub(crate) fn printable_manager(manager: &str) -> String {
-    let shown = manager.chars().filter(char::is_ascii_graphic).take(MAX_MANAGER_LENGTH).collect();
-    if manager.is_empty() { UNKNOWN_MANAGER.to_owned() } else { shown }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::tenant_object::{MAX_MANAGER_LENGTH, MAX_MANAGERS};
 
     fn read(object: Value) -> Result<TenantNode, UnusableNode> {
         TenantNode::from_object(serde_json::from_value(object).unwrap(), "berth-controller")

@@ -1,13 +1,13 @@
 //! The Nodes of a tenant, in a limited amount of memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use berth_runtime::untrusted::CollectionEvent;
 
 use super::node::{NodeObject, TenantNode};
 use super::node_budget::{ListBytes, NodeBudget};
 use super::node_match::named_machine;
+use crate::tenant_object::name_hash;
 
 /// Largest number of Nodes of a tenant, as in a large Kubernetes cluster.
 const MAX_NODES: usize = 5_000;
@@ -97,7 +97,7 @@ impl NodeStore {
             }
             CollectionEvent::Applied(object) => self.current.insert(object, own_manager),
             CollectionEvent::Deleted(object) => {
-                let was_omitted = self.current.omitted.remove(&hash(object.name()));
+                let was_omitted = self.current.omitted.remove(&name_hash(object.name()));
                 self.current.remove(object.name()).is_some() || was_omitted
             }
         }
@@ -117,7 +117,7 @@ impl LimitedNodes {
 
     /// Inserts a Node if it fits. A Node that does not fit any more is removed. Returns true if a Node has changed.
     fn insert(&mut self, object: NodeObject, own_manager: &str) -> bool {
-        let (name, before) = (hash(object.name()), self.remove(object.name()));
+        let (name, before) = (name_hash(object.name()), self.remove(object.name()));
         let node = TenantNode::from_object(object, own_manager).ok();
         let fits = |node: &TenantNode| {
             self.nodes.len() < MAX_NODES && self.bytes.reserve(node.byte_count())
@@ -130,12 +130,6 @@ impl LimitedNodes {
         self.nodes.insert(node.name.clone(), node);
         is_changed
     }
-}
-
-fn hash(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

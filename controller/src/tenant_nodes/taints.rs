@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use super::fields::FieldConflict;
 use super::keys::FieldKind;
-use super::node::{NodeObject, UNKNOWN_MANAGER};
+use super::node::NodeObject;
 use super::taint::NodeTaint;
+use crate::tenant_object::UNKNOWN_MANAGER;
 
 /// Plan for the taints of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

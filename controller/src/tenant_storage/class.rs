@@ -3,54 +3,35 @@
 use std::collections::BTreeMap;
 
 use berth_api::names::MANAGED_BY_LABEL;
-use berth_runtime::untrusted::{BoundedMap, BoundedVec, Versioned};
+use berth_runtime::untrusted::{BoundedMap, Versioned};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::desired::{ImmutableFields, MutableFields, NAME_PREFIX};
 use super::topology::{Topologies, TopologyObjects};
-use crate::tenant_nodes::node::{is_valid_name, printable_manager};
+use crate::tenant_object::{
+    FieldsEntry, MAX_FIELDS, TenantMetadata, is_valid_name, printable_manager,
+};
 
 /// Annotation of the default class, and its old name, which Kubernetes still respects.
 pub const DEFAULT_ANNOTATION: &str = "storageclass.kubernetes.io/is-default-class";
 const BETA_DEFAULT_ANNOTATION: &str = "storageclass.beta.kubernetes.io/is-default-class";
 /// Largest number of bytes of a class that is stored. A class of Berth has less than 1 KiB.
 const MAX_CLASS_BYTES: usize = 1 << 14;
-/// Largest numbers of entries. The API server permits 512 parameters.
-const MAX_ENTRIES: usize = 1024;
-const MAX_MANAGERS: usize = 128;
+/// Largest number of parameters. The API server permits 512.
+const MAX_PARAMETERS: usize = 1024;
 
 /// A StorageClass in an answer of a tenant's API server. Fields that are not needed are not parsed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClassObject {
-    metadata: Metadata,
+    metadata: TenantMetadata<Fields>,
     provisioner: String,
-    parameters: Option<BoundedMap<String, MAX_ENTRIES>>,
+    parameters: Option<BoundedMap<String, MAX_PARAMETERS>>,
     reclaim_policy: Option<String>,
     volume_binding_mode: Option<String>,
     allow_volume_expansion: Option<bool>,
     allowed_topologies: Option<TopologyObjects>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Metadata {
-    name: String,
-    uid: String,
-    resource_version: String,
-    labels: Option<BoundedMap<String, MAX_ENTRIES>>,
-    annotations: Option<BoundedMap<String, MAX_ENTRIES>>,
-    managed_fields: Option<BoundedVec<FieldsEntry, MAX_MANAGERS>>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct FieldsEntry {
-    manager: String,
-    operation: String,
-    #[serde(rename = "fieldsV1")]
-    fields: Option<Fields>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -68,7 +49,7 @@ struct Fields {
 #[serde(default)]
 struct MetadataFields {
     #[serde(rename = "f:annotations")]
-    annotations: Option<BoundedMap<IgnoredAny, MAX_ENTRIES>>,
+    annotations: Option<BoundedMap<IgnoredAny, MAX_FIELDS>>,
 }
 
 impl Versioned for ClassObject {
@@ -151,8 +132,7 @@ impl ClassObject {
     }
 
     fn has_annotation(&self, key: &str) -> bool {
-        let annotations = self.metadata.annotations.as_ref();
-        annotations.and_then(|all| all.entries.get(key)).is_some_and(|value| value == "true")
+        self.metadata.annotation(key) == Some("true")
     }
 }
 
@@ -172,18 +152,11 @@ impl TenantClass {
         if !is_valid_name(&metadata.name) {
             return Err(UnusableClass::InvalidName);
         }
-        let labels = metadata.labels.unwrap_or_default();
-        let annotations = metadata.annotations.unwrap_or_default();
-        let managers = metadata.managed_fields.unwrap_or_default();
         let parameters = object.parameters.unwrap_or_default();
+        let is_truncated = metadata.is_truncated() || parameters.is_truncated;
+        let labels = metadata.labels.unwrap_or_default();
         let topologies = Topologies::from_objects(object.allowed_topologies.unwrap_or_default());
-        let is_truncated = [
-            labels.is_truncated,
-            annotations.is_truncated,
-            managers.is_truncated,
-            parameters.is_truncated,
-        ];
-        let Some(topologies) = topologies.filter(|_| !is_truncated.contains(&true)) else {
+        let Some(topologies) = topologies.filter(|_| !is_truncated) else {
             return Err(UnusableClass::TooLarge);
         };
         let label = labels.entries.get(MANAGED_BY_LABEL.0);
@@ -205,7 +178,7 @@ impl TenantClass {
             },
             owners: BTreeMap::new(),
         };
-        for entry in managers.items {
+        for entry in metadata.managed_fields.unwrap_or_default().items {
             class.add_owner(&entry, own_manager);
         }
         if class.byte_count() > MAX_CLASS_BYTES {
@@ -214,13 +187,13 @@ impl TenantClass {
         Ok(class)
     }
 
-    fn add_owner(&mut self, entry: &FieldsEntry, own_manager: &str) {
+    fn add_owner(&mut self, entry: &FieldsEntry<Fields>, own_manager: &str) {
         let Some(fields) = &entry.fields else { return };
         let annotations =
             fields.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
         let path = format!("f:{DEFAULT_ANNOTATION}");
         let has_annotation = annotations.is_some_and(|all| all.entries.contains_key(&path));
-        let is_own = entry.manager == own_manager && entry.operation == "Apply";
+        let is_own = entry.is_applied_by(own_manager);
         for (field, is_owned) in [
             (ClassField::DefaultAnnotation, has_annotation),
             (ClassField::AllowVolumeExpansion, fields.allow_volume_expansion.is_some()),

@@ -1,11 +1,11 @@
 //! The StorageClasses of a tenant that concern Berth, in a limited amount of memory.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use berth_runtime::untrusted::CollectionEvent;
 
 use super::class::{ClassObject, TenantClass, UnusableClass};
+use crate::tenant_object::name_hash;
 
 /// Largest number of classes of a tenant that are stored. Each has at most 16 KiB.
 const MAX_CLASSES: usize = 128;
@@ -63,7 +63,7 @@ impl ClassStore {
 
 impl LimitedClasses {
     fn remove(&mut self, name: &str) -> bool {
-        let was_omitted = self.omitted.remove(&hash(name));
+        let was_omitted = self.omitted.remove(&name_hash(name));
         self.classes.remove(name).is_some() || was_omitted
     }
 
@@ -80,19 +80,13 @@ impl LimitedClasses {
             }
             Err(UnusableClass::Irrelevant) => self.remove(&name),
             Ok(_) | Err(UnusableClass::InvalidName | UnusableClass::TooLarge) => {
-                let hash = hash(&name);
+                let hash = name_hash(&name);
                 let is_removed = self.classes.remove(&name).is_some();
                 let is_new = self.omitted.len() < MAX_OMITTED && self.omitted.insert(hash);
                 is_new || is_removed
             }
         }
     }
-}
-
-fn hash(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]

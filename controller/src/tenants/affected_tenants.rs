@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::hosts::HostState;
+use super::hosts::TenantHostState;
 use super::network_id::NetworkId;
 
 /// Tenants that must be reconciled.
@@ -30,11 +30,14 @@ impl AffectedTenants {
     /// Returns the tenants that are affected by the change of a host from `before` to `after`; `None` means that the
     /// host does not exist.
     #[must_use]
-    pub fn from_difference(before: Option<&HostState>, after: Option<&HostState>) -> Self {
+    pub fn from_difference(
+        before: Option<&TenantHostState>,
+        after: Option<&TenantHostState>,
+    ) -> Self {
         let (Some(before), Some(after)) = (before, after) else { return Self::All };
         // Fields on which all tenants of the host depend. They include the unnamed tenants, because the report counts
         // them without their names.
-        let shared = |host: &HostState| {
+        let shared = |host: &TenantHostState| {
             (
                 host.labels.clone(),
                 host.networks.clone(),
@@ -79,7 +82,7 @@ impl AffectedTenants {
 /// Returns the fields of a host's state on which one tenant depends; `None` if the host does not have to carry the
 /// tenant.
 fn tenant_fields<'a>(
-    host: &'a HostState,
+    host: &'a TenantHostState,
     tenant: &str,
 ) -> Option<(&'a (String, NetworkId), bool, Option<&'a String>)> {
     let desired = host.desired_networks.get(tenant)?;
@@ -97,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    fn host(tenants: &[(&str, u16)], has_reported: bool, not_ready: Value) -> HostState {
+    fn host(tenants: &[(&str, u16)], has_reported: bool, not_ready: Value) -> TenantHostState {
         let tenant_networks: Vec<Value> = tenants
             .iter()
             .map(|(name, vlan)| json!({"name": name, "network": "trunk", "vlan": vlan}))
@@ -115,7 +118,7 @@ mod tests {
             },
         }))
         .unwrap();
-        HostState::new(&infra, Some(&BTreeMap::new()))
+        TenantHostState::new(&infra, Some(&BTreeMap::new()))
     }
 
     fn some_tenants(tenants: &[&str], deleting: bool) -> AffectedTenants {

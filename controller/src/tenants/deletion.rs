@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use serde_json::Value;
 
 use super::fault::join_names_limited;
-use super::hosts::HostState;
+use super::hosts::TenantHostState;
 use super::network_id::NetworkId;
 
 /// Time after which the deletion no longer waits for a host with an unresponsive agent, because the host may never
@@ -58,7 +58,7 @@ pub struct DeletionState<'a> {
     /// Number of objects in the tenant's namespace that Berth created.
     pub object_count: usize,
     /// States of all hosts.
-    pub hosts: &'a [Arc<HostState>],
+    pub hosts: &'a [Arc<TenantHostState>],
     /// Current time.
     pub now: Timestamp,
 }

@@ -16,16 +16,16 @@ fn tenant(vlan: Option<u16>) -> TenantCluster {
     tenant
 }
 
-fn host(is_desired: bool, has_reported: bool) -> HostState {
+fn host(is_desired: bool, has_reported: bool) -> TenantHostState {
     let id = NetworkId::Vlan(120.try_into().unwrap());
     let network =
         json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}});
-    let mut host = HostState {
+    let mut host = TenantHostState {
         name: "rack1-a".to_owned(),
         labels: Some(BTreeMap::new()),
         networks: vec![serde_json::from_value(network).unwrap()],
         has_reported,
-        ..HostState::default()
+        ..TenantHostState::default()
     };
     if is_desired {
         host.desired_networks.insert("cluster-abc".to_owned(), ("trunk".to_owned(), id));
@@ -96,8 +96,8 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
     );
     let tenant = tenant(None);
     let claims = claims();
-    let with = |hosts: &[HostState]| {
-        let hosts: Vec<Arc<HostState>> = hosts.iter().cloned().map(Arc::new).collect();
+    let with = |hosts: &[TenantHostState]| {
+        let hosts: Vec<Arc<TenantHostState>> = hosts.iter().cloned().map(Arc::new).collect();
         let view = DeletionState {
             claims: &claims,
             hosts: &hosts,
@@ -134,7 +134,7 @@ fn the_claim_stays_until_hosts_report_that_the_network_is_removed() {
 fn deletion_does_not_wait_for_missing_and_unresponsive_hosts() {
     let (tenant, claims) = (tenant(None), claims());
     let mut unresponsive = host(true, true);
-    let with = |host: &HostState| {
+    let with = |host: &TenantHostState| {
         let hosts = [Arc::new(host.clone())];
         next_step(DeletionState {
             claims: &claims,
@@ -184,7 +184,7 @@ struct SimulatedCluster {
     machines: Vec<MachineObject>,
     claims: Vec<(String, NetworkId)>,
     objects: usize,
-    host: Arc<HostState>,
+    host: Arc<TenantHostState>,
     completed: Vec<&'static str>,
 }
 

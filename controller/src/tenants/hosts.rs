@@ -20,7 +20,7 @@ const MAX_NOT_READY_HOSTS: usize = 16;
 /// The part of a host's state on which tenants depend. It is derived once for all tenants when the InfraNode or the
 /// Node changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct HostState {
+pub struct TenantHostState {
     /// Name of the host.
     pub name: String,
     /// UID of the InfraNode. If an InfraNode of the same name has another UID, the reports of the old one are not
@@ -68,7 +68,7 @@ pub struct FailedRemoval {
     pub message: String,
 }
 
-impl HostState {
+impl TenantHostState {
     /// Derives the state of a host from its InfraNode and the labels of its Node.
     #[must_use]
     pub fn new(infra: &InfraNode, labels: Option<&BTreeMap<String, String>>) -> Self {
@@ -273,7 +273,7 @@ fn uplink_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option
 pub fn readiness(
     tenant: &TenantCluster,
     id: Option<NetworkId>,
-    hosts: &[Arc<HostState>],
+    hosts: &[Arc<TenantHostState>],
 ) -> TenantHosts {
     let Some(network) = &tenant.spec.network else { return TenantHosts::default() };
     let namespace = TenantCluster::namespace_of(&tenant.name_any());
@@ -306,13 +306,13 @@ mod tests {
 
     use super::*;
 
-    fn host(spec: Value, status: Value) -> HostState {
+    fn host(spec: Value, status: Value) -> TenantHostState {
         let infra: InfraNode = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "InfraNode",
             "metadata": {"name": "rack1-a", "generation": 4}, "spec": spec, "status": status,
         }))
         .unwrap();
-        HostState::new(&infra, Some(&BTreeMap::new()))
+        TenantHostState::new(&infra, Some(&BTreeMap::new()))
     }
 
     fn trunk_spec() -> Value {
@@ -396,7 +396,8 @@ mod tests {
         };
         let id = NetworkId::Vlan(120.try_into().unwrap());
         let answered = with("a", 4);
-        let not_ready_reason = |host: HostState| host.not_ready_reason("cluster-abc", "trunk", id);
+        let not_ready_reason =
+            |host: TenantHostState| host.not_ready_reason("cluster-abc", "trunk", id);
         assert_eq!(not_ready_reason(with("a", 3).with_previous(&answered)), None);
         let reason = not_ready_reason(with("b", 3).with_previous(&answered));
         assert_eq!(reason.as_deref(), Some("its agent has not reported yet"));
@@ -410,7 +411,7 @@ mod tests {
             host(json!({}), json!({"observedGeneration": 4, "changes": changes}))
         };
         let ids = [NetworkId::Vlan(120.try_into().unwrap()), NetworkId::Vni(121)];
-        let reason = |host: HostState| host.removal_pending_reason("cluster-abc", &ids);
+        let reason = |host: TenantHostState| host.removal_pending_reason("cluster-abc", &ids);
         let waits = Some("a: b".to_owned());
         assert_eq!(reason(change("Blocked", json!({"tenant": "cluster-abc"}))), waits);
         assert_eq!(reason(change("Failed", json!({"vlans": "110-119,120"}))), waits);

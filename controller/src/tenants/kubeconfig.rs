@@ -17,12 +17,12 @@ struct Kubeconfig {
 #[serde(default)]
 struct NamedContext {
     name: String,
-    context: Context,
+    context: KubeconfigContext,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Context {
+struct KubeconfigContext {
     cluster: String,
 }
 

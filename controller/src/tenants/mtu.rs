@@ -9,7 +9,7 @@ use berth_api::{ConditionReason, GrantedPrefix, TenantCluster, TenantNetwork};
 use super::addresses::family::Family;
 use super::addresses::pools::NetworkPools;
 use super::fault::{Fault, join_names_limited};
-use super::hosts::HostState;
+use super::hosts::TenantHostState;
 use super::network::HostNetwork;
 
 /// Returns the MTU in the status of a tenant.
@@ -41,7 +41,7 @@ pub fn status_mtu(
 pub fn find_fault(
     tenant: &TenantCluster,
     prefixes: &[GrantedPrefix],
-    hosts: &[Arc<HostState>],
+    hosts: &[Arc<TenantHostState>],
 ) -> Option<Fault> {
     let spec = tenant.spec.network.as_ref()?;
     let pools = NetworkPools::new(spec, prefixes).ok().flatten()?;
@@ -110,17 +110,17 @@ mod tests {
 
     use super::*;
 
-    fn host(name: &str, configured: Option<u32>, reported: Option<u32>) -> Arc<HostState> {
+    fn host(name: &str, configured: Option<u32>, reported: Option<u32>) -> Arc<TenantHostState> {
         let mtus =
             |mtu: Option<u32>| mtu.map(|mtu| ("trunk".to_owned(), mtu)).into_iter().collect();
         let spec = json!({"name": "trunk", "scenario": "VlanAwareBridge"});
-        Arc::new(HostState {
+        Arc::new(TenantHostState {
             name: name.to_owned(),
             labels: Some(BTreeMap::new()),
             networks: vec![serde_json::from_value(spec).unwrap()],
             mtus: mtus(configured),
             reported_mtus: mtus(reported),
-            ..HostState::default()
+            ..TenantHostState::default()
         })
     }
 
@@ -130,7 +130,7 @@ mod tests {
         TenantCluster::new("a", serde_json::from_value(json!({"network": network})).unwrap())
     }
 
-    fn message(pools: Value, hosts: &[Arc<HostState>]) -> Option<String> {
+    fn message(pools: Value, hosts: &[Arc<TenantHostState>]) -> Option<String> {
         let fault = find_fault(&tenant(pools), &[], hosts)?;
         assert_eq!(fault.reason, ConditionReason::MtuMismatch);
         Some(fault.message)
@@ -222,14 +222,14 @@ mod tests {
             hosts in prop::collection::vec((any::<Option<u16>>(), any::<Option<u16>>()), 0..5),
         ) {
             let pool = json!({"ipv4": {"cidr": "10.0.0.0/24", "mtu": mtu}});
-            let hosts: Vec<Arc<HostState>> = hosts
+            let hosts: Vec<Arc<TenantHostState>> = hosts
                 .into_iter()
                 .zip('a'..)
                 .map(|((configured, reported), name)| {
                     host(&name.to_string(), configured.map(u32::from), reported.map(u32::from))
                 })
                 .collect();
-            let is_narrow = |host: &Arc<HostState>| {
+            let is_narrow = |host: &Arc<TenantHostState>| {
                 host.carried_mtu("trunk").is_some_and(|carried| carried < u32::from(mtu))
             };
             let found = message(pool, &hosts);

@@ -7,7 +7,7 @@ use berth_api::infra_node::NetworkScenario;
 use berth_api::{ConditionReason, LinkName, TenantCluster};
 
 use super::fault::{Fault, join_names_limited};
-use super::hosts::HostState;
+use super::hosts::TenantHostState;
 use super::network_id::NetworkId;
 
 /// Properties of a host network.
@@ -62,7 +62,7 @@ impl HostNetwork {
 /// properties.
 pub fn resolve_host_network(
     tenant: &TenantCluster,
-    hosts: &[Arc<HostState>],
+    hosts: &[Arc<TenantHostState>],
 ) -> Result<Option<HostNetwork>, Fault> {
     let Some(wanted) = &tenant.spec.network else { return Ok(None) };
     let name = &wanted.name;
@@ -121,7 +121,11 @@ fn displayed_bridge(network: &HostNetwork) -> String {
     named.or_else(|| network.bridge_prefix.clone()).unwrap_or_else(|| "none".to_owned())
 }
 
-fn no_such_network_fault(name: &str, tenant: &TenantCluster, hosts: &[Arc<HostState>]) -> Fault {
+fn no_such_network_fault(
+    name: &str,
+    tenant: &TenantCluster,
+    hosts: &[Arc<TenantHostState>],
+) -> Fault {
     let hosts_with_network: Vec<String> =
         hosts.iter().filter(|host| host.network(name).is_some()).map(|h| h.name.clone()).collect();
     let message = if hosts_with_network.is_empty() {
@@ -155,13 +159,13 @@ mod tests {
 
     use super::*;
 
-    fn host(name: &str, network: Value, mtu: Option<u32>) -> Arc<HostState> {
-        Arc::new(HostState {
+    fn host(name: &str, network: Value, mtu: Option<u32>) -> Arc<TenantHostState> {
+        Arc::new(TenantHostState {
             name: name.to_owned(),
             labels: Some(BTreeMap::from([("host".to_owned(), name.to_owned())])),
             networks: vec![serde_json::from_value(network).unwrap()],
             mtus: mtu.map(|mtu| ("trunk".to_owned(), mtu)).into_iter().collect(),
-            ..HostState::default()
+            ..TenantHostState::default()
         })
     }
 

@@ -34,6 +34,13 @@ pub fn none_if_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> 
     }
 }
 
+/// Returns true if the server refused a write because another client wrote the object first (409 with the reason
+/// Conflict). A create of an object that already exists has the same code and another reason: no retry changes it.
+#[must_use]
+pub fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.is_conflict())
+}
+
 /// Error of a write that was not sent because this process is not the leader.
 #[derive(Debug, thiserror::Error)]
 #[error("the request was not sent: this process is not the leader")]
@@ -117,6 +124,15 @@ impl CallError {
         self.status().is_some_and(|status| status.code == 422 && status.message.contains(text))
     }
 
+    /// Returns true if the server refused a write because another client wrote the object first; see [`is_conflict`].
+    #[must_use]
+    pub fn is_conflict(&self) -> bool {
+        match self {
+            Self::Kube(error) => is_conflict(error),
+            Self::Timeout | Self::CallerTimeout | Self::Busy(_) | Self::NotSent(_) => false,
+        }
+    }
+
     /// Returns the HTTP status code of the server's answer.
     #[must_use]
     pub fn status_code(&self) -> Option<u16> {
@@ -132,4 +148,29 @@ pub fn retry_after(error: &kube::Error) -> Duration {
         _ => None,
     };
     busy.map_or(Duration::ZERO, RetryAfterRefusal::remaining_time)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use kube::core::response::reason;
+
+    use super::*;
+
+    #[test]
+    fn an_object_that_already_exists_is_no_conflict() {
+        for (code, reason, expected) in [
+            (409, reason::CONFLICT, true),
+            (409, reason::ALREADY_EXISTS, false),
+            (409, reason::UNKNOWN, true),
+            (404, reason::NOT_FOUND, false),
+            (422, reason::INVALID, false),
+        ] {
+            let status = Status::failure("refused", reason).with_code(code);
+            let error = kube::Error::Api(status.boxed());
+            assert_eq!(is_conflict(&error), expected, "{code} {reason}");
+            assert_eq!(CallError::from(error).is_conflict(), expected, "{code} {reason}");
+        }
+        assert!(!CallError::Timeout.is_conflict());
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use berth_api::{InfraNode, InfraNodeSpec, TenantCluster, VlanId};
 use berth_controller::fleet::{Fleet, parse_items};
 use berth_controller::profiles;
-use berth_controller::tenants::hosts::HostState as Reported;
+use berth_controller::tenants::hosts::TenantHostState as Reported;
 use berth_controller::tenants::network::resolve_host_network;
 use berth_controller::tenants::network_id::NetworkId;
 use berth_controller::tenants::objects::attachment::{TenantCount, network_attachment_definition};

@@ -4,16 +4,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use berth_tests::repository;
+use berth_tests::sources::PURE_CRATES;
 
-/// Crates that compute results from their input only.
-const PURE_CRATES: [&str; 6] = [
-    "berth-dhcp-responder",
-    "berth-extender",
-    "berth-kubelet-admission",
-    "berth-kubevirt-render",
-    "berth-placement",
-    "berth-trunk-probe",
-];
 /// Dependencies that access a cluster, a network or files, or contain an asynchronous runtime.
 const IO_DEPENDENCIES: [&str; 11] = [
     "kube-client",
@@ -57,7 +49,7 @@ fn assert_no_dependency(krate: &str, options: &[&str], refused: &[&str]) {
 #[test]
 fn pure_crates_have_no_io_dependencies() {
     for krate in PURE_CRATES {
-        assert_no_dependency(krate, &[], &IO_DEPENDENCIES);
+        assert_no_dependency(&format!("berth-{krate}"), &[], &IO_DEPENDENCIES);
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 use syn::{Item, ItemMod, ItemUse, VisRestricted};
 
-use crate::syntax::{is_test, visit_imports};
+use crate::syntax::visit_imports;
+use crate::test_code::is_test;
 use crate::tree::{RustSource as _, SourceFile, source_files};
 
 /// Paths that a module uses, and names that it imports (`use child::Name`).

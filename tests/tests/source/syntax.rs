@@ -1,6 +1,6 @@
 //! Parts of Rust syntax that several checks read.
 
-use syn::{Attribute, UseTree};
+use syn::UseTree;
 
 /// Calls `visit` for each import of a `use` tree, with the name in this module (`*` for all names) and the path.
 pub(crate) fn visit_imports(tree: &UseTree, visit: &mut impl FnMut(String, &[String])) {
@@ -31,13 +31,4 @@ fn visit_use_tree(tree: &UseTree, before: &[String], visit: &mut impl FnMut(Stri
         }
         UseTree::Glob(_) => visit("*".to_owned(), &path),
     }
-}
-
-/// Returns true for the attributes of a test or of a module of tests.
-pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("test")
-            || attribute.path().is_ident("cfg")
-                && attribute.meta.require_list().is_ok_and(|list| list.tokens.to_string() == "test")
-    })
 }

@@ -1,13 +1,13 @@
 //! Tests that code makes no decisions from human-readable strings: it compares reasons as enums, and never compares
 //! messages. Reasons that Kubernetes defines as strings are constants.
 
-use proc_macro2::TokenStream;
+use syn::parse::ParseStream;
 use syn::visit::{self, Visit};
 use syn::{
     BinOp, Expr, ExprBinary, ExprMatch, ExprMethodCall, File, Item, Lit, Macro, Member, Pat, Token,
 };
 
-use crate::syntax::is_test;
+use crate::test_code::is_test;
 use crate::tree::{RustSource as _, rust_files};
 
 /// Fields that contain human-readable strings.
@@ -106,19 +106,25 @@ impl<'ast> Visit<'ast> for ComparisonFinder {
     }
 
     fn visit_macro(&mut self, macro_call: &'ast Macro) {
-        let parsed = macro_call.parse_body_with(|input: syn::parse::ParseStream<'_>| {
+        if !macro_call.path.is_ident("matches") {
+            return;
+        }
+        let parsed = macro_call.parse_body_with(|input: ParseStream<'_>| {
             let expr: Expr = input.parse()?;
             input.parse::<Token![,]>()?;
             let pattern = Pat::parse_multi_with_leading_vert(input)?;
-            // A match guard may follow.
-            input.parse::<TokenStream>()?;
-            Ok((expr, pattern))
+            let has_guard = input.parse::<Option<Token![if]>>()?.is_some();
+            let guard: Option<Expr> = if has_guard { Some(input.parse()?) } else { None };
+            input.parse::<Option<Token![,]>>()?;
+            Ok((expr, pattern, guard))
         });
-        if macro_call.path.is_ident("matches")
-            && let Ok((expr, pattern)) = parsed
-            && has_string(&pattern)
-        {
+        let (expr, pattern, guard) = parsed.unwrap_or_else(|error| panic!("`matches!`: {error}"));
+        if has_string(&pattern) {
             self.record("is matched with strings", &expr);
+        }
+        self.visit_expr(&expr);
+        if let Some(guard) = &guard {
+            self.visit_expr(guard);
         }
     }
 }
@@ -150,6 +156,10 @@ fn comparisons_with_texts_are_found() {
         ("one.reason.as_deref() == Some(\"Expired\")", 1),
         ("matches!(one.reason.as_str(), \"Expired\" | \"Gone\")", 1),
         ("match one.reason.as_str() { \"Expired\" => 1, _ => 2 }", 1),
+        ("matches!(one, Err(e) if e.code == 409 && e.status.reason == \"Conflict\")", 1),
+        ("match one { Err(e) if e.status.reason == \"Conflict\" => 1, _ => 2 }", 1),
+        ("matches!(find(one.reason == \"Expired\"), Some(1),)", 1),
+        ("matches!(one, Err(e) if e.reason == CONFLICT)", 0),
         ("one.reason == other.reason && one.type_ == \"Ready\"", 0),
         ("one.reason.parse() == Ok(ConditionReason::AgentUnresponsive)", 0),
     ] {

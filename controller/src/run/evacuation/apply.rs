@@ -10,6 +10,7 @@ use hyper::header::CONTENT_TYPE;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch};
 use kube::core::Status;
+use kube::core::response::reason::NOT_FOUND;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};
 
@@ -201,7 +202,7 @@ impl Evacuator {
 fn is_absent(status: &Status, name: &str) -> bool {
     let details = status.details.as_ref();
     status.code == 404
-        && status.reason == "NotFound"
+        && status.reason == NOT_FOUND
         && details.is_some_and(|details| details.name == name)
 }
 

@@ -40,7 +40,7 @@ use crate::api_resource::machine_resource;
 use crate::evacuation::targets::TargetFinder;
 use index::EvacuationIndex;
 use resources::{migration_resource, trim_machine, trim_migration};
-use triggers::Triggers;
+use triggers::EvacuationTriggers;
 
 /// One host at a time: the decisions about a MachineDeployment must not overlap.
 const OPTIONS: ReconcilerOptions =
@@ -52,7 +52,7 @@ const REPORT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Stores that the reconciler shares with other reconcilers.
 #[derive(Clone, Debug)]
-pub struct SharedInformers {
+pub struct EvacuationInformers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// Connections to the API servers of tenants.
@@ -77,7 +77,7 @@ struct Evacuator {
     writer: Writer,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
-    informers: SharedInformers,
+    informers: EvacuationInformers,
     /// VirtualMachines with the label [`EVACUATING_LABEL`].
     machines: OptionalInformer,
     index: Arc<EvacuationIndex>,
@@ -91,13 +91,13 @@ pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
-    informers: SharedInformers,
+    informers: EvacuationInformers,
     targets: Option<Arc<dyn TargetFinder>>,
     resync: Duration,
 ) {
     let (queue, requests) = unbounded();
     let index = Arc::new(EvacuationIndex::default());
-    let triggers = Arc::new(Triggers::new(queue, Arc::clone(&index)));
+    let triggers = Arc::new(EvacuationTriggers::new(queue, Arc::clone(&index)));
     let kind = OptionalKind {
         resource: machine_resource(),
         label_selector: Some(EVACUATING_LABEL.to_owned()),

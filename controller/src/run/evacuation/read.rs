@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt as _};
 
 use super::index::{InstanceFacts, MachineKey};
 use super::resources::migration_resource;
-use super::{Evacuator, SharedInformers};
+use super::{EvacuationInformers, Evacuator};
 use crate::api_resource::{deployment_resource, machine_resource};
 use crate::evacuation::decide::{DeploymentKey, Deployments};
 use crate::evacuation::deployment::DeploymentState;
@@ -91,7 +91,7 @@ impl Evacuator {
             instance.map(|one| (one.uid().unwrap_or_default(), InstanceFacts::read(&one)))
         };
         let names: Vec<String> = objects.iter().map(|object| object.name_any()).collect();
-        let SharedInformers { tenants, connections, .. } = &self.informers;
+        let EvacuationInformers { tenants, connections, .. } = &self.informers;
         let each = names.iter().map(String::as_str);
         let nodes = find_node_readiness(tenants, connections, namespace, each);
         let nodes: BTreeMap<String, NodeReadiness> = names.into_iter().zip(nodes).collect();

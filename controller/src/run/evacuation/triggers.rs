@@ -20,12 +20,12 @@ use super::index::EvacuationIndex;
 use crate::evacuation::record::EvacuationRecord;
 
 /// The index, and the queue of reconciles.
-pub(super) struct Triggers {
+pub(super) struct EvacuationTriggers {
     queue: UnboundedSender<ObjectRef<InfraNode>>,
     index: Arc<EvacuationIndex>,
 }
 
-impl Triggers {
+impl EvacuationTriggers {
     pub(super) const fn new(
         queue: UnboundedSender<ObjectRef<InfraNode>>,
         index: Arc<EvacuationIndex>,
@@ -149,7 +149,7 @@ mod tests {
     #[tokio::test]
     async fn many_reports_trigger_a_host_once() {
         let (queue, mut requests) = unbounded();
-        let triggers = Triggers::new(queue, Arc::default());
+        let triggers = EvacuationTriggers::new(queue, Arc::default());
         let (sender, reports) = unbounded_channel();
         for host in ["a", "b", "a", "a"] {
             sender.send(host.to_owned()).unwrap();

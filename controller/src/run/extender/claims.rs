@@ -16,15 +16,15 @@ use super::service::Service;
 pub(super) const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
 
 /// Namespace and name of a PersistentVolumeClaim.
-type ClaimKey = (String, String);
+pub(super) type VolumeClaimKey = (String, String);
 
 /// Passes claims without a volume to the extender; never ends. Other claims are ignored.
 pub(super) async fn watch_claims(service: Arc<Service>) {
     let api: Api<DeserializeGuard<PersistentVolumeClaim>> = Api::all(service.client.clone());
-    let mut listed: Vec<(ClaimKey, Option<String>)> = Vec::new();
+    let mut listed: Vec<(VolumeClaimKey, Option<String>)> = Vec::new();
     // Claims without a volume that are in the extender's state. A change of a claim with a volume is ignored unless
     // the claim is in this set.
-    let mut unbound: BTreeSet<ClaimKey> = BTreeSet::new();
+    let mut unbound: BTreeSet<VolumeClaimKey> = BTreeSet::new();
     let handle = |event: Event<DeserializeGuard<PersistentVolumeClaim>>| match event {
         Event::Init => {
             service.readiness_gate.set_listed(ListedKind::Claims, false);
@@ -65,7 +65,7 @@ pub(super) async fn watch_claims(service: Arc<Service>) {
 }
 
 /// Returns namespace and name of a claim and its selected node; `None` if the claim has a volume.
-fn read_unbound_claim(claim: &PersistentVolumeClaim) -> Option<(ClaimKey, Option<String>)> {
+fn read_unbound_claim(claim: &PersistentVolumeClaim) -> Option<(VolumeClaimKey, Option<String>)> {
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
     let key = (claim.namespace().unwrap_or_default(), claim.name_any());
     let node = claim.annotations().get(SELECTED_NODE_ANNOTATION).cloned();

@@ -15,7 +15,7 @@ use kube::ResourceExt as _;
 
 use super::list_state::ListedKind;
 use super::service::Service;
-use super::settings::SharedInformers;
+use super::settings::ExtenderInformers;
 use crate::profiles::{Selection, select_profile};
 
 static NO_RESOURCES: Resources =
@@ -25,8 +25,8 @@ static NO_RESOURCES: Resources =
 const HOSTS_PER_YIELD: usize = 64;
 
 /// Passes hosts to the extender; never ends.
-pub(super) async fn watch_hosts(service: Arc<Service>, shared: SharedInformers) {
-    let SharedInformers { nodes, infra_nodes, profiles, .. } = &shared;
+pub(super) async fn watch_hosts(service: Arc<Service>, shared: ExtenderInformers) {
+    let ExtenderInformers { nodes, infra_nodes, profiles, .. } = &shared;
     let (mut node_changes, mut infra_node_changes) = (nodes.subscribe(), infra_nodes.subscribe());
     let mut profile_changes = profiles.subscribe();
     tokio::join!(
@@ -87,7 +87,7 @@ pub(super) async fn watch_hosts(service: Arc<Service>, shared: SharedInformers) 
 
 struct HostReader<'a> {
     service: Arc<Service>,
-    shared: &'a SharedInformers,
+    shared: &'a ExtenderInformers,
     /// Problems of each host that were logged last.
     logged_problems: BTreeMap<String, String>,
     /// Nodes without a readable report.

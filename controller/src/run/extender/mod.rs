@@ -38,8 +38,8 @@ use super::metrics::Metrics;
 use error::MAX_BODY_BYTES;
 pub(super) use list_state::ListState;
 use service::Service;
+pub(super) use settings::ExtenderInformers;
 pub use settings::Settings;
-pub(super) use settings::SharedInformers;
 pub(super) use targets::ExtenderTargets;
 use waker::PodWaker;
 
@@ -61,7 +61,7 @@ const REBUILD_GRACE: Duration = Duration::from_secs(3600);
 pub(super) async fn start(
     settings: &Settings,
     client: &Client,
-    shared: SharedInformers,
+    shared: ExtenderInformers,
     metrics: &Arc<Metrics>,
     list_state: &Arc<ListState>,
     tasks: &mut JoinSet<()>,
@@ -82,7 +82,7 @@ pub(super) async fn start(
 
 /// Watches all objects on which decisions depend. Once a day, when no reservation would be lost, rebuilds the state
 /// from scratch: compiled rules are cached by request class, and the number of classes only grows.
-async fn watch_and_rebuild(service: Arc<Service>, shared: SharedInformers) {
+async fn watch_and_rebuild(service: Arc<Service>, shared: ExtenderInformers) {
     loop {
         let mut watches = JoinSet::new();
         watches.spawn(config::watch_config(Arc::clone(&service), shared.configs.clone()));

@@ -18,7 +18,7 @@ pub struct Settings {
 
 /// Informers that the extender shares with reconcilers.
 #[derive(Clone)]
-pub(in crate::run) struct SharedInformers {
+pub(in crate::run) struct ExtenderInformers {
     pub(in crate::run) nodes: Informer<Node>,
     pub(in crate::run) infra_nodes: Informer<InfraNode>,
     pub(in crate::run) profiles: Informer<HostProfile>,

@@ -11,12 +11,9 @@ use k8s_openapi::api::core::v1::{NodeSelector, PersistentVolume, PersistentVolum
 use kube::api::{DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 
-use super::claims::SELECTED_NODE_ANNOTATION;
+use super::claims::{SELECTED_NODE_ANNOTATION, VolumeClaimKey};
 use super::service::Service;
 use crate::run::api_requests::kubevirt_resource;
-
-/// Namespace and name of a PersistentVolumeClaim.
-type ClaimKey = (String, String);
 
 /// Number of concurrent requests. Many volumes may have to be read: after a failure of the whole cluster, thousands
 /// of VMs start at the same time.
@@ -26,7 +23,7 @@ const MAX_CONCURRENT_REQUESTS: usize = 16;
 /// their volumes.
 pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
     let vms = std::mem::take(&mut *service.pending_vms());
-    let claims: BTreeSet<ClaimKey> = vms.iter().flat_map(|vm| vm.claims().cloned()).collect();
+    let claims: BTreeSet<VolumeClaimKey> = vms.iter().flat_map(|vm| vm.claims().cloned()).collect();
     let client = &service.client;
     let requests = futures::stream::iter(claims).map(|claim| async move {
         let selector = read_node_selector(client, &claim).await;
@@ -50,7 +47,7 @@ pub(super) async fn read_pending_volumes(service: &Arc<Service>) {
 /// node that was selected for the claim. Returns `None` if there is neither, or if the claim does not exist.
 async fn read_node_selector(
     client: &Client,
-    (namespace, name): &ClaimKey,
+    (namespace, name): &VolumeClaimKey,
 ) -> Result<Option<NodeSelector>, CallError> {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let Some(claim) = with_timeout(claims.get_opt(name)).await? else { return Ok(None) };

@@ -20,7 +20,7 @@ use super::machine_instances::MachineInstances;
 use super::metrics::Metrics;
 use super::reconcile::ReconcileFailure;
 use informers::LeaseInformers;
-use triggers::Triggers;
+use triggers::HostLeaseTriggers;
 use write::HostLeasesWriter;
 
 /// The triggers already limit reconciles to one per host and second, so the debounce is short.
@@ -42,7 +42,7 @@ pub async fn run(
     // because changes would fill the memory while a CustomResourceDefinition is missing.
     informers.wait_until_ready().await;
     instances.informer().wait_until_ready().await;
-    let (triggers, changes) = Triggers::subscribe(informers.clone(), instances, queue);
+    let (triggers, changes) = HostLeaseTriggers::subscribe(informers.clone(), instances, queue);
     triggers.fill_index();
     let writer = Writer::new(client, Arc::clone(&metrics));
     let writer =

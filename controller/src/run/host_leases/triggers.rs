@@ -27,7 +27,7 @@ use berth_runtime::watch::Change;
 pub(super) type SharedIndex = Arc<Mutex<LeaseIndex>>;
 
 /// Stores, the index of machines and claims, and the queue of reconciles.
-pub(super) struct Triggers {
+pub(super) struct HostLeaseTriggers {
     informers: LeaseInformers,
     instances: MachineInstances,
     index: SharedIndex,
@@ -50,7 +50,7 @@ enum Affected {
     Hosts(BTreeSet<String>),
 }
 
-impl Triggers {
+impl HostLeaseTriggers {
     /// Returns the triggers, and the receivers of all changes from now on.
     pub(super) fn subscribe(
         informers: LeaseInformers,

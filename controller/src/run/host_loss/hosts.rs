@@ -35,7 +35,7 @@ pub(super) struct HostReconciler {
 }
 
 /// State of a host.
-enum HostState {
+enum HostLossState {
     /// The host is not down.
     Up,
     /// The host is down, and nothing happens before this time has passed.
@@ -61,13 +61,13 @@ impl HostReconciler {
     ) -> Result<Option<Duration>, ReconcileFailure> {
         let host = infra_node.name_any();
         let loss = match self.state_of(&host) {
-            HostState::Up => {
+            HostLossState::Up => {
                 self.set_lost(&host, None);
                 self.write_condition(infra_node, None).await?;
                 return Ok(None);
             }
-            HostState::Pending(time) => return Ok(Some(time)),
-            HostState::Lost(loss) => loss,
+            HostLossState::Pending(time) => return Ok(Some(time)),
+            HostLossState::Lost(loss) => loss,
         };
         let Loss { since, machines, next } = loss;
         let judged: Vec<(MachineName, Result<Verdict, ReconcileFailure>)> = stream::iter(machines)
@@ -95,10 +95,10 @@ impl HostReconciler {
         failure.map_or(Ok(next), Err)
     }
 
-    fn state_of(&self, host: &str) -> HostState {
+    fn state_of(&self, host: &str) -> HostLossState {
         let clock = self.state.clock();
         let facts = self.state.lock();
-        let Some((observation, since)) = facts.down(host) else { return HostState::Up };
+        let Some((observation, since)) = facts.down(host) else { return HostLossState::Up };
         let (mut due, mut next) = (Vec::new(), None::<Duration>);
         let all = facts.machines.machines_on(host);
         let limits = all.iter().map(|(namespace, _)| self.replace_after(namespace));
@@ -116,18 +116,18 @@ impl HostReconciler {
             let remaining = observation.remaining(ReplaceAfter::DEFAULT_TIME, clock);
             let delay = next.map_or(remaining, |next| next.min(remaining));
             if !remaining.is_zero() {
-                return HostState::Pending(delay);
+                return HostLossState::Pending(delay);
             }
         }
         if !self.context.agent_leases.is_unresponsive(host) {
-            return HostState::Pending(LEASE_CHECK_INTERVAL);
+            return HostLossState::Pending(LEASE_CHECK_INTERVAL);
         }
         let machines = due
             .into_iter()
             .map(|(machine, limit)| (machine.clone(), known_verdict(&facts, host, machine, limit)));
         let machines = machines.collect();
         drop(facts);
-        HostState::Lost(Loss { since, machines, next })
+        HostLossState::Lost(Loss { since, machines, next })
     }
 
     /// Returns the time of the tenant with this namespace. The time of a tenant that could not be parsed since the

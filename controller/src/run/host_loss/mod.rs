@@ -22,7 +22,7 @@ use super::machine_instances::MachineInstances;
 use super::reconcile::{ReconcileFailure, reconcile};
 use hosts::HostReconciler;
 use state::LossState;
-use triggers::{Queues, Triggers};
+use triggers::{HostLossTriggers, Queues};
 
 const HOST_OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "lost-hosts", concurrency: 16, debounce: Duration::from_millis(200) };
@@ -44,7 +44,7 @@ pub(super) async fn run(context: Arc<Context>, instances: MachineInstances) {
     let queues = Queues { hosts, tenants: tenant_sender };
     let state = LossState::new();
     let triggers =
-        Triggers::new(Arc::clone(&context), instances, Arc::clone(&state), queues.clone());
+        HostLossTriggers::new(Arc::clone(&context), instances, Arc::clone(&state), queues.clone());
     let changes = triggers.subscribe().await;
     let reconciler = Arc::new(HostReconciler {
         context: Arc::clone(&context),

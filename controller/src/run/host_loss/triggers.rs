@@ -55,7 +55,7 @@ impl Queues {
 }
 
 /// Stores, state and queues.
-pub(super) struct Triggers {
+pub(super) struct HostLossTriggers {
     context: Arc<Context>,
     instances: MachineInstances,
     state: Arc<LossState>,
@@ -69,7 +69,7 @@ pub(super) struct Changes {
     tenants: UnboundedReceiver<Change<TenantCluster>>,
 }
 
-impl Triggers {
+impl HostLossTriggers {
     pub(super) const fn new(
         context: Arc<Context>,
         instances: MachineInstances,

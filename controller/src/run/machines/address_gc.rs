@@ -10,7 +10,7 @@ use kube::api::{ApiResource, DynamicObject, Patch};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::instance_resource;
 use crate::api_resource::machine_resource;
@@ -28,7 +28,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(60);
 const CONCURRENCY: usize = 8;
 
 /// Garbage-collects AddressClaims until the future is dropped. The caller waits until all stores have their first list.
-pub(super) async fn run(context: &Context) {
+pub(super) async fn run(context: &MachineContext) {
     let mut changes = context.addresses.informer().subscribe();
     loop {
         let next = context.collect_claims().await;
@@ -45,7 +45,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-impl Context {
+impl MachineContext {
     /// Takes all actions that are due. Returns the time at which the next action is due.
     async fn collect_claims(&self) -> Option<Timestamp> {
         // Without these kinds it is unknown which machines exist: an administrator may be reinstalling KubeVirt, or

@@ -16,7 +16,7 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use super::context::Context;
+use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::guest::{UnknownInterfaces, interfaces_of_machine};
 use super::validated::ValidatedDeployment;
@@ -222,7 +222,7 @@ impl ValidatedDeployment<'_> {
     }
 }
 
-impl Context {
+impl MachineContext {
     pub(super) fn claims_api(&self) -> Api<AddressClaim> {
         Api::all(self.client.clone())
     }

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use berth_api::{InfraConfig, TenantCluster};
 use kube::api::DynamicObject;
+use kube::runtime::reflector::Store;
 use kube::{Client, ResourceExt as _};
 
-use super::triggers::Triggers;
+use super::informers::{MachineInformers, OwnInformers};
+use super::triggers::MachineTriggers;
 use crate::run::address_store::AddressStore;
 use crate::run::events::EventEmitter;
 use crate::run::removal::RemovalTable;
@@ -21,7 +23,7 @@ use berth_runtime::watch::{Informer, OptionalInformer};
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Stores and clients shared by all reconciles of MachineDeployments.
-pub(super) struct Context {
+pub(super) struct MachineContext {
     pub(super) client: Client,
     pub(super) events: Arc<EventEmitter>,
     pub(super) deployments: OptionalInformer,
@@ -43,7 +45,7 @@ pub(super) struct Context {
     pub(super) webhooks: OptionalInformer,
     /// Services of machines that Berth created.
     pub(super) services: OptionalInformer,
-    pub(super) triggers: Arc<Triggers>,
+    pub(super) triggers: Arc<MachineTriggers>,
     pub(super) in_memory_states: Mutex<BTreeMap<String, InMemoryState>>,
 }
 
@@ -62,7 +64,54 @@ pub(super) struct InMemoryState {
     pub(super) last_progress: Option<(ReplicaCounts, Instant)>,
 }
 
-impl Context {
+impl MachineContext {
+    pub(super) fn new(
+        client: Client,
+        events: Arc<EventEmitter>,
+        shared: MachineInformers,
+        own: OwnInformers,
+        triggers: Arc<MachineTriggers>,
+    ) -> Self {
+        Self {
+            client,
+            events,
+            deployments: own.deployments,
+            machines: own.machines,
+            instances: shared.instances.informer().clone(),
+            tenants: shared.tenants,
+            configs: shared.configs,
+            addresses: shared.addresses,
+            connections: shared.connections,
+            removals: shared.removals,
+            removal_lock: shared.removal_lock,
+            foreign_machines: own.foreign_machines,
+            webhooks: own.webhooks,
+            services: own.services,
+            triggers,
+            in_memory_states: Mutex::default(),
+        }
+    }
+
+    /// Waits until all kinds are listed, except those that are not installed. Returns the store of MachineDeployments.
+    pub(super) async fn wait_until_ready(&self) -> Store<DynamicObject> {
+        let store = self.deployments.wait_until_listed().await;
+        for kind in [
+            &self.machines,
+            &self.instances,
+            &self.foreign_machines,
+            &self.webhooks,
+            &self.services,
+        ] {
+            kind.wait_until_ready().await;
+        }
+        tokio::join!(
+            self.tenants.wait_until_ready(),
+            self.configs.wait_until_ready(),
+            self.addresses.wait_until_ready()
+        );
+        store
+    }
+
     pub(super) fn with_state<T>(
         &self,
         object: &DynamicObject,

@@ -10,7 +10,7 @@ use berth_runtime::backoff::add_jitter;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 
-use super::context::{Context, RETRY_DELAY};
+use super::context::{MachineContext, RETRY_DELAY};
 use super::errors::{RequestError, none_if_not_found, with_request};
 use crate::api_resource::machine_resource;
 use crate::run::removal::DrainingTenant;
@@ -20,7 +20,7 @@ use berth_kubevirt_render::machines::reconcile_steps::{DeploymentOwner, Existing
 /// name in a label.
 const MAX_LABEL_LENGTH: usize = 63;
 
-impl Context {
+impl MachineContext {
     /// Deletes the machines of a MachineDeployment, then removes the finalizer. Returns the delay of the next
     /// reconcile while machines exist.
     pub(super) async fn finalize(

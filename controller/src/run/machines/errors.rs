@@ -1,36 +1,6 @@
 //! Errors of requests to the API server; each request may succeed when it is retried.
 
-use std::time::Duration;
-
-use berth_runtime::reconcile::ReconcileError;
-
-pub(super) use crate::run::api_requests::none_if_not_found;
-
-/// A failed request: verb and object of the request, and the error that the API server returned.
-#[derive(Debug, thiserror::Error)]
-#[error("{request}: {error}")]
-pub(super) struct RequestError {
-    request: String,
-    error: kube::Error,
-}
-
-impl ReconcileError for RequestError {
-    fn retry_after(&self) -> Duration {
-        berth_runtime::call::retry_after(&self.error)
-    }
-
-    fn is_conflict(&self) -> bool {
-        matches!(&self.error, kube::Error::Api(status) if status.code == 409 && status.reason == "Conflict")
-    }
-}
-
-/// Adds the verb and the object of the request to an error.
-pub(super) fn with_request<T>(
-    request: impl FnOnce() -> String,
-    result: kube::Result<T>,
-) -> Result<T, RequestError> {
-    result.map_err(|error| RequestError { request: request(), error })
-}
+pub(super) use crate::run::api_requests::{RequestError, none_if_not_found, with_request};
 
 /// Returns `None` if the API server refused a create because the object already exists (409).
 pub(super) fn ignore_conflict<T>(result: kube::Result<T>) -> kube::Result<Option<T>> {

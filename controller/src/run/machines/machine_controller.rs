@@ -5,13 +5,13 @@ use kube::api::{DynamicObject, ListParams};
 use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
 
-use super::context::Context;
+use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::resources::foreign_machine_resource;
 use super::validated::ValidatedDeployment;
 use crate::api_resource::deployment_resource;
 
-impl Context {
+impl MachineContext {
     /// Returns true if machine-controller is present and therefore reconciles the MachineDeployment. Berth then must
     /// not reconcile it, because the two controllers together would create twice as many machines.
     pub(super) async fn is_managed_by_machine_controller(&self, object: &DynamicObject) -> bool {

@@ -6,7 +6,7 @@ use kube::api::DynamicObject;
 use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
-use super::context::Context;
+use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::references::References;
 use crate::api_resource::api_resource;
@@ -16,7 +16,7 @@ use berth_kubevirt_render::machines::{
     MachineDeployment, ReferenceScope, RenderContext, referenced_tenants,
 };
 
-impl Context {
+impl MachineContext {
     /// Returns the InfraConfig, and the tenants to which a MachineDeployment may belong, from stores.
     pub(super) fn render_context(&self, deployment: &MachineDeployment) -> RenderContext {
         let mut render_context = RenderContext { is_exhaustive: true, ..RenderContext::default() };

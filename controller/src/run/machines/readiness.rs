@@ -4,10 +4,10 @@ use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, ReconcileStep
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::context::Context;
+use super::context::MachineContext;
 use crate::run::node_readiness::find_node_readiness;
 
-impl Context {
+impl MachineContext {
     /// Adds the readiness of their Nodes to machines of a namespace, if the tenant's machines are ready with their Nodes.
     /// While the tenant's API server does not answer, the last known Nodes count.
     pub(super) fn add_node_readiness(&self, namespace: &str, vms: &mut [ExistingVm]) {

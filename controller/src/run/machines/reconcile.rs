@@ -10,7 +10,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use super::apply::ApplyResult;
-use super::context::{Context, RETRY_DELAY};
+use super::context::{MachineContext, RETRY_DELAY};
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::policies;
 use super::readiness;
@@ -30,7 +30,7 @@ use berth_kubevirt_render::machines::{
 
 /// Reconciles a MachineDeployment. Returns the delay of the next reconcile; `None` for the period of the resync.
 pub(super) async fn reconcile(
-    context: &Context,
+    context: &MachineContext,
     object: &DynamicObject,
 ) -> Result<Option<Duration>, RequestError> {
     // 1. Finalize: Berth deletes the machines that it created, even if the object is invalid or now belongs to
@@ -127,7 +127,7 @@ pub(super) async fn reconcile(
     Ok([requeue.or(retry), report.requeue_after].into_iter().flatten().min())
 }
 
-impl Context {
+impl MachineContext {
     /// Writes to the status of a MachineDeployment that it is invalid. Returns `retry`, the delay of the next
     /// reconcile.
     async fn report_invalid(

@@ -10,7 +10,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::update_status::{MACHINES_REMOVED, StatusReport, report_conditions};
 use super::validated::ValidatedDeployment;
@@ -45,7 +45,7 @@ impl ValidatedDeployment<'_> {
     }
 }
 
-impl Context {
+impl MachineContext {
     /// Marks a machine for its removal. An earlier mark stays.
     async fn mark_machine(
         &self,

@@ -6,13 +6,13 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::update_status::{StatusReport, report_conditions};
 use crate::api_resource::api_resource;
 use crate::managed_fields::conditions_are_atomic;
 
-impl Context {
+impl MachineContext {
     /// Writes the numbers of all machines of a tenant to the tenant's status. The tenant is that of the
     /// MachineDeployment's namespace.
     pub(super) async fn update_tenant_status(

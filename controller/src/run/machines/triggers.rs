@@ -23,7 +23,7 @@ use berth_runtime::watch::{Change, Informer, OptionalInformer};
 pub(super) type ReconcileQueue = UnboundedSender<ReconcileRequest<DynamicObject>>;
 
 /// Indexes of objects, and the queue of reconciles.
-pub(super) struct Triggers {
+pub(super) struct MachineTriggers {
     queue: ReconcileQueue,
     /// Stores of MachineDeployments and VirtualMachines. The stores call these triggers, so they can be set only
     /// after the construction.
@@ -52,7 +52,7 @@ struct TenantFacts {
     prefix_facts: PrefixFacts,
 }
 
-impl Triggers {
+impl MachineTriggers {
     pub(super) fn new(queue: ReconcileQueue, tenants: Informer<TenantCluster>) -> Self {
         Self {
             queue,

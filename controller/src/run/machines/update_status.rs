@@ -10,7 +10,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::context::{Context, RETRY_DELAY};
+use super::context::{MachineContext, RETRY_DELAY};
 use super::errors::{RequestError, none_if_not_found, with_request};
 use super::validated::ValidatedDeployment;
 use crate::api_resource::deployment_resource;
@@ -149,7 +149,7 @@ impl StatusReport {
     }
 }
 
-impl Context {
+impl MachineContext {
     /// Writes the status of a MachineDeployment if it differs from the current status.
     pub(super) async fn update_status(
         &self,

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
 use crate::run::api_requests::{Forbidden, catch_forbidden};
 use berth_kubevirt_render::machines::{MachineDeployment, ReferenceScope};
@@ -53,7 +53,7 @@ pub(super) enum SecretProblem {
     NoEntry(String),
 }
 
-impl Context {
+impl MachineContext {
     /// Returns the user data of a deployment's machines, or the reason why the user data cannot be read.
     pub(super) async fn read_user_data(
         &self,

@@ -5,14 +5,14 @@ use berth_api::names::TENANT_PREFIX;
 use kube::Api;
 use kube::api::DynamicObject;
 
-use super::context::Context;
+use super::context::MachineContext;
 use crate::api_resource::machine_resource;
 use berth_kubevirt_render::machines::reconcile_steps::{DeploymentOwner, ExistingVm};
 use berth_kubevirt_render::machines::{MachineDeployment, RenderContext};
 
 /// A MachineDeployment that passed validation, with its machines.
 pub(super) struct ValidatedDeployment<'a> {
-    pub(super) context: &'a Context,
+    pub(super) context: &'a MachineContext,
     pub(super) object: &'a DynamicObject,
     pub(super) deployment: MachineDeployment,
     pub(super) owner: DeploymentOwner,

@@ -7,6 +7,7 @@ use berth_runtime::watch::{Informer, OptionalInformer};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 
+use super::list_slots::ListSlots;
 use super::table::RemovalTable;
 use crate::run::events::EventEmitter;
 use crate::run::metrics::Metrics;
@@ -24,4 +25,10 @@ pub(in crate::run) struct RemovalContext {
     pub(in crate::run) nodes: Informer<Node>,
     pub(in crate::run) connections: Connections,
     pub(in crate::run) table: Arc<RemovalTable>,
+}
+
+/// Reconciler of removals.
+pub(super) struct Remover {
+    pub(super) context: RemovalContext,
+    pub(super) list_slots: ListSlots,
 }

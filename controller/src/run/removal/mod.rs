@@ -3,15 +3,21 @@
 //! [`crate::removal`] computes the steps. The mark is in the VirtualMachine, and all other facts are read again in each
 //! reconcile, so a removal continues after a restart. A tenant that answers slowly delays only its own machines.
 
+mod apply;
 mod context;
+mod drain;
 mod draining_tenant;
-mod error;
 mod facts;
 mod list_slots;
+mod machine_writes;
+mod plan;
+mod read;
 mod reconcile;
+mod report;
 mod requests;
 mod table;
 mod triggers;
+mod validate;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +29,9 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api_resource::machine_resource;
 pub(super) use context::RemovalContext;
+use context::Remover;
 pub(super) use draining_tenant::DrainingTenant;
 use list_slots::ListSlots;
-use reconcile::Remover;
 pub use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;
 

@@ -46,7 +46,7 @@ pub(crate) struct ClassState {
 
 /// State of a tenant.
 #[derive(Debug, Default)]
-pub(crate) struct TenantState {
+pub(crate) struct ConnectionState {
     /// The connection, or the reason why there is none. `None` before the first answer of the tenant's API server.
     pub(crate) access: Option<Result<Access, Fault>>,
     /// Nodes of the tenant. They stay while there is no connection.
@@ -58,16 +58,16 @@ pub(crate) struct TenantState {
 /// State of a tenant, with a lock of its own: a plan for many Nodes delays only their tenant. A new kubeconfig gets a new
 /// state, so code that still has the previous one cannot mix Nodes of two clusters.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedState(Arc<Mutex<TenantState>>);
+pub(crate) struct SharedState(Arc<Mutex<ConnectionState>>);
 
 impl SharedState {
     fn new(budget: &NodeBudget) -> Self {
-        let state = TenantState { nodes: NodeStore::new(budget), ..TenantState::default() };
+        let state = ConnectionState { nodes: NodeStore::new(budget), ..ConnectionState::default() };
         Self(Arc::new(Mutex::new(state)))
     }
 
     /// Returns the state, locked.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, TenantState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -52,7 +52,7 @@ impl ReconcileError for WriteError {
         match self {
             Self::Object { error, .. } => *error == UntrustedError::Status(409),
             Self::Slow(_) => false,
-            Self::Status(_, error) => error.status_code() == Some(409),
+            Self::Status(_, error) => error.is_conflict(),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::tenant_access::{Connections, TenantObjects, TenantQueue, WriteError};
 use super::tenant_conditions::ConditionWriter;
 use reconcile::NodeReconciler;
 use status::OWNED_CONDITIONS;
-use triggers::Triggers;
+use triggers::TenantNodeTriggers;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
 /// requests to each server are limited.
@@ -36,7 +36,7 @@ pub(super) async fn run(
     connections: Connections,
 ) {
     let (queue, requests) = TenantQueue::subscribe(&connections, TenantObjects::Nodes);
-    let triggers = Triggers::new(Arc::clone(&context), queue, instances);
+    let triggers = TenantNodeTriggers::new(Arc::clone(&context), queue, instances);
     let reconciler = Arc::new(NodeReconciler {
         context: Arc::clone(&context),
         connections,

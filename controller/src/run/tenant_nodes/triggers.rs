@@ -22,7 +22,7 @@ use crate::tenant_nodes::machine_index::{MachineIndex, MachineState};
 pub(super) type SharedMachines = Arc<Mutex<MachineIndex>>;
 
 /// Stores, and the queue of reconciles.
-pub(super) struct Triggers {
+pub(super) struct TenantNodeTriggers {
     context: Arc<Context>,
     queue: TenantQueue,
     instances: MachineInstances,
@@ -36,7 +36,7 @@ pub(super) struct Changes {
     nodes: UnboundedReceiver<Change<Node>>,
 }
 
-impl Triggers {
+impl TenantNodeTriggers {
     pub(super) fn new(
         context: Arc<Context>,
         queue: TenantQueue,

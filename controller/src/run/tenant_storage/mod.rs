@@ -22,7 +22,7 @@ use super::tenant_access::{Connections, TenantObjects, TenantQueue, WriteError};
 use super::tenant_conditions::ConditionWriter;
 use infra_classes::InfraClasses;
 use reconcile::{ClassReconciler, OWNED_CONDITIONS};
-use triggers::Triggers;
+use triggers::TenantStorageTriggers;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
 /// requests to each server are limited.
@@ -65,7 +65,7 @@ async fn run_reconciles(context: Arc<Context>, connections: Connections, infra: 
         }
     };
     let (store, metrics) = (context.tenants.store().clone(), Arc::clone(&context.metrics));
-    let triggers = Triggers::new(context, queue, infra);
+    let triggers = TenantStorageTriggers::new(context, queue, infra);
     tokio::join!(
         triggers.handle_changes(),
         run_reconciler(OPTIONS, (), store, requests, metrics, reconcile)

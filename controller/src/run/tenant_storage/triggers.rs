@@ -10,7 +10,7 @@ use crate::run::tenant_access::TenantQueue;
 use crate::tenant_storage::desired::DesiredClasses;
 
 /// Stores, and the queue of reconciles.
-pub(super) struct Triggers {
+pub(super) struct TenantStorageTriggers {
     context: Arc<Context>,
     queue: TenantQueue,
     infra: Arc<InfraClasses>,
@@ -19,7 +19,7 @@ pub(super) struct Triggers {
 /// Input of all tenants: the list of the InfraConfig, and the classes if those of the infra cluster are listed.
 type SharedInput = (Vec<InfraStorageClass>, Option<DesiredClasses>);
 
-impl Triggers {
+impl TenantStorageTriggers {
     pub(super) const fn new(
         context: Arc<Context>,
         queue: TenantQueue,

@@ -6,7 +6,7 @@ use berth_api::names::TENANT_LABEL;
 use kube::ResourceExt as _;
 
 use super::build::{DesiredAttachment, DesiredObjects};
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::Error;
 use super::read::ObservedState;
 use crate::tenants::deletion::NamespaceState;
@@ -15,7 +15,7 @@ use crate::tenants::objects::policies::RenderedPolicies;
 use crate::tenants::objects::{DesiredObject, ObjectKind};
 use crate::tenants::status::{PartResult, ReadyPart, TenantParts, join_faults};
 
-impl Context {
+impl TenantContext {
     /// Applies all objects of a tenant, and sets the state of each part.
     pub(super) async fn apply_all(
         &self,

@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Preconditions};
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::tenants::claim_gc::{ClaimAction, LiveTenant, due_actions, next_action};
 use crate::tenants::network_id::NetworkId;
@@ -21,7 +21,7 @@ const DEBOUNCE: Duration = Duration::from_secs(1);
 const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Garbage-collects VlanClaims and PrefixClaims until the future is dropped.
-pub(super) async fn run(context: &Context) {
+pub(super) async fn run(context: &TenantContext) {
     context.wait_until_ready().await;
     loop {
         let claims = context.stores.shared_informers.claims.all();
@@ -55,7 +55,7 @@ fn to_live_tenant(tenant: &TenantCluster) -> LiveTenant {
     LiveTenant { assigned_id: network.zip(id) }
 }
 
-impl Context {
+impl TenantContext {
     /// Takes an action on a claim, if the action is still due for the tenant that the API server has. A store may be
     /// stale: a tenant that was just deleted, or that cannot be parsed, still has a VLAN there.
     async fn apply_claim_action(

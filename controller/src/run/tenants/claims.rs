@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, Preconditions};
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::managed_by::tenant_labels;
 use crate::run::api_requests::{patch_params, post_params};
@@ -42,7 +42,7 @@ pub(super) struct ClaimedId {
     pub(super) note: Option<String>,
 }
 
-impl Context {
+impl TenantContext {
     /// Claims a VLAN or VNI for a tenant. Returns a fault if no number can be claimed.
     pub(super) async fn claim_network_id(
         &self,

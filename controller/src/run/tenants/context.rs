@@ -8,7 +8,7 @@ use berth_api::{InfraConfigSpec, TenantCluster};
 use futures::future::BoxFuture;
 use kube::Client;
 
-use super::stores::{ReconcileQueue, SharedInformers, Stores};
+use super::stores::{ReconcileQueue, Stores, TenantInformers};
 use crate::run::events::EventEmitter;
 use crate::tenants::fault::Fault;
 use crate::tenants::kubeconfig::ApiServerHost;
@@ -16,7 +16,7 @@ use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 
 /// Client, stores and caches that all reconciles of tenants share.
 #[derive(Clone)]
-pub(super) struct Context {
+pub(super) struct TenantContext {
     pub(super) client: Client,
     pub(super) stores: Arc<Stores>,
     events: Arc<EventEmitter>,
@@ -51,12 +51,12 @@ pub struct WatchedKubeconfig {
     pub server: Result<ApiServerHost, Fault>,
 }
 
-impl Context {
+impl TenantContext {
     /// Starts the watches. Returns the context, the queue of reconciles, and a future that runs the watches.
     pub(super) fn start(
         client: Client,
         events: Arc<EventEmitter>,
-        shared_informers: SharedInformers,
+        shared_informers: TenantInformers,
     ) -> (Arc<Self>, ReconcileQueue, BoxFuture<'static, ()>) {
         let (stores, queue, watches) = Stores::start(&client, shared_informers);
         let context = Self {

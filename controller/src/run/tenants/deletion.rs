@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Preconditions};
 use serde_json::json;
 
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::api_resource::api_resource;
 use crate::managed_by::is_created_by_berth;
@@ -34,7 +34,7 @@ const MACHINE_KINDS: [(&str, &str, &str, &str); 3] = [
 
 /// Continues the deletion of a tenant. Returns the delay of the next reconcile; `None` if the deletion is finished.
 pub(super) async fn finalize(
-    context: &Context,
+    context: &TenantContext,
     tenant: &TenantCluster,
 ) -> Result<Option<Duration>, Error> {
     let name = tenant.name_any();
@@ -117,7 +117,7 @@ fn machine_resource(kind: &str) -> Option<ApiResource> {
     Some(api_resource(group, version, kind, plural))
 }
 
-impl Context {
+impl TenantContext {
     /// Reads a tenant from the API server, even if its spec cannot be parsed.
     pub(super) async fn get_tenant(&self, name: &str) -> Result<Option<TenantCluster>, Error> {
         let object = with_request(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_runtime::call::is_conflict;
 use berth_runtime::reconcile::ReconcileError;
 
 pub(super) use crate::run::api_requests::none_if_not_found;
@@ -34,11 +35,12 @@ pub(super) fn with_request<T>(
     request: impl Into<String>,
     result: kube::Result<T>,
 ) -> Result<T, Error> {
-    result.map_err(|error| match &error {
-        kube::Error::Api(status) if status.code == 409 => {
+    result.map_err(|error| {
+        if is_conflict(&error) {
             Error::ChangedConcurrently(request.into())
+        } else {
+            Error::Server { request: request.into(), error: Box::new(error) }
         }
-        _ => Error::Server { request: request.into(), error: Box::new(error) },
     })
 }
 

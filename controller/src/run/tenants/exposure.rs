@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use super::context::Context;
+use super::context::TenantContext;
 use crate::managed_by::is_created_by_berth;
 use crate::run::packed_content::unpack_content;
 use crate::tenants::exposure::{DesiredExposure, EXPOSURE_KINDS};
@@ -17,7 +17,7 @@ use crate::tenants::objects::cloud_controller_manager::CLOUD_CONTROLLER_MANAGER;
 use crate::tenants::pool_use::{AppliedPool, PoolUse};
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
-impl Context {
+impl TenantContext {
     /// Returns the pools and the Services of all tenants, as the cluster has them. Pools that were written a moment ago
     /// are included, because two tenants must not get the same addresses before the watch delivers the first pool.
     pub(super) fn pool_use(&self) -> PoolUse {

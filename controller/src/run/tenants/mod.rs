@@ -35,10 +35,10 @@ use futures::stream::poll_fn;
 use kube::Client;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use context::Context;
+use context::TenantContext;
 pub use context::WatchedKubeconfig;
 use error::Error;
-pub use stores::SharedInformers;
+pub use stores::TenantInformers;
 
 use super::events::EventEmitter;
 use super::metrics::Metrics;
@@ -54,11 +54,11 @@ pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
     metrics: Arc<Metrics>,
-    shared_informers: SharedInformers,
+    shared_informers: TenantInformers,
     mut kubeconfigs: UnboundedReceiver<WatchedKubeconfig>,
     resync: Duration,
 ) -> Result<Infallible, Error> {
-    let (context, mut queue, watches) = Context::start(client, events, shared_informers);
+    let (context, mut queue, watches) = TenantContext::start(client, events, shared_informers);
     let work = async {
         context.wait_until_ready().await;
         let queue = poll_fn(|cx| queue.poll_recv(cx));
@@ -82,7 +82,7 @@ pub async fn run(
 
 async fn reconcile(
     tenant: Arc<TenantCluster>,
-    context: Arc<Context>,
+    context: Arc<TenantContext>,
     resync: Duration,
 ) -> Result<Action, Error> {
     let is_deleting = tenant.metadata.deletion_timestamp.is_some();

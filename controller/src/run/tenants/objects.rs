@@ -10,7 +10,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use serde_json::Value;
 
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::managed_by::is_created_by_berth;
 use crate::run::api_requests::post_params;
@@ -23,7 +23,7 @@ use berth_runtime::watch::OptionalInformer;
 /// Time after a write within which the watch delivers the written object.
 const MAX_WATCH_DELAY: Duration = Duration::from_secs(10);
 
-impl Context {
+impl TenantContext {
     fn api(&self, kind: ObjectKind, namespace: &str) -> Api<DynamicObject> {
         let resource = kind.resource();
         if namespace.is_empty() {

@@ -9,13 +9,13 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::Error;
 use crate::tenants::addresses::release::is_released;
 use crate::tenants::claim_gc::ClaimAction;
 use crate::tenants::prefixes::release::next_action;
 
-impl Context {
+impl TenantContext {
     /// Takes all actions that are due. Returns the time at which the next action is due.
     pub(super) async fn collect_prefix_claims(&self) -> Option<Timestamp> {
         let tenants = self.stores.shared_informers.tenants.all();

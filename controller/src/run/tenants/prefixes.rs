@@ -11,7 +11,7 @@ use kube::core::DeserializeGuard;
 use serde_json::{Value, json};
 
 use super::claims::VERIFIED_ANNOTATION;
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::run::api_requests::{patch_params, post_params};
 use crate::tenants::addresses::family::Family;
@@ -27,7 +27,7 @@ use crate::tenants::prefixes::request::PrefixRequest;
 /// reconcile continues with an updated store.
 const MAX_ATTEMPTS: usize = 32;
 
-impl Context {
+impl TenantContext {
     /// Claims the prefixes of a tenant's network.
     pub(super) async fn ensure_prefixes(
         &self,

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, Patch};
 use serde_json::json;
 
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::{Error, none_if_not_found, with_request};
 use crate::managed_by::is_created_by_berth;
 use crate::run::api_requests::{patch_params, post_params};
@@ -15,7 +15,7 @@ use crate::tenants::deletion::{NamespaceState, parse_lenient};
 use crate::tenants::objects::csi_access::controller_role_binding;
 use crate::tenants::objects::{ObjectKind, namespace_object};
 
-impl Context {
+impl TenantContext {
     /// Returns an untyped client for TenantClusters: a response that cannot be parsed must not prevent the deletion
     /// of a tenant.
     pub(super) fn tenants_api(&self) -> Api<DynamicObject> {

@@ -8,14 +8,14 @@ use berth_api::{ConditionReason, InfraConfigSpec, TenantCluster};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, ResourceExt as _};
 
-use super::context::{ApiServerResult, CachedKubeconfig, Context};
+use super::context::{ApiServerResult, CachedKubeconfig, TenantContext};
 use super::error::{Error, none_if_not_found, with_request};
 use crate::run::api_requests::catch_forbidden;
 use crate::tenants::binding_plugins::BindingPlugins;
 use crate::tenants::cluster::ClusterFacts;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
-use crate::tenants::hosts::HostState;
+use crate::tenants::hosts::TenantHostState;
 use crate::tenants::kubeconfig::parse_server;
 use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 use crate::tenants::load_balancer_service::LoadBalancerService;
@@ -29,7 +29,7 @@ const KUBECONFIG_CACHE_TTL: (Duration, Duration) =
 /// Input that a reconcile reads before it builds objects.
 pub(super) struct ObservedState {
     pub(super) namespace: NamespaceState,
-    pub(super) hosts: Vec<Arc<HostState>>,
+    pub(super) hosts: Vec<Arc<TenantHostState>>,
     pub(super) config: InfraConfigSpec,
     pub(super) cluster: Arc<ClusterFacts>,
     pub(super) binding_plugins: BindingPlugins,
@@ -43,7 +43,7 @@ pub(super) struct ObservedState {
     pub(super) api_server: Result<ApiServerResult, Error>,
 }
 
-impl Context {
+impl TenantContext {
     /// Reads all input of a reconcile of a tenant.
     pub(super) async fn read_observed_state(
         &self,

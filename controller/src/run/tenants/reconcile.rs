@@ -8,13 +8,13 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::build::{BuildInput, build_objects};
 use super::claims::ClaimedId;
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::Error;
 use crate::tenants::addresses::release::quarantine_duration;
 use crate::tenants::addresses::report::AddressReport;
 use crate::tenants::deletion::NamespaceState;
 use crate::tenants::fault::Fault;
-use crate::tenants::hosts::{HostState, readiness};
+use crate::tenants::hosts::{TenantHostState, readiness};
 use crate::tenants::mtu;
 use crate::tenants::network::{HostNetwork, resolve_host_network};
 use crate::tenants::network_id::NetworkId;
@@ -32,7 +32,7 @@ const API_ERROR_REASONS: [ConditionReason; 2] =
 
 /// Reconciles a tenant. Returns the delay of the next reconcile; `None` for the period of the resync.
 pub(super) async fn reconcile(
-    context: &Context,
+    context: &TenantContext,
     tenant: TenantCluster,
 ) -> Result<Option<Duration>, Error> {
     // 1. Prepare (client required): finalizer, namespace, and the permission to read Secrets in it.
@@ -128,14 +128,14 @@ fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
     Ok((!faults.is_empty()).then_some(RETRY))
 }
 
-impl Context {
+impl TenantContext {
     /// Sets the state of the tenant's prefixes and addresses. The reconciler of MachineDeployments creates the
     /// AddressClaims.
     fn report_addresses(
         &self,
         tenant: &TenantCluster,
         prefixes: TenantPrefixes,
-        hosts: &[Arc<HostState>],
+        hosts: &[Arc<TenantHostState>],
         parts: &mut TenantParts,
     ) {
         let network = TenantCluster::namespace_of(&kube::ResourceExt::name_any(tenant));

@@ -27,7 +27,7 @@ use crate::managed_fields::reduce_to_conditions;
 use crate::run::address_store::AddressStore;
 use crate::run::packed_content::pack_content;
 use crate::tenants::affected_tenants::AffectedTenants;
-use crate::tenants::hosts::HostState;
+use crate::tenants::hosts::TenantHostState;
 use crate::tenants::objects::ObjectKind;
 use berth_runtime::watch::{Change, Informer};
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
@@ -40,7 +40,7 @@ const DEBOUNCE: Duration = Duration::from_millis(500);
 
 /// Informers that the reconciler of tenants shares with other reconcilers.
 #[derive(Clone, Debug)]
-pub struct SharedInformers {
+pub struct TenantInformers {
     /// All tenants.
     pub tenants: Informer<TenantCluster>,
     /// All claims of VLANs and VNIs.
@@ -57,7 +57,7 @@ pub struct SharedInformers {
     pub nodes: Informer<Node>,
 }
 
-impl SharedInformers {
+impl TenantInformers {
     /// Starts the watches for a program that runs only the reconciler of tenants.
     #[must_use]
     pub fn start_watches(client: &Client, tasks: &mut JoinSet<()>) -> Self {
@@ -82,18 +82,18 @@ pub(super) type RecentWrite = (Instant, DynamicObject);
 /// Stores of the reconciler of tenants.
 #[derive(Debug)]
 pub(super) struct Stores {
-    pub(super) shared_informers: SharedInformers,
+    pub(super) shared_informers: TenantInformers,
     kinds: BTreeMap<ObjectKind, OptionalInformer>,
-    hosts: RwLock<BTreeMap<String, Arc<HostState>>>,
+    hosts: RwLock<BTreeMap<String, Arc<TenantHostState>>>,
     pub(super) cluster: Arc<ClusterWatch>,
     pub(super) kubevirt: KubevirtWatch,
     pub(super) services: ServiceWatch,
-    pub(super) triggers: Arc<Triggers>,
+    pub(super) triggers: Arc<TenantTriggers>,
 }
 
 /// Functions that trigger reconciles of tenants, and their state.
 #[derive(Debug)]
-pub(super) struct Triggers {
+pub(super) struct TenantTriggers {
     queue: UnboundedSender<ReconcileRequest<TenantCluster>>,
     /// Tenants that are affected by changes of hosts, but whose reconciles have not been triggered yet.
     affected_tenants: Mutex<AffectedTenants>,
@@ -108,10 +108,10 @@ impl Stores {
     /// Starts all watches. The returned future runs the watches and does not end.
     pub(super) fn start(
         client: &Client,
-        shared_informers: SharedInformers,
+        shared_informers: TenantInformers,
     ) -> (Arc<Self>, ReconcileQueue, BoxFuture<'static, ()>) {
         let (queue, requests) = unbounded_channel();
-        let triggers = Arc::new(Triggers {
+        let triggers = Arc::new(TenantTriggers {
             queue,
             affected_tenants: Mutex::default(),
             affected_changed: Notify::new(),
@@ -167,7 +167,7 @@ impl Stores {
 
     /// Returns futures that handle the changes of the shared stores.
     fn subscribe(self: &Arc<Self>) -> [BoxFuture<'static, ()>; 7] {
-        let SharedInformers {
+        let TenantInformers {
             tenants,
             claims,
             prefix_claims,
@@ -243,7 +243,7 @@ impl Stores {
 
     /// Waits until all stores have their first list.
     pub(super) async fn wait_until_ready(&self) {
-        let SharedInformers {
+        let TenantInformers {
             tenants,
             claims,
             prefix_claims,
@@ -277,7 +277,7 @@ impl Stores {
     }
 
     /// Returns the states of all hosts, sorted by name.
-    pub(super) fn hosts(&self) -> Vec<Arc<HostState>> {
+    pub(super) fn hosts(&self) -> Vec<Arc<TenantHostState>> {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
@@ -304,7 +304,7 @@ impl Stores {
             let labels = node.as_ref().map(|node| node.labels());
             let before = hosts.get(&name).cloned();
             let after = self.shared_informers.infra_nodes.get(&name).map(|infra| {
-                let host = HostState::new(&infra, labels);
+                let host = TenantHostState::new(&infra, labels);
                 Arc::new(match &before {
                     Some(before) => host.with_previous(before),
                     None => host,
@@ -343,7 +343,7 @@ impl Stores {
     }
 }
 
-impl Triggers {
+impl TenantTriggers {
     /// Triggers a reconcile of a tenant.
     pub(super) fn trigger(&self, tenant: &str) {
         // The error is ignored: the queue has no receiver only if the program is ending.

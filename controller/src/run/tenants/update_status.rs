@@ -5,12 +5,12 @@ use berth_api::{TenantCluster, TenantClusterStatus};
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams};
 
-use super::context::Context;
+use super::context::TenantContext;
 use super::error::{Error, with_request};
 use crate::tenants::network_id::NetworkId;
 use crate::tenants::status;
 
-impl Context {
+impl TenantContext {
     /// Writes a tenant's VLAN or VNI to its status, from which the reconciler of hosts reads it. If two controllers
     /// have claimed different numbers, the first write wins, and the second is refused.
     pub(super) async fn record_network_id(

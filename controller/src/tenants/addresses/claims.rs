@@ -11,15 +11,15 @@ use rangemap::RangeInclusiveSet;
 use super::family::{Family, to_number};
 
 /// Address and name of a claim. An administrator may create a claim with any name, to reserve an address.
-type ClaimKey = (IpAddr, String);
+type AddressClaimKey = (IpAddr, String);
 
 /// The AddressClaims of one network. A search for a free address takes time that depends on the number of gaps, and not
 /// on the number of claims.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkClaims {
-    claims: BTreeMap<ClaimKey, Arc<AddressClaim>>,
-    machines: BTreeMap<ClaimingMachine, BTreeSet<ClaimKey>>,
-    macs: BTreeMap<MacAddress, BTreeSet<ClaimKey>>,
+    claims: BTreeMap<AddressClaimKey, Arc<AddressClaim>>,
+    machines: BTreeMap<ClaimingMachine, BTreeSet<AddressClaimKey>>,
+    macs: BTreeMap<MacAddress, BTreeSet<AddressClaimKey>>,
     ipv4: RangeInclusiveSet<u128>,
     ipv6: RangeInclusiveSet<u128>,
 }
@@ -46,7 +46,7 @@ impl NetworkClaims {
         }
     }
 
-    fn remove_by_key(&mut self, key: &ClaimKey) {
+    fn remove_by_key(&mut self, key: &AddressClaimKey) {
         let Some(claim) = self.claims.remove(key) else { return };
         remove_key(&mut self.machines, &claim.spec.machine, key);
         remove_key(&mut self.macs, &claim.spec.mac, key);
@@ -133,7 +133,11 @@ fn indexed_number(address: IpAddr) -> Option<u128> {
     Some(to_number(address)).filter(|number| *number != 0 && *number != u128::MAX)
 }
 
-fn remove_key<K: Ord>(index: &mut BTreeMap<K, BTreeSet<ClaimKey>>, value: &K, key: &ClaimKey) {
+fn remove_key<K: Ord>(
+    index: &mut BTreeMap<K, BTreeSet<AddressClaimKey>>,
+    value: &K,
+    key: &AddressClaimKey,
+) {
     if let Some(keys) = index.get_mut(value) {
         keys.remove(key);
         if keys.is_empty() {

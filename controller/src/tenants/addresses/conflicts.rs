@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use super::claims::NetworkClaims;
 use super::release::is_released;
 use crate::tenants::fault::{Fault, join_names_limited};
-use crate::tenants::hosts::HostState;
+use crate::tenants::hosts::TenantHostState;
 
 /// Returns a fault that names the addresses of the tenant's machines that other machines use, with the machine, the host
 /// of its VM and the other machine. `claims` are the claims of the tenant's network.
@@ -22,7 +22,7 @@ use crate::tenants::hosts::HostState;
 pub fn find_conflicts(
     tenant: &TenantCluster,
     claims: &NetworkClaims,
-    hosts: &[Arc<HostState>],
+    hosts: &[Arc<TenantHostState>],
 ) -> Option<Fault> {
     let network = TenantCluster::namespace_of(&tenant.name_any());
     let responsive = hosts.iter().filter(|host| host.unresponsive_since.is_none());
@@ -78,7 +78,7 @@ mod tests {
     use super::super::choose::test_helpers::{claim, released};
     use super::*;
 
-    fn host(name: &str, conflicts: &[(&str, &str, &str)]) -> Arc<HostState> {
+    fn host(name: &str, conflicts: &[(&str, &str, &str)]) -> Arc<TenantHostState> {
         let conflict = |(network, address, machine): &(&str, &str, &str)| AddressConflictStatus {
             network: (*network).to_owned(),
             address: address.parse().unwrap(),
@@ -86,10 +86,14 @@ mod tests {
             mac: address.contains('.').then_some(MacAddress([2, 0, 0, 0, 0, 9])),
         };
         let address_conflicts = conflicts.iter().map(conflict).collect();
-        Arc::new(HostState { name: name.to_owned(), address_conflicts, ..HostState::default() })
+        Arc::new(TenantHostState {
+            name: name.to_owned(),
+            address_conflicts,
+            ..TenantHostState::default()
+        })
     }
 
-    fn fault(claims: &[AddressClaim], hosts: &[Arc<HostState>]) -> Option<Fault> {
+    fn fault(claims: &[AddressClaim], hosts: &[Arc<TenantHostState>]) -> Option<Fault> {
         let spec = serde_json::from_value(json!({"network": {"name": "trunk"}})).unwrap();
         let mut all = NetworkClaims::default();
         claims.iter().for_each(|claim| all.insert(Arc::new(claim.clone())));

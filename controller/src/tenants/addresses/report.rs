@@ -12,7 +12,7 @@ use super::pool::ValidPool;
 use super::pools::NetworkPools;
 use super::release::{is_released, quarantine_end};
 use crate::tenants::fault::{Fault, join_names_limited};
-use crate::tenants::hosts::HostState;
+use crate::tenants::hosts::TenantHostState;
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
 /// Maximum number of free addresses in a status.
@@ -36,7 +36,7 @@ impl AddressReport {
         prefixes: &[GrantedPrefix],
         claims: &NetworkClaims,
         quarantine: SignedDuration,
-        hosts: &[Arc<HostState>],
+        hosts: &[Arc<TenantHostState>],
     ) -> Self {
         let network = tenant.spec.network.as_ref();
         let pools = network.map_or(Ok(None), |network| NetworkPools::new(network, prefixes));

@@ -1,0 +1,149 @@
+//! Sends the requests of a step to the tenant's API server, and records the answers.
+
+use std::time::Duration;
+
+use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use super::context::Remover;
+use super::drain::{Drain, MarkedMachine, SHORT_DELAY};
+use super::facts::{MachineNode, TenantSide};
+use super::plan::StepRequest;
+use super::requests;
+use crate::removal::eviction::EvictionOutcome;
+use crate::removal::pod::DrainPod;
+use crate::removal::progress;
+use crate::run::api_requests::RequestError;
+use crate::tenant_nodes::node::NodeObject;
+
+/// Time after a cordon after which the pods are listed. A scheduler that has not received the cordon yet may bind a pod to
+/// the Node, which the list would not contain.
+const CORDON_DELAY: Duration = Duration::from_secs(2);
+
+impl Remover {
+    /// Sends the request of a step. Returns the delay before the next reconcile if the removal has to wait.
+    pub(super) async fn apply(
+        &self,
+        request: StepRequest,
+        side: &TenantSide,
+        machine: &mut MarkedMachine,
+        drain: &mut Drain,
+    ) -> Result<Option<Duration>, RequestError> {
+        let is_cordon = request == StepRequest::Cordon;
+        let client = &side.access.client;
+        let result = match (request, &side.node) {
+            (StepRequest::Cordon, Some(node)) => self.cordon(side, node, true).await,
+            (StepRequest::ListPods, Some(node)) => {
+                if !self.record_progress(machine, &node.name, None).await? {
+                    return Ok(Some(SHORT_DELAY));
+                }
+                let listed = requests::list_pods(client, &node.name, Timestamp::now()).await;
+                listed.map(|mut pods| {
+                    let table = &self.context.table;
+                    table.update_grace_periods(&machine.namespace, &machine.name, &mut pods);
+                    drain.pods = Some(pods);
+                })
+            }
+            (StepRequest::ListVolumes, node) => {
+                let node = node.as_ref().map(|node| node.name.clone());
+                let node = node.unwrap_or_else(|| progress::node_name(&machine.object));
+                let counted = requests::count_volumes(client, &node).await;
+                counted.map(|count| drain.set_volume_count(count))
+            }
+            (StepRequest::ConfirmNoNode, _) => {
+                let listed = requests::list_nodes_of(client, &machine.name).await;
+                listed.map(|nodes| self.handle_nodes(side, nodes, drain))
+            }
+            (StepRequest::DeleteNode, Some(node)) => {
+                let reason = Some(machine.removal.reason);
+                if !self.record_progress(machine, &node.name, reason).await? {
+                    return Ok(Some(SHORT_DELAY));
+                }
+                self.delete_node(side, node, machine, drain).await
+            }
+            (StepRequest::Evict(due), _) => evict_pods(side, &due, drain).await,
+            // The plan has these requests only for a machine with a Node.
+            _ => evict_pods(side, &[], drain).await,
+        };
+        match result {
+            Err(error) => drain.record_failure(machine, error),
+            Ok(()) if is_cordon => {
+                self.context.table.begin_wait(&machine.namespace, &machine.name, CORDON_DELAY);
+                return Ok(Some(CORDON_DELAY));
+            }
+            Ok(()) => {}
+        }
+        Ok(None)
+    }
+
+    pub(super) async fn cordon(
+        &self,
+        side: &TenantSide,
+        node: &MachineNode,
+        is_cordoned: bool,
+    ) -> Result<(), UntrustedError> {
+        let client = &side.access.client;
+        let written = requests::set_cordoned(client, &node.name, &node.uid, is_cordoned).await?;
+        tracing::info!(node = %node.name, is_cordoned, "changed the cordon of a tenant's Node");
+        self.update_node(side, CollectionEvent::Applied(written));
+        Ok(())
+    }
+
+    async fn delete_node(
+        &self,
+        side: &TenantSide,
+        node: &MachineNode,
+        machine: &MarkedMachine,
+        drain: &mut Drain,
+    ) -> Result<(), UntrustedError> {
+        requests::delete_node(&side.access.client, &node.name, &node.uid).await?;
+        let (namespace, machine) = (&machine.namespace, &machine.name);
+        tracing::info!(%namespace, %machine, node = %node.name, "deleted the Node of a machine");
+        let name = json!({"metadata": {"name": node.name}});
+        if let Ok(object) = serde_json::from_value(name) {
+            self.update_node(side, CollectionEvent::Deleted(object));
+        }
+        drain.pods = None;
+        drain.is_node_deleted = true;
+        Ok(())
+    }
+
+    /// Handles the Nodes that the tenant's API server has for a machine without a stored Node. If there are any, the next
+    /// step drains them.
+    fn handle_nodes(&self, side: &TenantSide, nodes: Vec<NodeObject>, drain: &mut Drain) {
+        drain.is_absence_confirmed = nodes.is_empty();
+        if !nodes.is_empty() {
+            // The VolumeAttachments were those of a Node with the recorded name.
+            drain.volume_count = None;
+        }
+        for node in nodes {
+            self.update_node(side, CollectionEvent::Applied(node));
+        }
+    }
+
+    /// Updates the stored Nodes of the tenant after a request.
+    fn update_node(&self, side: &TenantSide, event: CollectionEvent<NodeObject>) {
+        self.context.connections.handle_node_answer(&side.tenant, &side.state, event);
+    }
+}
+
+/// Evicts pods, and then lists the pods again. Stops at the first request that is not answered, or that the server
+/// refuses because it is busy.
+async fn evict_pods(
+    side: &TenantSide,
+    due: &[DrainPod],
+    drain: &mut Drain,
+) -> Result<(), UntrustedError> {
+    (drain.pods, drain.volume_count) = (None, None);
+    for pod in due {
+        let (outcome, retry_after) = requests::evict(&side.access.client, pod).await?;
+        let is_busy = outcome == EvictionOutcome::Busy;
+        drain.retry_after = drain.retry_after.max(retry_after);
+        drain.outcomes.insert(pod.uid.clone(), outcome);
+        if is_busy {
+            return Err(UntrustedError::Busy(429, retry_after));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! Reports of a removal: the entry in the table, and Events of the machine.
+
+use berth_api::{ConditionReason, EventReason};
+use kube::Resource as _;
+use kube::runtime::events::EventType;
+
+use super::context::Remover;
+use super::drain::MarkedMachine;
+use crate::api_resource::machine_resource;
+use crate::removal::plan::{RemovalOutcome, Step};
+use crate::removal::report::RemovalReport;
+
+impl Remover {
+    /// Reports the step of a removal that waits or ends.
+    pub(super) async fn report(&self, machine: &MarkedMachine, step: &Step<'_>) {
+        let report = RemovalReport::new(machine.removal, machine.deadline, step, &machine.problems);
+        let reason = report.reason;
+        let note = report.describe_machine(&machine.name);
+        let is_new = self.context.table.set(&machine.namespace, &machine.name, report);
+        if is_new && reason == ConditionReason::DrainBlocked {
+            self.emit(machine, EventType::Warning, EventReason::DrainBlocked, &note).await;
+        }
+    }
+
+    /// Reports that a machine is deleted.
+    pub(super) async fn report_deletion(&self, machine: &MarkedMachine, outcome: RemovalOutcome) {
+        let MarkedMachine { namespace, name, .. } = machine;
+        let (result, event) = match outcome {
+            RemovalOutcome::Drained => {
+                ("drained", Some((EventType::Normal, EventReason::MachineDrained)))
+            }
+            RemovalOutcome::DeadlineExceeded => (
+                "deadline_exceeded",
+                Some((EventType::Warning, EventReason::DrainDeadlineExceeded)),
+            ),
+            RemovalOutcome::NotDrained => ("not_drained", None),
+        };
+        tracing::info!(%namespace, machine = %name, reason = %machine.removal.reason, result, "deleted VirtualMachine");
+        self.context.metrics.count_machine_removal(result);
+        if let Some((type_, reason)) = event {
+            let report = self.context.table.get(namespace, name);
+            let note = report.map(|report| report.describe_machine(name)).unwrap_or_default();
+            self.emit(machine, type_, reason, &note).await;
+        }
+    }
+
+    async fn emit(
+        &self,
+        machine: &MarkedMachine,
+        type_: EventType,
+        reason: EventReason,
+        note: &str,
+    ) {
+        let reference = machine.object.object_ref(&machine_resource());
+        self.context.events.emit_for(type_, reference, reason.as_str(), note).await;
+    }
+}

@@ -1,0 +1,61 @@
+//! Validates the removal mark of a machine, and ends a removal whose mark was withdrawn.
+
+use berth_runtime::backoff::add_jitter;
+use berth_runtime::reconcile::Action;
+use k8s_openapi::jiff::Timestamp;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+
+use super::context::Remover;
+use super::drain::MAX_DELAY;
+use crate::removal::mark::{Mark, Removal};
+use crate::removal::progress;
+use crate::run::api_requests::RequestError;
+
+impl Remover {
+    /// Returns the valid mark of a machine, or the action that ends the reconcile.
+    pub(super) async fn validate_mark(
+        &self,
+        machine: &DynamicObject,
+    ) -> Result<Result<Removal, Action>, RequestError> {
+        let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
+        match Mark::read(machine, Timestamp::now()) {
+            Mark::Absent => match progress::begun_deletion(machine) {
+                None => Ok(Err(self.call_off(machine, &namespace, &name).await)),
+                Some(reason) => {
+                    tracing::info!(%namespace, machine = %name, "the Node of a machine is deleted; marking the machine again");
+                    self.write_mark(machine, Removal::new(reason, Timestamp::now())).await?;
+                    Ok(Err(Action::await_change()))
+                }
+            },
+            Mark::Malformed(removal) => {
+                tracing::warn!(%namespace, machine = %name, "a removal mark is malformed; writing it again");
+                self.write_mark(machine, removal).await?;
+                Ok(Err(Action::await_change()))
+            }
+            Mark::Valid(removal) => Ok(Ok(removal)),
+        }
+    }
+
+    /// Uncordons the Node of a machine without a mark, if Berth has cordoned it.
+    async fn call_off(&self, machine: &DynamicObject, namespace: &str, name: &str) -> Action {
+        self.context.table.remove(namespace, name);
+        let Some(tenant) = self.context.draining_tenant(namespace) else {
+            return Action::await_change();
+        };
+        // A new connection triggers a reconcile.
+        let Ok(side) = self.context.tenant_side(&tenant, &machine.name_any()) else {
+            return Action::await_change();
+        };
+        let Some(node) = side.node.as_ref().filter(|node| node.is_cordoned_by_berth) else {
+            return Action::await_change();
+        };
+        match self.cordon(&side, node, false).await {
+            Ok(()) => Action::await_change(),
+            Err(error) => {
+                tracing::debug!(node = %node.name, %error, "failed to uncordon a tenant's Node");
+                Action::requeue(add_jitter(MAX_DELAY).max(error.retry_after()))
+            }
+        }
+    }
+}

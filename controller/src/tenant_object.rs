@@ -1,0 +1,86 @@
+//! Metadata of an object in a tenant's cluster, with limits. A tenant controls its API server, so all texts may be
+//! hostile.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use berth_runtime::untrusted::{BoundedMap, BoundedVec};
+use serde::Deserialize;
+
+/// Largest number of labels of an object, and of its annotations.
+pub(crate) const MAX_FIELDS: usize = 1024;
+/// Largest number of field managers. The API server stores at most ten managers of updates.
+pub(crate) const MAX_MANAGERS: usize = 128;
+/// Largest length of a name in Kubernetes.
+const MAX_NAME_LENGTH: usize = 253;
+/// Largest number of characters of a field manager in messages.
+pub(crate) const MAX_MANAGER_LENGTH: usize = 64;
+/// Words for a manager whose name is not known.
+pub(crate) const UNKNOWN_MANAGER: &str = "an unknown manager";
+
+/// Metadata of an object in an answer of a tenant's API server. `F` has the fields of the object whose owners are read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase", bound(deserialize = "F: Deserialize<'de> + Default"))]
+pub(crate) struct TenantMetadata<F> {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) resource_version: String,
+    pub(crate) labels: Option<BoundedMap<String, MAX_FIELDS>>,
+    pub(crate) annotations: Option<BoundedMap<String, MAX_FIELDS>>,
+    pub(crate) managed_fields: Option<BoundedVec<FieldsEntry<F>, MAX_MANAGERS>>,
+}
+
+/// Fields that one manager owns.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, bound(deserialize = "F: Deserialize<'de> + Default"))]
+pub(crate) struct FieldsEntry<F> {
+    pub(crate) manager: String,
+    operation: String,
+    subresource: String,
+    #[serde(rename = "fieldsV1")]
+    pub(crate) fields: Option<F>,
+}
+
+impl<F> TenantMetadata<F> {
+    /// Returns the value of an annotation.
+    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.as_ref()?.entries.get(key).map(String::as_str)
+    }
+
+    /// Returns true if the object has more labels, annotations or managers than are read.
+    pub(crate) fn is_truncated(&self) -> bool {
+        let mut fields = [&self.labels, &self.annotations].into_iter().flatten();
+        fields.any(|fields| fields.is_truncated)
+            || self.managed_fields.as_ref().is_some_and(|managers| managers.is_truncated)
+    }
+}
+
+impl<F> FieldsEntry<F> {
+    /// Returns true if this manager owns the fields through an apply of the object.
+    pub(crate) fn is_applied_by(&self, manager: &str) -> bool {
+        self.manager == manager && self.operation == "Apply" && self.subresource.is_empty()
+    }
+}
+
+/// Returns true for a name of an object, which is then valid as a part of a URL.
+#[must_use]
+pub(crate) fn is_valid_name(name: &str) -> bool {
+    let is_valid = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    !name.is_empty()
+        && name.len() <= MAX_NAME_LENGTH
+        && !name.starts_with('.')
+        && !name.contains("..")
+        && name.chars().all(is_valid)
+}
+
+/// Returns the part of a field manager's name that can be shown in messages.
+pub(crate) fn printable_manager(manager: &str) -> String {
+    let shown = manager.chars().filter(char::is_ascii_graphic).take(MAX_MANAGER_LENGTH).collect();
+    if manager.is_empty() { UNKNOWN_MANAGER.to_owned() } else { shown }
+}
+
+/// Returns the hash of a name, to count objects that are not stored without storing their names.
+pub(crate) fn name_hash(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
