@@ -110,6 +110,7 @@ pub enum ConditionReason {
     ServerCertificateInvalid,
     TenantUnreachable,
     InvalidAnswer,
+    RequestRefused,
     LabelsReplicated,
     AmbiguousNodes,
     TooManyNodes,

@@ -4,6 +4,7 @@
 //! reconcile, so a removal continues after a restart. A tenant that answers slowly delays only its own machines.
 
 mod context;
+mod drain;
 mod draining_tenant;
 mod error;
 mod facts;

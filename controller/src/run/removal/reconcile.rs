@@ -5,15 +5,15 @@ use std::time::Duration;
 use berth_api::{ConditionReason, EventReason, TenantClusterSpec};
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
-use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
+use berth_runtime::untrusted::{CollectionEvent, RequestFailure, UntrustedError};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, Patch, Preconditions};
 use kube::runtime::events::EventType;
 use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::context::RemovalContext;
+use super::drain::{Drain, PAUSE, SHORT_PAUSE};
 use super::draining_tenant::DrainingTenant;
 use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
@@ -31,16 +31,10 @@ use crate::removal::progress;
 use crate::removal::report::RemovalReport;
 use crate::removal::timeout::{deadline, drain_timeout};
 use crate::run::api_requests::{none_if_not_found, patch_params};
-use crate::run::tenant_access::fault_of;
 use crate::tenant_nodes::node::NodeObject;
 
 /// Largest number of steps in one reconcile; a drain of 2,000 pods has fewer.
 const MAX_STEPS: usize = 100;
-/// Shortest and longest pause between two reconciles of a machine that waits. The tenant's pods and VolumeAttachments are
-/// not watched.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(30));
-/// Pause after an object has changed during the reconcile, or after the last step of a reconcile.
-const SHORT_PAUSE: Duration = Duration::from_secs(1);
 /// Time after a cordon after which the pods are listed. A scheduler that has not received the cordon yet may bind a pod to
 /// the Node, which the list would not contain.
 const CORDON_DELAY: Duration = Duration::from_secs(2);
@@ -51,62 +45,6 @@ const DELETION_PERIOD: Duration = Duration::from_secs(60);
 pub(super) struct Remover {
     pub(super) context: RemovalContext,
     pub(super) list_slots: ListSlots,
-}
-
-/// A removal that is in progress.
-struct Drain {
-    machine: DynamicObject,
-    namespace: String,
-    name: String,
-    removal: Removal,
-    deadline: Timestamp,
-    problems: Vec<String>,
-    /// Permit for the pods and the outcomes.
-    list_permit: Option<OwnedSemaphorePermit>,
-    pods: Option<Vec<DrainPod>>,
-    outcomes: EvictionOutcomes,
-    volume_count: Option<usize>,
-    /// Reason why a request to the tenant failed.
-    failure: Option<ConditionReason>,
-    /// True if the tenant's API server has no Node of the machine.
-    is_absence_confirmed: bool,
-    /// True if this reconcile has deleted the Node.
-    is_node_deleted: bool,
-    /// Time for which the tenant's API server accepts no further request.
-    retry_after: Duration,
-}
-
-impl Drain {
-    /// Records the error of a request to the tenant. If the Node has changed meanwhile, the watch triggers a reconcile.
-    /// All errors are handled alike, because a webhook of the tenant can answer with any of them for ever.
-    fn record_failure(&mut self, error: UntrustedError) {
-        tracing::debug!(namespace = %self.namespace, machine = %self.name, %error, "a request of a drain failed");
-        self.failure = Some(fault_of(error, "", None).reason);
-        self.retry_after = self.retry_after.max(error.retry_after());
-    }
-
-    /// Sets the number of VolumeAttachments. Before the Node is deleted, its pods are listed once more: a pod whose volume
-    /// the tenant's cluster creates for this Node may be bound long after the cordon.
-    fn set_volume_count(&mut self, count: usize) {
-        self.volume_count = Some(count);
-        if count == 0 {
-            self.pods = None;
-        }
-    }
-
-    /// Returns the pause before the next reconcile. It grows with the age of the removal.
-    fn pause(&self) -> Duration {
-        let now = Timestamp::now();
-        let between = |from: Timestamp, to: Timestamp| {
-            Duration::try_from(to.duration_since(from)).unwrap_or_default()
-        };
-        let (shortest, longest) = PAUSE;
-        let usual = (between(self.removal.since, now) / 8).clamp(shortest, longest);
-        let until_deadline = between(now, self.deadline);
-        // After the deadline, only the host is waited for.
-        let pause = if until_deadline.is_zero() { longest } else { usual.min(until_deadline) };
-        add_jitter(pause.max(SHORT_PAUSE)).max(self.retry_after)
-    }
 }
 
 impl Remover {
@@ -205,7 +143,7 @@ impl Remover {
             pods: drain.pods.as_deref(),
             outcomes: &drain.outcomes,
             volume_count: drain.volume_count,
-            failure: drain.failure,
+            failure: drain.failure.as_ref().map(|fault| fault.reason),
         });
         let is_waiting = matches!(
             step,
@@ -247,6 +185,7 @@ impl Remover {
             _ => Vec::new(),
         };
         let is_cordon = step == Step::Cordon;
+        let request = drain.describe_request(&step, side.node.as_ref());
         let client = &side.access.client;
         let result = match (step, &side.node) {
             (Step::Cordon, Some(node)) => self.cordon(&side, node, true).await,
@@ -255,7 +194,7 @@ impl Remover {
                     return Ok(Some(SHORT_PAUSE));
                 }
                 let listed = requests::list_pods(client, &node.name, Timestamp::now()).await;
-                listed.map(|mut pods| {
+                listed.map_err(RequestFailure::from).map(|mut pods| {
                     let table = &self.context.table;
                     table.update_grace_periods(&drain.namespace, &drain.name, &mut pods);
                     drain.pods = Some(pods);
@@ -265,10 +204,11 @@ impl Remover {
                 let node = node.as_ref().map(|node| node.name.clone());
                 let node = node.unwrap_or_else(|| progress::node_name(&drain.machine));
                 let counted = requests::count_volumes(client, &node).await;
-                counted.map(|count| drain.set_volume_count(count))
+                counted.map_err(RequestFailure::from).map(|count| drain.set_volume_count(count))
             }
             (Step::ConfirmNoNode, _) => {
                 let listed = requests::list_nodes_of(client, &drain.name).await;
+                let listed = listed.map_err(RequestFailure::from);
                 listed.map(|nodes| self.handle_nodes(&side, nodes, drain))
             }
             (Step::DeleteNode, Some(node)) => {
@@ -278,10 +218,10 @@ impl Remover {
                 }
                 self.delete_node(&side, node, drain).await
             }
-            _ => evict_pods(&side, &due, drain).await,
+            _ => evict_pods(&side, &due, drain).await.map_err(RequestFailure::from),
         };
         match result {
-            Err(error) => drain.record_failure(error),
+            Err(failure) => drain.record_failure(&request, &failure),
             Ok(()) if is_cordon => {
                 self.context.table.begin_pause(&drain.namespace, &drain.name, CORDON_DELAY);
                 return Ok(Some(CORDON_DELAY));
@@ -296,7 +236,7 @@ impl Remover {
         side: &TenantSide,
         node: &MachineNode,
         is_cordoned: bool,
-    ) -> Result<(), UntrustedError> {
+    ) -> Result<(), RequestFailure> {
         let client = &side.access.client;
         let written = requests::set_cordoned(client, &node.name, &node.uid, is_cordoned).await?;
         tracing::info!(node = %node.name, is_cordoned, "changed the cordon of a tenant's Node");
@@ -309,7 +249,7 @@ impl Remover {
         side: &TenantSide,
         node: &MachineNode,
         drain: &mut Drain,
-    ) -> Result<(), UntrustedError> {
+    ) -> Result<(), RequestFailure> {
         requests::delete_node(&side.access.client, &node.name, &node.uid).await?;
         let (namespace, machine) = (&drain.namespace, &drain.name);
         tracing::info!(%namespace, %machine, node = %node.name, "deleted the Node of a machine");
@@ -355,15 +295,17 @@ impl Remover {
         };
         match self.cordon(&side, node, false).await {
             Ok(()) => Action::await_change(),
-            Err(error) => {
-                tracing::debug!(node = %node.name, %error, "failed to uncordon a tenant's Node");
-                Action::requeue(add_jitter(PAUSE.1).max(error.retry_after()))
+            Err(failure) => {
+                tracing::debug!(node = %node.name, error = %failure, "failed to uncordon a tenant's Node");
+                Action::requeue(add_jitter(PAUSE.1).max(failure.error.retry_after()))
             }
         }
     }
 
     async fn report(&self, drain: &Drain, step: &Step<'_>) {
-        let report = RemovalReport::new(drain.removal, drain.deadline, step, &drain.problems);
+        let failed = drain.failure.as_ref().map(|fault| fault.message.clone());
+        let problems: Vec<String> = drain.problems.iter().cloned().chain(failed).collect();
+        let report = RemovalReport::new(drain.removal, drain.deadline, step, &problems);
         let reason = report.reason;
         let note = report.describe_machine(&drain.name);
         let is_new = self.context.table.set(&drain.namespace, &drain.name, report);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_api::names::CORDONED_ANNOTATION;
 use berth_runtime::untrusted::{
-    CollectionLimits, UntrustedClient, UntrustedError, list_collection,
+    CollectionLimits, RequestFailure, UntrustedClient, UntrustedError, list_collection,
 };
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
@@ -61,7 +61,7 @@ pub(super) async fn set_cordoned(
     node: &str,
     uid: &str,
     is_cordoned: bool,
-) -> Result<NodeObject, UntrustedError> {
+) -> Result<NodeObject, RequestFailure> {
     let (mark, unschedulable) =
         if is_cordoned { (json!("removal"), json!(true)) } else { (Value::Null, Value::Null) };
     // With the UID, the server refuses to change another Node of the same name.
@@ -129,7 +129,7 @@ pub(super) async fn evict(
 ) -> Result<(EvictionOutcome, Duration), UntrustedError> {
     let DrainPod { namespace, name, uid, .. } = pod;
     let uri = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction");
-    let mut result = (EvictionOutcome::Busy, Duration::ZERO);
+    let mut refused = None;
     for version in EVICTION_VERSIONS {
         // With the UID, the server refuses to evict a later pod of the same name, which may be on another Node.
         let body = json!({
@@ -141,13 +141,15 @@ pub(super) async fn evict(
             .body(json_body(&body))
             .map_err(|_| UntrustedError::Malformed)?;
         let answer = client.exchange(request, MAX_EVICTION_LENGTH).await?;
-        result = (eviction_outcome(answer.code, &answer.body), answer.retry_after);
-        // A server that does not have the version answers 400.
+        let outcome =
+            eviction_outcome(answer.code, &answer.body, || client.explanation(&answer.body));
+        // A server that does not have the version answers 400, as a webhook may. Then the first answer is the webhook's.
         if answer.code != 400 {
-            break;
+            return Ok((outcome, answer.retry_after));
         }
+        refused = refused.or(Some((outcome, answer.retry_after)));
     }
-    Ok(result)
+    Ok(refused.unwrap_or((EvictionOutcome::Busy, Duration::ZERO)))
 }
 
 /// Deletes a Node. A Node that does not exist any more is deleted already.
@@ -155,7 +157,7 @@ pub(super) async fn delete_node(
     client: &UntrustedClient,
     node: &str,
     uid: &str,
-) -> Result<(), UntrustedError> {
+) -> Result<(), RequestFailure> {
     let body = json!({
         "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
     });
@@ -164,12 +166,13 @@ pub(super) async fn delete_node(
         .body(json_body(&body))
         .map_err(|_| UntrustedError::Malformed)?;
     let answer = client.exchange(request, MAX_OBJECT_LENGTH).await?;
-    match answer.code {
+    let error = match answer.code {
         // A conflict: another Node has the name.
-        200..=299 | 404 | 409 => Ok(()),
-        code @ (429 | 500..=599) => Err(UntrustedError::Busy(code, answer.retry_after)),
-        code => Err(UntrustedError::Status(code)),
-    }
+        200..=299 | 404 | 409 => return Ok(()),
+        code @ (429 | 500..=599) => UntrustedError::Busy(code, answer.retry_after),
+        code => UntrustedError::Status(code),
+    };
+    Err(RequestFailure { error, explanation: client.explanation(&answer.body) })
 }
 
 #[cfg(test)]
@@ -220,6 +223,21 @@ mod tests {
         assert_eq!(requests.len(), 2);
         assert_eq!(requests[0].0, "POST /api/v1/namespaces/shop/pods/web-1/eviction");
         assert_eq!(requests[0].1["deleteOptions"]["preconditions"]["uid"], "u");
+    }
+
+    #[tokio::test]
+    async fn refusals_of_a_webhook_are_explained() {
+        let (client, _) = client(|_, body| match body["apiVersion"].as_str() {
+            Some("policy/v1beta1") => (400, json!({"message": "no kind Eviction is registered"})),
+            _ => (400, json!({"message": "webhook a.example.com denied the request"})),
+        });
+        let (outcome, _) = evict(&client, &pod()).await.unwrap();
+        let words = "status 400, with the message \"webhook a.example.com denied the request\"";
+        assert!(outcome.to_string().contains(words), "{outcome}");
+        let refused = set_cordoned(&client, "web-1", "u", true).await.unwrap_err();
+        assert!(refused.to_string().contains(words), "{refused}");
+        let refused = delete_node(&client, "web-1", "u").await.unwrap_err();
+        assert!(refused.to_string().contains(words), "{refused}");
     }
 
     #[tokio::test]
@@ -310,7 +328,10 @@ mod tests {
                 _ => |_, _| (503, json!({})),
             };
             let (client, _) = client(answer);
-            assert_eq!(delete_node(&client, "a", "u").await, expected);
+            assert_eq!(
+                delete_node(&client, "a", "u").await,
+                expected.map_err(RequestFailure::from)
+            );
         }
     }
 }
