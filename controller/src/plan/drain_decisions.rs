@@ -113,7 +113,7 @@ fn read_deployments(fleet: &Fleet, machines: &[EvacuatingMachine]) -> Deployment
         };
         let owner = fleet.deployment_fields.iter().find(|fields| {
             let found = fields.pointer("/metadata/name").and_then(Value::as_str);
-            found == Some(name)
+            found == Some(name.as_str())
                 && in_namespace().any(|other| other.drain.is_owned_by(&one.namespace, fields))
         });
         let Some(owner) = owner else { continue };

@@ -1,6 +1,6 @@
 //! State of one reconcile of a removal.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::untrusted::RequestFailure;
@@ -34,6 +34,8 @@ pub(super) struct Drain {
     pub(super) pods: Option<Vec<DrainPod>>,
     pub(super) outcomes: EvictionOutcomes,
     pub(super) volume_count: Option<usize>,
+    /// Time after the last list of pods; at first, the begin of the reconcile.
+    pub(super) observed_at: Instant,
     /// Fault of a request to the tenant that failed.
     pub(super) failure: Option<Fault>,
     /// True if the tenant's API server has no Node of the machine.

@@ -13,6 +13,7 @@ mod reconcile;
 mod requests;
 mod table;
 mod triggers;
+mod volume_lists;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,7 @@ use list_slots::ListSlots;
 use reconcile::Remover;
 pub use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;
+use volume_lists::VolumeLists;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
 /// requests to each server, and the lists of pods in memory, are limited.
@@ -45,7 +47,11 @@ pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) 
     context.deployments.wait_until_ready().await;
     tokio::join!(context.tenants.wait_until_ready(), context.nodes.wait_until_ready());
     let metrics = Arc::clone(&context.metrics);
-    let remover = Arc::new(Remover { context, list_slots: ListSlots::default() });
+    let remover = Arc::new(Remover {
+        context,
+        list_slots: ListSlots::default(),
+        volume_lists: VolumeLists::default(),
+    });
     let requests = poll_fn(|cx| requests.poll_recv(cx));
     let reconcile = |machine: Arc<DynamicObject>| {
         let remover = Arc::clone(&remover);

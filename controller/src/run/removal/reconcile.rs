@@ -1,6 +1,6 @@
 //! Reconciles one machine with a removal mark: takes all steps that are possible now.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_api::{ConditionReason, EventReason, TenantClusterSpec};
 use berth_runtime::backoff::add_jitter;
@@ -19,6 +19,7 @@ use super::error::RemovalError;
 use super::facts::{MachineNode, TenantSide};
 use super::list_slots::ListSlots;
 use super::requests;
+use super::volume_lists::VolumeLists;
 use crate::api_resource::machine_resource;
 use crate::removal::eviction::EvictionOutcome;
 use crate::removal::host_return;
@@ -45,6 +46,7 @@ const DELETION_PERIOD: Duration = Duration::from_secs(60);
 pub(super) struct Remover {
     pub(super) context: RemovalContext,
     pub(super) list_slots: ListSlots,
+    pub(super) volume_lists: VolumeLists,
 }
 
 impl Remover {
@@ -90,6 +92,7 @@ impl Remover {
             pods: None,
             outcomes: EvictionOutcomes::new(),
             volume_count: None,
+            observed_at: Instant::now(),
             failure: None,
             is_absence_confirmed: false,
             is_node_deleted: false,
@@ -195,6 +198,7 @@ impl Remover {
                 }
                 let listed = requests::list_pods(client, &node.name, Timestamp::now()).await;
                 listed.map_err(RequestFailure::from).map(|mut pods| {
+                    drain.observed_at = Instant::now();
                     let table = &self.context.table;
                     table.update_grace_periods(&drain.namespace, &drain.name, &mut pods);
                     drain.pods = Some(pods);
@@ -203,7 +207,8 @@ impl Remover {
             (Step::ListVolumes, node) => {
                 let node = node.as_ref().map(|node| node.name.clone());
                 let node = node.unwrap_or_else(|| progress::node_name(&drain.machine));
-                let counted = requests::count_volumes(client, &node).await;
+                let tenant = (side.tenant.as_str(), client);
+                let counted = self.volume_lists.count(tenant, &node, drain.observed_at).await;
                 counted.map_err(RequestFailure::from).map(|count| drain.set_volume_count(count))
             }
             (Step::ConfirmNoNode, _) => {

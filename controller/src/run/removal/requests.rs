@@ -1,5 +1,6 @@
 //! Requests of a drain to a tenant's API server, with limits for all answers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::names::CORDONED_ANNOTATION;
@@ -108,18 +109,22 @@ pub(super) async fn list_pods(
     if is_truncated { Err(UntrustedError::TooLong) } else { Ok(pods) }
 }
 
-/// Counts the VolumeAttachments of a Node.
+/// Numbers of VolumeAttachments, by Node.
+pub(super) type VolumeCounts = BTreeMap<String, usize>;
+
+/// Adds the VolumeAttachments of the Nodes in `counts`. Those of other Nodes are not counted.
 pub(super) async fn count_volumes(
     client: &UntrustedClient,
-    node: &str,
-) -> Result<usize, UntrustedError> {
-    let mut count = 0_usize;
+    mut counts: VolumeCounts,
+) -> Result<VolumeCounts, UntrustedError> {
     let add = |attachment: VolumeAttachment| {
-        count = count.saturating_add(usize::from(attachment.spec.node_name == node));
+        if let Some(count) = counts.get_mut(&attachment.spec.node_name) {
+            *count = count.saturating_add(1);
+        }
     };
     let path = "/apis/storage.k8s.io/v1/volumeattachments";
     list_collection(client, path, VOLUME_LIMITS, add).await?;
-    Ok(count)
+    Ok(counts)
 }
 
 /// Evicts a pod. Returns the outcome, and the time for which the server accepts no further request.
@@ -267,7 +272,9 @@ mod tests {
             (200, json!({"metadata": {"continue": token}, "items": items}))
         });
         assert_eq!(list_pods(&client, "a", Timestamp::UNIX_EPOCH).await.unwrap(), [pod(), pod()]);
-        assert_eq!(count_volumes(&client, "a").await.unwrap(), 2);
+        let zero = VolumeCounts::from([("a".to_owned(), 0)]);
+        let counts = count_volumes(&client, zero).await.unwrap();
+        assert_eq!(counts, VolumeCounts::from([("a".to_owned(), 2)]));
         let lines: Vec<String> = requests.lock().unwrap().iter().map(|one| one.0.clone()).collect();
         assert_eq!(lines[0], "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=20");
         assert_eq!(
