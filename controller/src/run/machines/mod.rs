@@ -199,6 +199,7 @@ pub async fn run(
         deployments: deployments.clone(),
         tenants: tenants.clone(),
         nodes,
+        configs: configs.clone(),
         connections: connections.clone(),
         table: Arc::clone(&removal_table),
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use berth_api::TenantCluster;
+use berth_api::{InfraConfig, TenantCluster};
 use berth_runtime::watch::{Informer, OptionalInformer};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
@@ -22,6 +22,7 @@ pub(in crate::run) struct RemovalContext {
     pub(in crate::run) deployments: OptionalInformer,
     pub(in crate::run) tenants: Informer<TenantCluster>,
     pub(in crate::run) nodes: Informer<Node>,
+    pub(in crate::run) configs: Informer<InfraConfig>,
     pub(in crate::run) connections: Connections,
     pub(in crate::run) table: Arc<RemovalTable>,
 }

@@ -45,7 +45,11 @@ pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) 
     let store = context.machines.wait_until_listed().await;
     context.instances.wait_until_ready().await;
     context.deployments.wait_until_ready().await;
-    tokio::join!(context.tenants.wait_until_ready(), context.nodes.wait_until_ready());
+    tokio::join!(
+        context.tenants.wait_until_ready(),
+        context.nodes.wait_until_ready(),
+        context.configs.wait_until_ready()
+    );
     let metrics = Arc::clone(&context.metrics);
     let remover = Arc::new(Remover {
         context,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use berth_api::names::INFRA_CONFIG;
 use berth_api::{ConditionReason, EventReason, TenantClusterSpec};
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
@@ -80,7 +81,9 @@ impl Remover {
             DrainingTenant::Known(tenant) => tenant.spec.clone(),
             DrainingTenant::None | DrainingTenant::Malformed => TenantClusterSpec::default(),
         };
-        let resolved = drain_timeout(machine, deployment.as_deref(), &spec);
+        let config = self.context.configs.get(INFRA_CONFIG);
+        let longest = config.and_then(|config| config.spec.max_node_drain_timeout);
+        let resolved = drain_timeout(machine, deployment.as_deref(), &spec, longest);
         let mut drain = Drain {
             machine: machine.clone(),
             namespace,
