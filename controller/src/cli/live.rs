@@ -66,7 +66,8 @@ const LISTED_KINDS: [(&str, &str, &str, &str, bool); 16] = [
     ),
 ];
 
-/// Lists all objects that placement reads, with the kubeconfig at `path`. The drain of a host also reads MachineDeployments.
+/// Lists all objects that placement reads, with the kubeconfig at `path`. The drain of a host also reads
+/// MachineDeployments.
 ///
 /// # Errors
 /// Returns an error if the kubeconfig is invalid, if the API server is unreachable, or if it refuses to list a kind

@@ -1,5 +1,5 @@
-//! Forecast of what the controller reports about the machines of a host that is drained. It is the decision of the controller
-//! ([`crate::evacuation::decide`]) about all of them at once, before the first step.
+//! Forecast of what the controller reports about the machines of a host that is drained. It is the decision of the
+//! controller ([`crate::evacuation::decide`]) about all of them at once, before the first step.
 
 use std::collections::BTreeMap;
 
@@ -55,8 +55,8 @@ pub(super) fn forecast(
         .collect()
 }
 
-/// Returns true if the decision is not in another list of the result, and does not depend on objects that the input does
-/// not contain.
+/// Returns true if the decision is not in another list of the result, and does not depend on objects that the input
+/// does not contain.
 const fn is_forecast(reason: &EvacuationReason) -> bool {
     match reason {
         EvacuationReason::WaitingForReplacement(_)

@@ -11,8 +11,8 @@ use kube::api::DynamicObject;
 pub struct ResolvedTimeout {
     /// The time limit.
     pub timeout: DrainTimeout,
-    /// Malformed annotations, which are ignored, and those that exceed the limit: kind of the object, and the problem with
-    /// the value.
+    /// Malformed annotations, which are ignored, and those that exceed the limit: kind of the object, and the problem
+    /// with the value.
     pub problems: Vec<String>,
 }
 

@@ -39,8 +39,8 @@ macro_rules! string_serde {
 
 pub(crate) use string_serde;
 
-/// Sums numbers with the units h, m and s, each at most once and in this order, with at most `max_digits` digits; `0` for
-/// none. It is the only form of a duration in fields and annotations of Berth, and a part of those of Kubernetes.
+/// Sums numbers with the units h, m and s, each at most once and in this order, with at most `max_digits` digits; `0`
+/// for none. It is the only form of a duration in fields and annotations of Berth, and a part of those of Kubernetes.
 pub(crate) fn parse_duration(text: &str, max_digits: usize) -> Option<u64> {
     if text == "0" {
         return Some(0);

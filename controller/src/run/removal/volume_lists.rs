@@ -1,5 +1,5 @@
-//! Lists of VolumeAttachments, which all removals of a tenant share: an API server can select them by their names only, so
-//! each list has those of all Nodes.
+//! Lists of VolumeAttachments, which all removals of a tenant share: an API server can select them by their names only,
+//! so each list has those of all Nodes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,8 @@ use super::requests::{VolumeCounts, count_volumes};
 
 /// Largest age of a list that another removal reads: the shortest pause between two steps of a removal that waits.
 const MAX_AGE: Duration = PAUSE.0;
-/// Time for which the VolumeAttachments of a Node are counted after a removal has asked for them. It is longer than the
-/// longest pause with its jitter.
+/// Time for which the VolumeAttachments of a Node are counted after a removal needed them. It is longer than the longest
+/// pause with its jitter.
 const WANTED_TIME: Duration = Duration::from_secs(90);
 
 /// Lists of all tenants. Only the Nodes of removed machines are counted, so the tenant does not choose the size.
@@ -28,7 +28,8 @@ struct TenantVolumes {
     list: tokio::sync::Mutex<Option<VolumeList>>,
 }
 
-/// A list, or the error of the request. An error is shared too: otherwise removals would wait for each other's time-outs.
+/// A list, or the error of the request. An error is shared too: otherwise removals would wait for each other's
+/// time-outs.
 #[derive(Debug)]
 struct VolumeList {
     begun_at: Instant,
@@ -36,8 +37,8 @@ struct VolumeList {
 }
 
 impl VolumeLists {
-    /// Returns the number of VolumeAttachments of a Node whose pods have left it before `observed_at`. Sends a request if
-    /// no recent list has the answer.
+    /// Returns the number of VolumeAttachments of a Node whose pods have left it before `observed_at`. Sends a request
+    /// if no recent list has the answer.
     pub(super) async fn count(
         &self,
         (tenant, client): (&str, &UntrustedClient),

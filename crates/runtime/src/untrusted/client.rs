@@ -114,8 +114,8 @@ impl UntrustedClient {
         tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
     }
 
-    /// Sends a request as [`request`](Self::request) does, and also reads the explanation of the server if it refuses the
-    /// request.
+    /// Sends a request as [`request`](Self::request) does, and also reads the explanation of the server if it refuses
+    /// the request.
     ///
     /// # Errors
     /// Returns an error if the request fails.

@@ -14,8 +14,8 @@ const MAX_WORD_LENGTH: usize = 100;
 /// Largest length of a body that is read for its explanation.
 pub(super) const MAX_BODY_LENGTH: usize = 1 << 16;
 
-/// Explanation of a refused request: the message of the `Status` in the answer, shortened, in printable ASCII, and without the
-/// credential that the request was sent with. Empty if the server sent none.
+/// Explanation of a refused request: the message of the `Status` in the answer, shortened, in printable ASCII, and
+/// without the credential that the request was sent with. Empty if the server sent none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation(Box<str>);
 
