@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn list(begun_at: Instant) -> VolumeList {
-        let counts = [("a".to_owned(), 2), ("b".to_owned(), 0)].into();
+        let counts = VolumeCounts::from([("a".to_owned(), 2), ("b".to_owned(), 0)]);
         VolumeList { begun_at, counts: Ok(counts) }
     }
 
@@ -151,7 +151,10 @@ mod tests {
         let later = start + WANTED_TIME;
         lists.tenant("bank", start).want("a", start);
         lists.tenant("bank", later).want("b", later);
-        assert_eq!(lists.tenant("bank", later).zero_counts(), [("b".to_owned(), 0)].into());
+        assert_eq!(
+            lists.tenant("bank", later).zero_counts(),
+            VolumeCounts::from([("b".to_owned(), 0)])
+        );
         lists.tenant("shop", later + WANTED_TIME).want("c", later + WANTED_TIME);
         assert_eq!(lists.0.lock().unwrap().len(), 1);
     }
