@@ -178,6 +178,69 @@ fn example_fleet_is_planned_as_its_comments_describe() {
     assert_eq!(cpus.len(), count, "a CPU is allocated twice");
 }
 
+/// Plans the drain of a host with two VMs of a MachineDeployment with this spec.
+fn plan_drain_of_deployment(spec: &str, annotations: &str) -> Value {
+    let instance = |name: &str| {
+        format!(
+            "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\n\
+             metadata: {{name: {name}, namespace: cluster-abc, labels: {{md: db}}, annotations: {{{annotations}}}}}\n\
+             spec: {{evictionStrategy: External, domain: {{memory: {{guest: 64Mi}}, devices: {{}}}}}}\n\
+             status: {{nodeName: rack1-a, phase: Running, conditions: [{{type: LiveMigratable, status: \"False\"}}, \
+             {{type: Ready, status: \"True\"}}]}}\n"
+        )
+    };
+    let deployment = format!(
+        "apiVersion: cluster.k8s.io/v1alpha1\nkind: MachineDeployment\n\
+         metadata: {{name: db, namespace: cluster-abc}}\nspec: {spec}\n\
+         status: {{replicas: 2, availableReplicas: 2}}\n"
+    );
+    let text = [instance("db-8"), instance("db-9"), deployment].join("---\n");
+    let arguments = ["-f", "examples/fleet/", "-f", "-", "--drain", "rack1-a"];
+    let (_, answer) = run_plan(&arguments, &text);
+    answer["drain"]["decisions"].clone()
+}
+
+#[test]
+fn drain_has_the_reasons_of_the_controller() {
+    let reasons = |spec: &str, annotations: &str| {
+        let decisions = plan_drain_of_deployment(spec, annotations);
+        let decisions = decisions.as_array().cloned().unwrap_or_default();
+        let text = |one: &Value, key: &str| one[key].as_str().unwrap_or_default().to_owned();
+        let each =
+            decisions.iter().map(|one| format!("{} {}", text(one, "vm"), text(one, "reason")));
+        each.collect::<Vec<_>>()
+    };
+    let limits = |surge: u32, unavailable: u32| {
+        format!(
+            "{{replicas: 2, template: {{}}, strategy: {{rollingUpdate: {{maxSurge: {surge}, maxUnavailable: {unavailable}}}}}}}"
+        )
+    };
+    assert_eq!(
+        reasons(&limits(1, 0), ""),
+        ["cluster-abc/db-8 WaitingForReplacement", "cluster-abc/db-9 BudgetExhausted"]
+    );
+    assert_eq!(
+        reasons(&limits(0, 1), ""),
+        ["cluster-abc/db-8 BeingRemoved", "cluster-abc/db-9 BudgetExhausted"]
+    );
+    let marked = "berth.dev/removal: Rollout, berth.dev/removal-since: \"2026-05-01T12:00:00Z\"";
+    assert_eq!(
+        reasons(&limits(1, 0), marked),
+        ["cluster-abc/db-8 BeingRemoved", "cluster-abc/db-9 BeingRemoved"]
+    );
+    let invalid = "{replicas: -1, template: {}}";
+    assert_eq!(
+        reasons(invalid, ""),
+        ["cluster-abc/db-8 InvalidDeployment", "cluster-abc/db-9 InvalidDeployment"]
+    );
+    let decisions = plan_drain_of_deployment(invalid, "");
+    assert_eq!(decisions[0]["blocked"], true);
+    assert!(
+        decisions[0]["message"].as_str().unwrap_or_default().contains("spec.replicas"),
+        "{decisions}"
+    );
+}
+
 #[test]
 fn drain_moves_vms_or_reports_the_blocking_rule() {
     let (code, answer) = run_plan(&["-f", "examples/fleet/", "--drain", "rack1-a"], "");

@@ -327,7 +327,7 @@ impl Cluster {
             (self.machines().len() == 3).then_some(())
         });
         self.plane.kubectl(&["uncordon", HOST]).unwrap();
-        self.wait_until("the drain is called off", || {
+        self.wait_until("the drain is cancelled", || {
             let machine = self.machine(&name);
             let annotations = &machine["metadata"]["annotations"];
             let is_withdrawn = annotations["berth.dev/replacement-requested"].is_null()

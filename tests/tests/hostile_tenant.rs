@@ -108,12 +108,19 @@ fn remove(clusters: &Clusters, machine: &str) {
 }
 
 fn wait_until_reported(clusters: &Clusters, machine: &str, reason: &str) {
+    wait_until_explained(clusters, machine, (reason, machine));
+}
+
+/// Waits until the removal of a machine has a reason, and its message contains a word.
+fn wait_until_explained(clusters: &Clusters, machine: &str, (reason, word): (&str, &str)) {
     clusters.wait_until(&format!("the removal of {machine} has {reason}"), |clusters| {
         let deployment = ["machinedeployment", "web", "-n", NAMESPACE];
         let deployment: Value = clusters.infra.get_json(&deployment).unwrap_or_default();
         let one = condition(&deployment, "MachinesRemoved");
         one["reason"] == reason
-            && one["message"].as_str().is_some_and(|text| text.contains(machine))
+            && one["message"]
+                .as_str()
+                .is_some_and(|text| text.contains(machine) && text.contains(word))
     });
     assert!(has_machine(clusters, machine), "deleted before the deadline");
 }
@@ -139,7 +146,7 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
         clusters.tenant.kubectl(&create).is_err()
     });
     remove(clusters, machine);
-    wait_until_reported(clusters, machine, "TenantUnreachable");
+    wait_until_explained(clusters, machine, ("TenantUnreachable", "refuse.example.com"));
     clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
     assert!(!is_cordoned(clusters, machine), "the webhook refuses the cordon");
     let delete = ["delete", "validatingwebhookconfiguration", "refuse"];

@@ -10,10 +10,11 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::Value;
 
-use crate::api_resource::api_resource;
+use crate::api_resource::{api_resource, deployment_resource};
 use crate::fleet::{FleetItem, InputObject};
 use crate::list::list_objects;
 use berth_api::Problem;
+use berth_kubevirt_render::machines::MACHINE_DEPLOYMENT_KIND;
 
 /// Kinds that placement reads: group, version, kind and plural, and true if the kind is optional.
 const LISTED_KINDS: [(&str, &str, &str, &str, bool); 16] = [
@@ -65,13 +66,15 @@ const LISTED_KINDS: [(&str, &str, &str, &str, bool); 16] = [
     ),
 ];
 
-/// Lists all objects that placement reads, with the kubeconfig at `path`.
+/// Lists all objects that placement reads, with the kubeconfig at `path`. The drain of a host also reads
+/// MachineDeployments.
 ///
 /// # Errors
 /// Returns an error if the kubeconfig is invalid, if the API server is unreachable, or if it refuses to list a kind
 /// that is not optional.
 pub(super) fn list_items(
     path: &Path,
+    is_drain: bool,
     problems: &mut Vec<Problem>,
 ) -> Result<Vec<FleetItem>, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -85,8 +88,12 @@ pub(super) fn list_items(
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).with_context(|| name)?;
         let mut all = Vec::new();
-        for (group, version, kind, plural, is_optional) in LISTED_KINDS {
-            let resource = api_resource(group, version, kind, plural);
+        let kinds = LISTED_KINDS.iter().map(|&(group, version, kind, plural, is_optional)| {
+            (api_resource(group, version, kind, plural), is_optional)
+        });
+        let for_drain = is_drain.then(|| (deployment_resource(), true));
+        for (resource, is_optional) in kinds.chain(for_drain) {
+            let plural = &resource.plural;
             let Err(error) = list_kind(&client, &resource, &mut all).await else { continue };
             if let Some(status) = error.status().filter(|_| is_optional) {
                 if status.code != 404 {
@@ -115,7 +122,12 @@ async fn list_kind(
             fields.entry("kind").or_insert_with(|| resource.kind.clone().into());
         }
         let location = resource.plural.clone();
-        all.push(FleetItem::from_input(InputObject { location, object }));
+        let found = InputObject { location, object };
+        all.push(if resource.kind == MACHINE_DEPLOYMENT_KIND {
+            FleetItem::from_cluster_deployment(&found)
+        } else {
+            FleetItem::from_input(found)
+        });
     };
     // A plan without some of the objects would be wrong, so there is no limit.
     list_objects(client, resource, "", None, usize::MAX, visit).await?;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use berth_runtime::cli::style::Style;
 use berth_runtime::cli::{EXIT_BAD_INPUT, EXIT_PROBLEMS, Failure, print, print_error};
 use clap::{ValueEnum, ValueHint};
+use k8s_openapi::jiff::Timestamp;
 
 use super::{input, live};
 use crate::fleet::{Fleet, FleetItem};
@@ -72,13 +73,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         error: anyhow::anyhow!("--add: {error}"),
     })?;
     if let Some(kubeconfig) = &arguments.kubeconfig {
-        items.extend(live::list_items(kubeconfig, &mut problems)?);
+        items.extend(live::list_items(kubeconfig, arguments.drain.is_some(), &mut problems)?);
     }
     for path in &arguments.filename {
         items.extend(input::for_each_input_object(path, &mut problems, FleetItem::from_input)?);
     }
     let fleet = Fleet::from_items(items, problems);
-    let plan = plan::plan(&fleet, &PlanOptions { drain: arguments.drain.clone(), add });
+    let options = PlanOptions { drain: arguments.drain.clone(), now: Timestamp::now(), add };
+    let plan = plan::plan(&fleet, &options);
     match arguments.output {
         Output::Table => print(&plan::render(&plan, Style::for_stdout(), arguments.all))?,
         Output::Json => print(&format!("{}\n", serde_json::to_string_pretty(&plan)?))?,

@@ -63,6 +63,15 @@ pub fn migration_obstacle(instance: &Value) -> Option<String> {
     }
 }
 
+/// Returns true if a VirtualMachineInstance is ready.
+#[must_use]
+pub fn is_instance_ready(instance: &Value) -> bool {
+    let conditions = instance.pointer("/status/conditions").and_then(Value::as_array);
+    let ready = conditions.into_iter().flatten().find(|one| one["type"] == "Ready");
+    let is_ready = ready.is_some_and(|ready| ready["status"] == "True");
+    is_ready && instance.pointer("/status/phase").is_some_and(|phase| phase == "Running")
+}
+
 /// Returns true if a machine is ready, as its MachineDeployment counts it. A machine whose Node is not known counts as
 /// ready: a machine that is not ready may be removed at once.
 #[must_use]

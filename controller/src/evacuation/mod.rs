@@ -5,7 +5,7 @@
 //! must move the VM. This module decides: a live migration if the VM can be migrated and the engine knows a host,
 //! otherwise a replacement. Only evictions count: a cordoned host alone has no effect.
 
-pub mod call_off;
+pub mod cancel;
 pub mod decide;
 pub mod deployment;
 pub mod machine;

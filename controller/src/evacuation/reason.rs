@@ -20,7 +20,7 @@ pub enum ReplacementCause {
     NoHostFits(Vec<(String, usize)>),
     /// Several migrations have failed.
     MigrationsFailed,
-    /// The replacement was requested before; it is not called off while the host is drained.
+    /// The replacement was requested before; it is not cancelled while the host is drained.
     AlreadyRequested,
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use berth_api::{HostProfile, InfraNode, VlanClaim};
 use k8s_openapi::api::core::v1;
+use serde_json::Value;
 
 use super::kinds::{self, string_at};
 use super::machine::FleetMachine;
@@ -33,6 +34,8 @@ pub struct Fleet {
     pub kubevirt_configuration: Configuration,
     /// MachineDeployments, in input order.
     pub deployments: Vec<MachineDeployment>,
+    /// Fields of all MachineDeployments, also of invalid ones, that decide how machines leave a drained host.
+    pub deployment_fields: Vec<Value>,
     /// Objects that the rendering of machines reads: tenants, defaults and storage.
     pub render_context: machines::RenderContext,
     /// Existing VlanClaims.
@@ -98,8 +101,13 @@ impl Fleet {
                 self.kubevirt_configuration = *configuration;
                 None
             }
-            FleetObject::Deployment(deployment) => {
-                self.deployments.push(*deployment);
+            FleetObject::Deployment(deployment, fields) => {
+                self.deployment_fields.push(fields);
+                self.deployments.push((*deployment)?);
+                None
+            }
+            FleetObject::DeploymentFields(fields) => {
+                self.deployment_fields.push(fields);
                 None
             }
             FleetObject::Tenant(name, tenant) => {
@@ -157,12 +165,15 @@ impl Fleet {
             known.host = machine.host;
             known.migration_obstacle = machine.migration_obstacle;
             known.is_external = machine.is_external;
+            known.drain.machine.is_ready = machine.drain.machine.is_ready;
             known.should_run = true;
         } else {
             let (host, migration_obstacle) = (known.host.take(), known.migration_obstacle.take());
             let is_external = known.is_external;
+            let is_ready = known.drain.machine.is_ready;
             *known =
                 FleetMachine { host, migration_obstacle, is_external, should_run: true, ..machine };
+            known.drain.machine.is_ready = is_ready;
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::collection::Fleet;
+use super::drain_facts::DrainFacts;
 use super::machine::FleetMachine;
 use super::object::fatal_problem;
 use super::planned::MachineCounts;
@@ -66,6 +67,7 @@ impl Fleet {
                                 migration_obstacle: None,
                                 is_external: false,
                                 has_deployment: true,
+                                drain: DrainFacts::default(),
                                 class: None,
                             }),
                             Ok(Err(invalid)) => self.problems.push(fatal_problem(invalid)),

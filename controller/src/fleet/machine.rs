@@ -2,6 +2,8 @@
 
 use berth_kubevirt_render::launcher::Machine;
 
+use super::drain_facts::DrainFacts;
+
 /// A VirtualMachine or VirtualMachineInstance, and its host if it is running.
 #[derive(Clone, Debug)]
 pub struct FleetMachine {
@@ -20,6 +22,8 @@ pub struct FleetMachine {
     /// True if the machine belongs to a MachineDeployment that Berth reconciles. Without the VirtualMachine in the
     /// input, the label of the instance counts.
     pub has_deployment: bool,
+    /// Facts for the drain of its host.
+    pub drain: DrainFacts,
     /// Value of the annotation `berth.dev/class`.
     pub class: Option<String>,
 }

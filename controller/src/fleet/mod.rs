@@ -2,6 +2,7 @@
 
 mod collection;
 mod deployments;
+mod drain_facts;
 mod kinds;
 mod machine;
 mod object;
@@ -12,6 +13,7 @@ mod tenants;
 mod yaml;
 
 pub use collection::Fleet;
+pub use drain_facts::DrainFacts;
 pub use machine::FleetMachine;
 pub use object::FleetItem;
 pub(crate) use object::deserialize_object;

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::drain_facts::{DrainFacts, deployment_fields};
 use super::kinds::string_at;
 use super::machine::FleetMachine;
 use super::stream::InputObject;
@@ -32,7 +33,10 @@ pub(super) enum FleetObject {
     Pod(String, Box<v1::Pod>),
     Machine(Box<FleetMachine>),
     Configuration(Box<Configuration>),
-    Deployment(Box<MachineDeployment>),
+    /// The fields of an invalid MachineDeployment are read too: its machines have them.
+    Deployment(Box<Result<MachineDeployment, Problem>>, Value),
+    /// The fields of a MachineDeployment whose controller creates its machines itself.
+    DeploymentFields(Value),
     Tenant(String, Box<TenantCluster>),
     Config(Box<InfraConfig>),
     Claim(Box<VlanClaim>),
@@ -46,6 +50,13 @@ impl FleetItem {
     pub fn from_input(found: InputObject) -> Self {
         let InputObject { location, object } = found;
         Self { object: parse_object(&location, object), location }
+    }
+
+    /// Reads a MachineDeployment of a cluster. Its missing machines are not planned.
+    #[must_use]
+    pub(crate) fn from_cluster_deployment(found: &InputObject) -> Self {
+        let fields = deployment_fields(&found.object);
+        Self { object: Ok(FleetObject::DeploymentFields(fields)), location: found.location.clone() }
     }
 }
 
@@ -73,8 +84,9 @@ fn parse_object(location: &str, object: Value) -> Result<FleetObject, Problem> {
             Ok(FleetObject::Claim(Box::new(deserialize_object(kind, location, &object)?)))
         }
         (MACHINE_DEPLOYMENT_KIND, MACHINE_DEPLOYMENT_GROUP) => {
-            MachineDeployment::read(location, object)
-                .map(|read| FleetObject::Deployment(Box::new(read)))
+            let fields = deployment_fields(&object);
+            let read = MachineDeployment::read(location, object);
+            Ok(FleetObject::Deployment(Box::new(read), fields))
         }
         ("Node", "v1") => {
             let node: v1::Node = deserialize_object(kind, location, &object)?;
@@ -117,6 +129,7 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
     let is_external = is_instance
         && host.is_some()
         && string_at(&object, "/spec/evictionStrategy") == EXTERNAL_STRATEGY;
+    let drain = DrainFacts::read(&object, has_deployment);
     Ok(FleetObject::Machine(Box::new(FleetMachine {
         machine,
         kind,
@@ -125,6 +138,7 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
         migration_obstacle: is_external.then(|| migration_obstacle(&object)).flatten(),
         is_external,
         has_deployment,
+        drain,
         class: class.map(str::to_owned),
     })))
 }

@@ -3,9 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use berth_extender::MigrationTarget;
+use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
 use super::build::{PendingVm, Simulation};
+use super::drain_decisions::{DrainDecision, forecast};
 use super::unplaced::{UnplacedVm, explain};
 use crate::evacuation::reason::ReplacementCause;
 use crate::fleet::{Fleet, FleetMachine};
@@ -28,6 +31,9 @@ pub struct DrainResult {
     /// which they fit. The controller reports the reason `NotManaged` for them.
     #[serde(rename = "notManaged")]
     pub unmanaged_vms: Vec<MovedVm>,
+    /// What the controller reports first about VMs that it replaces or cannot move.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<DrainDecision>,
     /// VMs that fit on no other host, and the reasons.
     #[serde(rename = "stuck")]
     pub blocked_vms: Vec<BlockedVm>,
@@ -70,7 +76,10 @@ impl DrainResult {
     /// Returns true if the host can be drained. For VMs that Berth does not move, it suffices that they fit.
     #[must_use]
     pub fn is_possible(&self) -> bool {
-        self.is_known && self.blocked_vms.is_empty() && self.unknown_pods.is_empty()
+        self.is_known
+            && self.blocked_vms.is_empty()
+            && self.unknown_pods.is_empty()
+            && !self.decisions.iter().any(|decision| decision.is_blocked)
     }
 }
 
@@ -79,6 +88,7 @@ pub(super) fn simulate_drain(
     fleet: &Fleet,
     simulation: &mut Simulation,
     name: &str,
+    now: Timestamp,
 ) -> DrainResult {
     let mut drain = DrainResult { host: name.to_owned(), ..DrainResult::default() };
     let Some(from) = simulation.engine.host(name) else { return drain };
@@ -107,6 +117,7 @@ pub(super) fn simulate_drain(
         fleet.machines.iter().filter_map(named_obstacle).collect();
     let unmanaged: BTreeSet<String> =
         fleet.machines.iter().filter(|one| is_unmanaged(one)).map(qualified_name).collect();
+    let mut targets = BTreeMap::new();
     for request in vms_to_move {
         let uid = request.uid().to_owned();
         let vm = simulation.pod_names.get(&uid).cloned().unwrap_or_else(|| uid.clone());
@@ -121,6 +132,7 @@ pub(super) fn simulate_drain(
                 simulation.engine.remove_pod(&uid);
                 let host = simulation.engine.reported_host(host).map(|facts| facts.name.clone());
                 let host = host.unwrap_or_default();
+                targets.insert(vm.clone(), MigrationTarget::Host(host.clone()));
                 match obstacle {
                     _ if unmanaged.contains(&vm) => drain.unmanaged_vms.push(MovedVm { vm, host }),
                     None => drain.moved_vms.push(MovedVm { vm, host }),
@@ -128,16 +140,22 @@ pub(super) fn simulate_drain(
                 }
             }
             None => {
-                let mut unplaced =
-                    explain(fleet, &simulation.engine, &PendingVm { name: vm, request: target });
+                let mut unplaced = explain(
+                    fleet,
+                    &simulation.engine,
+                    &PendingVm { name: vm.clone(), request: target },
+                );
                 unplaced.refusals.retain(|refused| refused.example != name || refused.hosts > 1);
                 let refusals = unplaced.refusals.iter();
-                let refusals = refusals.map(|one| (one.reason.clone(), one.hosts)).collect();
+                let refusals: Vec<(String, usize)> =
+                    refusals.map(|one| (one.reason.clone(), one.hosts)).collect();
+                targets.insert(vm, MigrationTarget::NoHost(refusals.clone()));
                 let reason = obstacle.unwrap_or(ReplacementCause::NoHostFits(refusals));
                 drain.blocked_vms.push(BlockedVm { reason, unplaced });
             }
         }
     }
+    drain.decisions = forecast(fleet, name, targets, now);
     drain
 }
 

@@ -5,6 +5,7 @@ mod add;
 mod addition;
 mod build;
 mod drain;
+mod drain_decisions;
 mod placed_vm;
 mod request;
 mod result;
@@ -17,6 +18,7 @@ mod usage;
 pub use add::{AddRequest, ParseAddError};
 pub use addition::AdditionResult;
 pub use drain::{BlockedVm, DrainResult, MovedVm, ReplacedVm};
+pub use drain_decisions::DrainDecision;
 pub use placed_vm::PlacedVm;
 pub use request::VmRequest;
 pub use result::{Plan, PlanOptions};
@@ -57,7 +59,7 @@ pub fn plan(fleet: &Fleet, options: &PlanOptions) -> Plan {
             Some(addition::simulate_addition(fleet, add, plan.placed.len() + plan.unplaced.len()));
     }
     if let Some(host) = &options.drain {
-        plan.drain = Some(drain::simulate_drain(fleet, &mut simulation, host));
+        plan.drain = Some(drain::simulate_drain(fleet, &mut simulation, host, options.now));
     }
     plan.hosts = usage::host_usages(&simulation.engine);
     plan.control_planes = spread::control_planes(&simulation.engine);

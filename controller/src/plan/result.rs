@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
 use super::add::AddRequest;
@@ -19,6 +20,8 @@ use berth_api::Problem;
 pub struct PlanOptions {
     /// Name of the host to be drained, for the drain check.
     pub drain: Option<String>,
+    /// Current time, for the drain check.
+    pub now: Timestamp,
     /// Additional hosts to be assumed.
     pub add: Option<AddRequest>,
 }

@@ -8,6 +8,7 @@ use berth_runtime::cli::text::{push_line, replace_control_characters, wrap_text}
 
 use super::addition::AdditionResult;
 use super::drain::{DrainResult, MovedVm, ReplacedVm};
+use super::drain_decisions::DrainDecision;
 use super::placed_vm::PlacedVm;
 use super::request::VmRequest;
 use super::result::Plan;
@@ -363,6 +364,10 @@ fn write_drain(out: &mut String, drain: &DrainResult, style: Style) {
     for MovedVm { vm, host } in &drain.unmanaged_vms {
         let reason = EvacuationReason::NotManaged;
         let text = format!("fits on {host}: {vm} ({}: {reason})", reason.as_str());
+        write_paragraph(out, "  ", "", 0, &text);
+    }
+    for DrainDecision { vm, reason, message, .. } in &drain.decisions {
+        let text = format!("first reason during a drain: {vm} ({reason}: {message})");
         write_paragraph(out, "  ", "", 0, &text);
     }
     let is_empty = drain.moved_vms.is_empty()

@@ -1,9 +1,9 @@
 //! Answers to requests of the eviction API. The text of a tenant's API server is not shown, except the name of a
-//! PodDisruptionBudget.
+//! PodDisruptionBudget, and the explanation of a refusal.
 
 use std::fmt;
 
-use berth_runtime::untrusted::BoundedVec;
+use berth_runtime::untrusted::{BoundedVec, Explanation};
 use serde::Deserialize;
 
 use crate::tenant_object::is_valid_name;
@@ -24,7 +24,7 @@ pub enum EvictionOutcome {
     /// A PodDisruptionBudget does not permit the eviction now. Its name, if it is known.
     Budget(Option<String>),
     /// The API server refused the eviction: a webhook, a missing permission, or several PodDisruptionBudgets of one pod.
-    Refused(u16),
+    Refused(u16, Explanation),
     /// The API server accepts no requests now.
     Busy,
 }
@@ -35,9 +35,9 @@ impl fmt::Display for EvictionOutcome {
             Self::Accepted => f.write_str("is stopping"),
             Self::Budget(Some(name)) => write!(f, "PodDisruptionBudget {name} permits no eviction"),
             Self::Budget(None) => f.write_str("a PodDisruptionBudget permits no eviction"),
-            Self::Refused(code) => write!(
+            Self::Refused(code, explanation) => write!(
                 f,
-                "the eviction is refused with HTTP status {code}: a webhook, a missing permission, or several PodDisruptionBudgets"
+                "the eviction is refused with HTTP status {code}{explanation}: a webhook, a missing permission, or several PodDisruptionBudgets"
             ),
             Self::Busy => f.write_str("the API server is busy"),
         }
@@ -63,9 +63,13 @@ struct Cause {
     message: String,
 }
 
-/// Returns the outcome for an answer with this HTTP status and body.
+/// Returns the outcome for an answer with this HTTP status and body. `explain` returns the explanation in the body.
 #[must_use]
-pub fn eviction_outcome(code: u16, body: &[u8]) -> EvictionOutcome {
+pub fn eviction_outcome(
+    code: u16,
+    body: &[u8],
+    explain: impl FnOnce() -> Explanation,
+) -> EvictionOutcome {
     match code {
         200..=299 => EvictionOutcome::Accepted,
         // A conflict: a pod with another UID has the name, so the pod does not exist any more.
@@ -79,7 +83,7 @@ pub fn eviction_outcome(code: u16, body: &[u8]) -> EvictionOutcome {
             })
         }
         503 | 504 => EvictionOutcome::Busy,
-        code => EvictionOutcome::Refused(code),
+        code => EvictionOutcome::Refused(code, explain()),
     }
 }
 
@@ -101,7 +105,7 @@ mod tests {
             "kind": "Status", "code": code, "message": "Cannot evict pod",
             "details": {"causes": [{"reason": reason, "message": message}]},
         });
-        eviction_outcome(code, body.to_string().as_bytes())
+        eviction_outcome(code, body.to_string().as_bytes(), Explanation::default)
     }
 
     #[test]
@@ -114,7 +118,8 @@ mod tests {
         let hostile = "The disruption budget \u{1b}[31m/../ needs";
         assert_eq!(outcome(429, BUDGET_CAUSE, hostile), EvictionOutcome::Budget(None));
         assert_eq!(outcome(429, "Other", words), EvictionOutcome::Busy);
-        assert_eq!(eviction_outcome(429, b"<html>"), EvictionOutcome::Busy);
+        let malformed = eviction_outcome(429, b"<html>", Explanation::default);
+        assert_eq!(malformed, EvictionOutcome::Busy);
     }
 
     #[test]
@@ -123,8 +128,8 @@ mod tests {
             (201, EvictionOutcome::Accepted),
             (404, EvictionOutcome::Accepted),
             (409, EvictionOutcome::Accepted),
-            (403, EvictionOutcome::Refused(403)),
-            (500, EvictionOutcome::Refused(500)),
+            (403, EvictionOutcome::Refused(403, Explanation::default())),
+            (500, EvictionOutcome::Refused(500, Explanation::default())),
             (503, EvictionOutcome::Busy),
         ] {
             assert_eq!(outcome(code, "", ""), expected);
@@ -134,7 +139,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_answer_has_an_outcome(code in 100_u16..600, body in "\\PC{0,80}") {
-            drop(eviction_outcome(code, body.as_bytes()).to_string());
+            drop(eviction_outcome(code, body.as_bytes(), Explanation::default).to_string());
         }
     }
 }

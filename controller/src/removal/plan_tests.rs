@@ -1,5 +1,6 @@
 //! Tests of the steps of a removal, also in simulated clusters with faults.
 
+use berth_runtime::untrusted::Explanation;
 use proptest::prelude::*;
 
 use super::*;
@@ -67,12 +68,15 @@ fn a_node_is_drained_step_by_step() {
 
 #[test]
 fn blocked_pods_are_named() {
-    let outcomes = EvictionOutcomes::from([("a".to_owned(), EvictionOutcome::Refused(403))]);
+    let outcomes = EvictionOutcomes::from([(
+        "a".to_owned(),
+        EvictionOutcome::Refused(403, Explanation::default()),
+    )]);
     let (mut stopping, blocked) = (pod("b"), pod("a"));
     stopping.terminating = Some(second(0));
     let pods = [blocked.clone(), stopping];
     let waiting = RemovalState { pods: Some(&pods), ..state(CORDONED, &outcomes) };
-    let expected = vec![(&blocked, &EvictionOutcome::Refused(403))];
+    let expected = vec![(&blocked, &EvictionOutcome::Refused(403, Explanation::default()))];
     assert_eq!(next_step(&waiting), Step::WaitForPods { blocked: expected.clone(), stopping: 1 });
     // The kubelet does not report that a pod has stopped.
     let tenant = TenantState::Node { is_cordoned: true, is_ready: false };

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::mark::RemovalReason;
 
 /// Returns the reason of a removal that has begun to delete the Node of its machine; `None` if it has not. Such a removal
-/// cannot be called off: without its Node, the machine would stay unready for ever.
+/// cannot be cancelled: without its Node, the machine would stay unready for ever.
 #[must_use]
 pub fn begun_deletion(machine: &DynamicObject) -> Option<RemovalReason> {
     let reason = machine.annotations().get(NODE_DELETION_ANNOTATION)?;

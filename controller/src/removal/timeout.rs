@@ -11,25 +11,36 @@ use kube::api::DynamicObject;
 pub struct ResolvedTimeout {
     /// The time limit.
     pub timeout: DrainTimeout,
-    /// Malformed annotations, which are ignored: kind of the object, and the problem with the value.
+    /// Malformed annotations, which are ignored, and those that exceed the limit: kind of the object, and the problem
+    /// with the value.
     pub problems: Vec<String>,
 }
 
 /// Returns the time limit of a machine: that of its annotation, of its MachineDeployment's annotation, or of its tenant,
-/// in this order.
+/// in this order. Those of annotations are limited to `longest`, because tenants may write them.
 #[must_use]
 pub fn drain_timeout(
     machine: &DynamicObject,
     deployment: Option<&DynamicObject>,
     tenant: &TenantClusterSpec,
+    longest: Option<DrainTimeout>,
 ) -> ResolvedTimeout {
     let mut problems = Vec::new();
     let objects = [("VirtualMachine", Some(machine)), ("MachineDeployment", deployment)];
     for (kind, object) in objects {
         let annotations = object.map(|object| object.annotations());
         let value = annotations.and_then(|all| all.get(NODE_DRAIN_TIMEOUT_ANNOTATION));
-        match value.map(|value| value.parse()) {
-            Some(Ok(timeout)) => return ResolvedTimeout { timeout, problems },
+        match value.map(|value| value.parse::<DrainTimeout>()) {
+            Some(Ok(timeout)) => {
+                let limit = longest.filter(|&longest| timeout > longest);
+                if let Some(limit) = limit {
+                    problems.push(format!(
+                        "{kind}: annotation {NODE_DRAIN_TIMEOUT_ANNOTATION}: `{timeout}`: spec.maxNodeDrainTimeout of the \
+                         InfraConfig is {limit}"
+                    ));
+                }
+                return ResolvedTimeout { timeout: limit.unwrap_or(timeout), problems };
+            }
             Some(Err(error)) => {
                 problems
                     .push(format!("{kind}: annotation {NODE_DRAIN_TIMEOUT_ANNOTATION}: {error}"));
@@ -68,7 +79,7 @@ mod tests {
                 ..TenantClusterSpec::default()
             };
             let deployment = object(deployment);
-            let resolved = drain_timeout(&object(machine), Some(&deployment), &spec);
+            let resolved = drain_timeout(&object(machine), Some(&deployment), &spec, None);
             (resolved.timeout.to_string(), resolved.problems.len())
         };
         assert_eq!(resolve(None, None, None), ("2h".to_owned(), 0));
@@ -76,6 +87,29 @@ mod tests {
         assert_eq!(resolve(None, Some("10m"), Some("5m")), ("10m".to_owned(), 0));
         assert_eq!(resolve(Some("0"), Some("10m"), Some("5m")), ("0".to_owned(), 0));
         assert_eq!(resolve(Some("soon"), Some("never"), Some("5m")), ("5m".to_owned(), 2));
+    }
+
+    #[test]
+    fn annotations_are_limited() {
+        let day: DrainTimeout = "24h".parse().unwrap();
+        let resolve = |annotation: Option<&str>, tenant: &str| {
+            let node_drain_timeout = Some(tenant.parse().unwrap());
+            let spec = TenantClusterSpec { node_drain_timeout, ..TenantClusterSpec::default() };
+            let deployment = object(annotation);
+            let resolved = drain_timeout(&object(None), Some(&deployment), &spec, Some(day));
+            (resolved.timeout.to_string(), resolved.problems)
+        };
+        let (timeout, problems) = resolve(Some("8760h"), "1h");
+        assert_eq!(timeout, "24h");
+        assert_eq!(
+            problems,
+            [
+                "MachineDeployment: annotation berth.dev/node-drain-timeout: `8760h`: spec.maxNodeDrainTimeout of the \
+                 InfraConfig is 24h"
+            ]
+        );
+        assert_eq!(resolve(Some("24h"), "1h"), ("24h".to_owned(), Vec::new()));
+        assert_eq!(resolve(None, "48h"), ("48h".to_owned(), Vec::new()));
     }
 
     #[test]

@@ -148,7 +148,7 @@ pub struct TenantNode {
     pub ready_since: Option<Timestamp>,
     /// `spec.unschedulable`.
     pub is_unschedulable: bool,
-    /// True if Berth has cordoned the Node, and has to uncordon it if the removal of its machine is called off.
+    /// True if Berth has cordoned the Node, and has to uncordon it if the removal of its machine is cancelled.
     pub is_cordoned_by_berth: bool,
     /// Labels of the Node.
     pub labels: BTreeMap<String, NodeField>,

@@ -4,10 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::text::{string_serde, write_duration};
+use crate::text::{parse_duration, string_serde, write_duration};
 
 /// Largest number of seconds, which is one year.
 const MAX_SECONDS: u64 = 31_536_000;
+/// Largest number of digits of a number in the text form.
+const MAX_DIGITS: usize = 8;
 /// Largest number of characters of the text form.
 const MAX_LENGTH: usize = 32;
 
@@ -44,29 +46,12 @@ impl DrainTimeout {
     }
 }
 
-/// Sums numbers with the units h, m and s, each at most once and in this order.
-fn parse_seconds(text: &str) -> Option<u64> {
-    if text == "0" {
-        return Some(0);
-    }
-    let (mut rest, mut total) = (text, 0_u64);
-    for (unit, factor) in [('h', 3600), ('m', 60), ('s', 1)] {
-        let Some((number, after)) = rest.split_once(unit) else { continue };
-        if number.is_empty() || !number.chars().all(|c| c.is_ascii_digit()) {
-            return None;
-        }
-        let part = number.parse::<u64>().ok()?.checked_mul(factor)?;
-        total = total.checked_add(part)?;
-        rest = after;
-    }
-    (rest.is_empty() && !text.is_empty() && total <= MAX_SECONDS).then_some(total)
-}
-
 impl FromStr for DrainTimeout {
     type Err = ParseDrainTimeoutError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let seconds = parse_seconds(text).filter(|_| text.len() <= MAX_LENGTH);
+        let seconds = parse_duration(text, MAX_DIGITS);
+        let seconds = seconds.filter(|&seconds| seconds <= MAX_SECONDS && text.len() <= MAX_LENGTH);
         let shown = || text.chars().filter(|c| !c.is_control()).take(40).collect();
         seconds.map(|seconds| Self { seconds }).ok_or_else(|| ParseDrainTimeoutError(shown()))
     }
@@ -106,6 +91,8 @@ mod tests {
             "1h ",
             "9999999h",
             "1h1h",
+            "5m5m",
+            "000000001s",
             "99999999999999999999s",
         ] {
             assert!(text.parse::<DrainTimeout>().is_err(), "{text}");

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::tenant_cluster::CustomNetworkPolicy;
 use crate::{
-    Condition, ControlPlaneSpread, PlacementConfig, PrefixPool, Quantity, VlanRanges, VniRange,
+    Condition, ControlPlaneSpread, DrainTimeout, PlacementConfig, PrefixPool, Quantity, VlanRanges,
+    VniRange,
 };
 
 /// Configuration for all tenants of this infra cluster.
@@ -141,6 +142,11 @@ pub struct InfraConfigSpec {
     /// Sizes of VMs that do not specify any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_defaults: Option<NodeDefaults>,
+    /// Longest time limit for the drain of a machine that the annotation `berth.dev/node-drain-timeout` of a
+    /// MachineDeployment or of a machine may specify; a longer one is shortened. Default none. A host is drained only when
+    /// its machines are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_node_drain_timeout: Option<DrainTimeout>,
     /// Maximum number of secondary disks of a VM. Default 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 32))]

@@ -98,7 +98,7 @@ pub const HOST_RETURNED_ANNOTATION: &str = "berth.dev/host-returned";
 /// machine. After another controller has deleted the Node, its VolumeAttachments are found by this name.
 pub const REMOVAL_NODE_ANNOTATION: &str = "berth.dev/removal-node";
 /// Annotation of a VirtualMachine: the reason of the removal in which Berth begins to delete the Node of the machine. Such
-/// a removal cannot be called off.
+/// a removal cannot be cancelled.
 pub const NODE_DELETION_ANNOTATION: &str = "berth.dev/node-deletion";
 /// Annotation of a MachineDeployment or of a VirtualMachine: the time limit of the drain, in place of
 /// `spec.nodeDrainTimeout` of the TenantCluster.

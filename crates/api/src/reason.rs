@@ -111,6 +111,7 @@ pub enum ConditionReason {
     ServerCertificateInvalid,
     TenantUnreachable,
     InvalidAnswer,
+    RequestRefused,
     LabelsReplicated,
     AmbiguousNodes,
     TooManyNodes,

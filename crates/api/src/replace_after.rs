@@ -4,7 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::text::{string_serde, write_duration};
+use crate::text::{parse_duration, string_serde, write_duration};
+
+/// Largest number of digits of a number in the text form.
+const MAX_DIGITS: usize = 5;
 
 /// Time after which the machines of a lost host are replaced, such as `10m` or `1h30m`. `0` means never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +21,7 @@ pub enum ReplaceAfter {
 string_serde!(
     ReplaceAfter,
     "A time in hours, minutes and seconds: `10m`, `1h30m`, `90s`; `0` means never.",
-    {"type": "string", "minLength": 1, "maxLength": 20, "pattern": "^(0|([0-9]{1,5}[hms])+)$"}
+    {"type": "string", "minLength": 1, "maxLength": 20, "pattern": "^(0|([0-9]{1,5}h)?([0-9]{1,5}m)?([0-9]{1,5}s)?)$"}
 );
 
 /// Error when parsing a [`ReplaceAfter`].
@@ -42,32 +45,12 @@ impl FromStr for ReplaceAfter {
     type Err = ParseReplaceAfterError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse = || {
-            if text == "0" {
-                return Some(Self::Never);
-            }
-            let (mut seconds, mut number) = (0_u64, String::new());
-            for character in text.chars() {
-                let unit = match character {
-                    digit if digit.is_ascii_digit() && number.len() < 5 => {
-                        number.push(digit);
-                        continue;
-                    }
-                    'h' => 3600,
-                    'm' => 60,
-                    's' => 1,
-                    _ => return None,
-                };
-                let count: u64 = std::mem::take(&mut number).parse().ok()?;
-                seconds = seconds.checked_add(count.checked_mul(unit)?)?;
-            }
-            let is_complete = number.is_empty() && !text.is_empty() && text.len() <= 20;
-            is_complete.then_some(match seconds {
-                0 => Self::Never,
-                seconds => Self::After(Duration::from_secs(seconds)),
-            })
-        };
-        parse().ok_or_else(|| ParseReplaceAfterError(text.chars().take(40).collect()))
+        let seconds = parse_duration(text, MAX_DIGITS);
+        let time = seconds.map(|seconds| match seconds {
+            0 => Self::Never,
+            seconds => Self::After(Duration::from_secs(seconds)),
+        });
+        time.ok_or_else(|| ParseReplaceAfterError(text.chars().take(40).collect()))
     }
 }
 
@@ -93,7 +76,9 @@ mod tests {
         assert_eq!(parse("90s"), after(90));
         assert_eq!(parse("0s"), Some(ReplaceAfter::Never));
         assert_eq!(parse("0"), Some(ReplaceAfter::Never));
-        for invalid in ["", "10", "m", "-1m", "1.5h", "10 m", "1d", "123456s", "1m2", "٣m"] {
+        for invalid in
+            ["", "10", "m", "-1m", "1.5h", "10 m", "1d", "123456s", "1m2", "٣m", "5m5m", "1m1h"]
+        {
             assert_eq!(parse(invalid), None, "{invalid}");
         }
         assert_eq!(ReplaceAfter::default().to_string(), "10m");

@@ -39,6 +39,26 @@ macro_rules! string_serde {
 
 pub(crate) use string_serde;
 
+/// Sums numbers with the units h, m and s, each at most once and in this order, with at most `max_digits` digits; `0`
+/// for none. It is the only form of a duration in fields and annotations of Berth, and a part of those of Kubernetes.
+pub(crate) fn parse_duration(text: &str, max_digits: usize) -> Option<u64> {
+    if text == "0" {
+        return Some(0);
+    }
+    let (mut rest, mut total) = (text, 0_u64);
+    for (unit, factor) in [('h', 3600), ('m', 60), ('s', 1)] {
+        let Some((number, after)) = rest.split_once(unit) else { continue };
+        let is_number = !number.is_empty() && number.chars().all(|c| c.is_ascii_digit());
+        if !is_number || number.len() > max_digits {
+            return None;
+        }
+        let part = number.parse::<u64>().ok()?.checked_mul(factor)?;
+        total = total.checked_add(part)?;
+        rest = after;
+    }
+    (rest.is_empty() && !text.is_empty()).then_some(total)
+}
+
 /// Writes a number of seconds in hours, minutes and seconds, without those that are 0: `1h30m`.
 pub(crate) fn write_duration(f: &mut fmt::Formatter<'_>, seconds: u64) -> fmt::Result {
     let parts = [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];

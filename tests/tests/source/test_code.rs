@@ -1,4 +1,4 @@
-//! Tells the code of a Rust file from its tests.
+//! Separates the code of a Rust file from its tests.
 
 use std::ops::RangeInclusive;
 

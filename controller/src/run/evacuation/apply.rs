@@ -123,14 +123,14 @@ impl Evacuator {
     }
 
     /// Removes the status of an evacuation and the request of a replacement from a machine; the mark for removal too if
-    /// `withdraws_mark` is true.
+    /// `removes_mark` is true.
     pub(super) async fn clear_machine(
         &self,
         machine: &DynamicObject,
-        withdraws_mark: bool,
+        removes_mark: bool,
     ) -> Result<Written, ReconcileFailure> {
         let mut names = vec![EVACUATION_ANNOTATION, REPLACEMENT_ANNOTATION];
-        if withdraws_mark {
+        if removes_mark {
             names.extend([REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION]);
         }
         names.retain(|name| machine.annotations().contains_key(*name));

@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::evacuation::machine::{EXTERNAL_STRATEGY, migration_obstacle};
+use crate::evacuation::machine::{EXTERNAL_STRATEGY, is_instance_ready, migration_obstacle};
 use crate::run::packed_content::unpack_content;
 
 /// Namespace and name of an instance, which are those of its VirtualMachine.
@@ -48,12 +48,9 @@ impl InstanceFacts {
         let must_leave = text("/spec/evictionStrategy") == EXTERNAL_STRATEGY
             && !evacuated.is_empty()
             && host == evacuated;
-        let conditions = data.pointer("/status/conditions").and_then(Value::as_array);
-        let ready = conditions.into_iter().flatten().find(|one| one["type"] == "Ready");
-        let is_ready = ready.is_some_and(|ready| ready["status"] == "True");
         Self {
             evacuated_host: must_leave.then(|| evacuated.to_owned()),
-            is_ready: is_ready && text("/status/phase") == "Running",
+            is_ready: is_instance_ready(&data),
             deployment: instance.labels().get("md").cloned(),
             migration_obstacle: migration_obstacle(&data),
         }

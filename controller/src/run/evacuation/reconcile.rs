@@ -14,7 +14,7 @@ use super::read::{Evacuation, ObservedMachine};
 use super::status::was_cordoned;
 use super::triggers::{is_cordoned, recorded_host};
 use super::write_results::{RETRY_DELAY, WriteResults};
-use crate::evacuation::call_off::{CallOff, is_called_off};
+use crate::evacuation::cancel::{Cancellation, is_cancelled};
 use crate::evacuation::decide::{Action, Decision, Targets, decide, migration_queries};
 use crate::evacuation::machine::EvacuatingMachine;
 use crate::evacuation::reason::EvacuationReason;
@@ -39,8 +39,8 @@ impl Evacuator {
             return Ok(add_jitter(self.resync));
         };
         let is_schedulable = !is_cordoned(&node);
-        let is_called_off = is_called_off(was_cordoned(host), is_schedulable);
-        let end = if is_called_off {
+        let is_cancelled = is_cancelled(was_cordoned(host), is_schedulable);
+        let end = if is_cancelled {
             EventReason::EvacuationCancelled
         } else {
             EventReason::EvacuationCompleted
@@ -67,9 +67,9 @@ impl Evacuator {
         };
         // 3. Call off the evacuation if the host was uncordoned. The condition changes last, because it records that
         // the host was cordoned. Both reasons of the condition cause the next reconcile to repeat what has failed.
-        if is_called_off {
+        if is_cancelled {
             drop(removals);
-            let remaining = self.call_off(&name, &evacuation.machines, &mut results).await;
+            let remaining = self.cancel(&name, &evacuation.machines, &mut results).await;
             if remaining == 0 {
                 return results.finish(RETRY_DELAY);
             }
@@ -167,9 +167,9 @@ impl Evacuator {
         Ok((record, retry))
     }
 
-    /// Withdraws all steps that have not begun, and ends the evacuation of each machine. Returns the number of
+    /// Cancels all steps that have not begun, and ends the evacuation of each machine. Returns the number of
     /// machines whose evacuation KubeVirt cannot end.
-    async fn call_off(
+    async fn cancel(
         &self,
         host: &str,
         machines: &[ObservedMachine],
@@ -178,21 +178,21 @@ impl Evacuator {
         let mut remaining: usize = 0;
         for one in machines {
             let (namespace, machine) = (&one.evacuating.namespace, &one.evacuating.machine.name);
-            let call_off = CallOff::of(&one.evacuating, host);
-            let mut is_withdrawn = true;
-            for migration in &call_off.migrations {
-                is_withdrawn &= results.record(self.delete_migration(namespace, migration).await);
+            let changes = Cancellation::of(&one.evacuating, host);
+            let mut is_cleared = true;
+            for migration in &changes.migrations {
+                is_cleared &= results.record(self.delete_migration(namespace, migration).await);
             }
-            let cleared = self.clear_machine(&one.object, call_off.withdraws_mark).await;
-            is_withdrawn &= results.record(cleared);
-            // The instance is last: as long as it must leave the host, an interrupted call-off is repeated.
-            if !is_withdrawn {
+            let cleared = self.clear_machine(&one.object, changes.removes_mark).await;
+            is_cleared &= results.record(cleared);
+            // The instance is last: as long as it must leave the host, an interrupted cancellation is repeated.
+            if !is_cleared {
                 continue;
             }
             match self.cancel_evacuation(namespace, machine, host).await {
                 Ok(true) => {
-                    self.metrics.count_evacuation_action("call_off");
-                    tracing::info!(%namespace, %machine, host, "called off the evacuation of a machine");
+                    self.metrics.count_evacuation_action("cancel");
+                    tracing::info!(%namespace, %machine, host, "cancelled the evacuation of a machine");
                 }
                 Ok(false) => remaining = remaining.saturating_add(1),
                 Err(error) => results.record_failure(error),

@@ -86,6 +86,7 @@ pub async fn run(
         deployments: own_informers.deployments.clone(),
         tenants: shared_informers.tenants.clone(),
         nodes: shared_informers.nodes.clone(),
+        configs: shared_informers.configs.clone(),
         connections: shared_informers.connections.clone(),
         table: Arc::clone(&shared_informers.removals),
     };

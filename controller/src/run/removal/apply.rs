@@ -1,8 +1,8 @@
 //! Sends the requests of a step to the tenant's API server, and records the answers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
+use berth_runtime::untrusted::{CollectionEvent, RequestFailure, UntrustedError};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
@@ -31,6 +31,7 @@ impl Remover {
         drain: &mut Drain,
     ) -> Result<Option<Duration>, RequestError> {
         let is_cordon = request == StepRequest::Cordon;
+        let description = machine.describe_request(&request, side.node.as_ref());
         let client = &side.access.client;
         let result = match (request, &side.node) {
             (StepRequest::Cordon, Some(node)) => self.cordon(side, node, true).await,
@@ -39,7 +40,8 @@ impl Remover {
                     return Ok(Some(SHORT_DELAY));
                 }
                 let listed = requests::list_pods(client, &node.name, Timestamp::now()).await;
-                listed.map(|mut pods| {
+                listed.map_err(RequestFailure::from).map(|mut pods| {
+                    drain.observed_at = Instant::now();
                     let table = &self.context.table;
                     table.update_grace_periods(&machine.namespace, &machine.name, &mut pods);
                     drain.pods = Some(pods);
@@ -48,11 +50,13 @@ impl Remover {
             (StepRequest::ListVolumes, node) => {
                 let node = node.as_ref().map(|node| node.name.clone());
                 let node = node.unwrap_or_else(|| progress::node_name(&machine.object));
-                let counted = requests::count_volumes(client, &node).await;
-                counted.map(|count| drain.set_volume_count(count))
+                let tenant = (side.tenant.as_str(), client);
+                let counted = self.volume_lists.count(tenant, &node, drain.observed_at).await;
+                counted.map_err(RequestFailure::from).map(|count| drain.set_volume_count(count))
             }
             (StepRequest::ConfirmNoNode, _) => {
                 let listed = requests::list_nodes_of(client, &machine.name).await;
+                let listed = listed.map_err(RequestFailure::from);
                 listed.map(|nodes| self.handle_nodes(side, nodes, drain))
             }
             (StepRequest::DeleteNode, Some(node)) => {
@@ -62,12 +66,14 @@ impl Remover {
                 }
                 self.delete_node(side, node, machine, drain).await
             }
-            (StepRequest::Evict(due), _) => evict_pods(side, &due, drain).await,
+            (StepRequest::Evict(due), _) => {
+                evict_pods(side, &due, drain).await.map_err(RequestFailure::from)
+            }
             // The plan has these requests only for a machine with a Node.
-            _ => evict_pods(side, &[], drain).await,
+            _ => evict_pods(side, &[], drain).await.map_err(RequestFailure::from),
         };
         match result {
-            Err(error) => drain.record_failure(machine, error),
+            Err(failure) => drain.record_failure(machine, &description, &failure),
             Ok(()) if is_cordon => {
                 self.context.table.begin_wait(&machine.namespace, &machine.name, CORDON_DELAY);
                 return Ok(Some(CORDON_DELAY));
@@ -82,7 +88,7 @@ impl Remover {
         side: &TenantSide,
         node: &MachineNode,
         is_cordoned: bool,
-    ) -> Result<(), UntrustedError> {
+    ) -> Result<(), RequestFailure> {
         let client = &side.access.client;
         let written = requests::set_cordoned(client, &node.name, &node.uid, is_cordoned).await?;
         tracing::info!(node = %node.name, is_cordoned, "changed the cordon of a tenant's Node");
@@ -96,7 +102,7 @@ impl Remover {
         node: &MachineNode,
         machine: &MarkedMachine,
         drain: &mut Drain,
-    ) -> Result<(), UntrustedError> {
+    ) -> Result<(), RequestFailure> {
         requests::delete_node(&side.access.client, &node.name, &node.uid).await?;
         let (namespace, machine) = (&machine.namespace, &machine.name);
         tracing::info!(%namespace, %machine, node = %node.name, "deleted the Node of a machine");

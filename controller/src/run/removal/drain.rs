@@ -1,25 +1,27 @@
 //! A machine with a removal mark, and the state of its drain within one reconcile.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use berth_api::ConditionReason;
 use berth_runtime::backoff::add_jitter;
-use berth_runtime::untrusted::UntrustedError;
+use berth_runtime::untrusted::RequestFailure;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::facts::MachineNode;
+use super::plan::StepRequest;
 use crate::removal::mark::Removal;
 use crate::removal::plan::EvictionOutcomes;
 use crate::removal::pod::DrainPod;
-use crate::run::tenant_access::fault_of;
+use crate::run::tenant_access::drain_fault_of;
+use crate::tenants::fault::Fault;
 
 /// Shortest and longest delay between two reconciles of a machine that waits. The tenant's pods and VolumeAttachments are
 /// not watched.
-const DELAYS: (Duration, Duration) = (Duration::from_secs(5), MAX_DELAY);
+pub(super) const DELAYS: (Duration, Duration) = (Duration::from_secs(5), MAX_DELAY);
 /// Longest delay between two reconciles of a machine that waits.
 pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
-/// Pause after an object has changed during the reconcile, or after the last step of a reconcile.
+/// Delay after an object has changed during the reconcile, or after the last step of a reconcile.
 pub(super) const SHORT_DELAY: Duration = Duration::from_secs(1);
 
 /// A machine with a removal mark.
@@ -33,15 +35,16 @@ pub(super) struct MarkedMachine {
 }
 
 /// Answers of the tenant's API server in one reconcile.
-#[derive(Default)]
 pub(super) struct Drain {
     /// Permit for the pods and the outcomes.
     pub(super) list_permit: Option<OwnedSemaphorePermit>,
     pub(super) pods: Option<Vec<DrainPod>>,
     pub(super) outcomes: EvictionOutcomes,
     pub(super) volume_count: Option<usize>,
-    /// Reason why a request to the tenant failed.
-    pub(super) failure: Option<ConditionReason>,
+    /// Time after the last list of pods; at first, the begin of the reconcile.
+    pub(super) observed_at: Instant,
+    /// Fault of a request to the tenant that failed.
+    pub(super) failure: Option<Fault>,
     /// True if the tenant's API server has no Node of the machine.
     pub(super) is_absence_confirmed: bool,
     /// True if this reconcile has deleted the Node.
@@ -50,13 +53,55 @@ pub(super) struct Drain {
     pub(super) retry_after: Duration,
 }
 
+impl Default for Drain {
+    fn default() -> Self {
+        Self {
+            list_permit: None,
+            pods: None,
+            outcomes: EvictionOutcomes::new(),
+            volume_count: None,
+            observed_at: Instant::now(),
+            failure: None,
+            is_absence_confirmed: false,
+            is_node_deleted: false,
+            retry_after: Duration::ZERO,
+        }
+    }
+}
+
+impl MarkedMachine {
+    /// Returns the verb and the objects of a request to the tenant's API server.
+    pub(super) fn describe_request(
+        &self,
+        request: &StepRequest,
+        node: Option<&MachineNode>,
+    ) -> String {
+        let node = node.map_or(self.name.as_str(), |node| node.name.as_str());
+        match request {
+            StepRequest::Cordon => format!("cordon Node {node} (patch)"),
+            StepRequest::ListPods => format!("list Pods of Node {node}"),
+            StepRequest::ListVolumes => "list VolumeAttachments".to_owned(),
+            StepRequest::ConfirmNoNode => "list Nodes".to_owned(),
+            StepRequest::DeleteNode => format!("delete Node {node}"),
+            StepRequest::Evict(_) | StepRequest::DeleteMachine(_) => {
+                format!("create Evictions of Pods of Node {node}")
+            }
+        }
+    }
+}
+
 impl Drain {
     /// Records the error of a request to the tenant. If the Node has changed meanwhile, the watch triggers a reconcile.
     /// All errors are handled alike, because a webhook of the tenant can answer with any of them for ever.
-    pub(super) fn record_failure(&mut self, machine: &MarkedMachine, error: UntrustedError) {
-        tracing::debug!(namespace = %machine.namespace, machine = %machine.name, %error, "a request of a drain failed");
-        self.failure = Some(fault_of(error, "", None).reason);
-        self.retry_after = self.retry_after.max(error.retry_after());
+    pub(super) fn record_failure(
+        &mut self,
+        machine: &MarkedMachine,
+        request: &str,
+        failure: &RequestFailure,
+    ) {
+        tracing::debug!(namespace = %machine.namespace, machine = %machine.name, request, error = %failure, "a request of a drain failed");
+        self.failure = Some(drain_fault_of(request, failure));
+        self.retry_after = self.retry_after.max(failure.error.retry_after());
     }
 
     /// Sets the number of VolumeAttachments. Before the Node is deleted, its pods are listed once more: a pod whose volume

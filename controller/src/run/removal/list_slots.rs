@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// Largest number of removals of a tenant with a list. The client of a tenant sends four requests at the same time.
 ///
 /// A removal needs up to 3 MB: 2,000 pods with names of 253 bytes and UIDs of 64 bytes, and the outcomes of up to 50
-/// evictions in each second step, with names of PodDisruptionBudgets. So the removals of a tenant need up to 12 MB.
+/// evictions in each second step, with names of PodDisruptionBudgets or explanations. So the removals of a tenant need up to 12 MB.
 const MAX_LISTS: usize = 4;
 
 /// Permits of all tenants.

@@ -20,7 +20,7 @@ impl Remover {
         Api::namespaced_with(self.context.client.clone(), namespace, &machine_resource())
     }
 
-    /// Writes a mark, unless the machine has changed meanwhile: its mark may have been withdrawn.
+    /// Writes a mark, unless the machine has changed meanwhile: its mark may have been removed.
     pub(super) async fn write_mark(
         &self,
         machine: &DynamicObject,
@@ -56,7 +56,7 @@ impl Remover {
     }
 
     /// Records the name of the Node, and with a reason that its deletion begins, which cannot be undone. Fails with a
-    /// conflict if the machine has changed: its mark may have been withdrawn a moment ago. Returns false if the machine does
+    /// conflict if the machine has changed: its mark may have been removed a moment ago. Returns false if the machine does
     /// not exist any more.
     pub(super) async fn record_progress(
         &self,
@@ -84,7 +84,7 @@ impl Remover {
         outcome: RemovalOutcome,
     ) -> Result<(), RequestError> {
         let MarkedMachine { object, namespace, name, .. } = machine;
-        // With the resource version, a mark that was withdrawn a moment ago is respected. After the deletion of its
+        // With the resource version, a mark that was removed a moment ago is respected. After the deletion of its
         // Node, a machine must not stay: its kubelet does not create the Node again.
         let is_final = progress::begun_deletion(object).is_some();
         let resource_version = object.resource_version().filter(|_| !is_final);

@@ -18,6 +18,7 @@ mod requests;
 mod table;
 mod triggers;
 mod validate;
+mod volume_lists;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub(super) use draining_tenant::DrainingTenant;
 use list_slots::ListSlots;
 pub use table::RemovalTable;
 pub(super) use triggers::RemovalTriggers;
+use volume_lists::VolumeLists;
 
 /// The concurrency is not limited: a reconcile waits for one tenant's API server, and must not delay other tenants. The
 /// requests to each server, and the lists of pods in memory, are limited.
@@ -48,9 +50,17 @@ pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) 
     let store = context.machines.wait_until_listed().await;
     context.instances.wait_until_ready().await;
     context.deployments.wait_until_ready().await;
-    tokio::join!(context.tenants.wait_until_ready(), context.nodes.wait_until_ready());
+    tokio::join!(
+        context.tenants.wait_until_ready(),
+        context.nodes.wait_until_ready(),
+        context.configs.wait_until_ready()
+    );
     let metrics = Arc::clone(&context.metrics);
-    let remover = Arc::new(Remover { context, list_slots: ListSlots::default() });
+    let remover = Arc::new(Remover {
+        context,
+        list_slots: ListSlots::default(),
+        volume_lists: VolumeLists::default(),
+    });
     let requests = poll_fn(|cx| requests.poll_recv(cx));
     let reconcile = |machine: Arc<DynamicObject>| {
         let remover = Arc::clone(&remover);

@@ -56,7 +56,7 @@ pub(super) fn plan_step<'d>(
         pods: drain.pods.as_deref(),
         outcomes: &drain.outcomes,
         volume_count: drain.volume_count,
-        failure: drain.failure,
+        failure: drain.failure.as_ref().map(|fault| fault.reason),
     })
 }
 

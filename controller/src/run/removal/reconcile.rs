@@ -61,7 +61,7 @@ impl Remover {
         let request = StepRequest::of(&step);
         // 5. Report.
         if matches!(request, None | Some(StepRequest::DeleteMachine(_))) {
-            self.report(machine, &step).await;
+            self.report(machine, drain, &step).await;
         }
         let Some(request) = request else { return Ok(Some(self.begin_delay(machine, drain))) };
         let is_list = matches!(request, StepRequest::ListPods | StepRequest::ListVolumes);

@@ -5,15 +5,17 @@ use kube::Resource as _;
 use kube::runtime::events::EventType;
 
 use super::context::Remover;
-use super::drain::MarkedMachine;
+use super::drain::{Drain, MarkedMachine};
 use crate::api_resource::machine_resource;
 use crate::removal::plan::{RemovalOutcome, Step};
 use crate::removal::report::RemovalReport;
 
 impl Remover {
     /// Reports the step of a removal that waits or ends.
-    pub(super) async fn report(&self, machine: &MarkedMachine, step: &Step<'_>) {
-        let report = RemovalReport::new(machine.removal, machine.deadline, step, &machine.problems);
+    pub(super) async fn report(&self, machine: &MarkedMachine, drain: &Drain, step: &Step<'_>) {
+        let failed = drain.failure.as_ref().map(|fault| fault.message.clone());
+        let problems: Vec<String> = machine.problems.iter().cloned().chain(failed).collect();
+        let report = RemovalReport::new(machine.removal, machine.deadline, step, &problems);
         let reason = report.reason;
         let note = report.describe_machine(&machine.name);
         let is_new = self.context.table.set(&machine.namespace, &machine.name, report);

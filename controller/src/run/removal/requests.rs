@@ -1,10 +1,11 @@
 //! Requests of a drain to a tenant's API server, with limits for all answers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use berth_api::names::CORDONED_ANNOTATION;
 use berth_runtime::untrusted::{
-    CollectionLimits, UntrustedClient, UntrustedError, list_collection,
+    CollectionLimits, RequestFailure, UntrustedClient, UntrustedError, list_collection,
 };
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
@@ -61,7 +62,7 @@ pub(super) async fn set_cordoned(
     node: &str,
     uid: &str,
     is_cordoned: bool,
-) -> Result<NodeObject, UntrustedError> {
+) -> Result<NodeObject, RequestFailure> {
     let (mark, unschedulable) =
         if is_cordoned { (json!("removal"), json!(true)) } else { (Value::Null, Value::Null) };
     // With the UID, the server refuses to change another Node of the same name.
@@ -108,18 +109,22 @@ pub(super) async fn list_pods(
     if is_truncated { Err(UntrustedError::TooLong) } else { Ok(pods) }
 }
 
-/// Counts the VolumeAttachments of a Node.
+/// Numbers of VolumeAttachments, by Node.
+pub(super) type VolumeCounts = BTreeMap<String, usize>;
+
+/// Adds the VolumeAttachments of the Nodes in `counts`. Those of other Nodes are not counted.
 pub(super) async fn count_volumes(
     client: &UntrustedClient,
-    node: &str,
-) -> Result<usize, UntrustedError> {
-    let mut count = 0_usize;
+    mut counts: VolumeCounts,
+) -> Result<VolumeCounts, UntrustedError> {
     let add = |attachment: VolumeAttachment| {
-        count = count.saturating_add(usize::from(attachment.spec.node_name == node));
+        if let Some(count) = counts.get_mut(&attachment.spec.node_name) {
+            *count = count.saturating_add(1);
+        }
     };
     let path = "/apis/storage.k8s.io/v1/volumeattachments";
     list_collection(client, path, VOLUME_LIMITS, add).await?;
-    Ok(count)
+    Ok(counts)
 }
 
 /// Evicts a pod. Returns the outcome, and the time for which the server accepts no further request.
@@ -129,7 +134,7 @@ pub(super) async fn evict(
 ) -> Result<(EvictionOutcome, Duration), UntrustedError> {
     let DrainPod { namespace, name, uid, .. } = pod;
     let uri = format!("/api/v1/namespaces/{namespace}/pods/{name}/eviction");
-    let mut result = (EvictionOutcome::Busy, Duration::ZERO);
+    let mut refused = None;
     for version in EVICTION_VERSIONS {
         // With the UID, the server refuses to evict a later pod of the same name, which may be on another Node.
         let body = json!({
@@ -141,13 +146,15 @@ pub(super) async fn evict(
             .body(json_body(&body))
             .map_err(|_| UntrustedError::Malformed)?;
         let answer = client.exchange(request, MAX_EVICTION_LENGTH).await?;
-        result = (eviction_outcome(answer.code, &answer.body), answer.retry_after);
-        // A server that does not have the version answers 400.
+        let outcome =
+            eviction_outcome(answer.code, &answer.body, || client.explanation(&answer.body));
+        // A server that does not have the version answers 400, as a webhook may. Then the first answer is the webhook's.
         if answer.code != 400 {
-            break;
+            return Ok((outcome, answer.retry_after));
         }
+        refused = refused.or(Some((outcome, answer.retry_after)));
     }
-    Ok(result)
+    Ok(refused.unwrap_or((EvictionOutcome::Busy, Duration::ZERO)))
 }
 
 /// Deletes a Node. A Node that does not exist any more is deleted already.
@@ -155,7 +162,7 @@ pub(super) async fn delete_node(
     client: &UntrustedClient,
     node: &str,
     uid: &str,
-) -> Result<(), UntrustedError> {
+) -> Result<(), RequestFailure> {
     let body = json!({
         "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
     });
@@ -164,12 +171,13 @@ pub(super) async fn delete_node(
         .body(json_body(&body))
         .map_err(|_| UntrustedError::Malformed)?;
     let answer = client.exchange(request, MAX_OBJECT_LENGTH).await?;
-    match answer.code {
+    let error = match answer.code {
         // A conflict: another Node has the name.
-        200..=299 | 404 | 409 => Ok(()),
-        code @ (429 | 500..=599) => Err(UntrustedError::Busy(code, answer.retry_after)),
-        code => Err(UntrustedError::Status(code)),
-    }
+        200..=299 | 404 | 409 => return Ok(()),
+        code @ (429 | 500..=599) => UntrustedError::Busy(code, answer.retry_after),
+        code => UntrustedError::Status(code),
+    };
+    Err(RequestFailure { error, explanation: client.explanation(&answer.body) })
 }
 
 #[cfg(test)]
@@ -223,6 +231,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn refusals_of_a_webhook_are_explained() {
+        let (client, _) = client(|_, body| match body["apiVersion"].as_str() {
+            Some("policy/v1beta1") => (400, json!({"message": "no kind Eviction is registered"})),
+            _ => (400, json!({"message": "webhook a.example.com denied the request"})),
+        });
+        let (outcome, _) = evict(&client, &pod()).await.unwrap();
+        let words = "status 400, with the message \"webhook a.example.com denied the request\"";
+        assert!(outcome.to_string().contains(words), "{outcome}");
+        let refused = set_cordoned(&client, "web-1", "u", true).await.unwrap_err();
+        assert!(refused.to_string().contains(words), "{refused}");
+        let refused = delete_node(&client, "web-1", "u").await.unwrap_err();
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+
+    #[tokio::test]
     async fn a_node_is_cordoned_and_uncordoned() {
         let (client, requests) = client(|_, _| (200, json!({"metadata": {"name": "web-1"}})));
         set_cordoned(&client, "web-1", "u", true).await.unwrap();
@@ -249,7 +272,9 @@ mod tests {
             (200, json!({"metadata": {"continue": token}, "items": items}))
         });
         assert_eq!(list_pods(&client, "a", Timestamp::UNIX_EPOCH).await.unwrap(), [pod(), pod()]);
-        assert_eq!(count_volumes(&client, "a").await.unwrap(), 2);
+        let zero = VolumeCounts::from([("a".to_owned(), 0)]);
+        let counts = count_volumes(&client, zero).await.unwrap();
+        assert_eq!(counts, VolumeCounts::from([("a".to_owned(), 2)]));
         let lines: Vec<String> = requests.lock().unwrap().iter().map(|one| one.0.clone()).collect();
         assert_eq!(lines[0], "GET /api/v1/pods?fieldSelector=spec.nodeName%3Da&limit=20");
         assert_eq!(
@@ -309,7 +334,10 @@ mod tests {
                 _ => |_, _| (503, json!({})),
             };
             let (client, _) = client(answer);
-            assert_eq!(delete_node(&client, "a", "u").await, expected);
+            assert_eq!(
+                delete_node(&client, "a", "u").await,
+                expected.map_err(RequestFailure::from)
+            );
         }
     }
 }

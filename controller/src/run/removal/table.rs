@@ -126,7 +126,7 @@ impl RemovalTable {
         }
     }
 
-    /// Removes the report of a machine, which is deleted, or whose removal was called off.
+    /// Removes the report of a machine, which is deleted, or whose removal was cancelled.
     pub(in crate::run) fn remove(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
         self.waits().remove(&key);

@@ -64,7 +64,7 @@ impl RemovalTriggers {
     }
 
     /// Handles a change of a tenant's connection, or of the Nodes of `changed` machines. Nodes that Berth has cordoned are
-    /// reconciled even if their machine has no mark: the mark may have been withdrawn while the controller was stopped.
+    /// reconciled even if their machine has no mark: the mark may have been removed while the controller was stopped.
     /// The tenant chooses names and annotations of its Nodes, so machines that do not exist must not fill the queue.
     pub(in crate::run) fn handle_tenant(
         &self,

@@ -1,4 +1,4 @@
-//! Validates the removal mark of a machine, and ends a removal whose mark was withdrawn.
+//! Validates the removal mark of a machine, and ends a removal whose mark was removed.
 
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
@@ -21,7 +21,7 @@ impl Remover {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
         match Mark::read(machine, Timestamp::now()) {
             Mark::Absent => match progress::begun_deletion(machine) {
-                None => Ok(Err(self.call_off(machine, &namespace, &name).await)),
+                None => Ok(Err(self.cancel(machine, &namespace, &name).await)),
                 Some(reason) => {
                     tracing::info!(%namespace, machine = %name, "the Node of a machine is deleted; marking the machine again");
                     self.write_mark(machine, Removal::new(reason, Timestamp::now())).await?;
@@ -38,7 +38,7 @@ impl Remover {
     }
 
     /// Uncordons the Node of a machine without a mark, if Berth has cordoned it.
-    async fn call_off(&self, machine: &DynamicObject, namespace: &str, name: &str) -> Action {
+    async fn cancel(&self, machine: &DynamicObject, namespace: &str, name: &str) -> Action {
         self.context.table.remove(namespace, name);
         let Some(tenant) = self.context.draining_tenant(namespace) else {
             return Action::await_change();
@@ -52,9 +52,9 @@ impl Remover {
         };
         match self.cordon(&side, node, false).await {
             Ok(()) => Action::await_change(),
-            Err(error) => {
-                tracing::debug!(node = %node.name, %error, "failed to uncordon a tenant's Node");
-                Action::requeue(add_jitter(MAX_DELAY).max(error.retry_after()))
+            Err(failure) => {
+                tracing::debug!(node = %node.name, error = %failure, "failed to uncordon a tenant's Node");
+                Action::requeue(add_jitter(MAX_DELAY).max(failure.error.retry_after()))
             }
         }
     }

@@ -4,8 +4,9 @@ use std::time::SystemTime;
 
 use berth_api::ConditionReason;
 use berth_runtime::certificate::{ExpiryState, Validity};
-use berth_runtime::untrusted::UntrustedError;
+use berth_runtime::untrusted::{RequestFailure, UntrustedError};
 
+use super::write::WriteError;
 use crate::tenants::fault::Fault;
 
 /// Returns the fault for an error of a request. `place` names the Secret with the kubeconfig.
@@ -78,6 +79,57 @@ pub(super) fn class_fault_of(error: UntrustedError) -> Option<Fault> {
     Some(Fault::new(reason, format!("StorageClasses of the tenant: {error}; {remedy}")))
 }
 
+/// Returns the fault for the result of writes; `None` if there is none, or after a conflict, which is ordinary: the next
+/// reconcile reads the new version. `command` prints the permissions that the writes need.
+pub(in crate::run) fn write_fault_of(
+    written: &Result<(), WriteError>,
+    command: &str,
+) -> Option<Fault> {
+    let error = written.as_ref().err()?;
+    let (reason, remedy) = match error {
+        WriteError::Status(..) => return None,
+        WriteError::Slow(_) => (ConditionReason::ApplyFailed, String::new()),
+        WriteError::Object { failure, .. } => match failure.error {
+            UntrustedError::Status(409) => return None,
+            UntrustedError::Status(401) => (
+                ConditionReason::AccessDenied,
+                "; the credential in the kubeconfig is not valid: renew it".to_owned(),
+            ),
+            UntrustedError::Status(403) => (
+                ConditionReason::AccessDenied,
+                format!(
+                    "; a permission is missing, or a webhook refuses the write: {command} | kubectl apply -f - in the \
+                     tenant's cluster"
+                ),
+            ),
+            error if is_refusal(error) => (
+                ConditionReason::RequestRefused,
+                "; permit the write in the webhooks and policies of the tenant's cluster"
+                    .to_owned(),
+            ),
+            _ => (ConditionReason::ApplyFailed, String::new()),
+        },
+    };
+    Some(Fault::new(reason, format!("{error}{remedy}")))
+}
+
+/// Returns the fault for a failed request of a drain, with the request.
+pub(in crate::run) fn drain_fault_of(request: &str, failure: &RequestFailure) -> Fault {
+    let reason = if is_refusal(failure.error) {
+        ConditionReason::RequestRefused
+    } else {
+        fault_of(failure.error, "", None).reason
+    };
+    Fault::new(reason, format!("{request}: {failure}"))
+}
+
+/// Returns true if the API server refused a request because of its content, as webhooks and policies do. They can also
+/// answer with any of the other codes.
+const fn is_refusal(error: UntrustedError) -> bool {
+    let UntrustedError::Status(code) = error else { return false };
+    matches!(code, 400..=499) && !matches!(code, 401 | 403 | 404 | 409 | 429)
+}
+
 /// Returns true if a second attempt may succeed without a change of the kubeconfig, so that the first failure is not
 /// reported yet: servers close connections when they restart, and refuse requests while etcd elects a leader.
 pub(super) const fn is_transient(error: UntrustedError) -> bool {
@@ -109,6 +161,45 @@ mod tests {
         assert_eq!(fault.reason, ConditionReason::AccessDenied);
         assert!(fault.message.contains("--tenant-rbac --storage-classes"), "{fault}");
         assert_eq!(class_fault_of(UntrustedError::Timeout), None);
+    }
+
+    fn write_fault(code: u16) -> Option<Fault> {
+        let (kind, name) = ("Node", "web-1".to_owned());
+        let failure = RequestFailure::from(UntrustedError::Status(code));
+        write_fault_of(&Err(WriteError::Object { kind, name, failure }), "render --tenant-rbac")
+    }
+
+    #[test]
+    fn failed_writes_are_reported_except_conflicts() {
+        for (code, reason, words) in [
+            (401, ConditionReason::AccessDenied, "renew it"),
+            (403, ConditionReason::AccessDenied, "render --tenant-rbac | kubectl"),
+            (400, ConditionReason::RequestRefused, "webhooks and policies"),
+            (422, ConditionReason::RequestRefused, "webhooks and policies"),
+            (500, ConditionReason::ApplyFailed, "HTTP status 500"),
+        ] {
+            let fault = write_fault(code).unwrap();
+            assert_eq!(fault.reason, reason, "{code}");
+            assert!(fault.message.starts_with("patch Node web-1 of the tenant: "), "{fault}");
+            assert!(fault.message.contains(words), "{fault}");
+        }
+        assert_eq!(write_fault(409), None);
+        assert_eq!(write_fault_of(&Ok(()), ""), None);
+    }
+
+    #[test]
+    fn refused_requests_of_a_drain_are_named() {
+        let fault = |code| drain_fault_of("patch Node web-1", &UntrustedError::Status(code).into());
+        for (code, reason) in [
+            (422, ConditionReason::RequestRefused),
+            (403, ConditionReason::AccessDenied),
+            (404, ConditionReason::InvalidAnswer),
+            (429, ConditionReason::TenantUnreachable),
+            (500, ConditionReason::TenantUnreachable),
+        ] {
+            assert_eq!(fault(code).reason, reason, "{code}");
+            assert!(fault(code).message.starts_with("patch Node web-1: the API server"), "{code}");
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ use connection::Environment;
 pub(super) use connection::{NODE_LIMITS, NODES};
 pub use connections::Connections;
 pub(super) use connections::{Access, ChangedMachines, SharedState, TenantObjects};
-pub(super) use faults::fault_of;
+pub(super) use faults::{drain_fault_of, write_fault_of};
 use infra_server::InfraServer;
 pub(super) use queue::TenantQueue;
 use spec::AccessSpec;

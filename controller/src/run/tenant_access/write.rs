@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_runtime::call::CallError;
 use berth_runtime::reconcile::ReconcileError;
-use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
+use berth_runtime::untrusted::{RequestFailure, UntrustedClient, UntrustedError};
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
 use kube::client::Body;
@@ -19,14 +19,14 @@ pub(in crate::run) const MAX_OBJECT_LENGTH: usize = 1 << 21;
 #[derive(Debug, thiserror::Error)]
 pub(in crate::run) enum WriteError {
     /// A write of an object failed.
-    #[error("{kind} {name} of the tenant: {error}")]
+    #[error("patch {kind} {name} of the tenant: {failure}")]
     Object {
         /// Kind of the object.
         kind: &'static str,
         /// Name of the object.
         name: String,
         /// Error of the tenant's API server.
-        error: UntrustedError,
+        failure: RequestFailure,
     },
     /// Not all writes were answered within the time limit. The value is the plural of the kind.
     #[error(
@@ -41,7 +41,7 @@ pub(in crate::run) enum WriteError {
 impl ReconcileError for WriteError {
     fn retry_after(&self) -> Duration {
         match self {
-            Self::Object { error, .. } => error.retry_after(),
+            Self::Object { failure, .. } => failure.error.retry_after(),
             Self::Slow(_) => Duration::ZERO,
             Self::Status(_, error) => error.retry_after(),
         }
@@ -50,7 +50,7 @@ impl ReconcileError for WriteError {
     fn is_conflict(&self) -> bool {
         // Another manager wrote the object or the status first; the watch delivers the new version.
         match self {
-            Self::Object { error, .. } => *error == UntrustedError::Status(409),
+            Self::Object { failure, .. } => failure.error == UntrustedError::Status(409),
             Self::Slow(_) => false,
             Self::Status(_, error) => error.is_conflict(),
         }
@@ -63,12 +63,12 @@ pub(in crate::run) async fn patch_object<T: DeserializeOwned>(
     path: &str,
     content_type: &str,
     body: &Value,
-) -> Result<T, UntrustedError> {
+) -> Result<T, RequestFailure> {
     let request = Request::patch(format!("{path}?fieldManager={CONTROLLER_FIELD_MANAGER}"))
         .header(CONTENT_TYPE, content_type)
         .body(json_body(body))
         .map_err(|_| UntrustedError::Malformed)?;
-    client.request(request, MAX_OBJECT_LENGTH).await
+    client.write(request, MAX_OBJECT_LENGTH).await
 }
 
 /// Returns the body of a request.

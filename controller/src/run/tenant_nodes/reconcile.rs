@@ -3,8 +3,8 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use berth_api::{ConditionReason, TenantCluster};
-use berth_runtime::untrusted::{CollectionEvent, UntrustedError};
+use berth_api::TenantCluster;
+use berth_runtime::untrusted::CollectionEvent;
 use futures::TryStreamExt as _;
 use futures::stream;
 use kube::ResourceExt as _;
@@ -13,7 +13,7 @@ use super::status::AccessState;
 use super::triggers::SharedMachines;
 use super::write::{apply_metadata, apply_taints};
 use crate::run::context::Context;
-use crate::run::tenant_access::{Access, Connections, SharedState, WriteError};
+use crate::run::tenant_access::{Access, Connections, SharedState, WriteError, write_fault_of};
 use crate::run::tenant_conditions::ConditionWriter;
 use crate::tenant_nodes::host_fields::Replication;
 use crate::tenant_nodes::plan::{TenantPlan, plan_tenant};
@@ -25,6 +25,9 @@ const CONCURRENT_WRITES: usize = 4;
 /// Time limit for the writes of one plan. A server that answers each write late must not delay the next plan, which may be
 /// for another kubeconfig.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
+/// Command that prints the permissions of the writes.
+const RBAC_COMMAND: &str = "berth-controller render --tenant-rbac";
+
 /// Reconciler of the Nodes of tenants.
 pub(super) struct NodeReconciler {
     pub(super) context: Arc<Context>,
@@ -59,13 +62,9 @@ impl NodeReconciler {
         let writes = self.write((&name, &state), &access, &plan);
         let written = tokio::time::timeout(MAX_WRITE_TIME, writes).await;
         let written = written.unwrap_or(Err(WriteError::Slow("Nodes")));
-        let labels = match &written {
-            Ok(())
-            | Err(
-                WriteError::Object { error: UntrustedError::Status(409), .. }
-                | WriteError::Status(..),
-            ) => report(&plan, omitted),
-            Err(error) => Err(Fault::new(ConditionReason::ApplyFailed, error.to_string())),
+        let labels = match write_fault_of(&written, RBAC_COMMAND) {
+            Some(fault) => Err(fault),
+            None => report(&plan, omitted),
         };
         let certificate = access.certificate;
         let state = AccessState::Connected { certificate, labels };

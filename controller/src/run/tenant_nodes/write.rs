@@ -1,7 +1,7 @@
 //! Writes to the Nodes of a tenant: labels and annotations by server-side apply without force, taints by a JSON patch
 //! ([`crate::tenant_nodes::taints`]).
 
-use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
+use berth_runtime::untrusted::{RequestFailure, UntrustedClient, UntrustedError};
 use hyper::Request;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -28,8 +28,8 @@ pub(super) async fn apply_metadata(
     });
     match patch(client, &write.node, "application/apply-patch+yaml", &body).await {
         Ok(node) => Ok(Some(node)),
-        Err(UntrustedError::Status(404)) => Ok(None),
-        Err(error) => Err(write.error(error)),
+        Err(failure) if failure.error == UntrustedError::Status(404) => Ok(None),
+        Err(failure) => Err(write.error(failure)),
     }
 }
 
@@ -46,23 +46,25 @@ pub(super) async fn apply_taints(
         let node = match get(client, &write.node).await {
             Ok(node) if node.uid() == write.uid => node,
             Ok(_) | Err(UntrustedError::Status(404)) => return Ok(None),
-            Err(error) => return Err(write.error(error)),
+            Err(error) => return Err(write.error(error.into())),
         };
         let Some(body) = taint_patch(desired, &node) else { return Ok(Some(node)) };
         match patch(client, &write.node, "application/json-patch+json", &body).await {
             Ok(node) => return Ok(Some(node)),
-            Err(UntrustedError::Status(404)) => return Ok(None),
-            // A test of the patch failed, or the server found two taints with one key and effect.
-            Err(UntrustedError::Status(409 | 422)) if !is_last_attempt => {}
-            Err(error) => return Err(write.error(error)),
+            Err(failure) => match failure.error {
+                UntrustedError::Status(404) => return Ok(None),
+                // A test of the patch failed, or the server found two taints with one key and effect.
+                UntrustedError::Status(409 | 422) if !is_last_attempt => {}
+                _ => return Err(write.error(failure)),
+            },
         }
     }
     Ok(None)
 }
 
 impl NodeWrite {
-    fn error(&self, error: UntrustedError) -> WriteError {
-        WriteError::Object { kind: "Node", name: self.node.clone(), error }
+    fn error(&self, failure: RequestFailure) -> WriteError {
+        WriteError::Object { kind: "Node", name: self.node.clone(), failure }
     }
 }
 
@@ -76,7 +78,7 @@ async fn patch(
     node: &str,
     content_type: &str,
     body: &Value,
-) -> Result<NodeObject, UntrustedError> {
+) -> Result<NodeObject, RequestFailure> {
     patch_object(client, &format!("{NODES}/{node}"), content_type, body).await
 }
 

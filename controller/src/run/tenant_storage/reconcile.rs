@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use berth_api::names::CONTROLLER_FIELD_MANAGER;
 use berth_api::{ConditionReason, TenantCluster};
-use berth_runtime::untrusted::{CollectionEvent, UntrustedClient, UntrustedError};
+use berth_runtime::untrusted::{CollectionEvent, UntrustedClient};
 use kube::ResourceExt as _;
 
 use super::infra_classes::InfraClasses;
 use super::write::apply_class;
 use crate::profiles::ConditionUpdate;
 use crate::run::context::Context;
-use crate::run::tenant_access::{Connections, SharedState, WriteError};
+use crate::run::tenant_access::{Connections, SharedState, WriteError, write_fault_of};
 use crate::run::tenant_conditions::{ConditionWriter, part_update};
 use crate::tenant_storage::desired::DesiredClasses;
 use crate::tenant_storage::plan::{ClassPlan, plan_classes};
@@ -25,6 +25,8 @@ use crate::tenants::status::PartResult;
 const STORAGE_CLASSES_READY: &str = "StorageClassesReady";
 /// Types of the conditions that this reconciler writes.
 pub(super) const OWNED_CONDITIONS: &[&str] = &[STORAGE_CLASSES_READY];
+/// Command that prints the permissions of the writes.
+const RBAC_COMMAND: &str = "berth-controller render --tenant-rbac --storage-classes";
 /// Time limit for the writes of one plan.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
 
@@ -78,7 +80,7 @@ impl ClassReconciler {
         let writes = write(&state, &client, &plan);
         let written = tokio::time::timeout(MAX_WRITE_TIME, writes).await;
         let written = written.unwrap_or(Err(WriteError::Slow("StorageClasses")));
-        let part = match write_fault(&written) {
+        let part = match write_fault_of(&written, RBAC_COMMAND) {
             Some(fault) => Err(fault),
             None => report(&desired, &plan, omitted),
         };
@@ -157,43 +159,9 @@ fn unknown_classes() -> Fault {
     Fault::new(ConditionReason::ClusterFactsUnknown, message.to_owned())
 }
 
-/// Returns the fault for the result of the writes. A conflict is ordinary: the next reconcile reads the new version.
-fn write_fault(written: &Result<(), WriteError>) -> Option<Fault> {
-    let error = written.as_ref().err()?;
-    let (reason, remedy) = match error {
-        WriteError::Object { error: UntrustedError::Status(409), .. } | WriteError::Status(..) => {
-            return None;
-        }
-        WriteError::Object { error: UntrustedError::Status(403), .. } => (
-            ConditionReason::AccessDenied,
-            "; a permission is missing, or a webhook refuses the write: berth-controller render --tenant-rbac \
-             --storage-classes | kubectl apply -f - in the tenant's cluster",
-        ),
-        WriteError::Object { .. } | WriteError::Slow(_) => (ConditionReason::ApplyFailed, ""),
-    };
-    Some(Fault::new(reason, format!("{error}{remedy}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn failed_writes_are_reported_except_conflicts() {
-        let fault = |code| {
-            let error = UntrustedError::Status(code);
-            let (kind, name) = ("StorageClass", "kubevirt-a".to_owned());
-            write_fault(&Err(WriteError::Object { kind, name, error }))
-        };
-        assert_eq!(fault(409), None);
-        let denied = fault(403).unwrap();
-        assert_eq!(denied.reason, ConditionReason::AccessDenied);
-        assert!(denied.message.contains("--storage-classes"), "{denied}");
-        let refused = fault(422).unwrap();
-        assert_eq!(refused.reason, ConditionReason::ApplyFailed);
-        assert!(refused.message.contains("kubevirt-a"), "{refused}");
-        assert_eq!(write_fault(&Ok(())), None);
-    }
 
     #[test]
     fn classes_are_planned_only_after_they_are_listed() {

@@ -13,8 +13,8 @@ pub(super) async fn apply_class(
 ) -> Result<ClassObject, WriteError> {
     let path = format!("/apis/storage.k8s.io/v1/storageclasses/{}", change.name);
     let body = change.body();
-    patch_object(client, &path, "application/apply-patch+yaml", &body).await.map_err(|error| {
-        WriteError::Object { kind: "StorageClass", name: change.name.clone(), error }
+    patch_object(client, &path, "application/apply-patch+yaml", &body).await.map_err(|failure| {
+        WriteError::Object { kind: "StorageClass", name: change.name.clone(), failure }
     })
 }
 

@@ -10,12 +10,14 @@ use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
+use secrecy::SecretString;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tower::{BoxError, ServiceExt};
 
 use super::connector::{AddressPolicy, GuardedConnector, TimeLimited};
 use super::error::UntrustedError;
+use super::explanation::{Explanation, MAX_BODY_LENGTH, RequestFailure};
 use super::slots::{ConnectionSlots, LargeAnswer, SMALL_LENGTH};
 use crate::call::CALL_TIMEOUT;
 use crate::client::with_leader_guard;
@@ -55,6 +57,8 @@ pub struct UntrustedClient {
     client: Client,
     requests: Arc<Semaphore>,
     slots: ConnectionSlots,
+    /// Credentials of the requests, which a server may repeat.
+    credentials: Arc<[SecretString]>,
 }
 
 impl std::fmt::Debug for UntrustedClient {
@@ -77,14 +81,17 @@ impl UntrustedClient {
     ) -> Result<Self, InvalidClientConfig> {
         let client = create_client(config, GuardedConnector::new(policy, slots.clone()))
             .map_err(|_| InvalidClientConfig)?;
-        Ok(Self { slots, ..Self::from_client(with_leader_guard(client, guard)) })
+        let auth = &config.auth_info;
+        let credentials = [&auth.token, &auth.password].into_iter().flatten().cloned().collect();
+        Ok(Self { slots, credentials, ..Self::from_client(with_leader_guard(client, guard)) })
     }
 
     /// Returns a client that sends requests over another client.
     #[must_use]
     pub fn from_client(client: Client) -> Self {
         let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
-        Self { client, requests, slots: ConnectionSlots::default() }
+        let credentials = Arc::from(Vec::new());
+        Self { client, requests, slots: ConnectionSlots::default(), credentials }
     }
 
     /// Sends a request, and returns the JSON of the answer. Waits for at most [`CALL_TIMEOUT`] after at most four other
@@ -105,6 +112,45 @@ impl UntrustedClient {
             serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed)
         };
         tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
+    }
+
+    /// Sends a request as [`request`](Self::request) does, and also reads the explanation of the server if it refuses
+    /// the request.
+    ///
+    /// # Errors
+    /// Returns an error if the request fails.
+    pub async fn write<T: DeserializeOwned>(
+        &self,
+        request: Request<Body>,
+        max_length: usize,
+    ) -> Result<T, RequestFailure> {
+        let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
+        let answer = self.send_write(request, max_length);
+        let answer = tokio::time::timeout(CALL_TIMEOUT, answer).await;
+        answer.unwrap_or_else(|_| Err(UntrustedError::Timeout.into()))
+    }
+
+    async fn send_write<T: DeserializeOwned>(
+        &self,
+        request: Request<Body>,
+        max_length: usize,
+    ) -> Result<T, RequestFailure> {
+        let sent = self.client.send(request).await;
+        let response = sent.map_err(|error| UntrustedError::from_source(&error))?;
+        let Err(error) = check_status(&response) else {
+            // The permit is released after the answer is parsed.
+            let (body, _large) = read_body(response.into_body(), max_length, &self.slots).await?;
+            return serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed.into());
+        };
+        let read = read_body(response.into_body(), MAX_BODY_LENGTH, &self.slots).await;
+        let explanation = read.map(|(body, _)| self.explanation(&body)).unwrap_or_default();
+        Err(RequestFailure { error, explanation })
+    }
+
+    /// Returns the explanation in the body of an answer that refuses a request.
+    #[must_use]
+    pub fn explanation(&self, body: &[u8]) -> Explanation {
+        Explanation::read(body, &self.credentials)
     }
 
     /// Sends a request, and returns its answer, also if the server refuses the request. The limits are those of
@@ -142,17 +188,22 @@ impl UntrustedClient {
     ) -> Result<Response<Body>, UntrustedError> {
         let sent = self.client.send(request).await;
         let response = sent.map_err(|error| UntrustedError::from_source(&error))?;
-        let status = response.status();
-        if status.is_success() {
-            return Ok(response);
-        }
-        let code = status.as_u16();
-        let is_busy = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
-        Err(match retry_after(&response).filter(|_| is_busy) {
-            Some(time) => UntrustedError::Busy(code, time),
-            None => UntrustedError::Status(code),
-        })
+        check_status(&response).map(|()| response)
     }
+}
+
+/// Returns the error of an answer that is not successful.
+fn check_status(response: &Response<Body>) -> Result<(), UntrustedError> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(());
+    }
+    let code = status.as_u16();
+    let is_busy = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
+    Err(match retry_after(response).filter(|_| is_busy) {
+        Some(time) => UntrustedError::Busy(code, time),
+        None => UntrustedError::Status(code),
+    })
 }
 
 fn create_client(config: &Config, connector: GuardedConnector) -> kube::Result<Client> {
@@ -256,6 +307,27 @@ mod tests {
         let retry_after = Duration::from_secs(9);
         assert_eq!(answer, Answer { code: 429, retry_after, body: b"[2]".to_vec() });
         assert_eq!(client.exchange(get(), 2).await, Err(UntrustedError::TooLong));
+    }
+
+    #[tokio::test]
+    async fn refused_writes_are_explained() {
+        let service = tower::service_fn(|request: Request<Body>| {
+            let code = if request.uri().path() == "/ok" { 200 } else { 422 };
+            let body = b"{\"message\": \"denied by a policy\"}".to_vec();
+            std::future::ready(Response::builder().status(code).body(Body::from(body)))
+        });
+        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        let patch = |path: &str| {
+            let request = Request::patch(path).body(Body::empty()).unwrap();
+            client.write::<Value>(request, 100)
+        };
+        assert_eq!(patch("/ok").await.unwrap()["message"], "denied by a policy");
+        let refused = patch("/refused").await.unwrap_err();
+        assert_eq!(refused.error, UntrustedError::Status(422));
+        assert_eq!(
+            refused.to_string(),
+            "the API server answered with HTTP status 422, with the message \"denied by a policy\""
+        );
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
 //! Errors of requests to untrusted servers. They contain no text of the server: its answers and its certificate may
-//! contain anything, and its address is a part of a Secret.
+//! contain anything, and its address is a part of a Secret. [`super::Explanation`] is the only exception.
 
 use std::error::Error;
 use std::io;

@@ -2,13 +2,14 @@
 //!
 //! The owner of the server chooses its address and all its answers. Therefore each address is checked after its name is
 //! resolved ([`RefusedAddress`]), the sizes of answers and the number of connections are limited, and no error contains
-//! text of the server or of its kubeconfig.
+//! text of the server or of its kubeconfig, except an [`Explanation`] of a refused request.
 
 mod address;
 mod bounded;
 mod client;
 mod connector;
 mod error;
+mod explanation;
 mod slots;
 mod watch;
 
@@ -17,6 +18,7 @@ pub use bounded::{BoundedMap, BoundedVec};
 pub use client::{Answer, InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
+pub use explanation::{Explanation, RequestFailure};
 pub use slots::{ConnectionSlots, LargeAnswers};
 pub use watch::{
     CollectionEvent, CollectionLimits, Versioned, list_collection, parse_watch_line,

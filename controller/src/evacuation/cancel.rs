@@ -1,22 +1,22 @@
-//! Calls off the evacuation of a machine: withdraws everything that has not begun to move the machine.
+//! Cancels the evacuation of a machine: removes everything that has not begun to move the machine.
 
 use super::machine::EvacuatingMachine;
 use super::migration::{MigrationPhase, name_prefix};
 use crate::removal::mark::RemovalReason;
 
-/// What is withdrawn for one machine.
+/// Changes that cancel the evacuation of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallOff {
-    /// True if the request of a replacement is withdrawn.
-    pub withdraws_request: bool,
-    /// True if the mark for removal is withdrawn. The machine then becomes schedulable again.
-    pub withdraws_mark: bool,
+pub struct Cancellation {
+    /// True if the request of a replacement is removed.
+    pub removes_request: bool,
+    /// True if the mark for removal is removed. The machine then becomes schedulable again.
+    pub removes_mark: bool,
     /// Names of the migrations to delete. Migrations that copy the VM already continue.
     pub migrations: Vec<String>,
 }
 
-impl CallOff {
-    /// Returns what to withdraw for a machine on a host.
+impl Cancellation {
+    /// Returns the changes for a machine on a host.
     #[must_use]
     pub fn of(one: &EvacuatingMachine, host: &str) -> Self {
         let prefix = name_prefix(&one.instance_uid, host);
@@ -29,17 +29,16 @@ impl CallOff {
             .filter(|migration| is_revocable(migration.phase, &migration.name));
         let machine = &one.machine;
         Self {
-            withdraws_request: machine.replacement_since.is_some() && !machine.is_deleting,
-            withdraws_mark: machine.removal == Some(RemovalReason::HostDrain)
-                && !machine.is_deleting,
+            removes_request: machine.replacement_since.is_some() && !machine.is_deleting,
+            removes_mark: machine.removal == Some(RemovalReason::HostDrain) && !machine.is_deleting,
             migrations: migrations.map(|migration| migration.name.clone()).collect(),
         }
     }
 }
 
-/// Returns true if a drain is called off: the host was cordoned while VMs had to leave it, and is schedulable now.
+/// Returns true if a drain is cancelled: the host was cordoned while VMs had to leave it, and is schedulable now.
 #[must_use]
-pub const fn is_called_off(was_cordoned: bool, is_schedulable: bool) -> bool {
+pub const fn is_cancelled(was_cordoned: bool, is_schedulable: bool) -> bool {
     was_cordoned && is_schedulable
 }
 
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_steps_that_have_not_begun_are_withdrawn() {
+    fn only_steps_that_have_not_begun_are_cancelled() {
         let prefix = name_prefix("uid", "a");
         let migration = |name: String, phase| Migration {
             name,
@@ -77,12 +76,12 @@ mod tests {
                 migration("by-user".to_owned(), MigrationPhase::Preparing),
             ],
         };
-        let call_off = CallOff::of(&one, "a");
-        assert_eq!(call_off.migrations, [format!("{prefix}2")]);
-        assert!(call_off.withdraws_mark && !call_off.withdraws_request);
+        let cancel = Cancellation::of(&one, "a");
+        assert_eq!(cancel.migrations, [format!("{prefix}2")]);
+        assert!(cancel.removes_mark && !cancel.removes_request);
         one.machine.removal = Some(RemovalReason::Rollout);
-        assert!(!CallOff::of(&one, "a").withdraws_mark);
+        assert!(!Cancellation::of(&one, "a").removes_mark);
         (one.machine.removal, one.machine.is_deleting) = (Some(RemovalReason::HostDrain), true);
-        assert!(!CallOff::of(&one, "a").withdraws_mark);
+        assert!(!Cancellation::of(&one, "a").removes_mark);
     }
 }

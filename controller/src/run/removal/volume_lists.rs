@@ -1,0 +1,181 @@
+//! Lists of VolumeAttachments, which all removals of a tenant share: an API server can select them by their names only,
+//! so each list has those of all Nodes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
+
+use super::drain::DELAYS;
+use super::requests::{VolumeCounts, count_volumes};
+
+/// Largest age of a list that another removal reads: the shortest delay between two steps of a removal that waits.
+const MAX_AGE: Duration = DELAYS.0;
+/// Time for which the VolumeAttachments of a Node are counted after a removal needed them. It is longer than the longest
+/// delay with its jitter.
+const WANTED_TIME: Duration = Duration::from_secs(90);
+
+/// Lists of all tenants. Only the Nodes of removed machines are counted, so the tenant does not choose the size.
+#[derive(Debug, Default)]
+pub(super) struct VolumeLists(Mutex<BTreeMap<String, Arc<TenantVolumes>>>);
+
+#[derive(Debug, Default)]
+struct TenantVolumes {
+    /// Nodes of removed machines, with the time of the last question.
+    wanted: Mutex<BTreeMap<String, Instant>>,
+    /// Removals wait here until the list of another one is complete.
+    list: tokio::sync::Mutex<Option<VolumeList>>,
+}
+
+/// A list, or the error of the request. An error is shared too: otherwise removals would wait for each other's
+/// time-outs.
+#[derive(Debug)]
+struct VolumeList {
+    begun_at: Instant,
+    counts: Result<VolumeCounts, UntrustedError>,
+}
+
+impl VolumeLists {
+    /// Returns the number of VolumeAttachments of a Node whose pods have left it before `observed_at`. Sends a request
+    /// if no recent list has the answer.
+    pub(super) async fn count(
+        &self,
+        (tenant, client): (&str, &UntrustedClient),
+        node: &str,
+        observed_at: Instant,
+    ) -> Result<usize, UntrustedError> {
+        let volumes = self.tenant(tenant, Instant::now());
+        volumes.want(node, Instant::now());
+        let mut list = volumes.list.lock().await;
+        let known = list.as_ref().and_then(|list| list.answer(node, observed_at, Instant::now()));
+        if let Some(answer) = known {
+            return answer;
+        }
+        let begun_at = Instant::now();
+        let counts = count_volumes(client, volumes.zero_counts()).await;
+        let answer = match &counts {
+            Ok(counts) => Ok(counts.get(node).copied().unwrap_or_default()),
+            Err(error) => Err(*error),
+        };
+        *list = Some(VolumeList { begun_at, counts });
+        answer
+    }
+
+    fn tenant(&self, name: &str, now: Instant) -> Arc<TenantVolumes> {
+        let mut tenants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        tenants.retain(|_, volumes| Arc::strong_count(volumes) > 1 || volumes.is_wanted(now));
+        Arc::clone(tenants.entry(name.to_owned()).or_default())
+    }
+}
+
+impl TenantVolumes {
+    fn lock_wanted(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_wanted(&self, now: Instant) -> bool {
+        self.lock_wanted().values().any(|&asked_at| is_recent(asked_at, now, WANTED_TIME))
+    }
+
+    fn want(&self, node: &str, now: Instant) {
+        let mut wanted = self.lock_wanted();
+        wanted.retain(|_, asked_at| is_recent(*asked_at, now, WANTED_TIME));
+        wanted.insert(node.to_owned(), now);
+    }
+
+    fn zero_counts(&self) -> VolumeCounts {
+        self.lock_wanted().keys().map(|node| (node.clone(), 0)).collect()
+    }
+}
+
+impl VolumeList {
+    /// Returns the number for a Node; `None` if the list does not answer the question. A list from before the pods had
+    /// left may lack a VolumeAttachment that was created for one of them, so it does not show that there is none.
+    fn answer(
+        &self,
+        node: &str,
+        observed_at: Instant,
+        now: Instant,
+    ) -> Option<Result<usize, UntrustedError>> {
+        if !is_recent(self.begun_at, now, MAX_AGE) {
+            return None;
+        }
+        match &self.counts {
+            Err(error) => Some(Err(*error)),
+            Ok(counts) => {
+                let count = counts.get(node).copied();
+                count.filter(|&count| count > 0 || self.begun_at >= observed_at).map(Ok)
+            }
+        }
+    }
+}
+
+fn is_recent(time: Instant, now: Instant, limit: Duration) -> bool {
+    now.saturating_duration_since(time) < limit
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use hyper::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    fn list(begun_at: Instant) -> VolumeList {
+        let counts = VolumeCounts::from([("a".to_owned(), 2), ("b".to_owned(), 0)]);
+        VolumeList { begun_at, counts: Ok(counts) }
+    }
+
+    #[test]
+    fn a_list_answers_for_a_short_time() {
+        let start = Instant::now();
+        let later = |seconds: u64| start + Duration::from_secs(seconds);
+        let list = list(later(10));
+        assert_eq!(list.answer("a", later(12), later(13)), Some(Ok(2)));
+        assert_eq!(list.answer("a", later(12), later(15)), None, "it is too old");
+        assert_eq!(list.answer("b", later(10), later(13)), Some(Ok(0)));
+        assert_eq!(list.answer("b", later(12), later(13)), None, "the pods left after the list");
+        assert_eq!(list.answer("c", later(10), later(13)), None, "it was not counted");
+        let failed = VolumeList { counts: Err(UntrustedError::Timeout), ..list };
+        assert_eq!(failed.answer("c", later(12), later(13)), Some(Err(UntrustedError::Timeout)));
+    }
+
+    #[test]
+    fn nodes_and_tenants_are_forgotten() {
+        let (lists, start) = (VolumeLists::default(), Instant::now());
+        let later = start + WANTED_TIME;
+        lists.tenant("bank", start).want("a", start);
+        lists.tenant("bank", later).want("b", later);
+        assert_eq!(
+            lists.tenant("bank", later).zero_counts(),
+            VolumeCounts::from([("b".to_owned(), 0)])
+        );
+        lists.tenant("shop", later + WANTED_TIME).want("c", later + WANTED_TIME);
+        assert_eq!(lists.0.lock().unwrap().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn removals_of_a_tenant_share_a_list() {
+        let requests = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&requests);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            seen.fetch_add(1, Ordering::Relaxed);
+            let body = json!({"items": [{"spec": {"nodeName": "a"}}, {"spec": {"nodeName": "b"}}]});
+            std::future::ready(Response::builder().body(Body::from(body.to_string().into_bytes())))
+        });
+        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        let (lists, start) = (VolumeLists::default(), Instant::now());
+        let counted = |node| lists.count(("bank", &client), node, start);
+        assert_eq!(counted("a").await, Ok(1));
+        assert_eq!(counted("b").await, Ok(1), "the first list did not count the Node");
+        assert_eq!((counted("a").await, counted("b").await), (Ok(1), Ok(1)));
+        assert_eq!(requests.load(Ordering::Relaxed), 2);
+        assert_eq!(lists.count(("shop", &client), "c", start).await, Ok(0));
+        assert_eq!(requests.load(Ordering::Relaxed), 3);
+    }
+}
