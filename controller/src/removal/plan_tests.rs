@@ -76,7 +76,8 @@ fn blocked_pods_are_named() {
     stopping.terminating = Some(second(0));
     let pods = [blocked.clone(), stopping];
     let waiting = RemovalState { pods: Some(&pods), ..state(CORDONED, &outcomes) };
-    let expected = vec![(&blocked, &EvictionOutcome::Refused(403, Explanation::default()))];
+    let outcome = EvictionOutcome::Refused(403, Explanation::default());
+    let expected = vec![(&blocked, &outcome)];
     assert_eq!(next_step(&waiting), Step::WaitForPods { blocked: expected.clone(), stopping: 1 });
     // The kubelet does not report that a pod has stopped.
     let tenant = TenantState::Node { is_cordoned: true, is_ready: false };
