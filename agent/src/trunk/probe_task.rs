@@ -215,7 +215,7 @@ impl<'a> Task<'a> {
             Verdict::Unknown => {
                 let incomplete = match hosts {
                     0 => "no other host was received in a VLAN of this network",
-                    _ => "other hosts are received, but their first rounds are not complete",
+                    _ => "other hosts are received, but not yet in all VLANs of this host",
                 };
                 let message = message.unwrap_or_else(|| incomplete.to_owned());
                 Some(unknown(TrunkUnknownReason::NoPeers, message))

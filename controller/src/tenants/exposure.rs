@@ -229,12 +229,40 @@ fn refusals(input: ExposureInput<'_>, addresses: &[AddressRange]) -> Vec<String>
     let of_other = candidates.filter_map(|(other, pool)| {
         // The problem is computed for few tenants only: it compares the pool with all Nodes. A pool with a problem is
         // not applied, so its tenant keeps the previous one.
-        let retained = pool_problem(&pool.addresses, cluster)
-            .map(|_| pool_use.applied_ranges(&other.name_any()).collect::<Vec<_>>());
-        let ranges = retained.as_deref().unwrap_or(&pool.addresses);
-        refusal(own, PoolRequest { tenant: other, ranges }, pool_use)
+        let is_invalid = pool_problem(&pool.addresses, cluster).is_some();
+        let requested = PoolRequest { tenant: other, ranges: &pool.addresses };
+        let refused = if is_invalid { None } else { refusal(own, requested, pool_use) };
+        refused.or_else(|| {
+            let name = other.name_any();
+            let input = ExposureInput { tenant: other, ..input };
+            let keeps_previous = is_invalid
+                || applied.contains(name.as_str()) && may_be_refused(input, &pool.addresses);
+            if !keeps_previous {
+                return None;
+            }
+            let ranges: Vec<AddressRange> = pool_use.applied_ranges(&name).collect();
+            refusal(own, PoolRequest { tenant: other, ranges: &ranges }, pool_use)
+        })
     });
     of_other.collect()
+}
+
+/// Returns true if a tenant may have to keep its previous pool because of other tenants. If it is true although nothing
+/// prevents the change, another tenant only waits until the pool has changed.
+fn may_be_refused(input: ExposureInput<'_>, addresses: &[AddressRange]) -> bool {
+    let ExposureInput { tenant, tenants, pool_use, .. } = input;
+    let name = tenant.name_any();
+    let own = PoolRequest { tenant, ranges: addresses };
+    let mut others = tenants.iter().filter(|other| other.name_any() != name);
+    let is_refused = others.any(|other| {
+        let pool = other.spec.exposure.as_ref().and_then(|one| one.load_balancers.as_ref());
+        let requested = pool.map(|pool| pool.addresses.as_slice()).unwrap_or_default();
+        let other_name = other.name_any();
+        let applied: Vec<AddressRange> = pool_use.applied_ranges(&other_name).collect();
+        let mut both = [requested, applied.as_slice()].into_iter();
+        both.any(|ranges| refusal(own, PoolRequest { tenant: other, ranges }, pool_use).is_some())
+    });
+    is_refused || check_kept_by_others(input, addresses).is_err()
 }
 
 /// Returns a fault if Services of other tenants still have addresses of the pool, which are therefore in their pools.

@@ -108,6 +108,25 @@ fn an_invalid_pool_blocks_only_the_addresses_that_its_tenant_has() {
     }
 }
 
+/// A tenant whose new pool is refused keeps its previous one, so no other tenant gets these addresses.
+#[test]
+fn the_previous_pool_of_a_refused_tenant_stays_its_own() {
+    let refused = with_pool("b", json!(["192.0.2.8-192.0.2.40"]));
+    let other = with_pool("c", json!(["203.0.113.0/28"]));
+    let all = [with_pool("a", json!(["192.0.2.0/28"])), Arc::clone(&refused), Arc::clone(&other)];
+    let pools = [("a", "192.0.2.0/28"), ("b", "203.0.113.0/28")]
+        .map(|(tenant, range)| AppliedPool::new(tenant, &json!({"addresses": [range]})));
+    let pool_use = PoolUse { pools: pools.into(), addresses: Vec::new() };
+    for tenant in [&refused, &other] {
+        let desired = plan_with(tenant, &all, &pool_use);
+        assert_eq!(single_fault(&desired).0, ConditionReason::LoadBalancerPoolsOverlap);
+    }
+    assert!(plan_with(&all[0], &all, &pool_use).faults.is_empty());
+    // If nothing refuses the new pool, the previous one is released.
+    let desired = plan_with(&other, &[refused, Arc::clone(&other)], &pool_use);
+    assert!(desired.faults.is_empty(), "{desired:?}");
+}
+
 /// The objects of MetalLB change only to a valid pool, and stay while a change is invalid.
 #[test]
 fn a_pool_in_use_changes_only_to_a_valid_one() {
