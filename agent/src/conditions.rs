@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use crate::manifest::{Fault, Part};
 use crate::plan::kubelet::{next_start_failure, restart_reason};
 use crate::plan::{Change, Plan};
+use crate::trunk::most_urgent_unknown;
 use berth_host_facts::HostFacts;
 use berth_host_facts::kubelet::RunningConfig;
 
@@ -354,7 +355,7 @@ fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<Co
         );
         return Some(ConditionState::status_false(ConditionReason::VlansMissing, message));
     }
-    if let Some((network, trunk)) = with_state(TrunkState::Unknown) {
+    if let Some((network, trunk)) = most_urgent_unknown(trunks) {
         let message = trunk.message.as_deref().unwrap_or("not known yet");
         let reason = match trunk.reason {
             Some(TrunkUnknownReason::NoKey) => ConditionReason::NoTrunkKey,
@@ -412,7 +413,8 @@ mod tests {
         trunks.insert("b".to_owned(), trunk(TrunkState::Unknown, "", without_peers));
         let state = trunk_verified_condition(&trunks).unwrap();
         assert_eq!((state.status, state.reason), ("Unknown", ConditionReason::VlansUnverified));
-        trunks.insert("b".to_owned(), trunk(TrunkState::Unknown, "", no_key));
+        // A reason that may be permanent hides no other.
+        trunks.insert("bb".to_owned(), trunk(TrunkState::Unknown, "", no_key));
         let state = trunk_verified_condition(&trunks).unwrap();
         assert_eq!((state.status, state.reason), ("Unknown", ConditionReason::NoTrunkKey));
         trunks.insert("c".to_owned(), trunk(TrunkState::Missing, "120-121", None));

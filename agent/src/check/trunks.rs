@@ -3,6 +3,7 @@
 use super::definition::Check;
 use super::input::Input;
 use crate::state_folder::TRUNK_FILE;
+use crate::trunk::most_urgent_unknown;
 use berth_api::infra_node::{TrunkState, TrunkUnknownReason};
 use berth_runtime::check::Outcome;
 
@@ -32,7 +33,7 @@ fn check_trunk(input: &Input) -> Outcome {
                 "add VLAN {vlans} to the switch ports of this host and of {from}, and to the ports between the switches"
             ));
     }
-    if let Some((network, trunk)) = with_state(TrunkState::Unknown) {
+    if let Some((network, trunk)) = most_urgent_unknown(&record.networks) {
         let message = trunk.message.clone().unwrap_or_default();
         let outcome = Outcome::warn(format!("{network}: {message}"))
             .with_evidence(path, format!("{network}: Unknown"));

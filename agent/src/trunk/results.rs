@@ -180,6 +180,20 @@ impl TrunkReport {
     }
 }
 
+/// Returns the network without a verdict whose reason a user should correct first. A reason that may be permanent comes
+/// last.
+pub(crate) fn most_urgent_unknown(
+    networks: &BTreeMap<String, TrunkStatus>,
+) -> Option<(&String, &TrunkStatus)> {
+    let urgency = |(_, trunk): &(&String, &TrunkStatus)| match trunk.reason {
+        Some(TrunkUnknownReason::ProbeFailed) => 0,
+        Some(TrunkUnknownReason::NoKey) => 1,
+        Some(TrunkUnknownReason::VlansWithoutPeers) => 2,
+        Some(TrunkUnknownReason::NoPeers) | None => 3,
+    };
+    networks.iter().filter(|(_, trunk)| trunk.state == TrunkState::Unknown).min_by_key(urgency)
+}
+
 /// Returns the status of a network without a verdict.
 pub(super) fn unknown(reason: TrunkUnknownReason, message: impl Into<String>) -> TrunkStatus {
     TrunkStatus {
