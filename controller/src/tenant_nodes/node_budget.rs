@@ -77,6 +77,18 @@ impl ListBytes {
         is_permitted
     }
 
+    /// Changes the number of bytes of a Node from `before`, which are reserved. Returns true if this is permitted. A
+    /// Node that does not grow is always permitted: otherwise the Nodes of other tenants could remove it.
+    pub(super) fn resize(&mut self, before: usize, after: usize) -> bool {
+        match after.checked_sub(before) {
+            Some(growth) if growth > 0 => self.reserve(growth),
+            _ => {
+                self.release(before.saturating_sub(after));
+                true
+            }
+        }
+    }
+
     /// Releases bytes that were reserved.
     pub(super) fn release(&mut self, count: usize) {
         let count = count.min(self.byte_count);
@@ -137,6 +149,20 @@ mod tests {
         }
         hostile[0].release(NODE);
         assert!(!hostile[0].reserve(NODE), "a list with more than its share is refused first");
+    }
+
+    #[test]
+    fn a_node_that_does_not_grow_stays() {
+        let budget = NodeBudget::default();
+        let mut list = budget.add_list();
+        while list.byte_count() < 2 * GUARANTEED_BYTES {
+            assert!(list.reserve(NODE));
+        }
+        let mut others: Vec<ListBytes> = (0..400).map(|_| budget.add_list()).collect();
+        others.iter_mut().for_each(|other| assert!(fill(other) >= GUARANTEED_BYTES));
+        assert!(!list.reserve(1) && !list.resize(NODE, NODE + 1));
+        assert!(list.resize(NODE, NODE) && list.resize(NODE, NODE - 1));
+        assert_eq!(list.byte_count(), 2 * GUARANTEED_BYTES - 1);
     }
 
     #[test]

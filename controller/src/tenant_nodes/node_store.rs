@@ -117,12 +117,14 @@ impl LimitedNodes {
 
     /// Inserts a Node if it fits. A Node that does not fit any more is removed. Returns true if a Node has changed.
     fn insert(&mut self, object: NodeObject, own_manager: &str) -> bool {
-        let (name, before) = (name_hash(object.name()), self.remove(object.name()));
+        let (name, before) = (name_hash(object.name()), self.nodes.remove(object.name()));
+        let byte_count = before.as_ref().map_or(0, TenantNode::byte_count);
         let node = TenantNode::from_object(object, own_manager).ok();
         let fits = |node: &TenantNode| {
-            self.nodes.len() < MAX_NODES && self.bytes.reserve(node.byte_count())
+            self.nodes.len() < MAX_NODES && self.bytes.resize(byte_count, node.byte_count())
         };
         let Some(node) = node.filter(fits) else {
+            self.bytes.release(byte_count);
             let is_new = self.omitted.len() < MAX_OMITTED && self.omitted.insert(name);
             return is_new || before.is_some();
         };
@@ -211,6 +213,27 @@ mod tests {
         let bytes = store.current.bytes.byte_count();
         assert!(bytes <= MAX_BYTES, "{bytes}");
         assert!(store.omitted() > 100, "{}", store.omitted());
+    }
+
+    #[test]
+    fn floods_of_other_tenants_remove_no_nodes() {
+        let budget = NodeBudget::default();
+        let mut store = NodeStore::new(&budget);
+        let node = |number: usize, value: &str| {
+            let labels: serde_json::Map<String, serde_json::Value> =
+                (0..100).map(|label| (format!("label-{label}"), value.into())).collect();
+            object(&format!("node-{number}"), labels.into())
+        };
+        for number in 0..100 {
+            handle(&mut store, CollectionEvent::Applied(node(number, "a")));
+        }
+        let mut others: Vec<_> = (0..400).map(|_| budget.add_list()).collect();
+        others.iter_mut().for_each(|one| while one.reserve(1 << 16) {});
+        assert!(!store.current.bytes.reserve(1), "the list has more than it is guaranteed");
+        for number in 0..100 {
+            handle(&mut store, CollectionEvent::Applied(node(number, "b")));
+        }
+        assert_eq!((store.nodes().len(), store.omitted()), (100, 0));
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
 /// Delay after an object has changed during the reconcile, or after the last step of a reconcile.
 pub(super) const SHORT_DELAY: Duration = Duration::from_secs(1);
 
+/// Shortest time limit of a step. Lists of the largest clusters, and 50 evictions, need less.
+const MIN_STEP_TIMEOUT: Duration = Duration::from_secs(300);
+
 /// A machine with a removal mark.
 pub(super) struct MarkedMachine {
     pub(super) object: DynamicObject,
@@ -70,6 +73,13 @@ impl Default for Drain {
 }
 
 impl MarkedMachine {
+    /// Returns the time limit of a step. Without one, a server that sends each page of a list just in time would
+    /// delay the removal for hours after its deadline.
+    pub(super) fn step_timeout(&self, now: Timestamp) -> Duration {
+        let rest = Duration::try_from(self.deadline.duration_since(now)).unwrap_or_default();
+        rest.max(MIN_STEP_TIMEOUT)
+    }
+
     /// Returns the verb and the objects of a request to the tenant's API server.
     pub(super) fn describe_request(
         &self,
@@ -125,5 +135,30 @@ impl Drain {
         // After the deadline, only the host is waited for.
         let delay = if until_deadline.is_zero() { longest } else { usual.min(until_deadline) };
         add_jitter(delay.max(SHORT_DELAY)).max(self.retry_after)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::removal::mark::RemovalReason;
+
+    #[test]
+    fn a_step_ends_soon_after_the_deadline() {
+        let at = |seconds: i64| Timestamp::from_second(seconds).unwrap();
+        let object = json!({"metadata": {"name": "web-1", "namespace": "cluster-shop"}});
+        let machine = MarkedMachine {
+            object: serde_json::from_value(object).unwrap(),
+            namespace: "cluster-shop".to_owned(),
+            name: "web-1".to_owned(),
+            removal: Removal::new(RemovalReason::HostDrain, at(0)),
+            deadline: at(7200),
+            problems: Vec::new(),
+        };
+        assert_eq!(machine.step_timeout(at(0)), Duration::from_secs(7200));
+        assert_eq!(machine.step_timeout(at(7199)), MIN_STEP_TIMEOUT);
+        assert_eq!(machine.step_timeout(at(9000)), MIN_STEP_TIMEOUT);
     }
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use berth_runtime::backoff::add_jitter;
 use berth_runtime::reconcile::Action;
+use berth_runtime::untrusted::UntrustedError;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
@@ -82,7 +84,16 @@ impl Remover {
                 return Ok(Some(add_jitter(SHORT_DELAY)));
             }
         }
-        self.apply(request, &side, machine, drain).await
+        let description = machine.describe_request(&request, side.node.as_ref());
+        let limit = machine.step_timeout(Timestamp::now());
+        let applied = self.apply(request, &side, machine, drain);
+        match tokio::time::timeout(limit, applied).await {
+            Ok(result) => result,
+            Err(_) => {
+                drain.record_failure(machine, &description, &UntrustedError::Timeout.into());
+                Ok(None)
+            }
+        }
     }
 
     /// Begins the delay of a removal that waits, and returns it.

@@ -19,6 +19,11 @@ impl Remover {
         let reason = report.reason;
         let note = report.describe_machine(&machine.name);
         let is_new = self.context.table.set(&machine.namespace, &machine.name, report);
+        // The tenant may answer after the machine was deleted. A later deletion removes the report.
+        if self.context.machines.get(&machine.namespace, &machine.name).is_none() {
+            self.context.table.remove(&machine.namespace, &machine.name);
+            return;
+        }
         if is_new && reason == ConditionReason::DrainBlocked {
             self.emit(machine, EventType::Warning, EventReason::DrainBlocked, &note).await;
         }

@@ -33,6 +33,8 @@ struct TenantVolumes {
 #[derive(Debug)]
 struct VolumeList {
     begun_at: Instant,
+    /// Time of the answer or of the error, from which the age counts: the tenant chooses how long a list takes.
+    ended_at: Instant,
     counts: Result<VolumeCounts, UntrustedError>,
 }
 
@@ -53,12 +55,15 @@ impl VolumeLists {
             return answer;
         }
         let begun_at = Instant::now();
+        // The wait for other lists may have been longer than `WANTED_TIME`. The list does not count a forgotten Node,
+        // which would then appear to have no VolumeAttachments.
+        volumes.want(node, begun_at);
         let counts = count_volumes(client, volumes.zero_counts()).await;
         let answer = match &counts {
             Ok(counts) => Ok(counts.get(node).copied().unwrap_or_default()),
             Err(error) => Err(*error),
         };
-        *list = Some(VolumeList { begun_at, counts });
+        *list = Some(VolumeList { begun_at, ended_at: Instant::now(), counts });
         answer
     }
 
@@ -98,7 +103,7 @@ impl VolumeList {
         observed_at: Instant,
         now: Instant,
     ) -> Option<Result<usize, UntrustedError>> {
-        if !is_recent(self.begun_at, now, MAX_AGE) {
+        if !is_recent(self.ended_at, now, MAX_AGE) {
             return None;
         }
         match &self.counts {
@@ -126,16 +131,16 @@ mod tests {
 
     use super::*;
 
-    fn list(begun_at: Instant) -> VolumeList {
+    fn list(begun_at: Instant, ended_at: Instant) -> VolumeList {
         let counts = VolumeCounts::from([("a".to_owned(), 2), ("b".to_owned(), 0)]);
-        VolumeList { begun_at, counts: Ok(counts) }
+        VolumeList { begun_at, ended_at, counts: Ok(counts) }
     }
 
     #[test]
     fn a_list_answers_for_a_short_time() {
         let start = Instant::now();
         let later = |seconds: u64| start + Duration::from_secs(seconds);
-        let list = list(later(10));
+        let list = list(later(10), later(10));
         assert_eq!(list.answer("a", later(12), later(13)), Some(Ok(2)));
         assert_eq!(list.answer("a", later(12), later(15)), None, "it is too old");
         assert_eq!(list.answer("b", later(10), later(13)), Some(Ok(0)));
@@ -143,6 +148,40 @@ mod tests {
         assert_eq!(list.answer("c", later(10), later(13)), None, "it was not counted");
         let failed = VolumeList { counts: Err(UntrustedError::Timeout), ..list };
         assert_eq!(failed.answer("c", later(12), later(13)), Some(Err(UntrustedError::Timeout)));
+    }
+
+    #[test]
+    fn removals_share_the_answer_of_a_slow_server() {
+        let start = Instant::now();
+        let later = |seconds: u64| start + Duration::from_secs(seconds);
+        let slow = list(later(10), later(30));
+        assert_eq!(slow.answer("a", later(12), later(31)), Some(Ok(2)));
+        assert_eq!(slow.answer("b", later(9), later(31)), Some(Ok(0)));
+        assert_eq!(slow.answer("b", later(12), later(31)), None, "the pods left during the list");
+        let failed = VolumeList { counts: Err(UntrustedError::Timeout), ..slow };
+        assert_eq!(failed.answer("a", later(12), later(31)), Some(Err(UntrustedError::Timeout)));
+        assert_eq!(failed.answer("a", later(12), later(35)), None, "it is too old");
+    }
+
+    #[tokio::test]
+    async fn a_node_is_counted_after_a_long_wait() {
+        let service = tower::service_fn(|_: Request<Body>| {
+            let body = json!({"items": [{"spec": {"nodeName": "a"}}]});
+            std::future::ready(Response::builder().body(Body::from(body.to_string().into_bytes())))
+        });
+        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        let (lists, start) = (VolumeLists::default(), Instant::now());
+        let volumes = lists.tenant("bank", start);
+        let held = volumes.list.lock().await;
+        let count = lists.count(("bank", &client), "a", start);
+        let forget_and_release = async {
+            tokio::task::yield_now().await;
+            // Another removal asks after `WANTED_TIME`, which forgets the Node.
+            volumes.want("b", Instant::now() + WANTED_TIME);
+            assert!(!volumes.lock_wanted().contains_key("a"));
+            drop(held);
+        };
+        assert_eq!(tokio::join!(count, forget_and_release).0, Ok(1));
     }
 
     #[test]
