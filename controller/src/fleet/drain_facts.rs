@@ -42,6 +42,8 @@ impl DrainFacts {
         };
         let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
         let owner = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+        // The owner of a VirtualMachineInstance is its VirtualMachine.
+        let owner = owner.filter(|owner| owner["kind"] != "VirtualMachine");
         let owner = owner.map(|owner| string_at(owner, "/uid"));
         let owner = owner.or_else(|| annotation(MACHINE_DEPLOYMENT_UID_ANNOTATION));
         let deployment = Some(string_at(object, "/metadata/labels/md")).filter(|_| has_deployment);

@@ -9,15 +9,17 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::tenant_access::Connections;
 use crate::removal::readiness::node_readiness;
-use crate::tenant_nodes::node_match::NodeIndex;
+use crate::tenant_nodes::node_match::{NodeIndex, NodeMatch};
 
 /// Returns the readiness of the Nodes of machines of a namespace, in the order of `machines`. While the tenant's API
-/// server does not answer, the last known Nodes count.
+/// server does not answer, the last known Nodes count. `omitted` is the readiness of a machine whose Node may be one of
+/// those that exceed the limits.
 pub(super) fn find_node_readiness<'m>(
     tenants: &Informer<TenantCluster>,
     connections: &Connections,
     namespace: &str,
     machines: impl Iterator<Item = &'m str>,
+    omitted: NodeReadiness,
 ) -> Vec<NodeReadiness> {
     let name = namespace.strip_prefix(TENANT_PREFIX);
     let tenant = name.and_then(|name| tenants.get(name));
@@ -31,5 +33,10 @@ pub(super) fn find_node_readiness<'m>(
     let now = Timestamp::now();
     let state = state.lock();
     let (index, is_listed) = (NodeIndex::new(state.nodes.nodes()), state.nodes.is_listed());
-    machines.map(|machine| node_readiness(index.find(machine), is_listed, now)).collect()
+    let has_omitted = state.nodes.omitted() > 0;
+    let readiness = |machine| match index.find(machine) {
+        NodeMatch::None if has_omitted && is_listed => omitted,
+        node => node_readiness(node, is_listed, now),
+    };
+    machines.map(readiness).collect()
 }

@@ -93,7 +93,9 @@ impl Evacuator {
         let names: Vec<String> = objects.iter().map(|object| object.name_any()).collect();
         let EvacuationInformers { tenants, connections, .. } = &self.informers;
         let each = names.iter().map(String::as_str);
-        let nodes = find_node_readiness(tenants, connections, namespace, each);
+        // A machine that counts as not ready is removed at once.
+        let omitted = NodeReadiness::Unknown;
+        let nodes = find_node_readiness(tenants, connections, namespace, each, omitted);
         let nodes: BTreeMap<String, NodeReadiness> = names.into_iter().zip(nodes).collect();
         let machine = |object: &DynamicObject| {
             let is_instance_ready = facts(object).is_some_and(|(_, facts)| facts.is_ready);

@@ -1,6 +1,6 @@
 //! Adds the readiness of the tenant's Nodes to machines.
 
-use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, ReconcileSteps};
+use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, NodeReadiness, ReconcileSteps};
 use kube::api::DynamicObject;
 use serde_json::Value;
 
@@ -12,7 +12,14 @@ impl MachineContext {
     /// While the tenant's API server does not answer, the last known Nodes count.
     pub(super) fn add_node_readiness(&self, namespace: &str, vms: &mut [ExistingVm]) {
         let names = vms.iter().map(|vm| vm.name.as_str());
-        let nodes = find_node_readiness(&self.tenants, &self.connections, namespace, names);
+        let nodes = find_node_readiness(
+            &self.tenants,
+            &self.connections,
+            namespace,
+            names,
+            // An unknown readiness would stop the rollout.
+            NodeReadiness::NotReady,
+        );
         for (vm, node) in vms.iter_mut().zip(nodes) {
             vm.node = node;
         }

@@ -7,7 +7,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::context::Remover;
-use super::drain::{Drain, MarkedMachine, SHORT_DELAY};
+use super::delays::SHORT_DELAY;
+use super::drain::{Drain, MarkedMachine};
 use super::facts::{MachineNode, TenantSide};
 use super::plan::StepRequest;
 use super::requests;
@@ -31,7 +32,7 @@ impl Remover {
         drain: &mut Drain,
     ) -> Result<Option<Duration>, RequestError> {
         let is_cordon = request == StepRequest::Cordon;
-        let description = machine.describe_request(&request, side.node.as_ref());
+        let description = request.describe(machine, side.node.as_ref());
         let client = &side.access.client;
         let result = match (request, &side.node) {
             (StepRequest::Cordon, Some(node)) => self.cordon(side, node, true).await,

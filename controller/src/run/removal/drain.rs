@@ -8,21 +8,12 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::facts::MachineNode;
-use super::plan::StepRequest;
+use super::delays::{DELAYS, SHORT_DELAY};
 use crate::removal::mark::Removal;
 use crate::removal::plan::EvictionOutcomes;
 use crate::removal::pod::DrainPod;
 use crate::run::tenant_access::drain_fault_of;
 use crate::tenants::fault::Fault;
-
-/// Shortest and longest delay between two reconciles of a machine that waits. The tenant's pods and VolumeAttachments are
-/// not watched.
-pub(super) const DELAYS: (Duration, Duration) = (Duration::from_secs(5), MAX_DELAY);
-/// Longest delay between two reconciles of a machine that waits.
-pub(super) const MAX_DELAY: Duration = Duration::from_secs(30);
-/// Delay after an object has changed during the reconcile, or after the last step of a reconcile.
-pub(super) const SHORT_DELAY: Duration = Duration::from_secs(1);
 
 /// Shortest time limit of a step. Lists of the largest clusters, and 50 evictions, need less.
 const MIN_STEP_TIMEOUT: Duration = Duration::from_secs(300);
@@ -78,25 +69,6 @@ impl MarkedMachine {
     pub(super) fn step_timeout(&self, now: Timestamp) -> Duration {
         let rest = Duration::try_from(self.deadline.duration_since(now)).unwrap_or_default();
         rest.max(MIN_STEP_TIMEOUT)
-    }
-
-    /// Returns the verb and the objects of a request to the tenant's API server.
-    pub(super) fn describe_request(
-        &self,
-        request: &StepRequest,
-        node: Option<&MachineNode>,
-    ) -> String {
-        let node = node.map_or(self.name.as_str(), |node| node.name.as_str());
-        match request {
-            StepRequest::Cordon => format!("cordon Node {node} (patch)"),
-            StepRequest::ListPods => format!("list Pods of Node {node}"),
-            StepRequest::ListVolumes => "list VolumeAttachments".to_owned(),
-            StepRequest::ConfirmNoNode => "list Nodes".to_owned(),
-            StepRequest::DeleteNode => format!("delete Node {node}"),
-            StepRequest::Evict(_) | StepRequest::DeleteMachine(_) => {
-                format!("create Evictions of Pods of Node {node}")
-            }
-        }
     }
 }
 

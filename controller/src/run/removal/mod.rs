@@ -5,6 +5,7 @@
 
 mod apply;
 mod context;
+mod delays;
 mod drain;
 mod draining_tenant;
 mod facts;

@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 
 use super::drain::{Drain, MarkedMachine};
-use super::facts::TenantSide;
+use super::facts::{MachineNode, TenantSide};
 use super::read::StepFacts;
 use crate::removal::plan::{RemovalOutcome, RemovalState, Step, TenantState, next_step};
 use crate::removal::pod::DrainPod;
@@ -35,6 +35,22 @@ impl StepRequest {
             Step::ConfirmNoNode => Some(Self::ConfirmNoNode),
             Step::DeleteNode => Some(Self::DeleteNode),
             Step::DeleteMachine(outcome) => Some(Self::DeleteMachine(*outcome)),
+        }
+    }
+
+    /// Returns the verb and the objects of the request to the tenant's API server. The Node of a machine has the machine's
+    /// name until another one is found.
+    pub(super) fn describe(&self, machine: &MarkedMachine, node: Option<&MachineNode>) -> String {
+        let node = node.map_or(machine.name.as_str(), |node| node.name.as_str());
+        match self {
+            Self::Cordon => format!("cordon Node {node} (patch)"),
+            Self::ListPods => format!("list Pods of Node {node}"),
+            Self::ListVolumes => "list VolumeAttachments".to_owned(),
+            Self::ConfirmNoNode => "list Nodes".to_owned(),
+            Self::DeleteNode => format!("delete Node {node}"),
+            Self::Evict(_) | Self::DeleteMachine(_) => {
+                format!("create Evictions of Pods of Node {node}")
+            }
         }
     }
 }

@@ -11,9 +11,11 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
 use super::context::Remover;
-use super::drain::{Drain, MarkedMachine, SHORT_DELAY};
+use super::delays::{DELAYS, SHORT_DELAY};
+use super::drain::{Drain, MarkedMachine};
 use super::draining_tenant::DrainingTenant;
 use super::plan::{StepRequest, plan_step};
+use crate::removal::plan::Step;
 use crate::run::api_requests::RequestError;
 
 /// Largest number of steps in one reconcile; a drain of 2,000 pods has fewer.
@@ -81,10 +83,11 @@ impl Remover {
         if request == StepRequest::ListPods && drain.list_permit.is_none() {
             drain.list_permit = self.list_slots.try_acquire(&side.tenant);
             if drain.list_permit.is_none() {
-                return Ok(Some(add_jitter(SHORT_DELAY)));
+                self.report(machine, drain, &Step::ListPods).await;
+                return Ok(Some(add_jitter(DELAYS.0)));
             }
         }
-        let description = machine.describe_request(&request, side.node.as_ref());
+        let description = request.describe(machine, side.node.as_ref());
         let limit = machine.step_timeout(Timestamp::now());
         let applied = self.apply(request, &side, machine, drain);
         match tokio::time::timeout(limit, applied).await {

@@ -172,8 +172,7 @@ pub(super) async fn delete_node(
         .map_err(|_| UntrustedError::Malformed)?;
     let answer = client.exchange(request, MAX_OBJECT_LENGTH).await?;
     let error = match answer.code {
-        // A conflict: another Node has the name.
-        200..=299 | 404 | 409 => return Ok(()),
+        200..=299 | 404 => return Ok(()),
         code @ (429 | 500..=599) => UntrustedError::Busy(code, answer.retry_after),
         code => UntrustedError::Status(code),
     };
@@ -325,12 +324,15 @@ mod tests {
             (200, Ok(())),
             (404, Ok(())),
             (403, Err(UntrustedError::Status(403))),
+            // The kubelet has registered again, and the new Node may have other pods.
+            (409, Err(UntrustedError::Status(409))),
             (503, Err(UntrustedError::Busy(503, Duration::ZERO))),
         ] {
             let answer: fn(&str, &Value) -> (u16, Value) = match code {
                 200 => |_, _| (200, json!({})),
                 404 => |_, _| (404, json!({})),
                 403 => |_, _| (403, json!({})),
+                409 => |_, _| (409, json!({})),
                 _ => |_, _| (503, json!({})),
             };
             let (client, _) = client(answer);

@@ -7,7 +7,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
 use super::context::Remover;
-use super::drain::MAX_DELAY;
+use super::delays::MAX_DELAY;
 use crate::removal::mark::{Mark, Removal};
 use crate::removal::progress;
 use crate::run::api_requests::RequestError;

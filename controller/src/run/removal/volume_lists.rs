@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
 
-use super::drain::DELAYS;
+use super::delays::DELAYS;
 use super::requests::{VolumeCounts, count_volumes};
 
 /// Largest age of a list that another removal reads: the shortest delay between two steps of a removal that waits.
