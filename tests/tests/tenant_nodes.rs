@@ -1,7 +1,11 @@
 //! Test of labels on a tenant's Nodes with two real API servers: the infra cluster and a tenant. KubeVirt is simulated: the
 //! test writes the VirtualMachineInstances, also their migration.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "tests show what users see, and fail by panicking"
+)]
 
 use std::net::TcpListener;
 
@@ -110,9 +114,17 @@ fn nodes_get_the_labels_of_their_hosts(clusters: &Clusters) {
     assert_eq!(label(clusters, "web-1", "kubernetes.io/os"), json!("linux"));
 }
 
+/// Shows what a user of the tenant's cluster sees.
+fn show_zones(clusters: &Clusters, when: &str) {
+    let table = clusters.tenant.kubectl(&["get", "nodes", "-L", ZONE]).unwrap();
+    eprintln!("{when}: kubectl get nodes -L {ZONE}\n{table}");
+}
+
 fn labels_follow_a_migration(clusters: &Clusters) {
+    show_zones(clusters, "before the migration of web-1");
     write_instance(clusters, "web-1", "rack1-b");
     wait_until_label(clusters, "web-1", ZONE, &json!("b"));
+    show_zones(clusters, "after the migration of web-1");
     write_instance(clusters, "web-1", "rack1-a");
     wait_until_label(clusters, "web-1", ZONE, &json!("a"));
 }
