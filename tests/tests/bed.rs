@@ -59,7 +59,7 @@ fn check_commands(host: &mut Host) {
     assert_eq!(host.run_checked("sleep 1; echo mine").unwrap(), "mine\n");
     let late = host.run_for("echo begun; sleep 100", Duration::from_secs(2)).unwrap_err();
     assert!(format!("{late:#}").contains("timeout after 2 s; output: begun"), "{late:#}");
-    assert_eq!(host.run("pgrep -x sleep").unwrap().code, 1);
+    assert_eq!(host.run("pgrep -xf 'sleep 100'").unwrap().code, 1);
 
     let file = host.start_command("echo 'from afar'; sleep 1; echo \"done\"").unwrap();
     host.run_checked(&format!("until grep -q done {file}; do sleep 0.2; done; grep afar {file}"))

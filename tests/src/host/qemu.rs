@@ -299,8 +299,8 @@ fn kernel_arguments(options: &HostOptions<'_>, image: &Path) -> Result<Vec<Strin
     // every system call. Programs and libraries have the same addresses in each process: QEMU 7.2 translates code
     // again at each new address, which was more than half of the time of a short program. The clock remains the HPET, which
     // is slow to read: with `tsc=reliable` the guest's time ran up to 25 times too fast, because QEMU advances the
-    // emulated TSC whenever a thread reads a smaller TSC of the real CPU than another thread did before. Hardening is off
-    // that clears each allocated page and object, checks each copy to a process, and reads the TSC at each system call.
+    // emulated TSC whenever a thread reads a smaller TSC of the real CPU than another thread did before. Hardening that
+    // clears allocated memory, checks each copy to a process, and reads the TSC at each system call is off.
     let append = format!(
         "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check mitigations=off \
          norandmaps init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off \
