@@ -133,7 +133,7 @@ fn manifest(networks: &[&str], tenants: &[&str]) -> String {
 /// Writes the manifest as an editor does: to a temporary file that is then renamed.
 fn write_manifest(host: &mut Host, manifest: &str) {
     host.run_checked(&format!(
-        "mkdir -p /etc/berth && cat > {MANIFEST_PATH}.new <<'END'\n{manifest}END\nmv {MANIFEST_PATH}.new {MANIFEST_PATH}"
+        "[ -d /etc/berth ] || mkdir -p /etc/berth; cat > {MANIFEST_PATH}.new <<'END'\n{manifest}END\nmv {MANIFEST_PATH}.new {MANIFEST_PATH}"
     ))
     .unwrap();
 }
@@ -144,6 +144,24 @@ fn apply(host: &mut Host, manifest: &str) -> String {
     let again = host.run_checked(&format!("berth-agent plan -f {MANIFEST_PATH}")).unwrap();
     assert!(again.contains("nothing to do"), "a second plan is not empty:\n{again}");
     output
+}
+
+/// Runs a function on both hosts at the same time, with the index of the host, and returns the results in the order of
+/// the hosts.
+fn on_both<T: Send>(
+    hosts: &mut [Host; 2],
+    function: impl Fn(usize, &mut Host) -> T + Sync,
+) -> [T; 2] {
+    let [first, second] = hosts;
+    let function = &function;
+    std::thread::scope(|scope| {
+        let second = scope.spawn(move || function(1, second));
+        let first = function(0, first);
+        match second.join() {
+            Ok(second) => [first, second],
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 /// Returns the output of a table without its line breaks.
