@@ -200,14 +200,20 @@ fn assert_same(before: &str, after: &str) {
 #[test]
 fn tenant_networks_are_isolated() {
     run_on_two_hosts([11, 12], Kernel::Stable, |hosts| {
-        frames::networks_are_not_created_without_nftables(&mut hosts[0]);
-        bad_input::invalid_networks_are_reported_and_others_are_created(&mut hosts[0]);
+        // Each of these scenarios needs one host.
+        on_both(hosts, |index, host| {
+            if index == 0 {
+                frames::networks_are_not_created_without_nftables(host);
+                bad_input::invalid_networks_are_reported_and_others_are_created(host);
+            } else {
+                faults::killed_commands_are_completed(host, 5);
+            }
+        });
         traffic::tenants_are_isolated_in_each_scenario(hosts);
         definitions::tenants_are_isolated_by_definitions(hosts);
         daemon::daemon_maintains_networks(hosts);
         addresses::vms_get_the_addresses_of_their_leases(hosts);
         management::management_traffic_is_kept(hosts, false);
-        faults::killed_commands_are_completed(&mut hosts[0], 5);
     });
 }
 
