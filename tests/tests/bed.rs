@@ -29,6 +29,7 @@ fn hosts_match_their_options_and_keep_their_state() {
 fn check_processors_and_kernel(host: &mut Host, machine: Machine) {
     let (threads, zones) = match machine {
         Machine::AmdV | Machine::IntelNoSmt => ("1", ["0 1", "2 3"]),
+        Machine::IntelTwoCores => ("1", ["0", "1"]),
         Machine::IntelSmt => ("2", ["0 1 2 3", "4 5 6 7"]),
     };
     let lscpu = host.run_checked("lscpu").unwrap();

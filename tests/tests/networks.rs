@@ -80,7 +80,7 @@ fn boot_with_cables(
         let mut host = Host::boot(&HostOptions {
             agent: Some(&agent),
             number,
-            machine: Machine::IntelNoSmt,
+            machine: Machine::IntelTwoCores,
             kernel,
             memory_mib: Some(1536),
             trunk: Some(trunk),

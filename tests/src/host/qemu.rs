@@ -214,6 +214,9 @@ fn processor_arguments(options: &HostOptions<'_>) -> Vec<String> {
         Machine::IntelNoSmt => {
             (",vendor=GenuineIntel", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048)
         }
+        Machine::IntelTwoCores => {
+            (",vendor=GenuineIntel", "2,sockets=2,cores=1,threads=1", ["0", "1"], 2048)
+        }
         Machine::IntelSmt => {
             (",vendor=GenuineIntel", "8,sockets=2,cores=2,threads=2", ["0-3", "4-7"], 3072)
         }
