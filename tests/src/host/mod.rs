@@ -253,8 +253,8 @@ impl Host {
         let disk = "/dev/disk/by-id/virtio-berth-inbox";
         // The guest may have cached the former content of the disk.
         self.run_unlogged(&format!(
-            "udevadm settle --exit-if-exists={disk}; blockdev --flushbufs {disk} &&
-             mkdir -p \"$(dirname '{guest}')\" && rm -f '{guest}' && head -c {length} {disk} >'{guest}' &&
+            "guest='{guest}'; [ -e {disk} ] || udevadm settle --exit-if-exists={disk}; blockdev --flushbufs {disk} &&
+             mkdir -p \"${{guest%/*}}\" && rm -f '{guest}' && head -c {length} {disk} >'{guest}' &&
              chmod {mode:o} '{guest}' && sync '{guest}'"
         ))?;
         Ok(())
