@@ -11,7 +11,7 @@
 #   tenants attach NAME ADDRESS MAC FILE     creates a VM with these addresses and the configuration in a file
 #   tenants detach NAME FILE
 #   tenants ping NAME ADDRESS                exits with 0 as soon as the address responds
-#   tenants unreachable NAME ADDRESS...           exits with 0 if none of these addresses responds; pings all at the same time
+#   tenants unreachable NAME ADDRESS...      exits with 0 if none of these addresses responds; pings all at the same time
 #   tenants shout NAME [TAG...]              a VM sends two broadcast frames with these 802.1Q tags, outermost first
 #   tenants listen FILTER NAME...            starts to capture, in these VMs, frames that match a tcpdump filter
 #   tenants heard NAME...                    prints the VMs that received such a frame

@@ -127,7 +127,8 @@ fn assert_tenant_reaches_itself(hosts: &mut [Host; 2]) {
 /// tagged twice.
 fn assert_tenants_are_isolated(hosts: &mut [Host; 2]) {
     on_both(hosts, |index, host| {
-        let unreachable = ["tenants unreachable a1 10.1.0.11 10.1.0.12", "tenants unreachable b2 10.1.0.2"];
+        let unreachable =
+            ["tenants unreachable a1 10.1.0.11 10.1.0.12", "tenants unreachable b2 10.1.0.2"];
         host.run_checked(unreachable[index]).unwrap();
     });
     for (tags, name) in
