@@ -24,7 +24,7 @@ report:  ## report the capabilities of this host
 
 demo: setup  ## run a control plane, three emulated hosts, two tenants and their VMs until Ctrl-C (with ONCE=--once: until the tables)
 	$(CARGO) build --locked --release --workspace --bins
-	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --compress-type gz
+	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz
 	target/release/berth-demo $(ONCE)
 
 setup:  ## install the requirements of the tests (Debian, Ubuntu; as root)
@@ -34,7 +34,7 @@ test: setup lint  ## run lint and all tests, with the requirements from setup
 	# Builds the control plane and the host image in parallel with the tests, if this machine does not have them.
 	nice ./tests/prepare.sh & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
 	$(CARGO) test --locked --release --workspace --no-run && \
-	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --compress-type gz && \
+	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz && \
 	wait $$prepare
 	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
 
@@ -42,7 +42,7 @@ test-current: setup  ## run all tests on the Kubernetes of KUBEBUILDER_ASSETS an
 	./tests/current.sh --check
 	nice ./tests/prepare.sh
 	$(CARGO) test --locked --release --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --compress-type gz
+	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz
 	CARGO="$(CARGO)" ./tests/current.sh $(RESULTS)
 
 quick: lint  ## run lint, and the tests that require no server and no emulated host
@@ -92,7 +92,7 @@ fuzz:  ## fuzz every parser for FUZZ_SECONDS; writes a result to docs/results
 hosts: setup  ## test the test bed itself, KVM, configuration, tenant networks and the DaemonSet on emulated hosts of BERTH_HOST_SUITE; slow, writes a result to docs/results
 	nice ./tests/prepare.sh
 	$(CARGO) test --locked --release --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --compress-type gz
+	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz
 	CARGO="$(CARGO)" ./tests/hosts.sh $(RESULTS)
 
 faults: faults-hosts faults-cluster faults-demo  ## run these three targets
@@ -111,7 +111,7 @@ faults-cluster: setup  ## kill controllers 50 times while tenants and machines a
 
 faults-demo: setup  ## run the demo and its faults, from its start to its tables; forty minutes, writes a result to docs/results
 	$(CARGO) test --locked --release --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh release --no-strip --compress-type gz
+	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz
 	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test demo -- --include-ignored --nocapture && \
 	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nWhile pings run, every component is restarted, an agent is upgraded by its package, a profile is edited, a tenant is added and\nremoved, a host is drained while a PodDisruptionBudget of a tenant first permits no eviction, and another host is lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md

@@ -71,7 +71,9 @@ chroot "$root" update-initramfs -u >>"$log" 2>&1
 
 keep_kernel() { # its name
     (cd "$root/boot" && ls vmlinuz-*) | sed "s/^vmlinuz-/kernel-$1 /" >>"$work/versions"
-    mv "$root"/boot/vmlinuz-* "$work/vmlinuz-$1" && mv "$root"/boot/initrd.img-* "$work/initrd-$1"
+    # An emulated CPU needs seconds to decompress the initramfs. `zcat -f` copies what is not compressed with gzip.
+    mv "$root"/boot/vmlinuz-* "$work/vmlinuz-$1" && zcat -f "$root"/boot/initrd.img-* >"$work/initrd-$1" &&
+        rm "$root"/boot/initrd.img-*
 }
 keep_kernel stable
 progress "installing the kernel of ${newer:-$suite-backports} and NetworkManager"
@@ -129,21 +131,72 @@ fetch update && fetch install --download-only --no-install-recommends network-ma
     exit 1
 }
 
-# Lines in are `NUMBER SECONDS SCRIPT`, lines out `NUMBER CODE OUTPUT`, script and output in base64.
+# Lines in are `NUMBER SECONDS SCRIPT`, lines out `NUMBER CODE OUTPUT`, script and output in base64. A command starts no
+# process other than its bash: on an emulated host, rm, timeout and two base64 took longer than most commands.
 cat >"$root/usr/local/sbin/berth-shell" <<'SHELL'
-#!/bin/bash
-folder=/run/berth-shell
-mkdir -p $folder
-exec 3<>/dev/virtio-ports/berth
-echo ready >&3
-while read -r -u 3 number seconds script; do
+#!/usr/bin/perl
+use strict;
+use warnings;
+
+my ($script, $output) = ('/run/berth-shell/script', '/run/berth-shell/output');
+
+# MIME::Base64 is not in perl-base; uuencode has the same digits in another alphabet, and lines with their lengths.
+sub decode {
+    my $digits = $_[0] =~ tr{A-Za-z0-9+/}{}cdr =~ tr{A-Za-z0-9+/}{ -_}r;
+    return join '', map { unpack 'u', chr(32 + length($_) * 3 / 4) . $_ } $digits =~ /.{1,60}/gs;
+}
+
+sub encode {
+    my $digits = pack('u', $_[0]) =~ s/^.//gmr =~ tr{\n}{}dr =~ tr{` -_}{AA-Za-z0-9+/}r;
+    my $padding = -length($_[0]) % 3;
+    substr $digits, length($digits) - $padding, $padding, '=' x $padding if $padding;
+    return $digits;
+}
+
+sub run { # seconds
+    my $late = 0;
+    my $pid = fork // die "fork: $!\n";
+    if ($pid == 0) {
+        setpgrp;
+        open STDIN, '<', '/dev/null' and open STDOUT, '>', $output and open STDERR, '>&', \*STDOUT or exit 125;
+        exec 'bash', $script or exit 127;
+    }
+    # Ends the command like `timeout --kill-after=5`. `waitpid` continues after the signal.
+    local $SIG{ALRM} = sub { kill $late++ ? 'KILL' : 'TERM', -$pid; alarm 5 };
+    alarm $_[0];
+    waitpid $pid, 0;
+    alarm 0;
+    return $late > 1 ? 137 : 124 if $late;
+    return $? & 127 ? 128 + ($? & 127) : $? >> 8;
+}
+
+sub contents {
+    open my $file, '<:raw', $_[0] or return '';
+    local $/;
+    return <$file> // '';
+}
+
+mkdir '/run/berth-shell';
+open my $port, '+<:raw', '/dev/virtio-ports/berth' or die "port: $!\n";
+my $answer = "ready\n";
+my $received = '';
+while (1) {
+    while (length $answer) {
+        substr $answer, 0, (syswrite($port, $answer) // die "port: $!\n"), '';
+    }
+    while (index($received, "\n") < 0) {
+        sysread $port, $received, 65536, length $received or exit;
+    }
+    $received =~ s/^(.*)\n// or next;
+    my ($number, $seconds, $text) = split ' ', $1;
     # New files: what an earlier command left running still writes to the old ones.
-    rm -f $folder/*
-    base64 -d <<<"$script" >$folder/script
-    timeout --kill-after=5 "$seconds" bash $folder/script </dev/null >$folder/output 2>&1 3>&-
-    code=$?
-    { printf '%s %s ' "$number" "$code" && base64 -w0 $folder/output && echo; } >&3
-done
+    unlink $script, $output;
+    open my $file, '>:raw', $script or die "$script: $!\n";
+    print $file decode($text // '');
+    close $file or die "$script: $!\n";
+    my $code = run($seconds);
+    $answer = "$number $code " . encode(contents($output)) . "\n";
+}
 SHELL
 chmod 755 "$root/usr/local/sbin/berth-shell"
 cat >"$root/etc/systemd/system/berth-shell.service" <<'UNIT'
@@ -162,11 +215,31 @@ mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
 ln -s ../berth-shell.service "$root/etc/systemd/system/multi-user.target.wants/"
 # The console is for messages, and nothing is to run because of the time of day.
 # NetworkManager runs only where a test starts it.
+# The lines from lvm2-monitor are for speed: each program at boot takes up to a second. Programs still load the modules of
+# device mapper, loop and FUSE when they open their device nodes.
 for unit in containerd.service NetworkManager.service NetworkManager-wait-online.service ModemManager.service \
     wpa_supplicant.service serial-getty@ttyS0.service e2scrub_reap.service e2scrub_all.timer apt-daily.timer \
-    apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer; do
+    apt-daily-upgrade.timer dpkg-db-backup.timer fstrim.timer systemd-tmpfiles-clean.timer \
+    lvm2-monitor.service lvm2-lvmpolld.socket dm-event.socket blk-availability.service \
+    systemd-repart.service systemd-pstore.service systemd-sysusers.service systemd-random-seed.service \
+    systemd-update-utmp.service systemd-update-utmp-runlevel.service getty@tty1.service \
+    sys-kernel-config.mount sys-fs-fuse-connections.mount proc-sys-fs-binfmt_misc.automount \
+    modprobe@configfs.service modprobe@dm_mod.service modprobe@drm.service modprobe@efi_pstore.service \
+    modprobe@fuse.service modprobe@loop.service; do
     ln -sf /dev/null "$root/etc/systemd/system/$unit"
 done
+# systemd starts the generators at boot and at each `daemon-reload`, of which the installation of a package needs several.
+# The image has nothing for them: an empty /etc/fstab, no encrypted volume, no init script without a unit.
+mkdir -p "$root/etc/systemd/system-generators"
+for generator in "$root"/usr/lib/systemd/system-generators/*; do
+    ln -s /dev/null "$root/etc/systemd/system-generators/$(basename "$generator")"
+done
+# udev starts systemd-sysctl for each new link. Without a setting of links, the program has nothing to do.
+cat "$root"/usr/lib/sysctl.d/*.conf "$root"/etc/sysctl.d/*.conf "$root/etc/sysctl.conf" 2>/dev/null |
+    grep -qE '^[^#;]*net[./]' || sed -i '/systemd-sysctl --prefix/d' "$root/usr/lib/udev/rules.d/99-systemd.rules"
+# Packages of the tests ask no questions, and no test cuts the power during an installation.
+rm -f "$root/etc/apt/apt.conf.d/70debconf"
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
 echo rack1-a >"$root/etc/hostname"
 printf '127.0.0.1 localhost\n127.0.1.1 rack1-a\n' >"$root/etc/hosts"
 # Each host gets an id of its own on the kernel command line; one in the image would be shared.

@@ -10,7 +10,8 @@
 #   tenants delete NAME BRIDGE [VLAN]
 #   tenants attach NAME ADDRESS MAC FILE     creates a VM with these addresses and the configuration in a file
 #   tenants detach NAME FILE
-#   tenants ping NAME ADDRESS                exits with 0 if the address responds
+#   tenants ping NAME ADDRESS                exits with 0 as soon as the address responds
+#   tenants unreachable NAME ADDRESS...      exits with 0 if none of these addresses responds; pings all at the same time
 #   tenants shout NAME [TAG...]              a VM sends two broadcast frames with these 802.1Q tags, outermost first
 #   tenants listen FILTER NAME...            starts to capture, in these VMs, frames that match a tcpdump filter
 #   tenants heard NAME...                    prints the VMs that received such a frame
@@ -50,12 +51,14 @@ request() { # NAME CLIENT
         timeout 30 ip netns exec "$1" dhclient -1 -lf "/run/dhclient.$1.leases" -pf "/run/dhclient.$1.pid" net1
         ;;
     udhcpc)
-        # Programs in /run cannot be executed.
-        cat >/usr/local/sbin/udhcpc-script <<'END'
+        # Programs in /run cannot be executed. Another client may execute the file now, so it is written once.
+        [ -x /usr/local/sbin/udhcpc-script ] || {
+            cat >/usr/local/sbin/udhcpc-script <<'END'
 #!/bin/sh
 [ "$1" != bound ] || ip address replace "$ip/$mask" dev "$interface"
 END
-        chmod 755 /usr/local/sbin/udhcpc-script
+            chmod 755 /usr/local/sbin/udhcpc-script
+        }
         ip netns exec "$1" busybox udhcpc -i net1 -f -q -n -t 20 -T 1 -s /usr/local/sbin/udhcpc-script
         ;;
     networkd)
@@ -108,7 +111,19 @@ detach)
     cni DEL "$2" <"$3"
     ip netns delete "$2"
     ;;
-ping) ip netns exec "$2" ping -q -c 3 -i 0.3 -W 1 "$3" >/dev/null ;;
+# With a deadline, ping ends at the first reply.
+ping) ip netns exec "$2" ping -q -c 1 -i 0.3 -w 3 "$3" >/dev/null ;;
+unreachable)
+    name=$2 && shift 2
+    [ -e "/run/netns/$name" ]
+    responding=$(
+        for address; do
+            { ! ip netns exec "$name" ping -q -c 3 -i 0.3 -W 1 "$address" >/dev/null 2>&1 || echo "$address"; } &
+        done
+        wait
+    )
+    [ -z "$responding" ] || { echo "$name gets replies from $responding" && exit 1; }
+    ;;
 shout)
     name=$2 link=net1 && shift 2
     for tag; do
@@ -160,18 +175,18 @@ unwatch)
 links)
     # The kernel updates the state of carriers a little later (`link_watch`).
     for _ in $(seq 30); do
-        { ip -o link show group 48679 type bridge; ip -o link show group 48679 type vlan; } | grep -q 'state UNKNOWN' || break
+        ip -d -o link show group 48679 | grep -qE 'state UNKNOWN.* (bridge forward_delay|vlan protocol) ' || break
         sleep 0.5
     done
     ip -d link | sed -E 's/[a-z_]+_timer +[0-9.]+//g; s/ qlen [0-9]+//; s/ fdb_n_learned [0-9]+//'
     bridge -d vlan show
-    ip address | grep -E 'inet|^[0-9]' | sed -E 's/(valid|preferred)_lft [^ ]+//g; s/ tentative//'
-    bridge fdb show | grep -v ' dynamic\| master ' | sort
+    ip address | sed -nE '/inet|^[0-9]/{s/(valid|preferred)_lft [^ ]+//g; s/ tentative//; p}'
+    bridge fdb show | sed '/ dynamic\| master /d' | sort
     ip route show table all
     nft -s list table bridge berth 2>/dev/null || true
     ;;
 *)
-    sed -n '2,21s/^# \{0,1\}//p' "$0"
+    sed -n '2,22s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -29,6 +29,7 @@ fn hosts_match_their_options_and_keep_their_state() {
 fn check_processors_and_kernel(host: &mut Host, machine: Machine) {
     let (threads, zones) = match machine {
         Machine::AmdV | Machine::IntelNoSmt => ("1", ["0 1", "2 3"]),
+        Machine::IntelTwoCores => ("1", ["0", "1"]),
         Machine::IntelSmt => ("2", ["0 1 2 3", "4 5 6 7"]),
     };
     let lscpu = host.run_checked("lscpu").unwrap();
@@ -59,7 +60,7 @@ fn check_commands(host: &mut Host) {
     assert_eq!(host.run_checked("sleep 1; echo mine").unwrap(), "mine\n");
     let late = host.run_for("echo begun; sleep 100", Duration::from_secs(2)).unwrap_err();
     assert!(format!("{late:#}").contains("timeout after 2 s; output: begun"), "{late:#}");
-    assert_eq!(host.run("pgrep -x sleep").unwrap().code, 1);
+    assert_eq!(host.run("pgrep -xf 'sleep 100'").unwrap().code, 1);
 
     let file = host.start_command("echo 'from afar'; sleep 1; echo \"done\"").unwrap();
     host.run_checked(&format!("until grep -q done {file}; do sleep 0.2; done; grep afar {file}"))

@@ -80,7 +80,7 @@ fn boot_with_cables(
         let mut host = Host::boot(&HostOptions {
             agent: Some(&agent),
             number,
-            machine: Machine::IntelNoSmt,
+            machine: Machine::IntelTwoCores,
             kernel,
             memory_mib: Some(1536),
             trunk: Some(trunk),
@@ -133,7 +133,7 @@ fn manifest(networks: &[&str], tenants: &[&str]) -> String {
 /// Writes the manifest as an editor does: to a temporary file that is then renamed.
 fn write_manifest(host: &mut Host, manifest: &str) {
     host.run_checked(&format!(
-        "mkdir -p /etc/berth && cat > {MANIFEST_PATH}.new <<'END'\n{manifest}END\nmv {MANIFEST_PATH}.new {MANIFEST_PATH}"
+        "[ -d /etc/berth ] || mkdir -p /etc/berth; cat > {MANIFEST_PATH}.new <<'END'\n{manifest}END\nmv {MANIFEST_PATH}.new {MANIFEST_PATH}"
     ))
     .unwrap();
 }
@@ -144,6 +144,24 @@ fn apply(host: &mut Host, manifest: &str) -> String {
     let again = host.run_checked(&format!("berth-agent plan -f {MANIFEST_PATH}")).unwrap();
     assert!(again.contains("nothing to do"), "a second plan is not empty:\n{again}");
     output
+}
+
+/// Runs a function on both hosts at the same time, with the index of the host, and returns the results in the order of
+/// the hosts.
+fn on_both<T: Send>(
+    hosts: &mut [Host; 2],
+    function: impl Fn(usize, &mut Host) -> T + Sync,
+) -> [T; 2] {
+    let [first, second] = hosts;
+    let function = &function;
+    std::thread::scope(|scope| {
+        let second = scope.spawn(move || function(1, second));
+        let first = function(0, first);
+        match second.join() {
+            Ok(second) => [first, second],
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
 }
 
 /// Returns the output of a table without its line breaks.
@@ -182,14 +200,20 @@ fn assert_same(before: &str, after: &str) {
 #[test]
 fn tenant_networks_are_isolated() {
     run_on_two_hosts([11, 12], Kernel::Stable, |hosts| {
-        frames::networks_are_not_created_without_nftables(&mut hosts[0]);
-        bad_input::invalid_networks_are_reported_and_others_are_created(&mut hosts[0]);
+        // Each of these scenarios needs one host.
+        on_both(hosts, |index, host| {
+            if index == 0 {
+                frames::networks_are_not_created_without_nftables(host);
+                bad_input::invalid_networks_are_reported_and_others_are_created(host);
+            } else {
+                faults::killed_commands_are_completed(host, 5);
+            }
+        });
         traffic::tenants_are_isolated_in_each_scenario(hosts);
         definitions::tenants_are_isolated_by_definitions(hosts);
         daemon::daemon_maintains_networks(hosts);
         addresses::vms_get_the_addresses_of_their_leases(hosts);
         management::management_traffic_is_kept(hosts, false);
-        faults::killed_commands_are_completed(&mut hosts[0], 5);
     });
 }
 

@@ -104,6 +104,9 @@ pub enum Machine {
     AmdV,
     /// Intel without VT-x, so without `/dev/kvm`, and otherwise like [`Self::AmdV`].
     IntelNoSmt,
+    /// Intel without VT-x, so without `/dev/kvm`: two sockets of one core with one thread, CPUs 0 and 1, 2 GiB. For
+    /// tests that are not about processors: an emulated kernel needs less time to interrupt and to wait for fewer CPUs.
+    IntelTwoCores,
     /// Intel without VT-x, so without `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7, 3
     /// GiB.
     IntelSmt,
@@ -250,8 +253,8 @@ impl Host {
         let disk = "/dev/disk/by-id/virtio-berth-inbox";
         // The guest may have cached the former content of the disk.
         self.run_unlogged(&format!(
-            "udevadm settle --exit-if-exists={disk}; blockdev --flushbufs {disk} &&
-             mkdir -p \"$(dirname '{guest}')\" && rm -f '{guest}' && head -c {length} {disk} >'{guest}' &&
+            "guest='{guest}'; [ -e {disk} ] || udevadm settle --exit-if-exists={disk}; blockdev --flushbufs {disk} &&
+             mkdir -p \"${{guest%/*}}\" && rm -f '{guest}' && head -c {length} {disk} >'{guest}' &&
              chmod {mode:o} '{guest}' && sync '{guest}'"
         ))?;
         Ok(())

@@ -4,7 +4,7 @@
 use berth_tests::host::Host;
 
 use crate::daemon::{start_agent, stop_agent, wait_until};
-use crate::{UPLINK_NAME, assert_same, manifest, read_link_state, write_manifest};
+use crate::{UPLINK_NAME, assert_same, manifest, on_both, read_link_state, write_manifest};
 
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 const SEPARATE_NETWORK: &str = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
@@ -65,15 +65,16 @@ fn manifest_with_leases(network: &str) -> String {
 
 pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
     for network in [SHARED_NETWORK, SEPARATE_NETWORK] {
-        let before: Vec<String> = hosts.iter_mut().map(read_link_state).collect();
-        for host in hosts.iter_mut() {
+        let before = on_both(hosts, |_, host| {
+            let before = read_link_state(host);
             write_manifest(host, &manifest_with_leases(network));
             start_agent(host);
             wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
             start_capture(host);
-        }
-        for (host, vms) in hosts.iter_mut().zip(VMS) {
-            for (tenant, number, client) in vms {
+            before
+        });
+        on_both(hosts, |index, host| {
+            for (tenant, number, client) in VMS[index] {
                 let (bridge, vlan) = port_of(network, tenant);
                 let mac = mac(tenant, number);
                 host.run_checked(&format!(
@@ -81,31 +82,29 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
                 ))
                 .unwrap();
             }
-            assert_addresses(host, vms);
-        }
-        // The VMs of a tenant reach each other, and the same address of the other tenant belongs to another VM.
+            assert_addresses(host, VMS[index]);
+        });
+        // The VMs of a tenant reach each other.
         hosts[0].run_checked("tenants ping a11 10.1.0.12 && tenants ping a11 10.1.0.13").unwrap();
         hosts[0].run_checked("tenants ping b11 10.1.0.14").unwrap();
-        let result = hosts[0].run("tenants ping a11 10.1.0.14").unwrap();
-        assert!(result.code != 0, "an address of the other tenant answers:\n{}", result.output);
+        // This address belongs to a VM of the other tenant.
+        hosts[0].run_checked("tenants unreachable a11 10.1.0.14").unwrap();
 
         servers_among_vms_are_dropped(hosts);
         addresses_are_kept_when_the_agent_restarts(&mut hosts[0]);
         unknown_guests_get_no_address(&mut hosts[1], network);
-        for (host, vms) in hosts.iter_mut().zip(VMS) {
+        on_both(hosts, |index, host| {
             assert_no_answer_left(host);
             stop_agent(host);
-            for (tenant, number, _) in vms {
+            for (tenant, number, _) in VMS[index] {
                 let (bridge, vlan) = port_of(network, tenant);
                 host.run_checked(&format!("tenants delete {tenant}{number} {bridge} {vlan}"))
                     .unwrap();
             }
             host.run_checked("nft delete table bridge nat 2>/dev/null || true").unwrap();
             host.run_checked("berth-agent revert").unwrap();
-        }
-        for (host, before) in hosts.iter_mut().zip(&before) {
-            assert_same(before, &read_link_state(host));
-        }
+            assert_same(&before[index], &read_link_state(host));
+        });
     }
 }
 
@@ -179,11 +178,20 @@ fn addresses_are_kept_when_the_agent_restarts(host: &mut Host) {
 
 /// Tests that a guest without a lease, and a guest with the Ethernet address of the other tenant's VM, get no address.
 fn unknown_guests_get_no_address(host: &mut Host, network: &str) {
-    for (name, mac) in [("other", "02:00:00:00:0c:01".to_owned()), ("thief", mac("b", 13))] {
-        let (bridge, vlan) = port_of(network, "a");
-        let result =
-            host.run(&format!("tenants boot {name} {bridge} {mac} udhcpc {vlan}")).unwrap();
-        assert!(result.code != 0, "{name} has an address:\n{}", result.output);
+    let (bridge, vlan) = port_of(network, "a");
+    let thief = mac("b", 13);
+    // Both clients give up after 20 s, so they run at the same time. The second VM is attached when the first client runs.
+    let output = host
+        .run_checked(&format!(
+            "tenants boot other {bridge} 02:00:00:00:0c:01 udhcpc {vlan} >/run/other.log 2>&1 & other=$!; \
+             while kill -0 $other && ! pidof busybox >/dev/null; do sleep 0.1; done; \
+             tenants boot thief {bridge} {thief} udhcpc {vlan}; echo \"thief: $?\"; \
+             wait $other; echo \"other: $?\"; cat /run/other.log"
+        ))
+        .unwrap();
+    for name in ["other", "thief"] {
+        let code = output.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+        assert!(code.is_some_and(|code| code != "0"), "{name} has an address:\n{output}");
         host.run_checked(&format!("tenants delete {name} {bridge} {vlan}")).unwrap();
     }
 }

@@ -27,6 +27,11 @@ fn manifest_with_forty_tenants() -> String {
 /// Kills apply or revert at any moment, and asserts that the next apply or revert reaches the same state.
 pub(crate) fn killed_commands_are_completed(host: &mut Host, count: u32) {
     host.run_checked(CREATE_LINK_COMMAND).unwrap();
+    // After a boot, the kernel adds the link-local address of the uplink with a delay.
+    host.run_checked(
+        "until ip -6 route show table local dev trunk0 | grep -q '^local fe80'; do sleep 0.1; done",
+    )
+    .unwrap();
     let before = read_link_state(host);
     write_manifest(host, &manifest_with_forty_tenants());
     host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
