@@ -162,7 +162,8 @@ mod tests {
         for (code, reason, expected) in [
             (409, reason::CONFLICT, true),
             (409, reason::ALREADY_EXISTS, false),
-            (409, reason::UNKNOWN, true),
+            // A server that is no Kubernetes, such as a proxy.
+            (409, "Other", true),
             (404, reason::NOT_FOUND, false),
             (422, reason::INVALID, false),
         ] {
