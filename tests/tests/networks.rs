@@ -3,7 +3,7 @@
 //!
 //! `make test` runs these tests with a few kills; `make faults` runs them with many kills and more severe faults.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
 #[path = "networks/addresses.rs"]
 mod addresses;
@@ -32,6 +32,7 @@ mod trunk;
 
 use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use berth_tests::demo::hub::Hub;
 use berth_tests::host::{Host, HostOptions, Kernel, Machine, Trunk};
@@ -181,20 +182,48 @@ fn add_management_link(host: &mut Host) {
 
 /// Returns the kernel's state of links, bridges and addresses, without counters and timers.
 fn read_link_state(host: &mut Host) -> String {
-    host.run_checked("tenants links").unwrap()
+    read_settled(host, |host| host.run_checked("tenants links").unwrap())
 }
 
-#[track_caller]
-fn assert_same(before: &str, after: &str) {
-    if before != after {
-        let missing = |state: &str, other: &str, sign: &str| {
-            let lines = state.lines().filter(|line| !other.lines().any(|known| known == *line));
-            lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
-        };
-        let difference = missing(before, after, "-") + &missing(after, before, "+");
-        let difference: String = difference.chars().take(4000).collect();
-        assert!(before == after, "the links differ from their former state:\n{difference}");
+/// Reads a state until it is the same twice. The kernel updates carriers and operational states up to a second after a
+/// change (linkwatch).
+fn read_settled(host: &mut Host, read: impl Fn(&mut Host) -> String) -> String {
+    let mut last = read(host);
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(1200));
+        let state = read(host);
+        if state == last {
+            break;
+        }
+        last = state;
     }
+    last
+}
+
+/// Asserts that the links have a former state again.
+#[track_caller]
+fn assert_link_state(before: &str, host: &mut Host) {
+    assert_state(before, host, |host| host.run_checked("tenants links").unwrap());
+}
+
+/// Asserts that a state is the former one, after the kernel has updated it.
+#[track_caller]
+fn assert_state(before: &str, host: &mut Host, read: impl Fn(&mut Host) -> String) {
+    let mut after = read(host);
+    for _ in 0..20 {
+        if before == after {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        after = read(host);
+    }
+    let missing = |state: &str, other: &str, sign: &str| {
+        let lines = state.lines().filter(|line| !other.lines().any(|known| known == *line));
+        lines.map(|line| format!("{sign} {line}\n")).collect::<String>()
+    };
+    let difference = missing(before, &after, "-") + &missing(&after, before, "+");
+    let difference: String = difference.chars().take(4000).collect();
+    panic!("the links differ from their former state:\n{difference}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use berth_tests::host::Host;
 
 use crate::daemon::{start_agent, stop_agent, wait_until};
-use crate::{UPLINK_NAME, assert_same, manifest, on_both, read_link_state, write_manifest};
+use crate::{UPLINK_NAME, assert_link_state, manifest, on_both, read_link_state, write_manifest};
 
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 const SEPARATE_NETWORK: &str = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
@@ -103,7 +103,7 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
             }
             host.run_checked("nft delete table bridge nat 2>/dev/null || true").unwrap();
             host.run_checked("berth-agent revert").unwrap();
-            assert_same(&before[index], &read_link_state(host));
+            assert_link_state(&before[index], host);
         });
     }
 }

@@ -3,7 +3,7 @@
 
 use berth_tests::host::Host;
 
-use crate::{MANIFEST_PATH, assert_same, manifest, read_link_state, write_manifest};
+use crate::{MANIFEST_PATH, assert_link_state, manifest, read_link_state, write_manifest};
 
 pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Host) {
     host.run_checked(
@@ -52,7 +52,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
         assert!(result.output.contains(expected), "{expected} is not in:\n{}", result.output);
     }
     host.run_checked("pkill systemd-socket-a; ip link del taken0").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
     daemon_creates_the_valid_networks(host, good, tenant);
     // A bridge of another program blocks only the network that would use the name of the bridge.
     write_manifest(
@@ -74,7 +74,7 @@ pub(crate) fn invalid_networks_are_reported_and_others_are_created(host: &mut Ho
         result.output
     );
     host.run_checked("ip link show ok300 && berth-agent revert").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
     host.run_checked("ip link del br-foreign; ip link del port0; ip link del spare0").unwrap();
 }
 

@@ -8,8 +8,8 @@ use berth_tests::package::newest_package;
 use serde_json::Value;
 
 use crate::{
-    MANIFEST_PATH, UPLINK_NAME, assert_same, frames, manifest, read_link_state, running_pings,
-    write_manifest,
+    MANIFEST_PATH, UPLINK_NAME, assert_link_state, frames, manifest, read_link_state,
+    running_pings, write_manifest,
 };
 
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
@@ -85,7 +85,7 @@ pub(crate) fn daemon_maintains_networks(hosts: &mut [Host; 2]) {
         host.run_checked("berth-agent revert").unwrap();
     }
     for (host, before) in hosts.iter_mut().zip(&before) {
-        assert_same(before, &read_link_state(host));
+        assert_link_state(before, host);
         host.run_checked("ip link del own0").unwrap();
     }
 }

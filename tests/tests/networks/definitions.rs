@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use berth_tests::host::Host;
 
 use crate::asked::{BANK_NETWORK, DesiredNetworks, ExampleOverrides};
-use crate::{MANIFEST_PATH, apply, assert_same, on_both, read_link_state, write_manifest};
+use crate::{MANIFEST_PATH, apply, assert_link_state, on_both, read_link_state, write_manifest};
 
 /// Network namespace in the role of a VM's pod.
 struct Vm {
@@ -83,10 +83,10 @@ pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
             assert!(!rules.contains("veth") && !rules.contains("02:00:00"), "{rules}");
             // On the second host, the test only created and deleted pods, so the links are the same as before the pods.
             if number == 1 {
-                assert_same(empty, &read_link_state(host));
+                assert_link_state(empty, host);
             }
             host.run_checked("berth-agent revert").unwrap();
-            assert_same(before, &read_link_state(host));
+            assert_link_state(before, host);
         });
     }
 }

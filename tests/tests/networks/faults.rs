@@ -5,7 +5,10 @@ use std::time::Duration;
 use berth_tests::host::Host;
 
 use crate::daemon::{read_report, start_agent, stop_agent, wait_until};
-use crate::{MANIFEST_PATH, assert_same, manifest, name_uplink, read_link_state, write_manifest};
+use crate::{
+    MANIFEST_PATH, assert_link_state, assert_state, manifest, name_uplink, read_link_state,
+    read_settled, write_manifest,
+};
 
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 
@@ -35,20 +38,20 @@ pub(crate) fn killed_commands_are_completed(host: &mut Host, count: u32) {
     let before = read_link_state(host);
     write_manifest(host, &manifest_with_forty_tenants());
     host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
-    let whole = links_by_name(host);
+    let whole = read_settled(host, links_by_name);
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
     for round in 0..count {
         // The delays are spread over the duration of the command, which is a second or two here.
         let delay = f64::from(round % 25) * 0.08 + 0.02;
         run_and_kill(host, delay, &format!("berth-agent apply -f {MANIFEST_PATH}"));
         if round % 2 == 0 {
             host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
-            assert_same(&whole, &links_by_name(host));
+            assert_state(&whole, host, links_by_name);
         }
         run_and_kill(host, delay, "berth-agent revert");
         host.run_checked("berth-agent revert").unwrap();
-        assert_same(&before, &read_link_state(host));
+        assert_link_state(&before, host);
         host.run_checked("test ! -e /var/lib/berth/found.json").unwrap();
     }
     host.run_checked("ip link del own0").unwrap();
@@ -165,7 +168,7 @@ pub(crate) fn thousand_tenants_survive_a_flapping_uplink(host: &mut Host) {
     // One command deletes the whole group: separate deletions take long on the emulated host.
     host.run_for("ip link del group 48679", Duration::from_secs(600)).unwrap();
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
     host.run_checked("ip link del own0").unwrap();
 }
 

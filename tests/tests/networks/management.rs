@@ -5,7 +5,7 @@ use berth_tests::host::Host;
 
 use crate::daemon::{start_agent, stop_agent, wait_until};
 use crate::{
-    MANIFEST_PATH, add_management_link, assert_same, join_lines, manifest, read_link_state,
+    MANIFEST_PATH, add_management_link, assert_link_state, join_lines, manifest, read_link_state,
     write_manifest,
 };
 
@@ -43,10 +43,10 @@ pub(crate) fn management_traffic_is_kept(hosts: &mut [Host; 2], thorough: bool) 
         "{}",
         result.output
     );
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 
     uplink_is_found_by_routes_alone(host);
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 
     // A tenant's bridge on a VLAN of the uplink needs no permission, because the uplink itself is not changed.
     let own = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
@@ -65,7 +65,7 @@ pub(crate) fn management_traffic_is_kept(hosts: &mut [Host; 2], thorough: bool) 
     );
     host.run_checked("ping -c 1 -W 5 10.99.0.1 && ip link show trunk0 | grep -q 'master br-tenant' && test ! -e /var/lib/berth/trial.json").unwrap();
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 
     move_address_to_the_uplink(host);
     change_is_rolled_back_when_the_gateway_is_lost(host);
@@ -133,7 +133,7 @@ fn change_is_rolled_back_when_the_gateway_is_lost(host: &mut Host) {
     assert!(join_lines(&result.output).contains("rolled back"), "{}", result.output);
     host.run_checked("ping -c 1 -W 5 10.98.0.1 && test ! -e /var/lib/berth/trial.json").unwrap();
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 }
 
 /// Starts apply, and kills it as soon as the uplink is a bridge port.
@@ -158,7 +158,7 @@ fn change_is_rolled_back_at_the_next_start(host: &mut Host) {
     );
     host.run_checked("ping -c 1 -W 5 10.98.0.1").unwrap();
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 }
 
 /// Tests the end of all processes of the agent's control group without a restart, as after `systemctl stop`, an
@@ -190,7 +190,7 @@ fn change_is_rolled_back_when_the_control_group_is_killed(host: &mut Host) {
     host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
     // The guard's unit ends by itself, and systemd unloads the unit.
     wait_until(host, "! systemctl list-units --all --plain --no-legend | grep berth-trial-guard");
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 }
 
 /// Tests that the guard reverts the change if the agent is not restarted.
@@ -200,7 +200,7 @@ fn change_is_rolled_back_by_the_guard(host: &mut Host) {
     wait_until(host, "ping -c 1 -W 2 10.98.0.1");
     host.run("berth-agent revert").unwrap();
     host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 }
 
 fn daemon_rolls_back_and_does_not_retry(host: &mut Host) {
@@ -215,5 +215,5 @@ fn daemon_rolls_back_and_does_not_retry(host: &mut Host) {
     .unwrap();
     stop_agent(host);
     host.run_checked("berth-agent revert").unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 }

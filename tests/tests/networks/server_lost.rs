@@ -7,7 +7,7 @@ use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, HOST_GATEWAY, cond
 use berth_tests::host::Host;
 use serde_json::{Value, json};
 
-use crate::{UPLINK_NAME, add_management_link, assert_same, read_link_state};
+use crate::{UPLINK_NAME, add_management_link, assert_link_state, read_link_state};
 
 const NODE_NAME: &str = "rack1-19";
 const SHORT_TIMEOUT: Duration = Duration::from_secs(120);
@@ -64,7 +64,7 @@ pub(crate) fn change_is_rolled_back_when_the_server_is_unreachable(hosts: &mut [
         .unwrap();
     host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
     host.run_checked(&format!("ip route replace {HOST_GATEWAY}/32 via 10.98.0.1")).unwrap();
-    assert_same(&before, &read_link_state(host));
+    assert_link_state(&before, host);
 }
 
 fn network_spec(mtu: u32) -> Value {

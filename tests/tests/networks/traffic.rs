@@ -3,7 +3,7 @@
 use berth_tests::host::Host;
 
 use crate::{
-    apply, assert_same, frames, join_lines, manifest, on_both, read_link_state, running_pings,
+    apply, assert_link_state, frames, join_lines, manifest, on_both, read_link_state, running_pings,
 };
 
 /// Isolation method of a network, and the ports of the tenants' VMs.
@@ -85,7 +85,7 @@ pub(crate) fn tenants_are_isolated_in_each_scenario(hosts: &mut [Host; 2]) {
         on_both(hosts, |index, host| {
             detach(host, index + 1, &scenario);
             host.run_checked("berth-agent revert").unwrap();
-            assert_same(&before[index], &read_link_state(host));
+            assert_link_state(&before[index], host);
             host.run_checked("test ! -e /var/lib/berth/found.json").unwrap();
         });
         if vxlan {
