@@ -72,12 +72,6 @@ fn removed_machines_are_drained() {
 impl Bed {
     /// Starts pods on both Nodes, with a PodDisruptionBudget that permits no eviction.
     fn start_workload(&self) {
-        // The tenant's controllers remove the taint of a new Node some time after it is ready. Until then, the scheduler
-        // would bind all pods to the other Node.
-        self.wait_until("both Nodes have no taints", |bed| {
-            let nodes = bed.machine_names().into_iter().map(|name| bed.node(&name));
-            nodes.flatten().filter(|node| node["spec"]["taints"].is_null()).count() == 2
-        });
         self.clusters.apply_workload(APP, PODS);
         self.clusters.apply_budget(APP, PODS);
         self.wait_until("all pods run, on both Nodes", |bed| {

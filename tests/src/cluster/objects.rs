@@ -140,8 +140,9 @@ impl ControlPlane {
 #[must_use]
 pub fn registered_node(name: &str) -> Value {
     let amounts = json!({"cpu": "96", "memory": "512Gi", "pods": "110"});
+    let labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
     json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
         "status": {
             "capacity": amounts, "allocatable": amounts,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],

@@ -122,7 +122,6 @@ fn is_ready(node: &Node) -> bool {
 /// Creates a Node as a kubelet registers it, with the providerID that KubeVirt's cloud controller manager sets.
 async fn create_node(nodes: &Api<Node>, name: &str) -> Result<()> {
     let mut node = registered_node(name);
-    node["metadata"]["labels"]["kubernetes.io/hostname"] = name.into();
     node["spec"] = json!({"providerID": format!("kubevirt://{name}")});
     node["status"]["conditions"] = conditions(true);
     let node: Node = serde_json::from_value(node)?;
