@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so three run in parallel; those with
+# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so four run in parallel; those with
 # emulated hosts are at most two of them. The last lines count the passed, failed and skipped tests.
 # usage: tests/run.sh [CARGO TEST OPTION...]
 set -u
@@ -24,7 +24,7 @@ sed -n '/"profile":{[^}]*"test":true/ s#.*"manifest_path":"\([^"]*\)/Cargo.toml"
 count=$(($(wc -l <"$PROGRAM_LOGS/programs") + 1))
 # A job is a folder, and programs that run one after the other. The longest jobs are first; a name that is missing here only
 # makes the run longer.
-awk -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node_drain assign drain_faults cluster host_drain tenant_storage host_loss exposure' '
+awk -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node_drain assign drain_faults cluster hostile_tenant host_drain tenant_storage host_loss exposure' '
     $1 ~ /\/tests$/ { program[$2] = $3; folder = $1; next }
     { rest[++n] = $1 " " $3 }
     END {
@@ -42,8 +42,8 @@ awk -v long='networks shape+kubelet degraded tenants addresses tenant_nodes node
     }' "$PROGRAM_LOGS/programs" >"$PROGRAM_LOGS/jobs"
 # Documentation tests have no program.
 echo "$PWD doc $*" >>"$PROGRAM_LOGS/jobs"
-echo "running $count test programs, three in parallel; each shows its results when it ends"
-xargs -P 3 -L 1 ./tests/job.sh <"$PROGRAM_LOGS/jobs" 2>&1 | tee "$log"
+echo "running $count test programs, four in parallel; each shows its results when it ends"
+xargs -P 4 -L 1 ./tests/job.sh <"$PROGRAM_LOGS/jobs" 2>&1 | tee "$log"
 
 results=$PROGRAM_LOGS/results
 sum() { # adds the numbers before a word in the result lines
