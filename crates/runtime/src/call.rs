@@ -162,8 +162,8 @@ mod tests {
         for (code, reason, expected) in [
             (409, reason::CONFLICT, true),
             (409, reason::ALREADY_EXISTS, false),
-            // A server that is no Kubernetes, such as a proxy.
-            (409, "Other", true),
+            // API servers always name the reason of a conflict.
+            (409, "Other", false),
             (404, reason::NOT_FOUND, false),
             (422, reason::INVALID, false),
         ] {
