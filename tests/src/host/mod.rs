@@ -104,8 +104,8 @@ pub enum Machine {
     AmdV,
     /// Intel without VT-x, so without `/dev/kvm`, and otherwise like [`Self::AmdV`].
     IntelNoSmt,
-    /// Intel without VT-x, so without `/dev/kvm`: two sockets of one core with one thread, CPUs 0 and 1, 2 GiB. For
-    /// tests that are not about processors: an emulated kernel needs less time to interrupt and to wait for fewer CPUs.
+    /// Intel without VT-x, so without `/dev/kvm`: two sockets of one core with one thread, CPUs 0 and 1, 2 GiB. For tests
+    /// that are not about processors: an emulated kernel needs less time to interrupt and to wait for fewer CPUs.
     IntelTwoCores,
     /// Intel without VT-x, so without `/dev/kvm`: two sockets of two cores with two threads, CPUs 0-3 and 4-7, 3
     /// GiB.

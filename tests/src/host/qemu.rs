@@ -303,13 +303,11 @@ fn kernel_arguments(options: &HostOptions<'_>, image: &Path) -> Result<Vec<Strin
     // again at each new address, which was more than half of the time of a short program. The clock remains the HPET, which
     // is slow to read: with `tsc=reliable` the guest's time ran up to 25 times too fast, because QEMU advances the
     // emulated TSC whenever a thread reads a smaller TSC of the real CPU than another thread did before. Hardening that
-    // clears allocated memory, checks each copy to a process, and reads the TSC at each system call is off. Without
-    // `rep_good`, the kernel copies and clears memory with ordinary instructions, of which QEMU translates several at
-    // once.
+    // clears allocated memory, checks each copy to a process, and reads the TSC at each system call is off.
     let append = format!(
         "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check mitigations=off \
          norandmaps init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off \
-         clearcpuid=rep_good systemd.machine_id=b347000000000000000000000000{:04x}",
+         systemd.machine_id=b347000000000000000000000000{:04x}",
         options.number
     );
     let [vmlinuz, initrd] = [vmlinuz, initrd].map(|path| path.display().to_string());
