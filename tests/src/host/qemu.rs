@@ -205,10 +205,6 @@ fn processor_arguments(options: &HostOptions<'_>) -> Vec<String> {
     // timers, and the guest's kernel locks up when all CPUs are interrupted at once, as KVM does.
     // The guest has no cmpxchg16b: QEMU before version 8 computes wrong flags after this instruction, and an
     // interrupt at that moment causes a double fault. Kernels do not need the instruction.
-    // The guest also lacks features that cost time under emulation. With `erms`, the kernel and glibc copy and clear
-    // memory with `rep movsb` and `rep stosb`, which QEMU emulates byte by byte. With `smap`, each access of the kernel
-    // to memory of a process uses another emulated TLB. A write of the register of `pku` flushes the emulated TLB. With
-    // `la57`, page tables have a fifth level. With `mpx`, the kernel saves more registers.
     let (cpu, smp, zones, memory_mib) = match options.machine {
         Machine::AmdV => ("", "4,sockets=2,cores=2,threads=1", ["0-1", "2-3"], 2048),
         Machine::IntelNoSmt => {
@@ -223,10 +219,7 @@ fn processor_arguments(options: &HostOptions<'_>) -> Vec<String> {
     };
     let zone_mib = options.memory_mib.unwrap_or(memory_mib) / 2;
     let mut arguments = split_words("-machine q35,kernel-irqchip=split -accel tcg,thread=multi");
-    arguments.extend(split_words(&format!(
-        "-cpu max,-cx16,-erms,-smap,-pku,-la57,-mpx{cpu} -smp {smp} -m {}",
-        zone_mib * 2
-    )));
+    arguments.extend(split_words(&format!("-cpu max,-cx16{cpu} -smp {smp} -m {}", zone_mib * 2)));
     for (zone, cpus) in zones.iter().enumerate() {
         arguments.extend(split_words(&format!(
             "-object memory-backend-ram,id=m{zone},size={zone_mib}M \
@@ -302,12 +295,10 @@ fn kernel_arguments(options: &HostOptions<'_>, image: &Path) -> Result<Vec<Strin
     // every system call. Programs and libraries have the same addresses in each process: QEMU 7.2 translates code
     // again at each new address, which was more than half of the time of a short program. The clock remains the HPET, which
     // is slow to read: with `tsc=reliable` the guest's time ran up to 25 times too fast, because QEMU advances the
-    // emulated TSC whenever a thread reads a smaller TSC of the real CPU than another thread did before. Hardening that
-    // clears allocated memory, checks each copy to a process, and reads the TSC at each system call is off.
+    // emulated TSC whenever a thread reads a smaller TSC of the real CPU than another thread did before.
     let append = format!(
         "console=ttyS0 root=LABEL=berth-host rw quiet panic=-1 intel_iommu=on no_timer_check mitigations=off \
-         norandmaps init_on_alloc=0 hardened_usercopy=off randomize_kstack_offset=off \
-         systemd.machine_id=b347000000000000000000000000{:04x}",
+         norandmaps systemd.machine_id=b347000000000000000000000000{:04x}",
         options.number
     );
     let [vmlinuz, initrd] = [vmlinuz, initrd].map(|path| path.display().to_string());
