@@ -104,14 +104,11 @@ impl UntrustedClient {
         request: Request<Body>,
         max_length: usize,
     ) -> Result<T, UntrustedError> {
-        let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
-        let answer = async {
+        self.with_limits(async {
             let response = self.open(request).await?;
-            // The permit is released after the answer is parsed.
-            let (body, _large) = read_body(response.into_body(), max_length, &self.slots).await?;
-            serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed)
-        };
-        tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
+            self.read_json(response, max_length).await
+        })
+        .await
     }
 
     /// Sends a request as [`request`](Self::request) does, and also reads the explanation of the server if it refuses
@@ -124,27 +121,16 @@ impl UntrustedClient {
         request: Request<Body>,
         max_length: usize,
     ) -> Result<T, RequestFailure> {
-        let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
-        let answer = self.send_write(request, max_length);
-        let answer = tokio::time::timeout(CALL_TIMEOUT, answer).await;
-        answer.unwrap_or_else(|_| Err(UntrustedError::Timeout.into()))
-    }
-
-    async fn send_write<T: DeserializeOwned>(
-        &self,
-        request: Request<Body>,
-        max_length: usize,
-    ) -> Result<T, RequestFailure> {
-        let sent = self.client.send(request).await;
-        let response = sent.map_err(|error| UntrustedError::from_source(&error))?;
-        let Err(error) = check_status(&response) else {
-            // The permit is released after the answer is parsed.
-            let (body, _large) = read_body(response.into_body(), max_length, &self.slots).await?;
-            return serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed.into());
-        };
-        let read = read_body(response.into_body(), MAX_BODY_LENGTH, &self.slots).await;
-        let explanation = read.map(|(body, _)| self.explanation(&body)).unwrap_or_default();
-        Err(RequestFailure { error, explanation })
+        self.with_limits(async {
+            let response = self.send(request).await?;
+            let Err(error) = check_status(&response) else {
+                return Ok(self.read_json(response, max_length).await?);
+            };
+            let read = read_body(response.into_body(), MAX_BODY_LENGTH, &self.slots).await;
+            let explanation = read.map(|(body, _)| self.explanation(&body)).unwrap_or_default();
+            Err(RequestFailure { error, explanation })
+        })
+        .await
     }
 
     /// Returns the explanation in the body of an answer that refuses a request.
@@ -163,16 +149,14 @@ impl UntrustedClient {
         request: Request<Body>,
         max_length: usize,
     ) -> Result<Answer, UntrustedError> {
-        let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
-        let answer = async {
-            let sent = self.client.send(request).await;
-            let response = sent.map_err(|error| UntrustedError::from_source(&error))?;
+        self.with_limits(async {
+            let response = self.send(request).await?;
             let code = response.status().as_u16();
             let retry_after = retry_after(&response).unwrap_or_default();
             let (body, _large) = read_body(response.into_body(), max_length, &self.slots).await?;
             Ok(Answer { code, retry_after, body })
-        };
-        tokio::time::timeout(CALL_TIMEOUT, answer).await.unwrap_or(Err(UntrustedError::Timeout))
+        })
+        .await
     }
 
     /// Waits for the permit for a large event, for at most [`CALL_TIMEOUT`].
@@ -186,9 +170,34 @@ impl UntrustedClient {
         &self,
         request: Request<Body>,
     ) -> Result<Response<Body>, UntrustedError> {
-        let sent = self.client.send(request).await;
-        let response = sent.map_err(|error| UntrustedError::from_source(&error))?;
+        let response = self.send(request).await?;
         check_status(&response).map(|()| response)
+    }
+
+    async fn send(&self, request: Request<Body>) -> Result<Response<Body>, UntrustedError> {
+        let sent = self.client.send(request).await;
+        sent.map_err(|error| UntrustedError::from_source(&error))
+    }
+
+    async fn read_json<T: DeserializeOwned>(
+        &self,
+        response: Response<Body>,
+        max_length: usize,
+    ) -> Result<T, UntrustedError> {
+        // The permit is released after the answer is parsed.
+        let (body, _large) = read_body(response.into_body(), max_length, &self.slots).await?;
+        serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed)
+    }
+
+    /// Waits until fewer than [`MAX_REQUESTS`] requests are in progress, and then for at most [`CALL_TIMEOUT`] for the
+    /// answer.
+    async fn with_limits<T, E: From<UntrustedError>>(
+        &self,
+        answer: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let _permit = self.requests.acquire().await.map_err(|_| UntrustedError::Closed)?;
+        let answer = tokio::time::timeout(CALL_TIMEOUT, answer).await;
+        answer.unwrap_or_else(|_| Err(UntrustedError::Timeout.into()))
     }
 }
 
