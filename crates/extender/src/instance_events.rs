@@ -51,12 +51,6 @@ impl Extender {
         self.retry_pods(&pods);
     }
 
-    /// Sets the device plugin resource of a NetworkAttachmentDefinition `namespace/name`; `None` if it has none or was
-    /// deleted.
-    pub fn update_network_resource(&mut self, network: &str, resource: Option<&str>) {
-        self.update_network_resources(network, resource.as_slice());
-    }
-
     /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Only hosts with
     /// all of them have the network. Pods on hosts stay counted with the resources that the network had when they were
     /// counted, until the state is rebuilt.

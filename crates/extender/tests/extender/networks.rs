@@ -22,7 +22,7 @@ fn host(name: &str, bridge_units: u32) -> HostDescription {
 /// Returns an extender with the hosts a, which has no bridge, and b, which has the bridge `br-red`.
 fn extender_with_network() -> Extender {
     let mut extender = extender_with_hosts(&[host("a", 0), host("b", 1000)]);
-    extender.update_network_resource(NETWORK, Some(RESOURCE));
+    extender.update_network_resources(NETWORK, &[RESOURCE]);
     extender
 }
 
@@ -89,7 +89,7 @@ fn refused_vm_is_retried_when_its_network_changes() {
     let refused = extender.answer_filter(now, &pod, &["a", "b"]);
     assert!(matches!(refused, FilterAnswer::Refused(_)), "no host has the bridge: {refused:?}");
     assert!(extender.take_hosts_to_patch().is_empty());
-    extender.update_network_resource(NETWORK, None);
+    extender.update_network_resources(NETWORK, &[]);
     assert_eq!(extender.take_hosts_to_patch().len(), 1, "the network needs no resource any more");
     assert_eq!(extender.answer_filter(now, &pod, &["a", "b"]), FilterAnswer::ReservedHost("a"));
 }
