@@ -3,6 +3,7 @@
 use berth_api::names::{
     MACHINE_DEPLOYMENT_UID_ANNOTATION, REMOVAL_ANNOTATION, REPLACEMENT_ANNOTATION,
 };
+use berth_kubevirt_render::machines::reconcile_steps::controller_reference;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
@@ -40,10 +41,8 @@ impl DrainFacts {
                 Machine { name, is_ready, ..Machine::default() }
             }
         };
-        let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        let owner = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
         // The owner of a VirtualMachineInstance is its VirtualMachine.
-        let owner = owner.filter(|owner| owner["kind"] != "VirtualMachine");
+        let owner = controller_reference(object).filter(|owner| owner["kind"] != "VirtualMachine");
         let owner = owner.map(|owner| string_at(owner, "/uid"));
         let owner = owner.or_else(|| annotation(MACHINE_DEPLOYMENT_UID_ANNOTATION));
         let deployment = Some(string_at(object, "/metadata/labels/md")).filter(|_| has_deployment);

@@ -27,3 +27,11 @@ pub struct FleetMachine {
     /// Value of the annotation `berth.dev/class`.
     pub class: Option<String>,
 }
+
+impl FleetMachine {
+    /// Returns the namespace and the name of the machine.
+    #[must_use]
+    pub fn qualified_name(&self) -> String {
+        format!("{}/{}", self.machine.namespace, self.machine.name)
+    }
+}

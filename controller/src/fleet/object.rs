@@ -13,6 +13,7 @@ use super::stream::InputObject;
 use crate::evacuation::machine::{EXTERNAL_STRATEGY, migration_obstacle};
 use berth_api::Problem;
 use berth_kubevirt_render::launcher::{Configuration, Invalid, Machine};
+use berth_kubevirt_render::machines::reconcile_steps::controller_reference;
 use berth_kubevirt_render::machines::{
     MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND, MachineDeployment,
 };
@@ -145,10 +146,9 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
 
 /// Returns true if a MachineDeployment owns the VirtualMachine. One in another namespace is in an annotation.
 fn has_deployment(machine: &Value) -> bool {
-    let owners = machine.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    let mut owners = owners.into_iter().flatten();
+    let owner = controller_reference(machine);
     let annotations = machine.pointer("/metadata/annotations");
-    owners.any(|owner| owner["controller"] == true && owner["kind"] == MACHINE_DEPLOYMENT_KIND)
+    owner.is_some_and(|owner| owner["kind"] == MACHINE_DEPLOYMENT_KIND)
         || annotations.is_some_and(|all| all.get(MACHINE_DEPLOYMENT_UID_ANNOTATION).is_some())
 }
 

@@ -279,7 +279,7 @@ impl Simulation {
                 return self.problems.push(invalid_object_problem(invalid));
             }
         };
-        let name = format!("{}/{}", machine.machine.namespace, machine.machine.name);
+        let name = machine.qualified_name();
         let mut pod = launcher.placement_pod().into_owned();
         pod.uid.clone_from(&name);
         let needs = self.compute_requirements(machine, &launcher);

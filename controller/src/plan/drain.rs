@@ -115,8 +115,12 @@ pub(super) fn simulate_drain(
     });
     let obstacles: BTreeMap<String, &str> =
         fleet.machines.iter().filter_map(named_obstacle).collect();
-    let unmanaged: BTreeSet<String> =
-        fleet.machines.iter().filter(|one| is_unmanaged(one)).map(qualified_name).collect();
+    let unmanaged: BTreeSet<String> = fleet
+        .machines
+        .iter()
+        .filter(|one| is_unmanaged(one))
+        .map(FleetMachine::qualified_name)
+        .collect();
     let mut targets = BTreeMap::new();
     for request in vms_to_move {
         let uid = request.uid().to_owned();
@@ -162,13 +166,9 @@ pub(super) fn simulate_drain(
 /// Returns the name of a machine, and the reason why Berth cannot migrate it; `None` if there is no such reason.
 fn named_obstacle(machine: &FleetMachine) -> Option<(String, &str)> {
     let message = machine.migration_obstacle.as_deref()?;
-    Some((qualified_name(machine), message))
+    Some((machine.qualified_name(), message))
 }
 
 const fn is_unmanaged(machine: &FleetMachine) -> bool {
     machine.is_external && !machine.has_deployment
-}
-
-fn qualified_name(machine: &FleetMachine) -> String {
-    format!("{}/{}", machine.machine.namespace, machine.machine.name)
 }

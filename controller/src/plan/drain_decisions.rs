@@ -73,12 +73,11 @@ const fn is_forecast(reason: &EvacuationReason) -> bool {
 }
 
 fn evacuating_machine(fleet: &Fleet, one: &FleetMachine) -> EvacuatingMachine {
-    let namespace = one.machine.namespace.clone();
     EvacuatingMachine {
         machine: counted_machine(fleet, one),
         // The input may lack UIDs, and the names are as distinct.
-        instance_uid: format!("{namespace}/{}", one.machine.name),
-        namespace,
+        instance_uid: one.qualified_name(),
+        namespace: one.machine.namespace.clone(),
         migration_obstacle: one.migration_obstacle.clone(),
         deployment: one.drain.deployment.clone(),
         migrations: Vec::new(),

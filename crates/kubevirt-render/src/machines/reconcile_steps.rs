@@ -90,6 +90,13 @@ pub struct ReconcileSteps {
     pub is_readiness_unknown: bool,
 }
 
+/// Returns the owner reference with `controller: true` of an object in JSON.
+#[must_use]
+pub fn controller_reference(object: &Value) -> Option<&Value> {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().find(|owner| owner["controller"] == true)
+}
+
 impl ExistingVm {
     /// Reads a VirtualMachine and its instance. The VirtualMachine is ready if the instance is in the phase Running
     /// and has the condition Ready.
@@ -104,8 +111,7 @@ impl ExistingVm {
                 entries.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
             each.collect::<BTreeMap<_, _>>()
         };
-        let owners = vm.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
+        let controller = controller_reference(vm);
         let phase = instance.map(|instance| text(instance, "/status/phase")).unwrap_or_default();
         let strategy = text(vm, "/spec/runStrategy");
         let ready_condition = |object: &Value| {
