@@ -170,12 +170,19 @@ fn join_lines(table: &str) -> String {
     table.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Adds a VLAN link to the uplink for traffic between the hosts, and waits for the link-local address, which the
-/// kernel adds after a delay.
+/// Adds a VLAN link to the uplink for traffic between the hosts.
 fn add_management_link(host: &mut Host) {
     host.run_checked(&format!(
-        "ip link add link {UPLINK_NAME} name mgmt0 type vlan id 10; ip link set mgmt0 up; \
-         until ip -6 route show table local dev mgmt0 | grep -q '^local fe80'; do sleep 0.1; done"
+        "ip link add link {UPLINK_NAME} name mgmt0 type vlan id 10; ip link set mgmt0 up"
+    ))
+    .unwrap();
+    wait_for_link_local_address(host, "mgmt0");
+}
+
+/// Waits for the link-local address of a link, which the kernel adds some time after the link is up.
+fn wait_for_link_local_address(host: &mut Host, link: &str) {
+    host.run_checked(&format!(
+        "until ip -6 route show table local dev {link} | grep -q '^local fe80'; do sleep 0.1; done"
     ))
     .unwrap();
 }

@@ -6,8 +6,8 @@ use berth_tests::host::Host;
 
 use crate::daemon::{read_report, start_agent, stop_agent, wait_until};
 use crate::{
-    MANIFEST_PATH, assert_link_state, assert_state, manifest, name_uplink, read_link_state,
-    read_settled, write_manifest,
+    MANIFEST_PATH, UPLINK_NAME, assert_link_state, assert_state, manifest, name_uplink,
+    read_link_state, read_settled, wait_for_link_local_address, write_manifest,
 };
 
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
@@ -30,11 +30,7 @@ fn manifest_with_forty_tenants() -> String {
 /// Kills apply or revert at any moment, and asserts that the next apply or revert reaches the same state.
 pub(crate) fn killed_commands_are_completed(host: &mut Host, count: u32) {
     host.run_checked(CREATE_LINK_COMMAND).unwrap();
-    // After a boot, the kernel adds the link-local address of the uplink with a delay.
-    host.run_checked(
-        "until ip -6 route show table local dev trunk0 | grep -q '^local fe80'; do sleep 0.1; done",
-    )
-    .unwrap();
+    wait_for_link_local_address(host, UPLINK_NAME);
     let before = read_link_state(host);
     write_manifest(host, &manifest_with_forty_tenants());
     host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
