@@ -20,12 +20,12 @@ help:  ## print this list
 all: lint test  ## run lint and test
 
 report:  ## report the capabilities of this host
-	$(CARGO) run --locked --release --bin berth-agent -- report
+	$(CARGO) run --locked --bin berth-agent -- report
 
 demo: setup  ## run a control plane, three emulated hosts, two tenants and their VMs until Ctrl-C (with ONCE=--once: until the tables)
-	$(CARGO) build --locked --release --workspace --bins
-	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz
-	target/release/berth-demo $(ONCE)
+	$(CARGO) build --locked --workspace --bins
+	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz
+	target/debug/berth-demo $(ONCE)
 
 setup:  ## install the requirements of the tests (Debian, Ubuntu; as root)
 	./tests/setup.sh $(HOST_PROGRAMS) cargo-deb=cargo:cargo-deb
@@ -33,35 +33,35 @@ setup:  ## install the requirements of the tests (Debian, Ubuntu; as root)
 test: setup lint  ## run lint and all tests, with the requirements from setup
 	# Builds the control plane and the host image in parallel with the tests, if this machine does not have them.
 	nice ./tests/prepare.sh & prepare=$$!; trap 'kill $$prepare 2>/dev/null' EXIT; \
-	$(CARGO) test --locked --release --workspace --no-run && \
-	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz && \
+	$(CARGO) test --locked --workspace --no-run && \
+	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz && \
 	wait $$prepare
-	CARGO="$(CARGO)" ./tests/run.sh --locked --release --workspace
+	CARGO="$(CARGO)" ./tests/run.sh --locked --workspace
 
 test-current: setup  ## run all tests on the Kubernetes of KUBEBUILDER_ASSETS and the KubeVirt of KUBEVIRT_ASSETS, without skips; writes a result to docs/results
 	./tests/current.sh --check
 	nice ./tests/prepare.sh
-	$(CARGO) test --locked --release --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz
+	$(CARGO) test --locked --workspace --no-run
+	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz
 	CARGO="$(CARGO)" ./tests/current.sh $(RESULTS)
 
 quick: lint  ## run lint, and the tests that require no server and no emulated host
-	$(CARGO) test --locked --release --workspace --exclude berth-tests --exclude berth-benches
-	$(CARGO) test --locked --release -p berth-tests --test tidy --test documents --test source
+	$(CARGO) test --locked --workspace --exclude berth-tests --exclude berth-benches
+	$(CARGO) test --locked -p berth-tests --test tidy --test documents --test source
 
 lint:  ## check formatting and run clippy, with warnings as errors
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --locked --release --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 
 deny:  ## check licences, sources and bans of all dependencies (cargo-deny)
 	./tests/setup.sh cargo-deny=cargo:cargo-deny
 	$(CARGO) deny --locked --workspace check bans licenses sources
 
 crds:  ## generate deploy/crds from the Rust types
-	$(CARGO) run --locked --release -p berth-api --example crdgen deploy/crds
+	$(CARGO) run --locked -p berth-api --example crdgen deploy/crds
 
 samples:  ## update the samples of the README, docs/checks.md, docs/preflight.md and the command-line references
-	BERTH_UPDATE=1 $(CARGO) test --locked --release -p berth-agent -p berth-controller --test readme --test cli
+	BERTH_UPDATE=1 $(CARGO) test --locked -p berth-agent -p berth-controller --test readme --test cli
 
 bench:  ## measure report compared with lstopo; the idle daemon, and tenant networks compared with ip and bridge, on emulated hosts; 500 agents with an API server; VM arrivals replayed on NUMA hosts, the assignment engine, a plan of 20,000 VMs, 1,000 tenants with 10,000 machines, labels of hosts on the Nodes of 500 tenants, the scheduler extender with 5,000 hosts, DHCP answers and memory of the agent with 1,000 guests compared with dnsmasq, 1,000,000 claims of addresses, and the probes of a trunk with 4,000 VLANs compared with fping
 	./tests/setup.sh $(HOST_PROGRAMS) dnsmasq=dnsmasq-base fping=fping unshare=util-linux
@@ -91,34 +91,34 @@ fuzz:  ## fuzz every parser for FUZZ_SECONDS; writes a result to docs/results
 
 hosts: setup  ## test the test bed itself, KVM, configuration, tenant networks and the DaemonSet on emulated hosts of BERTH_HOST_SUITE; slow, writes a result to docs/results
 	nice ./tests/prepare.sh
-	$(CARGO) test --locked --release --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz
+	$(CARGO) test --locked --workspace --no-run
+	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz
 	CARGO="$(CARGO)" ./tests/hosts.sh $(RESULTS)
 
 faults: faults-hosts faults-cluster faults-demo  ## run these three targets
 
 faults-hosts: setup  ## test kills, power cuts, full disks and reboots on an emulated host; slow, writes a result to docs/results
-	$(CARGO) test --locked --release --workspace --no-run
-	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test shape --test networks faults_ -- --ignored --nocapture --test-threads 1 && \
+	$(CARGO) test --locked --workspace --no-run
+	begin=$$(date +%s); $(CARGO) test --locked --workspace --test shape --test networks faults_ -- --ignored --nocapture --test-threads 1 && \
 	printf '# Faults, %s\n\nCommand: `make faults`, %s minutes. Passed on emulated two-socket hosts.\n\nCPUs and memory: 50 kills of apply and revert, a full and a read-only state folder, a corrupted ledger, a refused write, two agents\nat the same time, clock jumps, a reboot between apply and revert, 20 power cuts.\n\nTenant networks: 50 kills, 20 power cuts, changes on trial that lose the gateway or the API server, 4,000 links in one plan, an uplink\ndown and up with 1,000 tenants, restarts of NetworkManager and systemd-networkd.\n' \
 	  "$$(date -u +%F)" "$$(( ($$(date +%s) - begin) / 60 ))" > $(RESULTS)/$$(date -u +%F)-faults.md
 
 faults-cluster: setup  ## kill controllers 50 times while tenants and machines are created, changed and deleted, while 1,000 Nodes are drained, and while 10,000 VMs are placed; writes a result to docs/results
-	$(CARGO) test --locked --release --workspace --no-run
-	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --release --workspace --test examples --test tenants --test machines --test drain_faults --test assign -- --include-ignored --nocapture && \
+	$(CARGO) test --locked --workspace --no-run
+	begin=$$(date +%s); BERTH_FAULTS=1 $(CARGO) test --locked --workspace --test examples --test tenants --test machines --test drain_faults --test assign -- --include-ignored --nocapture && \
 	printf '# Killed controllers, %s\n\nCommand: `make faults-cluster`, %s s. A real API server; agents and KubeVirt are simulated.\n\n`tests/tests/examples.rs`: `examples/tenants` by one `kubectl apply`, two controllers as processes with the rights of `deploy/`, 50 kills\nof the leader (every third time of both) during edits, scaling, changes of `spec.paused`, and the creation and deletion of tenants.\n`tests/tests/tenants.rs`: 50 kills while two tenants request a VLAN at the same time. `tests/tests/machines.rs`: 50 kills during edits.\n`tests/tests/drain_faults.rs`: two real API servers, 50 kills while 1,000 Nodes of a tenant are drained; by the watches of an observer, no Node\nwas deleted before its pods and volumes left, none stayed cordoned, and no eviction exceeded a PodDisruptionBudget.\n`tests/tests/assign.rs`: a real kube-scheduler places 10,000 VMs on 150 hosts while VMs are created and deleted; it and its extender are\nkilled, the extender is suspended for 20 s, reports are late, hosts are drained.\n\nNo VLAN and no machine exists twice, no object is an orphan; no kubelet would refuse its VMs, and every VM is bound.\n' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" > $(RESULTS)/$$(date -u +%F)-kills.md
 
 faults-demo: setup  ## run the demo and its faults, from its start to its tables; forty minutes, writes a result to docs/results
-	$(CARGO) test --locked --release --workspace --no-run
-	CARGO="$(CARGO)" ./systemd/package.sh release --strip --compress-type gz
-	begin=$$(date +%s); $(CARGO) test --locked --release --workspace --test demo -- --include-ignored --nocapture && \
+	$(CARGO) test --locked --workspace --no-run
+	CARGO="$(CARGO)" ./systemd/package.sh dev --strip --compress-type gz
+	begin=$$(date +%s); $(CARGO) test --locked --workspace --test demo -- --include-ignored --nocapture && \
 	{ printf '# The demo, %s\n\nCommand: `make faults-demo`, %s s on %s cores. Three emulated two-socket hosts with real kubelets, two tenants.\nWhile pings run, every component is restarted, an agent is upgraded by its package, a profile is edited, a tenant is added and\nremoved, a host is drained while a PodDisruptionBudget of a tenant first permits no eviction, and another host is lost.\n\n```text' \
 	  "$$(date -u +%F)" "$$(( $$(date +%s) - begin ))" "$$(nproc)"; cat "$$(ls -td target/demo/*/ | head -1)tables.txt"; printf '```\n'; } > $(RESULTS)/$$(date -u +%F)-demo.md
 
 soak:  ## record for ten minutes, from the audit log, the writes of an idle agent to the API server
-	$(CARGO) build --locked --release -p berth-agent -p berth-controller
-	BERTH_SOAK=$(abspath $(RESULTS))/$$(date -u +%F)-soak.md $(CARGO) test --locked --release -p berth-tests --test cluster -- --nocapture
+	$(CARGO) build --locked -p berth-agent -p berth-controller
+	BERTH_SOAK=$(abspath $(RESULTS))/$$(date -u +%F)-soak.md $(CARGO) test --locked -p berth-tests --test cluster -- --nocapture
 
 dist:  ## build the agent with the release profile (dist-agent)
 	$(CARGO) build --locked --profile dist-agent -p berth-agent

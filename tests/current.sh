@@ -33,13 +33,13 @@ log=target/tests-current.log
 begin=$(date +%s)
 code=0
 export BERTH_NO_SKIP=1
-./tests/run.sh --locked --release --workspace >"$log" 2>&1 || code=1
+./tests/run.sh --locked --workspace >"$log" 2>&1 || code=1
 tail -30 "$log"
 # tests/run.sh sets the same file for its own run, and empties it.
 export BERTH_SKIPS="$PWD/target/tests-skipped.log" PROPTEST_RNG_SEED=20
 tests="kubevirt vm demo${CLOUD_CONTROLLER_MANAGER:+ cloud_controller}${METALLB_CONTROLLER:+ metallb}"
 for test in $tests; do
-    $cargo test --locked --release --workspace --test "$test" -- --include-ignored --nocapture >"$log.$test" 2>&1 || code=1
+    $cargo test --locked --workspace --test "$test" -- --include-ignored --nocapture >"$log.$test" 2>&1 || code=1
     echo "$test: $(grep '^test result:' "$log.$test" || tail -3 "$log.$test")"
 done
 if grep -q '^part: ' target/tests-skipped.log; then

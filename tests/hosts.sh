@@ -13,7 +13,7 @@ name=$suite${newer:+-$newer}
 log=target/tests-hosts-$name.log
 begin=$(date +%s)
 
-BERTH_NO_SKIP=1 $cargo test --locked --release --workspace --no-fail-fast --test bed --test emulated --test kubelet --test networks \
+BERTH_NO_SKIP=1 $cargo test --locked --workspace --no-fail-fast --test bed --test emulated --test kubelet --test networks \
     --test shape -- --include-ignored --skip faults_ --nocapture --test-threads 1 >"$log" 2>&1 || {
     grep -E '^test .* FAILED|^error: test failed' "$log" >&2 || tail -5 "$log" >&2
     echo "make hosts: failed on Debian $name; the log is $log" >&2

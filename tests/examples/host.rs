@@ -1,13 +1,12 @@
 //! Boots an emulated host and runs the given commands in order:
-//! `cargo run --release -p berth-tests --example host -- [--smt] [--backports] 'lscpu' 'berth-agent check'`.
+//! `cargo run -p berth-tests --example host -- [--smt] [--backports] 'lscpu' 'berth-agent check'`.
 
 use std::io::Write;
-use std::path::Path;
 
 use berth_tests::host::{Host, HostOptions, Kernel, Machine};
 
 fn main() -> anyhow::Result<()> {
-    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
+    let agent = berth_tests::program("berth-agent");
     let mut options = HostOptions { agent: Some(&agent), ..HostOptions::default() };
     let mut commands = Vec::new();
     for word in std::env::args().skip(1) {

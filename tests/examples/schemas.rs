@@ -1,5 +1,5 @@
 //! Packs CustomResourceDefinitions of other projects as the schemas of `tests/data/crds/`: names, types and limits,
-//! without descriptions. Run `cargo run --release -p berth-tests --example schemas -- FILE...`, with one YAML
+//! without descriptions. Run `cargo run -p berth-tests --example schemas -- FILE...`, with one YAML
 //! definition in each file.
 
 #![expect(clippy::disallowed_methods, reason = "the files do not belong to a host")]

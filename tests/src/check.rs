@@ -25,7 +25,7 @@ impl CheckOutput {
     /// # Errors
     /// Fails if the program cannot be started.
     pub fn run(kubeconfig: &Path, arguments: &[&str]) -> Result<Self> {
-        let output = Command::new(crate::repository().join("target/release/berth-controller"))
+        let output = Command::new(crate::program("berth-controller"))
             .args(["check", "-o", "json", "--kubeconfig"])
             .arg(kubeconfig)
             .args(arguments)

@@ -78,7 +78,7 @@ impl Controller {
     /// # Errors
     /// Fails if the controller cannot be started.
     pub fn start(plane: &ControlPlane, name: &str, extra_flags: &[&str]) -> Result<Self> {
-        let program = crate::repository().join("target/release/berth-controller");
+        let program = crate::program("berth-controller");
         let lease = format!("--lease-duration={LEASE_SECONDS}");
         let more = [&[lease.as_str()], extra_flags].concat();
         Self::start_program(&program, plane, name, None, &more)
@@ -110,7 +110,7 @@ impl Controller {
     /// # Errors
     /// Fails if the controller cannot be started.
     pub fn start_on_host(plane: &ControlPlane, name: &str, extra_flags: &[&str]) -> Result<Self> {
-        let program = crate::repository().join("target/release/berth-controller");
+        let program = crate::program("berth-controller");
         Self::start_program(&program, plane, name, Some(name), extra_flags)
     }
 
@@ -124,7 +124,7 @@ impl Controller {
         name: &str,
         extra_flags: &[&str],
     ) -> Result<Self> {
-        let program = crate::repository().join("target/release/berth-controller");
+        let program = crate::program("berth-controller");
         let token = plane.create_token("berth-controller")?;
         let kubeconfig = proxy.write_kubeconfig(plane, "controller-behind", &token)?;
         Self::start_with_kubeconfig(&program, &kubeconfig, plane, name, None, extra_flags)

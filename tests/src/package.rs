@@ -17,7 +17,7 @@ pub fn newest_package() -> Result<PathBuf> {
     let packages = packages.filter(|path| path.extension().is_some_and(|ending| ending == "deb"));
     let modified = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).ok();
     let newest = packages.max_by_key(modified).with_context(missing)?;
-    let program = folder.join("../release/berth-agent");
+    let program = crate::program("berth-agent");
     // A test with another agent than the one that was built last would mislead.
     ensure!(
         modified(&program) <= modified(&newest),

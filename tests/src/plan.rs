@@ -14,7 +14,7 @@ use serde_json::Value;
 /// # Errors
 /// Fails if the output is not JSON; the error message has the standard error of the program.
 pub fn run_plan<S: AsRef<OsStr>>(arguments: &[S]) -> Result<Value> {
-    let output = Command::new(crate::repository().join("target/release/berth-controller"))
+    let output = Command::new(crate::program("berth-controller"))
         .args(["plan", "-o", "json"])
         .args(arguments)
         .current_dir(crate::repository())

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition, spread_workload};
-use crate::{repository, skip};
+use crate::skip;
 
 /// Address of the tenant's API server, from a network for documentation. The loopback address would be refused.
 pub const TENANT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
@@ -99,7 +99,7 @@ impl Clusters {
 
     /// Applies the output of `render --tenant-rbac`, with further options, in the tenant's cluster.
     pub fn grant_permissions(&self, options: &[&str]) {
-        let program = repository().join("target/release/berth-controller");
+        let program = crate::program("berth-controller");
         let mut render = Command::new(program);
         let output = render.args(["render", "--tenant-rbac"]).args(options).output().unwrap();
         assert!(output.status.success(), "{output:?}");

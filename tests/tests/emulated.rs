@@ -26,7 +26,7 @@ fn read_finding(host: &mut Host, id: &str) -> Value {
 #[test]
 #[ignore = "slow: make hosts"]
 fn emulated_host_is_reported() {
-    let agent = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/berth-agent");
+    let agent = berth_tests::program("berth-agent");
     let mut host =
         Host::boot(&HostOptions { agent: Some(&agent), ..HostOptions::default() }).unwrap();
     let host = &mut host;

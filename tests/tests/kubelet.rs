@@ -61,7 +61,7 @@ fn deploy(plane: &ControlPlane, host: &mut Host) {
         let strip = Command::new("strip")
             .arg("-o")
             .arg(&stripped)
-            .arg(repository().join("target/release").join(program))
+            .arg(berth_tests::program(program))
             .output()
             .unwrap();
         assert!(strip.status.success(), "{}", String::from_utf8_lossy(&strip.stderr));

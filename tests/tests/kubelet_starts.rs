@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version, condition};
 use berth_tests::host::{Host, HostOptions, Kernel, Machine};
-use berth_tests::repository;
 use berth_tests::skip::record;
 use serde_json::{Value, json};
 
@@ -55,7 +54,7 @@ fn kubelet_restarts_after_all_permitted_changes() {
              the server has {version}"
         ));
     }
-    let agent = repository().join("target/release/berth-agent");
+    let agent = berth_tests::program("berth-agent");
     let mut host = Host::boot(&HostOptions {
         agent: Some(&agent),
         number: HOST_NUMBER,

@@ -28,7 +28,6 @@ use berth_controller::run::tenants::TenantInformers;
 use berth_controller::run::{Connections, RemovalTable};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
 use berth_tests::controller::Reconcilers;
-use berth_tests::repository;
 use berth_tests::simulated::{KubeVirt, create_client, create_runtime};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
@@ -209,7 +208,7 @@ fn rendered_objects_are_accepted_by_the_server(plane: &ControlPlane) {
     for object in [deployment("plain", 1, "2Gi"), more, flavor] {
         let file = plane.folder().join("deployment.yaml");
         std::fs::write(&file, format!("{object}\n---\n{tenant}\n")).unwrap();
-        let render = Command::new(repository().join("target/release/berth-controller"))
+        let render = Command::new(berth_tests::program("berth-controller"))
             .args(["render", "-o", "json", "--machine", "rendered", "-f"])
             .arg(&file)
             .output()

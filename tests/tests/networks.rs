@@ -77,7 +77,7 @@ fn boot_with_cables(
     cluster: bool,
 ) -> [Host; 2] {
     let start = |number: u8, trunk: Trunk<'_>, cluster: bool| {
-        let agent = repository().join("target/release/berth-agent");
+        let agent = berth_tests::program("berth-agent");
         let mut host = Host::boot(&HostOptions {
             agent: Some(&agent),
             number,

@@ -26,7 +26,7 @@ use berth_tests::repository;
 const MANIFEST_PATH: &str = "/etc/berth/infranode.yaml";
 
 fn boot(number: u8, kernel: Kernel) -> Host {
-    let agent = repository().join("target/release/berth-agent");
+    let agent = berth_tests::program("berth-agent");
     let options = HostOptions {
         agent: Some(&agent),
         number,

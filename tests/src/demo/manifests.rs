@@ -50,12 +50,11 @@ const EXAMPLE_REPLACEMENTS: [(&str, &str, &str); 2] = [
 /// # Errors
 /// Fails if a program is missing.
 pub fn build_images(plane: &ControlPlane) -> Result<Vec<PathBuf>> {
-    let ours = repository().join("target/release");
     let scheduler = plane.assets().join("kube-scheduler");
     ensure!(scheduler.exists(), "no kube-scheduler in {}", plane.assets().display());
     let images = [
-        (ours.join("berth-agent"), "berth-agent:0.1.0", "/"),
-        (ours.join("berth-controller"), "berth-controller:0.1.0", "/"),
+        (crate::program("berth-agent"), "berth-agent:0.1.0", "/"),
+        (crate::program("berth-controller"), "berth-controller:0.1.0", "/"),
         // The project's own image has the programs in this folder.
         (scheduler, SCHEDULER_IMAGE, "/usr/local/bin"),
     ];

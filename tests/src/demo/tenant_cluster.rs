@@ -14,7 +14,6 @@ use super::machine_nodes::MachineNodes;
 use super::screen::Screen;
 use super::{Demo, EMULATION_TIMEOUT, observe};
 use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition, spread_workload};
-use crate::repository;
 use crate::simulated::Kubelets;
 
 /// Tenant with an API server.
@@ -53,7 +52,7 @@ impl TenantPlane {
 
     /// Creates the permissions of Berth, and gives Berth a kubeconfig with them.
     fn connect(&self, infra: &ControlPlane) -> Result<()> {
-        let program = repository().join("target/release/berth-controller");
+        let program = crate::program("berth-controller");
         let mut render = Command::new(&program);
         let output = render.args(["render", "--tenant-rbac", "--storage-classes"]).output();
         let output = output.with_context(|| program.display().to_string())?;

@@ -26,11 +26,7 @@ impl Agent {
         log: PathBuf,
     ) -> Self {
         let command = [
-            berth_tests::repository()
-                .join("target/release/berth-agent")
-                .to_str()
-                .unwrap()
-                .to_owned(),
+            berth_tests::program("berth-agent").to_str().unwrap().to_owned(),
             "run".to_owned(),
             format!("--node-name={node}"),
             format!("--kubeconfig={}", kubeconfig.display()),

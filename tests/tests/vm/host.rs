@@ -34,7 +34,7 @@ pub(crate) struct VmHost {
 /// Boots a host with these archives. Its uplink for tenants is the cable, or without a cable a card whose frames reach
 /// no other host.
 pub(crate) fn boot(number: u8, archives: &[&Path], trunk: Option<Trunk<'_>>) -> Host {
-    let agent = repository().join("target/release/berth-agent");
+    let agent = berth_tests::program("berth-agent");
     let mut host = Host::boot(&HostOptions {
         agent: Some(&agent),
         number,

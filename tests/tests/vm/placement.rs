@@ -6,7 +6,6 @@ use std::fs;
 use std::process::Command;
 
 use berth_api::CpuSet;
-use berth_tests::repository;
 use serde_json::{Value, json};
 
 use crate::machines::{Machine, Vm};
@@ -40,7 +39,7 @@ struct Process {
 pub(crate) fn plan_placement(bed: &Testbed, machine: &Machine) -> PlannedPlacement {
     let file = bed.plane.folder().join(format!("{}.json", machine.name));
     fs::write(&file, machine.deployment().to_string()).unwrap();
-    let output = Command::new(repository().join("target/release/berth-controller"))
+    let output = Command::new(berth_tests::program("berth-controller"))
         .args(["plan", "-o", "json", "--kubeconfig"])
         .arg(bed.plane.kubeconfig())
         .arg("-f")
