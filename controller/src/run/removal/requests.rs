@@ -11,6 +11,7 @@ use hyper::Request;
 use hyper::header::CONTENT_TYPE;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::removal::eviction::{EvictionOutcome, eviction_outcome};
@@ -170,13 +171,11 @@ pub(super) async fn delete_node(
         .header(CONTENT_TYPE, "application/json")
         .body(json_body(&body))
         .map_err(|_| UntrustedError::Malformed)?;
-    let answer = client.exchange(request, MAX_OBJECT_LENGTH).await?;
-    let error = match answer.code {
-        200..=299 | 404 => return Ok(()),
-        code @ (429 | 500..=599) => UntrustedError::Busy(code, answer.retry_after),
-        code => UntrustedError::Status(code),
-    };
-    Err(RequestFailure { error, explanation: client.explanation(&answer.body) })
+    match client.write::<IgnoredAny>(request, MAX_OBJECT_LENGTH).await {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.error == UntrustedError::Status(404) => Ok(()),
+        Err(failure) => Err(failure),
+    }
 }
 
 #[cfg(test)]

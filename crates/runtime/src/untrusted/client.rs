@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use hyper::header::RETRY_AFTER;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response};
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
@@ -201,17 +201,18 @@ impl UntrustedClient {
     }
 }
 
-/// Returns the error of an answer that is not successful.
+/// Returns the error of an answer that is not successful. An overloaded server may send no `Retry-After`.
 fn check_status(response: &Response<Body>) -> Result<(), UntrustedError> {
     let status = response.status();
     if status.is_success() {
         return Ok(());
     }
     let code = status.as_u16();
-    let is_busy = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
-    Err(match retry_after(response).filter(|_| is_busy) {
-        Some(time) => UntrustedError::Busy(code, time),
-        None => UntrustedError::Status(code),
+    let is_overloaded = matches!(code, 429 | 503 | 504);
+    Err(match retry_after(response) {
+        Some(time) if is_overloaded || status.is_server_error() => UntrustedError::Busy(code, time),
+        None if is_overloaded => UntrustedError::Busy(code, Duration::ZERO),
+        _ => UntrustedError::Status(code),
     })
 }
 
@@ -301,7 +302,12 @@ mod tests {
         assert_eq!(request(429, Some("9"), "").await, Err(busy));
         let limited = request(503, Some("99999"), "").await.unwrap_err();
         assert_eq!(limited.retry_after(), MAX_RETRY_AFTER);
-        assert_eq!(request(503, Some("tomorrow"), "").await, Err(UntrustedError::Status(503)));
+        let without_time = Err(UntrustedError::Busy(503, Duration::ZERO));
+        assert_eq!(request(503, Some("tomorrow"), "").await, without_time);
+        assert_eq!(request(503, None, "").await, without_time);
+        assert_eq!(request(500, None, "").await, Err(UntrustedError::Status(500)));
+        let retried = Err(UntrustedError::Busy(500, Duration::from_secs(9)));
+        assert_eq!(request(500, Some("9"), "").await, retried);
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ pub enum UntrustedError {
     /// The server answered with an error.
     #[error("the API server answered with HTTP status {0}")]
     Status(u16),
-    /// The server refused the request until this time has passed (`Retry-After`).
+    /// The server accepts no requests until this time has passed (`Retry-After`); the time is zero if it sent none.
     #[error("the API server is busy (HTTP status {0})")]
     Busy(u16, Duration),
     /// The server did not answer in time.
