@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use berth_api::excerpt;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 pub struct Fault {
     /// Path of the field: `spec.hugepages[0].zone`.
     pub field: String,
-    /// The faulty value, shortened to 60 characters.
+    /// Excerpt of the faulty value.
     pub value: String,
     /// The problem and the remedy.
     pub message: String,
@@ -19,12 +20,8 @@ pub struct Fault {
 impl Fault {
     /// Returns a fault of a field that has this value.
     pub fn new(field: impl Into<String>, value: impl ToString, message: impl Into<String>) -> Self {
-        let value = value.to_string();
-        let mut truncated: String = value.chars().take(60).collect();
-        if truncated.len() < value.len() {
-            truncated.push_str("...");
-        }
-        Self { field: field.into(), value: truncated, message: message.into() }
+        let value = excerpt(&value.to_string());
+        Self { field: field.into(), value, message: message.into() }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use berth_api::InfraNode;
+use berth_api::{InfraNode, excerpt};
 
 use crate::fleet::Fleet;
 
@@ -28,7 +28,7 @@ impl FromStr for AddRequest {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
-        let error = || ParseAddError(text.chars().take(60).collect());
+        let error = || ParseAddError(excerpt(text));
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, rest) = text.split_at(digits);
         let name = rest.trim_start().strip_prefix(['x', '×']).map(str::trim);

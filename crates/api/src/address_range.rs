@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 
+use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
 /// A range of IP addresses of one family: `10.0.0.10-10.0.0.99`, a network `10.0.0.64/26`, or one address.
@@ -87,7 +88,7 @@ impl FromStr for AddressRange {
             let address = text.trim().parse().ok()?;
             Self::new(address, address)
         };
-        parse().ok_or_else(|| ParseAddressRangeError(text.chars().take(91).collect()))
+        parse().ok_or_else(|| ParseAddressRangeError(excerpt(text)))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::excerpt::excerpt;
 use crate::quantity::{BINARY_SUFFIXES, split_quantity};
 
 /// A number of bytes, written as a Kubernetes quantity (`64Gi`, `47925628Ki`, `0`).
@@ -59,8 +60,8 @@ impl FromStr for Bytes {
     type Err = ParseBytesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let malformed = || ParseBytesError::Malformed(text.chars().take(40).collect());
-        let out_of_range = || ParseBytesError::OutOfRange(text.chars().take(40).collect());
+        let malformed = || ParseBytesError::Malformed(excerpt(text));
+        let out_of_range = || ParseBytesError::OutOfRange(excerpt(text));
         let parts = split_quantity(text.trim()).ok_or_else(malformed)?;
         if parts.is_negative {
             return Err(out_of_range());

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::bit_set::BitSet;
+use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
 /// A set of logical CPUs by the kernel's numbers.
@@ -220,11 +221,6 @@ fn validate_cpu(cpu: u64) -> Result<u32, ParseCpuSetError> {
         .ok()
         .filter(|&cpu| cpu <= CpuSet::MAX_CPU)
         .ok_or(ParseCpuSetError::TooLarge(cpu))
-}
-
-/// Truncates a text for error messages, so that they do not quote a megabyte of input.
-fn excerpt(text: &str) -> String {
-    text.chars().take(40).collect()
 }
 
 impl FromStr for CpuSet {

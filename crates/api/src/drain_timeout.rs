@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::excerpt::excerpt;
 use crate::text::{parse_duration, string_serde, write_duration};
 
 /// Largest number of seconds, which is one year.
@@ -52,8 +53,7 @@ impl FromStr for DrainTimeout {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let seconds = parse_duration(text, MAX_DIGITS);
         let seconds = seconds.filter(|&seconds| seconds <= MAX_SECONDS && text.len() <= MAX_LENGTH);
-        let shown = || text.chars().filter(|c| !c.is_control()).take(40).collect();
-        seconds.map(|seconds| Self { seconds }).ok_or_else(|| ParseDrainTimeoutError(shown()))
+        seconds.map(|seconds| Self { seconds }).ok_or_else(|| ParseDrainTimeoutError(excerpt(text)))
     }
 }
 

@@ -16,6 +16,7 @@ mod cpu_set;
 mod crds;
 mod domain_name;
 mod drain_timeout;
+mod excerpt;
 mod exposure;
 mod host_leases;
 #[cfg(feature = "kube")]
@@ -57,6 +58,7 @@ pub use cpu_set::{CpuSet, ParseCpuSetError};
 pub use crds::{all_crds, crd_yaml};
 pub use domain_name::is_domain_name;
 pub use drain_timeout::{DrainTimeout, ParseDrainTimeoutError};
+pub use excerpt::excerpt;
 pub use exposure::{
     AccessType, Advertisement, CloudControllerManager, Exposure, LoadBalancers, MachineAccess,
 };

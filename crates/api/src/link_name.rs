@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
 /// The name of a network link (`eth0`, `bond0.120`): 1 to 15 bytes without `/`, `:` or white space.
@@ -40,7 +41,7 @@ impl FromStr for LinkName {
         if valid && !text.contains(forbidden) {
             Ok(Self(text.to_owned()))
         } else {
-            Err(ParseLinkNameError(text.chars().take(40).collect()))
+            Err(ParseLinkNameError(excerpt(text)))
         }
     }
 }

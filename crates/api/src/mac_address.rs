@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
 /// A 48-bit Ethernet address, printed in lower case with colons as `ip link` does.
@@ -24,7 +25,7 @@ impl FromStr for MacAddress {
     type Err = ParseMacAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse_error = || ParseMacAddressError(text.chars().take(40).collect());
+        let parse_error = || ParseMacAddressError(excerpt(text));
         let mut octets = [0; 6];
         let mut parts = text.split([':', '-']);
         for octet in &mut octets {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Bytes;
+use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
 /// The size of a huge page, a power of two from 64Ki (arm64) to 16Gi (powerpc); on x86 2Mi and 1Gi.
@@ -62,7 +63,7 @@ impl FromStr for PageSize {
     type Err = ParsePageSizeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse_error = || ParsePageSizeError(text.chars().take(40).collect());
+        let parse_error = || ParsePageSizeError(excerpt(text));
         let bytes: Bytes = text.parse().map_err(|_| parse_error())?;
         let size = Self::from_kib(bytes.0 / 1024).filter(|size| size.bytes == bytes.0);
         size.ok_or_else(parse_error)

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::excerpt::excerpt;
 use crate::text::string_serde;
 
 /// The address of a PCI function: `domain:bus:device.function`, hexadecimal.
@@ -35,7 +36,7 @@ impl FromStr for PciAddress {
     type Err = ParsePciAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        parse_pci_address(text).ok_or_else(|| ParsePciAddressError(text.chars().take(40).collect()))
+        parse_pci_address(text).ok_or_else(|| ParsePciAddressError(excerpt(text)))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::excerpt::excerpt;
+
 /// A problem of one field of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -10,7 +12,7 @@ pub struct Problem {
     pub object: String,
     /// Path of the field: `status.zones[1].cpus`.
     pub field: String,
-    /// Value of the field, truncated.
+    /// Excerpt of the field's value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
     /// Description of the problem and its consequence.
@@ -18,9 +20,6 @@ pub struct Problem {
     /// True if the object or a part of it could not be used.
     pub is_fatal: bool,
 }
-
-/// Maximum number of characters of a value.
-const MAX_VALUE_LENGTH: usize = 60;
 
 impl Problem {
     /// Creates a problem of a field with this value.
@@ -30,15 +29,10 @@ impl Problem {
         value: impl fmt::Display,
         message: impl Into<String>,
     ) -> Self {
-        let value = value.to_string();
-        let mut truncated: String = value.chars().take(MAX_VALUE_LENGTH).collect();
-        if truncated.len() < value.len() {
-            truncated.push_str("...");
-        }
         Self {
             object: object.into(),
             field: field.into(),
-            value: truncated,
+            value: excerpt(&value.to_string()),
             message: message.into(),
             is_fatal: false,
         }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::excerpt::excerpt;
+
 /// An amount as a Kubernetes quantity (`1500m`, `64Gi`, `1e3`, `-2`), exact to a thousand-millionth.
 ///
 /// Parsed by the rules of `k8s.io/apimachinery/pkg/api/resource/quantity.go`: decimal (`n` to `E`) and binary (`Ki` to
@@ -159,10 +161,9 @@ impl FromStr for Quantity {
     type Err = ParseQuantityError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let truncated = || text.chars().take(40).collect::<String>();
-        let out_of_range = || ParseQuantityError::OutOfRange(truncated());
+        let out_of_range = || ParseQuantityError::OutOfRange(excerpt(text));
         let parts =
-            split_quantity(text).ok_or_else(|| ParseQuantityError::Malformed(truncated()))?;
+            split_quantity(text).ok_or_else(|| ParseQuantityError::Malformed(excerpt(text)))?;
         let fraction = parts.fraction.trim_end_matches('0');
         let digits = format!("{}{fraction}", parts.whole);
         let digits = digits.trim_start_matches('0');

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::excerpt::excerpt;
 use crate::{ParseVlanSetError, VlanId, VlanSet};
 
 /// VLAN ids as text: `100-199`, `300`, or a comma-separated list of them.
@@ -123,7 +124,7 @@ impl FromStr for VniRange {
     type Err = ParseVniRangeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse_error = || ParseVniRangeError(text.chars().take(40).collect());
+        let parse_error = || ParseVniRangeError(excerpt(text));
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let number = |text: &str| {
             let digits = text.trim();

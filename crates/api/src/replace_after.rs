@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use crate::excerpt::excerpt;
 use crate::text::{parse_duration, string_serde, write_duration};
 
 /// Largest number of digits of a number in the text form.
@@ -50,7 +51,7 @@ impl FromStr for ReplaceAfter {
             0 => Self::Never,
             seconds => Self::After(Duration::from_secs(seconds)),
         });
-        time.ok_or_else(|| ParseReplaceAfterError(text.chars().take(40).collect()))
+        time.ok_or_else(|| ParseReplaceAfterError(excerpt(text)))
     }
 }
 

@@ -5,6 +5,8 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::excerpt::excerpt;
+
 /// A VLAN id that frames can have, 1 to 4094 (IEEE 802.1Q: 0 is priority tagging, 4095 reserved).
 ///
 /// VLAN 1 exists on hosts as the default of every bridge. It is never allocated to tenants:
@@ -47,7 +49,7 @@ impl std::str::FromStr for VlanId {
     type Err = ParseVlanIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse_error = || ParseVlanIdError(text.chars().take(40).collect());
+        let parse_error = || ParseVlanIdError(excerpt(text));
         let digits = text.trim();
         if !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(parse_error());

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::VlanId;
 use crate::bit_set::BitSet;
+use crate::excerpt::excerpt;
 
 /// A set of VLAN ids, written as ranges: `100-119,150`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,7 +95,7 @@ impl FromStr for VlanSet {
     type Err = ParseVlanSetError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse_error = || ParseVlanSetError(text.chars().take(40).collect());
+        let parse_error = || ParseVlanSetError(excerpt(text));
         let mut set = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use berth_api::excerpt;
 use berth_api::infra_node::UnknownReason;
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -192,7 +193,7 @@ impl Root {
     pub fn read_value<T: FromStr>(&self, path: &str) -> Result<T, ReadError> {
         let text = self.read(path)?;
         text.parse().map_err(|_| {
-            let found: String = text.chars().take(60).collect();
+            let found = excerpt(&text);
             new_read_error(path, ReadProblem::Malformed(format!("`{found}` is not a valid value")))
         })
     }

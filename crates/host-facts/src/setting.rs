@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use berth_api::{CpuSet, PageSize};
+use berth_api::{CpuSet, PageSize, excerpt};
 
 /// A setting of the host that Berth may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,7 +134,7 @@ impl Setting {
             | Self::IrqAffinity(_)
             | Self::AllowedCpus(_) => (cpus(), "a CPU list"),
         };
-        value.ok_or_else(|| ParseSettingError(text.chars().take(60).collect(), expected))
+        value.ok_or_else(|| ParseSettingError(excerpt(text), expected))
     }
 }
 
@@ -178,10 +178,7 @@ impl FromStr for Setting {
             _ => None,
         };
         found.ok_or_else(|| {
-            ParseSettingError(
-                text.chars().take(60).collect(),
-                "a setting that this version of Berth supports",
-            )
+            ParseSettingError(excerpt(text), "a setting that this version of Berth supports")
         })
     }
 }

@@ -1,5 +1,6 @@
 //! NUMA zones with the kernel's numbers, which need not be contiguous.
 
+use berth_api::excerpt;
 use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};
 
 use super::hugepages;
@@ -94,12 +95,11 @@ fn read_distances(root: &Root, zones: &mut [Zone], notes: &mut Notes) {
             };
             zone.distances = ids.iter().zip(numbers).filter_map(pair).collect();
         } else {
-            let excerpt: String = text.chars().take(60).collect();
             notes.warn(
                 format!("/{file}"),
                 format!(
                     "`{}` does not have one number for each of {} zones",
-                    excerpt.escape_debug(),
+                    excerpt(&text),
                     ids.len()
                 ),
             );

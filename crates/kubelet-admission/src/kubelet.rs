@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use berth_api::{CpuSet, PageSize};
+use berth_api::{CpuSet, PageSize, excerpt};
 
 /// Configuration of one kubelet: the settings that affect admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct ParseKubeletError {
 
 impl ParseKubeletError {
     fn new(setting: &'static str, value: &str, expected: &'static str) -> Self {
-        Self { setting, value: value.chars().take(60).collect(), expected }
+        Self { setting, value: excerpt(value), expected }
     }
 }
 

@@ -112,8 +112,7 @@ impl ValidatedDeployment<'_> {
         let text = annotations.get(ADDRESSES_ANNOTATION).map(String::as_str).unwrap_or_default();
         let fixed = parse_fixed_addresses(text, pools.as_ref()).map_err(|error| {
             let field = format!("spec.template.metadata.annotations[{ADDRESSES_ANNOTATION}]");
-            let shown: String = text.chars().filter(|one| !one.is_control()).take(200).collect();
-            Problem::new(self.deployment.qualified_name(), field, &shown, error.to_string())
+            Problem::new(self.deployment.qualified_name(), field, text, error.to_string())
                 .into_fatal("no machine is created")
         })?;
         Ok(self.tenant().zip(pools).map(|(tenant, pools)| AddressPlan {

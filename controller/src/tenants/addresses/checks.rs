@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use berth_api::mtu::MIN_IPV6_MTU;
-use berth_api::{AddressRange, is_domain_name};
+use berth_api::{AddressRange, excerpt, is_domain_name};
 use ipnet::IpNet;
 
 use super::family::Family;
@@ -108,10 +108,9 @@ impl PoolCheck<'_> {
             self.problem("nameservers", server, &message)
         });
         let domains = search_domains.iter().filter(|domain| !is_domain_name(domain)).map(|domain| {
-            let shown: String = domain.chars().filter(|one| !one.is_control()).take(253).collect();
             let message =
                 "is not a domain name: use labels of letters, digits and dashes, separated by dots";
-            self.problem("searchDomains", format!("`{shown}`"), message)
+            self.problem("searchDomains", format!("`{}`", excerpt(domain)), message)
         });
         let mtu = mtu.filter(|mtu| has_ipv6 && u32::from(*mtu) < MIN_IPV6_MTU).map(|mtu| {
             let message = format!("is too small: IPv6 requires at least {MIN_IPV6_MTU}");

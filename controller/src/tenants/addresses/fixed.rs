@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use berth_api::excerpt;
+
 use super::pools::NetworkPools;
 
 /// Maximum number of addresses in a list.
@@ -44,8 +46,7 @@ pub fn parse_fixed_addresses(
     let mut all: Vec<IpAddr> = Vec::new();
     for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         let Ok(address) = entry.parse() else {
-            let shown = entry.chars().filter(|one| !one.is_control()).take(40).collect();
-            return Err(FixedAddressesError::NotAnAddress(shown));
+            return Err(FixedAddressesError::NotAnAddress(excerpt(entry)));
         };
         if all.contains(&address) {
             return Err(FixedAddressesError::Duplicate(address));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{Bytes, CpuSet};
+use berth_api::{Bytes, CpuSet, excerpt};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -233,7 +233,7 @@ impl KubeletConfig {
             if known.contains(&value.as_str()) {
                 self.invalid_fields.remove(field);
             } else {
-                let value: String = value.chars().take(40).collect();
+                let value = excerpt(value);
                 let message = format!("{field}: `{value}` must be one of {}", known.join(", "));
                 self.invalid_fields.insert(field, message);
             }
@@ -281,7 +281,7 @@ impl ConfigReader<'_> {
 }
 
 fn warn_wrong_type(notes: &mut Notes, source: &str, field: &str, value: &Value) {
-    let value: String = value.to_string().chars().take(60).collect();
+    let value = excerpt(&value.to_string());
     notes.warn(
         source,
         format!("{field}: `{value}` has the wrong type; the kubelet's default is assumed"),
@@ -355,7 +355,7 @@ pub fn parse_config(text: &str) -> Result<Value, ParseConfigError> {
     })?;
     match tree {
         Value::Object(_) => Ok(tree),
-        other => Err(ParseConfigError::NotAMap(excerpt(&other))),
+        other => Err(ParseConfigError::NotAMap(excerpt(&other.to_string()))),
     }
 }
 
@@ -368,10 +368,6 @@ pub enum ParseConfigError {
     /// The top level of the file is not a map.
     #[error("the top level must be a map, not `{0}`")]
     NotAMap(String),
-}
-
-fn excerpt(value: &Value) -> String {
-    value.to_string().chars().take(40).collect()
 }
 
 /// Returns true if the file is a kubelet configuration. `/etc/kubernetes/kubelet.conf` is the kubelet configuration

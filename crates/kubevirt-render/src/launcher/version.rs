@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use berth_api::excerpt;
+
 /// A release of `KubeVirt` whose launcher pods can be predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
@@ -59,7 +61,7 @@ impl FromStr for Version {
         if text == "main" {
             return Ok(Self::MAIN);
         }
-        let parse_error = || ParseVersionError(text.chars().take(40).collect());
+        let parse_error = || ParseVersionError(excerpt(text));
         let release = text.strip_prefix('v').unwrap_or(text);
         let release = release.split_once(['-', '+']).map_or(release, |(release, _)| release);
         let mut numbers = release.split('.').map(str::parse::<u16>);

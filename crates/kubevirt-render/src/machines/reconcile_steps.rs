@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use berth_api::{MacAddress, Problem, names};
+use berth_api::{MacAddress, Problem, excerpt, names};
 use serde_json::{Value, json};
 
 use super::deployment::{
@@ -278,7 +278,7 @@ fn delete_policy(deployment: &MachineDeployment) -> Result<DeletePolicy, Strateg
         Some("Oldest") => Ok(DeletePolicy::Oldest),
         Some(other) => Err(StrategyError {
             field: "metadata.annotations[berth.dev/delete-policy]",
-            value: other.chars().take(40).collect(),
+            value: excerpt(other),
             message: "must be Newest or Oldest",
         }),
     }

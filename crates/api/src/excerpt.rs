@@ -1,0 +1,33 @@
+//! Excerpts of faulty values for messages.
+
+/// Largest number of characters of an excerpt.
+const MAX_LENGTH: usize = 60;
+
+/// Returns the beginning of a faulty value for a message, on one line and without control characters. Any user or
+/// program may have written the value: it may be very long, and a terminal would execute its escape sequences.
+#[must_use]
+pub fn excerpt(value: &str) -> String {
+    let mut characters = value.chars().map(|c| match c {
+        '\n' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    });
+    let mut text: String = characters.by_ref().take(MAX_LENGTH).collect();
+    if characters.next().is_some() {
+        text.push_str("...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn excerpts_are_short_and_have_no_control_characters() {
+        assert_eq!(excerpt("10.0.0.0/33"), "10.0.0.0/33");
+        assert_eq!(excerpt("a\nb\r\u{1b}[2J\u{9b}"), "a b\u{fffd}\u{fffd}[2J\u{fffd}");
+        assert_eq!(excerpt(&"é".repeat(60)), "é".repeat(60));
+        assert_eq!(excerpt(&"é".repeat(61)), "é".repeat(60) + "...");
+    }
+}
