@@ -22,10 +22,10 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use berth_tests::cluster::{
-    ADMIN_TOKEN, ControlPlane, ControlPlaneOptions, condition, registered_node, web_deployment,
+    ADMIN_TOKEN, ControlPlane, ControlPlaneOptions, METALLB_NAMESPACE, condition, registered_node,
+    web_deployment,
 };
 use berth_tests::controller::Controller;
-use berth_tests::repository;
 use berth_tests::running::Running;
 use berth_tests::simulated::{Fleet, FleetBehaviour, KubeVirt};
 use berth_tests::tenant_bed::{Clusters, is_in_namespace};
@@ -42,7 +42,7 @@ const ADDRESS: &str = "198.51.100.3";
 #[ignore = "needs CLOUD_CONTROLLER_MANAGER: make test-current"]
 fn services_of_a_tenant_get_addresses() {
     let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").unwrap();
-    let infra = start_infra_cluster();
+    let infra = ControlPlane::start_with_load_balancers().unwrap();
     let tenant = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     let _fleet = Fleet::start(&infra.kubeconfig(), &["rack1-a"], FleetBehaviour::Agents).unwrap();
     let _kubevirt = KubeVirt::start(&infra.kubeconfig()).unwrap();
@@ -80,28 +80,8 @@ fn zone_labels_follow_a_migration() {
     let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").unwrap();
     let infra = ControlPlaneOptions { has_controllers: true, ..ControlPlaneOptions::default() };
     let clusters = Clusters::start_with("berth", infra, ControlPlaneOptions::default());
-    prepare_infra_cluster(&clusters.infra);
+    clusters.infra.prepare_load_balancers().unwrap();
     zones::labels_follow_a_migration(&clusters, Path::new(&program));
-}
-
-fn start_infra_cluster() -> ControlPlane {
-    let plane = ControlPlane::start(ControlPlaneOptions {
-        has_controllers: true,
-        ..ControlPlaneOptions::default()
-    })
-    .unwrap();
-    plane.install_machine_kinds().unwrap();
-    plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
-    prepare_infra_cluster(&plane);
-    plane
-}
-
-/// Creates what the tenant with its load balancers needs besides Berth.
-fn prepare_infra_cluster(plane: &ControlPlane) {
-    plane.install_metallb_crds().unwrap();
-    plane.create_example_storage_class().unwrap();
-    plane.kubectl(&["create", "namespace", "metallb-system"]).unwrap();
-    plane.apply_file(&repository().join("examples/tenants/config.yaml")).unwrap();
 }
 
 fn create_tenant(infra: &ControlPlane, tenant: &ControlPlane) {
@@ -239,7 +219,7 @@ fn load_balancer_selects_machines(infra: &ControlPlane, tenant: &ControlPlane, m
 /// MetalLB writes the address to the Service of the infra cluster.
 fn address_reaches_the_service(infra: &ControlPlane, tenant: &ControlPlane) {
     let pool =
-        infra.get_json(&["ipaddresspools.metallb.io", "tenant-shop", "-n", "metallb-system"]);
+        infra.get_json(&["ipaddresspools.metallb.io", "tenant-shop", "-n", METALLB_NAMESPACE]);
     assert_eq!(
         pool.unwrap()["spec"]["serviceAllocation"],
         json!({"namespaces": [NAMESPACE]}),

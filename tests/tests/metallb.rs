@@ -11,9 +11,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, condition};
+use berth_tests::cluster::{ControlPlane, METALLB_NAMESPACE, condition};
 use berth_tests::controller::Controller;
-use berth_tests::repository;
 use berth_tests::running::Running;
 use berth_tests::simulated::{Fleet, FleetBehaviour};
 use serde_json::{Value, json};
@@ -22,7 +21,6 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time in which a controller would have made a change that the test does not expect.
 const QUIET_TIME: Duration = Duration::from_secs(5);
 const METALLB: &str = "metallb-controller";
-const METALLB_NAMESPACE: &str = "metallb-system";
 /// Addresses of the tenants' pools. That of `bank` has two.
 const SHOP_POOL: &str = "198.51.100.0/28";
 const BANK_POOL: &str = "198.51.100.16-198.51.100.17";
@@ -32,7 +30,7 @@ const BANK_POOL: &str = "198.51.100.16-198.51.100.17";
 #[ignore = "needs METALLB_CONTROLLER: make test-current"]
 fn services_get_addresses_of_their_tenant() {
     let program = std::env::var_os("METALLB_CONTROLLER").unwrap();
-    let plane = start_cluster();
+    let plane = ControlPlane::start_with_load_balancers().unwrap();
     let _fleet = Fleet::start(&plane.kubeconfig(), &["rack1-a"], FleetBehaviour::Agents).unwrap();
     let _controller = Controller::start(&plane, "berth", &[]).unwrap();
     create_tenant(&plane, "shop", SHOP_POOL);
@@ -44,21 +42,6 @@ fn services_get_addresses_of_their_tenant() {
     a_full_pool_takes_no_address_of_another(&plane);
     an_extended_pool_serves_the_waiting_service(&plane);
     objects_stay_as_they_are(&plane);
-}
-
-fn start_cluster() -> ControlPlane {
-    let plane = ControlPlane::start(ControlPlaneOptions {
-        has_controllers: true,
-        ..ControlPlaneOptions::default()
-    })
-    .unwrap();
-    plane.install_machine_kinds().unwrap();
-    plane.install_metallb_crds().unwrap();
-    plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
-    plane.create_example_storage_class().unwrap();
-    plane.kubectl(&["create", "namespace", METALLB_NAMESPACE]).unwrap();
-    plane.apply_file(&repository().join("examples/tenants/config.yaml")).unwrap();
-    plane
 }
 
 fn create_tenant(plane: &ControlPlane, name: &str, addresses: &str) {

@@ -10,6 +10,7 @@ mod certificates;
 mod definitions;
 mod join;
 mod keys;
+mod load_balancers;
 mod objects;
 pub mod proxy;
 mod scheduler;
@@ -29,6 +30,7 @@ use crate::running::Running;
 use crate::wait;
 pub use keys::ADMIN_TOKEN;
 use keys::Keys;
+pub use load_balancers::METALLB_NAMESPACE;
 pub use objects::{CLUSTER_DNS, condition, registered_node, spread_workload, web_deployment};
 
 /// Control plane that runs until it is dropped.
