@@ -178,7 +178,7 @@ fn host_tuned_condition(input: &Input) -> ConditionState {
         return ConditionState::status_false(ConditionReason::InvalidSpec, first.to_string());
     }
     let pending: Vec<&Change> =
-        input.plan.changes.iter().filter(|change| change.link_work().is_none()).collect();
+        input.plan.changes.iter().filter(|change| change.link_action().is_none()).collect();
     match pending.iter().find(|change| change.blocked.is_some()).or_else(|| pending.first()) {
         None => {
             ConditionState::status_true(ConditionReason::Applied, "the host has the desired state")
@@ -222,7 +222,7 @@ fn networks_ready_condition(input: &Input) -> Option<ConditionState> {
         return (!input.spec.networks.is_empty())
             .then(|| ConditionState::status_unknown(ConditionReason::LinksUnknown, message));
     }
-    let pending = input.plan.changes.iter().find(|change| change.link_work().is_some());
+    let pending = input.plan.changes.iter().find(|change| change.link_action().is_some());
     if let (Some(_), Some(message)) = (pending, input.blocked_reason) {
         return Some(ConditionState::status_false(
             ConditionReason::RollbackLedgerUnavailable,

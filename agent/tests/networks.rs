@@ -201,7 +201,7 @@ fn change_that_disconnects_the_host_is_blocked() {
     let allowed =
         make_plan(&facts, &spec.replace("{name: eth0}", "{name: eth0, allowManagement: true}"));
     let trial: Vec<bool> =
-        allowed.changes.iter().map(|change| change.link_work().unwrap().on_trial).collect();
+        allowed.changes.iter().map(|change| change.link_action().unwrap().on_trial).collect();
     assert_eq!(trial, [false, false, true, false], "{:?}", change_lines(&allowed));
     // The link has no default route and no address: the host's address is on `lo`, and another route leaves through
     // the link.

@@ -84,7 +84,7 @@ pub fn converge(
         // A change that depends on a waiting change waits too.
         let network_of = |change: &plan::Change| {
             change
-                .link_work()
+                .link_action()
                 .filter(|work| work.stage < Stage::Removals)
                 .map(|work| work.network.clone())
         };
@@ -93,7 +93,7 @@ pub fn converge(
             .iter()
             .filter(|change| deferred_attempts.contains(&change.desired_attempt()));
         let before_tenants = |change: &&plan::Change| {
-            change.link_work().is_some_and(|work| work.stage < Stage::Tenants)
+            change.link_action().is_some_and(|work| work.stage < Stage::Tenants)
         };
         let filter_deferred = waiting.clone().any(plan::Change::is_filter_change);
         let deferred_networks: BTreeSet<Option<String>> =

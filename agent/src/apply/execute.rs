@@ -45,7 +45,7 @@ pub fn apply(
     let saved = updated_ledger.clone();
     let mut outcomes = Vec::new();
     let (on_links, on_settings): (Vec<&Change>, Vec<&Change>) =
-        plan.changes.iter().partition(|change| change.link_work().is_some());
+        plan.changes.iter().partition(|change| change.link_action().is_some());
     for change in on_settings {
         let outcome = apply_change(context, change, &mut updated_ledger);
         report(&outcome);
@@ -101,10 +101,10 @@ fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
         // and its current state is not the original state.
         if !change.drift {
             ledger.uplinks_set_up.extend(
-                change.link_work().into_iter().flat_map(links::ledger_updates::uplinks_set_up),
+                change.link_action().into_iter().flat_map(links::ledger_updates::uplinks_set_up),
             );
         }
-        if let Some(work) = change.link_work() {
+        if let Some(work) = change.link_action() {
             links::ledger_updates::record_joining_uplinks(work, ledger);
         }
         for step in change.steps() {

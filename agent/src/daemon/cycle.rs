@@ -323,7 +323,7 @@ impl CycleRunner {
 fn merge_links(mut full: ConvergeResult, links: ConvergeResult) -> ConvergeResult {
     full.facts.links = links.facts.links;
     full.facts.ledger = links.facts.ledger;
-    full.plan.changes.retain(|change| change.link_work().is_none());
+    full.plan.changes.retain(|change| change.link_action().is_none());
     full.plan.changes.extend(links.plan.changes);
     full.plan.networks = links.plan.networks;
     full.plan.faults.retain(|fault| !fault.is_about_part(Part::Networks));

@@ -78,7 +78,7 @@ impl RetryTracker {
             attempt.next_retry = now + attempt.backoff;
         }
         let link_changes =
-            converged.plan.changes.iter().filter(|change| change.link_work().is_some());
+            converged.plan.changes.iter().filter(|change| change.link_action().is_some());
         let pending_links: BTreeSet<&ChangeId> = link_changes.map(|change| &change.id).collect();
         for outcome in converged.outcomes.iter().filter(|o| o.result != ChangeResult::Blocked) {
             let error = outcome.message.clone().unwrap_or_default();

@@ -27,7 +27,7 @@ impl AdvertisementTimer {
     }
 
     /// Makes the timer due as soon as possible, because the content of the advertisement changed.
-    pub(super) fn hurry(&mut self, now: Instant) {
+    pub(super) fn expedite(&mut self, now: Instant) {
         self.next = self.next.min(self.earliest.max(now));
     }
 
@@ -50,11 +50,11 @@ mod tests {
         assert_eq!(timer.due_at(), begin);
         timer.restart(begin);
         assert_eq!(timer.due_at(), begin + ADVERTISEMENT_INTERVAL);
-        timer.hurry(after(1));
-        timer.hurry(after(2));
+        timer.expedite(after(1));
+        timer.expedite(after(2));
         assert_eq!(timer.due_at(), after(3));
         timer.restart(after(3));
-        timer.hurry(after(100));
+        timer.expedite(after(100));
         assert_eq!(timer.due_at(), after(100));
     }
 }

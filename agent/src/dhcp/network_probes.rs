@@ -60,7 +60,7 @@ impl NetworkProbes {
         let mut probes = self.lock();
         let mut state = |address: Option<IpAddr>| {
             let Some(address) = address else { return AddressState::Free };
-            if probes.prefer(address) {
+            if probes.prioritize(address) {
                 self.changed.notify_one();
             }
             probes.state(address)

@@ -30,7 +30,7 @@ const ERROR_DELAY: Duration = Duration::from_millis(20);
 
 /// What all tasks share.
 #[derive(Debug, Clone)]
-pub(super) struct Shared {
+pub(super) struct DhcpContext {
     pub(super) metrics: DhcpMetrics,
     pub(super) problems: mpsc::Sender<PortProblem>,
     pub(super) filters: Arc<FrameFilters>,
@@ -44,7 +44,7 @@ pub(super) async fn serve_port(
     (index, plan): (u32, ServedPort),
     mut network: watch::Receiver<Arc<ServedNetwork>>,
     probes: Arc<NetworkProbes>,
-    shared: Shared,
+    shared: DhcpContext,
 ) {
     let mut port = Port::new(Arc::clone(&network.borrow_and_update()), Arc::clone(&probes));
     // Before a guest with a lease sends a frame, the port may be that of a machine that Berth did not make.
@@ -96,7 +96,7 @@ pub(super) async fn serve_port(
                     probes_to_guest = Some(probes.subscribe());
                 }
                 // The routes may have changed.
-                advertisement_timer.hurry(tokio::time::Instant::now());
+                advertisement_timer.expedite(tokio::time::Instant::now());
             }
             probe = next_probe(&mut probes_to_guest) => {
                 if let Some(frame) = probe.frame_to_guest()
@@ -140,7 +140,7 @@ fn answer_frame(
     socket: &PacketSocket,
     port: &mut Port,
     (plan, probes): (&ServedPort, &NetworkProbes),
-    shared: &Shared,
+    shared: &DhcpContext,
     frame: Frame<'_>,
 ) -> Option<Decline> {
     if !frame.is_outgoing
@@ -182,7 +182,7 @@ async fn handle_decline(
     decline: Decline,
     (index, plan): (u32, &ServedPort),
     probes: &NetworkProbes,
-    shared: &Shared,
+    shared: &DhcpContext,
 ) {
     let sender = decline.sender(index, plan).await.unwrap_or_else(|error| {
         tracing::debug!(port = %plan.name, %error, "failed to read the bridge's forwarding database");
@@ -203,7 +203,7 @@ async fn handle_decline(
     }
 }
 
-fn report(shared: &Shared, plan: &ServedPort, problem: Problem) {
+fn report(shared: &DhcpContext, plan: &ServedPort, problem: Problem) {
     // While the channel is full, other problems of the network are about to be reported.
     drop(shared.problems.try_send(PortProblem { port: plan.clone(), problem }));
 }
@@ -214,7 +214,7 @@ const SEND_FAILED: &str = "send_failed";
 const FOREIGN_DECLINE: &str = "foreign_decline";
 const UNKNOWN_SENDER: &str = "unknown_sender";
 
-fn count_sent(shared: &Shared, plan: &ServedPort, kind: AnswerKind, sent: io::Result<()>) {
+fn count_sent(shared: &DhcpContext, plan: &ServedPort, kind: AnswerKind, sent: io::Result<()>) {
     match sent {
         Ok(()) => shared.metrics.count_answer(kind),
         // The guest repeats its request.

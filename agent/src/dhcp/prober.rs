@@ -13,7 +13,7 @@ use super::exit_plan::ExitLink;
 use super::frame_filters::convert;
 use super::network_probes::NetworkProbes;
 use super::port_plan::ServedPort;
-use super::port_task::Shared;
+use super::port_task::DhcpContext;
 use super::problems::{PortProblem, Problem};
 use super::served_network::ServedNetwork;
 use crate::packet_socket::{Frame, PacketSocket};
@@ -28,13 +28,13 @@ const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What all probers share.
 #[derive(Debug, Clone)]
-pub(super) struct SharedByProbers {
+pub(super) struct ProberContext {
     /// The prober that holds the lock may send. Waiting probers get it in their order.
     turn: Arc<Mutex<()>>,
     conflicts: AddressConflicts,
 }
 
-impl SharedByProbers {
+impl ProberContext {
     pub(super) fn new(conflicts: AddressConflicts) -> Self {
         Self { turn: Arc::default(), conflicts }
     }
@@ -48,8 +48,8 @@ pub(super) struct Prober {
     pub(super) probes: Arc<NetworkProbes>,
     pub(super) network: watch::Receiver<Arc<ServedNetwork>>,
     pub(super) exit: watch::Receiver<Option<ExitLink>>,
-    pub(super) shared: Shared,
-    pub(super) shared_by_probers: SharedByProbers,
+    pub(super) shared: DhcpContext,
+    pub(super) prober_context: ProberContext,
 }
 
 /// Socket on the link that leaves the host. It is open only while answers may arrive, because the kernel passes every
@@ -124,7 +124,7 @@ impl Prober {
 
     /// Sends a probe to the guests of ports and by the link, and waits for the time that its frames are allowed.
     async fn send(&self, probe: Probe, exit: Option<&ExitSocket>) {
-        let _turn = self.shared_by_probers.turn.lock().await;
+        let _turn = self.prober_context.turn.lock().await;
         let mut frames = self.probes.send_to_guests(probe);
         if let Some(ExitSocket { link, socket }) = exit
             && let Some(frame) = probe.frame_by_link(link.mac, link.vlan)
@@ -182,14 +182,14 @@ impl Prober {
             mac: conflict.user,
         };
         let conflicts = self.probes.conflicts().into_iter().map(status).collect();
-        self.shared_by_probers.conflicts.set(&self.name, conflicts);
+        self.prober_context.conflicts.set(&self.name, conflicts);
     }
 }
 
 impl Drop for Prober {
     /// A network without leases has no conflicts.
     fn drop(&mut self) {
-        self.shared_by_probers.conflicts.set(&self.name, Vec::new());
+        self.prober_context.conflicts.set(&self.name, Vec::new());
     }
 }
 
@@ -242,8 +242,8 @@ mod tests {
             probes: Arc::clone(&probes),
             network,
             exit,
-            shared: Shared { metrics: DhcpMetrics::default(), problems, filters, started },
-            shared_by_probers: SharedByProbers::new(AddressConflicts::default()),
+            shared: DhcpContext { metrics: DhcpMetrics::default(), problems, filters, started },
+            prober_context: ProberContext::new(AddressConflicts::default()),
         };
         let task = tokio::spawn(prober.run());
         sleep(Duration::from_millis(100)).await;

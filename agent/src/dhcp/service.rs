@@ -19,8 +19,8 @@ use super::frame_filters::FrameFilters;
 use super::metrics::DhcpMetrics;
 use super::network_probes::NetworkProbes;
 use super::port_plan::{HostNetworks, ServedPort, plan_ports};
-use super::port_task::{Shared, serve_port};
-use super::prober::{Prober, SharedByProbers};
+use super::port_task::{DhcpContext, serve_port};
+use super::prober::{Prober, ProberContext};
 use super::problems::{PortProblem, ReportedProblems};
 use super::served_network::{ServedNetwork, served_networks};
 use crate::cluster::CycleEvent;
@@ -100,8 +100,8 @@ pub fn run_service(
         input: handle.input.subscribe(),
         links_changed: Arc::clone(&handle.links_changed),
         events: Arc::clone(&handle.events),
-        shared: Shared { metrics, problems: sender, filters, started: Instant::now() },
-        probers: SharedByProbers::new(conflicts),
+        shared: DhcpContext { metrics, problems: sender, filters, started: Instant::now() },
+        probers: ProberContext::new(conflicts),
         networks: BTreeMap::new(),
         ports: BTreeMap::new(),
         reported_problems: ReportedProblems::default(),
@@ -114,8 +114,8 @@ struct Service {
     input: watch::Receiver<Input>,
     links_changed: Arc<Notify>,
     events: Arc<OnceLock<mpsc::Sender<CycleEvent>>>,
-    shared: Shared,
-    probers: SharedByProbers,
+    shared: DhcpContext,
+    probers: ProberContext,
     /// Networks with leases, by name.
     networks: BTreeMap<String, RunningNetwork>,
     /// Ports that are served, by interface index.
@@ -250,7 +250,7 @@ impl Service {
                     network: running.network.subscribe(),
                     exit: running.exit.subscribe(),
                     shared: self.shared.clone(),
-                    shared_by_probers: self.probers.clone(),
+                    prober_context: self.probers.clone(),
                 };
                 // The task ends when this service drops the network.
                 tokio::spawn(prober.run());

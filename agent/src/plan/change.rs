@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::id::{AttemptId, ChangeId};
 use super::kubelet::action::KubeletAction;
-use super::network::work::LinkWork;
+use super::network::action::LinkAction;
 pub use super::target::ChangeReason;
 use super::target::Target;
 use berth_host_facts::setting::{Setting, SettingValue};
@@ -62,7 +62,7 @@ pub enum Action {
     /// Changes files of the kubelet.
     Kubelet(#[serde(serialize_with = "serialize_kubelet_action")] KubeletAction),
     /// Changes links.
-    Links(#[serde(serialize_with = "serialize_links")] LinkWork),
+    Links(#[serde(serialize_with = "serialize_links")] LinkAction),
 }
 
 /// One setting with its current, new and desired value.
@@ -170,7 +170,7 @@ impl Change {
 
     /// Returns the steps on links, if this is a change of links.
     #[must_use]
-    pub const fn link_work(&self) -> Option<&LinkWork> {
+    pub const fn link_action(&self) -> Option<&LinkAction> {
         match &self.action {
             Action::Links(work) => Some(work),
             Action::Set(_) | Action::Kubelet(_) => None,
@@ -180,14 +180,14 @@ impl Change {
     /// Returns true if the change is a change of the rules that drop guests' control frames.
     #[must_use]
     pub fn is_filter_change(&self) -> bool {
-        self.link_work().is_some_and(|work| work.filter.is_some())
+        self.link_action().is_some_and(|work| work.filter.is_some())
     }
 
     /// Returns true if the change needs the rules that drop guests' control frames. A link that existed before is
     /// repaired even without the rules, because leaving its VMs without a network would not make them safer.
     #[must_use]
     pub fn waits_for_filter(&self) -> bool {
-        !self.drift && self.link_work().is_some_and(LinkWork::needs_filter)
+        !self.drift && self.link_action().is_some_and(LinkAction::needs_filter)
     }
 
     /// Returns the change as text for an operator: a sentence for links, both values for settings.
@@ -228,7 +228,7 @@ fn serialize_kubelet_action<S: serde::Serializer>(
 }
 
 fn serialize_links<S: serde::Serializer>(
-    work: &LinkWork,
+    work: &LinkAction,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeStruct as _;

@@ -78,7 +78,7 @@ impl Plan {
     pub fn mark_tenants_failed(&mut self, failed_changes: &BTreeMap<ChangeId, String>) {
         self.unfiltered_reason = None;
         for change in &self.changes {
-            let (Some(work), Some(reason)) = (change.link_work(), failed_changes.get(&change.id))
+            let (Some(work), Some(reason)) = (change.link_action(), failed_changes.get(&change.id))
             else {
                 continue;
             };

@@ -187,7 +187,7 @@ impl<'a> Task<'a> {
         }
         self.busy_rounds = self.busy_rounds.saturating_add(1);
         if self.busy_rounds >= OVERLOAD_ROUNDS {
-            self.probe.excuse_losses();
+            self.probe.ignore_past_losses();
             self.last_overload = Some(now);
         }
         Ok(true)
@@ -223,11 +223,11 @@ impl<'a> Task<'a> {
             Verdict::Verified => {
                 Some(TrunkStatus { state: TrunkState::Verified, message, ..TrunkStatus::default() })
             }
-            Verdict::Unheard { vlans } => {
-                let unheard = || {
+            Verdict::Unverified { vlans } => {
+                let unverified = || {
                     format!("VLAN {vlans} is received from no other host, although other VLANs are")
                 };
-                let message = message.unwrap_or_else(unheard);
+                let message = message.unwrap_or_else(unverified);
                 Some(unknown(TrunkUnknownReason::VlansWithoutPeers, message))
             }
             Verdict::Missing { vlans, from } => Some(TrunkStatus {
@@ -238,8 +238,8 @@ impl<'a> Task<'a> {
                 ..TrunkStatus::default()
             }),
         };
-        let unheard = self.probe.unheard_vlans();
-        let unverified = (!unheard.is_empty()).then(|| unheard.into());
+        let unverified = self.probe.unverified_vlans();
+        let unverified = (!unverified.is_empty()).then(|| unverified.into());
         let status = status.map(|status| TrunkStatus { unverified, ..status });
         self.results.set_network(self.network, NetworkResult { status, hosts });
     }

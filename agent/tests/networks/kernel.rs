@@ -7,7 +7,7 @@ use berth_agent::apply::Kernel;
 use berth_agent::apply::links::error::{FilterError, StepError, TrialError, TrialNotStarted};
 use berth_agent::netlink::KernelRefusal;
 use berth_agent::plan::network::{
-    DesiredKind, DesiredLink, FilterWork, LINK_GROUP, LinkOp, LinkWork, filter,
+    DesiredKind, DesiredLink, FilterAction, LINK_GROUP, LinkAction, LinkOp, filter,
 };
 use berth_api::LinkName;
 use berth_api::infra_node::LinkState;
@@ -92,19 +92,19 @@ impl Kernel for KernelModel {
         Ok(ops.iter().map(up).collect())
     }
 
-    fn apply_filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
+    fn apply_filter(&mut self, work: &FilterAction) -> Result<(), FilterError> {
         if self.has_no_bridge_meta
-            && matches!(work, FilterWork::Replace(filter) if filter.guard.has_networks())
+            && matches!(work, FilterAction::Replace(filter) if filter.guard.has_networks())
         {
             let errno = Errno::EOPNOTSUPP;
             return Err(FilterError::Refused(KernelRefusal { errno, extended_ack: None }));
         }
         self.links.filter = match work {
-            FilterWork::Replace(desired) => BridgeFilter::Present(filter::table(desired)),
-            FilterWork::Delete => BridgeFilter::Absent,
+            FilterAction::Replace(desired) => BridgeFilter::Present(filter::table(desired)),
+            FilterAction::Delete => BridgeFilter::Absent,
         };
         let remaining = self.links.all.iter().filter(|link| link.is_created_by_berth()).count();
-        if *work == FilterWork::Delete && remaining > 0 {
+        if *work == FilterAction::Delete && remaining > 0 {
             self.violations
                 .push(format!("{remaining} links of tenants exist without the filter rules"));
         }
@@ -119,7 +119,7 @@ impl Kernel for KernelModel {
         self.links()
     }
 
-    fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
+    fn run_trial(&mut self, work: &LinkAction) -> Result<Option<String>, TrialError> {
         for op in &work.ops {
             let answers = self.apply_steps(&[op]).map_err(TrialNotStarted::Netlink)?;
             answers.into_iter().collect::<Result<Vec<()>, _>>().map_err(TrialNotStarted::Step)?;

@@ -62,10 +62,10 @@ pub(super) const CHECKS: &[Check] = &[
 const OLDEST_TRIED: Release = Release(1, 5, 3);
 /// Newest release in the results of docs/compatibility.md.
 const NEWEST_TRIED: Release = Release(1, 9, 0);
-/// First release of Kubernetes on which KubeVirt before [`FIRST_FOR_1_36`] does not work.
+/// First release of Kubernetes on which KubeVirt before [`OLDEST_FOR_KUBERNETES_1_36`] does not work.
 const KUBERNETES_1_36: Release = Release(1, 36, 0);
 /// First release of KubeVirt that works on Kubernetes 1.36.
-const FIRST_FOR_1_36: Release = Release(1, 9, 0);
+const OLDEST_FOR_KUBERNETES_1_36: Release = Release(1, 9, 0);
 /// Feature gate that labels Nodes whose kubelet allocates exclusive CPUs.
 const CPU_MANAGER_GATE: &str = "CPUManager";
 /// Part of the name of the webhook of network-resources-injector.
@@ -97,7 +97,7 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
     let outcome = match version.parse::<Release>() {
         Err(_) => Outcome::warn("the release of KubeVirt is unknown")
             .remedy("wait until KubeVirt is deployed: kubectl get kubevirt -A"),
-        Ok(release) if release < FIRST_FOR_1_36 && is_on_1_36 => {
+        Ok(release) if release < OLDEST_FOR_KUBERNETES_1_36 && is_on_1_36 => {
             let message = format!(
                 "KubeVirt {release} does not work on Kubernetes 1.36 and later: VMs stay Scheduled"
             );

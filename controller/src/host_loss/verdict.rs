@@ -46,7 +46,7 @@ pub enum WaitReason {
 
 /// Returns the verdict on a VirtualMachine on a lost host.
 #[must_use]
-pub fn judge(vm: &DynamicObject) -> Verdict {
+pub fn replacement_verdict(vm: &DynamicObject) -> Verdict {
     let is_owned = vm.annotations().contains_key(MACHINE_DEPLOYMENT_UID_ANNOTATION);
     if vm.metadata.deletion_timestamp.is_some() || !is_owned {
         return Verdict::Unaffected;
@@ -83,10 +83,12 @@ mod tests {
     #[test]
     fn only_own_machines_without_data_disks_are_replaced() {
         let image = json!([{"name": "c", "containerDisk": {"image": "i"}}]);
-        assert_eq!(judge(&vm(owned(), image.clone())), Verdict::Replace);
-        assert_eq!(judge(&vm(json!({}), image.clone())), Verdict::Unaffected);
+        assert_eq!(replacement_verdict(&vm(owned(), image.clone())), Verdict::Replace);
+        assert_eq!(replacement_verdict(&vm(json!({}), image.clone())), Verdict::Unaffected);
         let claim = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "d"}}]);
-        let Verdict::Waits(reason) = judge(&vm(owned(), claim)) else { panic!("replaced") };
+        let Verdict::Waits(reason) = replacement_verdict(&vm(owned(), claim)) else {
+            panic!("replaced")
+        };
         assert_eq!(reason.to_string(), "has data disks (d)");
         for (reason, expected) in [
             (RemovalReason::HostLost, Verdict::Replaced),
@@ -97,7 +99,7 @@ mod tests {
             let added: std::collections::BTreeMap<String, String> =
                 serde_json::from_value(patch["metadata"]["annotations"].clone()).unwrap();
             marked.annotations_mut().extend(added);
-            assert_eq!(judge(&marked), expected);
+            assert_eq!(replacement_verdict(&marked), expected);
         }
     }
 
@@ -111,7 +113,7 @@ mod tests {
             let volume = |(at, kind): (usize, &&str)| json!({"name": format!("v{at}"), *kind: {"name": "x"}});
             let volumes: Vec<Value> = kinds.iter().enumerate().map(volume).collect();
             let has_data = kinds.iter().any(|kind| !["secret", "containerDisk"].contains(kind));
-            prop_assert_eq!(judge(&vm(owned(), volumes.into())) != Verdict::Replace, has_data);
+            prop_assert_eq!(replacement_verdict(&vm(owned(), volumes.into())) != Verdict::Replace, has_data);
         }
     }
 }

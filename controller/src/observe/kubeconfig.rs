@@ -12,7 +12,8 @@ use tokio::net::lookup_host;
 
 use crate::check::KubeconfigProblem;
 use crate::tenants::infra_addresses::{
-    API_SERVER, Addresses, check_address, comparable, endpoint_addresses, service_addresses,
+    API_SERVER, Addresses, canonical_addresses, check_address, endpoint_addresses,
+    service_addresses,
 };
 use crate::tenants::kubeconfig_rules::{RefusedKubeconfig, parse_kubeconfig};
 
@@ -48,7 +49,7 @@ pub(super) async fn address_policy(client: &Client, own: &(String, u16)) -> Addr
     let infra: Vec<Addresses> = [
         service.ok().as_ref().map(service_addresses),
         endpoints.ok().as_ref().map(endpoint_addresses),
-        own.ok().map(comparable),
+        own.ok().map(canonical_addresses),
     ]
     .into_iter()
     .flatten()

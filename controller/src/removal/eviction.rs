@@ -10,9 +10,9 @@ use crate::tenant_object::is_valid_name;
 
 /// Type of the cause in an answer that names a PodDisruptionBudget.
 const BUDGET_CAUSE: &str = "DisruptionBudget";
-/// Words before the name of the PodDisruptionBudget, since Kubernetes 1.8
+/// Beginning of the message, before the name of the PodDisruptionBudget, since Kubernetes 1.8
 /// (`pkg/registry/core/pod/storage/eviction.go`).
-const BUDGET_WORDS: &str = "The disruption budget ";
+const BUDGET_MESSAGE_PREFIX: &str = "The disruption budget ";
 /// Largest number of causes that are read.
 const MAX_CAUSES: usize = 16;
 
@@ -89,7 +89,7 @@ pub fn eviction_outcome(
 
 /// Returns the name of the PodDisruptionBudget in the text of a cause.
 fn budget_name(text: &str) -> Option<String> {
-    let name = text.strip_prefix(BUDGET_WORDS)?.split(' ').next()?;
+    let name = text.strip_prefix(BUDGET_MESSAGE_PREFIX)?.split(' ').next()?;
     is_valid_name(name).then(|| name.to_owned())
 }
 

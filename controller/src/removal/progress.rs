@@ -11,7 +11,7 @@ use super::mark::RemovalReason;
 /// Returns the reason of a removal that has begun to delete the Node of its machine; `None` if it has not. Such a removal
 /// cannot be cancelled: without its Node, the machine would stay unready for ever.
 #[must_use]
-pub fn begun_deletion(machine: &DynamicObject) -> Option<RemovalReason> {
+pub fn reason_of_begun_deletion(machine: &DynamicObject) -> Option<RemovalReason> {
     let reason = machine.annotations().get(NODE_DELETION_ANNOTATION)?;
     Some(reason.parse().unwrap_or(RemovalReason::Rollout))
 }
@@ -45,7 +45,7 @@ pub fn record(
     if node_name(machine) != node {
         annotations.insert(REMOVAL_NODE_ANNOTATION.to_owned(), node.into());
     }
-    if let Some(reason) = deletion.filter(|_| begun_deletion(machine).is_none()) {
+    if let Some(reason) = deletion.filter(|_| reason_of_begun_deletion(machine).is_none()) {
         annotations.insert(NODE_DELETION_ANNOTATION.to_owned(), reason.as_str().into());
     }
     let (uid, version) = (machine.uid(), machine.resource_version());
@@ -65,18 +65,18 @@ mod tests {
     #[test]
     fn the_deletion_of_the_node_is_recorded_once() {
         let marked = machine(&json!({REMOVAL_ANNOTATION: "HostLost"}));
-        assert_eq!(begun_deletion(&marked), None);
+        assert_eq!(reason_of_begun_deletion(&marked), None);
         let patch = record(&marked, "web-1", Some(RemovalReason::HostLost)).unwrap();
         assert_eq!(patch["metadata"]["uid"], "u");
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         // The mark is withdrawn afterwards.
         let recorded = machine(&patch["metadata"]["annotations"]);
-        assert_eq!(begun_deletion(&recorded), Some(RemovalReason::HostLost));
+        assert_eq!(reason_of_begun_deletion(&recorded), Some(RemovalReason::HostLost));
         assert_eq!(record(&recorded, "web-1", Some(RemovalReason::Rollout)), None);
         assert!(is_in_removal(&marked) && is_in_removal(&recorded));
         assert!(!is_in_removal(&machine(&json!({}))));
         let malformed = machine(&json!({NODE_DELETION_ANNOTATION: "why"}));
-        assert_eq!(begun_deletion(&malformed), Some(RemovalReason::Rollout));
+        assert_eq!(reason_of_begun_deletion(&malformed), Some(RemovalReason::Rollout));
     }
 
     #[test]
@@ -89,6 +89,6 @@ mod tests {
         assert_eq!(node_name(&recorded), "other");
         assert_eq!(record(&recorded, "other", None), None);
         assert!(record(&recorded, "web-1", None).is_some());
-        assert_eq!(begun_deletion(&recorded), None);
+        assert_eq!(reason_of_begun_deletion(&recorded), None);
     }
 }

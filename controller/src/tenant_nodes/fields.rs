@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::keys::FieldKind;
-use super::node::{NodeField, comparable};
+use super::node::{NodeField, value_or_digest};
 use crate::tenant_object::UNKNOWN_MANAGER;
 
 /// A label, annotation or taint that Berth does not set, because another manager owns it with another value.
@@ -45,7 +45,7 @@ pub fn plan_fields(
             plan.owned.insert(key.clone(), value.clone());
             continue;
         };
-        let is_equal = field.value == comparable(value);
+        let is_equal = field.value == value_or_digest(value);
         match &field.other_manager {
             // Joint ownership would be in the way of the next change, so an equal value of another manager is left, too.
             Some(_) if is_equal => {}
@@ -65,7 +65,8 @@ pub fn plan_fields(
     }
     let own = actual.iter().filter(|(_, field)| field.is_own);
     let own = own.map(|(key, field)| (key, field.value.as_str().into()));
-    plan.is_different = !own.eq(plan.owned.iter().map(|(key, value)| (key, comparable(value))));
+    plan.is_different =
+        !own.eq(plan.owned.iter().map(|(key, value)| (key, value_or_digest(value))));
     plan
 }
 
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn long_values_are_compared() {
         let (long, other) = ("x".repeat(1000), "x".repeat(1001));
-        let own = node(&[("a", &comparable(&long), true, None)]);
+        let own = node(&[("a", &value_or_digest(&long), true, None)]);
         assert!(!plan(&[("a", &long)], &own).is_different);
         assert_eq!(applied(&plan(&[("a", &other)], &own)), [("a", other.as_str())]);
     }

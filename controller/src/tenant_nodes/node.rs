@@ -163,7 +163,7 @@ pub struct TenantNode {
 /// A label or an annotation of a tenant's Node, and its owners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeField {
-    /// Value, as [`comparable`] returns it for annotations.
+    /// Value, as [`value_or_digest`] returns it for annotations.
     pub value: String,
     /// True if Berth owns the field through an apply.
     pub is_own: bool,
@@ -173,7 +173,7 @@ pub struct NodeField {
 
 /// Returns a value, or the digest of a long one: annotations may have 256 KiB.
 #[must_use]
-pub fn comparable(value: &str) -> Cow<'_, str> {
+pub fn value_or_digest(value: &str) -> Cow<'_, str> {
     if value.len() <= MAX_VALUE_LENGTH {
         return value.into();
     }
@@ -233,7 +233,7 @@ impl TenantNode {
             is_cordoned_by_berth,
             labels: labels.map(|(key, value)| (key, field(value))).collect(),
             annotations: annotations
-                .map(|(key, value)| (key, field(comparable(&value).into_owned())))
+                .map(|(key, value)| (key, field(value_or_digest(&value).into_owned())))
                 .collect(),
             taints,
             recorded_taints,

@@ -15,7 +15,7 @@ pub type Addresses = BTreeSet<SocketAddr>;
 
 /// Returns the addresses, each in the form in which they are compared.
 #[must_use]
-pub fn comparable(addresses: impl Iterator<Item = SocketAddr>) -> Addresses {
+pub fn canonical_addresses(addresses: impl Iterator<Item = SocketAddr>) -> Addresses {
     addresses.map(|one| SocketAddr::new(destination(one.ip()), one.port())).collect()
 }
 
@@ -63,7 +63,7 @@ fn combine<'a>(
         let ports = ports.clone().filter_map(|port| u16::try_from(port).ok());
         ports.map(move |port| SocketAddr::new(ip, port)).collect::<Vec<_>>()
     };
-    comparable(ips.flat_map(with_ports))
+    canonical_addresses(ips.flat_map(with_ports))
 }
 
 #[cfg(test)]
@@ -79,7 +79,7 @@ mod tests {
             json!({"subsets": [{"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 6443}]}]});
         let service: Service = serde_json::from_value(service).unwrap();
         let endpoints: Endpoints = serde_json::from_value(endpoints).unwrap();
-        let own = comparable(["198.51.100.7:6443".parse().unwrap()].into_iter());
+        let own = canonical_addresses(["198.51.100.7:6443".parse().unwrap()].into_iter());
         let infra = [service_addresses(&service), endpoint_addresses(&endpoints), own];
         let check = |address: &str| check_address(address.parse().unwrap(), &infra);
         for refused in [

@@ -130,7 +130,7 @@ impl AddressProbes {
 
     /// Probes an address before all others, because its guest is waiting. An address in use keeps its backoff. Returns
     /// true if the order changed.
-    pub fn prefer(&mut self, address: IpAddr) -> bool {
+    pub fn prioritize(&mut self, address: IpAddr) -> bool {
         let Some(entry) = self.entries.get(&address) else { return false };
         let is_waiting = entry.state == AddressState::Unknown && entry.sent == 0;
         let is_preferred = is_waiting && entry.due != Some(Uptime::ZERO);
@@ -290,7 +290,7 @@ mod tests {
             assert_eq!(probes.observe(answer, now), Some(conflict));
             assert_eq!(probes.observe(answer, now), None, "the round has ended");
             assert_eq!(probes.state(address(1)), AddressState::InUse);
-            assert!(!probes.prefer(address(1)), "a guest does not shorten the backoff");
+            assert!(!probes.prioritize(address(1)), "a guest does not shorten the backoff");
             now += Duration::from_secs(backoff);
             assert_eq!(probes.poll(now - Duration::from_millis(1)), ProbeStep::Wait(now));
         }
@@ -321,11 +321,11 @@ mod tests {
     #[test]
     fn the_address_of_a_waiting_guest_is_probed_first() {
         let mut probes = probes(200);
-        assert!(probes.prefer(address(200)));
-        assert!(!probes.prefer(address(200)));
+        assert!(probes.prioritize(address(200)));
+        assert!(!probes.prioritize(address(200)));
         let ProbeStep::Send(probe) = probes.poll(START) else { panic!("nothing to send") };
         assert_eq!(probe.address, address(200));
-        assert!(!probes.prefer(address(200)), "its round has begun");
+        assert!(!probes.prioritize(address(200)), "its round has begun");
     }
 
     #[test]
@@ -345,7 +345,7 @@ mod tests {
         for _ in 0..20 {
             step(&mut probes);
         }
-        assert!(probes.prefer(address(200)));
+        assert!(probes.prioritize(address(200)));
         let begin = step(&mut probes);
         let mut end = begin;
         while probes.state(address(200)) == AddressState::Unknown {
@@ -374,7 +374,7 @@ mod tests {
                         probes.decline(address(number), now);
                     }
                     3 => {
-                        probes.prefer(address(number));
+                        probes.prioritize(address(number));
                     }
                     _ => {
                         let leases = (1..=number).map(|number| (address(number), OWNER)).collect();

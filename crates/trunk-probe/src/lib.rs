@@ -12,9 +12,9 @@
 //! | `Message`, `Codec` | wire format, encrypted and authenticated |
 //! | `Schedule` | rounds: one probe in each VLAN; fast rounds after a change |
 //! | `Peer` | another agent: its session, its VLANs, and the evidence about them |
-//! | `Sweep` | the current round of a peer; probes that were missed |
-//! | `Doubts` | VLANs of a peer that are suspected, solicited, or missing |
-//! | `Unheard` | VLANs in which no peer is received |
+//! | `PeerRound` | the current round of a peer; probes that were missed |
+//! | `UnreceivedVlans` | VLANs of a peer that are suspected, solicited, or missing |
+//! | `UnverifiedVlans` | VLANs in which no peer is received |
 //! | `TrunkProbe` | probe of one network of this host: answers, challenges, verdict |
 //!
 //! A peer probes its VLANs in ascending order, so a VLAN is suspected as soon as a probe in a higher VLAN arrives before
@@ -23,19 +23,19 @@
 //! crate is pure: callers pass the time and a random session number, and send the frames.
 
 mod codec;
-mod doubts;
 mod ethernet;
 mod key;
 pub mod lldp;
 mod message;
 mod peer;
+mod peer_round;
 mod replay_window;
 mod schedule;
 mod sender;
 mod solicitation;
-mod sweep;
 mod trunk_probe;
-mod unheard;
+mod unreceived_vlans;
+mod unverified_vlans;
 mod verdict;
 mod vlan_list;
 

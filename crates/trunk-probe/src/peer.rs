@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
-use crate::doubts::{Doubts, Due};
 use crate::message::{Kind, Message};
+use crate::peer_round::PeerRound;
 use crate::replay_window::ReplayWindow;
-use crate::sweep::Sweep;
+use crate::unreceived_vlans::{DueSolicitation, UnreceivedVlans};
 use crate::vlan_list;
 
 /// Time without any frame after which a peer is forgotten.
@@ -23,7 +23,7 @@ pub(crate) struct Peer {
     challenge: Option<Challenge>,
     counters: ReplayWindow,
     last_heard: Duration,
-    sweep: Sweep,
+    round: PeerRound,
     /// The list of VLANs as received, and decoded.
     encoded_vlans: Vec<u8>,
     announced: VlanSet,
@@ -33,7 +33,7 @@ pub(crate) struct Peer {
     received: VlanSet,
     /// VLAN in which the peer was received last.
     last_vlan: Option<VlanId>,
-    doubts: Doubts,
+    unreceived: UnreceivedVlans,
 }
 
 /// A session that has to answer a solicitation.
@@ -83,7 +83,7 @@ impl Peer {
 
     /// Common VLANs that do not arrive.
     pub(crate) const fn missing(&self) -> &VlanSet {
-        self.doubts.missing()
+        self.unreceived.missing()
     }
 
     /// Returns true if every common VLAN was received, or is missing.
@@ -96,7 +96,7 @@ impl Peer {
     /// Returns the VLAN of the peer's last probe and the time when it was received, if the peer probes exactly these
     /// VLANs.
     pub(crate) fn position_in(&self, vlans: &VlanSet) -> Option<(VlanId, Duration)> {
-        self.sweep.last_probe().filter(|_| self.announced == *vlans)
+        self.round.last_probe().filter(|_| self.announced == *vlans)
     }
 
     /// Checks the session of a frame. `own_session` is the session of this agent.
@@ -139,19 +139,19 @@ impl Peer {
         self.counters = ReplayWindow::default();
         self.last_heard = now;
         self.encoded_vlans.clear();
-        self.excuse_losses();
+        self.ignore_past_losses();
     }
 
-    /// Excuses all losses until now. VLANs that are missing stay missing until they are received.
-    pub(crate) fn excuse_losses(&mut self) {
-        self.doubts.clear_unproven();
-        self.sweep.restart();
+    /// Ignores all losses until now. VLANs that are missing stay missing until they are received.
+    pub(crate) fn ignore_past_losses(&mut self) {
+        self.unreceived.clear_unconfirmed();
+        self.round.restart();
     }
 
     /// Resumes after a time in which this agent did not run and received nothing.
     pub(crate) fn resume(&mut self, now: Duration) {
         self.last_heard = now;
-        self.excuse_losses();
+        self.ignore_past_losses();
     }
 
     /// Accepts the counter of a frame; returns `false` for a replay. Then updates what the frame announces.
@@ -172,8 +172,8 @@ impl Peer {
             self.update_common(own);
         }
         if message.kind == Kind::Probe {
-            let missed = self.sweep.record_probe(message.vlan, message.round, now, &self.common);
-            missed.into_iter().for_each(|vlan| self.doubts.suspect(vlan));
+            let missed = self.round.record_probe(message.vlan, message.round, now, &self.common);
+            missed.into_iter().for_each(|vlan| self.unreceived.suspect(vlan));
         }
         true
     }
@@ -182,9 +182,9 @@ impl Peer {
     /// next round.
     pub(crate) fn update_common(&mut self, own: &VlanSet) {
         let common = self.announced.intersection(own);
-        self.sweep.excuse(&common.difference(&self.common));
+        self.round.skip_until_next_round(&common.difference(&self.common));
         self.received = self.received.intersection(&common);
-        self.doubts.retain(&common);
+        self.unreceived.retain(&common);
         self.common = common;
     }
 
@@ -193,9 +193,9 @@ impl Peer {
         if !self.common.contains(vlan) {
             return;
         }
-        self.sweep.record_arrival(vlan, round);
+        self.round.record_arrival(vlan, round);
         self.received.insert(vlan);
-        self.doubts.clear(vlan);
+        self.unreceived.clear(vlan);
         self.last_vlan = Some(vlan);
     }
 
@@ -203,7 +203,7 @@ impl Peer {
     /// verified at once, unless the solicitation that the peer sent just before arrived.
     pub(crate) fn record_doubt(&mut self, vlan: VlanId) {
         if self.common.contains(vlan) && self.last_vlan != Some(vlan) {
-            self.doubts.solicit_on_request(vlan);
+            self.unreceived.solicit_on_request(vlan);
         }
     }
 
@@ -217,13 +217,13 @@ impl Peer {
         let Some(session) = self.session else { return Vec::new() };
         let control = self.last_vlan.filter(|vlan| self.common.contains(*vlan));
         let mut frames = Vec::new();
-        for due in self.doubts.take_due(now, self.last_heard, limit) {
+        for due in self.unreceived.take_due(now, self.last_heard, limit) {
             let (vlan, control_kind) = match due {
-                Due::Recheck(vlan) => (vlan, None),
-                Due::Solicitation { vlan, is_reported: true } => {
+                DueSolicitation::Recheck(vlan) => (vlan, None),
+                DueSolicitation::Undecided { vlan, is_reported: true } => {
                     (vlan, Some(Kind::Doubt { session, vlan }))
                 }
-                Due::Solicitation { vlan, is_reported: false } => {
+                DueSolicitation::Undecided { vlan, is_reported: false } => {
                     (vlan, Some(Kind::Solicit { session }))
                 }
             };
@@ -235,6 +235,6 @@ impl Peer {
 
     /// Returns true if solicitations are in progress.
     pub(crate) fn is_soliciting(&self) -> bool {
-        self.doubts.is_soliciting()
+        self.unreceived.is_soliciting()
     }
 }

@@ -11,7 +11,7 @@ use crate::message::Kind;
 use crate::peer::{Peer, SessionState};
 use crate::schedule::{Place, Schedule};
 use crate::sender::{Outgoing, Sender};
-use crate::unheard::Unheard;
+use crate::unverified_vlans::UnverifiedVlans;
 use crate::verdict::{Leak, Verdict};
 
 /// Maximum number of peers.
@@ -70,7 +70,7 @@ pub struct TrunkProbe {
     queue: VecDeque<(VlanId, Kind)>,
     answered: BTreeMap<VlanId, Duration>,
     leak: Option<(Duration, Leak)>,
-    unheard: Unheard,
+    unverified: UnverifiedVlans,
     busy_until: Duration,
     /// True if the evidence was complete once. A peer that joins later does not make the verdict unknown.
     was_complete: bool,
@@ -89,7 +89,7 @@ impl TrunkProbe {
             queue: VecDeque::new(),
             answered: BTreeMap::new(),
             leak: None,
-            unheard: Unheard::new(now),
+            unverified: UnverifiedVlans::new(now),
             busy_until: now,
             was_complete: false,
             last_poll: now,
@@ -114,7 +114,7 @@ impl TrunkProbe {
     pub fn poll(&mut self, now: Duration) -> (Vec<Outgoing>, Duration) {
         if now.saturating_sub(self.last_poll) > MAX_POLL_GAP {
             self.peers.values_mut().for_each(|peer| peer.resume(now));
-            self.unheard.restart(now);
+            self.unverified.restart(now);
         }
         self.last_poll = now;
         self.forget_unresponsive_peers(now);
@@ -154,15 +154,15 @@ impl TrunkProbe {
             }
             !is_unresponsive
         });
-        if lost.is_empty() && !self.unheard.is_due(now) {
+        if lost.is_empty() && !self.unverified.is_due(now) {
             return;
         }
         if self.witness_count() == 0 {
             // Nothing can be concluded about a single VLAN.
-            self.unheard = Unheard::new(now);
+            self.unverified = UnverifiedVlans::new(now);
         } else {
             let current = self.vlans_without_peers();
-            self.unheard.update(now, &current, &lost);
+            self.unverified.update(now, &current, &lost);
         }
     }
 
@@ -188,9 +188,9 @@ impl TrunkProbe {
         Some(Place { leader_vlan, leader_age: now.saturating_sub(at), rank })
     }
 
-    /// Excuses all losses until now, because the caller lost frames.
-    pub fn excuse_losses(&mut self) {
-        self.peers.values_mut().for_each(Peer::excuse_losses);
+    /// Ignores all losses until now, because the caller lost frames.
+    pub fn ignore_past_losses(&mut self) {
+        self.peers.values_mut().for_each(Peer::ignore_past_losses);
     }
 
     /// Processes a received frame. `outer` is the VLAN in which the frame arrived, `None` if it was untagged.
@@ -285,8 +285,8 @@ impl TrunkProbe {
         self.was_complete = has_witness && (self.was_complete || is_complete);
         if !vlans.is_empty() {
             Verdict::Missing { vlans, from }
-        } else if !self.unheard.vlans().is_empty() {
-            Verdict::Unheard { vlans: self.unheard.vlans().clone() }
+        } else if !self.unverified.vlans().is_empty() {
+            Verdict::Unverified { vlans: self.unverified.vlans().clone() }
         } else if self.was_complete {
             Verdict::Verified
         } else {
@@ -296,7 +296,7 @@ impl TrunkProbe {
 
     /// Returns the VLANs in which no other agent is received, although other VLANs are.
     #[must_use]
-    pub fn unheard_vlans(&self) -> VlanSet {
+    pub fn unverified_vlans(&self) -> VlanSet {
         let witnesses = || self.peers.values().filter(|peer| peer.is_witness());
         let mut cut_off: VlanSet = witnesses().flat_map(|peer| peer.missing().iter()).collect();
         for peer in witnesses() {
@@ -305,7 +305,7 @@ impl TrunkProbe {
             }
             cut_off = cut_off.difference(&peer.common().difference(peer.missing()));
         }
-        cut_off.extend(self.unheard.vlans().iter());
+        cut_off.extend(self.unverified.vlans().iter());
         cut_off
     }
 

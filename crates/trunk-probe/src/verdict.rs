@@ -14,7 +14,7 @@ pub enum Verdict {
     Verified,
     /// Every common VLAN was received, but no other agent is received in some VLANs. Either no other host carries them,
     /// or the switches do not.
-    Unheard {
+    Unverified {
         /// The VLANs in which no other agent is received.
         vlans: VlanSet,
     },

@@ -252,7 +252,7 @@ fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
     let of_others = missing(&[333], &[2]);
     let expected = [of_others.clone(), of_others.clone(), missing(&[333], &[0, 1, 3]), of_others];
     assert_eq!(switch.verdicts(), expected, "{named:?}");
-    let cut_off = switch.agents.iter().map(|agent| agent.probe.unheard_vlans());
+    let cut_off = switch.agents.iter().map(|agent| agent.probe.unverified_vlans());
     let (none, only) = (VlanSet::default(), vlans([333]));
     assert_eq!(cut_off.collect::<Vec<_>>(), [none.clone(), none.clone(), only, none]);
     switch.removed[2].clear();
@@ -293,14 +293,14 @@ fn a_flapping_link_causes_no_alarm() {
     }
 }
 
-/// An agent that cannot read all frames excuses its losses.
+/// An agent that cannot read all frames ignores its losses.
 #[test]
 fn lost_frames_of_an_overloaded_agent_cause_no_alarm() {
     let mut switch = Switch::new(2, &vlans(100..140));
     switch.run(Duration::from_secs(20), |_| {});
     switch.loss = 900_000;
     switch.run(Duration::from_secs(120), |switch| {
-        switch.agents.iter_mut().for_each(|agent| agent.probe.excuse_losses());
+        switch.agents.iter_mut().for_each(|agent| agent.probe.ignore_past_losses());
         let verdicts = switch.verdicts();
         let is_alarm = |verdict: &Verdict| matches!(verdict, Verdict::Missing { .. });
         assert!(!verdicts.iter().any(is_alarm), "{verdicts:?}");
@@ -326,8 +326,8 @@ fn a_single_host_or_a_dead_peer_proves_nothing() {
     assert_eq!(verdicts, [Verdict::Verified, Verdict::Unknown]);
 }
 
-fn unheard(ids: &[u16]) -> Verdict {
-    Verdict::Unheard { vlans: vlans(ids.iter().copied()) }
+fn unverified(ids: &[u16]) -> Verdict {
+    Verdict::Unverified { vlans: vlans(ids.iter().copied()) }
 }
 
 /// Returns a switch with three agents. Each of the other two has one VLAN in common with the first.
@@ -348,7 +348,7 @@ fn a_vlan_without_any_peer_is_not_verified() {
     switch.run(Duration::from_secs(300), |switch| {
         assert_ne!(switch.agents[0].probe.verdict(), Verdict::Verified);
     });
-    assert_eq!(switch.verdicts(), [unheard(&[101]), Verdict::Unknown, Verdict::Verified]);
+    assert_eq!(switch.verdicts(), [unverified(&[101]), Verdict::Unknown, Verdict::Verified]);
     switch.removed[0].clear();
     switch.run(Duration::from_secs(20), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
@@ -362,7 +362,7 @@ fn a_peer_that_vanishes_in_its_last_common_vlan_verifies_nothing() {
     switch.removed[0].insert(101);
     // A peer is forgotten after 30 seconds.
     switch.run(Duration::from_secs(40), |_| {});
-    assert_eq!(switch.verdicts(), [unheard(&[101]), Verdict::Unknown, Verdict::Verified]);
+    assert_eq!(switch.verdicts(), [unverified(&[101]), Verdict::Unknown, Verdict::Verified]);
     switch.removed[0].clear();
     switch.run(Duration::from_secs(20), |_| {});
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
@@ -370,7 +370,7 @@ fn a_peer_that_vanishes_in_its_last_common_vlan_verifies_nothing() {
 
 /// A new tenant's VLAN is not named while the other hosts configure it.
 #[test]
-fn a_new_vlan_is_unheard_only_if_no_other_host_carries_it_for_minutes() {
+fn a_new_vlan_is_unverified_only_if_no_other_host_carries_it_for_minutes() {
     let mut switch = Switch::new(2, &vlans(100..103));
     switch.run(Duration::from_secs(200), |_| {});
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
@@ -385,7 +385,7 @@ fn a_new_vlan_is_unheard_only_if_no_other_host_carries_it_for_minutes() {
     run_verified(&mut switch, 300);
     switch.set_vlans(1, vlans(100..103));
     switch.run(Duration::from_secs(300), |_| {});
-    assert_eq!(switch.verdicts(), [unheard(&[103]), Verdict::Verified]);
+    assert_eq!(switch.verdicts(), [unverified(&[103]), Verdict::Verified]);
 }
 
 /// A guest that records frames and sends them again cannot hide that a VLAN is missing, and cannot cause an alarm.

@@ -25,7 +25,7 @@ pub(super) fn apply_batches(
     changes: &[&Change],
 ) -> Vec<TransactionOutcome> {
     let mut transactions: Vec<Transaction> =
-        changes.iter().filter_map(|change| Some(Transaction::new(change.link_work()?))).collect();
+        changes.iter().filter_map(|change| Some(Transaction::new(change.link_action()?))).collect();
     // A change that may disrupt VMs is applied alone. So the VMs of a tenant are disconnected only while the links of
     // this tenant change, and not while links of other tenants change.
     let can_batch = |a: &Transaction, b: &Transaction| !a.work.may_disrupt && !b.work.may_disrupt;

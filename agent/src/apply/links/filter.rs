@@ -14,7 +14,7 @@ use crate::plan::network::filter::{
 use crate::plan::network::server_guard::{
     BRIDGE_SET, CLIENT_PORT_SET, GUARD_CHAIN, ROUTER_TYPE_SET, VLAN_SET,
 };
-use crate::plan::network::{FilterWork, LINK_GROUP};
+use crate::plan::network::{FilterAction, LINK_GROUP};
 use berth_host_facts::ledger::FilterRecord;
 use berth_host_facts::links::{BridgeFilter, read_filter};
 use berth_host_facts::nftables::{Attributes, NF_ACCEPT, NftablesReader, TABLE_NAME};
@@ -23,21 +23,21 @@ use berth_host_facts::nftables::{Attributes, NF_ACCEPT, NftablesReader, TABLE_NA
 ///
 /// # Errors
 /// Returns an error if the kernel refuses the change or does not answer, or if the table differs from the desired one.
-pub(super) fn apply_filter(work: &FilterWork) -> Result<(), FilterError> {
+pub(super) fn apply_filter(work: &FilterAction) -> Result<(), FilterError> {
     let mut transactions = NftablesWriter::open().map_err(FilterError::OpenSocket)?;
     let requests = match work {
-        FilterWork::Replace(filter) => replace_requests(filter),
-        FilterWork::Delete => vec![delete_request()],
+        FilterAction::Replace(filter) => replace_requests(filter),
+        FilterAction::Delete => vec![delete_request()],
     };
     match transactions.commit_transaction(&requests).map_err(FilterError::NoAnswer)? {
         // Another program deleted the table after the plan was made.
-        Err(KernelRefusal { errno: Errno::ENOENT, .. }) if *work == FilterWork::Delete => {}
+        Err(KernelRefusal { errno: Errno::ENOENT, .. }) if *work == FilterAction::Delete => {}
         Err(refused) => return Err(FilterError::Refused(refused)),
         Ok(()) => {}
     }
     let should_be = match work {
-        FilterWork::Replace(filter) => BridgeFilter::Present(table(filter)),
-        FilterWork::Delete => BridgeFilter::Absent,
+        FilterAction::Replace(filter) => BridgeFilter::Present(table(filter)),
+        FilterAction::Delete => BridgeFilter::Absent,
     };
     let now = NftablesReader::open().and_then(|mut nftables| read_filter(&mut nftables));
     let now = now.map_err(FilterError::NoAnswer)?;

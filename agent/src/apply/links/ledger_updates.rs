@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use berth_api::LinkName;
 
-use crate::plan::network::{FilterWork, LinkOp, LinkWork};
+use crate::plan::network::{FilterAction, LinkAction, LinkOp};
 use berth_host_facts::ledger::Ledger;
 
 /// Records the filter, tenants and uplinks that exist after a successful change, and removes the entries of objects
 /// that the change removed.
-pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
+pub(super) fn record_link_outcome(work: &LinkAction, ledger: &mut Ledger) {
     match &work.filter {
-        Some(FilterWork::Replace(filter)) => ledger.filter = Some(filter.clone()),
-        Some(FilterWork::Delete) => ledger.filter = None,
+        Some(FilterAction::Replace(filter)) => ledger.filter = Some(filter.clone()),
+        Some(FilterAction::Delete) => ledger.filter = None,
         None => {}
     }
     if work.is_interim {
@@ -42,7 +42,7 @@ pub(super) fn record_link_outcome(work: &LinkWork, ledger: &mut Ledger) {
 }
 
 /// Records the links that are about to become uplinks.
-pub(crate) fn record_joining_uplinks(work: &LinkWork, ledger: &mut Ledger) {
+pub(crate) fn record_joining_uplinks(work: &LinkAction, ledger: &mut Ledger) {
     if let Some((port, _)) = work.joined_uplink() {
         let record = ledger.networks.entry(work.network.clone()).or_default();
         if record.uplink.as_ref() != Some(port) {
@@ -52,7 +52,7 @@ pub(crate) fn record_joining_uplinks(work: &LinkWork, ledger: &mut Ledger) {
 }
 
 /// Returns the names of the uplinks that a plan sets up.
-pub(crate) fn uplinks_set_up(work: &LinkWork) -> BTreeSet<LinkName> {
+pub(crate) fn uplinks_set_up(work: &LinkAction) -> BTreeSet<LinkName> {
     let raised = work.ops.iter().filter_map(|op| match op {
         LinkOp::Up(name) => Some(name.clone()),
         _ => None,

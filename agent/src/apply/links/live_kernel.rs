@@ -10,7 +10,7 @@ use super::steps::{apply_steps, link_indexes};
 use super::{filter, messages, trial};
 use crate::apply::context::ApplyContext;
 use crate::netlink::Netlink;
-use crate::plan::network::{FilterWork, LinkOp, LinkWork};
+use crate::plan::network::{FilterAction, LinkAction, LinkOp};
 use berth_host_facts::links::{Links, observe_live, read_stacked_links};
 
 /// The running kernel, which is accessed by a netlink socket. The socket is opened when it is first needed.
@@ -54,7 +54,7 @@ impl Kernel for LiveKernel<'_, '_> {
             .collect())
     }
 
-    fn apply_filter(&mut self, work: &FilterWork) -> Result<(), FilterError> {
+    fn apply_filter(&mut self, work: &FilterAction) -> Result<(), FilterError> {
         filter::apply_filter(work)
     }
 
@@ -68,7 +68,7 @@ impl Kernel for LiveKernel<'_, '_> {
         })
     }
 
-    fn run_trial(&mut self, work: &LinkWork) -> Result<Option<String>, TrialError> {
+    fn run_trial(&mut self, work: &LinkAction) -> Result<Option<String>, TrialError> {
         let mut netlink = Netlink::open().map_err(TrialNotStarted::Open)?;
         trial::run_trial(self.context, &mut netlink, work).map(Some)
     }

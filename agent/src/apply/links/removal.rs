@@ -30,7 +30,7 @@ pub(super) fn remove_links(
             return;
         }
         let failed = |error: io::Error| ApplyResult::Failed(format!("netlink: {error}"));
-        let Some(work) = change.link_work() else { continue };
+        let Some(work) = change.link_action() else { continue };
         on_result(change, apply_removal(kernel, Transaction::new(work)).unwrap_or_else(failed));
         context.report_progress();
     }

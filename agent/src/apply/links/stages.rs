@@ -13,7 +13,7 @@ use super::removal;
 use crate::apply::context::ApplyContext;
 use crate::apply::outcome::{ApplyResult, Outcome};
 use crate::netlink::KernelRefusal;
-use crate::plan::network::{FilterWork, Stage};
+use crate::plan::network::{FilterAction, Stage};
 use crate::plan::{Change, ChangeId};
 use berth_host_facts::ledger::Ledger;
 
@@ -33,7 +33,7 @@ pub(super) fn apply_link_changes_on(
     for stage in changes.chunk_by(same_batch) {
         if stage_of(stage[0]) == Some(Stage::Filter) {
             for change in stage {
-                let mut work = change.link_work().cloned();
+                let mut work = change.link_action().cloned();
                 let filter = work.as_mut().and_then(|work| work.filter.as_mut());
                 let result = filter.map_or(Ok(None), |filter| apply_filter(kernel, filter));
                 let result = result.map_or_else(
@@ -54,7 +54,7 @@ pub(super) fn apply_link_changes_on(
         if stage_of(stage[0]) == Some(Stage::Removals) {
             removal::remove_links(context, kernel, stage, &mut |change, result| {
                 let outcome = Outcome::new(change, result);
-                if let (Some(work), ChangeResult::Done) = (change.link_work(), outcome.result) {
+                if let (Some(work), ChangeResult::Done) = (change.link_action(), outcome.result) {
                     record_link_outcome(work, ledger);
                 }
                 report(&outcome);
@@ -75,7 +75,7 @@ pub(super) fn apply_link_changes_on(
                     }),
                 };
             let outcome = Outcome::new(change, result);
-            if let Some(work) = change.link_work() {
+            if let Some(work) = change.link_action() {
                 if outcome.result == ChangeResult::Done {
                     record_link_outcome(work, ledger);
                 } else if stage_of(change) < Some(Stage::Tenants) {
@@ -104,7 +104,7 @@ const GUARD_UNSUPPORTED: &str = "the kernel has no nftables expression for the b
 /// returns the change without them: the other rules protect the host's connection. Returns a message if so.
 fn apply_filter(
     kernel: &mut dyn Kernel,
-    work: &mut FilterWork,
+    work: &mut FilterAction,
 ) -> Result<Option<&'static str>, FilterError> {
     match kernel.apply_filter(work) {
         Err(FilterError::Refused(KernelRefusal { errno: Errno::EOPNOTSUPP, .. }))
@@ -119,11 +119,11 @@ fn apply_filter(
 }
 
 fn is_trial(change: &Change) -> bool {
-    change.link_work().is_some_and(|work| work.on_trial)
+    change.link_action().is_some_and(|work| work.on_trial)
 }
 
 fn stage_of(change: &Change) -> Option<Stage> {
-    change.link_work().map(|work| work.stage)
+    change.link_action().map(|work| work.stage)
 }
 
 /// Returns the failed change that this change depends on, if there is one.
@@ -132,7 +132,7 @@ fn failed_dependency<'a>(
     failed_networks: &BTreeMap<&str, &'a ChangeId>,
     failed_filter: Option<&'a ChangeId>,
 ) -> Option<&'a ChangeId> {
-    let work = change.link_work().filter(|work| work.stage != Stage::Removals)?;
+    let work = change.link_action().filter(|work| work.stage != Stage::Removals)?;
     let filter = failed_filter.filter(|_| change.waits_for_filter());
     filter.or_else(|| failed_networks.get(work.network.as_str()).copied())
 }

@@ -6,7 +6,7 @@ use std::io;
 use berth_api::LinkName;
 
 use crate::apply::outcome::ApplyResult;
-use crate::plan::network::{LinkOp, LinkWork, disconnected_links, verify_step};
+use crate::plan::network::{LinkAction, LinkOp, disconnected_links, verify_step};
 use berth_host_facts::links::Links;
 
 use super::error::{StepError, TrialError};
@@ -14,7 +14,7 @@ use super::kernel::Kernel;
 
 /// A change of links that is being applied.
 pub(super) struct Transaction<'a> {
-    pub(super) work: &'a LinkWork,
+    pub(super) work: &'a LinkAction,
     phase: Phase,
 }
 
@@ -69,7 +69,7 @@ enum StepOrTrialError {
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) const fn new(work: &'a LinkWork) -> Self {
+    pub(super) const fn new(work: &'a LinkAction) -> Self {
         Self { work, phase: Phase::Applying { next: 0 } }
     }
 

@@ -25,7 +25,7 @@ use crate::apply::context::ApplyContext;
 use crate::apply::settings;
 use crate::host_write::HostWrite as _;
 use crate::netlink::{ChangeMode, Netlink};
-use crate::plan::network::LinkWork;
+use crate::plan::network::LinkAction;
 use crate::state_folder::save_ledger;
 use berth_host_facts::ledger::Ledger;
 use berth_host_facts::links::{Gateway, observe_live, read_default_gateways, read_link_indexes};
@@ -68,7 +68,7 @@ struct TrialNote {
 pub(super) fn run_trial(
     context: &ApplyContext,
     netlink: &mut Netlink,
-    work: &LinkWork,
+    work: &LinkAction,
 ) -> Result<String, TrialError> {
     let Some((port, bridge)) = work.joined_uplink() else {
         return Err(TrialNotStarted::NoPortAdded.into());

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::LinkName;
 
+use super::action::{FilterAction, LinkAction, Stage};
 use super::id::LinkChangeId;
 use super::link_change::{NOT_ENFORCED_REASON, new_link_change};
 use super::names::name_key;
@@ -24,7 +25,6 @@ use super::server_guard::{
     BRIDGE_SET, CLIENT_PORT_SET, GUARD_CHAIN, ROUTER_TYPE_SET, VLAN_SET, client_port_keys,
     router_type_keys, vlan_key,
 };
-use super::work::{FilterWork, LinkWork, Stage};
 
 use crate::plan::change::{Change, ChangeReason};
 use crate::plan::input::Input;
@@ -232,13 +232,14 @@ fn desired_record(input: Input, changes: &[Change], guard: GuardRecord) -> Optio
     let links = &input.facts.links;
     let possible = || {
         let works = changes.iter().filter(|change| change.blocked.is_none());
-        works.filter_map(Change::link_work)
+        works.filter_map(Change::link_action)
     };
-    if !links.all.iter().any(Link::is_created_by_berth) && !possible().any(LinkWork::needs_filter) {
+    if !links.all.iter().any(Link::is_created_by_berth) && !possible().any(LinkAction::needs_filter)
+    {
         return None;
     }
     let mut uplinks = bridge_uplinks(links, &input.facts.ledger);
-    uplinks.extend(possible().filter_map(LinkWork::joined_uplink).map(|(port, _)| port.clone()));
+    uplinks.extend(possible().filter_map(LinkAction::joined_uplink).map(|(port, _)| port.clone()));
     Some(new_filter_record(uplinks, guard))
 }
 
@@ -257,10 +258,10 @@ pub(super) fn plan_filter(
         BridgeFilter::Absent => None,
         BridgeFilter::Present(table) => Some(table),
     };
-    let mut work = LinkWork::new("", Stage::Filter, Vec::new());
+    let mut work = LinkAction::new("", Stage::Filter, Vec::new());
     let Some(desired) = desired_record(input, changes, guard) else {
         current.filter(|_| allow_removal)?;
-        work.filter = Some(FilterWork::Delete);
+        work.filter = Some(FilterAction::Delete);
         return Some(new_link_change(
             LinkChangeId::DeleteFilter,
             "present",
@@ -282,7 +283,7 @@ pub(super) fn plan_filter(
         guarded_networks: desired.guard.network_count(),
     };
     let drift = recorded == Some(&desired);
-    work.filter = Some(FilterWork::Replace(desired));
+    work.filter = Some(FilterAction::Replace(desired));
     let mut change = new_link_change(id, difference, "in place", ChangeReason::Spec, work);
     change.drift = drift;
     if drift && input.spec.enforce == Some(false) {

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 
 use berth_api::{LinkName, VlanSet};
 
+use super::action::Stage;
 use super::id::LinkChangeId;
 use super::op::LinkOp;
 use super::planner::Planner;
 use super::removal;
 use super::users::disconnected_links;
-use super::work::Stage;
 use berth_host_facts::links::Link;
 
 /// A handover of a shared bridge to another uplink.
@@ -102,7 +102,7 @@ impl Planner<'_> {
             owners.entry(tenant.segment_number()).or_insert_with(|| tenant.name.to_owned());
         }
         owners.retain(|id, _| handover.vlans.iter().any(|vlan| u32::from(u16::from(vlan)) == *id));
-        if let Some(work) = self.last_work() {
+        if let Some(work) = self.last_action() {
             work.rollback_ops = handover.rollback_ops;
             work.uplink = Some(uplink.clone());
             work.added_tenants = owners;

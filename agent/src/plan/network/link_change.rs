@@ -1,7 +1,7 @@
 //! Builds changes of links.
 
+use super::action::LinkAction;
 use super::id::LinkChangeId;
-use super::work::LinkWork;
 use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::id::ChangeId;
 
@@ -14,7 +14,7 @@ pub(super) fn new_link_change(
     was: &str,
     will_be: &str,
     reason: ChangeReason,
-    work: LinkWork,
+    work: LinkAction,
 ) -> Change {
     Change {
         id: ChangeId::Links(id),

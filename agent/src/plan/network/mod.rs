@@ -3,6 +3,7 @@
 //! A link belongs to Berth if its alias has Berth's prefix. Other links are never changed, except an uplink that
 //! becomes a port of a bridge of Berth. A fault in one network blocks only that network.
 
+pub(super) mod action;
 mod desired;
 mod desired_link;
 mod desired_network;
@@ -29,13 +30,13 @@ mod tenants;
 mod tunnels;
 mod uplink;
 mod users;
-pub(super) mod work;
 
 use std::collections::BTreeMap;
 
 use super::change::Change;
 use super::input::Input;
 use crate::manifest::{Fault, Part};
+pub use action::{FilterAction, LinkAction, Stage};
 use berth_host_facts::ledger::NetworkRecord;
 pub use desired_link::{DesiredKind, DesiredLink};
 pub use diff::verify_step;
@@ -47,7 +48,6 @@ use planner::Planner;
 pub use removal::StaleRecords;
 use state::NetworkState;
 pub use users::disconnected_links;
-pub use work::{FilterWork, LinkWork, Stage};
 
 /// Plan of all networks.
 #[derive(Debug, Default)]
@@ -101,6 +101,6 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     plan.stale_records.filter = filter.is_none() && filter::is_recorded_but_absent(input);
     plan.changes.extend(filter);
     plan.faults = desired.faults;
-    plan.changes.sort_by_key(|change| change.link_work().map(|work| work.stage));
+    plan.changes.sort_by_key(|change| change.link_action().map(|work| work.stage));
     plan
 }

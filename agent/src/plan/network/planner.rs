@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::action::{LinkAction, Stage};
 use super::desired_link::DesiredLink;
 use super::desired_network::DesiredNetwork;
 use super::difference::DifferenceList;
@@ -10,7 +11,6 @@ use super::link_change::{NOT_ENFORCED_REASON, new_link_change};
 use super::op::LinkOp;
 use super::refusal::DisruptionRefused;
 use super::scenario::{Scenario, SharedBridge};
-use super::work::{LinkWork, Stage};
 use super::{diff, removal, uplink, users};
 use crate::plan::change::{Action, Change, ChangeReason, Disruption};
 use crate::plan::input::Input;
@@ -155,7 +155,7 @@ impl<'a> Planner<'a> {
             uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
         let host_traffic = uplink::describe_host_traffic(self.links, uplink);
         self.add_change(Stage::Uplinks, id.clone(), &was, &format!("port of {bridge}"), ops);
-        if let Some(work) = self.last_work() {
+        if let Some(work) = self.last_action() {
             work.is_interim = handed_over;
             work.uplink = (!handed_over).then(|| uplink.name.clone());
         }
@@ -184,7 +184,7 @@ impl<'a> Planner<'a> {
                     "on trial, because {host_traffic}: rolled back if the gateway or the API server does not answer"
                 );
             }
-            if let Some(work) = self.last_work() {
+            if let Some(work) = self.last_action() {
                 work.on_trial = true;
             }
             return true;
@@ -220,7 +220,7 @@ impl<'a> Planner<'a> {
             change.effect =
                 format!("{} will lose the network while {operation}", removal::format_users(users));
         }
-        if let Some(work) = self.last_work() {
+        if let Some(work) = self.last_action() {
             work.may_disrupt = true;
         }
     }
@@ -263,7 +263,7 @@ impl<'a> Planner<'a> {
     /// record the network, or the spec changed to the links that were already in place.
     pub(super) fn record_to_adopt(&self) -> Option<NetworkRecord> {
         let is_uncommitted =
-            |change: &Change| change.link_work().is_some_and(|work| work.stage < Stage::Tenants);
+            |change: &Change| change.link_action().is_some_and(|work| work.stage < Stage::Tenants);
         if self.network_failure.is_some() || self.changes.iter().any(is_uncommitted) {
             return None;
         }
@@ -311,7 +311,7 @@ impl<'a> Planner<'a> {
         // The settings contain the uplink, so a handover is never drift.
         let drift =
             self.has_recorded_settings() && stage != Stage::Tenants && stage != Stage::Handovers;
-        let mut work = LinkWork::new(self.network.name, stage, ops);
+        let mut work = LinkAction::new(self.network.name, stage, ops);
         work.settings = Some(self.network.settings.clone());
         self.changes.push(new_link_change(id, was, will_be, ChangeReason::Spec, work));
         if drift {
@@ -334,7 +334,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Returns the steps of the last change, with their data.
-    pub(super) fn last_work(&mut self) -> Option<&mut LinkWork> {
+    pub(super) fn last_action(&mut self) -> Option<&mut LinkAction> {
         match &mut self.changes.last_mut()?.action {
             Action::Links(work) => Some(work),
             _ => None,

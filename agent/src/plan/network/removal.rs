@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::LinkName;
 
+use super::action::{LinkAction, Stage};
 use super::desired::DesiredNetworks;
 use super::id::LinkChangeId;
 use super::link_change::new_link_change;
 use super::names::{LINK_GROUP, link_owner};
 use super::op::LinkOp;
 use super::users::disconnected_links;
-use super::work::{LinkWork, Stage};
 use crate::plan::change::{Action, Change, ChangeReason};
 use crate::plan::input::Input;
 use berth_host_facts::ledger::NetworkRecord;
@@ -162,7 +162,7 @@ fn plan_removal(
             .filter(|(_, name)| tenant.is_none_or(|tenant| *name == tenant))
             .map(|(id, _)| *id)
     });
-    let mut work = LinkWork::new(network, Stage::Removals, ops);
+    let mut work = LinkAction::new(network, Stage::Removals, ops);
     work.removed_tenants = removed_tenants.collect();
     work.rollback_ops = undo;
     let mut change = new_link_change(id, "present", "absent", ChangeReason::Restore, work);
@@ -194,7 +194,7 @@ fn set_down_change(links: &Links, link: &Link) -> Change {
 
 /// Returns a change with one step, which belongs to no network.
 fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
-    let work = LinkWork::new("", Stage::Removals, vec![op]);
+    let work = LinkAction::new("", Stage::Removals, vec![op]);
     new_link_change(id, was, will_be, ChangeReason::Restore, work)
 }
 

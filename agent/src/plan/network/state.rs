@@ -6,10 +6,10 @@ use berth_api::infra_node::{NetworkStatus, TenantNetworkState, TenantNetworkStat
 use berth_api::{LinkName, VlanId, VlanSet};
 use serde::Serialize;
 
+use super::action::Stage;
 use super::desired_network::DesiredNetwork;
 use super::effective_mtu;
 use super::planner::Planner;
-use super::work::Stage;
 use crate::plan::input::Input;
 
 /// `maxItems` of `status.networks[].notReady` in the CRD.
@@ -103,7 +103,7 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
     // The tenants depend on changes of the bridge and of the uplink.
     let prerequisite = planner.changes.iter().find(|change| {
         change.blocked.is_none()
-            && change.link_work().is_some_and(|work| work.stage < Stage::Tenants)
+            && change.link_action().is_some_and(|work| work.stage < Stage::Tenants)
     });
     for tenant in &network.tenants {
         let not_ready = |state, message: String| NotReadyTenant {

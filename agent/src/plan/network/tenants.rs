@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use berth_api::{LinkName, VlanId, VlanSet};
 
+use super::action::Stage;
 use super::desired_link::{DesiredKind, DesiredLink};
 use super::desired_network::{DesiredTenant, SegmentId};
 use super::id::{LinkChangeId, SegmentDescription};
@@ -11,7 +12,6 @@ use super::names::link_owner;
 use super::op::LinkOp;
 use super::planner::Planner;
 use super::refusal::TenantError;
-use super::work::Stage;
 use super::{diff, removal, users};
 use berth_host_facts::links::{Link, PortVlans};
 
@@ -167,7 +167,7 @@ impl Planner<'_> {
             self.add_change(Stage::Tenants, id, "carried", "absent", ops);
             let unrecorded =
                 unused.iter().all(|id| !recorded_tenants.contains_key(&u32::from(u16::from(id))));
-            if let Some(work) = self.last_work() {
+            if let Some(work) = self.last_action() {
                 work.removed_tenants = unused.iter().map(|id| u32::from(u16::from(id))).collect();
             }
             if unrecorded && self.has_recorded_settings() {
@@ -278,7 +278,7 @@ impl Planner<'_> {
         self.add_change(Stage::Tenants, id, was, "in place", ops);
         self.record_added_tenants(&[tenant]);
         self.record_disruption(&users, &operation);
-        if let Some(work) = self.last_work() {
+        if let Some(work) = self.last_action() {
             work.rollback_ops = undo;
         }
         self.pending_tenants.insert(tenant.segment_number());
@@ -343,7 +343,7 @@ impl Planner<'_> {
 
     /// Records that these tenants are in place after the last change.
     fn record_added_tenants(&mut self, tenants: &[&DesiredTenant]) {
-        if let Some(work) = self.last_work() {
+        if let Some(work) = self.last_action() {
             work.added_tenants = tenants
                 .iter()
                 .map(|tenant| (tenant.segment_number(), tenant.name.to_owned()))

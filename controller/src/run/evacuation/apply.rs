@@ -26,7 +26,7 @@ use crate::run::reconcile::ReconcileFailure;
 
 /// Result of a write that another client's write may precede.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum WriteOutcome {
     Done,
     /// The object has changed since it was read: the host must be reconciled again.
     Conflict,
@@ -78,12 +78,12 @@ impl Evacuator {
         &self,
         namespace: &str,
         name: &str,
-    ) -> Result<Written, ReconcileFailure> {
+    ) -> Result<WriteOutcome, ReconcileFailure> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &migration_resource());
         match with_timeout(api.delete(name, &DeleteParams::default())).await {
-            Ok(_) => Ok(Written::Done),
-            Err(error) if error.status_code() == Some(404) => Ok(Written::Done),
+            Ok(_) => Ok(WriteOutcome::Done),
+            Err(error) if error.status_code() == Some(404) => Ok(WriteOutcome::Done),
             Err(error) => {
                 let request = format!("delete VirtualMachineInstanceMigration {namespace}/{name}");
                 Err(ReconcileFailure::RequestFailed(request, error))
@@ -98,7 +98,7 @@ impl Evacuator {
         record: &EvacuationRecord,
         action: &Action,
         now: Timestamp,
-    ) -> Result<Written, ReconcileFailure> {
+    ) -> Result<WriteOutcome, ReconcileFailure> {
         let mut annotations = Map::new();
         if one.record.as_ref() != Some(record) {
             annotations.insert(EVACUATION_ANNOTATION.to_owned(), record.render().into());
@@ -116,7 +116,7 @@ impl Evacuator {
         }
         let has_label = one.object.labels().contains_key(EVACUATING_LABEL);
         if annotations.is_empty() && has_label {
-            return Ok(Written::Done);
+            return Ok(WriteOutcome::Done);
         }
         let metadata = json!({"labels": {EVACUATING_LABEL: "true"}, "annotations": annotations});
         self.patch_machine(&one.object, metadata).await
@@ -128,14 +128,14 @@ impl Evacuator {
         &self,
         machine: &DynamicObject,
         removes_mark: bool,
-    ) -> Result<Written, ReconcileFailure> {
+    ) -> Result<WriteOutcome, ReconcileFailure> {
         let mut names = vec![EVACUATION_ANNOTATION, REPLACEMENT_ANNOTATION];
         if removes_mark {
             names.extend([REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION]);
         }
         names.retain(|name| machine.annotations().contains_key(*name));
         if names.is_empty() && !machine.labels().contains_key(EVACUATING_LABEL) {
-            return Ok(Written::Done);
+            return Ok(WriteOutcome::Done);
         }
         let annotations: Map<String, Value> =
             names.into_iter().map(|name| (name.to_owned(), Value::Null)).collect();
@@ -148,7 +148,7 @@ impl Evacuator {
         &self,
         machine: &DynamicObject,
         mut metadata: Value,
-    ) -> Result<Written, ReconcileFailure> {
+    ) -> Result<WriteOutcome, ReconcileFailure> {
         metadata["uid"] = machine.uid().into();
         metadata["resourceVersion"] = machine.resource_version().into();
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
@@ -156,10 +156,10 @@ impl Evacuator {
             Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
         let patch = Patch::Merge(json!({"metadata": metadata}));
         match with_timeout(api.patch(&name, &patch_params(), &patch)).await {
-            Ok(_) => Ok(Written::Done),
+            Ok(_) => Ok(WriteOutcome::Done),
             Err(error) => match error.status_code() {
-                Some(404) => Ok(Written::Done),
-                Some(409) => Ok(Written::Conflict),
+                Some(404) => Ok(WriteOutcome::Done),
+                Some(409) => Ok(WriteOutcome::Conflict),
                 _ => {
                     let request = format!("patch VirtualMachine {namespace}/{name}");
                     Err(ReconcileFailure::RequestFailed(request, error))

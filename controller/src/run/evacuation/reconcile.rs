@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::Evacuator;
-use super::apply::{Creation, Written};
+use super::apply::{Creation, WriteOutcome};
 use super::read::{Evacuation, ObservedMachine};
 use super::status::was_cordoned;
 use super::triggers::{is_cordoned, recorded_host};
@@ -52,7 +52,7 @@ impl Evacuator {
         self.clear_left_machines(&name, &mut results).await;
         if keys.is_empty() {
             let updated = self.update_condition(host, None, end).await;
-            results.record(updated.map(|()| Written::Done));
+            results.record(updated.map(|()| WriteOutcome::Done));
             return results.finish(add_jitter(self.resync));
         }
         // 2. Read. Until all marks are written, no rollout may use the same place of `maxUnavailable`.
@@ -75,7 +75,7 @@ impl Evacuator {
             }
             let update = Some(cancelled_condition(remaining));
             let updated = self.update_condition(host, update, end).await;
-            results.record(updated.map(|()| Written::Done));
+            results.record(updated.map(|()| WriteOutcome::Done));
             return results.finish(add_jitter(self.resync));
         }
         // 4. Decide, and act.
@@ -104,7 +104,7 @@ impl Evacuator {
         // 5. Update the status.
         let update = draining_condition(&records, is_schedulable);
         let updated = self.update_condition(host, update, end).await;
-        results.record(updated.map(|()| Written::Done));
+        results.record(updated.map(|()| WriteOutcome::Done));
         results.finish(delay)
     }
 
@@ -138,7 +138,7 @@ impl Evacuator {
             decision = Decision { action: Action::Wait, reason, until: None };
         }
         let record = EvacuationRecord::new(one.record.as_ref(), host, &decision, now);
-        if self.write_record(one, &record, &decision.action, now).await? == Written::Conflict {
+        if self.write_record(one, &record, &decision.action, now).await? == WriteOutcome::Conflict {
             return Ok((record, Some(RETRY_DELAY)));
         }
         self.emit_machine_event(one, &decision, &record).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::apply::Written;
+use super::apply::WriteOutcome;
 use crate::run::reconcile::ReconcileFailure;
 
 /// Delay of the next reconcile if an object has changed meanwhile.
@@ -23,10 +23,10 @@ impl<'h> WriteResults<'h> {
     }
 
     /// Records the result of a write. Returns true if the write is done.
-    pub(super) fn record(&mut self, result: Result<Written, ReconcileFailure>) -> bool {
+    pub(super) fn record(&mut self, result: Result<WriteOutcome, ReconcileFailure>) -> bool {
         match result {
-            Ok(Written::Done) => return true,
-            Ok(Written::Conflict) => self.has_conflict = true,
+            Ok(WriteOutcome::Done) => return true,
+            Ok(WriteOutcome::Conflict) => self.has_conflict = true,
             Err(error) => self.record_failure(error),
         }
         false
@@ -59,11 +59,11 @@ mod tests {
     fn all_writes_are_tried_and_the_next_reconcile_repeats_the_failed_ones() {
         let long = Duration::from_secs(600);
         let mut results = WriteResults::new("a");
-        assert!(results.record(Ok(Written::Done)));
+        assert!(results.record(Ok(WriteOutcome::Done)));
         assert_eq!(results.finish(long).unwrap(), long);
         let mut results = WriteResults::new("a");
-        assert!(!results.record(Ok(Written::Conflict)));
-        assert!(results.record(Ok(Written::Done)), "a conflict does not end the reconcile");
+        assert!(!results.record(Ok(WriteOutcome::Conflict)));
+        assert!(results.record(Ok(WriteOutcome::Done)), "a conflict does not end the reconcile");
         assert_eq!(results.finish(long).unwrap(), RETRY_DELAY);
         let mut results = WriteResults::new("a");
         for name in ["first", "second"] {

@@ -11,7 +11,7 @@ use futures::{StreamExt as _, stream};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::machine::{judge_machine, report_wait};
+use super::machine::{mark_if_replaceable, report_wait};
 use super::state::{LossFacts, LossState};
 use super::triggers::Queues;
 use crate::host_loss::machine_hosts::MachineName;
@@ -22,7 +22,7 @@ use crate::run::clock::now_in_seconds;
 use crate::run::context::Context;
 use crate::run::reconcile::ReconcileFailure;
 
-/// Number of machines of one host that are judged at the same time.
+/// Number of machines of one host that are read at the same time.
 const CONCURRENT_MACHINES: usize = 4;
 /// Interval between checks whether the Lease of an agent has expired, after a new leader has started to observe it.
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -70,13 +70,13 @@ impl HostReconciler {
             HostLossState::Lost(loss) => loss,
         };
         let Loss { since, machines, next } = loss;
-        let judged: Vec<(MachineName, Result<Verdict, ReconcileFailure>)> = stream::iter(machines)
-            .map(|(machine, verdict)| self.judge((host.as_str(), since), machine, verdict))
+        let decided: Vec<(MachineName, Result<Verdict, ReconcileFailure>)> = stream::iter(machines)
+            .map(|(machine, verdict)| self.decide((host.as_str(), since), machine, verdict))
             .buffer_unordered(CONCURRENT_MACHINES)
             .collect()
             .await;
         let (mut verdicts, mut failure) = (BTreeMap::new(), None);
-        for (machine, verdict) in judged {
+        for (machine, verdict) in decided {
             match verdict {
                 Ok(verdict) => drop(verdicts.insert(machine, verdict)),
                 Err(error) => failure = Some(error),
@@ -144,7 +144,7 @@ impl HostReconciler {
         if is_malformed { ReplaceAfter::Never } else { ReplaceAfter::default() }
     }
 
-    async fn judge(
+    async fn decide(
         &self,
         (host, since): (&str, Timestamp),
         machine: MachineName,
@@ -161,7 +161,8 @@ impl HostReconciler {
                 && !facts.storm_limit.is_exceeded()
                 && self.context.agent_leases.is_unresponsive(host)
         };
-        let verdict = judge_machine(&self.context, (host, since), &machine, is_still_lost).await;
+        let verdict =
+            mark_if_replaceable(&self.context, (host, since), &machine, is_still_lost).await;
         (machine, verdict)
     }
 
@@ -224,8 +225,8 @@ impl HostReconciler {
     }
 }
 
-/// Returns the time after which a machine is judged. A machine that is never replaced is reported after the default
-/// time.
+/// Returns the time after which a machine may be replaced. A machine that is never replaced is reported after the
+/// default time.
 fn time_limit(limit: ReplaceAfter) -> Duration {
     match limit {
         ReplaceAfter::After(time) => time,

@@ -1,4 +1,4 @@
-//! Judges one machine on a lost host, and marks it if it is replaced.
+//! Decides whether one machine on a lost host is replaced, and marks it.
 
 use berth_runtime::call::with_timeout;
 use k8s_openapi::jiff::Timestamp;
@@ -7,7 +7,7 @@ use kube::{Api, Resource as _};
 
 use crate::api_resource::machine_resource;
 use crate::host_loss::machine_hosts::MachineName;
-use crate::host_loss::verdict::{Verdict, judge};
+use crate::host_loss::verdict::{Verdict, replacement_verdict};
 use crate::removal::mark::{Removal, RemovalReason};
 use crate::run::api_requests::patch_params;
 use crate::run::clock::now_in_seconds;
@@ -19,9 +19,10 @@ fn machines_api(context: &Context, namespace: &str) -> Api<DynamicObject> {
     Api::namespaced_with(context.client.clone(), namespace, &machine_resource())
 }
 
-/// Reads a machine, judges it, and marks it if it is to be replaced and `is_still_lost` confirms this immediately
-/// before the write. The store of VirtualMachines has no volumes, so the machine is read from the API server.
-pub(super) async fn judge_machine(
+/// Reads a machine, returns the verdict, and marks it if it is to be replaced and `is_still_lost` confirms this
+/// immediately before the write. The store of VirtualMachines has no volumes, so the machine is read from the API
+/// server.
+pub(super) async fn mark_if_replaceable(
     context: &Context,
     (host, since): (&str, Timestamp),
     (namespace, name): &MachineName,
@@ -33,12 +34,12 @@ pub(super) async fn judge_machine(
     let Some(vm) = read.map_err(ReconcileFailure::with_request(format!("get {}", what())))? else {
         return Ok(Verdict::Unaffected);
     };
-    let verdict = judge(&vm);
+    let verdict = replacement_verdict(&vm);
     if verdict != Verdict::Replace || !is_still_lost() {
         return Ok(verdict);
     }
     let removal = Removal::new(RemovalReason::HostLost, now_in_seconds().0);
-    // The API server refuses the write if the machine was changed or created again since it was judged.
+    // The API server refuses the write if the machine was changed or created again since it was read.
     let patch = removal.patch_of(&vm);
     match with_timeout(api.patch(name, &patch_params(), &Patch::Merge(patch))).await {
         Ok(_) => {}

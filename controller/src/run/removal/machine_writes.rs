@@ -86,7 +86,7 @@ impl Remover {
         let MarkedMachine { object, namespace, name, .. } = machine;
         // With the resource version, a mark that was removed a moment ago is respected. After the deletion of its
         // Node, a machine must not stay: its kubelet does not create the Node again.
-        let is_final = progress::begun_deletion(object).is_some();
+        let is_final = progress::reason_of_begun_deletion(object).is_some();
         let resource_version = object.resource_version().filter(|_| !is_final);
         let preconditions = Some(Preconditions { uid: object.uid(), resource_version });
         let params = DeleteParams { preconditions, ..DeleteParams::background() };

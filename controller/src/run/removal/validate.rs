@@ -20,7 +20,7 @@ impl Remover {
     ) -> Result<Result<Removal, Action>, RequestError> {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
         match Mark::read(machine, Timestamp::now()) {
-            Mark::Absent => match progress::begun_deletion(machine) {
+            Mark::Absent => match progress::reason_of_begun_deletion(machine) {
                 None => Ok(Err(self.cancel(machine, &namespace, &name).await)),
                 Some(reason) => {
                     tracing::info!(%namespace, machine = %name, "the Node of a machine is deleted; marking the machine again");

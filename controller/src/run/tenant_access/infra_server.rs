@@ -12,7 +12,8 @@ use tokio::net::lookup_host;
 use tokio::sync::watch::Sender;
 
 use crate::tenants::infra_addresses::{
-    API_SERVER, Addresses, check_address, comparable, endpoint_addresses, service_addresses,
+    API_SERVER, Addresses, canonical_addresses, check_address, endpoint_addresses,
+    service_addresses,
 };
 
 /// Interval between resolutions of the name of the server that the controller uses.
@@ -88,7 +89,7 @@ impl InfraServer {
         loop {
             let delay = match lookup_host((host.as_str(), port)).await {
                 Ok(resolved) => {
-                    let addresses = comparable(resolved);
+                    let addresses = canonical_addresses(resolved);
                     self.update(|sources| sources.own = Some(addresses));
                     RESOLVE_INTERVAL
                 }
@@ -112,7 +113,7 @@ mod tests {
     #[test]
     fn addresses_of_all_sources_are_refused() {
         let server = InfraServer::default();
-        let addresses = |text: &str| Some(comparable([text.parse().unwrap()].into_iter()));
+        let addresses = |text: &str| Some(canonical_addresses([text.parse().unwrap()].into_iter()));
         server.update(|sources| sources.service = addresses("10.96.0.1:443"));
         server.update(|sources| sources.endpoints = addresses("192.0.2.1:6443"));
         assert!(!*server.is_known.borrow(), "the controller's own server is not resolved yet");

@@ -187,7 +187,7 @@ fn claim_fixed<'a>(
          another prefix, and replace the machines that have addresses",
         request.field(),
         claim.spec.prefix,
-        claim_use(claim, state)
+        prefix_use_of_claim(claim, state)
     );
     Err(Fault::new(ConditionReason::PrefixInUse, message))
 }
@@ -232,7 +232,10 @@ fn prefixes_in_use<'s>(
     request: PrefixRequest<'s>,
     state: PrefixState<'s>,
 ) -> impl Iterator<Item = (IpNet, PrefixUse)> + 's {
-    let claims = state.claims.iter().map(move |claim| (claim.spec.prefix, claim_use(claim, state)));
+    let claims = state
+        .claims
+        .iter()
+        .map(move |claim| (claim.spec.prefix, prefix_use_of_claim(claim, state)));
     let others = state.tenants.iter().filter(move |tenant| tenant.name_any() != request.tenant);
     let of_tenants = others.flat_map(|tenant| {
         let name = tenant.name_any();
@@ -248,7 +251,7 @@ fn prefixes_in_use<'s>(
     claims.chain(of_tenants)
 }
 
-fn claim_use(claim: &PrefixClaim, state: PrefixState<'_>) -> PrefixUse {
+fn prefix_use_of_claim(claim: &PrefixClaim, state: PrefixState<'_>) -> PrefixUse {
     let tenant = claim.spec.tenant.clone();
     match quarantine_end(claim, state.config) {
         Some(until) => PrefixUse::Quarantine(tenant, until),

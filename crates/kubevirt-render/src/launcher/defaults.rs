@@ -58,7 +58,7 @@ pub(super) fn apply(machine: &mut Machine, configuration: &Configuration) {
     }
     if let Some(hyperv) = &mut spec.domain.features.hyperv {
         enable_required_enlightenments(hyperv);
-        if hyperv.get("evmcs").is_some_and(|switch| switch.is_on()) {
+        if hyperv.get("evmcs").is_some_and(|state| state.is_enabled()) {
             require_cpu_feature(&mut cpu.features, "vmx");
         }
     }
@@ -104,8 +104,8 @@ fn enable_required_enlightenments(hyperv: &mut Hyperv) {
         ("synictimer", "synic"),
         ("synic", "vpindex"),
     ] {
-        if hyperv.get(feature).is_some_and(|switch| switch.is_on())
-            && !hyperv.entry(needs.to_owned()).or_default().is_on()
+        if hyperv.get(feature).is_some_and(|state| state.is_enabled())
+            && !hyperv.entry(needs.to_owned()).or_default().is_enabled()
         {
             // The required enlightenment is disabled explicitly: the webhook stops here and rejects the VM later.
             return;

@@ -90,7 +90,7 @@ fn needs_fixed_tsc(spec: &Spec) -> bool {
     let fixed = features.into_iter().any(|f| f.name == "invtsc" && invariant(&f.policy));
     let hyperv = spec.domain.features.hyperv.as_ref();
     let guest = hyperv.and_then(|hyperv| hyperv.get("reenlightenment"));
-    spec.architecture == "amd64" && (fixed || guest.is_some_and(|switch| switch.is_on()))
+    spec.architecture == "amd64" && (fixed || guest.is_some_and(|state| state.is_enabled()))
 }
 
 /// Returns the node labels for the Hyper-V enlightenments that the host's kernel must support
@@ -98,7 +98,7 @@ fn needs_fixed_tsc(spec: &Spec) -> bool {
 fn enlightenments(spec: &Spec) -> Vec<String> {
     let hyperv = spec.domain.features.hyperv.as_ref();
     let is_on = |name: &str| {
-        hyperv.and_then(|hyperv| hyperv.get(name)).is_some_and(|switch| switch.is_on())
+        hyperv.and_then(|hyperv| hyperv.get(name)).is_some_and(|state| state.is_enabled())
     };
     let kernel_enlightenments = [
         "vpindex",

@@ -273,17 +273,17 @@ pub(super) struct Features {
 }
 
 /// Hyper-V enlightenments by their name in the API, such as `vpindex` and `synictimer`.
-pub(super) type Hyperv = BTreeMap<String, Switch>;
+pub(super) type Hyperv = BTreeMap<String, FeatureState>;
 
 /// A feature that is enabled if it is present without `enabled: false`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub(super) struct Switch {
+pub(super) struct FeatureState {
     pub(super) enabled: Option<bool>,
 }
 
-impl Switch {
-    pub(super) fn is_on(self) -> bool {
+impl FeatureState {
+    pub(super) fn is_enabled(self) -> bool {
         self.enabled.unwrap_or(true)
     }
 }

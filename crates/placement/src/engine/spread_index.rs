@@ -60,7 +60,7 @@ pub struct SpreadDomain<'a> {
 impl Domain {
     /// Returns the number of VMs if the domain counts for the minimum: a domain without schedulable hosts never gets
     /// another VM.
-    fn vms_for_minimum(&self) -> Option<u32> {
+    fn vms_if_schedulable(&self) -> Option<u32> {
         (self.schedulable_hosts > 0).then_some(self.vms)
     }
 }
@@ -223,9 +223,9 @@ impl SpreadIndex {
 
     fn update_domain(&mut self, number: Option<usize>, update: impl FnOnce(&mut Domain)) {
         let Some(domain) = number.and_then(|number| self.domains.get_mut(number)) else { return };
-        let before = domain.vms_for_minimum();
+        let before = domain.vms_if_schedulable();
         update(domain);
-        let after = domain.vms_for_minimum();
+        let after = domain.vms_if_schedulable();
         if before == after {
             return;
         }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use berth_api::VlanSet;
 
-/// Time that the other hosts have to configure a new VLAN. A VLAN is unheard after one to two times this time.
+/// Time that the other hosts have to configure a new VLAN. A VLAN is unverified after one to two times this time.
 const GRACE: Duration = Duration::from_secs(120);
 /// Time between two updates.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// VLANs in which no other agent is received.
 #[derive(Debug)]
-pub(crate) struct Unheard {
+pub(crate) struct UnverifiedVlans {
     vlans: VlanSet,
     /// VLANs in which no agent was received since the last checkpoint.
     candidates: VlanSet,
@@ -20,7 +20,7 @@ pub(crate) struct Unheard {
     next_update: Duration,
 }
 
-impl Unheard {
+impl UnverifiedVlans {
     pub(crate) fn new(now: Duration) -> Self {
         Self {
             vlans: VlanSet::default(),
@@ -68,41 +68,41 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_is_unheard_after_the_grace_or_when_its_last_agent_is_lost() {
+    fn a_vlan_is_unverified_after_the_grace_or_when_its_last_agent_is_lost() {
         let (none, mut now) = (VlanSet::default(), Duration::ZERO);
-        let mut unheard = Unheard::new(now);
-        let mut run = |unheard: &mut Unheard, seconds: u32, current: &VlanSet| {
+        let mut unverified = UnverifiedVlans::new(now);
+        let mut run = |unverified: &mut UnverifiedVlans, seconds: u32, current: &VlanSet| {
             for _ in 0..seconds {
                 now += Duration::from_secs(1);
-                unheard.update(now, current, &none);
+                unverified.update(now, current, &none);
             }
             now
         };
-        run(&mut unheard, 239, &set("100,101"));
-        assert_eq!(unheard.vlans(), &none);
-        run(&mut unheard, 2, &set("100,101"));
-        assert_eq!(unheard.vlans(), &set("100,101"));
+        run(&mut unverified, 239, &set("100,101"));
+        assert_eq!(unverified.vlans(), &none);
+        run(&mut unverified, 2, &set("100,101"));
+        assert_eq!(unverified.vlans(), &set("100,101"));
         // 101 is received once, so its time starts again.
-        run(&mut unheard, 1, &set("100"));
-        run(&mut unheard, 100, &set("100,101"));
-        assert_eq!(unheard.vlans(), &set("100"));
+        run(&mut unverified, 1, &set("100"));
+        run(&mut unverified, 100, &set("100,101"));
+        assert_eq!(unverified.vlans(), &set("100"));
         // 102 is still received from another agent.
-        let now = run(&mut unheard, 1, &set("100,103"));
-        unheard.update(now, &set("100,103"), &set("102,103"));
-        assert_eq!(unheard.vlans(), &set("100,103"));
-        run(&mut unheard, 1, &none);
-        assert_eq!(unheard.vlans(), &none);
+        let now = run(&mut unverified, 1, &set("100,103"));
+        unverified.update(now, &set("100,103"), &set("102,103"));
+        assert_eq!(unverified.vlans(), &set("100,103"));
+        run(&mut unverified, 1, &none);
+        assert_eq!(unverified.vlans(), &none);
     }
 
     #[test]
     fn a_pause_of_this_agent_does_not_count() {
         let (none, current) = (VlanSet::default(), set("100"));
-        let mut unheard = Unheard::new(Duration::ZERO);
+        let mut unverified = UnverifiedVlans::new(Duration::ZERO);
         for minutes in 1..60 {
             let now = Duration::from_secs(60 * minutes);
-            unheard.restart(now);
-            unheard.update(now, &current, &none);
+            unverified.restart(now);
+            unverified.update(now, &current, &none);
         }
-        assert_eq!(unheard.vlans(), &none);
+        assert_eq!(unverified.vlans(), &none);
     }
 }

@@ -11,7 +11,7 @@ const END: u16 = 4095;
 
 /// Current round of a peer.
 #[derive(Debug, Default)]
-pub(crate) struct Sweep {
+pub(crate) struct PeerRound {
     round: u32,
     /// VLAN of the last probe, and the time when it was received. `None` if earlier probes may have been lost by this
     /// agent: then the next probe only starts the sequence.
@@ -20,7 +20,7 @@ pub(crate) struct Sweep {
     heard: VlanSet,
 }
 
-impl Sweep {
+impl PeerRound {
     /// Starts the sequence again with the next probe, because this agent may have lost probes.
     pub(crate) fn restart(&mut self) {
         self.last_probe = None;
@@ -28,7 +28,7 @@ impl Sweep {
     }
 
     /// Expects no probe in any of these VLANs before the next round.
-    pub(crate) fn excuse(&mut self, vlans: &VlanSet) {
+    pub(crate) fn skip_until_next_round(&mut self, vlans: &VlanSet) {
         if self.last_probe.is_some() {
             self.heard.extend(vlans.iter());
         }
@@ -97,11 +97,11 @@ mod tests {
     }
 
     /// Records probes that arrive, and returns the VLANs that were missed.
-    fn record(sweep: &mut Sweep, round: u32, ids: &[u16], common: &VlanSet) -> Vec<u16> {
+    fn record(peer_round: &mut PeerRound, round: u32, ids: &[u16], common: &VlanSet) -> Vec<u16> {
         let mut missed = Vec::new();
         for id in ids {
-            missed.extend(sweep.record_probe(vlan(*id), round, Duration::ZERO, common));
-            sweep.record_arrival(vlan(*id), round);
+            missed.extend(peer_round.record_probe(vlan(*id), round, Duration::ZERO, common));
+            peer_round.record_arrival(vlan(*id), round);
         }
         missed.into_iter().map(u16::from).collect()
     }
@@ -109,32 +109,40 @@ mod tests {
     #[test]
     fn a_vlan_is_missed_as_soon_as_a_later_one_arrives() {
         let common: VlanSet = "10-14".parse().unwrap();
-        let mut sweep = Sweep::default();
-        assert_eq!(record(&mut sweep, 3, &[12, 14], &common), [13], "10 and 11 were sent before");
-        assert_eq!(record(&mut sweep, 4, &[10, 12], &common), [11]);
+        let mut peer_round = PeerRound::default();
         assert_eq!(
-            record(&mut sweep, 4, &[13], &common),
+            record(&mut peer_round, 3, &[12, 14], &common),
+            [13],
+            "10 and 11 were sent before"
+        );
+        assert_eq!(record(&mut peer_round, 4, &[10, 12], &common), [11]);
+        assert_eq!(
+            record(&mut peer_round, 4, &[13], &common),
             [0; 0],
             "a VLAN is missed once per round"
         );
-        assert_eq!(record(&mut sweep, 5, &[11], &common), [14, 10], "14 ends the round before");
+        assert_eq!(
+            record(&mut peer_round, 5, &[11], &common),
+            [14, 10],
+            "14 ends the round before"
+        );
         // Rounds 6 and 7 were lost, except for one probe.
-        assert_eq!(record(&mut sweep, 7, &[12], &common), [10, 11]);
-        sweep.restart();
-        assert_eq!(record(&mut sweep, 8, &[13], &common), [0; 0]);
-        assert_eq!(record(&mut sweep, 9, &[11], &common), [14, 10]);
+        assert_eq!(record(&mut peer_round, 7, &[12], &common), [10, 11]);
+        peer_round.restart();
+        assert_eq!(record(&mut peer_round, 8, &[13], &common), [0; 0]);
+        assert_eq!(record(&mut peer_round, 9, &[11], &common), [14, 10]);
     }
 
     #[test]
     fn a_restarted_round_and_new_vlans_are_no_losses() {
         let common: VlanSet = "10-14".parse().unwrap();
-        let mut sweep = Sweep::default();
-        record(&mut sweep, 2, &[10, 11, 12], &common);
-        assert_eq!(record(&mut sweep, 2, &[10, 11], &common), [0; 0]);
+        let mut peer_round = PeerRound::default();
+        record(&mut peer_round, 2, &[10, 11, 12], &common);
+        assert_eq!(record(&mut peer_round, 2, &[10, 11], &common), [0; 0]);
         let common: VlanSet = "10-15".parse().unwrap();
-        sweep.excuse(&"15".parse().unwrap());
-        assert_eq!(record(&mut sweep, 2, &[12, 13, 14], &common), [0; 0]);
-        assert_eq!(record(&mut sweep, 3, &[10], &common), [0; 0]);
-        assert_eq!(record(&mut sweep, 4, &[10], &common), [11, 12, 13, 14, 15]);
+        peer_round.skip_until_next_round(&"15".parse().unwrap());
+        assert_eq!(record(&mut peer_round, 2, &[12, 13, 14], &common), [0; 0]);
+        assert_eq!(record(&mut peer_round, 3, &[10], &common), [0; 0]);
+        assert_eq!(record(&mut peer_round, 4, &[10], &common), [11, 12, 13, 14, 15]);
     }
 }

@@ -27,7 +27,7 @@ pub enum Stage {
 
 /// Steps on links, and the data that the rollback ledger records after them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LinkWork {
+pub struct LinkAction {
     /// The host network.
     pub network: String,
     /// Stage in which the steps are applied.
@@ -55,19 +55,19 @@ pub struct LinkWork {
     /// change alone.
     pub is_interim: bool,
     /// Change of the rules that drop guests' control frames.
-    pub filter: Option<FilterWork>,
+    pub filter: Option<FilterAction>,
 }
 
 /// Change of the nftables table with the rules that drop guests' control frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FilterWork {
+pub enum FilterAction {
     /// Creates the table, or replaces it.
     Replace(FilterRecord),
     /// Deletes the table.
     Delete,
 }
 
-impl FilterWork {
+impl FilterAction {
     /// Returns the same table without the rules against servers among VMs, for a kernel that cannot have them; `None` if
     /// the table has no such rules.
     #[must_use]
@@ -78,7 +78,7 @@ impl FilterWork {
     }
 }
 
-impl LinkWork {
+impl LinkAction {
     pub(super) fn new(network: &str, stage: Stage, ops: Vec<LinkOp>) -> Self {
         Self {
             network: network.to_owned(),

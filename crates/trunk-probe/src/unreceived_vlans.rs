@@ -14,7 +14,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// VLANs in which no probe of a peer is received.
 #[derive(Debug, Default)]
-pub(crate) struct Doubts {
+pub(crate) struct UnreceivedVlans {
     /// VLANs in which a probe was missed.
     suspected: VlanSet,
     solicited: BTreeMap<VlanId, Solicitation>,
@@ -26,9 +26,9 @@ pub(crate) struct Doubts {
 
 /// A solicitation to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
-    /// In a VLAN that is solicited.
-    Solicitation {
+pub(crate) enum DueSolicitation {
+    /// In a VLAN that is solicited, and not yet known to be missing.
+    Undecided {
         vlan: VlanId,
         /// True if the peer is to know that its probes do not arrive.
         is_reported: bool,
@@ -37,7 +37,7 @@ pub(crate) enum Due {
     Recheck(VlanId),
 }
 
-impl Doubts {
+impl UnreceivedVlans {
     /// Suspects a VLAN in which a probe was missed.
     pub(crate) fn suspect(&mut self, vlan: VlanId) {
         if !self.missing.contains(vlan) && !self.solicited.contains_key(&vlan) {
@@ -52,15 +52,15 @@ impl Doubts {
         }
     }
 
-    /// Ends all doubts about a VLAN, because the peer was received in it.
+    /// Removes a VLAN, because the peer was received in it.
     pub(crate) fn clear(&mut self, vlan: VlanId) {
         self.suspected.remove(vlan);
         self.solicited.remove(&vlan);
         self.missing.remove(vlan);
     }
 
-    /// Ends the doubts about all VLANs except those that are missing.
-    pub(crate) fn clear_unproven(&mut self) {
+    /// Removes all VLANs except those that are missing.
+    pub(crate) fn clear_unconfirmed(&mut self) {
         self.suspected = VlanSet::default();
         self.solicited.clear();
     }
@@ -89,7 +89,7 @@ impl Doubts {
         now: Duration,
         last_heard: Duration,
         limit: usize,
-    ) -> Vec<Due> {
+    ) -> Vec<DueSolicitation> {
         let free = limit.saturating_sub(self.solicited.len());
         let next: Vec<VlanId> = self.suspected.iter().take(free).collect();
         for vlan in next {
@@ -101,7 +101,7 @@ impl Doubts {
         self.solicited.retain(|vlan, solicitation| match solicitation.step(now, last_heard) {
             Step::Send => {
                 let is_reported = solicitation.is_reported;
-                due.push(Due::Solicitation { vlan: *vlan, is_reported });
+                due.push(DueSolicitation::Undecided { vlan: *vlan, is_reported });
                 true
             }
             Step::Wait => true,
@@ -115,7 +115,7 @@ impl Doubts {
             let mut missing = self.missing.iter();
             let next = missing.find(|vlan| Some(*vlan) > self.rechecked);
             self.rechecked = next.or_else(|| self.missing.iter().next());
-            due.extend(self.rechecked.map(Due::Recheck));
+            due.extend(self.rechecked.map(DueSolicitation::Recheck));
         }
         due
     }
@@ -127,25 +127,26 @@ mod tests {
 
     #[test]
     fn few_vlans_are_solicited_at_a_time_and_missing_ones_in_turn() {
-        let mut doubts = Doubts::default();
+        let mut unreceived = UnreceivedVlans::default();
         let vlans: VlanSet = "100-109".parse().unwrap();
-        vlans.iter().for_each(|vlan| doubts.suspect(vlan));
+        vlans.iter().for_each(|vlan| unreceived.suspect(vlan));
         let (mut now, mut rechecked) = (Duration::from_secs(5), Vec::new());
         for _ in 0..400 {
             now += Duration::from_millis(100);
             // The peer is received in other VLANs.
-            let due = doubts.take_due(now, now, 4);
-            let solicited = due.iter().filter(|due| matches!(due, Due::Solicitation { .. }));
+            let due = unreceived.take_due(now, now, 4);
+            let solicited =
+                due.iter().filter(|due| matches!(due, DueSolicitation::Undecided { .. }));
             assert!(solicited.count() <= 4, "{due:?}");
             rechecked.extend(due.iter().filter_map(|due| match due {
-                Due::Recheck(vlan) => Some(*vlan),
-                Due::Solicitation { .. } => None,
+                DueSolicitation::Recheck(vlan) => Some(*vlan),
+                DueSolicitation::Undecided { .. } => None,
             }));
         }
-        assert_eq!(doubts.missing(), &vlans);
-        assert!(!doubts.is_soliciting());
+        assert_eq!(unreceived.missing(), &vlans);
+        assert!(!unreceived.is_soliciting());
         assert_eq!(rechecked.into_iter().collect::<VlanSet>(), vlans);
-        vlans.iter().for_each(|vlan| doubts.clear(vlan));
-        assert!(doubts.missing().is_empty());
+        vlans.iter().for_each(|vlan| unreceived.clear(vlan));
+        assert!(unreceived.missing().is_empty());
     }
 }
