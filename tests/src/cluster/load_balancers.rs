@@ -24,8 +24,8 @@ impl ControlPlane {
         Ok(plane)
     }
 
-    /// Creates what tenants with machines and load balancers need besides Berth: the kinds and the namespace of MetalLB,
-    /// the storage class, and the InfraConfig of `examples/tenants`.
+    /// Creates what tenants with machines and load balancers need besides Berth: the kinds and the namespace of
+    /// MetalLB, the storage class, and the InfraConfig of `examples/tenants`.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`].
