@@ -22,6 +22,7 @@ want curl curl
 want openssl openssl
 want jq jq
 want udhcpc udhcpc
+want dhclient isc-dhcp-client
 for pair in "$@"; do
     case ${pair#*=} in
     cargo:*) command -v "${pair%%=*}" >/dev/null 2>&1 || crates="$crates ${pair#*=cargo:}" ;;

@@ -1,59 +1,33 @@
-//! Tests that guests get their addresses from the agent, with a real DHCP client on the kernel of this machine, in
+//! Tests that guests get their addresses from the agent, with real DHCP clients on the kernel of this machine, in
 //! separate network namespaces. Two tenants have the same addresses. Tests with VLANs run on emulated hosts
 //! (`tests/tests/networks/addresses.rs`), as not every kernel supports VLANs.
 
 #![cfg(feature = "daemon")]
-#![expect(clippy::disallowed_methods, reason = "the test runs programs")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "the tests run programs, and fail by panicking"
+)]
 
 #[path = "../../tests/src/skip.rs"]
 mod skip;
 
-use std::process::Command;
+#[path = "dhcp/declines.rs"]
+mod declines;
+#[path = "dhcp/flood.rs"]
+mod flood;
+#[path = "dhcp/ipv6.rs"]
+mod ipv6;
+#[path = "dhcp/namespace.rs"]
+mod namespace;
 
-/// Script that runs in a network and a mount namespace: `$agent` is the program, `$1` a folder with the manifest.
+/// Steps after those of [`namespace`].
 const SCRIPT: &str = r#"
-trap 'kill $(jobs -p)' EXIT
-mount -t sysfs none /sys
-mkdir -p /var/lib/berth
-mount -t tmpfs none /var/lib/berth
-mount -t tmpfs none /run
-cd "$1"
-wait_for() { for _ in $(seq 300); do "$@" >/dev/null 2>&1 && return; sleep 0.1; done; echo "failed: $*"; cat agent.log; exit 1; }
-start_agent() {
-    "$agent" run --standalone host.yaml --node-name a --interval 3600 2>>agent.log &
-    pid=$!
-    wait_for curl -sf http://127.0.0.1:9477/readyz
-}
-guest() { # NAME MAC BRIDGE
-    ip netns add "$1"
-    ip link add "port-$1" type veth peer name eth0 address "$2" netns "$1"
-    ip -n "$1" link set eth0 up
-    ip link set "port-$1" up master "$3"
-}
-request() { # NAME: writes the lease to NAME.lease
-    rm -f "$1.lease"
-    LEASE="$PWD/$1.lease" ip netns exec "$1" udhcpc -i eth0 -f -q -n -t 3 -T 1 -s "$PWD/lease.sh"
-}
-lease_is() { request "$1" && grep -qx "$2" "$1.lease"; }
 # Sends what a DHCP server would send to all machines of the network 10.1.0.0/24, from a guest with an address.
 send_as_server() {
     ip netns exec "$1" perl -MSocket -e 'socket(S, PF_INET, SOCK_DGRAM, 0) or die; setsockopt(S, SOL_SOCKET, SO_BROADCAST, 1) or die;
         bind(S, sockaddr_in(67, INADDR_ANY)) or die; send(S, "\x02" . "\0" x 299, 0, sockaddr_in(68, inet_aton("10.1.0.255"))) or die'
 }
-gets_no_answer() { if request "$1"; then echo "unexpected answer for $1"; cat "$1.lease"; exit 1; fi; }
-metric() { curl -s http://127.0.0.1:9477/metrics | sed -n "s/^$1 //p"; }
-
-ip link set lo up
-ip link add up0 type veth peer name peer0
-ip link set up0 up
-ip netns add host2
-ip link set peer0 netns host2
-ip -n host2 address add 172.16.0.2/24 dev peer0
-ip -n host2 link set peer0 up
-ip address add 172.16.0.1/24 dev up0
-start_agent
-wait_for ip link show tn5001
-wait_for ip link show tn5002
 
 # Both tenants use the same address. A guest without a lease gets none.
 guest a1 02:00:00:00:00:a1 tn5001
@@ -144,26 +118,8 @@ sleep 1
 [ "$(foreign)" -gt "${before:-0}" ]
 "#;
 
-const LEASE_SCRIPT: &str = "#!/bin/sh
-[ \"$1\" != bound ] || echo \"$ip/$mask $dns $hostname\" >\"$LEASE\"
-";
-
-const MANIFEST: &str = r#"
-apiVersion: berth.dev/v1alpha1
-kind: InfraNode
-metadata: {name: a}
-spec:
-  networks:
-  - {name: tenants, scenario: Vxlan, vxlan: {localAddress: 172.16.0.1, peers: [172.16.0.2]}}
-  tenantNetworks:
-  - {name: cluster-a, network: tenants, vni: 5001, dhcpGuard: true}
-  - {name: cluster-b, network: tenants, vni: 5002}
----
-apiVersion: berth.dev/v1alpha1
-kind: HostLeases
-metadata: {name: a}
-spec:
-  networks:
+/// Networks of the HostLeases.
+const NETWORKS: &str = r#"
   - name: cluster-a
     vni: 5001
     ipv4: {prefixLength: 24, gateway: 10.1.0.1, nameservers: [10.1.0.53]}
@@ -179,28 +135,10 @@ spec:
 
 #[test]
 fn guests_get_the_addresses_of_their_leases() {
-    use std::os::unix::fs::PermissionsExt as _;
-    let is_installed = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    let programs = ["curl", "ip", "perl", "udhcpc", "unshare"];
-    if !nix::unistd::geteuid().is_root() || !programs.into_iter().all(is_installed) {
-        return skip::skip(
-            "guests_get_the_addresses_of_their_leases",
-            "needs root, curl, iproute2, perl, udhcpc and unshare",
-        );
-    }
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("host.yaml"), MANIFEST).unwrap();
-    let script = folder.path().join("lease.sh");
-    std::fs::write(&script, LEASE_SCRIPT).unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let output = Command::new("timeout")
-        .args(["600", "unshare", "--net", "--mount", "--propagation", "private"])
-        .args(["bash", "-exc", SCRIPT, "bash"])
-        .arg(folder.path())
-        .env("agent", env!("CARGO_BIN_EXE_berth-agent"))
-        .output()
-        .unwrap();
-    let log = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    let agent_log = std::fs::read_to_string(folder.path().join("agent.log")).unwrap_or_default();
-    assert!(output.status.success(), "{log}\nlog of the agent:\n{agent_log}");
+    namespace::run_script(
+        "guests_get_the_addresses_of_their_leases",
+        &["perl", "udhcpc"],
+        NETWORKS,
+        SCRIPT,
+    );
 }
