@@ -62,7 +62,7 @@ const LEASE_SCRIPT: &str = "#!/bin/sh
 ";
 
 /// Manifest of the host, up to the networks of the HostLeases.
-const MANIFEST: &str = r#"
+const MANIFEST: &str = "\
 apiVersion: berth.dev/v1alpha1
 kind: InfraNode
 metadata: {name: a}
@@ -77,7 +77,7 @@ apiVersion: berth.dev/v1alpha1
 kind: HostLeases
 metadata: {name: a}
 spec:
-  networks:"#;
+  networks:";
 
 /// Longest duration of a script, in seconds.
 const MAX_SECONDS: &str = "600";

@@ -1,0 +1,249 @@
+//! Test of the leases that an agent keeps on disk, with a real API server and guests with a real DHCP client: the disk is
+//! full, the API server is unreachable, and the agent is killed. The agent runs on this machine, in a network namespace
+//! and with a small state folder of its own.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "the test runs programs, and fails by panicking"
+)]
+
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
+use berth_tests::running::Running;
+use berth_tests::tenant_bed::is_in_namespace;
+use berth_tests::{repository, skip, wait};
+use serde_json::{Value, json};
+
+const NODE: &str = "rack1-a";
+/// Name of the agent's log.
+const LOG: &str = "agent";
+const TIMEOUT: Duration = Duration::from_secs(40);
+
+/// Creates the folders and the uplink of the agent. The state folder has room for a few files.
+const MOUNTS: &str = "
+mount -t sysfs none /sys
+mkdir -p /var/lib/berth
+mount -t tmpfs -o size=256k none /var/lib/berth
+mount -t tmpfs none /run
+ip link add up0 type veth peer name peer0
+ip link set up0 up
+ip link set peer0 up
+ip address add 172.16.0.1/24 dev up0
+touch /run/mounted
+exec sleep infinity
+";
+
+/// Script of udhcpc, which writes the address.
+const LEASE_SCRIPT: &str = "#!/bin/sh
+[ \"$1\" != bound ] || echo \"$ip\" >\"$LEASE\"
+";
+
+/// A guest: a network namespace whose link is a port of the tenant's bridge.
+#[derive(Clone, Copy)]
+struct Guest {
+    name: &'static str,
+    mac: &'static str,
+    address: &'static str,
+}
+
+const FIRST: Guest = Guest { name: "first", mac: "02:00:00:00:00:a1", address: "10.1.0.10" };
+const SECOND: Guest = Guest { name: "second", mac: "02:00:00:00:00:a2", address: "10.1.0.11" };
+
+struct Bed {
+    agent: Option<Running>,
+    kubeconfig: PathBuf,
+    /// Process that keeps the mount namespace of the agent.
+    mounts: Running,
+    plane: ControlPlane,
+}
+
+#[test]
+fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
+    let test = "leases_are_served_with_a_full_disk_and_without_the_api_server";
+    if !is_in_namespace(test) {
+        return;
+    }
+    if Command::new("udhcpc").arg("--version").output().is_err() {
+        return skip::skip(test, "needs udhcpc");
+    }
+    let mut bed = Bed::start();
+    bed.start_agent();
+    bed.create_network();
+    bed.apply_leases(&[FIRST]);
+    bed.add_guest(FIRST);
+    bed.wait_for_lease(FIRST);
+    bed.wait_until("the leases are saved", "grep -q first /var/lib/berth/leases.json");
+
+    // A new lease is served from memory. The former leases stay on disk.
+    bed.check("dd if=/dev/zero of=/var/lib/berth/filler bs=1k 2>/dev/null || true");
+    bed.check("test \"$(stat -f -c %a /var/lib/berth)\" = 0");
+    bed.apply_leases(&[FIRST, SECOND]);
+    bed.add_guest(SECOND);
+    bed.wait_for_lease(SECOND);
+    bed.wait_for_lease(FIRST);
+    let failure = "failed to save the leases for a start without the cluster";
+    let reported = bed.plane.wait_until("the failure is reported", TIMEOUT, |plane| {
+        plane.log(LOG).ok()?.contains(failure).then_some(())
+    });
+    reported.unwrap();
+    bed.check("grep -q first /var/lib/berth/leases.json");
+    bed.check("! grep -q second /var/lib/berth/leases.json");
+
+    // Without the API server, the agent has all leases, and after a restart those on disk.
+    bed.plane.stop_server();
+    bed.wait_for_lease(FIRST);
+    bed.wait_for_lease(SECOND);
+    bed.restart_agent();
+    bed.wait_for_lease(FIRST);
+    assert!(!bed.gets_lease(SECOND).status.success(), "the lease is neither on disk nor in memory");
+
+    // The next connection replaces the leases in memory and on disk.
+    bed.check("rm /var/lib/berth/filler");
+    bed.plane.start_server().unwrap();
+    bed.wait_for_lease(SECOND);
+    bed.wait_until("the leases are saved", "grep -q second /var/lib/berth/leases.json");
+    bed.plane.stop_server();
+    bed.restart_agent();
+    bed.wait_for_lease(SECOND);
+    bed.wait_for_lease(FIRST);
+}
+
+impl Bed {
+    fn start() -> Self {
+        let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
+        plane.deploy(&[]).unwrap();
+        plane.create_node(NODE).unwrap();
+        let token = plane.create_token("berth-agent").unwrap();
+        let kubeconfig = plane.write_kubeconfig("berth-agent", &token, false).unwrap();
+        let script = plane.folder().join("lease.sh");
+        std::fs::write(&script, LEASE_SCRIPT).unwrap();
+        std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+        let mut mounts = Running::command(Path::new("unshare"), None);
+        mounts.args(["--mount", "--propagation", "private", "sh", "-ec", MOUNTS]);
+        mounts.stdin(Stdio::null()).stdout(Stdio::null());
+        let mounts = Running::spawn(mounts).unwrap();
+        let bed = Self { agent: None, kubeconfig, mounts, plane };
+        bed.wait_until("the folders are mounted", "test -e /run/mounted");
+        bed
+    }
+
+    /// Returns the arguments with which `nsenter` runs a program in the mount namespace of the agent.
+    fn namespace_arguments(&self) -> [String; 3] {
+        let id = self.mounts.process.id().to_string();
+        ["--mount".to_owned(), "--target".to_owned(), id]
+    }
+
+    fn run(&self, script: &str) -> Output {
+        let mut command = Command::new("nsenter");
+        command.args(self.namespace_arguments()).args(["bash", "-ec", script]);
+        command.output().unwrap()
+    }
+
+    /// Runs a script that must succeed.
+    #[track_caller]
+    fn check(&self, script: &str) {
+        let output = self.run(script);
+        assert!(output.status.success(), "{script}: {output:?}");
+    }
+
+    /// Waits until a script succeeds.
+    #[track_caller]
+    fn wait_until(&self, what: &str, script: &str) {
+        let reached = wait::wait_until(what, TIMEOUT, || {
+            let output = self.run(script);
+            let shown = format!("{output:?}");
+            if output.status.success() { Ok(()) } else { Err(shown.into()) }
+        });
+        reached.unwrap_or_else(|error| panic!("{error:#}\n{}", self.plane.log_tail(LOG)));
+    }
+
+    fn start_agent(&mut self) {
+        let log = self.plane.folder().join(format!("{LOG}.log"));
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let mut agent = Running::command(Path::new("nsenter"), None);
+        agent.args(self.namespace_arguments());
+        agent.arg(repository().join("target/release/berth-agent"));
+        agent.args(["run", "--node-name", NODE, "--interval", "10"]);
+        agent.arg(format!("--kubeconfig={}", self.kubeconfig.display()));
+        agent.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.agent = Some(Running::spawn(agent).unwrap());
+        self.wait_until("the agent runs", "curl -sf http://127.0.0.1:9477/metrics");
+    }
+
+    /// Kills the agent like a crash, and starts it again.
+    fn restart_agent(&mut self) {
+        self.agent = None;
+        self.start_agent();
+    }
+
+    /// Requests the tenant's network in the InfraNode, and waits for its bridge.
+    fn create_network(&self) {
+        let exists = self.plane.wait_until("the InfraNode exists", TIMEOUT, |plane| {
+            (!plane.infra_node(NODE).is_null()).then_some(())
+        });
+        exists.unwrap();
+        let vxlan = json!({"localAddress": "172.16.0.1", "peers": ["172.16.0.2"]});
+        let spec = json!({
+            "networks": [{"name": "tenants", "scenario": "Vxlan", "vxlan": vxlan}],
+            "tenantNetworks": [{"name": "cluster-a", "network": "tenants", "vni": 5001}],
+        });
+        self.plane.set_infra_node_spec(NODE, &spec).unwrap();
+        self.wait_until("the bridge exists", "ip link show tn5001");
+    }
+
+    /// Writes the HostLeases as the controller does.
+    fn apply_leases(&self, guests: &[Guest]) {
+        let lease = |guest: &Guest| {
+            let machine = format!("cluster-a/{}", guest.name);
+            json!({"mac": guest.mac, "machine": machine, "ipv4": guest.address})
+        };
+        let leases: Vec<Value> = guests.iter().map(lease).collect();
+        let network = json!({
+            "name": "cluster-a", "vni": 5001, "ipv4": {"prefixLength": 24}, "leases": leases,
+        });
+        let object = json!({
+            "apiVersion": "berth.dev/v1alpha1", "kind": "HostLeases", "metadata": {"name": NODE},
+            "spec": {"networks": [network]},
+        });
+        self.plane.apply(&object.to_string()).unwrap();
+    }
+
+    fn add_guest(&self, guest: Guest) {
+        let Guest { name, mac, .. } = guest;
+        self.check(&format!(
+            "ip netns add {name}
+             ip link add port-{name} type veth peer name eth0 address {mac} netns {name}
+             ip -n {name} link set eth0 up
+             ip link set port-{name} up master tn5001"
+        ));
+    }
+
+    /// Returns a script that succeeds if a guest gets its address.
+    fn request(&self, guest: Guest) -> String {
+        let Guest { name, address, .. } = guest;
+        let script = self.plane.folder().join("lease.sh");
+        let lease = self.plane.folder().join(format!("{name}.lease"));
+        let (script, lease) = (script.display(), lease.display());
+        format!(
+            "rm -f {lease}
+             LEASE={lease} ip netns exec {name} udhcpc -i eth0 -f -q -n -t 3 -T 1 -s {script}
+             grep -qx {address} {lease}"
+        )
+    }
+
+    fn gets_lease(&self, guest: Guest) -> Output {
+        self.run(&self.request(guest))
+    }
+
+    #[track_caller]
+    fn wait_for_lease(&self, guest: Guest) {
+        self.wait_until(&format!("{} has its address", guest.name), &self.request(guest));
+    }
+}
