@@ -14,6 +14,8 @@ mod conflicts;
 mod deleted_claims;
 #[path = "addresses/interruptions.rs"]
 mod interruptions;
+#[path = "addresses/race.rs"]
+mod race;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
