@@ -1,12 +1,32 @@
 //! Tests of DHCPv6 and router advertisements. The kernel of each guest sends router solicitations and gets its default
-//! route from the answers of the agent; dhclient gets the address. One of the tenants has only IPv6.
+//! route from the answers of the agent; dhclient gets the address. systemd-networkd gets both. One of the tenants has
+//! only IPv6.
 
 use std::path::Path;
 
 use crate::namespace::run_script;
 use crate::skip;
 
-/// Steps after those of [`crate::namespace`].
+/// Functions of both scripts.
+const FUNCTIONS: &str = r#"
+router() { # NAME MAC BRIDGE ADDRESS: the gateway of a tenant, with an address outside of the tenant's network
+    guest "$1" "$2" "$3"
+    ip netns exec "$1" sh -c 'echo 1 >/proc/sys/net/ipv6/conf/all/forwarding'
+    ip -n "$1" link set lo up
+    ip -n "$1" address add fe80::1/64 dev eth0 nodad
+    ip -n "$1" address add fd00:1::1/64 dev eth0 nodad
+    ip -n "$1" address add "$4/128" dev lo nodad
+}
+has_default_route() { ip -n "$1" -6 route show default | grep -q '^default via fe80::1 dev eth0 .*proto ra'; }
+has_prefix_route() { ip -n "$1" -6 route show | grep -q '^fd00:1::/64 dev eth0 '; }
+# A closed port refuses the connection, so this succeeds only if the address is reached, and its answer returns.
+reaches() { # NAME ADDRESS
+    ip netns exec "$1" perl -MSocket -MErrno=ECONNREFUSED -e 'alarm 3; socket(S, PF_INET6, SOCK_STREAM, 0) or die;
+        connect(S, pack_sockaddr_in6(9, inet_pton(AF_INET6, $ARGV[0]))) and die; exit($! == ECONNREFUSED ? 0 : 1)' "$2"
+}
+"#;
+
+/// Steps after those of [`crate::namespace`] and [`FUNCTIONS`].
 const SCRIPT: &str = r#"
 cat >dhclient.conf <<'END'
 request dhcp6.name-servers, dhcp6.domain-search;
@@ -22,14 +42,6 @@ BOUND6 | RENEW6 | REBIND6)
 esac
 END
 chmod 755 lease6.sh
-router() { # NAME MAC BRIDGE ADDRESS: the gateway of a tenant, with an address outside of the tenant's network
-    guest "$1" "$2" "$3"
-    ip netns exec "$1" sh -c 'echo 1 >/proc/sys/net/ipv6/conf/all/forwarding'
-    ip -n "$1" link set lo up
-    ip -n "$1" address add fe80::1/64 dev eth0 nodad
-    ip -n "$1" address add fd00:1::1/64 dev eth0 nodad
-    ip -n "$1" address add "$4/128" dev lo nodad
-}
 has_link_local() { ip -n "$1" -6 -o address show dev eth0 scope link | grep -v tentative | grep -q fe80::; }
 # dhclient uses the link-local address, which must be valid before it starts.
 start_client() { # NAME: writes the lease to NAME.lease6
@@ -38,13 +50,6 @@ start_client() { # NAME: writes the lease to NAME.lease6
         -lf "$PWD/$1.leases6" -pf "$PWD/$1.pid6" eth0 2>>"$1.dhclient" &
 }
 lease6_is() { grep -qx "$2" "$1.lease6"; }
-has_default_route() { ip -n "$1" -6 route show default | grep -q '^default via fe80::1 dev eth0 .*proto ra'; }
-has_prefix_route() { ip -n "$1" -6 route show | grep -q '^fd00:1::/64 dev eth0 '; }
-# A closed port refuses the connection, so this succeeds only if the address is reached, and its answer returns.
-reaches() { # NAME ADDRESS
-    ip netns exec "$1" perl -MSocket -MErrno=ECONNREFUSED -e 'alarm 3; socket(S, PF_INET6, SOCK_STREAM, 0) or die;
-        connect(S, pack_sockaddr_in6(9, inet_pton(AF_INET6, $ARGV[0]))) and die; exit($! == ECONNREFUSED ? 0 : 1)' "$2"
-}
 count() { value="$(metric "$1")"; echo "${value:-0}"; }
 
 router router-a 02:00:00:00:00:01 tn5001 2001:db8:a::1
@@ -114,6 +119,33 @@ metric_is berth_dhcp_addresses_in_use 0
 [ -z "$(metric 'berth_dhcp_foreign_servers_total{kind="router_advertisement"}')" ]
 "#;
 
+/// Steps with systemd-networkd, after the kernel of the guest was set to ignore router advertisements.
+const NETWORKD_SCRIPT: &str = r#"
+trap 'cat networkd.log || true; kill $(jobs -p) 2>/dev/null || true' EXIT
+router router-b 02:00:00:00:00:02 tn5002 2001:db8:b::1
+guest b1 02:00:00:00:00:b1 tn5002
+ip netns exec b1 sh -c 'echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_ra'
+ip -n b1 link set eth0 down
+ip -n b1 link set eth0 up
+sleep 3
+if has_default_route b1; then exit 1; fi
+
+# systemd-networkd runs with its own /run/systemd/netif and a read-only /sys, as in a container.
+mkdir -p /run/networkd
+printf '[Match]\nName=eth0\n[Network]\nIPv6AcceptRA=yes\n[DHCPv6]\nDUIDType=link-layer\n' >/run/networkd/eth0.network
+ip netns exec b1 unshare --mount sh -ec 'mkdir -p /run/systemd/network /run/systemd/netif
+    mount --bind /run/networkd /run/systemd/network
+    mount -t tmpfs none /run/systemd/netif
+    chown systemd-network: /run/systemd/netif
+    mount -o remount,ro /sys
+    exec /usr/lib/systemd/systemd-networkd' >networkd.log 2>&1 &
+has_address() { ip -n b1 -6 -o address show dev eth0 scope global | grep -q ' fd00:1::10/'; }
+wait_for has_default_route b1
+wait_for has_address
+wait_for reaches b1 2001:db8:b::1
+[ "$(ip -n b1 -6 -o address show dev eth0 scope global | wc -l)" = 1 ]
+"#;
+
 /// Networks of the HostLeases. The tenants have the same prefix and the same gateway.
 const NETWORKS: &str = r#"
   - name: cluster-a
@@ -136,5 +168,16 @@ fn guests_get_ipv6_addresses_and_default_routes() {
     if !Path::new("/proc/sys/net/ipv6").exists() {
         return skip::skip(test, "the kernel has no IPv6");
     }
-    run_script(test, &["dhclient", "perl", "udhcpc"], NETWORKS, SCRIPT);
+    let script = format!("{FUNCTIONS}{SCRIPT}");
+    run_script(test, &["dhclient", "perl", "udhcpc"], NETWORKS, &script);
+}
+
+#[test]
+fn networkd_gets_its_ipv6_address_and_default_route() {
+    let test = "networkd_gets_its_ipv6_address_and_default_route";
+    let paths = ["/proc/sys/net/ipv6", "/usr/lib/systemd/systemd-networkd"];
+    if !paths.iter().all(|path| Path::new(path).exists()) {
+        return skip::skip(test, "needs IPv6 and systemd-networkd (package systemd)");
+    }
+    run_script(test, &["perl"], NETWORKS, &format!("{FUNCTIONS}{NETWORKD_SCRIPT}"));
 }
