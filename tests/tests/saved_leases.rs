@@ -82,8 +82,11 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
     bed.wait_until("the leases are saved", "grep -q first /var/lib/berth/leases.json");
 
     // A new lease is served from memory. The former leases stay on disk.
-    bed.check("dd if=/dev/zero of=/var/lib/berth/filler bs=1k 2>/dev/null || true");
-    bed.check("test \"$(stat -f -c %a /var/lib/berth)\" = 0");
+    bed.wait_until(
+        "the disk is full",
+        "cat /dev/zero 2>/dev/null >>/var/lib/berth/filler || true
+         test \"$(stat -f -c %a /var/lib/berth)\" = 0",
+    );
     bed.apply_leases(&[FIRST, SECOND]);
     bed.add_guest(SECOND);
     bed.wait_for_lease(SECOND);
