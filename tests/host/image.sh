@@ -56,18 +56,23 @@ log=$work/build.log
 mirror=$("$here/../mirror.sh" "$suite")
 [ -z "$newer" ] || newer_mirror=$("$here/../mirror.sh" "$newer")
 progress "building the image of emulated hosts once, some three minutes: installing Debian $suite"
-timeout --foreground 1500 debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$mirror" \
+# No test cuts the power during an installation, or reads the documentation of these packages. `path-exclude` is not on the
+# hosts, so packages that tests install there have all their files.
+mkdir -p "$root/etc/dpkg/dpkg.cfg.d" "$root/etc/initramfs-tools/conf.d" "$root/usr/share/initramfs-tools/modules.d"
+echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
+printf 'path-exclude=/usr/share/%s/*\n' doc info lintian locale man >"$root/etc/dpkg/dpkg.cfg.d/image"
+# These modules find the disk; the rest of the modules is on it. `dep` would query this machine, not the emulated one.
+printf '%s\n' virtio_pci virtio_blk ext4 >"$root/usr/share/initramfs-tools/modules.d/berth"
+printf '%s\n' MODULES=list COMPRESS=gzip COMPRESSLEVEL=1 >"$root/etc/initramfs-tools/conf.d/berth"
+# The trigger of initramfs-tools creates the initramfs at the end; INITRD=No prevents that the kernel's package does so before.
+INITRD=No timeout --foreground 1500 debootstrap --variant=minbase --include="$packages" "$suite" "$root" "$mirror" \
     >"$log" 2>&1 || {
     echo "image.sh: debootstrap failed; the end of its log:" >&2
     tail -20 "$log" >&2
     exit 1
 }
 mount -t proc proc "$root/proc"
-
-# These find the disk; the rest of the modules is on it. `dep` would query this machine, not the emulated one.
-sed -i 's/^MODULES=.*/MODULES=list/' "$root/etc/initramfs-tools/initramfs.conf"
-printf '%s\n' virtio_pci virtio_blk ext4 >>"$root/etc/initramfs-tools/modules"
-chroot "$root" update-initramfs -u >>"$log" 2>&1
+[ -n "$(ls "$root"/boot/initrd.img-* 2>>"$log")" ] || chroot "$root" update-initramfs -c -k all >>"$log" 2>&1
 
 keep_kernel() { # its name
     (cd "$root/boot" && ls vmlinuz-*) | sed "s/^vmlinuz-/kernel-$1 /" >>"$work/versions"
@@ -81,20 +86,23 @@ progress "installing the kernel of ${newer:-$suite-backports} and NetworkManager
 # This machine's apt fetches, as its settings for proxies and dates may be needed; the image's dpkg installs.
 fetch() {
     timeout --foreground 600 apt-get -qq -y -o APT::Sandbox::User=root -o Dir::Etc::SourceParts=- \
-        -o Dir::Etc::SourceList="$work/backports.list" -o Dir::State::Lists="$work/lists" \
+        -o Dir::Etc::SourceList="$work/sources.list" -o Dir::State::Lists="$work/lists" -o Acquire::Languages=none \
         -o Dir::State::Status="$root/var/lib/dpkg/status" -o Dir::Cache="$work/cache" "$@" >>"$log" 2>&1
 }
 mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
 keyring=$root/usr/share/keyrings/debian-archive-keyring.gpg
+echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/sources.list"
 newer_packages=linux-image-cloud-amd64
 if [ -n "$newer" ]; then
-    echo "deb [signed-by=$keyring] $newer_mirror $newer main" >"$work/backports.list"
+    echo "deb [signed-by=$keyring] $newer_mirror $newer main" >>"$work/sources.list"
     newer_packages="$newer_packages containerd runc containernetworking-plugins"
 else
-    echo "deb [signed-by=$keyring] $mirror $suite-backports main" >"$work/backports.list"
+    echo "deb [signed-by=$keyring] $mirror $suite-backports main" >>"$work/sources.list"
 fi
+# Fails if one of the lists cannot be had; the packages of the other can still be installed.
+fetch update || true
 # shellcheck disable=SC2015,SC2086 # either way what follows `||` is right; a list of words
-fetch update && fetch install --download-only --no-install-recommends -t "${newer:-$suite-backports}" $newer_packages &&
+fetch install --download-only --no-install-recommends -t "${newer:-$suite-backports}" $newer_packages &&
     mv "$work"/cache/archives/*.deb "$root/tmp/" &&
     # The second run is for packages whose pre-dependency (linux-base) is only configured by the first run.
     chroot "$root" sh -c 'dpkg -i /tmp/*.deb || dpkg -i /tmp/*.deb' >>"$log" 2>&1 && keep_kernel backports || {
@@ -112,9 +120,8 @@ fetch update && fetch install --download-only --no-install-recommends -t "${newe
 }
 # What else manages links. Its packages' scripts want /proc, which debootstrap does not give them.
 rm -f "$root"/tmp/*.deb
-echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/backports.list"
 # shellcheck disable=SC2015
-fetch update && fetch install --download-only --no-install-recommends network-manager &&
+fetch install --download-only --no-install-recommends -t "$suite" network-manager &&
     mv "$work"/cache/archives/*.deb "$root/tmp/" && chroot "$root" sh -c 'dpkg -i /tmp/*.deb' >>"$log" 2>&1 || {
     echo "image.sh: no NetworkManager, continuing without it; the end of the output:" >&2
     tail -5 "$log" >&2
@@ -122,7 +129,7 @@ fetch update && fetch install --download-only --no-install-recommends network-ma
 # Since trixie, this program is in a package whose dependency polkitd cannot be configured here. Its libraries are there.
 [ -x "$root/usr/bin/virt-host-validate" ] || {
     package=libvirt-daemon-common
-    (cd "$work" && fetch download "$package") &&
+    (cd "$work" && fetch download -t "$suite" "$package") &&
         dpkg-deb --fsys-tarfile "$work/$package"_*.deb | tar -x -C "$root" ./usr/bin/virt-host-validate 2>>"$log" &&
         rm "$work/$package"_*.deb
 } || {
@@ -237,9 +244,8 @@ done
 # udev starts systemd-sysctl for each new link. Without a setting of links, the program has nothing to do.
 cat "$root"/usr/lib/sysctl.d/*.conf "$root"/etc/sysctl.d/*.conf "$root/etc/sysctl.conf" 2>/dev/null |
     grep -qE '^[^#;]*net[./]' || sed -i '/systemd-sysctl --prefix/d' "$root/usr/lib/udev/rules.d/99-systemd.rules"
-# Packages of the tests ask no questions, and no test cuts the power during an installation.
-rm -f "$root/etc/apt/apt.conf.d/70debconf"
-echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"
+# Packages of the tests ask no questions.
+rm -f "$root/etc/apt/apt.conf.d/70debconf" "$root/etc/dpkg/dpkg.cfg.d/image"
 echo rack1-a >"$root/etc/hostname"
 printf '127.0.0.1 localhost\n127.0.1.1 rack1-a\n' >"$root/etc/hosts"
 # Each host gets an id of its own on the kernel command line; one in the image would be shared.
@@ -252,7 +258,7 @@ progress "writing the disk image"
 umount "$root/proc"
 rm -rf "$root"/tmp/*.deb "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/etc/resolv.conf
 mke2fs -q -t ext4 -L berth-host -d "$root" "$work/disk.img" 2G >>"$log" 2>&1
-rm -rf --one-file-system "$root" "$work/cache" "$work/lists" "$work/backports.list"
+rm -rf --one-file-system "$root" "$work/cache" "$work/lists" "$work/sources.list"
 mv "$work" "$cache"
 progress "the image is built: $cache"
 echo "$cache"
