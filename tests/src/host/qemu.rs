@@ -69,14 +69,14 @@ impl Qemu {
         if let Some(trunk) = &options.trunk {
             arguments.extend(split_words(&format!(
                 "-netdev dgram,id=trunk,local.type=unix,local.path={},remote.type=unix,remote.path={} \
-                 -device virtio-net-pci,netdev=trunk,mac=52:54:00:be:27:{:02x}",
+                 -device virtio-net-pci,netdev=trunk,romfile=,mac=52:54:00:be:27:{:02x}",
                 trunk.local_socket.display(),
                 trunk.peer_socket.display(),
                 options.number
             )));
             arguments.extend(split_words(&format!(
                 "-netdev dgram,id=control,local.type=unix,local.path={},remote.type=unix,remote.path={} \
-                 -device virtio-net-pci,netdev=control,mac=52:54:00:be:28:{:02x}",
+                 -device virtio-net-pci,netdev=control,romfile=,mac=52:54:00:be:28:{:02x}",
                 control_socket(trunk.local_socket).display(),
                 control_socket(trunk.peer_socket).display(),
                 options.number
@@ -247,9 +247,10 @@ fn device_arguments(disks: &Disks, folder: &Path, cluster: bool) -> Vec<String> 
             proc_path(file).display()
         )));
     }
+    // The firmware would decompress and start the boot program (iPXE) of each card.
     for (card, restrict) in [("n0", if cluster { "off" } else { "on" }), ("n1", "on")] {
         arguments.extend(split_words(&format!(
-            "-netdev user,id={card},restrict={restrict} -device virtio-net-pci,netdev={card}"
+            "-netdev user,id={card},restrict={restrict} -device virtio-net-pci,netdev={card},romfile="
         )));
     }
     let folder = folder.display();
