@@ -59,10 +59,11 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
     hosts
 }
 
-/// Boots two hosts with these numbers, with a switch between them.
+/// Boots two hosts with these numbers, with a switch between them, whose ports can lack VLANs.
 fn boot_on_switch(numbers: [u8; 2], kernel: Kernel) -> (Hub, [Host; 2]) {
     let folder = tempfile::tempdir().unwrap();
     let switch = Hub::new(folder.path(), 2).unwrap();
+    switch.connect_control_cables().unwrap();
     let cables = [0, 1].map(|port| switch.cable(port).unwrap());
     let hosts = boot_with_cables(numbers, cables, kernel, false);
     drop(folder.keep());
@@ -235,30 +236,25 @@ fn assert_state(before: &str, host: &mut Host, read: impl Fn(&mut Host) -> Strin
 
 #[test]
 fn tenant_networks_are_isolated() {
-    run_on_two_hosts([11, 12], Kernel::Stable, |hosts| {
-        // Each of these scenarios needs one host.
-        on_both(hosts, |index, host| {
-            if index == 0 {
-                frames::networks_are_not_created_without_nftables(host);
-                bad_input::invalid_networks_are_reported_and_others_are_created(host);
-            } else {
-                faults::killed_commands_are_completed(host, 5);
-            }
-        });
-        traffic::tenants_are_isolated_in_each_scenario(hosts);
-        definitions::tenants_are_isolated_by_definitions(hosts);
-        daemon::daemon_maintains_networks(hosts);
-        addresses::vms_get_the_addresses_of_their_leases(hosts);
-        management::management_traffic_is_kept(hosts, false);
-    });
-}
-
-/// Tests the verification of the trunk with a switch between the hosts, whose ports can lack VLANs.
-#[test]
-fn trunk_is_verified() {
     run_on_hosts(
-        || boot_on_switch([23, 24], Kernel::Stable),
-        trunk::removed_vlan_is_named_by_both_hosts,
+        || boot_on_switch([11, 12], Kernel::Stable),
+        |switch, hosts| {
+            // Each of these scenarios needs one host.
+            on_both(hosts, |index, host| {
+                if index == 0 {
+                    frames::networks_are_not_created_without_nftables(host);
+                    bad_input::invalid_networks_are_reported_and_others_are_created(host);
+                } else {
+                    faults::killed_commands_are_completed(host, 5);
+                }
+            });
+            traffic::tenants_are_isolated_in_each_scenario(hosts);
+            definitions::tenants_are_isolated_by_definitions(hosts);
+            daemon::daemon_maintains_networks(hosts);
+            addresses::vms_get_the_addresses_of_their_leases(hosts);
+            management::management_traffic_is_kept(hosts, false);
+            trunk::removed_vlan_is_named_by_both_hosts(switch, hosts);
+        },
     );
 }
 

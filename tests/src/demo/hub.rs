@@ -2,6 +2,7 @@
 //! tags. Like the ports of a switch, the cables can lack VLANs.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
-use crate::host::Trunk;
+use crate::host::{Trunk, control_socket};
 
 /// Buffer size, larger than any frame that QEMU sends.
 const MAX_FRAME_BYTES: usize = 70_000;
 /// Time within which a dropped hub ends.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Time that a hub of two hosts waits for a host with a full queue.
+const FULL_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Hub that runs until it is dropped.
 #[derive(Debug)]
@@ -54,9 +57,10 @@ impl Hub {
             let from = UnixDatagram::bind(&cable.hub_socket).with_context(name)?;
             from.set_read_timeout(Some(POLL_INTERVAL))?;
             // The socket does not block: a host with a full queue loses a frame, as on a real cable, and does not
-            // delay other hosts.
+            // delay other hosts. Two hosts lose no frame, as with a cable without a hub.
             let to = UnixDatagram::unbound()?;
-            to.set_nonblocking(true)?;
+            to.set_nonblocking(hosts > 2)?;
+            to.set_write_timeout(Some(FULL_QUEUE_TIMEOUT))?;
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
             let others: Vec<Cable> = others.map(|(_, cable)| cable.clone()).collect();
             let (cable, ends) = (cable.clone(), Arc::clone(&this.is_stopping));
@@ -72,6 +76,20 @@ impl Hub {
     pub fn cable(&self, number: usize) -> Option<Trunk<'_>> {
         let cable = self.cables.get(number)?;
         Some(Trunk { local_socket: &cable.host_socket, peer_socket: &cable.hub_socket })
+    }
+
+    /// Connects the control cables of two hosts with each other, before the hosts boot. They do not lead through the hub.
+    ///
+    /// # Errors
+    /// Fails if the hub is not for two hosts, or a link cannot be created in the folder.
+    pub fn connect_control_cables(&self) -> Result<()> {
+        let [first, second] = self.cables.as_slice() else {
+            bail!("a control cable connects two hosts, not {}", self.cables.len());
+        };
+        for (own, peer) in [(first, second), (second, first)] {
+            symlink(control_socket(&peer.host_socket), control_socket(&own.hub_socket))?;
+        }
+        Ok(())
     }
 
     /// Drops the frames in these VLANs on the cable of a host, in both directions.
@@ -156,5 +174,44 @@ mod tests {
         hosts[1].send_to(&tagged(200), hub.cable(1).unwrap().peer_socket).unwrap();
         hosts[0].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         assert!(hosts[0].recv(&mut frame).is_err(), "the hub returns frames to the sender");
+    }
+
+    #[test]
+    fn two_hosts_lose_no_frame_if_a_queue_is_full() {
+        const FRAMES: u16 = 3000;
+        let folder = tempfile::tempdir().unwrap();
+        let hub = Hub::new(folder.path(), 2).unwrap();
+        let host = UnixDatagram::bind(hub.cable(1).unwrap().local_socket).unwrap();
+        host.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let hub_socket = hub.cable(0).unwrap().peer_socket.to_owned();
+        let sender = std::thread::spawn(move || {
+            let socket = UnixDatagram::unbound().unwrap();
+            for number in 0..FRAMES {
+                socket.send_to(&number.to_be_bytes(), &hub_socket).unwrap();
+            }
+        });
+        // The queues are full when the host reads its first frame.
+        std::thread::sleep(Duration::from_millis(300));
+        let mut frame = [0; 2];
+        for number in 0..FRAMES {
+            host.recv(&mut frame).unwrap();
+            assert_eq!(frame, number.to_be_bytes());
+        }
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn control_cables_connect_two_hosts() {
+        let folder = tempfile::tempdir().unwrap();
+        let hub = Hub::new(folder.path(), 2).unwrap();
+        hub.connect_control_cables().unwrap();
+        let [first, second] = [0, 1].map(|number| hub.cable(number).unwrap());
+        let host = UnixDatagram::bind(control_socket(second.local_socket)).unwrap();
+        host.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.send_to(b"frame", control_socket(first.peer_socket)).unwrap();
+        let mut frame = [0; 64];
+        let length = host.recv(&mut frame).unwrap();
+        assert_eq!(&frame[..length], b"frame");
     }
 }
