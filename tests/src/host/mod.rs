@@ -25,6 +25,8 @@ use crate::wait;
 const BOOT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time limit for a command of [`Host::run`]. The installation of the package took 117 s beside six other hosts.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
+/// Size of the blocks of a copied file; direct reads require whole sectors.
+const COPY_BLOCK_SIZE: u64 = 256 << 10;
 
 /// Options of a host.
 #[derive(Debug, Clone, Copy)]
@@ -251,11 +253,15 @@ impl Host {
         let mode = file.metadata()?.permissions().mode() & 0o7777;
         let length = self.qemu.write_transfer_disk(&file).context(name)?;
         let disk = "/dev/disk/by-id/virtio-berth-inbox";
-        // The guest may have cached the former content of the disk.
+        // The guest may have cached the former content of the disk, and copies slowly through its page cache. Before
+        // kernel 6.6, no direct writes to a tmpfs are possible.
+        let direct_write = if guest.starts_with("/run/") { "" } else { "oflag=direct" };
+        let blocks = length.div_ceil(COPY_BLOCK_SIZE);
         self.run_unlogged(&format!(
-            "guest='{guest}'; [ -e {disk} ] || udevadm settle --exit-if-exists={disk}; blockdev --flushbufs {disk} &&
-             mkdir -p \"${{guest%/*}}\" && rm -f '{guest}' && head -c {length} {disk} >'{guest}' &&
-             chmod {mode:o} '{guest}' && sync '{guest}'"
+            "guest='{guest}'; [ -e {disk} ] || udevadm settle --exit-if-exists={disk};
+             mkdir -p \"${{guest%/*}}\" && rm -f '{guest}' &&
+             dd if={disk} of='{guest}' bs={COPY_BLOCK_SIZE} count={blocks} iflag=direct {direct_write} status=none &&
+             truncate -s {length} '{guest}' && chmod {mode:o} '{guest}' && sync '{guest}'"
         ))?;
         Ok(())
     }
