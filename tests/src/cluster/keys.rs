@@ -75,6 +75,15 @@ impl Keys {
         Ok(keys)
     }
 
+    /// Returns the flags for the certificate of a server on this machine. Without them, controller managers and schedulers
+    /// create two RSA keys at startup.
+    pub(super) fn serving_flags(&self) -> [String; 2] {
+        [
+            format!("--tls-cert-file={}", self.server_certificate.display()),
+            format!("--tls-private-key-file={}", self.server_key.display()),
+        ]
+    }
+
     /// Creates the certificate of a server and its key. `names` are alternative names such as `IP:127.0.0.1`.
     pub(super) fn create_serving_certificate(
         &self,

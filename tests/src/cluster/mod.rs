@@ -193,12 +193,14 @@ impl ControlPlane {
             // The controller manager evicts pods of a lost node and garbage-collects objects after short delays.
             "--pod-eviction-timeout=5s".to_owned(),
         ];
+        let certificate = keys.serving_flags();
         // By default, a Node without a kubelet is marked as not ready within a minute.
         let grace_periods = ["--node-monitor-grace-period=24h", "--node-startup-grace-period=24h"];
         let grace_periods =
             grace_periods.into_iter().filter(|_| parts.has_kubevirt && !parts.has_kubelets);
         let manager: Vec<String> = manager
             .into_iter()
+            .chain(certificate)
             .chain(self.insecure_port_flag())
             .chain(grace_periods.map(str::to_owned))
             .filter(|flag| {
@@ -396,8 +398,6 @@ fn server_flags(
         // cluster has such an endpoint.
         "--advertise-address=192.0.2.1".to_owned(),
         format!("--secure-port={port}"),
-        format!("--tls-cert-file={}", keys.server_certificate.display()),
-        format!("--tls-private-key-file={}", keys.server_key.display()),
         format!("--client-ca-file={}", keys.authority.display()),
         "--authorization-mode=Node,RBAC".to_owned(),
         format!("--token-auth-file={}", keys.tokens.display()),
@@ -407,6 +407,7 @@ fn server_flags(
         format!("--service-cluster-ip-range={SERVICE_CIDR}"),
         "--enable-admission-plugins=NodeRestriction".to_owned(),
     ];
+    flags.extend(keys.serving_flags());
     if version < Version(1, 21) {
         // Tokens of pods are bound to the pod and its node.
         flags.push("--feature-gates=BoundServiceAccountTokenVolume=true".to_owned());

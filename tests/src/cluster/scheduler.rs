@@ -10,6 +10,7 @@ use std::process::Stdio;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
+use super::keys::Keys;
 use super::{ControlPlane, POD_GROUPS_FLAG, READY_TIMEOUT, Version, free_ports, start_program};
 use crate::repository;
 use crate::running::Running;
@@ -67,6 +68,7 @@ impl ControlPlane {
             format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
         ];
+        flags.extend(Keys::in_folder(self.folder.path()).serving_flags());
         if self.has_pod_groups {
             flags.push(POD_GROUPS_FLAG.to_owned());
         }
