@@ -7,9 +7,12 @@
 #![expect(clippy::disallowed_methods, reason = "tests run programs and read files")]
 
 mod certificates;
+mod client;
 mod definitions;
+mod get;
 mod join;
 mod keys;
+mod kinds;
 mod load_balancers;
 mod objects;
 pub mod proxy;
@@ -24,12 +27,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
 
 use crate::running::Running;
 use crate::wait;
+use client::ApiClient;
 pub use keys::ADMIN_TOKEN;
 use keys::Keys;
+use kinds::Kinds;
 pub use load_balancers::METALLB_NAMESPACE;
 pub use objects::{CLUSTER_DNS, condition, registered_node, spread_workload, web_deployment};
 
@@ -48,7 +52,9 @@ pub struct ControlPlane {
     server_command: Vec<String>,
     version: Version,
     has_pod_groups: bool,
-    /// Last output of kubectl, for error messages.
+    client: ApiClient,
+    kinds: Kinds,
+    /// Last output of kubectl or response of the API server, for error messages.
     last_output: Mutex<String>,
 }
 
@@ -123,6 +129,8 @@ impl ControlPlane {
             ],
         )?;
         let version = read_version(&assets)?;
+        let kubeconfig = path.join("kubeconfig");
+        keys.write_kubeconfig(&kubeconfig, &format!("https://{address}:{port}"), ADMIN_TOKEN)?;
         let mut plane = Self {
             scheduler: None,
             controllers: Vec::new(),
@@ -134,14 +142,11 @@ impl ControlPlane {
             port,
             version,
             has_pod_groups: parts.has_pod_groups && version >= POD_GROUPS_RELEASE,
+            client: ApiClient::start(kubeconfig)?,
+            kinds: Kinds::default(),
             folder,
             last_output: Mutex::default(),
         };
-        keys.write_kubeconfig(
-            &plane.kubeconfig(),
-            &format!("https://{address}:{port}"),
-            ADMIN_TOKEN,
-        )?;
         plane.start_server()?;
         plane.create_dns_service()?;
         if parts.has_controllers {
@@ -161,15 +166,7 @@ impl ControlPlane {
             "kube-apiserver",
             &self.server_command,
         )?);
-        wait::wait_until("kube-apiserver is ready", READY_TIMEOUT, || {
-            // The server reports ready only after its default roles and namespaces exist.
-            let ready = self.kubectl(&["get", "--raw", "/readyz"]);
-            let ready =
-                ready.and_then(|_| self.kubectl(&["get", "namespace", "default", "kube-system"]));
-            ready
-                .map(drop)
-                .map_err(|error| format!("{error:#}\n{}", self.log_tail("kube-apiserver")).into())
-        })
+        self.wait_until_ready()
     }
 
     /// Stops the API server with SIGKILL, like a crash.
@@ -314,9 +311,7 @@ impl ControlPlane {
         }
         let output = child.wait_with_output()?;
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        if let Ok(mut last) = self.last_output.lock() {
-            *last = format!("{}{}", text(&output.stdout), text(&output.stderr));
-        }
+        self.record_output(&format!("{}{}", text(&output.stdout), text(&output.stderr)));
         ensure!(
             output.status.success(),
             "kubectl {}: {}",
@@ -324,6 +319,12 @@ impl ControlPlane {
             text(&output.stderr).trim()
         );
         Ok(text(&output.stdout))
+    }
+
+    fn record_output(&self, output: &str) {
+        if let Ok(mut last) = self.last_output.lock() {
+            output.clone_into(&mut last);
+        }
     }
 
     /// Applies objects.
@@ -336,15 +337,6 @@ impl ControlPlane {
             &["apply", "--server-side", "--force-conflicts", "-f", "-"],
             objects,
         )
-    }
-
-    /// Returns an object as JSON.
-    ///
-    /// # Errors
-    /// Fails like [`Self::kubectl`], also if the object does not exist.
-    pub fn get_json(&self, arguments: &[&str]) -> Result<Value> {
-        let text = self.kubectl(&[&["get", "-o", "json"], arguments].concat())?;
-        Ok(serde_json::from_str(&text)?)
     }
 
     /// Calls a function repeatedly until the function returns a value, like [`wait::wait_until`].

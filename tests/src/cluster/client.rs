@@ -1,0 +1,100 @@
+//! Client of the API server in this process. A request needs a small part of the CPU time of a start of kubectl.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+
+use anyhow::{Context as _, Result};
+use hyper::Request;
+use hyper::header::{HeaderValue, USER_AGENT};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::Status;
+use kube::{Client, Config};
+use tokio::runtime::Builder;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// Name of this client in the audit log, where tests recognize their own requests by the word `kubectl`.
+const CLIENT_NAME: &str = "berth-tests (kubectl)";
+
+/// Client with the permissions of a kubeconfig. Drop ends the client.
+#[derive(Debug)]
+pub(super) struct ApiClient {
+    jobs: UnboundedSender<Job>,
+}
+
+/// Request, and the channel for its response.
+#[derive(Debug)]
+struct Job {
+    request: Request<Vec<u8>>,
+    response: Sender<kube::Result<String>>,
+}
+
+/// Error that the API server returns, in the words of kubectl.
+#[derive(Debug, thiserror::Error)]
+#[error("Error from server ({}): {}", .0.reason, .0.message)]
+pub(super) struct Refusal(Box<Status>);
+
+/// Text of a response, or the error that the API server returns. `None` if there is no response.
+pub(super) type Response = Option<Result<String, Refusal>>;
+
+impl ApiClient {
+    /// Starts the client. The API server need not run yet.
+    ///
+    /// # Errors
+    /// Fails if the file is no kubeconfig.
+    pub(super) fn start(kubeconfig: PathBuf) -> Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (jobs, queue) = unbounded_channel::<Job>();
+        let (started, start) = channel::<Result<()>>();
+        // Callers may run in an asynchronous runtime, in which they cannot wait for another one.
+        std::thread::spawn(move || {
+            runtime.block_on(async move {
+                match create_client(&kubeconfig).await {
+                    Ok(client) => {
+                        started.send(Ok(())).unwrap_or_default();
+                        send_requests(client, queue).await;
+                    }
+                    Err(error) => started.send(Err(error)).unwrap_or_default(),
+                }
+            });
+        });
+        start.recv().context("the thread of the client has ended")??;
+        Ok(Self { jobs })
+    }
+
+    /// Reads a path.
+    pub(super) fn get(&self, path: &str) -> Response {
+        self.send(Request::get(path).body(Vec::new()).ok()?)
+    }
+
+    /// Sends a request, and waits for the response.
+    pub(super) fn send(&self, mut request: Request<Vec<u8>>) -> Response {
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(CLIENT_NAME));
+        let (response, responses) = channel();
+        self.jobs.send(Job { request, response }).ok()?;
+        match responses.recv().ok()? {
+            Ok(text) => Some(Ok(text)),
+            Err(kube::Error::Api(status)) => Some(Err(Refusal(status))),
+            Err(_) => None,
+        }
+    }
+}
+
+async fn create_client(kubeconfig: &Path) -> Result<Client> {
+    let read = Kubeconfig::read_from(kubeconfig)?;
+    let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+    // The API server is on this machine.
+    config.proxy_url = None;
+    // Tests decide themselves what they repeat.
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+async fn send_requests(client: Client, mut queue: UnboundedReceiver<Job>) {
+    while let Some(Job { request, response }) = queue.recv().await {
+        let client = client.clone();
+        tokio::spawn(async move {
+            // Without a receiver, the test has ended.
+            response.send(client.request_text(request).await).unwrap_or_default();
+        });
+    }
+}
