@@ -109,15 +109,7 @@ impl Clusters {
     /// Returns a token of the controller for the tenant's API server.
     #[must_use]
     pub fn token(&self) -> String {
-        let path = "/api/v1/namespaces/kube-system/serviceaccounts/berth-controller/token";
-        let request = json!({
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
-        });
-        let create = ["create", "--raw", path, "-f", "-"];
-        let kubeconfig = self.tenant.kubeconfig();
-        let answer = self.tenant.kubectl_with(&kubeconfig, &create, &request.to_string()).unwrap();
-        let answer: Value = serde_json::from_str(&answer).unwrap();
-        answer["status"]["token"].as_str().unwrap().to_owned()
+        self.tenant.create_token_in("kube-system", "berth-controller").unwrap()
     }
 
     /// Returns a kubeconfig for the tenant's API server with this token.

@@ -35,6 +35,8 @@ const SETTLE_TIME: Duration = Duration::from_secs(30);
 /// Time limit until all agents have published their first status, or a status for a new spec. An agent whose start
 /// failed retries after 30 seconds.
 const TIMEOUT: Duration = Duration::from_secs(180);
+/// Arguments of kubectl for the measured write of a spec.
+const SERVER_SIDE_APPLY: [&str; 5] = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
 /// Number of rounds in which all agents get a new spec at once.
 const FLEET_ROUNDS: u32 = 3;
 
@@ -237,7 +239,7 @@ fn measure_single_applies(
             "metadata": {"name": names.first()}, "spec": spec,
         });
         let begin = Instant::now();
-        plane.apply(&object.to_string())?;
+        plane.kubectl_with(&plane.kubeconfig(), &SERVER_SIDE_APPLY, &object.to_string())?;
         let kubectl = millis_between(begin, Instant::now());
         let ready_times = watch
             .wait_until_ready(names, TIMEOUT)

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use anyhow::{Context as _, Result};
 use hyper::Request;
-use hyper::header::{HeaderValue, USER_AGENT};
+use hyper::header::{CONTENT_TYPE, HeaderValue, USER_AGENT};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
 use kube::{Client, Config};
@@ -32,6 +32,13 @@ struct Job {
 #[derive(Debug, thiserror::Error)]
 #[error("Error from server ({}): {}", .0.reason, .0.message)]
 pub(super) struct Refusal(Box<Status>);
+
+impl Refusal {
+    /// Returns the HTTP status code.
+    pub(super) fn code(&self) -> u16 {
+        self.0.code
+    }
+}
 
 /// Text of a response, or the error that the API server returns. `None` if there is no response.
 pub(super) type Response = Option<Result<String, Refusal>>;
@@ -64,6 +71,18 @@ impl ApiClient {
     /// Reads a path.
     pub(super) fn get(&self, path: &str) -> Response {
         self.send(Request::get(path).body(Vec::new()).ok()?)
+    }
+
+    /// Sends a body with this method and this content type.
+    pub(super) fn send_body(
+        &self,
+        method: &str,
+        path: &str,
+        content: &str,
+        body: &str,
+    ) -> Response {
+        let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, content);
+        self.send(request.body(body.as_bytes().to_vec()).ok()?)
     }
 
     /// Sends a request, and waits for the response.

@@ -17,6 +17,7 @@ mod load_balancers;
 mod objects;
 pub mod proxy;
 mod scheduler;
+mod write;
 
 use std::fmt;
 use std::fs::{self, File};
@@ -325,18 +326,6 @@ impl ControlPlane {
         if let Ok(mut last) = self.last_output.lock() {
             output.clone_into(&mut last);
         }
-    }
-
-    /// Applies objects.
-    ///
-    /// # Errors
-    /// Fails like [`Self::kubectl`].
-    pub fn apply(&self, objects: &str) -> Result<String> {
-        self.kubectl_with(
-            &self.kubeconfig(),
-            &["apply", "--server-side", "--force-conflicts", "-f", "-"],
-            objects,
-        )
     }
 
     /// Calls a function repeatedly until the function returns a value, like [`wait::wait_until`].

@@ -9,6 +9,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use super::ControlPlane;
+use super::write::{JSON, MERGE_PATCH};
 use crate::repository;
 
 /// Address of the Service of the cluster's DNS.
@@ -52,8 +53,9 @@ impl ControlPlane {
     /// # Errors
     /// Fails like [`Self::kubectl`].
     pub fn create_dns_service(&self) -> Result<()> {
-        let label = "kubernetes.io/metadata.name=kube-system";
-        self.kubectl(&["label", "namespace", "kube-system", label, "--overwrite"])?;
+        let labels = json!({"kubernetes.io/metadata.name": "kube-system"});
+        let path = "/api/v1/namespaces/kube-system?fieldManager=kubectl-label";
+        self.send("PATCH", path, MERGE_PATCH, &json!({"metadata": {"labels": labels}}))?;
         let port = |name: &str, protocol: &str| json!({"name": name, "port": 53, "protocol": protocol, "targetPort": 53});
         let service = json!({
             "apiVersion": "v1", "kind": "Service",
@@ -82,15 +84,14 @@ impl ControlPlane {
     /// Fails like [`Self::kubectl`].
     pub fn create_node(&self, name: &str) -> Result<()> {
         let node = registered_node(name);
-        self.kubectl_with(&self.kubeconfig(), &["create", "-f", "-"], &node.to_string())?;
+        self.create(&node)?;
         // A client that creates a Node may set its status. This update sets it again, as kubelets do repeatedly.
         let path = format!("/api/v1/nodes/{name}/status");
         let mut current = self.get_json(&["node", name])?;
         current["status"] = node["status"].clone();
         // The controllers update the Node too, so the update is sent without a resource version.
         current["metadata"]["resourceVersion"].take();
-        let replace = ["replace", "--raw", &path, "-f", "-"];
-        self.kubectl_with(&self.kubeconfig(), &replace, &current.to_string()).map(drop)
+        self.send("PUT", &path, JSON, &current).map(drop)
     }
 
     /// Returns a token of one of Berth's ServiceAccounts, like the token of a pod, valid for two hours. The token
@@ -111,8 +112,7 @@ impl ControlPlane {
         let request = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200},
         });
-        let create = ["create", "--raw", &path, "-f", "-"];
-        let answer = self.kubectl_with(&self.kubeconfig(), &create, &request.to_string())?;
+        let answer = self.send("POST", &path, JSON, &request)?;
         let answer: Value = serde_json::from_str(&answer)?;
         let token = answer["status"]["token"]
             .as_str()
@@ -131,8 +131,8 @@ impl ControlPlane {
     /// # Errors
     /// Fails like [`Self::kubectl`]: the schema may refuse the spec.
     pub fn set_infra_node_spec(&self, name: &str, spec: &Value) -> Result<()> {
-        let patch = json!({"spec": spec}).to_string();
-        self.kubectl(&["patch", "infranode", name, "--type=merge", "-p", &patch]).map(drop)
+        let path = format!("/apis/berth.dev/v1alpha1/infranodes/{name}?fieldManager=kubectl-patch");
+        self.send("PATCH", &path, MERGE_PATCH, &json!({"spec": spec})).map(drop)
     }
 }
 

@@ -1,0 +1,95 @@
+//! Writes of objects. Single objects need no kubectl.
+
+use anyhow::{Result, anyhow, bail};
+use serde_json::Value;
+
+use super::ControlPlane;
+use super::client::{Refusal, Response};
+
+/// Content type of a whole object.
+pub(super) const JSON: &str = "application/json";
+/// Content type of a JSON merge patch.
+pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
+
+impl ControlPlane {
+    /// Applies objects with server-side apply.
+    ///
+    /// # Errors
+    /// Fails like [`Self::kubectl`].
+    pub fn apply(&self, objects: &str) -> Result<String> {
+        if let Some(response) = self.apply_one(objects) {
+            return self.finish("kubectl apply", response);
+        }
+        let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+        self.kubectl_with(&self.kubeconfig(), &apply, objects)
+    }
+
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// Fails like [`Self::kubectl`], also if the object exists.
+    pub(super) fn create(&self, object: &Value) -> Result<()> {
+        match self.post(object) {
+            Some(response) => self.finish("kubectl create", response).map(drop),
+            None => {
+                let create = ["create", "-f", "-"];
+                self.kubectl_with(&self.kubeconfig(), &create, &object.to_string()).map(drop)
+            }
+        }
+    }
+
+    /// Sends an object or a patch of this content type to a path, and returns the response.
+    ///
+    /// # Errors
+    /// Fails if the server refuses the request or does not respond.
+    pub(super) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        content: &str,
+        body: &Value,
+    ) -> Result<String> {
+        let action = format!("{method} {path}");
+        match self.client.send_body(method, path, content, &body.to_string()) {
+            Some(response) => self.finish(&action, response),
+            None => bail!("{action}: no response"),
+        }
+    }
+
+    /// Applies an object; `None` if the text is not one JSON object of a kind that is served, or there is no response.
+    fn apply_one(&self, text: &str) -> Response {
+        let object: Value = serde_json::from_str(text).ok()?;
+        let name = object["metadata"]["name"].as_str()?;
+        let parameters = "fieldManager=kubectl&force=true&fieldValidation=Strict";
+        let path = format!("{}/{name}?{parameters}", self.collection_path(&object)?);
+        let response =
+            self.client.send_body("PATCH", &path, "application/apply-patch+yaml", text)?;
+        // A new kind may be in the list of kinds before it is served.
+        let is_missing = response.as_ref().is_err_and(|refusal| refusal.code() == 404);
+        (!is_missing).then_some(response)
+    }
+
+    fn post(&self, object: &Value) -> Response {
+        let path = format!("{}?fieldManager=kubectl-create", self.collection_path(object)?);
+        self.client.send_body("POST", &path, JSON, &object.to_string())
+    }
+
+    /// Returns the path of all objects of an object's kind in its namespace.
+    fn collection_path(&self, object: &Value) -> Option<String> {
+        let version = object["apiVersion"].as_str()?;
+        let name = object["kind"].as_str()?;
+        let kind = self
+            .kinds
+            .find(&self.client, |kind| kind.api_version == version && kind.name == name)?;
+        Some(kind.path(object["metadata"]["namespace"].as_str().or(Some("default"))))
+    }
+
+    /// Records an error of the server for messages of waits.
+    fn finish(&self, action: &str, response: Result<String, Refusal>) -> Result<String> {
+        response.map_err(|refusal| {
+            let message = format!("{action}: {refusal}");
+            self.record_output(&message);
+            anyhow!(message)
+        })
+    }
+}
