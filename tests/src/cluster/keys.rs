@@ -75,8 +75,8 @@ impl Keys {
         Ok(keys)
     }
 
-    /// Returns the flags for the certificate of a server on this machine. Without them, controller managers and schedulers
-    /// create two RSA keys at startup.
+    /// Returns the flags for the certificate of a server on this machine. Without them, controller managers and
+    /// schedulers create two RSA keys at startup.
     pub(super) fn serving_flags(&self) -> [String; 2] {
         [
             format!("--tls-cert-file={}", self.server_certificate.display()),

@@ -62,8 +62,8 @@ impl Kind {
 }
 
 impl Kinds {
-    /// Returns the first kind that meets a condition. Reads the kinds of the server again if none of the known kinds meets
-    /// it.
+    /// Returns the first kind that meets a condition. Reads the kinds of the server again if none of the known kinds
+    /// meets it.
     pub(super) fn find(
         &self,
         client: &ApiClient,

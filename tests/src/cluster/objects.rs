@@ -1,6 +1,7 @@
 //! Objects in a cluster with agents: the objects of `deploy/`, Nodes as kubelets register them, and edits of
 //! InfraNodes as an operator edits them.
 
+use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
@@ -36,15 +37,22 @@ impl ControlPlane {
             "base/rbac.yaml",
         ];
         for file in base.iter().chain(extra_files) {
-            self.apply_file(&repository().join("deploy").join(file))?;
+            self.create_file(&repository().join("deploy").join(file))?;
         }
-        let established = "--for=condition=Established";
-        let all: Vec<String> =
-            all_crds().iter().map(|crd| format!("crd/{}", crd.name_any())).collect();
-        let mut wait = vec!["wait", established, "--timeout=30s"];
-        wait.extend(all.iter().map(String::as_str));
-        self.kubectl(&wait)?;
-        Ok(())
+        let names: Vec<String> = all_crds().iter().map(|crd| crd.name_any()).collect();
+        names.iter().try_for_each(|name| self.wait_until_served(name))
+    }
+
+    /// Creates the objects of a file. Applies the file if the server does not create all of them, for example because
+    /// one exists.
+    pub(super) fn create_file(&self, file: &Path) -> Result<()> {
+        let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
+        let objects: Vec<Value> =
+            serde_saphyr::from_multiple(&text).with_context(|| file.display().to_string())?;
+        if objects.iter().all(|object| self.try_create(object)) {
+            return Ok(());
+        }
+        self.apply_file(file)
     }
 
     /// Creates the Service of the cluster DNS, as kubeadm does, and labels the namespace `kube-system` with its name,

@@ -38,6 +38,11 @@ impl ControlPlane {
         }
     }
 
+    /// Creates an object; returns false if the server does not create it, for example because it exists.
+    pub(super) fn try_create(&self, object: &Value) -> bool {
+        matches!(self.post(object), Some(Ok(_)))
+    }
+
     /// Sends an object or a patch of this content type to a path, and returns the response.
     ///
     /// # Errors
