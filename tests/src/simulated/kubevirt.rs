@@ -54,8 +54,10 @@ async fn sync_instances(client: &Client, starts_vms: bool) -> kube::Result<()> {
     let (machines, instances) = (resource("VirtualMachine"), resource("VirtualMachineInstance"));
     let all: Api<DynamicObject> = Api::all_with(client.clone(), &machines);
     let running: Api<DynamicObject> = Api::all_with(client.clone(), &instances);
-    let existing = running.list(&ListParams::default()).await?.items;
-    let vms = all.list(&ListParams::default()).await?.items;
+    // The server answers from its cache, without etcd. An object that the cache lacks is handled in a later round.
+    let from_cache = ListParams::default().match_any();
+    let existing = running.list(&from_cache).await?.items;
+    let vms = all.list(&from_cache).await?.items;
     for vm in &vms {
         let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
         if existing.iter().any(|one| one.name_any() == name && one.namespace() == vm.namespace()) {
