@@ -82,14 +82,14 @@ fn reservation_of_an_imported_vm_survives_a_restart() {
 
 #[test]
 fn pod_groups_are_bound_whole_or_not_at_all() {
+    if !ControlPlane::programs_support("VMs of a PodGroup", POD_GROUPS_RELEASE).unwrap() {
+        return;
+    }
     let mut plane = ControlPlane::start(ControlPlaneOptions {
         has_pod_groups: true,
         ..ControlPlaneOptions::default()
     })
     .unwrap();
-    if !plane.supports("VMs of a PodGroup", POD_GROUPS_RELEASE) {
-        return;
-    }
     plane.deploy(&["base/rbac-controller.yaml", "components/scheduler/lease.yaml"]).unwrap();
     let mut bed = Testbed::start(&plane);
     let extender = bed.start_with_scheduler(&mut plane);

@@ -228,13 +228,15 @@ impl ControlPlane {
     /// skipped.
     #[must_use]
     pub fn supports(&self, part: &str, since: Version) -> bool {
-        if self.version < since {
-            let version = self.version;
-            crate::skip::record(&format!(
-                "part: {part}: requires Kubernetes {since}, the server has {version}"
-            ));
-        }
-        self.version >= since
+        supports(self.version, part, since)
+    }
+
+    /// Returns the same as [`Self::supports`] for a control plane that has not been started.
+    ///
+    /// # Errors
+    /// Fails if the programs are missing.
+    pub fn programs_support(part: &str, since: Version) -> Result<bool> {
+        Ok(supports(read_version(&find_assets()?)?, part, since))
     }
 
     /// Returns the folder of the programs. The folder contains a kubelet if one was available.
@@ -412,6 +414,15 @@ fn server_flags(
         flags.push(format!("--audit-log-path={}", folder.join("audit.log").display()));
     }
     Ok(flags)
+}
+
+fn supports(version: Version, part: &str, since: Version) -> bool {
+    if version < since {
+        crate::skip::record(&format!(
+            "part: {part}: requires Kubernetes {since}, the server has {version}"
+        ));
+    }
+    version >= since
 }
 
 /// Starts a program that ends when this program ends; the log of the started program is in the folder.
