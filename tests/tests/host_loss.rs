@@ -115,7 +115,7 @@ fn write_status(plane: &ControlPlane, path: &str, condition: &Value, fields: &Va
     let path = format!("{path}/status");
     plane
         .wait_until("the status is written", TIMEOUT, |plane| {
-            let current = plane.kubectl(&["get", "--raw", &path]).ok()?;
+            let current = plane.get_raw(&path).ok()?;
             let mut object: Value = serde_json::from_str(&current).ok()?;
             for (field, value) in fields.as_object()? {
                 object["status"][field] = value.clone();

@@ -403,7 +403,7 @@ fn tenant_is_deleted_in_order(plane: &ControlPlane, fleet: &Fleet) {
         .unwrap();
     plane
         .wait_until("the tenant is deleted", SHORT_TIMEOUT, |plane| {
-            plane.kubectl(&["get", "tenantcluster", "one"]).is_err().then_some(())
+            plane.get_json(&["tenantcluster", "one"]).is_err().then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {:#}", get_tenant(plane, "one")));
     assert!(
@@ -585,7 +585,7 @@ fn malformed_tenant_is_deleted(plane: &ControlPlane) {
     plane.kubectl(&["delete", "tenantcluster", "two", "--wait=false"]).unwrap();
     plane
         .wait_until("the tenant is deleted", SHORT_TIMEOUT, |plane| {
-            plane.kubectl(&["get", "tenantcluster", "two"]).is_err().then_some(())
+            plane.get_json(&["tenantcluster", "two"]).is_err().then_some(())
         })
         .unwrap_or_else(|error| panic!("{error}: {:#}", get_tenant(plane, "two")));
     assert!(plane.kubectl(&["get", "namespace", "cluster-two"]).is_err());

@@ -85,6 +85,17 @@ impl ControlPlane {
         })
     }
 
+    /// Returns the unmodified response for a path, like `kubectl get --raw`.
+    ///
+    /// # Errors
+    /// Fails like [`Self::kubectl`], also if the object does not exist.
+    pub fn get_raw(&self, path: &str) -> Result<String> {
+        match self.client.get(path) {
+            Some(response) => response.map_err(|refusal| anyhow!("{path}: {refusal}")),
+            None => self.kubectl(&["get", "--raw", path]),
+        }
+    }
+
     /// Reads an object or a list; `None` if the server does not respond, or only kubectl understands the arguments.
     fn get_without_kubectl(&self, arguments: &[&str]) -> Option<Result<Value, Refusal>> {
         let query = Query::parse(arguments)?;

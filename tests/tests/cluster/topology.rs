@@ -12,7 +12,7 @@ use crate::{apply_spec, read_file, read_node, reports, repository, set_spec};
 const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for a write after a refusal: the agent retries after up to half a minute.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Path for `kubectl get --raw`, which returns the unmodified response with the managed fields.
+/// Path for [`ControlPlane::get_raw`], which returns the unmodified response with the managed fields.
 const OBJECT_PATH: &str = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/rack1-a";
 /// Unused huge pages of the simulated host, in zone 1.
 const FREE_PAGES_FILE: &str =
@@ -97,7 +97,7 @@ fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
     let apply =
         ["apply", "--server-side", "--force-conflicts", "--field-manager=exporter", "-f", "-"];
     plane.kubectl_with(&plane.kubeconfig(), &apply, &theirs.to_string()).unwrap();
-    let before = plane.kubectl(&["get", "--raw", OBJECT_PATH]).unwrap();
+    let before = plane.get_raw(OBJECT_PATH).unwrap();
     tree.write_file(FREE_PAGES_FILE, "2048\n");
     let expected = "other managers own its fields: exporter";
     wait_until_logged(plane, expected);
@@ -117,7 +117,7 @@ fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
         })
         .unwrap();
     std::thread::sleep(Duration::from_secs(5));
-    assert_eq!(plane.kubectl(&["get", "--raw", OBJECT_PATH]).unwrap(), before);
+    assert_eq!(plane.get_raw(OBJECT_PATH).unwrap(), before);
     assert_eq!(count_requests(plane), requests_before, "the agent retries only much later");
     assert_eq!(read_log(plane).matches(expected).count(), 1);
 }
@@ -135,7 +135,7 @@ pub(crate) fn missing_object_is_recreated(plane: &ControlPlane) {
 }
 
 fn read_object(plane: &ControlPlane) -> Option<Value> {
-    serde_json::from_str(&plane.kubectl(&["get", "--raw", OBJECT_PATH]).ok()?).ok()
+    serde_json::from_str(&plane.get_raw(OBJECT_PATH).ok()?).ok()
 }
 
 /// Returns the available huge pages of zone 1.
