@@ -1,9 +1,12 @@
 //! Begins the time limit of a drain again when the lost host of the machine is back. The host may have been away for
 //! longer than the time limit, but its VM may still run, so the Node is drained before it is deleted.
+//!
+//! If the host is lost and returns several times, the time limit stops while it is away: the times for which it was back
+//! count together. So a host that flaps does not prolong the drain without a limit.
 
 use berth_api::Time;
-use berth_api::names::HOST_RETURNED_ANNOTATION;
-use k8s_openapi::jiff::Timestamp;
+use berth_api::names::{HOST_LOST_AGAIN_ANNOTATION, HOST_RETURNED_ANNOTATION};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
@@ -11,7 +14,7 @@ use serde_json::{Value, json};
 use super::mark::{Removal, RemovalReason};
 
 /// Returns the merge patch that records the state of a machine's host; `None` if it is recorded, or if the host was
-/// not lost. The annotation is part of the VirtualMachine, so a restart of the controller does not begin the time
+/// not lost. The annotations are part of the VirtualMachine, so a restart of the controller does not begin the time
 /// limit once more.
 ///
 /// `is_host_lost`: it is unknown whether the VM still runs. `is_host_ready`: the VM is on a host whose kubelet is
@@ -28,18 +31,30 @@ pub fn record(
         return None;
     }
     if is_host_lost && is_recorded {
-        // The host is lost again.
         let mut patch = removal.patch_of(machine);
-        patch["metadata"]["annotations"][HOST_RETURNED_ANNOTATION] = Value::Null;
+        let annotations = &mut patch["metadata"]["annotations"];
+        annotations[HOST_RETURNED_ANNOTATION] = Value::Null;
+        annotations[HOST_LOST_AGAIN_ANNOTATION] = json!(Time(now));
         return Some(patch);
     }
     if is_host_lost || !is_host_ready || is_recorded {
         return None;
     }
-    let begin = Removal::new(RemovalReason::HostLost, now);
-    let mut patch = begin.patch_of(machine);
-    patch["metadata"]["annotations"][HOST_RETURNED_ANNOTATION] = json!(Time(begin.since));
+    let since = now.checked_sub(waited_time(machine, removal, now)).unwrap_or(now);
+    let mut patch = Removal::new(RemovalReason::HostLost, since).patch_of(machine);
+    let annotations = &mut patch["metadata"]["annotations"];
+    annotations[HOST_RETURNED_ANNOTATION] = json!(Time(now));
+    annotations[HOST_LOST_AGAIN_ANNOTATION] = Value::Null;
     Some(patch)
+}
+
+/// Returns the part of the time limit that has passed before the host was lost again. It is zero at the first return, and
+/// if the annotation is malformed or older than the mark.
+fn waited_time(machine: &DynamicObject, removal: &Removal, now: Timestamp) -> SignedDuration {
+    let lost_again = machine.annotations().get(HOST_LOST_AGAIN_ANNOTATION);
+    let lost_again = lost_again.and_then(|text| text.parse::<Timestamp>().ok());
+    let waited = lost_again.map(|time| time.min(now).duration_since(removal.since));
+    waited.unwrap_or_default().max(SignedDuration::ZERO)
 }
 
 #[cfg(test)]
@@ -57,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_limit_begins_once_for_each_return() {
+    fn the_time_limit_begins_at_the_first_return() {
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
         let removal = Removal::new(RemovalReason::HostLost, time("2026-05-01T12:00:00Z"));
         let now = time("2026-05-01T18:00:00Z");
@@ -74,8 +89,58 @@ mod tests {
         let removal = Removal::of(&returned).unwrap();
         assert_eq!(removal.since, now);
         assert_eq!(record(&returned, &removal, RETURNED, time("2026-05-01T19:00:00Z")), None);
-        let patch = record(&returned, &removal, LOST, now).unwrap();
-        assert_eq!(patch["metadata"]["annotations"][HOST_RETURNED_ANNOTATION], Value::Null);
+    }
+
+    /// Applies a merge patch of annotations.
+    fn patched(machine: &DynamicObject, patch: &Value) -> DynamicObject {
+        let mut patched = machine.clone();
+        let annotations = patched.annotations_mut();
+        for (name, value) in patch["metadata"]["annotations"].as_object().unwrap() {
+            match value.as_str() {
+                Some(value) => drop(annotations.insert(name.clone(), value.to_owned())),
+                None => drop(annotations.remove(name)),
+            }
+        }
+        patched
+    }
+
+    #[test]
+    fn a_host_that_flaps_does_not_prolong_the_time_limit() {
+        let minutes = |count: i64| Timestamp::from_second(1_000_000 + 60 * count).unwrap();
+        let mut machine = machine(
+            &Removal::new(RemovalReason::HostLost, minutes(0)).patch()["metadata"]["annotations"],
+        );
+        // The host is away for 50 minutes and back for 10 minutes, again and again.
+        for count in 0..6 {
+            let removal = Removal::of(&machine).unwrap();
+            let (returned, lost) = (minutes(50 + 60 * count), minutes(60 + 60 * count));
+            assert_eq!(record(&machine, &removal, LOST, minutes(40 + 60 * count)), None);
+            machine = patched(&machine, &record(&machine, &removal, RETURNED, returned).unwrap());
+            let removal = Removal::of(&machine).unwrap();
+            let waited = returned.duration_since(removal.since);
+            assert_eq!(waited.as_mins(), 10 * count, "the earlier returns count");
+            assert_eq!(record(&machine, &removal, RETURNED, lost), None);
+            machine = patched(&machine, &record(&machine, &removal, LOST, lost).unwrap());
+            assert!(!machine.annotations().contains_key(HOST_RETURNED_ANNOTATION));
+            assert_eq!(Removal::of(&machine), Some(removal), "the mark stays");
+        }
+    }
+
+    #[test]
+    fn an_implausible_time_of_a_loss_is_ignored() {
+        let time = |second: i64| Timestamp::from_second(second).unwrap();
+        let removal = Removal::new(RemovalReason::HostLost, time(1000));
+        for (lost_again, since) in
+            [("soon", 2000), ("1970-01-01T00:00:10Z", 2000), ("2100-01-01T00:00:00Z", 1000)]
+        {
+            let object = machine(&json!({HOST_LOST_AGAIN_ANNOTATION: lost_again}));
+            let patch = record(&object, &removal, RETURNED, time(2000)).unwrap();
+            assert_eq!(
+                Removal::of(&patched(&object, &patch)).unwrap().since,
+                time(since),
+                "{lost_again}"
+            );
+        }
     }
 
     #[test]

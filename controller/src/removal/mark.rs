@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use berth_api::Time;
 use berth_api::names::{
-    HOST_LOST_REMOVAL, HOST_RETURNED_ANNOTATION, REMOVAL_ANNOTATION, REMOVAL_SINCE_ANNOTATION,
+    HOST_LOST_AGAIN_ANNOTATION, HOST_LOST_REMOVAL, HOST_RETURNED_ANNOTATION, REMOVAL_ANNOTATION,
+    REMOVAL_SINCE_ANNOTATION,
 };
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
@@ -127,6 +128,7 @@ impl Removal {
     pub fn withdrawal() -> Value {
         let annotations = json!({
             REMOVAL_ANNOTATION: null, REMOVAL_SINCE_ANNOTATION: null, HOST_RETURNED_ANNOTATION: null,
+            HOST_LOST_AGAIN_ANNOTATION: null,
         });
         json!({"metadata": {"annotations": annotations}})
     }

@@ -94,6 +94,9 @@ pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
 /// Annotation of a VirtualMachine that Berth removes because its host was lost: the time limit of the drain began again,
 /// because the host is back. The value is the time, in RFC 3339.
 pub const HOST_RETURNED_ANNOTATION: &str = "berth.dev/host-returned";
+/// Annotation of a VirtualMachine that Berth removes because its host was lost: the time, in RFC 3339, at which the host
+/// was lost again after a return. The time limit of the drain stops at this time, and continues when the host is back.
+pub const HOST_LOST_AGAIN_ANNOTATION: &str = "berth.dev/host-lost-again";
 /// Annotation of a VirtualMachine that Berth removes: the name of its Node in the tenant's cluster, if it is not that of the
 /// machine. After another controller has deleted the Node, its VolumeAttachments are found by this name.
 pub const REMOVAL_NODE_ANNOTATION: &str = "berth.dev/removal-node";
