@@ -1,7 +1,9 @@
 //! Time limit of the drain of a machine.
 
+use std::fmt;
+
 use berth_api::names::NODE_DRAIN_TIMEOUT_ANNOTATION;
-use berth_api::{DrainTimeout, TenantClusterSpec};
+use berth_api::{DrainTimeout, InfraConfigSpec, TenantClusterSpec};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -16,14 +18,61 @@ pub struct ResolvedTimeout {
     pub problems: Vec<String>,
 }
 
+/// Longest time limit that an annotation may specify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeoutLimit {
+    /// There is no limit.
+    None,
+    /// `spec.maxNodeDrainTimeout` of the InfraConfig.
+    Config(DrainTimeout),
+    /// No version of the InfraConfig could be parsed since the controller started, so its limit is not known.
+    Fallback,
+}
+
+impl TimeoutLimit {
+    /// Returns the limit of the last valid InfraConfig. `is_malformed`: the InfraConfig that exists cannot be parsed.
+    #[must_use]
+    pub fn new(last_valid: Option<&InfraConfigSpec>, is_malformed: bool) -> Self {
+        match last_valid {
+            Some(config) => config.max_node_drain_timeout.map_or(Self::None, Self::Config),
+            None if is_malformed => Self::Fallback,
+            None => Self::None,
+        }
+    }
+
+    const fn longest(self) -> Option<DrainTimeout> {
+        match self {
+            Self::None => None,
+            Self::Config(longest) => Some(longest),
+            Self::Fallback => Some(DrainTimeout::FALLBACK_LIMIT),
+        }
+    }
+}
+
+impl fmt::Display for TimeoutLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("there is no limit"),
+            Self::Config(longest) => {
+                write!(f, "spec.maxNodeDrainTimeout of the InfraConfig is {longest}")
+            }
+            Self::Fallback => write!(
+                f,
+                "the limit is {} until the InfraConfig can be parsed",
+                DrainTimeout::FALLBACK_LIMIT
+            ),
+        }
+    }
+}
+
 /// Returns the time limit of a machine: that of its annotation, of its MachineDeployment's annotation, or of its tenant,
-/// in this order. Those of annotations are limited to `longest`, because tenants may write them.
+/// in this order. Those of annotations have a limit, because tenants may write them.
 #[must_use]
 pub fn drain_timeout(
     machine: &DynamicObject,
     deployment: Option<&DynamicObject>,
     tenant: &TenantClusterSpec,
-    longest: Option<DrainTimeout>,
+    limit: TimeoutLimit,
 ) -> ResolvedTimeout {
     let mut problems = Vec::new();
     let objects = [("VirtualMachine", Some(machine)), ("MachineDeployment", deployment)];
@@ -32,14 +81,13 @@ pub fn drain_timeout(
         let value = annotations.and_then(|all| all.get(NODE_DRAIN_TIMEOUT_ANNOTATION));
         match value.map(|value| value.parse::<DrainTimeout>()) {
             Some(Ok(timeout)) => {
-                let limit = longest.filter(|&longest| timeout > longest);
-                if let Some(limit) = limit {
+                let longest = limit.longest().filter(|&longest| timeout > longest);
+                if longest.is_some() {
                     problems.push(format!(
-                        "{kind}: annotation {NODE_DRAIN_TIMEOUT_ANNOTATION}: `{timeout}`: spec.maxNodeDrainTimeout of the \
-                         InfraConfig is {limit}"
+                        "{kind}: annotation {NODE_DRAIN_TIMEOUT_ANNOTATION}: `{timeout}`: {limit}"
                     ));
                 }
-                return ResolvedTimeout { timeout: limit.unwrap_or(timeout), problems };
+                return ResolvedTimeout { timeout: longest.unwrap_or(timeout), problems };
             }
             Some(Err(error)) => {
                 problems
@@ -79,7 +127,8 @@ mod tests {
                 ..TenantClusterSpec::default()
             };
             let deployment = object(deployment);
-            let resolved = drain_timeout(&object(machine), Some(&deployment), &spec, None);
+            let resolved =
+                drain_timeout(&object(machine), Some(&deployment), &spec, TimeoutLimit::None);
             (resolved.timeout.to_string(), resolved.problems.len())
         };
         assert_eq!(resolve(None, None, None), ("2h".to_owned(), 0));
@@ -96,7 +145,8 @@ mod tests {
             let node_drain_timeout = Some(tenant.parse().unwrap());
             let spec = TenantClusterSpec { node_drain_timeout, ..TenantClusterSpec::default() };
             let deployment = object(annotation);
-            let resolved = drain_timeout(&object(None), Some(&deployment), &spec, Some(day));
+            let limit = TimeoutLimit::Config(day);
+            let resolved = drain_timeout(&object(None), Some(&deployment), &spec, limit);
             (resolved.timeout.to_string(), resolved.problems)
         };
         let (timeout, problems) = resolve(Some("8760h"), "1h");
@@ -110,6 +160,31 @@ mod tests {
         );
         assert_eq!(resolve(Some("24h"), "1h"), ("24h".to_owned(), Vec::new()));
         assert_eq!(resolve(None, "48h"), ("48h".to_owned(), Vec::new()));
+    }
+
+    #[test]
+    fn annotations_are_limited_while_the_infra_config_cannot_be_parsed() {
+        let hour: DrainTimeout = "1h".parse().unwrap();
+        let config =
+            InfraConfigSpec { max_node_drain_timeout: Some(hour), ..InfraConfigSpec::default() };
+        assert_eq!(TimeoutLimit::new(None, false), TimeoutLimit::None);
+        assert_eq!(TimeoutLimit::new(Some(&InfraConfigSpec::default()), true), TimeoutLimit::None);
+        // The last valid value stays in use.
+        assert_eq!(TimeoutLimit::new(Some(&config), true), TimeoutLimit::Config(hour));
+        // The controller started with a malformed InfraConfig.
+        let limit = TimeoutLimit::new(None, true);
+        let spec = TenantClusterSpec::default();
+        let resolve = |value| drain_timeout(&object(Some(value)), None, &spec, limit);
+        assert_eq!(resolve("24h").problems, Vec::<String>::new());
+        let resolved = resolve("8760h");
+        assert_eq!(resolved.timeout, DrainTimeout::FALLBACK_LIMIT);
+        assert_eq!(
+            resolved.problems,
+            [
+                "VirtualMachine: annotation berth.dev/node-drain-timeout: `8760h`: the limit is 24h until the \
+                 InfraConfig can be parsed"
+            ]
+        );
     }
 
     #[test]

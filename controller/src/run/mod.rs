@@ -237,6 +237,7 @@ fn start_reconcilers(
         removal_lock,
         removals,
         connections,
+        watch_health: Arc::clone(&context.watches),
     };
     let (machine_events, machine_metrics) = (Arc::clone(&events), Arc::clone(&metrics));
     all.spawn(machines::run(

@@ -39,6 +39,8 @@ pub struct ParseDrainTimeoutError(String);
 impl DrainTimeout {
     /// Time limit if none is specified, as in machine-controller.
     pub const DEFAULT: Self = Self { seconds: 7200 };
+    /// Longest time limit in annotations while the limit of the InfraConfig is not known.
+    pub const FALLBACK_LIMIT: Self = Self { seconds: 86_400 };
 
     /// Returns the time limit as a duration.
     #[must_use]
@@ -98,6 +100,7 @@ mod tests {
             assert!(text.parse::<DrainTimeout>().is_err(), "{text}");
         }
         assert_eq!(DrainTimeout::DEFAULT.to_string(), "2h");
+        assert_eq!(DrainTimeout::FALLBACK_LIMIT.to_string(), "24h");
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_api::names::{MACHINE_LABEL, MANAGED_BY_LABEL};
 use berth_api::{InfraConfig, TenantCluster};
-use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind};
+use berth_runtime::watch::{Informer, OptionalInformer, OptionalKind, WatchHealth};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::DynamicObject;
@@ -45,6 +45,8 @@ pub struct MachineInformers {
     pub removals: Arc<RemovalTable>,
     /// Connections to the API servers of tenants.
     pub connections: Connections,
+    /// Objects that cannot be parsed.
+    pub watch_health: Arc<WatchHealth>,
 }
 
 impl MachineInformers {

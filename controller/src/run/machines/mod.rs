@@ -89,6 +89,7 @@ pub async fn run(
         configs: shared_informers.configs.clone(),
         connections: shared_informers.connections.clone(),
         table: Arc::clone(&shared_informers.removals),
+        watch_health: Arc::clone(&shared_informers.watch_health),
     };
     let context =
         MachineContext::new(client, events, shared_informers, own_informers, Arc::clone(&triggers));

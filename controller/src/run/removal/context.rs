@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use berth_api::names::INFRA_CONFIG;
 use berth_api::{InfraConfig, TenantCluster};
-use berth_runtime::watch::{Informer, OptionalInformer};
+use berth_runtime::watch::{Informer, OptionalInformer, WatchHealth};
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 
 use super::list_slots::ListSlots;
 use super::table::RemovalTable;
 use super::volume_lists::VolumeLists;
+use crate::removal::timeout::TimeoutLimit;
 use crate::run::events::EventEmitter;
 use crate::run::metrics::Metrics;
 use crate::run::tenant_access::Connections;
@@ -27,6 +29,18 @@ pub(in crate::run) struct RemovalContext {
     pub(in crate::run) configs: Informer<InfraConfig>,
     pub(in crate::run) connections: Connections,
     pub(in crate::run) table: Arc<RemovalTable>,
+    pub(in crate::run) watch_health: Arc<WatchHealth>,
+}
+
+impl RemovalContext {
+    /// Returns the limit of time limits in annotations. The store has the last valid InfraConfig.
+    pub(super) fn timeout_limit(&self) -> TimeoutLimit {
+        let config = self.configs.get(INFRA_CONFIG);
+        let key = ("InfraConfig".to_owned(), String::new(), INFRA_CONFIG.to_owned());
+        let is_malformed =
+            config.is_none() && self.watch_health.malformed_objects().all().contains_key(&key);
+        TimeoutLimit::new(config.as_deref().map(|config| &config.spec), is_malformed)
+    }
 }
 
 /// Reconciler of removals.

@@ -24,12 +24,14 @@ mod volume_lists;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_api::DrainTimeout;
 use berth_runtime::reconcile::{ReconcileRequest, ReconcilerOptions, run_reconciler};
 use futures::stream::poll_fn;
 use kube::api::DynamicObject;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::api_resource::machine_resource;
+use crate::removal::timeout::TimeoutLimit;
 pub(super) use context::RemovalContext;
 use context::Remover;
 pub(super) use draining_tenant::DrainingTenant;
@@ -56,6 +58,12 @@ pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) 
         context.nodes.wait_until_ready(),
         context.configs.wait_until_ready()
     );
+    if context.timeout_limit() == TimeoutLimit::Fallback {
+        tracing::warn!(
+            limit = %DrainTimeout::FALLBACK_LIMIT,
+            "the InfraConfig cannot be parsed; time limits of drains in annotations have a built-in limit"
+        );
+    }
     let metrics = Arc::clone(&context.metrics);
     let remover = Arc::new(Remover {
         context,

@@ -1,6 +1,5 @@
 //! Reads the tenant and the time limit of a removal, and before each step the facts that may have changed.
 
-use berth_api::names::INFRA_CONFIG;
 use berth_api::{ConditionReason, TenantClusterSpec};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -35,9 +34,8 @@ impl Remover {
             DrainingTenant::Known(tenant) => tenant.spec.clone(),
             DrainingTenant::None | DrainingTenant::Malformed => TenantClusterSpec::default(),
         };
-        let config = self.context.configs.get(INFRA_CONFIG);
-        let longest = config.and_then(|config| config.spec.max_node_drain_timeout);
-        let resolved = drain_timeout(machine, deployment.as_deref(), &spec, longest);
+        let limit = self.context.timeout_limit();
+        let resolved = drain_timeout(machine, deployment.as_deref(), &spec, limit);
         let marked = MarkedMachine {
             object: machine.clone(),
             namespace,
