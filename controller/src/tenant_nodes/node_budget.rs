@@ -7,8 +7,9 @@
 //! | up to 192 MiB | its share: 96 MiB by the number of lists |
 //! | more | 512 KiB, more than 100 usual Nodes; other tenants cannot take them away |
 //!
-//! A tenant has two lists: the Nodes that are in use, and those that are being listed. So all Nodes have at most 192 MiB
-//! and 1 MiB per tenant.
+//! A tenant has two lists: the Nodes that are in use, and new ones that are being listed. So all Nodes have at most
+//! 192 MiB and 1 MiB per tenant. Nodes in use that are listed again are replaced in their list, so they need no further
+//! memory, and other tenants cannot take it away during a relist.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -97,8 +98,21 @@ impl ListBytes {
         usage.byte_count = usage.byte_count.saturating_sub(count);
     }
 
+    /// Moves bytes from another list, in which they are reserved. A list of at most `held` bytes is always permitted.
+    /// Returns true if the list may have these bytes.
+    pub(super) fn move_from(&mut self, other: &mut Self, count: usize, held: usize) -> bool {
+        let usage = self.budget.lock();
+        let count = count.min(other.byte_count);
+        let list_bytes = self.byte_count.saturating_add(count);
+        let is_permitted = list_bytes <= held || usage.permits(list_bytes, usage.byte_count);
+        if is_permitted {
+            other.byte_count = other.byte_count.saturating_sub(count);
+            self.byte_count = list_bytes;
+        }
+        is_permitted
+    }
+
     /// Returns the number of bytes.
-    #[cfg(test)]
     pub(super) const fn byte_count(&self) -> usize {
         self.byte_count
     }

@@ -15,13 +15,26 @@ const MAX_NODES: usize = 5_000;
 const MAX_OMITTED: usize = 10_000;
 
 /// The Nodes of a tenant.
+///
+/// A list replaces a Node that is stored at once, so that it needs no memory for a second version, for which there may be
+/// none. Nodes that the list adds or removes change when it is complete.
 #[derive(Debug)]
 pub struct NodeStore {
     budget: NodeBudget,
     current: LimitedNodes,
-    /// Nodes of a list that is not complete yet.
-    listed: LimitedNodes,
+    list: ListProgress,
     is_listed: bool,
+}
+
+/// A list that is not complete yet.
+#[derive(Debug)]
+struct ListProgress {
+    /// Nodes that are not stored yet.
+    added: LimitedNodes,
+    /// Hashes of the names of stored Nodes that were listed again.
+    kept: BTreeSet<u64>,
+    /// True if a stored Node has changed since the last complete list.
+    has_changed: bool,
 }
 
 #[derive(Debug)]
@@ -45,7 +58,7 @@ impl NodeStore {
         Self {
             budget: budget.clone(),
             current: LimitedNodes::new(budget),
-            listed: LimitedNodes::new(budget),
+            list: ListProgress::new(budget),
             is_listed: false,
         }
     }
@@ -79,28 +92,72 @@ impl NodeStore {
     pub fn handle(&mut self, event: CollectionEvent<NodeObject>, own_manager: &str) -> bool {
         match event {
             CollectionEvent::ListStarted => {
-                self.listed = LimitedNodes::new(&self.budget);
+                let has_changed = self.list.has_changed;
+                self.list = ListProgress { has_changed, ..ListProgress::new(&self.budget) };
                 false
             }
             CollectionEvent::Listed(object) => {
-                self.listed.insert(object, own_manager);
+                self.insert_listed(object, own_manager);
                 false
             }
-            CollectionEvent::ListCompleted => {
-                let next = LimitedNodes::new(&self.budget);
-                let listed = std::mem::replace(&mut self.listed, next);
-                let before = std::mem::replace(&mut self.current, listed);
-                let is_first = !std::mem::replace(&mut self.is_listed, true);
-                is_first
-                    || before.nodes != self.current.nodes
-                    || before.omitted != self.current.omitted
-            }
+            CollectionEvent::ListCompleted => self.complete_list(),
             CollectionEvent::Applied(object) => self.current.insert(object, own_manager),
             CollectionEvent::Deleted(object) => {
                 let was_omitted = self.current.omitted.remove(&name_hash(object.name()));
                 self.current.remove(object.name()).is_some() || was_omitted
             }
         }
+    }
+
+    fn insert_listed(&mut self, object: NodeObject, own_manager: &str) {
+        let Self { current, list, .. } = self;
+        let name = object.name().to_owned();
+        if !current.nodes.contains_key(&name) {
+            list.added.insert(object, own_manager);
+            return;
+        }
+        list.has_changed |= current.insert(object, own_manager);
+        if current.nodes.contains_key(&name) {
+            list.kept.insert(name_hash(&name));
+        } else {
+            list.added.omit(&name);
+        }
+    }
+
+    /// Returns true if the Nodes have changed since the last complete list.
+    fn complete_list(&mut self) -> bool {
+        let list = std::mem::replace(&mut self.list, ListProgress::new(&self.budget));
+        let ListProgress { mut added, kept, mut has_changed } = list;
+        let current = &mut self.current;
+        // The result is not larger than one of the two lists was, so each Node that was stored has its memory.
+        let held = current.bytes.byte_count().max(added.bytes.byte_count());
+        let names = current.nodes.keys();
+        let gone = names.filter(|name| !kept.contains(&name_hash(name))).cloned();
+        for name in gone.collect::<Vec<_>>() {
+            has_changed |= current.remove(&name).is_some();
+        }
+        for (name, node) in std::mem::take(&mut added.nodes) {
+            has_changed |= current.remove(&name).is_some();
+            let byte_count = node.byte_count();
+            let fits = current.nodes.len() < MAX_NODES
+                && current.bytes.move_from(&mut added.bytes, byte_count, held);
+            if fits {
+                has_changed = true;
+                current.nodes.insert(name, node);
+            } else {
+                added.omit(&name);
+            }
+        }
+        has_changed |= current.omitted != added.omitted;
+        current.omitted = added.omitted;
+        let is_first = !std::mem::replace(&mut self.is_listed, true);
+        is_first || has_changed
+    }
+}
+
+impl ListProgress {
+    fn new(budget: &NodeBudget) -> Self {
+        Self { added: LimitedNodes::new(budget), kept: BTreeSet::new(), has_changed: false }
     }
 }
 
@@ -115,9 +172,14 @@ impl LimitedNodes {
         Some(removed)
     }
 
+    /// Counts a Node that is not stored. Returns true if it was not counted.
+    fn omit(&mut self, name: &str) -> bool {
+        self.omitted.len() < MAX_OMITTED && self.omitted.insert(name_hash(name))
+    }
+
     /// Inserts a Node if it fits. A Node that does not fit any more is removed. Returns true if a Node has changed.
     fn insert(&mut self, object: NodeObject, own_manager: &str) -> bool {
-        let (name, before) = (name_hash(object.name()), self.nodes.remove(object.name()));
+        let (name, before) = (object.name().to_owned(), self.nodes.remove(object.name()));
         let byte_count = before.as_ref().map_or(0, TenantNode::byte_count);
         let node = TenantNode::from_object(object, own_manager).ok();
         let fits = |node: &TenantNode| {
@@ -125,10 +187,9 @@ impl LimitedNodes {
         };
         let Some(node) = node.filter(fits) else {
             self.bytes.release(byte_count);
-            let is_new = self.omitted.len() < MAX_OMITTED && self.omitted.insert(name);
-            return is_new || before.is_some();
+            return self.omit(&name) || before.is_some();
         };
-        let is_changed = self.omitted.remove(&name) || before.as_ref() != Some(&node);
+        let is_changed = self.omitted.remove(&name_hash(&name)) || before.as_ref() != Some(&node);
         self.nodes.insert(node.name.clone(), node);
         is_changed
     }
@@ -219,11 +280,7 @@ mod tests {
     fn floods_of_other_tenants_remove_no_nodes() {
         let budget = NodeBudget::default();
         let mut store = NodeStore::new(&budget);
-        let node = |number: usize, value: &str| {
-            let labels: serde_json::Map<String, serde_json::Value> =
-                (0..100).map(|label| (format!("label-{label}"), value.into())).collect();
-            object(&format!("node-{number}"), labels.into())
-        };
+        let node = |number: usize, value: &str| large_node(&format!("node-{number}"), value);
         for number in 0..100 {
             handle(&mut store, CollectionEvent::Applied(node(number, "a")));
         }
@@ -234,6 +291,62 @@ mod tests {
             handle(&mut store, CollectionEvent::Applied(node(number, "b")));
         }
         assert_eq!((store.nodes().len(), store.omitted()), (100, 0));
+    }
+
+    fn large_node(name: &str, value: &str) -> NodeObject {
+        let labels: serde_json::Map<String, serde_json::Value> =
+            (0..100).map(|label| (format!("label-{label}"), value.into())).collect();
+        object(name, labels.into())
+    }
+
+    fn list(store: &mut NodeStore, nodes: impl Iterator<Item = NodeObject>) -> bool {
+        handle(store, CollectionEvent::ListStarted);
+        for node in nodes {
+            handle(store, CollectionEvent::Listed(node));
+        }
+        handle(store, CollectionEvent::ListCompleted)
+    }
+
+    #[test]
+    fn a_relist_keeps_the_nodes_of_a_large_tenant() {
+        let budget = NodeBudget::default();
+        let mut store = NodeStore::new(&budget);
+        let nodes =
+            |value: &'static str| (0..100).map(move |one| large_node(&format!("n-{one}"), value));
+        assert!(list(&mut store, nodes("a")));
+        let held = store.current.bytes.byte_count();
+        assert!(held > 1 << 19, "more than is guaranteed: {held}");
+        let mut others: Vec<_> = (0..400).map(|_| budget.add_list()).collect();
+        others.iter_mut().for_each(|one| while one.reserve(1 << 16) {});
+        assert!(!store.current.bytes.reserve(1));
+        assert!(!list(&mut store, nodes("a")), "nothing has changed");
+        assert!(list(&mut store, nodes("b")), "each Node has changed");
+        assert_eq!((store.nodes().len(), store.omitted()), (100, 0));
+        // A list that is not completed is begun again.
+        handle(&mut store, CollectionEvent::ListStarted);
+        handle(&mut store, CollectionEvent::Listed(large_node("n-1", "c")));
+        assert_eq!(store.list.added.bytes.byte_count(), 0, "the Node is counted once");
+        assert!(list(&mut store, nodes("c").take(99)), "one Node is gone");
+        assert_eq!((store.nodes().len(), store.omitted()), (99, 0));
+    }
+
+    #[test]
+    fn relists_do_not_exceed_the_share_of_a_tenant() {
+        let budget = NodeBudget::default();
+        let mut store = NodeStore::new(&budget);
+        let mut others: Vec<_> = (0..400).map(|_| budget.add_list()).collect();
+        others.iter_mut().for_each(|one| while one.reserve(1 << 16) {});
+        for round in 1..=4 {
+            // Each list has the former Nodes, and as many new ones.
+            list(&mut store, (0..20 * round).map(|one| large_node(&format!("n-{one:03}"), "a")));
+            let bytes = store.current.bytes.byte_count();
+            assert!(bytes <= 1 << 19, "{bytes}");
+        }
+        assert!(store.nodes().len() >= 20 && store.omitted() > 0, "{}", store.omitted());
+        // All Nodes get new names.
+        let before = store.nodes().len();
+        list(&mut store, (0..before).map(|one| large_node(&format!("m-{one:03}"), "a")));
+        assert_eq!((store.nodes().len(), store.omitted()), (before, 0));
     }
 
     #[test]
