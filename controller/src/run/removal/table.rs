@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use berth_api::ConditionReason;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::removal::grace_periods::GracePeriods;
+use crate::removal::grace_periods::GracePeriodTable;
 use crate::removal::pod::DrainPod;
 use crate::removal::report::RemovalReport;
 use crate::run::metrics::Metrics;
@@ -35,7 +35,7 @@ pub struct RemovalTable {
     /// Ends of the waits of machines.
     waits: Mutex<BTreeMap<Key, Instant>>,
     /// Grace periods of the pods of machines.
-    grace_periods: Mutex<BTreeMap<Key, GracePeriods>>,
+    grace_periods: Mutex<GracePeriodTable>,
     handlers: RwLock<Vec<Handler>>,
     metrics: Arc<Metrics>,
 }
@@ -111,26 +111,20 @@ impl RemovalTable {
         Some(end.saturating_duration_since(Instant::now())).filter(|rest| !rest.is_zero())
     }
 
-    fn grace_periods(&self) -> MutexGuard<'_, BTreeMap<Key, GracePeriods>> {
+    fn grace_periods(&self) -> MutexGuard<'_, GracePeriodTable> {
         self.grace_periods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets the ends of the grace periods of a machine's listed pods to the earliest ones that were seen.
     pub(super) fn update_grace_periods(&self, namespace: &str, name: &str, pods: &mut [DrainPod]) {
-        let key = (namespace.to_owned(), name.to_owned());
-        let mut all = self.grace_periods();
-        let mut periods = all.remove(&key).unwrap_or_default();
-        periods.update(pods);
-        if !periods.is_empty() {
-            all.insert(key, periods);
-        }
+        self.grace_periods().update(namespace, name, pods);
     }
 
     /// Removes the report of a machine, which is deleted, or whose removal was cancelled.
     pub(in crate::run) fn remove(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
         self.waits().remove(&key);
-        self.grace_periods().remove(&key);
+        self.grace_periods().remove(namespace, name);
         let is_removed = {
             let mut entries = self.lock();
             let removed = entries.remove(&key);
