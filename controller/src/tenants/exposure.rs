@@ -20,7 +20,8 @@ use super::objects::cloud_controller_manager::{
     CLOUD_CONTROLLER_MANAGER, cloud_controller_manager_objects,
 };
 use super::objects::{DesiredObject, ObjectKind, load_balancer_pool_objects};
-use super::pool_precedence::{PoolRequest, refusal};
+use super::pool_acceptance::{PoolDecision, PoolState, decide};
+use super::pool_precedence::PoolRequest;
 use super::pool_use::PoolUse;
 
 /// Addresses that no Service can have: this network, loopback, link-local, multicast and reserved.
@@ -119,14 +120,21 @@ fn plan_pool(
     desired: &mut DesiredExposure,
 ) {
     let ExposureInput { tenant, config, pool_use, .. } = input;
-    if let Some(fault) = requested.and_then(|requested| check_pool(input, requested).err()) {
-        desired.faults.push(fault);
-        desired.retains_pool = true;
-        return;
-    }
+    let waiting = match requested.map(|requested| check_pool(input, requested)).transpose() {
+        Ok(waiting) => waiting.flatten(),
+        Err(fault) => {
+            desired.faults.push(fault);
+            desired.retains_pool = true;
+            return;
+        }
+    };
     let ranges = requested.map(|requested| requested.addresses.as_slice()).unwrap_or_default();
     let kept = pool_use.kept(&tenant.name_any(), ranges);
     let mut pool = requested.cloned();
+    if let (Some(pool), Some((ranges, fault))) = (&mut pool, waiting) {
+        pool.addresses = ranges;
+        desired.faults.push(fault);
+    }
     if !kept.is_empty() {
         // Without a request, the existing advertisement stays as it is.
         desired.retains_pool = requested.is_none();
@@ -147,6 +155,8 @@ fn plan_pool(
         );
         desired.faults.push(Fault::new(ConditionReason::LoadBalancerAddressesInUse, message));
     }
+    // MetalLB permits no pool without addresses.
+    let pool = pool.filter(|pool| !pool.addresses.is_empty());
     let objects = pool.iter().flat_map(|pool| load_balancer_pool_objects(tenant, pool, config));
     desired.objects.extend(objects);
 }
@@ -177,28 +187,50 @@ fn manager_objects(
     }
 }
 
-/// Checks the pool of a tenant.
+/// Checks the pool of a tenant. If it has to wait until other tenants have released addresses, returns the ranges that
+/// it has meanwhile, and a fault that names these tenants.
 ///
 /// # Errors
 /// Returns a fault if an address cannot be used, or belongs to the infra cluster or to the pool of another tenant.
-fn check_pool(input: ExposureInput<'_>, requested: &LoadBalancers) -> Result<(), Fault> {
+fn check_pool(
+    input: ExposureInput<'_>,
+    requested: &LoadBalancers,
+) -> Result<Option<(Vec<AddressRange>, Fault)>, Fault> {
+    let ExposureInput { tenant, tenants, pool_use, cluster, .. } = input;
     let addresses = &requested.addresses;
     let field = "spec.exposure.loadBalancers.addresses";
-    if let Some(problem) = pool_problem(addresses, input.cluster) {
+    if let Some(problem) = pool_problem(addresses, cluster) {
         let separator = if problem.starts_with('[') { "" } else { " " };
         let message = format!("{field}{separator}{problem}");
         return Err(Fault::new(ConditionReason::InvalidExposure, message));
     }
-    let refusals = refusals(input, addresses);
-    if refusals.is_empty() {
-        return check_kept_by_others(input, addresses);
+    let may_apply = |request: PoolRequest<'_>| {
+        let of_other = ExposureInput { tenant: request.tenant, ..input };
+        pool_problem(request.ranges, cluster).is_none()
+            && check_kept_by_others(of_other, request.ranges).is_ok()
+    };
+    let state = PoolState { tenants, pool_use, may_apply: &may_apply };
+    let reason = ConditionReason::LoadBalancerPoolsOverlap;
+    let name = tenant.name_any();
+    match decide(PoolRequest { tenant, ranges: addresses }, state) {
+        PoolDecision::Accepted => check_kept_by_others(input, addresses).map(|()| None),
+        PoolDecision::Waits { ranges, others } => {
+            check_kept_by_others(input, addresses)?;
+            let message = format!(
+                "{field}: TenantCluster {name} exchanges addresses with other tenants: it has released its own ones, and \
+                 gets the new ones when the pools of these TenantClusters have changed: {}",
+                join_names_limited(&others)
+            );
+            Ok(Some((ranges, Fault::new(reason, message))))
+        }
+        PoolDecision::Refused(reasons) => {
+            let message = format!(
+                "{field}: {}; TenantCluster {name} keeps its previous pool until they are disjoint",
+                join_names_limited(&reasons)
+            );
+            Err(Fault::new(reason, message))
+        }
     }
-    let message = format!(
-        "{field}: {}; TenantCluster {} keeps its previous pool until they are disjoint",
-        join_names_limited(&refusals),
-        input.tenant.name_any()
-    );
-    Err(Fault::new(ConditionReason::LoadBalancerPoolsOverlap, message))
 }
 
 /// Returns the problem of a pool without regard to other tenants.
@@ -210,59 +242,6 @@ fn pool_problem(addresses: &[AddressRange], cluster: &ClusterFacts) -> Option<St
         let earlier = addresses.get(..index).unwrap_or_default();
         unusable_reason(*range, earlier, cluster).map(|why| format!("[{index}]: `{range}` {why}"))
     })
-}
-
-/// Returns the reasons why other tenants have addresses of the pool.
-fn refusals(input: ExposureInput<'_>, addresses: &[AddressRange]) -> Vec<String> {
-    let ExposureInput { tenant, tenants, cluster, pool_use, .. } = input;
-    let own_name = tenant.name_any();
-    let applied: BTreeSet<&str> = pool_use.overlapping_tenants(addresses).collect();
-    let others = tenants.iter().filter(|other| other.name_any() != own_name);
-    let candidates = others.filter_map(|other| {
-        let pool = other.spec.exposure.as_ref()?.load_balancers.as_ref()?;
-        let mut requested = pool.addresses.iter();
-        let is_shared = |range: &AddressRange| addresses.iter().any(|own| own.overlaps(*range));
-        let is_candidate = requested.any(is_shared) || applied.contains(other.name_any().as_str());
-        is_candidate.then_some((other, pool))
-    });
-    let own = PoolRequest { tenant, ranges: addresses };
-    let of_other = candidates.filter_map(|(other, pool)| {
-        // The problem is computed for few tenants only: it compares the pool with all Nodes. A pool with a problem is
-        // not applied, so its tenant keeps the previous one.
-        let is_invalid = pool_problem(&pool.addresses, cluster).is_some();
-        let requested = PoolRequest { tenant: other, ranges: &pool.addresses };
-        let refused = if is_invalid { None } else { refusal(own, requested, pool_use) };
-        refused.or_else(|| {
-            let name = other.name_any();
-            let input = ExposureInput { tenant: other, ..input };
-            let keeps_previous = is_invalid
-                || applied.contains(name.as_str()) && may_be_refused(input, &pool.addresses);
-            if !keeps_previous {
-                return None;
-            }
-            let ranges: Vec<AddressRange> = pool_use.applied_ranges(&name).collect();
-            refusal(own, PoolRequest { tenant: other, ranges: &ranges }, pool_use)
-        })
-    });
-    of_other.collect()
-}
-
-/// Returns true if a tenant may have to keep its previous pool because of other tenants. If it is true although nothing
-/// prevents the change, another tenant only waits until the pool has changed.
-fn may_be_refused(input: ExposureInput<'_>, addresses: &[AddressRange]) -> bool {
-    let ExposureInput { tenant, tenants, pool_use, .. } = input;
-    let name = tenant.name_any();
-    let own = PoolRequest { tenant, ranges: addresses };
-    let mut others = tenants.iter().filter(|other| other.name_any() != name);
-    let is_refused = others.any(|other| {
-        let pool = other.spec.exposure.as_ref().and_then(|one| one.load_balancers.as_ref());
-        let requested = pool.map(|pool| pool.addresses.as_slice()).unwrap_or_default();
-        let other_name = other.name_any();
-        let applied: Vec<AddressRange> = pool_use.applied_ranges(&other_name).collect();
-        let mut both = [requested, applied.as_slice()].into_iter();
-        both.any(|ranges| refusal(own, PoolRequest { tenant: other, ranges }, pool_use).is_some())
-    });
-    is_refused || check_kept_by_others(input, addresses).is_err()
 }
 
 /// Returns a fault if Services of other tenants still have addresses of the pool, which are therefore in their pools.
@@ -305,8 +284,8 @@ fn unusable_reason(
         return Some(format!("overlaps `{other}` of the same pool; merge them"));
     }
     let servers = cluster.api_server.iter().flatten();
-    let own: BTreeSet<IpAddr> = cluster.nodes.iter().chain(servers).copied().collect();
-    if let Some(address) = own.iter().find(|address| range.contains(**address)) {
+    let own = cluster.nodes.iter().chain(servers);
+    if let Some(address) = own.filter(|address| range.contains(**address)).min() {
         return Some(format!(
             "contains {address} of a Node or the API server of the infra cluster; exclude it"
         ));

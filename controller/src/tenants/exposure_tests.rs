@@ -127,6 +127,84 @@ fn the_previous_pool_of_a_refused_tenant_stays_its_own() {
     assert!(desired.faults.is_empty(), "{desired:?}");
 }
 
+fn applied(pools: &[(&str, &str)]) -> PoolUse {
+    let pools = pools.iter();
+    let pools = pools.map(|(name, range)| AppliedPool::new(name, &json!({"addresses": [range]})));
+    PoolUse { pools: pools.collect(), addresses: Vec::new() }
+}
+
+#[test]
+fn a_refused_pool_blocks_no_younger_tenant() {
+    let all = [
+        with_pool("a", json!(["192.0.2.0/28"])),
+        with_pool("b", json!(["192.0.2.8-192.0.2.31"])),
+        with_pool("c", json!(["192.0.2.24/29"])),
+    ];
+    let pool_use = applied(&[("a", "192.0.2.0/28")]);
+    let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
+    assert_eq!(faults, [0, 1, 0], "b gets no address, so c gets those that a does not have");
+    // If b is accepted, its request precedes.
+    let [_, older, younger] = &all;
+    let all = [Arc::clone(older), Arc::clone(younger)];
+    let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
+    assert_eq!(faults, [0, 1]);
+}
+
+#[test]
+fn tenants_exchange_their_pools() {
+    let (first, second) = ("192.0.2.0-192.0.2.15", "192.0.2.16-192.0.2.31");
+    let older = with_pool("a", json!([second]));
+    let younger = with_pool("b", json!([first]));
+    let all = [Arc::clone(&older), Arc::clone(&younger)];
+    let addresses =
+        |desired: &DesiredExposure| desired.objects[0].body["spec"]["addresses"].clone();
+    // The younger tenant releases its pool, then the older one gets it, and then the younger one that of the older one.
+    let mut pool_use = applied(&[("a", first), ("b", second)]);
+    let desired = plan_with(&younger, &all, &pool_use);
+    let (reason, message) = single_fault(&desired);
+    assert_eq!(reason, ConditionReason::LoadBalancerPoolsOverlap);
+    assert!(message.ends_with("have changed: a"), "{message}");
+    assert!(desired.objects.is_empty());
+    assert!(desired.is_undesired(ObjectKind::IpAddressPool, "metallb-system", "tenant-b"));
+    for pools in [vec![("a", first)], vec![("a", second)], vec![("a", second), ("b", first)]] {
+        let desired = plan_with(&older, &all, &applied(&pools));
+        assert_eq!((addresses(&desired), desired.faults.len()), (json!([second]), 0));
+        let desired = plan_with(&younger, &all, &applied(&pools));
+        assert_eq!((addresses(&desired), desired.faults.len()), (json!([first]), 0));
+    }
+    // Nothing changes while a Service has an address of the older tenant's pool.
+    pool_use.addresses.push(ServiceAddress {
+        tenant: "a".to_owned(),
+        service: "web".to_owned(),
+        address: "192.0.2.9".parse().unwrap(),
+    });
+    for (tenant, pool, expected) in [
+        (&older, "tenant-a", ConditionReason::LoadBalancerPoolsOverlap),
+        (&younger, "tenant-b", ConditionReason::LoadBalancerAddressesInUse),
+    ] {
+        let desired = plan_with(tenant, &all, &pool_use);
+        assert_eq!(single_fault(&desired).0, expected);
+        assert!(!desired.is_undesired(ObjectKind::IpAddressPool, "metallb-system", pool));
+    }
+}
+
+#[test]
+fn of_three_tenants_that_exchange_pools_one_releases_its_own() {
+    let ranges = ["192.0.2.0-192.0.2.15", "192.0.2.16-192.0.2.31", "192.0.2.32-192.0.2.47"];
+    let [first, second, third] = ranges;
+    let all = [
+        with_pool("a", json!([second])),
+        with_pool("b", json!([third])),
+        with_pool("c", json!([first, "192.0.2.40-192.0.2.47"])),
+    ];
+    let pool_use = applied(&[("a", first), ("b", second), ("c", third)]);
+    let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
+    assert_eq!(faults, [1; 3], "c keeps a part of its pool, so b, a and c keep theirs");
+    let all = [Arc::clone(&all[0]), Arc::clone(&all[1]), with_pool("c", json!([first]))];
+    let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
+    assert_eq!(faults, [0, 0, 1]);
+}
+
 /// The objects of MetalLB change only to a valid pool, and stay while a change is invalid.
 #[test]
 fn a_pool_in_use_changes_only_to_a_valid_one() {

@@ -6,7 +6,7 @@
 //! VlanClaims, InfraConfig, foreign NADs ────┴─► claims ──► objects ──► differs ──► apply
 //! PrefixClaims, InfraConfig ──► prefixes ──► addresses
 //!                                    hosts, claims, objects ──► status
-//! Services, TenantClusters ──► load_balancer_service, pool_use, pool_precedence, exposure ──► objects
+//! Services, TenantClusters ──► load_balancer_service, pool_use, pool_acceptance, exposure ──► objects
 //! AddressClaims, VirtualMachineInstances ──► lease_index ──► host_leases
 //! ```
 
@@ -33,6 +33,7 @@ pub mod network;
 pub mod network_id;
 pub mod node_local_dns;
 pub mod objects;
+pub mod pool_acceptance;
 pub mod pool_precedence;
 pub mod pool_use;
 pub mod prefixes;

@@ -77,7 +77,7 @@ fn precedence_of_other(
 }
 
 /// Returns a key that sorts older tenants first.
-fn age_key(tenant: &TenantCluster) -> (Option<Timestamp>, String) {
+pub(super) fn age_key(tenant: &TenantCluster) -> (Option<Timestamp>, String) {
     let created = tenant.metadata.creation_timestamp.as_ref().map(|created| created.0);
     (created, tenant.name_any())
 }

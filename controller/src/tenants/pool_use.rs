@@ -64,16 +64,6 @@ impl PoolUse {
         own.flat_map(|pool| pool.ranges.iter().copied())
     }
 
-    /// Returns the tenants whose pools in the cluster have addresses of these ranges.
-    pub fn overlapping_tenants<'a>(
-        &'a self,
-        ranges: &'a [AddressRange],
-    ) -> impl Iterator<Item = &'a str> + 'a {
-        let is_shared = move |one: &AddressRange| ranges.iter().any(|other| other.overlaps(*one));
-        let overlapping = self.pools.iter().filter(move |pool| pool.ranges.iter().any(is_shared));
-        overlapping.map(|pool| pool.tenant.as_str())
-    }
-
     /// Returns true if an address is in the pool of its tenant, although `requested` does not contain it.
     #[must_use]
     pub fn is_kept(&self, used: &ServiceAddress, requested: &[AddressRange]) -> bool {
