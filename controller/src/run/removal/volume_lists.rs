@@ -16,12 +16,15 @@ const MAX_AGE: Duration = DELAYS.0;
 /// delay with its jitter.
 const WANTED_TIME: Duration = Duration::from_secs(90);
 
-/// Lists of all tenants. Only the Nodes of removed machines are counted, so the tenant does not choose the size.
+/// Lists of all tenants. Only the Nodes of removed machines are counted, so the tenant does not choose the size. A new
+/// client of a tenant begins a new list: after a change of the kubeconfig, the earlier one may be of another cluster.
 #[derive(Debug, Default)]
 pub(super) struct VolumeLists(Mutex<BTreeMap<String, Arc<TenantVolumes>>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct TenantVolumes {
+    /// Client that reads the list.
+    client: UntrustedClient,
     /// Nodes of removed machines, with the time of the last question.
     wanted: Mutex<BTreeMap<String, Instant>>,
     /// Removals wait here until the list of another one is complete.
@@ -47,7 +50,7 @@ impl VolumeLists {
         node: &str,
         observed_at: Instant,
     ) -> Result<usize, UntrustedError> {
-        let volumes = self.tenant(tenant, Instant::now());
+        let volumes = self.tenant((tenant, client), Instant::now());
         volumes.want(node, Instant::now());
         let mut list = volumes.list.lock().await;
         let known = list.as_ref().and_then(|list| list.answer(node, observed_at, Instant::now()));
@@ -67,14 +70,23 @@ impl VolumeLists {
         answer
     }
 
-    fn tenant(&self, name: &str, now: Instant) -> Arc<TenantVolumes> {
+    fn tenant(&self, (name, client): (&str, &UntrustedClient), now: Instant) -> Arc<TenantVolumes> {
         let mut tenants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tenants.retain(|_, volumes| Arc::strong_count(volumes) > 1 || volumes.is_wanted(now));
-        Arc::clone(tenants.entry(name.to_owned()).or_default())
+        if let Some(known) = tenants.get(name).filter(|known| known.client.is_same(client)) {
+            return Arc::clone(known);
+        }
+        let volumes = Arc::new(TenantVolumes::new(client.clone()));
+        tenants.insert(name.to_owned(), Arc::clone(&volumes));
+        volumes
     }
 }
 
 impl TenantVolumes {
+    fn new(client: UntrustedClient) -> Self {
+        Self { client, wanted: Mutex::default(), list: tokio::sync::Mutex::default() }
+    }
+
     fn lock_wanted(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -131,6 +143,17 @@ mod tests {
 
     use super::*;
 
+    /// Returns a client of a server with one VolumeAttachment for each of these Nodes.
+    fn client(nodes: &[&str]) -> UntrustedClient {
+        let items: Vec<_> = nodes.iter().map(|node| json!({"spec": {"nodeName": node}})).collect();
+        let body = json!({"items": items}).to_string();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let body = Body::from(body.clone().into_bytes());
+            std::future::ready(Response::builder().body(body))
+        });
+        UntrustedClient::from_client(Client::new(service, "default"))
+    }
+
     fn list(begun_at: Instant, ended_at: Instant) -> VolumeList {
         let counts = VolumeCounts::from([("a".to_owned(), 2), ("b".to_owned(), 0)]);
         VolumeList { begun_at, ended_at, counts: Ok(counts) }
@@ -165,13 +188,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_is_counted_after_a_long_wait() {
-        let service = tower::service_fn(|_: Request<Body>| {
-            let body = json!({"items": [{"spec": {"nodeName": "a"}}]});
-            std::future::ready(Response::builder().body(Body::from(body.to_string().into_bytes())))
-        });
-        let client = UntrustedClient::from_client(Client::new(service, "default"));
+        let client = client(&["a"]);
         let (lists, start) = (VolumeLists::default(), Instant::now());
-        let volumes = lists.tenant("bank", start);
+        let volumes = lists.tenant(("bank", &client), start);
         let held = volumes.list.lock().await;
         let count = lists.count(("bank", &client), "a", start);
         let forget_and_release = async {
@@ -184,17 +203,31 @@ mod tests {
         assert_eq!(tokio::join!(count, forget_and_release).0, Ok(1));
     }
 
+    #[tokio::test]
+    async fn a_new_client_does_not_read_the_list_of_the_former_one() {
+        let (former, new) = (client(&[]), client(&["a"]));
+        let (lists, start) = (VolumeLists::default(), Instant::now());
+        assert_eq!(lists.count(("bank", &former), "a", start).await, Ok(0));
+        assert_eq!(lists.count(("bank", &new), "a", start).await, Ok(1));
+        // A clone is the same client.
+        assert_eq!(lists.count(("bank", &new.clone()), "a", start).await, Ok(1));
+        assert!(new.is_same(&new.clone()) && !new.is_same(&former));
+    }
+
     #[test]
     fn nodes_and_tenants_are_forgotten() {
+        // The client needs a runtime, although it sends no request.
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let _guard = runtime.enter();
         let (lists, start) = (VolumeLists::default(), Instant::now());
         let later = start + WANTED_TIME;
-        lists.tenant("bank", start).want("a", start);
-        lists.tenant("bank", later).want("b", later);
-        assert_eq!(
-            lists.tenant("bank", later).zero_counts(),
-            VolumeCounts::from([("b".to_owned(), 0)])
-        );
-        lists.tenant("shop", later + WANTED_TIME).want("c", later + WANTED_TIME);
+        let client = client(&[]);
+        let (bank, shop) = (("bank", &client), ("shop", &client));
+        lists.tenant(bank, start).want("a", start);
+        lists.tenant(bank, later).want("b", later);
+        let counts = lists.tenant(bank, later).zero_counts();
+        assert_eq!(counts, VolumeCounts::from([("b".to_owned(), 0)]));
+        lists.tenant(shop, later + WANTED_TIME).want("c", later + WANTED_TIME);
         assert_eq!(lists.0.lock().unwrap().len(), 1);
     }
 

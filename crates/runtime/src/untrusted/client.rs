@@ -94,6 +94,13 @@ impl UntrustedClient {
         Self { client, requests, slots: ConnectionSlots::default(), credentials }
     }
 
+    /// Returns true if the other client is a clone of this one, so that both send requests to the same server with the
+    /// same credentials. A client from a changed kubeconfig is another one.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.requests, &other.requests)
+    }
+
     /// Sends a request, and returns the JSON of the answer. Waits for at most [`CALL_TIMEOUT`] after at most four other
     /// requests have ended, and reads at most `max_length` bytes.
     ///
