@@ -39,10 +39,11 @@ impl RemovalReport {
         Self { reason, removal, deadline, message }
     }
 
-    /// Returns true if the removal does not proceed by itself.
+    /// Returns true if the removal does not proceed by itself. After its time limit, it does: the machine is deleted.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
-        urgency(self.reason) > urgency(ConditionReason::WaitingForVolumes)
+        self.reason != ConditionReason::DrainDeadlineExceeded
+            && urgency(self.reason) > urgency(ConditionReason::WaitingForVolumes)
     }
 
     /// Returns the message about a machine.
@@ -152,6 +153,8 @@ mod tests {
         let many = report(&Step::WaitForPods { blocked: many, stopping: 0 });
         assert!(blocked.is_blocked() && !report(&Step::Cordon).is_blocked());
         assert!(!report(&Step::WaitForVolumes(1)).is_blocked());
+        let late = report(&Step::DeleteMachine(RemovalOutcome::DeadlineExceeded));
+        assert!(!late.is_blocked(), "the machine is deleted");
         assert!(many.message.len() < 400 && many.message.ends_with("and 496 more"), "{many:?}");
     }
 

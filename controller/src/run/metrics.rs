@@ -241,7 +241,7 @@ impl Metrics {
     }
 
     /// Sets the numbers of machines with a removal mark, by state.
-    pub(super) fn set_machines_in_removal(&self, counts: [(&'static str, usize); 3]) {
+    pub(super) fn set_machines_in_removal(&self, counts: [(&'static str, usize); 4]) {
         for (state, count) in counts {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.machines_in_removal.get_or_create(&StateLabels { state }).set(count);

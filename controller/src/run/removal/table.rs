@@ -164,8 +164,9 @@ impl RemovalTable {
 fn count_states<'r>(
     reports: impl Iterator<Item = &'r RemovalReport>,
     now: Timestamp,
-) -> [(&'static str, usize); 3] {
-    let (mut draining, mut blocked, mut overdue) = (0_usize, 0_usize, 0_usize);
+) -> [(&'static str, usize); 4] {
+    let (mut draining, mut blocked, mut exceeded, mut overdue) =
+        (0_usize, 0_usize, 0_usize, 0_usize);
     for report in reports {
         let limit = report.deadline.checked_add(OVERDUE_TIME);
         let count = match report.reason {
@@ -173,11 +174,17 @@ fn count_states<'r>(
             ConditionReason::WaitingForHost => &mut draining,
             _ if limit.is_ok_and(|limit| now > limit) => &mut overdue,
             ConditionReason::DrainBlocked => &mut blocked,
+            ConditionReason::DrainDeadlineExceeded => &mut exceeded,
             _ => &mut draining,
         };
         *count = count.saturating_add(1);
     }
-    [("draining", draining), ("blocked", blocked), ("overdue", overdue)]
+    [
+        ("draining", draining),
+        ("blocked", blocked),
+        ("deadline_exceeded", exceeded),
+        ("overdue", overdue),
+    ]
 }
 
 #[cfg(test)]
@@ -214,12 +221,15 @@ mod tests {
             report(ConditionReason::WaitingForHost),
             report(ConditionReason::DrainBlocked),
             report(ConditionReason::DrainingMachines),
+            report(ConditionReason::DrainDeadlineExceeded),
         ];
         let count = |now: &str| count_states(reports.iter(), now.parse().unwrap());
-        let early = count("2026-05-01T12:09:00Z");
-        assert_eq!(early, [("draining", 2), ("blocked", 1), ("overdue", 0)]);
-        let late = count("2026-05-01T12:11:00Z");
-        assert_eq!(late, [("draining", 1), ("blocked", 0), ("overdue", 2)]);
+        let states = ["draining", "blocked", "deadline_exceeded", "overdue"];
+        let with_states = |counts: [usize; 4]| -> [(&'static str, usize); 4] {
+            std::array::from_fn(|at| (states[at], counts[at]))
+        };
+        assert_eq!(count("2026-05-01T12:09:00Z"), with_states([2, 1, 1, 0]));
+        assert_eq!(count("2026-05-01T12:11:00Z"), with_states([1, 0, 0, 3]));
     }
 
     #[test]
