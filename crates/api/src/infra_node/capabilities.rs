@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::devices::{DirectIo, Gpu, Nvme, PhysicalFunction, Uplink, VirtualLink};
 use super::spec::TransparentHugepages;
+use super::unknown_value;
 use super::zones::HugepagePool;
 use crate::{Bytes, CpuSet, PageSize};
 
@@ -73,7 +74,11 @@ pub struct Machine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os: Option<String>,
     /// Hypervisor of which this host is a guest (`KVM`, `VMware`, ..., `Other`); `None` on bare metal.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional"
+    )]
     pub hypervisor: Option<Hypervisor>,
 }
 
@@ -156,6 +161,7 @@ pub struct Cpu {
 #[serde(rename_all = "camelCase")]
 pub struct CoreKind {
     /// Kind of the cores.
+    #[serde(deserialize_with = "unknown_value::or_default")]
     pub kind: CoreType,
     /// Logical CPUs of this kind.
     pub cpus: CpuSet,
@@ -163,10 +169,11 @@ pub struct CoreKind {
 
 /// Kinds of cores.
 #[derive(
-    JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord,
+    JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord,
 )]
 pub enum CoreType {
     /// Fast cores (Intel P-cores, the highest `cpu_capacity` on Arm).
+    #[default]
     Performance,
     /// Efficient cores (Intel E-cores, any lower `cpu_capacity` on Arm).
     Efficiency,
@@ -177,7 +184,11 @@ pub enum CoreType {
 #[serde(rename_all = "camelCase")]
 pub struct Kvm {
     /// State of KVM; if VMs cannot run, the reason.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional"
+    )]
     pub state: Option<KvmState>,
     /// `KVM_GET_API_VERSION`; 12 on every kernel since 2.6.22.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -204,7 +215,11 @@ pub struct Kvm {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupt_virtualization: Option<bool>,
     /// Kinds of confidential VMs that this host can run; absent if they are not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional_list"
+    )]
     pub confidential: Option<Vec<Confidential>>,
     /// True if in-kernel virtio-net (`/dev/vhost-net`) is available.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -270,7 +285,11 @@ pub struct Memory {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zswap: Option<bool>,
     /// Transparent huge page mode.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional"
+    )]
     pub transparent_hugepages: Option<TransparentHugepages>,
     /// Default size of a huge page (`default_hugepagesz=`).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -291,10 +310,18 @@ pub struct Ksm {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<bool>,
     /// Program that controls KSM.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional"
+    )]
     pub owner: Option<KsmOwner>,
     /// Advisor of the kernel. Absent on kernels before 6.8, which have no advisor.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional"
+    )]
     pub advisor: Option<KsmAdvisor>,
     /// True if ksmd skips pages that rarely merge (kernel 6.7 and later).
     #[serde(skip_serializing_if = "Option::is_none")]

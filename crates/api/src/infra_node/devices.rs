@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::unknown_value;
 use crate::{Bytes, LinkName, PciAddress};
 
 /// A physical network link or a bond of such links.
@@ -12,6 +13,7 @@ pub struct Uplink {
     /// Link name.
     pub name: LinkName,
     /// Physical link or bond.
+    #[serde(deserialize_with = "unknown_value::or_default")]
     pub kind: UplinkKind,
     /// Hardware address.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,7 +37,11 @@ pub struct Uplink {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// Operational state (RFC 2863).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional"
+    )]
     pub state: Option<LinkState>,
     /// IOMMU group of the PCI function.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,9 +61,10 @@ pub struct Uplink {
 }
 
 /// Kinds of uplinks.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UplinkKind {
     /// A port of a network card.
+    #[default]
     Physical,
     /// Several physical links aggregated by the bonding or the team driver.
     Bond,
@@ -89,12 +96,17 @@ pub struct VirtualLink {
     /// Link name.
     pub name: LinkName,
     /// Bridge or VLAN.
+    #[serde(deserialize_with = "unknown_value::or_default")]
     pub kind: VirtualLinkKind,
     /// Maximum transmission unit in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// Operational state.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional"
+    )]
     pub state: Option<LinkState>,
     /// Bridge or bond that the link is a port of.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,9 +126,10 @@ pub struct VirtualLink {
 }
 
 /// Kinds of reported virtual links.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VirtualLinkKind {
     /// A bridge.
+    #[default]
     Bridge,
     /// An 802.1Q VLAN on another link.
     Vlan,

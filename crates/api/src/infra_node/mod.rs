@@ -10,6 +10,7 @@ mod minimum;
 mod spec;
 mod status;
 mod trunk;
+mod unknown_value;
 mod zones;
 
 pub use address_conflict::*;

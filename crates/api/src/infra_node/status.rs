@@ -10,6 +10,7 @@ use super::address_conflict::AddressConflictStatus;
 use super::allocations::{Allocation, ZoneDevices};
 use super::capabilities::Capabilities;
 use super::trunk::{Neighbor, TrunkStatus};
+use super::unknown_value;
 use super::zones::Zone;
 use crate::{Condition, VlanId, VlanRanges};
 
@@ -112,6 +113,7 @@ pub struct TenantNetworkStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vni: Option<u32>,
     /// State of the tenant network: Pending or Failed.
+    #[serde(deserialize_with = "unknown_value::or_default")]
     pub state: TenantNetworkState,
     /// Reason why the tenant network is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,11 +122,12 @@ pub struct TenantNetworkStatus {
 }
 
 /// State of a tenant network.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TenantNetworkState {
     /// Configured, and verified by reading it back.
     Ready,
     /// Being configured, or waiting for a dependency.
+    #[default]
     Pending,
     /// Could not be configured.
     Failed,
@@ -138,6 +141,7 @@ pub struct ChangeStatus {
     #[schemars(length(max = 256))]
     pub what: String,
     /// Result of the change.
+    #[serde(deserialize_with = "unknown_value::or_default")]
     pub result: ChangeResult,
     /// Numbers, errno and its meaning, or the reason why the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -161,7 +165,7 @@ pub struct Removal {
 }
 
 /// Result of a change.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChangeResult {
     /// Applied, and verified by reading it back.
     Done,
@@ -170,6 +174,7 @@ pub enum ChangeResult {
     /// Not attempted, because a resource in use prevents it.
     Blocked,
     /// Attempted, but failed.
+    #[default]
     Failed,
 }
 
@@ -181,6 +186,7 @@ pub struct UnknownFact {
     #[schemars(length(max = 256))]
     pub path: String,
     /// Reason why the fact is not known.
+    #[serde(deserialize_with = "unknown_value::or_default")]
     pub reason: UnknownReason,
     /// Attempted operation and its result.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -190,7 +196,18 @@ pub struct UnknownFact {
 
 /// Reason why a fact is not known.
 #[derive(
-    JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+    JsonSchema,
+    Serialize,
+    Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
 )]
 pub enum UnknownReason {
     /// The fact requires a running machine, but a captured tree was read.
@@ -204,6 +221,7 @@ pub enum UnknownReason {
     /// The file exists, but its content is malformed.
     Malformed,
     /// Reading failed for another reason.
+    #[default]
     Unreadable,
     /// The fact depends on another unknown fact.
     DependsOnUnknown,

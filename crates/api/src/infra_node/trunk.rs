@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::unknown_value;
 use crate::{LinkName, VlanRanges};
 
 /// Result of the probes that agents exchange in the VLANs of a host network.
@@ -10,6 +11,7 @@ use crate::{LinkName, VlanRanges};
 #[serde(rename_all = "camelCase")]
 pub struct TrunkStatus {
     /// State of the trunk.
+    #[serde(deserialize_with = "unknown_value::or_default")]
     pub state: TrunkState,
     /// VLANs that this host does not receive from at least one host that also carries them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -22,7 +24,11 @@ pub struct TrunkStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unverified: Option<VlanRanges>,
     /// Reason why the state is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "unknown_value::optional"
+    )]
     pub reason: Option<TrunkUnknownReason>,
     /// Details of the reason, or observations such as frames that arrive in another VLAN.
     #[serde(default, skip_serializing_if = "Option::is_none")]
