@@ -20,7 +20,7 @@ pub mod tenant_bed;
 pub mod wait;
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Returns the repository's folder.
 #[must_use]
@@ -29,16 +29,11 @@ pub fn repository() -> PathBuf {
 }
 
 /// Returns the path of a program of this workspace, such as `berth-agent`, from the same build as the running program.
-///
-/// # Panics
-/// If the path of the running program cannot be read.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
-    let running = env::current_exe().expect("the path of the running program");
-    let mut folder = running.parent().expect("the folder of the running program");
+    let running = env::current_exe().unwrap_or_default();
     // Test programs are in `deps`, examples in `examples`.
-    if folder.ends_with("deps") || folder.ends_with("examples") {
-        folder = folder.parent().expect("the folder of the build");
-    }
-    folder.join(name)
+    let is_build = |folder: &&Path| !folder.ends_with("deps") && !folder.ends_with("examples");
+    let build = running.ancestors().skip(1).find(is_build);
+    build.map_or_else(|| PathBuf::from(name), |folder| folder.join(name))
 }
