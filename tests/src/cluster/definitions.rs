@@ -1,6 +1,6 @@
 //! CustomResourceDefinitions of other projects that tests need.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Read as _;
 use std::time::Duration;
 
@@ -166,6 +166,9 @@ impl ControlPlane {
         self.wait_until(&format!("crd/{name} is served"), Duration::from_secs(30), |plane| {
             let kind = plane.kinds.find(&plane.client, |kind| kind.has_word(name))?;
             matches!(plane.client.get(&kind.path(None)), Some(Ok(_))).then_some(())
-        })
+        })?;
+        // kubectl caches the served kinds for ten minutes. The folder is missing before the first call of kubectl.
+        let _: std::io::Result<()> = fs::remove_dir_all(self.kubectl_cache());
+        Ok(())
     }
 }

@@ -289,6 +289,11 @@ impl ControlPlane {
         self.kubectl_with(&self.kubeconfig(), arguments, "")
     }
 
+    /// Returns the folder in which kubectl stores what it knows about the API server.
+    fn kubectl_cache(&self) -> PathBuf {
+        self.folder.path().join("cache")
+    }
+
     /// Runs kubectl with another kubeconfig and with standard input.
     ///
     /// # Errors
@@ -305,7 +310,7 @@ impl ControlPlane {
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .arg("--cache-dir")
-            .arg(self.folder.path().join("cache"));
+            .arg(self.kubectl_cache());
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("kubectl")?;
         if let Some(mut stdin) = child.stdin.take() {
