@@ -1,5 +1,5 @@
-//! AddressClaim: allocation of an IP address to an interface of a machine. The creation of the object is the lock, so
-//! two machines of a network never have the same address.
+//! AddressClaim: allocation of an IP address to an interface of a machine. The name of the object contains the network
+//! and the address, so the API server refuses a second claim of an address.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -27,7 +27,7 @@ use crate::{MacAddress, Time};
     category = "berth",
     status = "AddressClaimStatus",
     derive = "PartialEq",
-    doc = "An IP address that is allocated to an interface of a machine. Its name is <network>-<address>; its creation is the lock.",
+    doc = "An IP address that is allocated to an interface of a machine. Its name is <network>-<address>, so each address has at most one claim.",
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.address"),
     printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant"),
     printcolumn(name = "Machine", type_ = "string", json_path = ".spec.machine.name"),
@@ -55,7 +55,7 @@ pub struct AddressClaimSpec {
     /// TenantCluster of the machine.
     #[schemars(length(min = 1, max = 253))]
     pub tenant: String,
-    /// UID of that TenantCluster. A later TenantCluster of the same name does not own the claim.
+    /// UID of the TenantCluster. A later TenantCluster of the same name does not own the claim.
     #[serde(rename = "tenantUID")]
     #[schemars(length(min = 1, max = 64))]
     pub tenant_uid: String,
@@ -64,7 +64,7 @@ pub struct AddressClaimSpec {
     /// Name of the machine's interface, as in the VirtualMachine.
     #[schemars(length(min = 1, max = 63))]
     pub interface: String,
-    /// Ethernet address of this interface.
+    /// Ethernet address of the interface.
     pub mac: MacAddress,
 }
 
@@ -91,8 +91,8 @@ pub struct AddressClaimStatus {
 }
 
 impl AddressClaim {
-    /// Returns the name of the claim of an address. Names of objects have no colons, so IPv6 addresses have all eight
-    /// groups, separated by dashes.
+    /// Returns the name of the claim of an address. Names of objects cannot contain colons, so all eight groups of an
+    /// IPv6 address are written, separated by dashes.
     #[must_use]
     pub fn name_for(network: &str, address: IpAddr) -> String {
         match address {

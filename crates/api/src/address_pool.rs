@@ -36,7 +36,7 @@ pub struct AddressPool {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 39))]
     pub gateway: Option<IpAddr>,
-    /// Further routes of the machines.
+    /// Additional routes of the machines.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub routes: Vec<NetworkRoute>,
@@ -112,7 +112,7 @@ pub enum PrefixGateway {
     None,
 }
 
-/// A prefix that a tenant's network has from a pool of InfraConfig, with the configuration of the pool.
+/// A prefix that is allocated to a tenant's network from a pool of InfraConfig, with the configuration of the pool.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct GrantedPrefix {

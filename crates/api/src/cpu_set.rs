@@ -42,8 +42,8 @@ pub enum ParseCpuSetError {
 }
 
 impl CpuSet {
-    /// The highest accepted CPU number. Linux on x86 stops at 8,191 (`CONFIG_NR_CPUS`). The limit prevents
-    /// `0-4294967295` in a malformed file from taking half a gigabyte of memory.
+    /// The highest accepted CPU number. Linux on x86 supports CPU numbers up to 8,191 (`CONFIG_NR_CPUS`). The limit
+    /// prevents `0-4294967295` in a malformed file from taking half a gigabyte of memory.
     pub const MAX_CPU: u32 = 65_535;
 
     /// Creates an empty set.
@@ -100,13 +100,13 @@ impl CpuSet {
         Self(self.0.intersection(&other.0))
     }
 
-    /// Returns the CPUs of this set that are not in the other.
+    /// Returns the CPUs of this set that are not in `other`.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0))
     }
 
-    /// Returns true if every CPU of this set is in the other.
+    /// Returns true if every CPU of this set is in `other`.
     #[must_use]
     pub fn is_subset(&self, other: &Self) -> bool {
         self.difference(other).is_empty()
@@ -135,7 +135,7 @@ impl CpuSet {
                     parts.push(format!("{first}-{last}"));
                     taken
                 }
-                // A few CPUs are more readable one by one, and the second may start a range.
+                // A few CPUs are more readable without a stride, and the second CPU may start a range.
                 (2.., 6..) => {
                     parts.push(format!("{first}-{last}:{step}"));
                     taken
@@ -243,7 +243,7 @@ impl FromStr for CpuSet {
     }
 }
 
-/// One element of a list: `used` CPUs out of every `group`, from `first` to `last`.
+/// One element of a CPU list: `used_per_group` CPUs of every `group_size` CPUs, from `first` to `last`.
 struct Range {
     first: u32,
     last: u32,

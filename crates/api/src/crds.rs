@@ -28,9 +28,8 @@ pub fn all_crds() -> Vec<CustomResourceDefinition> {
     all.into_iter().map(adapt_integer_formats).collect()
 }
 
-/// Adapts a CRD to API servers. API servers support only the formats `int32` and `int64` and warn of others, and they
-/// accept any number without an explicit limit. The formats of Rust's unsigned types become limits that API servers
-/// check.
+/// Replaces the formats of Rust's unsigned types by `int32` or `int64` and an explicit maximum. API servers warn of
+/// other formats, and check numbers only against explicit limits.
 fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinition {
     fn adapt_schema(value: &mut serde_json::Value) {
         let bounds = match value.get("format").and_then(serde_json::Value::as_str) {
@@ -52,8 +51,8 @@ fn adapt_integer_formats(crd: CustomResourceDefinition) -> CustomResourceDefinit
             _ => {}
         }
     }
-    /// Removes `nullable`. No field of a status is ever null, and `kubectl explain` of servers before 1.27 omits the
-    /// fields of nullable objects.
+    /// Removes `nullable`. No field of a status is ever null, and `kubectl explain` omits the fields of nullable
+    /// objects if the API server is older than 1.27.
     fn forbid_null(schema: &mut serde_json::Value) {
         if let Some(schema) = schema.as_object_mut() {
             schema.remove("nullable");

@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::excerpt::excerpt;
 use crate::text::{parse_duration, string_serde, write_duration};
 
-/// Largest number of seconds, which is one year.
+/// Maximum time limit: one year, in seconds.
 const MAX_SECONDS: u64 = 31_536_000;
-/// Largest number of digits of a number in the text form.
+/// Maximum number of digits of each number in the text form.
 const MAX_DIGITS: usize = 8;
-/// Largest number of characters of the text form.
+/// Maximum number of characters of the text form.
 const MAX_LENGTH: usize = 32;
 
 /// Time limit of the drain of a Node, in whole seconds.
@@ -39,7 +39,7 @@ pub struct ParseDrainTimeoutError(String);
 impl DrainTimeout {
     /// Time limit if none is specified, as in machine-controller.
     pub const DEFAULT: Self = Self { seconds: 7200 };
-    /// Longest time limit in annotations while the limit of the InfraConfig is not known.
+    /// Upper bound for time limits in annotations while the upper bound in the InfraConfig is unknown.
     pub const FALLBACK_LIMIT: Self = Self { seconds: 86_400 };
 
     /// Returns the time limit as a duration.
@@ -105,13 +105,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_text_form_is_parsed_again(seconds in 0..=MAX_SECONDS) {
+        fn display_and_parse_round_trip(seconds in 0..=MAX_SECONDS) {
             let timeout = DrainTimeout { seconds };
             prop_assert_eq!(timeout.to_string().parse(), Ok(timeout));
         }
 
         #[test]
-        fn any_text_is_parsed_or_refused(text in "\\PC{0,40}") {
+        fn parsing_never_panics(text in "\\PC{0,40}") {
             drop(text.parse::<DrainTimeout>());
         }
     }

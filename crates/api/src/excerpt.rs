@@ -1,10 +1,10 @@
 //! Excerpts of faulty values for messages.
 
-/// Largest number of characters of an excerpt.
+/// Maximum number of characters of an excerpt.
 const MAX_LENGTH: usize = 60;
 
 /// Returns the beginning of a faulty value for a message, on one line and without control characters. Any user or
-/// program may have written the value: it may be very long, and a terminal would execute its escape sequences.
+/// program may have written the value: it may be very long, and a terminal would interpret its escape sequences.
 #[must_use]
 pub fn excerpt(value: &str) -> String {
     let mut characters = value.chars().map(|c| match c {

@@ -51,7 +51,7 @@ pub enum Advertisement {
     /// MetalLB answers ARP and neighbor solicitations on one Node for each address.
     #[default]
     L2,
-    /// Berth creates no advertisement, because another one exists, for example a BGPAdvertisement.
+    /// Berth creates no advertisement. To be used if another advertisement exists, for example a BGPAdvertisement.
     None,
 }
 
@@ -66,8 +66,8 @@ pub struct CloudControllerManager {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(max = 5))]
     pub replicas: Option<u32>,
-    /// True if it also sets provider id and addresses of the tenant's Nodes, and removes Nodes without a machine. Default
-    /// true.
+    /// True if the manager also sets the provider id and the addresses of the tenant's Nodes, and removes Nodes without
+    /// a machine. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instances: Option<bool>,
 }
@@ -79,11 +79,11 @@ pub struct MachineAccess {
     /// True if the Services forward TCP port 22. Default true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ssh: Option<bool>,
-    /// Further TCP ports of the machines that the Services forward.
+    /// Additional TCP ports of the machines that the Services forward.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(range(min = 1)))]
     pub ports: Vec<u16>,
-    /// Type of the Services. Default NodePort: Kubernetes allocates a port of all Nodes for each port of a machine.
+    /// Type of the Services. Default NodePort: Kubernetes allocates a port on all Nodes for each port of a machine.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<AccessType>,
 }
@@ -91,10 +91,10 @@ pub struct MachineAccess {
 /// Type of the Services of machines.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessType {
-    /// A port of all Nodes.
+    /// A port on all Nodes.
     #[default]
     NodePort,
-    /// An address for each machine, from `loadBalancers` if the tenant has them.
+    /// An address for each machine, from `loadBalancers` if this field is set.
     LoadBalancer,
 }
 

@@ -39,7 +39,8 @@ use crate::{MacAddress, NetworkRoute, VlanId};
 #[serde(rename_all = "camelCase")]
 pub struct HostLeasesSpec {
     /// Networks of tenants that have VMs on the host.
-    // An empty list is written too: an apply of an empty `spec` does not remove the networks of an earlier apply.
+    // An empty list is serialized too, because an apply of an empty `spec` would not remove the networks of an earlier
+    // apply.
     #[serde(default)]
     #[schemars(length(max = 4096))]
     pub networks: Vec<LeaseNetwork>,
@@ -86,7 +87,7 @@ pub struct LeaseOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", length(max = 39))]
     pub gateway: Option<IpAddr>,
-    /// Further routes.
+    /// Additional routes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub routes: Vec<NetworkRoute>,
@@ -104,7 +105,7 @@ pub struct LeaseOptions {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Lease {
-    /// Ethernet address of the interface. Requests with other addresses get no answer.
+    /// Ethernet address of the interface. Requests from other Ethernet addresses get no answer.
     pub mac: MacAddress,
     /// Machine, as namespace/name.
     #[schemars(length(min = 1, max = 317))]

@@ -127,7 +127,7 @@ pub struct InfraConfigSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub image_sources: Vec<ImageSource>,
-    /// Images of VMs that specify only an operating system, or a version of it.
+    /// Images of VMs that specify an operating system, with or without its version, instead of an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images: Option<Images>,
     /// Storage classes of this cluster that tenants may use. Disks that do not specify a class use the default class. The
@@ -142,9 +142,9 @@ pub struct InfraConfigSpec {
     /// Sizes of VMs that do not specify any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_defaults: Option<NodeDefaults>,
-    /// Longest time limit for the drain of a machine that the annotation `berth.dev/node-drain-timeout` of a
-    /// MachineDeployment or of a machine may specify; a longer one is shortened. Default none. A host is drained only when
-    /// its machines are.
+    /// Upper bound for the time limit for the drain of a machine that the annotation `berth.dev/node-drain-timeout` of
+    /// a MachineDeployment or of a machine may specify; a longer time limit is shortened. Default none. The drain of a
+    /// host is complete only after all its machines are drained.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_node_drain_timeout: Option<DrainTimeout>,
     /// Maximum number of secondary disks of a VM. Default 3.
@@ -260,28 +260,30 @@ pub struct InfraStorageClass {
     /// Name of the StorageClass in this cluster.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// True if disks that do not specify a class use this one, and if it is the default class in tenants' clusters.
+    /// True if this is the default class: of disks that do not specify a class, and in tenants' clusters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_default_class: Option<bool>,
     /// Use of the class: `kubevirt-csi-driver` for volumes in tenants' clusters only, `infra-csi-driver` for disks of
     /// machines only. Default both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_provisioner: Option<VolumeProvisioner>,
-    /// Binding mode in tenants' clusters. Default that of the class in this cluster. It cannot change in a StorageClass
-    /// that exists.
+    /// Binding mode in tenants' clusters. Default: the binding mode of the class in this cluster. The binding mode of
+    /// an existing StorageClass cannot be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume_binding_mode: Option<VolumeBindingMode>,
-    /// Reclaim policy in tenants' clusters. Default Delete. It cannot change in a StorageClass that exists.
+    /// Reclaim policy in tenants' clusters. Default Delete. The reclaim policy of an existing StorageClass cannot be
+    /// changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim_policy: Option<ReclaimPolicy>,
-    /// True if volumes in tenants' clusters can be expanded. Default the value of the class in this cluster.
+    /// True if volumes in tenants' clusters can be expanded. Default: the value of the class in this cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_volume_expansion: Option<bool>,
-    /// Zones in which the class has storage. Default those in `allowedTopologies` of the class in this cluster.
+    /// Zones in which the class has storage. Default: the zones in `allowedTopologies` of the class in this cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     pub zones: Vec<String>,
-    /// Regions in which the class has storage. Default those in `allowedTopologies` of the class in this cluster.
+    /// Regions in which the class has storage. Default: the regions in `allowedTopologies` of the class in this
+    /// cluster.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 63)))]
     pub regions: Vec<String>,
@@ -392,7 +394,8 @@ impl InfraConfigSpec {
         placement.and_then(|one| one.control_plane_spread.clone()).unwrap_or_default()
     }
 
-    /// Returns true if an entry of `annotationPrefixes` has a whole domain before a `/`: `k8s` alone would match many.
+    /// Returns true if an entry of `annotationPrefixes` has a whole domain before a `/`. The prefix `k8s` alone would
+    /// match the annotations of many domains.
     #[must_use]
     pub fn is_valid_annotation_prefix(prefix: &str) -> bool {
         prefix.split_once('/').is_some_and(|(domain, _)| domain.contains('.'))

@@ -2,7 +2,7 @@
 //! rules.
 //!
 //! An MTU counts the bytes of a packet without the headers of Ethernet and of 802.1Q, so a VLAN has the MTU of its
-//! uplink. A tunnel has less, because it sends each frame as the content of a packet.
+//! uplink. A tunnel has a smaller MTU, because it encapsulates each frame in a packet.
 
 use std::net::IpAddr;
 
@@ -15,28 +15,30 @@ pub const MIN_IPV6_MTU: u32 = 1280;
 pub const ETHERNET_MTU: u32 = 1500;
 
 /// Returns the bytes that VXLAN (RFC 7348) adds to a packet: the headers of Ethernet (14), VXLAN (8), UDP (8) and IP
-/// (20 or 40). `local` is this host's end of the tunnel.
+/// (20 or 40). `local` is the address of this host's end of the tunnel.
 #[must_use]
 pub const fn vxlan_overhead(local: IpAddr) -> u32 {
     if local.is_ipv4() { 50 } else { 70 }
 }
 
-/// Returns the MTU of VXLAN tunnels on a link with this MTU. `local` is this host's end of the tunnels.
+/// Returns the MTU of VXLAN tunnels on a link with the MTU `link_mtu`. `local` is the address of this host's end of the
+/// tunnels.
 #[must_use]
 pub const fn vxlan_mtu(link_mtu: u32, local: IpAddr) -> u32 {
     link_mtu.saturating_sub(vxlan_overhead(local))
 }
 
 /// Returns the MTU that machines get: `pool_mtu`, the MTU of their address pools, or else `network_mtu`, the MTU of
-/// their network, if machines can have it. Machines with IPv6 need [`MIN_IPV6_MTU`].
+/// their network. Without `pool_mtu`, returns `None` if `network_mtu` is unknown or below the minimum, which is
+/// [`MIN_IPV6_MTU`] with IPv6 and [`MIN_MTU`] without.
 #[must_use]
 pub fn machine_mtu(pool_mtu: Option<u16>, network_mtu: Option<u32>, has_ipv6: bool) -> Option<u16> {
     let min = if has_ipv6 { MIN_IPV6_MTU } else { MIN_MTU };
-    let of_network = || {
+    let default_mtu = || {
         let mtu = network_mtu.filter(|mtu| *mtu >= min)?;
         Some(u16::try_from(mtu).unwrap_or(u16::MAX))
     };
-    pool_mtu.or_else(of_network)
+    pool_mtu.or_else(default_mtu)
 }
 
 #[cfg(test)]
@@ -46,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tunnels_have_less_than_their_link() {
+    fn tunnel_mtu_is_smaller_than_link_mtu() {
         let [v4, v6] = ["10.0.0.1", "fd00::1"].map(|address| address.parse().unwrap());
         assert_eq!((vxlan_mtu(1500, v4), vxlan_mtu(9000, v6)), (1450, 8930));
         assert_eq!(vxlan_mtu(49, v4), 0);
@@ -64,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn machines_never_get_more_than_the_network_has_by_default(
+        fn default_machine_mtu_never_exceeds_network_mtu(
             network: Option<u32>,
             has_ipv6: bool,
         ) {

@@ -10,9 +10,9 @@ pub const SCHEDULER_NAME: &str = "berth-scheduler";
 pub const AGENT_FIELD_MANAGER: &str = "berth-agent";
 /// Field manager of the controller.
 pub const CONTROLLER_FIELD_MANAGER: &str = "berth-controller";
-/// Field manager of the network, the hosts and the objects in the status of a TenantCluster. Another part of the
-/// controller counts the machines. Server-side apply removes fields that a manager no longer sends, so each part has
-/// its own field manager.
+/// Field manager of the network, the hosts and the objects in the status of a TenantCluster. The number of machines has
+/// another field manager. Server-side apply removes fields that a manager no longer sends, so each writer of the status
+/// has its own field manager.
 pub const TENANTS_FIELD_MANAGER: &str = "berth-controller-tenants";
 /// Field manager of the conditions of a TenantCluster about the connection to the tenant's API server.
 pub const TENANT_ACCESS_FIELD_MANAGER: &str = "berth-controller-access";
@@ -22,7 +22,8 @@ pub const TENANT_STORAGE_FIELD_MANAGER: &str = "berth-controller-storage";
 pub const DRAIN_FIELD_MANAGER: &str = "berth-controller-drain";
 /// Field manager of the conditions about lost hosts, on InfraNodes and TenantClusters.
 pub const HOST_LOSS_FIELD_MANAGER: &str = "berth-controller-host-loss";
-/// Field manager of the condition that reports a malformed object, so that the rest of its status stays.
+/// Field manager of the condition that reports a malformed object, so that an apply of this condition does not remove
+/// other fields of the object's status.
 pub const MALFORMED_FIELD_MANAGER: &str = "berth-controller-malformed";
 /// Finalizer of objects whose deletion requires the cleanup of other resources.
 pub const FINALIZER: &str = "berth.dev/cleanup";
@@ -70,7 +71,7 @@ pub const USER_DATA_SECRET_ANNOTATION: &str = "berth.dev/user-data-secret";
 /// annotation of each AddressClaim that was chosen from such a list.
 pub const ADDRESSES_ANNOTATION: &str = "berth.dev/addresses";
 /// Annotation of a VirtualMachine: the addresses that its interface in the tenant's network had at its creation,
-/// separated by commas. From it, the controller creates AddressClaims again that a user has deleted.
+/// separated by commas. If a user deletes the AddressClaims, the controller recreates them from this annotation.
 pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
 /// Label of a VirtualMachine and of its pods: the role of the machine in the tenant's cluster, [`CONTROL_PLANE_ROLE`] or
 /// [`WORKER_ROLE`]. machine-controller and Cluster API's provider for KubeVirt set it, too.
@@ -91,17 +92,18 @@ pub const HOST_LOST_REMOVAL: &str = "HostLost";
 /// Annotation of a VirtualMachine that Berth removes: the time of the mark, in RFC 3339. The time limit of the drain
 /// begins at this time.
 pub const REMOVAL_SINCE_ANNOTATION: &str = "berth.dev/removal-since";
-/// Annotation of a VirtualMachine that Berth removes because its host was lost: the time limit of the drain began again,
-/// because the host is back. The value is the time, in RFC 3339.
+/// Annotation of a VirtualMachine that Berth removes because its host was lost: the time, in RFC 3339, at which the
+/// time limit of the drain started again because the host was back.
 pub const HOST_RETURNED_ANNOTATION: &str = "berth.dev/host-returned";
 /// Annotation of a VirtualMachine that Berth removes because its host was lost: the time, in RFC 3339, at which the host
 /// was lost again after a return. The time limit of the drain stops at this time, and continues when the host is back.
 pub const HOST_LOST_AGAIN_ANNOTATION: &str = "berth.dev/host-lost-again";
-/// Annotation of a VirtualMachine that Berth removes: the name of its Node in the tenant's cluster, if it is not that of the
-/// machine. After another controller has deleted the Node, its VolumeAttachments are found by this name.
+/// Annotation of a VirtualMachine that Berth removes: the name of its Node in the tenant's cluster, if it differs from
+/// the name of the machine. After another controller has deleted the Node, its VolumeAttachments are found by this
+/// name.
 pub const REMOVAL_NODE_ANNOTATION: &str = "berth.dev/removal-node";
-/// Annotation of a VirtualMachine: the reason of the removal in which Berth begins to delete the Node of the machine. Such
-/// a removal cannot be cancelled.
+/// Annotation of a VirtualMachine: the reason of the removal for which Berth has begun to delete the Node of the
+/// machine. From then on, the removal cannot be cancelled.
 pub const NODE_DELETION_ANNOTATION: &str = "berth.dev/node-deletion";
 /// Annotation of a MachineDeployment or of a VirtualMachine: the time limit of the drain, in place of
 /// `spec.nodeDrainTimeout` of the TenantCluster.
@@ -138,7 +140,7 @@ pub const MACHINE_LABEL: &str = "berth.dev/machine";
 
 /// Labels that the agent writes to its Node.
 pub mod label {
-    /// Prefix of these labels.
+    /// Prefix of all labels in this module.
     pub const PREFIX: &str = "host.berth.dev/";
     /// `true` if KVM can run VMs.
     pub const KVM: &str = "host.berth.dev/kvm";

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// Topology key of the spread of control-plane VMs if the InfraConfig specifies none.
 const DEFAULT_TOPOLOGY_KEY: &str = "kubernetes.io/hostname";
-/// Largest weight, and the default.
+/// Maximum weight, which is also the default.
 const MAX_WEIGHT: u32 = 100;
 
 /// Preferences for the placement of VMs on hosts.

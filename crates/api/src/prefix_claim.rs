@@ -1,5 +1,5 @@
-//! PrefixClaim: allocation of a prefix of addresses to a tenant. The creation of the object is the lock, so two tenants
-//! never have the same prefix.
+//! PrefixClaim: allocation of a prefix of addresses to a tenant. The name of the object contains the prefix, so the API
+//! server refuses a second claim of a prefix.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -26,7 +26,7 @@ use crate::Time;
     category = "berth",
     status = "PrefixClaimStatus",
     derive = "PartialEq",
-    doc = "A prefix of addresses that is allocated to a tenant. Its name is <network address>-<prefix length>; its creation is the lock.",
+    doc = "A prefix of addresses that is allocated to a tenant. Its name is <network address>-<prefix length>, so each prefix has at most one claim.",
     printcolumn(name = "Prefix", type_ = "string", json_path = ".spec.prefix"),
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.pool"),
     printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant"),
@@ -47,15 +47,15 @@ pub struct PrefixClaimSpec {
     /// Allocated prefix in CIDR notation.
     #[schemars(with = "String", length(max = 43))]
     pub prefix: IpNet,
-    /// Pool in InfraConfig's `addressPools` from which the tenant has the prefix. Absent if the prefix is the `cidr`
-    /// in the spec of the tenant, and overlaps a routed pool.
+    /// Pool in InfraConfig's `addressPools` from which the prefix was allocated. Absent if the prefix is the `cidr` in
+    /// the spec of the tenant, and overlaps a routed pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub pool: Option<String>,
     /// TenantCluster to which the prefix is allocated.
     #[schemars(length(min = 1, max = 253))]
     pub tenant: String,
-    /// UID of that TenantCluster. A later TenantCluster of the same name takes the claim over.
+    /// UID of the TenantCluster. A later TenantCluster of the same name takes the claim over.
     #[serde(rename = "tenantUID")]
     #[schemars(length(min = 1, max = 64))]
     pub tenant_uid: String,
@@ -72,8 +72,8 @@ pub struct PrefixClaimStatus {
 }
 
 impl PrefixClaim {
-    /// Returns the name of the claim of a prefix. Names of objects have no colons, so IPv6 addresses have all eight
-    /// groups, separated by dashes.
+    /// Returns the name of the claim of a prefix. Names of objects cannot contain colons, so all eight groups of an
+    /// IPv6 address are written, separated by dashes.
     #[must_use]
     pub fn name_for(prefix: IpNet) -> String {
         match prefix.trunc() {

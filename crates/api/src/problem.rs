@@ -1,4 +1,4 @@
-//! A problem of an object, reported to its author while the other objects are processed.
+//! Problems of objects. Problems are reported to users, and do not stop the processing of other objects.
 
 use std::fmt;
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::excerpt::excerpt;
 
-/// An amount as a Kubernetes quantity (`1500m`, `64Gi`, `1e3`, `-2`), exact to a thousand-millionth.
+/// An amount as a Kubernetes quantity (`1500m`, `64Gi`, `1e3`, `-2`), exact to a billionth.
 ///
 /// Parsed by the rules of `k8s.io/apimachinery/pkg/api/resource/quantity.go`: decimal (`n` to `E`) and binary (`Ki` to
 /// `Ei`) suffixes, decimal fractions, exponents and a sign. Fractions smaller than `n` are rounded away from zero.
@@ -146,14 +146,14 @@ fn scale(digits: u128, shift: u32, decimal_exponent: i32) -> Option<u128> {
             .checked_mul(1 << shift)?
             .checked_mul(10u128.checked_pow(exponent_magnitude)?);
     }
-    // 10^n is 2^n 5^n, and the factors of two cancel against the suffix. Otherwise fractions of `Ei` would not fit.
+    // 10^n is 2^n 5^n, and the factors of two cancel against the suffix. Otherwise fractions of `Ei` would overflow.
     let twos = shift.min(exponent_magnitude);
     let numerator = digits.checked_mul(1 << (shift - twos))?;
     let denominator = 5u128.checked_pow(exponent_magnitude).and_then(|fives| {
         let power_of_two = 1u128.checked_shl(exponent_magnitude - twos)?;
         fives.checked_mul(power_of_two)
     });
-    // A fraction whose divisor does not fit is less than the smallest step, and is rounded up to that step.
+    // If the divisor overflows, the fraction is less than the smallest step and is rounded up to this step.
     Some(denominator.map_or(1, |below| numerator.div_ceil(below)))
 }
 

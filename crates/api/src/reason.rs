@@ -1,4 +1,5 @@
-//! Reasons of conditions and of events, one enum each, so that code compares values and documents can list them.
+//! Reasons of conditions and of events. They are enums, so that code compares values instead of strings, and tests can
+//! check that the documentation lists all of them.
 
 use strum::{Display, EnumIter, EnumString, IntoStaticStr};
 

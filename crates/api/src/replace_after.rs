@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::excerpt::excerpt;
 use crate::text::{parse_duration, string_serde, write_duration};
 
-/// Largest number of digits of a number in the text form.
+/// Maximum number of digits of each number in the text form.
 const MAX_DIGITS: usize = 5;
 
 /// Time after which the machines of a lost host are replaced, such as `10m` or `1h30m`. `0` means never.
@@ -31,7 +31,7 @@ string_serde!(
 pub struct ParseReplaceAfterError(String);
 
 impl ReplaceAfter {
-    /// Time if none is specified: ten minutes.
+    /// Default time: ten minutes.
     pub const DEFAULT_TIME: Duration = Duration::from_secs(600);
 }
 
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_printed_time_is_parsed_again(seconds in 0_u64..200_000_000) {
+        fn display_and_parse_round_trip(seconds in 0_u64..200_000_000) {
             let time = match seconds {
                 0 => ReplaceAfter::Never,
                 seconds => ReplaceAfter::After(Duration::from_secs(seconds)),
@@ -96,7 +96,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_parsed_or_refused(text in "\\PC{0,30}") {
+        fn parsing_never_panics(text in "\\PC{0,30}") {
             drop(text.parse::<ReplaceAfter>());
         }
     }

@@ -128,7 +128,8 @@ pub struct TenantClusterSpec {
 /// State that makes a machine ready.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineReadiness {
-    /// The machine's Node in the tenant's cluster is Ready. Without `kubeconfigSecretRef`, as Instance.
+    /// The machine's Node in the tenant's cluster is Ready. Without `kubeconfigSecretRef`, this value has the effect of
+    /// Instance.
     Node,
     /// The machine's VirtualMachineInstance is Ready.
     Instance,
@@ -171,9 +172,9 @@ pub struct TenantNetwork {
     /// with false, machines get their addresses by cloud-init or Ignition only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dhcp: Option<bool>,
-    /// Further networks that MachineDeployments of the tenant may attach, as NAMESPACE/NAME of a
-    /// NetworkAttachmentDefinition. Each must also be in InfraConfig's `additionalNetworks`, unless it is in the tenant's
-    /// own namespace.
+    /// Additional networks that MachineDeployments of the tenant may attach, as NAMESPACE/NAME of a
+    /// NetworkAttachmentDefinition. Each must also be in InfraConfig's `additionalNetworks`, unless it is in the
+    /// tenant's own namespace.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(min = 3, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]
@@ -311,13 +312,13 @@ pub struct TenantClusterStatus {
     #[schemars(range(max = 16_777_215))]
     pub vni: Option<u32>,
     /// MTU of the tenant's network in bytes: the smallest of the hosts that carry it. Machines get it if their address
-    /// pools specify none. If it becomes unknown, the last known one stays.
+    /// pools specify none. If the MTU becomes unknown, the last known MTU is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
     /// NetworkAttachmentDefinition of the tenant's machines, as namespace/name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_attachment_definition: Option<String>,
-    /// Prefixes that the network has from pools of InfraConfig (`fromPool`), at most one of each family.
+    /// Prefixes that are allocated to the network from pools of InfraConfig (`fromPool`), at most one of each family.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     pub prefixes: Vec<GrantedPrefix>,
@@ -381,7 +382,7 @@ pub struct TenantHost {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantMachines {
-    /// Desired number of machines of its MachineDeployments.
+    /// Desired number of machines of the tenant's MachineDeployments.
     pub desired: u32,
     /// Current number of machines.
     pub current: u32,
@@ -390,7 +391,7 @@ pub struct TenantMachines {
 }
 
 impl TenantClusterSpec {
-    /// Returns true if a machine is ready when its Node in the tenant's cluster is.
+    /// Returns true if a machine is ready when its Node in the tenant's cluster is ready.
     #[must_use]
     pub fn uses_node_readiness(&self) -> bool {
         self.kubeconfig_secret_ref.is_some()
@@ -413,8 +414,8 @@ impl TenantCluster {
             || self.spec.machine_namespaces.iter().any(|one| one == namespace)
     }
 
-    /// Returns true if an infra Node with these labels is selected for the tenant's network, if the Node has the host
-    /// network.
+    /// Returns true if the node selector of the tenant matches these labels of an infra Node. The Node carries the
+    /// tenant's network only if it also has the host network.
     #[must_use]
     pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         self.spec.node_selector.iter().all(|(key, value)| labels.get(key) == Some(value))

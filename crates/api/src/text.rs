@@ -39,8 +39,9 @@ macro_rules! string_serde {
 
 pub(crate) use string_serde;
 
-/// Sums numbers with the units h, m and s, each at most once and in this order, with at most `max_digits` digits; `0`
-/// for none. It is the only form of a duration in fields and annotations of Berth, and a part of those of Kubernetes.
+/// Parses a duration such as `1h30m`, and returns its seconds. The units h, m and s may occur once each, in this order,
+/// and each number has at most `max_digits` digits; `0` needs no unit. All durations in fields and annotations of Berth
+/// have this format, which is a subset of the format of Kubernetes.
 pub(crate) fn parse_duration(text: &str, max_digits: usize) -> Option<u64> {
     if text == "0" {
         return Some(0);
@@ -59,7 +60,7 @@ pub(crate) fn parse_duration(text: &str, max_digits: usize) -> Option<u64> {
     (rest.is_empty() && !text.is_empty()).then_some(total)
 }
 
-/// Writes a number of seconds in hours, minutes and seconds, without those that are 0: `1h30m`.
+/// Writes a number of seconds in hours, minutes and seconds, and omits units whose number is 0: `1h30m`.
 pub(crate) fn write_duration(f: &mut fmt::Formatter<'_>, seconds: u64) -> fmt::Result {
     let parts = [(seconds / 3600, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     let mut present = parts.iter().filter(|(number, _)| *number > 0);

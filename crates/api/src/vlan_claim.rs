@@ -1,5 +1,5 @@
-//! VlanClaim: allocation of a VLAN to a tenant. The creation of the object is the lock, so two tenants never have the
-//! same VLAN.
+//! VlanClaim: allocation of a VLAN to a tenant. The name of the object contains the network and the VLAN, so the API
+//! server refuses a second claim of a VLAN.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -24,7 +24,7 @@ use crate::{Time, VlanId};
     category = "berth",
     status = "VlanClaimStatus",
     derive = "PartialEq",
-    doc = "A VLAN or VNI that is allocated to a tenant. Its name is <network>-<vlan> or <network>-vni-<vni>; its creation is the lock.",
+    doc = "A VLAN or VNI that is allocated to a tenant. Its name is <network>-<vlan> or <network>-vni-<vni>, so each VLAN or VNI of a network has at most one claim.",
     printcolumn(name = "Network", type_ = "string", json_path = ".spec.network"),
     printcolumn(name = "VLAN", type_ = "integer", json_path = ".spec.vlan"),
     printcolumn(name = "VNI", type_ = "integer", json_path = ".spec.vni"),
@@ -58,7 +58,7 @@ pub struct VlanClaimSpec {
     /// TenantCluster to which the VLAN or VNI is allocated.
     #[schemars(length(min = 1, max = 253))]
     pub tenant: String,
-    /// UID of that TenantCluster. A later TenantCluster of the same name does not own the claim, but may take it over
+    /// UID of the TenantCluster. A later TenantCluster of the same name does not own the claim, but may take it over
     /// while it is in quarantine.
     #[serde(rename = "tenantUID")]
     #[schemars(length(min = 1, max = 64))]

@@ -50,7 +50,7 @@ impl VlanSet {
         self.0.iter().filter_map(to_vlan_id)
     }
 
-    /// Returns the ids of this set that are not in the other.
+    /// Returns the ids of this set that are not in `other`.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0))
@@ -70,7 +70,7 @@ impl VlanSet {
     }
 }
 
-/// Converts a number of the set to a VLAN id. It is always valid, because only ids are added to the set.
+/// Converts a number of the set to a VLAN id. The result is never `None`, because only valid ids are added to the set.
 fn to_vlan_id(number: u32) -> Option<VlanId> {
     u16::try_from(number).ok()?.try_into().ok()
 }

@@ -64,7 +64,7 @@ fn schemas_are_structural_and_have_descriptions() {
         let crd = serde_json::to_value(&crd).unwrap();
         let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
         check_schema("spec", &schema["properties"]["spec"]);
-        // The controller writes HostLeases from its other objects, so they have no state of their own.
+        // The controller generates HostLeases from other objects, so HostLeases have no status.
         if crd["spec"]["names"]["kind"] != "HostLeases" {
             check_schema("status", &schema["properties"]["status"]);
         }

@@ -71,7 +71,8 @@ fn oversized_status() -> Value {
 /// Walks a schema and a value in parallel, and asserts that no string or list of the value exceeds its limit.
 ///
 /// Adds the paths with a limit to `limited_paths`, and those that exist in the value also to `present_paths`. Strings
-/// with a `pattern` or with a `maxLength` of at most 17 are left out: they have a fixed format, and are not truncated.
+/// with a `pattern` or with a `maxLength` of at most 17 are not checked: they have a fixed format, and are not
+/// truncated.
 fn check_limits(
     path: &str,
     schema: &Value,
@@ -120,7 +121,7 @@ fn truncated_status_fits_the_schema() {
     let value = serde_json::to_value(&status).unwrap();
     let (mut limited_paths, mut present_paths) = (BTreeSet::new(), BTreeSet::new());
     check_limits("status", schema, Some(&value), &mut limited_paths, &mut present_paths);
-    // An incomplete list of threads would be wrong, so `truncate_to_schema` removes the whole list.
+    // Readers would treat an incomplete list of threads as complete, so `truncate_to_schema` removes the whole list.
     limited_paths.remove("status.zones[].threads");
     assert_eq!(limited_paths, present_paths, "the test value lacks a field with a limit");
     // Placement would treat an incomplete list as complete, so `truncate_to_schema` removes the whole list.

@@ -14,7 +14,7 @@ pub struct AddressConflictStatus {
     /// Name of the tenant network, `cluster-<id>`.
     #[schemars(length(max = 63))]
     pub network: String,
-    /// The address.
+    /// Address that both machines use.
     #[schemars(with = "String", length(max = 39))]
     pub address: IpAddr,
     /// Machine that has the lease, as NAMESPACE/NAME.

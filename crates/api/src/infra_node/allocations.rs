@@ -19,14 +19,14 @@ pub struct Allocation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// True if the pod has a control group. False if the kubelet has not created it yet, or has removed it after the
-    /// containers ended. Absent if the pod has none and no kubelet has run for a minute, or if the folder of the control
-    /// groups does not exist.
+    /// containers ended. Absent if the pod has no control group and the kubelet does not run or was started less than a
+    /// minute ago, or if the folder of the control groups does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub has_control_group: Option<bool>,
-    /// CPUs that are allocated exclusively to its containers.
+    /// Exclusive CPUs of the pod and its containers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuSet>,
-    /// Zones of its CPUs and memory.
+    /// Zones of the pod's CPUs and memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<u32>,
     /// Huge pages guaranteed to the pod.
@@ -38,9 +38,9 @@ pub struct Allocation {
     /// Devices of device plugins, as the kubelet's PodResources API lists them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<AllocatedDevices>,
-    /// Resources by container, with the zones of each amount. Empty if no container has resources of a zone, if the pod
-    /// has more containers than this list can have, and in reports of agents that do not know this field. Only the sums
-    /// are known then.
+    /// Resources by container, with the zones of each amount. If the list is empty, only the sums are known: no
+    /// container has resources of a zone, the pod has too many containers for this list, or the agent is older than
+    /// this field.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub containers: Vec<AllocatedContainer>,

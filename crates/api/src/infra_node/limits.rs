@@ -95,7 +95,7 @@ impl InfraNodeStatus {
         capabilities.links.truncate(MAX_LIST_ENTRIES);
         let start = capabilities.kubelet.iter_mut().filter_map(|one| one.started_with.as_mut());
         start.for_each(|start| start.pending_restart.truncate(MAX_PENDING_FIELDS));
-        // An incomplete list of threads would be wrong.
+        // Readers would treat an incomplete list of threads as complete.
         let has_too_many_threads = |zone: &&mut Zone| zone.threads.len() > MAX_THREAD_SETS;
         self.zones.iter_mut().filter(has_too_many_threads).for_each(|zone| zone.threads.clear());
         for zone in &mut self.zones {

@@ -128,7 +128,7 @@ pub struct CpuSpec {
     /// True if Berth restricts system slices, movable interrupts and unbound workqueues to the reserved CPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub housekeeping: Option<bool>,
-    /// Handling of a kubelet whose configuration does not match the reservation.
+    /// How the agent handles a kubelet whose configuration does not match the reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletMode>,
 }
@@ -152,7 +152,7 @@ pub struct ReservedCpus {
     pub cpus: Option<CpuSet>,
 }
 
-/// Handling of the kubelet's own reservation by the agent.
+/// How the agent handles the configuration of the kubelet.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KubeletMode {
     /// Report the configuration that the kubelet should have.

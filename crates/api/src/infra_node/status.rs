@@ -143,7 +143,7 @@ pub struct ChangeStatus {
     /// Result of the change.
     #[serde(deserialize_with = "unknown_value::or_default")]
     pub result: ChangeResult,
-    /// Numbers, errno and its meaning, or the reason why the change is blocked.
+    /// Details of the result: numbers, the errno and its meaning, or the reason why the change is blocked.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub message: Option<String>,

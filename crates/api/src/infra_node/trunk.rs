@@ -13,14 +13,14 @@ pub struct TrunkStatus {
     /// State of the trunk.
     #[serde(deserialize_with = "unknown_value::or_default")]
     pub state: TrunkState,
-    /// VLANs that this host does not receive from at least one host that also carries them.
+    /// VLANs in which the probes of at least one other host that carries the VLAN do not arrive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlans: Option<VlanRanges>,
-    /// Nodes from which these VLANs are not received.
+    /// Nodes whose probes do not arrive in these VLANs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub from: Vec<String>,
-    /// VLANs of this host in which no other host is received.
+    /// VLANs of this host in which no probe of another host arrives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unverified: Option<VlanRanges>,
     /// Reason why the state is unknown.
@@ -39,11 +39,11 @@ pub struct TrunkStatus {
 /// State of the trunk of a host network.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrunkState {
-    /// Every VLAN is received from at least one other host, and from every other host that also carries it.
+    /// Probes of every VLAN arrive from every other host that carries it, and from at least one.
     Verified,
-    /// VLANs are not received from a host that also carries them, although other VLANs are.
+    /// Probes of another host do not arrive in some of its VLANs, although they arrive in other VLANs.
     Missing,
-    /// No other host was received, or none in some VLANs, or probes are not possible.
+    /// In all or some VLANs no probe of another host arrives, or the agent cannot send or receive probes.
     #[default]
     Unknown,
 }
@@ -53,11 +53,11 @@ pub enum TrunkState {
 pub enum TrunkUnknownReason {
     /// The agent has no valid key.
     NoKey,
-    /// No other host was received in a VLAN of the network.
+    /// No probe of another host arrives in any VLAN of the network.
     NoPeers,
     /// Frames cannot be sent or received on the uplink.
     ProbeFailed,
-    /// No other host is received in some VLANs, although other VLANs are received.
+    /// No probe of another host arrives in some VLANs, although probes arrive in other VLANs.
     VlansWithoutPeers,
 }
 
@@ -84,18 +84,18 @@ pub struct Neighbor {
     /// VLAN of untagged frames.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port_vlan: Option<u16>,
-    /// VLANs that the switch names. Most switches name only some of the VLANs of a port.
+    /// VLANs that the switch announces. Most switches announce only some of the VLANs of a port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 128))]
     pub vlans: Vec<NeighborVlan>,
 }
 
-/// A VLAN that a switch names.
+/// A VLAN that a switch announces with LLDP.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NeighborVlan {
     /// VLAN id.
     pub id: u16,
-    /// Name of the VLAN; empty if the switch does not name it.
+    /// Name of the VLAN; empty if the switch does not announce a name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 255))]
     pub name: String,

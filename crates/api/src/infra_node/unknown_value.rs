@@ -1,13 +1,13 @@
-//! Reads values of enums that a newer agent writes and this version does not know. Otherwise the whole InfraNode could not
-//! be parsed because of one new value, until the controller is upgraded too.
+//! Deserializes enum values that a newer agent has written and that this version does not know. Without this module,
+//! one unknown value would make the whole InfraNode malformed until the controller is upgraded.
 //!
-//! Only fields that agents report are read in this way. An unknown value of a spec must stay an error.
+//! Only fields of the status use this module. An unknown value in a spec must stay an error.
 
 use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use serde::{Deserialize, Deserializer};
 
-/// Reads a value that may be absent. An unknown value is absent.
+/// Deserializes an optional value. An unknown value becomes `None`.
 pub(super) fn optional<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -17,7 +17,7 @@ where
     Ok(text.and_then(|text| parse(&text)))
 }
 
-/// Reads a required value. An unknown value is the default one.
+/// Deserializes a required value. An unknown value becomes the default.
 pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -27,7 +27,7 @@ where
     Ok(parse(&text).unwrap_or_default())
 }
 
-/// Reads a list that may be absent. It lacks unknown values.
+/// Deserializes an optional list without its unknown values.
 pub(super) fn optional_list<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_a_newer_agent_are_read() {
+    fn unknown_values_of_a_newer_agent_are_accepted() {
         let status = read(json!({
             "capabilities": {
                 "machine": {"hypervisor": "New"},
@@ -77,14 +77,14 @@ mod tests {
         let trunk = network.trunk.as_ref().unwrap();
         assert_eq!((trunk.state, trunk.reason), (TrunkState::Unknown, None));
         assert_eq!(trunk.message.as_deref(), Some("why"));
-        // No unknown value counts as a success.
+        // An unknown value never counts as a success.
         assert_eq!(network.not_ready[0].state, TenantNetworkState::Pending);
         assert_eq!(status.changes[0].result, ChangeResult::Failed);
         assert_eq!(status.unknown[0].reason, UnknownReason::Unreadable);
     }
 
     #[test]
-    fn known_values_are_read_as_before() {
+    fn known_values_round_trip() {
         let written = json!({
             "capabilities": {"kvm": {"state": "Ready", "confidential": ["SEV", "TDX"]}},
             "networks": [{

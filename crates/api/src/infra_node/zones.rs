@@ -71,7 +71,7 @@ pub struct ReservedHugepages {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct ZoneDistance {
-    /// The other zone.
+    /// Zone whose memory is accessed.
     pub zone: u32,
     /// Relative cost; 10 is local, 255 unreachable.
     pub distance: u32,
