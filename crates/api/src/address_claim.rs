@@ -1,5 +1,5 @@
 //! AddressClaim: allocation of an IP address to an interface of a machine. The name of the object contains the network
-//! and the address, so the API server refuses a second claim of an address.
+//! and the address, so the API server refuses a second claim of the same address.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(
@@ -27,7 +27,7 @@ use crate::{MacAddress, Time};
     category = "berth",
     status = "AddressClaimStatus",
     derive = "PartialEq",
-    doc = "An IP address that is allocated to an interface of a machine. Its name is <network>-<address>, so each address has at most one claim.",
+    doc = "An IP address that is allocated to an interface of a machine. Its name is <network>-<address>, so each address of a network has at most one claim.",
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.address"),
     printcolumn(name = "Tenant", type_ = "string", json_path = ".spec.tenant"),
     printcolumn(name = "Machine", type_ = "string", json_path = ".spec.machine.name"),

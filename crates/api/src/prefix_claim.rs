@@ -1,5 +1,5 @@
 //! PrefixClaim: allocation of a prefix of addresses to a tenant. The name of the object contains the prefix, so the API
-//! server refuses a second claim of a prefix.
+//! server refuses a second claim of the same prefix.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(

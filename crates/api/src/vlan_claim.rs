@@ -1,5 +1,5 @@
 //! VlanClaim: allocation of a VLAN to a tenant. The name of the object contains the network and the VLAN, so the API
-//! server refuses a second claim of a VLAN.
+//! server refuses a second claim of the same VLAN.
 
 #![expect(clippy::duplicated_attributes, reason = "printcolumn(..) repeats its keys by design")]
 #![expect(

@@ -34,8 +34,8 @@ pub struct Processor {
     pub core: Option<u32>,
 }
 
-/// Maximum number of bytes that are read of one line. The line of flags has some 2 kB. A line that exceeds the limit
-/// was not written by a kernel.
+/// Maximum number of bytes that are read from one line. The line of flags has about 2 kB, so a longer line was not
+/// written by a kernel.
 const MAX_LINE_BYTES: u64 = 64 << 10;
 /// Maximum number of blocks that are read. No kernel supports more CPUs, so further blocks are invalid.
 const MAX_PROCESSORS: usize = berth_api::CpuSet::MAX_CPU as usize + 1;

@@ -42,7 +42,7 @@ pub struct KsmFacts {
 
 /// Reads `/sys/kernel/mm/ksm`. The returned status is `None` if this kernel has no KSM.
 ///
-/// `managed` is true if Berth has changed KSM in this boot.
+/// `is_managed` is true if Berth has changed KSM in this boot.
 pub fn observe(
     root: &Root,
     processes: &Processes,

@@ -34,7 +34,7 @@ impl std::fmt::Debug for NetlinkReader {
     }
 }
 
-/// Maximum number of links that are requested in one datagram; the kernel allocates some 4 KiB for each answer.
+/// Maximum number of links that are requested in one datagram; the kernel allocates about 4 KiB for each answer.
 const MAX_NAMES_PER_REQUEST: usize = 16;
 /// Maximum time to wait for an answer. The kernel usually answers at once, but may wait long for its lock: an uplink
 /// with thousands of VLAN links takes seconds to go down.
@@ -185,7 +185,7 @@ fn refuse_changes(request: &Message) -> io::Result<()> {
         | Message::GetRoute(_)
         | Message::GetNeighbour(_)
         | Message::GetNsId(_) => Ok(()),
-        _ => Err(io::Error::other("this socket sends only requests that read")),
+        _ => Err(io::Error::other("this netlink socket refuses requests that change something")),
     }
 }
 
@@ -263,8 +263,8 @@ pub fn serialize_request(message: Message, flags: u16, sequence: u32) -> Vec<u8>
     bytes
 }
 
-/// Offset of a message's type in bytes. The next two constants are the offsets of the sequence number, and of the
-/// interface index in `ifinfomsg` and `ifaddrmsg`.
+/// Offset of a message's type, in bytes. `SEQUENCE_OFFSET` is the offset of the sequence number, and `INDEX_OFFSET` is
+/// the offset of the interface index in `ifinfomsg` and `ifaddrmsg`.
 const TYPE_OFFSET: usize = 4;
 const SEQUENCE_OFFSET: usize = 8;
 const INDEX_OFFSET: usize = 20;

@@ -90,7 +90,7 @@ const NLMSG_DONE: u16 = 3;
 /// Number of the attribute with the table's name, which is the same in all messages about tables, chains, rules and
 /// sets.
 const ATTRIBUTE_TABLE_NAME: u16 = 1;
-/// Maximum number of attempts to request a dump that other changes interrupt.
+/// Maximum number of attempts to request a dump. Concurrent changes interrupt a dump.
 const MAX_DUMP_ATTEMPTS: usize = 8;
 impl NftablesReader {
     /// Opens a socket. The kernel loads its module `nfnetlink` for this.
@@ -105,9 +105,8 @@ impl NftablesReader {
 
     /// Reads a table of the bridge family; returns `None` if the table does not exist.
     ///
-    /// # Errors
-    /// Returns an error if the kernel refuses the request (`CAP_NET_ADMIN` is required), if it does not answer for a
-    /// minute, or if other changes interrupt each attempt.
+    /// # Errors Returns an error if the kernel refuses the request (`CAP_NET_ADMIN` is required), if it does not answer
+    /// for a minute, or if concurrent changes interrupt each attempt.
     pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
         let table_attributes = Attributes::default().with_text(ATTRIBUTE_TABLE_NAME, name);
         let mut table = Table::default();
@@ -169,8 +168,8 @@ impl NftablesReader {
         Err(io::Error::new(io::ErrorKind::Interrupted, message))
     }
 
-    /// Sends a request and calls `read` with each message of the answer. Returns false if another change interrupted
-    /// the dump.
+    /// Sends a request and calls `read` with each message of the answer. Returns false if a concurrent change
+    /// interrupted the dump.
     fn request(
         &mut self,
         kind: u8,

@@ -1,4 +1,5 @@
-//! NVMe drives and their users. A drive without users can be passed through to a VM.
+//! NVMe drives, and what uses them: partitions, mounts, holders (LVM, RAID), swap, signatures, VMs. A drive that
+//! nothing uses can be passed through to a VM.
 
 use berth_api::infra_node::{Nvme, UnknownReason};
 use berth_api::{Bytes, PciAddress};
@@ -138,7 +139,7 @@ fn drive_pci_address(root: &Root, name: &str) -> Option<PciAddress> {
     })
 }
 
-/// Returns a description of each user of the drive.
+/// Returns a description of each partition, holder, mount, swap space and signature of the drive.
 fn drive_users(root: &Root, name: &str, devices: &[String], mounts: &Mounts) -> Vec<String> {
     let is_partition = |device: &&String| {
         let number = device.strip_prefix(name).and_then(|rest| rest.strip_prefix('p'));

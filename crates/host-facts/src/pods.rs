@@ -45,7 +45,7 @@ impl Pods {
         }
         let first = self.guaranteed_pods.first()?;
         let n = self.guaranteed_pods.len();
-        Some(format!("{n} Guaranteed pods are running, such as {first}"))
+        Some(format!("{n} Guaranteed pods are running, such as the pod with UID {first}"))
     }
 }
 

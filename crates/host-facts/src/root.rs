@@ -98,12 +98,12 @@ const PAGE_SIZE: usize = 4096;
 /// Size limit of ordinary files in bytes. A sysfs attribute has at most one page, and procfs tables are far below
 /// this limit.
 const MAX_SMALL_FILE_BYTES: usize = 1 << 20;
-/// Size limit of large files in bytes. `cpuinfo` of 8,192 CPUs has some 12 MB; the kubelet's checkpoint of 1,000 pods
+/// Size limit of large files in bytes. `cpuinfo` of 8,192 CPUs has about 12 MB; the kubelet's checkpoint of 1,000 pods
 /// is smaller.
 const MAX_LARGE_FILE_BYTES: usize = 64 << 20;
 /// Maximum number of openat2 calls if they fail because of renames. A busy machine needs two or three calls.
 const MAX_OPEN_ATTEMPTS: usize = 100;
-/// Maximum number of entries of a folder that are read. `/proc` of a busy host has some ten thousand entries.
+/// Maximum number of entries of a folder that are read. `/proc` of a busy host has about ten thousand entries.
 const MAX_FOLDER_ENTRIES: usize = 1 << 18;
 
 impl Root {

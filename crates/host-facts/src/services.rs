@@ -26,7 +26,7 @@ pub trait HostServices {
     ) -> Result<Option<PodResourcesList>, PodResourcesError>;
 }
 
-/// The services of a captured tree. They never answer.
+/// Services of a captured tree: every request is without an answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoServices;
 

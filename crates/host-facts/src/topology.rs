@@ -237,8 +237,7 @@ fn read_first_mask(root: &Root, paths: &[&str]) -> Option<CpuSet> {
     paths.iter().find_map(|path| CpuSet::from_mask(&root.read(path).ok()?).ok())
 }
 
-/// Reads a CPU list. If the kernel does not have this file (kernels before 2.6.2x), reads the CPU mask in another
-/// file.
+/// Reads a CPU list. If an old kernel does not have the file of the list, reads the file of the CPU mask.
 pub fn read_list_or_mask(root: &Root, list: &str, mask: &str) -> Result<CpuSet, ReadError> {
     match read_cpu_list(root, list) {
         Err(error) if error.is_not_found() => read_first_mask(root, &[mask]).ok_or(error),

@@ -32,7 +32,7 @@ impl RetryBackoff {
     }
 }
 
-/// Returns a time for which the result of [`add_jitter`] is never shorter than `time`.
+/// Returns the shortest time for which [`add_jitter`] never returns less than `time`.
 #[must_use]
 pub fn compensate_jitter(time: Duration) -> Duration {
     // Each of the two divisions in `add_jitter` rounds down, so together they may lose two nanoseconds.

@@ -22,7 +22,7 @@ pub async fn with_timeout<T>(
     }
 }
 
-/// Returns `None` in place of an error if the object does not exist (404).
+/// Converts the error of an object that does not exist (404) to `None`.
 ///
 /// # Errors
 /// Returns any other error.
@@ -35,7 +35,8 @@ pub fn none_if_not_found<T>(result: kube::Result<T>) -> kube::Result<Option<T>> 
 }
 
 /// Returns true if the server refused a write because another client wrote the object first (409 with the reason
-/// Conflict). A create of an object that already exists has the same code and another reason: no retry changes it.
+/// Conflict). The create of an object that already exists is also refused with 409, but with the reason AlreadyExists:
+/// a retry would fail again.
 #[must_use]
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_conflict())

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use x509_cert::Certificate;
 use x509_cert::der::Decode as _;
 
-/// Longest time before expiry at which a certificate is reported as expiring soon: for a certificate that is valid for
-/// a year, a warning four months before its expiry would be too early.
+/// Upper bound for the time before expiry at which a certificate is reported as expiring soon. Without the upper bound,
+/// a client certificate that is valid for a year would be reported four months before its expiry.
 const MAX_EXPIRY_WARNING_TIME: Duration = Duration::from_secs(14 * 86_400);
 
 /// Label of a certificate in PEM text.
@@ -28,21 +28,21 @@ pub struct Validity {
 /// Remaining validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryState {
-    /// The certificate need not be renewed yet.
+    /// The certificate does not have to be renewed yet.
     NotSoon,
-    /// Less than a share of the lifetime ([`ExpiryWarning`]) and less than two weeks remain.
+    /// The remaining time is less than two weeks and less than the share of [`ExpiryWarning`].
     Soon,
     /// The certificate has expired.
     Expired,
 }
 
-/// Share of the lifetime of a certificate, at most two weeks, during which it expires soon.
+/// Share of a certificate's lifetime that remains when the certificate is reported as expiring soon; at most two weeks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryWarning {
-    /// A third, for client certificates: kubelets renew theirs at that time.
+    /// A third, for client certificates: kubelets renew their client certificates when a third of the lifetime remains.
     Third,
-    /// A tenth, for certificates of operators: KubeVirt renews its authority when a fifth remains, so a larger share
-    /// would be a warning about every healthy cluster.
+    /// A tenth, for certificates of operators: KubeVirt renews its CA when a fifth remains, so a larger share would
+    /// cause warnings about healthy clusters.
     Tenth,
 }
 
@@ -56,13 +56,13 @@ impl ExpiryWarning {
 }
 
 impl Validity {
-    /// Returns the remaining validity of a client certificate at a time.
+    /// Returns the remaining validity of a client certificate at the time `now`.
     #[must_use]
     pub fn expiry_at(&self, now: SystemTime) -> ExpiryState {
         self.expiry_with(ExpiryWarning::Third, now)
     }
 
-    /// Returns the remaining validity at a time.
+    /// Returns the remaining validity at the time `now`. `warning` is the share of the lifetime for a warning.
     #[must_use]
     pub fn expiry_with(&self, warning: ExpiryWarning, now: SystemTime) -> ExpiryState {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
@@ -84,8 +84,8 @@ pub enum CertificateError {
     /// The file that the kubeconfig names cannot be read.
     #[error("failed to read the client certificate")]
     UnreadableFile(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The data are not base64.
-    #[error("the data are not base64")]
+    /// The data of the certificate are not base64.
+    #[error("the certificate data are not base64")]
     InvalidBase64(#[source] base64::DecodeError),
     /// The text is not PEM.
     #[error("the certificate is not PEM")]
@@ -194,8 +194,8 @@ pub fn parse_validity(text: &str) -> Result<Validity, CertificateError> {
     validity_of(first.ok_or(CertificateError::NoCertificate)?)
 }
 
-/// Returns the validity of that certificate in a base64-encoded PEM bundle which expires last. While an authority is
-/// replaced, its bundle has the certificates of the old and of the new authority.
+/// Returns the validity of the certificate that expires last in a base64-encoded PEM bundle. During the rotation of a
+/// CA, the bundle contains the certificates of the old and of the new CA.
 ///
 /// # Errors
 /// If the data have no certificate, or a certificate that cannot be decoded.
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(year.expiry_at(begin + DAY * 352), ExpiryState::Soon);
     }
 
-    /// KubeVirt renews its authority, which is valid for a week, when 33.6 hours remain.
+    /// KubeVirt renews its CA certificate, which is valid for a week, when 33.6 hours remain.
     #[test]
     fn authority_of_an_operator_is_renewed_before_it_expires_soon() {
         let hour = Duration::from_secs(3600);
@@ -262,7 +262,11 @@ mod tests {
         assert_eq!(authority.expiry_at(begin + hour * 135), ExpiryState::Soon);
         let decade = Validity { not_after: begin + DAY * 3650, ..authority };
         let state = decade.expiry_with(ExpiryWarning::Tenth, begin + DAY * 3630);
-        assert_eq!(state, ExpiryState::NotSoon, "two weeks at most");
+        assert_eq!(
+            state,
+            ExpiryState::NotSoon,
+            "a warning is given at most two weeks before expiry"
+        );
     }
 
     #[test]

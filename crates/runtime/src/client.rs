@@ -61,7 +61,7 @@ pub async fn connect(
         }
         None => Config::infer().await.with_context(|| {
             format!(
-                "no cluster: outside a pod with a ServiceAccount, specify --kubeconfig FILE{hint}"
+                "no cluster is configured: outside a pod with a ServiceAccount, specify --kubeconfig FILE{hint}"
             )
         })?,
     };

@@ -66,7 +66,8 @@ impl Credential {
         Client::new(service, namespace)
     }
 
-    /// Reads the kubeconfig again each time the kubeconfig, or a file that it names, has changed. Never ends.
+    /// Reads the kubeconfig again each time the kubeconfig, or a file that the kubeconfig names, has changed. Never
+    /// returns.
     pub async fn reload_on_change(self) {
         let path = self.path.display().to_string();
         let (mut loaded_files, mut last_error) = (read_files(&self.path), String::new());
@@ -88,7 +89,7 @@ impl Credential {
                         tracing::warn!(
                             path,
                             error,
-                            "failed to read the changed kubeconfig; the previous one stays in use"
+                            "failed to read the changed kubeconfig; the previous kubeconfig stays in use"
                         );
                         last_error = error;
                     }

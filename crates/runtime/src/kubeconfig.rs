@@ -1,4 +1,4 @@
-//! The user of a kubeconfig, and the files that it names.
+//! The user of a kubeconfig, and the credential files that the kubeconfig names.
 
 use std::path::Path;
 

@@ -72,7 +72,7 @@ impl LeaderElector {
     }
 
     /// Tries to acquire the Lease and renews it. Sends to `leadership` whenever this process becomes the leader (true)
-    /// or is no longer the leader (false). Never ends.
+    /// or is no longer the leader (false). Never returns.
     pub async fn run(&mut self, leadership: &watch::Sender<bool>) {
         let duration = self.config.lease_duration;
         loop {

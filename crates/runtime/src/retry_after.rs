@@ -21,7 +21,7 @@ use tower::{BoxError, Layer, Service};
 /// Longest `Retry-After` that is respected. A longer time is treated as a mistake of the server, and is shortened to
 /// this time.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
-/// The body of a refusal is read until it has this number of bytes.
+/// Number of bytes after which reading a refusal's body stops.
 const MAX_BODY_BYTES: usize = 1 << 14;
 
 /// A refusal with `Retry-After`.

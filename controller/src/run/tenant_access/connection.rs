@@ -10,7 +10,7 @@ use berth_runtime::call::CallError;
 use berth_runtime::certificate::{CertificateSource, Validity};
 use berth_runtime::leader_election::LeaderGuard;
 use berth_runtime::untrusted::{
-    CollectionEvent, CollectionLimits, ConnectionSlots, LargeAnswers, RefusedAddress,
+    CollectionEvent, CollectionLimits, ConnectionSlots, LargeAnswerPermits, RefusedAddress,
     UntrustedClient, UntrustedError,
 };
 use berth_runtime::watch::{Informer, watch_object_with_errors};
@@ -57,7 +57,7 @@ pub(super) struct Environment {
     pub(super) infra_nodes: Informer<Node>,
     pub(super) infra_server: InfraServer,
     pub(super) connections: Connections,
-    pub(super) large_answers: LargeAnswers,
+    pub(super) large_answers: LargeAnswerPermits,
     /// Receives each state of a kubeconfig.
     pub(super) kubeconfigs: UnboundedSender<WatchedKubeconfig>,
 }

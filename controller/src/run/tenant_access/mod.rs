@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use berth_api::TenantCluster;
-use berth_runtime::untrusted::LargeAnswers;
+use berth_runtime::untrusted::LargeAnswerPermits;
 use berth_runtime::watch::Change;
 use kube::ResourceExt as _;
 use tokio::sync::mpsc::UnboundedSender;
@@ -64,7 +64,7 @@ pub(super) async fn run(
         infra_nodes: context.nodes.clone(),
         infra_server: infra_server.clone(),
         connections,
-        large_answers: LargeAnswers::default(),
+        large_answers: LargeAnswerPermits::default(),
         kubeconfigs,
     });
     let maintain = async {

@@ -33,7 +33,7 @@ pub struct NodeState {
     /// Amounts by resource name, such as `memory` and `hugepages-2Mi`.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub memory_map: BTreeMap<String, MemoryTable>,
-    /// Numbers of the zones with which this zone is allocated together.
+    /// Numbers of the zones that form a group with this zone for allocations.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub cells: Vec<u32>,
 }

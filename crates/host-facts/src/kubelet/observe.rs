@@ -26,7 +26,7 @@ const FLAGS_AND_FIELDS: [(&str, &str); 6] = [
 
 /// Time after the start of a kubelet within which it admits the pods of its first list. It waits for the API server,
 /// which it reaches within seconds.
-const FIRST_ADMISSIONS: Duration = Duration::from_secs(60);
+const FIRST_ADMISSION_TIME: Duration = Duration::from_secs(60);
 
 /// Finds the kubelet by its process, or else by the usual configuration files, and reads its configuration and
 /// checkpoints.
@@ -61,7 +61,7 @@ pub fn observe(
             let after_boot = start_record::process_start_time(root, pid);
             facts.has_admitted_first_pods =
                 after_boot.zip(read_uptime(root)).is_some_and(|(start, now)| {
-                    now >= start_record::since_boot(start) + FIRST_ADMISSIONS
+                    now >= start_record::ticks_to_duration(start) + FIRST_ADMISSION_TIME
                 });
             facts.start_id = boot_id
                 .zip(after_boot)

@@ -77,8 +77,8 @@ impl DeviceCounts {
     }
 }
 
-/// Returns the numbers of the devices' zones in ascending order; empty if the device plugin reports no zones. A
-/// plugin may send -1 for a device without a zone.
+/// Returns the numbers of the devices' zones in ascending order; empty if the device plugin reports no zones. A device
+/// plugin may report zone -1 for a device without a zone.
 #[must_use]
 pub fn device_zones(devices: &ContainerDevices) -> Vec<u32> {
     let nodes = devices.topology.iter().flat_map(|topology| &topology.nodes);

@@ -85,10 +85,10 @@ pub(super) fn process_start_time(root: &Root, pid: u32) -> Option<u64> {
     after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Returns the reason why the process may have read other versions of the files than the current ones: a file has
-/// changed since the process started, or the times cannot be compared. Returns `None` if no file has changed.
+/// Returns the reason why the process may have read earlier versions of the files: a file has changed since the process
+/// started, or the times cannot be compared. Returns `None` if no file has changed.
 ///
-/// The times are accurate to some hundredths of a second. This is sufficient, because a process has not read any file
+/// The times are accurate to a few hundredths of a second. This is sufficient, because a process has not read any file
 /// yet within this time after its start. `btime` of `/proc/stat` cannot be used on a running machine: it is truncated
 /// to seconds, and kubeadm starts the kubelet in the same second in which it writes the file.
 pub(super) fn find_change_after_start(
@@ -99,14 +99,14 @@ pub(super) fn find_change_after_start(
     let Some(boot_time) = read_boot_time(root) else {
         return Some("the boot time of the host is unknown".to_owned());
     };
-    let started = boot_time + since_boot(after_boot);
+    let started = boot_time + ticks_to_duration(after_boot);
     let is_changed = |file: &&String| root.change_time(file).is_none_or(|time| time > started);
     let file = files.iter().find(is_changed)?;
     Some(format!("/{} was changed after the kubelet started", file.trim_start_matches('/')))
 }
 
-/// Converts a start time in clock ticks, of which Linux reports 100 per second on all architectures.
-pub(super) const fn since_boot(ticks: u64) -> Duration {
+/// Converts clock ticks, of which Linux reports 100 per second on all architectures.
+pub(super) const fn ticks_to_duration(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(10))
 }
 

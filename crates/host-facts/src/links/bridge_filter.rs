@@ -5,7 +5,8 @@ use crate::nftables::Table;
 /// State of Berth's nf_tables table in the kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum BridgeFilter {
-    /// The state is unknown, because a captured tree does not contain the table, or because only root can read it.
+    /// The state is unknown, because a captured tree does not contain the table, or because only root can read the
+    /// table.
     #[default]
     Unknown,
     /// The table does not exist.

@@ -1,4 +1,4 @@
-//! Reads the links that use one link, for the last check before this link is removed.
+//! Reads the links that depend on a link, for the last check before the link is removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,8 +17,7 @@ use crate::root::Root;
 /// Reads a link and its master, their ports, and the links that are stacked on them. On a host with thousands of
 /// links, about ten links are read.
 ///
-/// # Errors
-/// Returns an error if the kernel does not answer. In this case, the users of the link are unknown.
+/// # Errors Returns an error if the kernel does not answer. In this case, it is unknown which links depend on the link.
 pub fn read_stacked_links(
     netlink: &mut NetlinkReader,
     root: &Root,

@@ -11,7 +11,7 @@ pub struct Check<F> {
     pub title: &'static str,
     /// Reason for the check and meaning of its results.
     pub explanation: &'static str,
-    /// The function.
+    /// Function that performs the check.
     #[serde(skip)]
     pub run: F,
 }

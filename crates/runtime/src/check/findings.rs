@@ -51,15 +51,15 @@ impl Findings {
 /// Number of checks by status.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Passed.
+    /// Number of checks that passed.
     pub pass: usize,
-    /// Warnings.
+    /// Number of checks with a warning.
     pub warn: usize,
-    /// Failed.
+    /// Number of checks that failed.
     pub fail: usize,
-    /// Skipped.
+    /// Number of checks that were skipped.
     pub skip: usize,
-    /// Skipped, because files or objects could not be read. They are also part of `skip`.
+    /// Number of checks that were skipped because files or objects could not be read. `skip` includes them.
     #[serde(skip_serializing_if = "is_zero")]
     pub unread: usize,
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::text::to_single_line;
 
-/// Largest number of characters of a message, of a path and of a value. Objects can have texts of any length.
+/// Maximum number of characters of a message, of a path and of a value. Values of objects can have any length.
 const MAX_LENGTH: usize = 500;
 
 /// Status of a check.
@@ -17,7 +17,7 @@ pub enum Status {
     Warn,
     /// VMs cannot run, a kubelet will not start, or tenants are not isolated.
     Fail,
-    /// The check was not possible here, or does not apply; the message contains the reason.
+    /// The check is not possible in this environment, or does not apply; the message contains the reason.
     Skip,
 }
 
@@ -95,7 +95,7 @@ impl Outcome {
     }
 }
 
-/// Returns the beginning of a text, on one line and without control characters, which terminals would execute.
+/// Returns the beginning of a text, on one line and without control characters, which terminals would interpret.
 fn shorten(text: &str) -> String {
     let line = to_single_line(text);
     if line.chars().nth(MAX_LENGTH).is_none() {

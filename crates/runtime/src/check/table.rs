@@ -42,7 +42,11 @@ pub fn render(findings: &Findings, style: Style) -> String {
     .unwrap_or_default();
     if unread > 0 {
         let checks = if unread == 1 { "check" } else { "checks" };
-        push_line(&mut out, &count(unread, checks), " could not be read");
+        push_line(
+            &mut out,
+            &count(unread, checks),
+            " skipped because files or objects could not be read",
+        );
     }
     out
 }
@@ -118,7 +122,12 @@ mod tests {
         let other = check("a.one", || Outcome::skip("does not apply"));
         let unread = check("a.two", || Outcome::unread("pods could not be read"));
         let (text, json) = render_with(&[other, unread]);
-        assert!(text.ends_with("2 skipped\n1 check could not be read\n"), "{text}");
+        assert!(
+            text.ends_with(
+                "2 skipped\n1 check skipped because files or objects could not be read\n"
+            ),
+            "{text}"
+        );
         assert!(json.contains(r#""skip":2,"unread":1"#), "{json}");
         assert_eq!(json.matches(r#""unread":true"#).count(), 1, "{json}");
         let (text, json) = render_with(&[other]);

@@ -112,7 +112,7 @@ mod tests {
             );
             expected = (expected * 2).min(MAX_BACKOFF);
         }
-        // The backoff of one object does not depend on the failures of others.
+        // The backoff of one object does not depend on the failures of other objects.
         assert!(record_failure(&backoff, "b", Duration::ZERO) < INITIAL_BACKOFF * 2);
         backoff.record_success(&ObjectRef::new("a"));
         assert!(record_failure(&backoff, "a", Duration::ZERO) < INITIAL_BACKOFF * 2);

@@ -12,13 +12,13 @@ const EMBEDDING_PREFIXES: [[u16; 6]; 4] = [
 ];
 /// First group of the prefix 2002::/16 (6to4, RFC 3056), which an IPv4 address follows.
 const PREFIX_6TO4: u16 = 0x2002;
-/// Metadata services of clouds whose addresses are not link-local: Alibaba Cloud, Azure, Oracle Cloud.
+/// Metadata services of clouds whose IPv4 addresses are not link-local: Alibaba Cloud, Azure, Oracle Cloud.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200),
     Ipv4Addr::new(168, 63, 129, 16),
     Ipv4Addr::new(192, 0, 0, 192),
 ];
-/// The same with IPv6: Amazon EC2, Google Cloud.
+/// Metadata services of clouds whose IPv6 addresses are not link-local: Amazon EC2, Google Cloud.
 const METADATA_V6: [Ipv6Addr; 2] = [
     Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
@@ -36,7 +36,7 @@ pub enum RefusedAddress {
     /// The address belongs to the metadata service of a cloud.
     #[error("the address of a metadata service")]
     Metadata,
-    /// The address is no address of a single host.
+    /// The address is not the address of a single host.
     #[error("an unspecified, broadcast or multicast address")]
     NoHost,
     /// The address belongs to the API server of the infra cluster.
@@ -45,7 +45,7 @@ pub enum RefusedAddress {
 }
 
 impl RefusedAddress {
-    /// Checks that an address is not one that has a meaning on this machine or link only.
+    /// Checks that an address identifies a single host beyond this machine and link, and is not a metadata service.
     ///
     /// # Errors
     /// Returns the reason why the address is refused.
@@ -57,8 +57,9 @@ impl RefusedAddress {
     }
 }
 
-/// Returns the address that packets to an address reach: the IPv4 address to which the kernel or a translator (NAT64, 6to4)
-/// forwards packets for an IPv6 address that contains it. Addresses must be compared in this form.
+/// Returns the effective destination of packets to an address. For an IPv6 address that embeds an IPv4 address, this is
+/// the IPv4 address, because the kernel or a translator (NAT64, 6to4) forwards the packets to it. Addresses must be
+/// compared in this form.
 #[must_use]
 pub fn destination(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

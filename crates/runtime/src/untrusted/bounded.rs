@@ -1,5 +1,5 @@
-//! Lists and maps of untrusted objects, of which a limited number of elements is stored. An element of three bytes, such as
-//! `{},`, may need a hundred times as much memory.
+//! Lists and maps in untrusted objects that store a limited number of elements, because an element of three bytes, such
+//! as `{},`, may need a hundred times as much memory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// A list of which at most `MAX` elements are stored.
+/// A list that stores at most `MAX` elements.
 #[derive(Clone, Debug)]
 pub struct BoundedVec<T, const MAX: usize> {
-    /// The first elements.
+    /// The first `MAX` elements of the list.
     pub items: Vec<T>,
     /// True if the list has more elements.
     pub is_truncated: bool,
@@ -28,10 +28,10 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for BoundedVec
     }
 }
 
-/// A map of which at most `MAX` entries are stored.
+/// A map that stores at most `MAX` entries.
 #[derive(Clone, Debug)]
 pub struct BoundedMap<V, const MAX: usize> {
-    /// The first entries.
+    /// The first `MAX` entries of the map.
     pub entries: BTreeMap<String, V>,
     /// True if the map has more entries.
     pub is_truncated: bool,

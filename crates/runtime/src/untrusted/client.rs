@@ -15,28 +15,28 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 use tower::{BoxError, ServiceExt};
 
-use super::connector::{AddressPolicy, GuardedConnector, TimeLimited};
+use super::connector::{AddressPolicy, GuardedConnector, TimeLimitedConnector};
 use super::error::UntrustedError;
 use super::explanation::{Explanation, MAX_BODY_LENGTH, RequestFailure};
-use super::slots::{ConnectionSlots, LargeAnswer, SMALL_LENGTH};
+use super::slots::{ConnectionSlots, LargeAnswerPermit, SMALL_LENGTH};
 use crate::call::CALL_TIMEOUT;
 use crate::client::with_leader_guard;
 use crate::leader_election::LeaderGuard;
 
-/// Largest number of requests to a server at the same time, without watches. HTTP/1 needs a connection for each.
+/// Maximum number of concurrent requests to a server, without watches. HTTP/1 needs one connection for each request.
 const MAX_REQUESTS: usize = 4;
-/// Largest number of bytes that are buffered before they are read, and of an answer's headers.
+/// Maximum size of the receive buffer and of an answer's headers, in bytes.
 const MAX_BUFFER: usize = 1 << 16;
 /// Time after which an unused connection is closed. One unused connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest `Retry-After` that is respected.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
-/// The configuration gives no client: a certificate or a key is malformed, or there are no authorities.
+/// No client can be created from the configuration: a certificate or a key is malformed, or there is no CA certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no client can be created: a certificate or a key is malformed; or there is no certificate-authority-data, and \
-     this machine has no authorities"
+    "no client can be created: a certificate or a key is malformed; or certificate-authority-data is missing, and \
+     this machine has no root CA certificates"
 )]
 pub struct InvalidClientConfig;
 
@@ -45,7 +45,7 @@ pub struct InvalidClientConfig;
 pub struct Answer {
     /// HTTP status.
     pub code: u16,
-    /// Time for which the server accepts no further request; zero if it sent none.
+    /// Time in the server's `Retry-After`; zero without this header.
     pub retry_after: Duration,
     /// Body of the answer.
     pub body: Vec<u8>,
@@ -57,7 +57,7 @@ pub struct UntrustedClient {
     client: Client,
     requests: Arc<Semaphore>,
     slots: ConnectionSlots,
-    /// Credentials of the requests, which a server may repeat.
+    /// Credentials in the requests. A server may echo them in its messages.
     credentials: Arc<[SecretString]>,
 }
 
@@ -68,11 +68,11 @@ impl std::fmt::Debug for UntrustedClient {
 }
 
 impl UntrustedClient {
-    /// Returns a client; it connects when it sends the first request. The configuration must name no program and no
-    /// file, and its token must be valid in a header. The client sends requests other than GET only while this process is the leader.
+    /// Returns a client; it connects when it sends the first request. The configuration must refer to no program and no
+    /// file, and its token must be valid in a header. The client sends requests other than GET only while this process
+    /// is the leader.
     ///
-    /// # Errors
-    /// Returns an error if the configuration gives no client.
+    /// # Errors Returns an error if no client can be created from the configuration.
     pub fn new(
         config: &Config,
         policy: AddressPolicy,
@@ -94,15 +94,15 @@ impl UntrustedClient {
         Self { client, requests, slots: ConnectionSlots::default(), credentials }
     }
 
-    /// Returns true if the other client is a clone of this one, so that both send requests to the same server with the
-    /// same credentials. A client from a changed kubeconfig is another one.
+    /// Returns true if both clients are clones of one client, so that they send requests to the same server with the
+    /// same credentials. Returns false for a client that was created from a changed kubeconfig.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.requests, &other.requests)
     }
 
-    /// Sends a request, and returns the JSON of the answer. Waits for at most [`CALL_TIMEOUT`] after at most four other
-    /// requests have ended, and reads at most `max_length` bytes.
+    /// Sends a request, and returns the JSON of the answer. Waits until fewer than four requests are in progress, then
+    /// for at most [`CALL_TIMEOUT`] for the answer, and reads at most `max_length` bytes.
     ///
     /// # Errors
     /// Returns an error if the request fails.
@@ -146,7 +146,7 @@ impl UntrustedClient {
         Explanation::read(body, &self.credentials)
     }
 
-    /// Sends a request, and returns its answer, also if the server refuses the request. The limits are those of
+    /// Sends a request, and returns the answer even if the server refuses the request. The limits are those of
     /// [`request`](Self::request).
     ///
     /// # Errors
@@ -167,8 +167,8 @@ impl UntrustedClient {
     }
 
     /// Waits for the permit for a large event, for at most [`CALL_TIMEOUT`].
-    pub(super) async fn large_event(&self) -> Result<LargeAnswer, UntrustedError> {
-        let permit = tokio::time::timeout(CALL_TIMEOUT, self.slots.large_answer());
+    pub(super) async fn acquire_large_event(&self) -> Result<LargeAnswerPermit, UntrustedError> {
+        let permit = tokio::time::timeout(CALL_TIMEOUT, self.slots.acquire_large_answer());
         permit.await.unwrap_or(Err(UntrustedError::Timeout))
     }
 
@@ -224,7 +224,8 @@ fn check_status(response: &Response<Body>) -> Result<(), UntrustedError> {
 }
 
 fn create_client(config: &Config, connector: GuardedConnector) -> kube::Result<Client> {
-    let connector = TimeLimited::new(config.rustls_https_connector_with_connector(connector)?);
+    let connector =
+        TimeLimitedConnector::new(config.rustls_https_connector_with_connector(connector)?);
     let mut builder = legacy::Client::builder(TokioExecutor::new());
     builder
         .pool_timer(TokioTimer::new())
@@ -242,14 +243,14 @@ fn create_client(config: &Config, connector: GuardedConnector) -> kube::Result<C
     })
 }
 
-/// Reads a body. The server chooses the sizes of the frames, so they are not kept: those of one byte would need 40 times
-/// their content. Waits for a permit as soon as the body is large, and returns it.
+/// Reads a body. The content is copied out of the frames, because the server chooses their sizes: a stored frame of one
+/// byte would need 40 bytes. Waits for a permit as soon as the body is large, and returns the permit.
 async fn read_body(
     mut body: Body,
     max_length: usize,
     slots: &ConnectionSlots,
-) -> Result<(Vec<u8>, Option<LargeAnswer>), UntrustedError> {
-    let (mut content, mut large) = (Vec::new(), None::<LargeAnswer>);
+) -> Result<(Vec<u8>, Option<LargeAnswerPermit>), UntrustedError> {
+    let (mut content, mut large) = (Vec::new(), None::<LargeAnswerPermit>);
     loop {
         let next = match &large {
             Some(large) => tokio::time::timeout_at(large.deadline, body.frame())
@@ -264,7 +265,7 @@ async fn read_body(
             return Err(UntrustedError::TooLong);
         }
         if large.is_none() && content.len().saturating_add(data.len()) > SMALL_LENGTH {
-            large = Some(slots.large_answer().await?);
+            large = Some(slots.acquire_large_answer().await?);
         }
         content.extend_from_slice(&data);
     }
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn small_answers_wait_for_no_large_one() {
+    async fn small_answers_do_not_wait_for_large_answers() {
         let service = tower::service_fn(|request: Request<Body>| {
             let length = if request.uri().path() == "/large" { SMALL_LENGTH } else { 0 };
             let body = format!("{}1", " ".repeat(length)).into_bytes();
@@ -365,7 +366,7 @@ mod tests {
             client.request::<u8>(request, 2 * SMALL_LENGTH)
         };
         let short = Duration::from_millis(100);
-        let held = client.large_event().await.unwrap();
+        let held = client.acquire_large_event().await.unwrap();
         assert!(tokio::time::timeout(short, get("/large")).await.is_err());
         assert_eq!(get("/small").await, Ok(1));
         drop(held);

@@ -26,12 +26,13 @@ pub type AddressPolicy = Arc<dyn Fn(SocketAddr) -> Result<(), RefusedAddress> + 
 
 /// Time limit for resolving a name, and for connecting to one address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest number of addresses of a name that are used.
+/// Maximum number of addresses of one host name that are used.
 const MAX_ADDRESSES: usize = 4;
-/// Time without a packet after which the kernel checks a connection, and the interval of these checks. A watch sends
-/// nothing, so a dead connection would stay unnoticed otherwise.
+/// TCP keepalive: idle time before the first probe, and interval of the probes. The client of a watch sends nothing, so
+/// it would not detect a dead connection without probes.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
-/// Time after which the kernel ends a connection whose server does not read what was sent, or does not answer a check.
+/// Time after which the kernel closes a connection whose server does not acknowledge data or keepalive probes
+/// (`TCP_USER_TIMEOUT`).
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connects to the addresses that a policy permits.
@@ -62,21 +63,21 @@ impl Service<Uri> for GuardedConnector {
     }
 }
 
-/// Limits the time in which a connector establishes a connection, with TLS. The HTTP client continues to connect after the
-/// request that needs the connection has ended.
+/// Limits the time in which a connector establishes a connection, including TLS. The limit is needed because the HTTP
+/// client continues to connect after the request that needs the connection has ended.
 #[derive(Clone)]
-pub(super) struct TimeLimited<C> {
+pub(super) struct TimeLimitedConnector<C> {
     connector: C,
     limit: Duration,
 }
 
-impl<C> TimeLimited<C> {
+impl<C> TimeLimitedConnector<C> {
     pub(super) const fn new(connector: C) -> Self {
         Self { connector, limit: CALL_TIMEOUT }
     }
 }
 
-impl<C> Service<Uri> for TimeLimited<C>
+impl<C> Service<Uri> for TimeLimitedConnector<C>
 where
     C: Service<Uri, Error = BoxError, Future: Send + 'static>,
 {
@@ -101,12 +102,12 @@ async fn connect(
     policy: &AddressPolicy,
     slots: &ConnectionSlots,
 ) -> Result<CountedStream, UntrustedError> {
-    let permit = slots.connection().await?;
+    let permit = slots.acquire_connection().await?;
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let port = uri.port_u16().unwrap_or(443);
     let resolved = timeout(CONNECT_TIMEOUT, resolve(host, port, slots)).await;
     let addresses = resolved.unwrap_or(Err(UntrustedError::NameNotResolved))?;
-    // A name with one refused address is refused as a whole.
+    // A host name with at least one refused address is refused.
     for address in &addresses {
         policy(*address).map_err(UntrustedError::AddressRefused)?;
     }
@@ -132,8 +133,9 @@ async fn resolve(
     if let Ok(ip) = host.parse() {
         return Ok(vec![SocketAddr::new(ip, port)]);
     }
-    let (host, permit) = (host.to_owned(), slots.lookup().await?);
-    // A lookup cannot be cancelled: its thread waits for the DNS server. Therefore it keeps the permit until its end.
+    let (host, permit) = (host.to_owned(), slots.acquire_lookup().await?);
+    // A lookup cannot be cancelled, because its thread waits for the DNS server. Therefore the lookup holds the permit
+    // until it has ended.
     let lookup = tokio::spawn(async move {
         let resolved = lookup_host((host.as_str(), port)).await;
         drop(permit);
@@ -190,7 +192,7 @@ mod tests {
         assert_eq!(open.len(), 8);
         open.pop();
         assert!(timeout(short, connect(&uri, &policy, &slots)).await.is_ok());
-        let lookup = slots.lookup().await.unwrap();
+        let lookup = slots.acquire_lookup().await.unwrap();
         assert!(timeout(short, resolve("localhost", 1, &slots)).await.is_err());
         drop(lookup);
         assert!(resolve("localhost", 1, &slots).await.is_ok());
@@ -199,7 +201,8 @@ mod tests {
     #[tokio::test]
     async fn connecting_has_a_time_limit() {
         let endless = tower::service_fn(|_: Uri| std::future::pending::<Result<(), BoxError>>());
-        let mut limited = TimeLimited { connector: endless, limit: Duration::from_millis(1) };
+        let mut limited =
+            TimeLimitedConnector { connector: endless, limit: Duration::from_millis(1) };
         let error = limited.call(Uri::from_static("https://a")).await.unwrap_err();
         assert_eq!(UntrustedError::from_source(error.as_ref()), UntrustedError::Timeout);
     }

@@ -16,7 +16,8 @@ pub enum UntrustedError {
     /// The server answered with an error.
     #[error("the API server answered with HTTP status {0}")]
     Status(u16),
-    /// The server accepts no requests until this time has passed (`Retry-After`); the time is zero if it sent none.
+    /// The server is overloaded. Contains the HTTP status, and the time in the server's `Retry-After`, which is zero
+    /// without this header.
     #[error("the API server is busy (HTTP status {0})")]
     Busy(u16, Duration),
     /// The server did not answer in time.
@@ -28,20 +29,20 @@ pub enum UntrustedError {
     /// The server's address is refused.
     #[error("the API server has {0}, which is refused")]
     AddressRefused(RefusedAddress),
-    /// The server could not be connected, or the connection broke.
+    /// The client could not connect to the server, or the connection broke.
     #[error("no connection to the API server: {0}")]
     NotConnected(io::ErrorKind),
     /// The certificate of the server was not accepted.
     #[error("the certificate of the API server {0}")]
     Certificate(CertificateFault),
-    /// The server closed the connection, or did not follow the protocol.
+    /// The server closed the connection, or violated the protocol.
     #[error("the API server closed the connection")]
     Closed,
-    /// The answer is longer than the limit.
-    #[error("the API server sent more than the limit")]
+    /// The answer exceeds the size limit.
+    #[error("the answer of the API server exceeds the size limit")]
     TooLong,
-    /// The answer has another format.
-    #[error("the API server sent an answer that is not valid")]
+    /// The answer cannot be parsed.
+    #[error("the answer of the API server cannot be parsed")]
     Malformed,
     /// The request was not sent, because this process is not the leader.
     #[error("the request was not sent: this process is not the leader")]
@@ -51,13 +52,13 @@ pub enum UntrustedError {
 /// Fault of a server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateFault {
-    /// No authority in the kubeconfig has signed the certificate.
+    /// No CA in the kubeconfig has signed the certificate.
     #[error("is not signed by the authority in certificate-authority-data")]
     UnknownIssuer,
     /// The certificate has expired, or is not valid yet by this machine's clock.
     #[error("has expired, or is not valid yet")]
     NotValidNow,
-    /// The certificate is for another name.
+    /// The certificate is valid for another host name only.
     #[error("is not valid for the host name of the server in the kubeconfig")]
     OtherName,
     /// Another fault.
@@ -92,7 +93,7 @@ impl UntrustedError {
                 return Self::from_tls(error);
             }
             if let Some(error) = one.downcast_ref::<io::Error>() {
-                // The source of an I/O error is the source of the error inside, so the error itself is skipped.
+                // `io::Error::source` returns the source of the inner error, and would skip the inner error itself.
                 match error.get_ref() {
                     Some(inner) => {
                         source = Some(inner);

@@ -7,15 +7,16 @@ use serde::Deserialize;
 
 use super::error::UntrustedError;
 
-/// Largest length of an explanation in bytes, as of a name of an object.
+/// Maximum length of an explanation in bytes, which is the maximum length of an object's name.
 const MAX_LENGTH: usize = 253;
-/// Largest length of a word; names of objects have up to 253 bytes, but tokens are long as well.
+/// Maximum length of a word in bytes. Longer words are omitted, because they may be tokens; this also omits names of
+/// objects with up to 253 bytes.
 const MAX_WORD_LENGTH: usize = 100;
-/// Largest length of a body that is read for its explanation.
+/// Maximum length of a body that is read for its explanation, in bytes.
 pub(super) const MAX_BODY_LENGTH: usize = 1 << 16;
 
 /// Explanation of a refused request: the message of the `Status` in the answer, shortened, in printable ASCII, and
-/// without the credential that the request was sent with. Empty if the server sent none.
+/// without the credential that the request was sent with. Empty if the server sent no message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explanation(Box<str>);
 
@@ -58,7 +59,7 @@ impl Explanation {
                 break;
             }
             text.push_str(separator);
-            // Other characters may change how a terminal shows the rest.
+            // Other characters may change how a terminal displays the rest of the text.
             text.extend(shown.chars().map(|one| if one.is_ascii_graphic() { one } else { '?' }));
         }
         Self(text.into_boxed_str())

@@ -19,7 +19,7 @@ pub use client::{Answer, InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
 pub use error::{CertificateFault, UntrustedError};
 pub use explanation::{Explanation, RequestFailure};
-pub use slots::{ConnectionSlots, LargeAnswers};
+pub use slots::{ConnectionSlots, LargeAnswerPermits};
 pub use watch::{
     CollectionEvent, CollectionLimits, Versioned, list_collection, parse_watch_line,
     watch_collection,

@@ -1,4 +1,4 @@
-//! Limits of the resources that connections to one server use.
+//! Limits for the resources that connections to one server use.
 
 use std::io;
 use std::pin::Pin;
@@ -14,30 +14,32 @@ use tokio::time::Instant;
 
 use super::error::UntrustedError;
 
-/// Largest number of connections, also of those that are being established or closed. A client uses five: for a watch and
-/// four requests.
+/// Maximum number of connections to one server, including connections that are being established or closed. A client
+/// uses five: one for a watch, and four for requests.
 const MAX_CONNECTIONS: usize = 8;
-/// Number of bytes of an answer or an event that need no permit, so it waits for no answer of another server.
+/// Maximum size of a small answer or event in bytes. A small answer needs no permit, so it does not wait for answers of
+/// other servers.
 pub(super) const SMALL_LENGTH: usize = 1 << 18;
-/// Largest number of larger answers and events of all servers at the same time. Each has at most 4 MiB.
+/// Maximum number of large answers and events of all servers that are received at the same time. Each has at most 4
+/// MiB.
 const MAX_LARGE_ANSWERS: usize = 16;
-/// Time in which the rest of a larger answer or event must arrive. An answer that waits for those of 48 slow servers is
-/// still in time.
+/// Time limit for the rest of a large answer or event after its permit is acquired. With 16 permits, an answer that
+/// waits for the answers of 48 slow servers is complete within `CALL_TIMEOUT`.
 const LARGE_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Permits for large answers and events, which several servers share.
 #[derive(Clone, Debug)]
-pub struct LargeAnswers(Arc<Semaphore>);
+pub struct LargeAnswerPermits(Arc<Semaphore>);
 
-impl Default for LargeAnswers {
+impl Default for LargeAnswerPermits {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(MAX_LARGE_ANSWERS)))
     }
 }
 
-/// Permit for a large answer or event. A server gets one at the same time.
+/// Permit for a large answer or event. A server can hold only one permit.
 #[derive(Debug)]
-pub(super) struct LargeAnswer {
+pub(super) struct LargeAnswerPermit {
     /// Time until which the answer must be complete.
     pub(super) deadline: Instant,
     _own: OwnedSemaphorePermit,
@@ -45,26 +47,27 @@ pub(super) struct LargeAnswer {
 }
 
 /// Permits for the connections and the lookups of names of one server. The owner of the server chooses how long a TLS
-/// handshake, the end of a connection and a lookup take, so clients that replace each other share one set of permits.
+/// handshake, the end of a connection and a lookup take, so a client that replaces another client of the same server
+/// uses the same permits.
 #[derive(Clone, Debug)]
 pub struct ConnectionSlots {
     connections: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
-    /// Without it, one server could wait for all shared permits.
+    /// The only permit of this server. Without it, the answers of one server could take all shared permits.
     large_answer: Arc<Semaphore>,
-    large_answers: LargeAnswers,
+    large_answers: LargeAnswerPermits,
 }
 
 impl Default for ConnectionSlots {
     fn default() -> Self {
-        Self::new(LargeAnswers::default())
+        Self::new(LargeAnswerPermits::default())
     }
 }
 
 impl ConnectionSlots {
     /// Returns the permits of one server. Several servers share the permits for large answers.
     #[must_use]
-    pub fn new(large_answers: LargeAnswers) -> Self {
+    pub fn new(large_answers: LargeAnswerPermits) -> Self {
         Self {
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             // A lookup occupies a thread that all lookups and file operations of the process share.
@@ -74,20 +77,20 @@ impl ConnectionSlots {
         }
     }
 
-    pub(super) async fn connection(&self) -> Result<OwnedSemaphorePermit, UntrustedError> {
+    pub(super) async fn acquire_connection(&self) -> Result<OwnedSemaphorePermit, UntrustedError> {
         acquire(&self.connections).await
     }
 
-    pub(super) async fn lookup(&self) -> Result<OwnedSemaphorePermit, UntrustedError> {
+    pub(super) async fn acquire_lookup(&self) -> Result<OwnedSemaphorePermit, UntrustedError> {
         acquire(&self.lookups).await
     }
 
     /// Waits for the permit for a large answer or event. The caller limits the time.
-    pub(super) async fn large_answer(&self) -> Result<LargeAnswer, UntrustedError> {
+    pub(super) async fn acquire_large_answer(&self) -> Result<LargeAnswerPermit, UntrustedError> {
         let own = acquire(&self.large_answer).await?;
         let shared = acquire(&self.large_answers.0).await?;
         let deadline = Instant::now() + LARGE_ANSWER_TIMEOUT;
-        Ok(LargeAnswer { deadline, _own: own, _shared: shared })
+        Ok(LargeAnswerPermit { deadline, _own: own, _shared: shared })
     }
 }
 
@@ -145,17 +148,17 @@ mod tests {
     #[tokio::test]
     async fn each_server_gets_one_of_the_shared_permits() {
         let short = Duration::from_millis(20);
-        let all = LargeAnswers::default();
+        let all = LargeAnswerPermits::default();
         let (first, other) = (ConnectionSlots::new(all.clone()), ConnectionSlots::new(all.clone()));
-        let held = first.large_answer().await.unwrap();
-        assert!(timeout(short, first.large_answer()).await.is_err(), "one for each server");
-        drop(other.large_answer().await.unwrap());
+        let held = first.acquire_large_answer().await.unwrap();
+        assert!(timeout(short, first.acquire_large_answer()).await.is_err(), "one for each server");
+        drop(other.acquire_large_answer().await.unwrap());
         let mut others = Vec::new();
         for _ in 1..MAX_LARGE_ANSWERS {
-            others.push(ConnectionSlots::new(all.clone()).large_answer().await.unwrap());
+            others.push(ConnectionSlots::new(all.clone()).acquire_large_answer().await.unwrap());
         }
-        assert!(timeout(short, other.large_answer()).await.is_err(), "all are in use");
+        assert!(timeout(short, other.acquire_large_answer()).await.is_err(), "all are in use");
         drop(held);
-        assert!(timeout(short, other.large_answer()).await.is_ok());
+        assert!(timeout(short, other.acquire_large_answer()).await.is_ok());
     }
 }

@@ -13,25 +13,25 @@ use tokio::time::{timeout, timeout_at};
 use super::bounded::BoundedVec;
 use super::client::UntrustedClient;
 use super::error::UntrustedError;
-use super::slots::{LargeAnswer, SMALL_LENGTH};
+use super::slots::{LargeAnswerPermit, SMALL_LENGTH};
 use crate::backoff::add_jitter;
 use crate::call::CALL_TIMEOUT;
 use crate::token_bucket::TokenBucket;
 
-/// Time without an event or a bookmark after which a watch is started again. Servers send a bookmark each minute.
+/// Time without an event or a bookmark after which a watch is restarted. Servers send a bookmark each minute.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
-/// Timeout of a watch, with jitter, so that the watches of many servers do not end at the same time.
+/// Timeout of a watch. Jitter is added, so that the watches of many servers do not end at the same time.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(2400);
-/// Number of events that are handled at once, and time after which one more event is handled. Slower reading of a flood
-/// delays only the server that sends it.
+/// Rate limit of events: capacity and refill interval of a token bucket. If a server sends more events, only the watch
+/// of this server is delayed.
 const EVENT_RATE_LIMIT: (u32, Duration) = (500, Duration::from_millis(10));
-/// Number of bytes of an event that count as one event.
-const EVENT_LENGTH: usize = 1 << 15;
-/// Shortest time between two watches. A server may end each watch at once.
+/// Number of bytes that count as one event in the rate limit.
+const BYTES_PER_EVENT: usize = 1 << 15;
+/// Minimum time between the starts of two watches, because a server may end each watch immediately.
 const MIN_WATCH_TIME: Duration = Duration::from_secs(2);
-/// Largest number of objects in a page, whatever its size is.
+/// Maximum number of objects in a page, in addition to the limit of its size.
 const MAX_PAGE_ITEMS: usize = 500;
-/// Largest length of a resource version or of the token of a list's next page.
+/// Maximum length of a resource version or of a list's continue token, in bytes.
 const MAX_TOKEN_LENGTH: usize = 4096;
 
 /// Limits of a list and a watch.
@@ -39,15 +39,15 @@ const MAX_TOKEN_LENGTH: usize = 4096;
 pub struct CollectionLimits {
     /// Number of objects in one page of a list.
     pub page_size: u32,
-    /// Largest number of pages.
+    /// Maximum number of pages of a list.
     pub max_pages: u32,
-    /// Largest number of bytes of a page.
+    /// Maximum number of bytes of a page.
     pub max_page_length: usize,
-    /// Largest number of bytes of an event.
+    /// Maximum number of bytes of an event.
     pub max_event_length: usize,
 }
 
-/// An object with a resource version. Other fields are parsed only if they are needed.
+/// An object with a resource version.
 pub trait Versioned {
     /// Returns `metadata.resourceVersion`.
     fn resource_version(&self) -> &str;
@@ -86,10 +86,11 @@ impl<T> Default for Page<T> {
 struct ListMetadata {
     resource_version: String,
     #[serde(rename = "continue")]
-    next_page: String,
+    continue_token: String,
 }
 
-/// The type of an event. Its object is parsed separately, because the type of the object depends on it.
+/// The type of an event. The object of the event is parsed in a second step, because the type of the object depends on
+/// the type of the event.
 #[derive(Deserialize)]
 struct EventKind {
     #[serde(rename = "type")]
@@ -129,14 +130,14 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
         let opened = timeout(CALL_TIMEOUT, client.open(get(&uri)?)).await;
         let response = match opened.unwrap_or(Err(UntrustedError::Timeout)) {
             Ok(response) => response,
-            // The resource version is too old, which is ordinary.
+            // The resource version has expired (410 Gone), so the collection must be listed again.
             Err(UntrustedError::Status(410)) => return Ok(()),
             Err(error) => return Err(error),
         };
         let (mut body, mut lines) = (response.into_body(), Lines::new(limits.max_event_length));
         let (previous, begin) = (version.clone(), Instant::now());
-        // Permit for a large event, until it is handled.
-        let mut large: Option<LargeAnswer> = None;
+        // Permit for a large event, which is held until the event is handled.
+        let mut large: Option<LargeAnswerPermit> = None;
         loop {
             let next = match &large {
                 Some(large) => timeout_at(large.deadline, body.frame()).await,
@@ -148,10 +149,10 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
             let Ok(data) = frame.into_data() else { continue };
             for part in data.split_inclusive(|byte| *byte == b'\n') {
                 if large.is_none() && lines.length_with(part) > SMALL_LENGTH {
-                    large = Some(client.large_event().await?);
+                    large = Some(client.acquire_large_event().await?);
                 }
                 let Some(line) = lines.add(part)? else { continue };
-                for _ in 0..=line.len() / EVENT_LENGTH {
+                for _ in 0..=line.len() / BYTES_PER_EVENT {
                     while let Err(delay) = rate.take_token(Instant::now()) {
                         tokio::time::sleep(delay).await;
                     }
@@ -216,7 +217,7 @@ async fn list<T: DeserializeOwned>(
         for item in page_items.items {
             handle(CollectionEvent::Listed(item))?;
         }
-        token = page.metadata.next_page;
+        token = page.metadata.continue_token;
         if token.is_empty() {
             handle(CollectionEvent::ListCompleted)?;
             return Ok(page.metadata.resource_version);
@@ -229,7 +230,8 @@ fn get(uri: &str) -> Result<Request<Body>, UntrustedError> {
     Request::get(uri).body(Body::empty()).map_err(|_| UntrustedError::Malformed)
 }
 
-/// Checks that a token of the server can be a part of a URL. Kubernetes encodes these tokens as base64 for URLs.
+/// Checks that a resource version or continue token can be a part of a URL. Kubernetes encodes continue tokens in
+/// URL-safe base64.
 fn check_token(token: &str) -> Result<&str, UntrustedError> {
     let is_valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '=');
     let is_token = token.len() <= MAX_TOKEN_LENGTH && token.chars().all(is_valid);
@@ -239,14 +241,14 @@ fn check_token(token: &str) -> Result<&str, UntrustedError> {
 enum ParsedEvent<T> {
     /// The event of an object, and its resource version.
     Object(CollectionEvent<T>, String),
-    /// A new resource version.
+    /// A bookmark with a new resource version.
     Bookmark(String),
-    /// The resource version of the watch is too old.
+    /// The resource version of the watch has expired (410 Gone).
     Expired,
 }
 
-/// Parses a line of a watch as [`watch_collection`] does. Returns the event of an object; `None` for a bookmark, or if the
-/// resource version of the watch is too old.
+/// Parses a line of a watch as [`watch_collection`] does. Returns the event of an object; `None` for a bookmark, or if
+/// the resource version of the watch has expired.
 ///
 /// # Errors
 /// Returns an error if the line is malformed, or contains an error of the server.
@@ -300,8 +302,8 @@ impl Lines {
         self.incomplete.len().saturating_add(part.len())
     }
 
-    /// Adds a part of the body with at most one line break, at its end. Returns the line if it is complete. Each byte is
-    /// examined once, although the server may send them one by one.
+    /// Adds a part of the body with at most one line break, at its end. Returns the line if it is complete. Each byte
+    /// is examined only once, even if the server sends the bytes one by one.
     fn add(&mut self, part: &[u8]) -> Result<Option<Vec<u8>>, UntrustedError> {
         let content = part.strip_suffix(b"\n");
         let length = content.unwrap_or(part).len();

@@ -25,7 +25,7 @@ const WATCH_TIMEOUT_SECONDS: u32 = 3000;
 /// Longest backoff between retries.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Calls `handle` with the object after each change, and with `None` if the object does not exist. Never ends.
+/// Calls `handle` with the object after each change, and with `None` if the object does not exist. Never returns.
 pub async fn watch_object<K>(
     api: Api<K>,
     kind: &'static str,
@@ -78,8 +78,8 @@ pub async fn watch_object_with_errors<K>(
     }
 }
 
-/// Watches the object from a resource version until the watch must be started again with a read of the object. Returns
-/// the error, or `None` if the watch ended without an error.
+/// Watches the object from a resource version until the object must be read again. Returns the error, or `None` if the
+/// watch ended without an error.
 async fn watch_from_version<K>(
     api: &Api<K>,
     field_selector: &str,
@@ -121,7 +121,7 @@ where
                         WatchEvent::Bookmark(bookmark) => {
                             version = bookmark.metadata.resource_version;
                         }
-                        // The resource version is too old (410 Gone), which is ordinary.
+                        // The resource version has expired (410 Gone), so the object must be read again.
                         WatchEvent::Error(status) if status.code == 410 => return None,
                         WatchEvent::Error(status) => return Some(kube::Error::Api(status).into()),
                     }
