@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use berth_runtime::untrusted::{RefusedAddress, destination};
+use berth_runtime::untrusted::{RefusedAddress, effective_destination};
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 
 /// Namespace and name of the Service and the Endpoints of the API server. Unlike EndpointSlices, all releases since 1.20
@@ -16,7 +16,7 @@ pub type Addresses = BTreeSet<SocketAddr>;
 /// Returns the addresses, each in the form in which they are compared.
 #[must_use]
 pub fn canonical_addresses(addresses: impl Iterator<Item = SocketAddr>) -> Addresses {
-    addresses.map(|one| SocketAddr::new(destination(one.ip()), one.port())).collect()
+    addresses.map(|one| SocketAddr::new(effective_destination(one.ip()), one.port())).collect()
 }
 
 /// Checks the address of a tenant's API server. `infra` contains the addresses of the infra API server.
@@ -28,7 +28,7 @@ pub fn check_address<'a>(
     infra: impl IntoIterator<Item = &'a Addresses>,
 ) -> Result<(), RefusedAddress> {
     RefusedAddress::check(address)?;
-    let address = SocketAddr::new(destination(address.ip()), address.port());
+    let address = SocketAddr::new(effective_destination(address.ip()), address.port());
     let is_infra = infra.into_iter().any(|known| known.contains(&address));
     if is_infra { Err(RefusedAddress::InfraApiServer) } else { Ok(()) }
 }

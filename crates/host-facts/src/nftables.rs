@@ -105,8 +105,9 @@ impl NftablesReader {
 
     /// Reads a table of the bridge family; returns `None` if the table does not exist.
     ///
-    /// # Errors Returns an error if the kernel refuses the request (`CAP_NET_ADMIN` is required), if it does not answer
-    /// for a minute, or if concurrent changes interrupt each attempt.
+    /// # Errors
+    /// Returns an error if the kernel refuses the request (`CAP_NET_ADMIN` is required), if it does not answer for a
+    /// minute, or if concurrent changes interrupt each attempt.
     pub fn read(&mut self, name: &str) -> io::Result<Option<Table>> {
         let table_attributes = Attributes::default().with_text(ATTRIBUTE_TABLE_NAME, name);
         let mut table = Table::default();

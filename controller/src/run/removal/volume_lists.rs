@@ -73,7 +73,7 @@ impl VolumeLists {
     fn tenant(&self, (name, client): (&str, &UntrustedClient), now: Instant) -> Arc<TenantVolumes> {
         let mut tenants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tenants.retain(|_, volumes| Arc::strong_count(volumes) > 1 || volumes.is_wanted(now));
-        if let Some(known) = tenants.get(name).filter(|known| known.client.is_same(client)) {
+        if let Some(known) = tenants.get(name).filter(|known| known.client.is_clone_of(client)) {
             return Arc::clone(known);
         }
         let volumes = Arc::new(TenantVolumes::new(client.clone()));
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(lists.count(("bank", &new), "a", start).await, Ok(1));
         // A clone is the same client.
         assert_eq!(lists.count(("bank", &new.clone()), "a", start).await, Ok(1));
-        assert!(new.is_same(&new.clone()) && !new.is_same(&former));
+        assert!(new.is_clone_of(&new.clone()) && !new.is_clone_of(&former));
     }
 
     #[test]

@@ -13,8 +13,9 @@ use crate::netlink::NetlinkReader;
 /// not know the address. `port` is the interface index of any port of the bridge, and `vlan` the VLAN of the frames if
 /// the bridge separates VLANs.
 ///
-/// # Errors Returns an error if the link is not a port of a bridge, or if the kernel is older than 5.0 and cannot
-/// return a single entry.
+/// # Errors
+/// Returns an error if the link is not a port of a bridge, or if the kernel is older than 5.0 and cannot return a
+/// single entry.
 pub fn read_forwarding_entry(
     port: u32,
     mac: MacAddress,

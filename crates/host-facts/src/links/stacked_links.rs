@@ -17,7 +17,8 @@ use crate::root::Root;
 /// Reads a link and its master, their ports, and the links that are stacked on them. On a host with thousands of
 /// links, about ten links are read.
 ///
-/// # Errors Returns an error if the kernel does not answer. In this case, it is unknown which links depend on the link.
+/// # Errors
+/// Returns an error if the kernel does not answer. In this case, it is unknown which links depend on the link.
 pub fn read_stacked_links(
     netlink: &mut NetlinkReader,
     root: &Root,

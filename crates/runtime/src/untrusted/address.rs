@@ -50,7 +50,7 @@ impl RefusedAddress {
     /// # Errors
     /// Returns the reason why the address is refused.
     pub fn check(address: SocketAddr) -> Result<(), Self> {
-        match destination(address.ip()) {
+        match effective_destination(address.ip()) {
             IpAddr::V4(v4) => check_v4(v4),
             IpAddr::V6(v6) => check_v6(v6),
         }
@@ -61,7 +61,7 @@ impl RefusedAddress {
 /// the IPv4 address, because the kernel or a translator (NAT64, 6to4) forwards the packets to it. Addresses must be
 /// compared in this form.
 #[must_use]
-pub fn destination(address: IpAddr) -> IpAddr {
+pub fn effective_destination(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => embedded_v4(v6).map_or(IpAddr::V6(v6), IpAddr::V4),
         v4 @ IpAddr::V4(_) => v4,

@@ -72,7 +72,8 @@ impl UntrustedClient {
     /// file, and its token must be valid in a header. The client sends requests other than GET only while this process
     /// is the leader.
     ///
-    /// # Errors Returns an error if no client can be created from the configuration.
+    /// # Errors
+    /// Returns an error if no client can be created from the configuration.
     pub fn new(
         config: &Config,
         policy: AddressPolicy,
@@ -97,7 +98,7 @@ impl UntrustedClient {
     /// Returns true if both clients are clones of one client, so that they send requests to the same server with the
     /// same credentials. Returns false for a client that was created from a changed kubeconfig.
     #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub fn is_clone_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.requests, &other.requests)
     }
 

@@ -13,7 +13,7 @@ mod explanation;
 mod slots;
 mod watch;
 
-pub use address::{RefusedAddress, destination};
+pub use address::{RefusedAddress, effective_destination};
 pub use bounded::{BoundedMap, BoundedVec};
 pub use client::{Answer, InvalidClientConfig, UntrustedClient};
 pub use connector::AddressPolicy;
