@@ -3,7 +3,7 @@
 /// A set of numbers in ascending order. Its size in memory grows with the highest number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BitSet {
-    /// Never ends in a zero word, so that derived equality is set equality.
+    /// The last word is never zero, so that derived equality is set equality.
     words: Vec<u64>,
 }
 

@@ -159,8 +159,8 @@ pub struct InfraConfigSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["namespace".to_string(), "name".to_string()]))]
     pub secret_references: Vec<SecretReference>,
     /// Prefixes of annotations that templates of machines may set, such as `example.com/`, in addition to annotations
-    /// without a prefix and a few of CDI. Annotations of KubeVirt, Multus and container runtimes change how a pod runs:
-    /// list them only for tenants that you trust like administrators.
+    /// without a prefix and a few annotations of CDI. Annotations of KubeVirt, Multus and container runtimes change how
+    /// a pod runs: list them only for tenants that you trust like administrators.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 317)))]
     #[x_kube(merge_strategy = ListMerge::Set)]

@@ -37,7 +37,8 @@ pub const TENANT_LABEL: &str = "berth.dev/tenant";
 /// Label of a NetworkPolicy from a list of custom policies. Its value is the source: `infra-config` or `tenant`.
 pub const CUSTOM_POLICY_LABEL: &str = "berth.dev/custom-network-policy";
 /// Field manager of the status of objects that the controller also applies. API servers before 1.22 treat spec and
-/// status as one set of fields, so with a single manager each apply would remove the fields of the other.
+/// status as one set of fields, so with a single manager each apply of the spec would remove the fields of the status,
+/// and each apply of the status the fields of the spec.
 pub const CONTROLLER_STATUS_FIELD_MANAGER: &str = "berth-controller-status";
 /// Prefix of the names of a tenant's namespace and network; the rest is the tenant's id.
 pub const TENANT_PREFIX: &str = "cluster-";
@@ -73,8 +74,8 @@ pub const ADDRESSES_ANNOTATION: &str = "berth.dev/addresses";
 /// Annotation of a VirtualMachine: the addresses that its interface in the tenant's network had at its creation,
 /// separated by commas. If a user deletes the AddressClaims, the controller recreates them from this annotation.
 pub const CLAIMED_ADDRESSES_ANNOTATION: &str = "berth.dev/claimed-addresses";
-/// Label of a VirtualMachine and of its pods: the role of the machine in the tenant's cluster, [`CONTROL_PLANE_ROLE`] or
-/// [`WORKER_ROLE`]. machine-controller and Cluster API's provider for KubeVirt set it, too.
+/// Label of a VirtualMachine and of its pods: the role of the machine in the tenant's cluster, [`CONTROL_PLANE_ROLE`]
+/// or [`WORKER_ROLE`]. machine-controller and Cluster API's provider for KubeVirt also set this label.
 pub const ROLE_LABEL: &str = "cluster.x-k8s.io/role";
 /// Value of [`ROLE_LABEL`] of a machine that runs the control plane of a tenant's cluster.
 pub const CONTROL_PLANE_ROLE: &str = "control-plane";
@@ -110,8 +111,8 @@ pub const NODE_DELETION_ANNOTATION: &str = "berth.dev/node-deletion";
 pub const NODE_DRAIN_TIMEOUT_ANNOTATION: &str = "berth.dev/node-drain-timeout";
 /// Annotation of a MachineDeployment: `Newest` or `Oldest`, the machines that are removed first.
 pub const DELETE_POLICY_ANNOTATION: &str = "berth.dev/delete-policy";
-/// Annotation of a VirtualMachine that is removed before others, with any value. machine-controller and Cluster API read
-/// it from Machines.
+/// Annotation of a VirtualMachine that is removed before other machines of its MachineDeployment. Its value has no
+/// meaning. machine-controller and Cluster API read it from Machines.
 pub const DELETE_MACHINE_ANNOTATION: &str = "cluster.k8s.io/delete-machine";
 /// Annotation of a tenant's Node that Berth has cordoned. Berth uncordons no other Node.
 pub const CORDONED_ANNOTATION: &str = "berth.dev/cordoned";

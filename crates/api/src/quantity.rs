@@ -354,7 +354,7 @@ mod tests {
 
         #[test]
         fn quantity_agrees_with_bytes(text in "[0-9]{1,9}(\\.[0-9]{0,9})?([KMGT]i|[munkMGT]|[eE]-?[0-9])?") {
-            // The limit of bytes is 2^64, and that of quantities is 2^63, as in Kubernetes.
+            // `Bytes` accepts amounts below 2^64, and `Quantity` amounts below 2^63, as Kubernetes does.
             let bytes: Option<Bytes> = text.parse().ok();
             let bytes = bytes.map(|bytes| i128::from(bytes.0)).filter(|bytes| *bytes <= i128::from(i64::MAX));
             prop_assert_eq!(bytes, text.parse().map(Quantity::whole_units_rounded_up).ok());

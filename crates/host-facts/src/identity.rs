@@ -17,7 +17,7 @@ pub struct Identity {
     pub journal_machine_ids: BTreeSet<String>,
     /// UUID of the machine from its firmware (`product_uuid`); only root can read it.
     pub product_uuid: Option<String>,
-    /// Entries of the ARP table (`/proc/net/arp`) whose hardware address is that of a link of this host.
+    /// Entries of the ARP table (`/proc/net/arp`) whose hardware address is the address of a link of this host.
     pub neighbours_with_host_mac: Vec<Neighbour>,
 }
 

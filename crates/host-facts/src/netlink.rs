@@ -36,8 +36,8 @@ impl std::fmt::Debug for NetlinkReader {
 
 /// Maximum number of links that are requested in one datagram; the kernel allocates about 4 KiB for each answer.
 const MAX_NAMES_PER_REQUEST: usize = 16;
-/// Maximum time to wait for an answer. The kernel usually answers at once, but may wait long for its lock: an uplink
-/// with thousands of VLAN links takes seconds to go down.
+/// Maximum time to wait for an answer. The kernel usually answers immediately, but may wait long for its lock: an
+/// uplink with thousands of VLAN links takes seconds to go down.
 const TIMEOUT_SECONDS: i64 = 60;
 /// Delays in milliseconds before the repetitions of a dump. A dump is repeated if something changed while the kernel
 /// answered (`NLM_F_DUMP_INTR`). The answer is not used, because an object may be missing in it.

@@ -127,8 +127,8 @@ fn controller_name(name: &str) -> &str {
     name.get(..4 + digits).unwrap_or(name)
 }
 
-/// Returns the PCI address in the path of the block device. The path of a multipath drive contains a virtual
-/// subsystem instead; its address is that of the subsystem's controllers.
+/// Returns the PCI address in the path of the block device. The path of a multipath drive contains a virtual subsystem
+/// instead; the PCI address of its controllers is used.
 fn drive_pci_address(root: &Root, name: &str) -> Option<PciAddress> {
     let path = root.read_link(&format!("{BLOCK_FOLDER}/{name}")).unwrap_or_default();
     last_address_in_path(&path).or_else(|| {

@@ -86,8 +86,8 @@ pub fn is_host_process(root: &Root, pid: u32) -> bool {
     // 4.1).
     let in_this_pid_namespace = field("NSpid:").len() == 1;
     let Ok(groups) = root.read(&format!("proc/{pid}/cgroup")) else { return false };
-    // From a separate cgroup namespace, such as that of the agent's container, paths begin with `..` and need not
-    // contain `kubepods`, but they contain the pod's own group.
+    // Seen from a separate cgroup namespace, such as the namespace of the agent's container, paths begin with `..` and
+    // may lack `kubepods`, but they contain the pod's own group.
     let is_pod_group =
         |part: &str| part.starts_with("kubepods") || pod_uid_of_cgroup(part).is_some();
     runs_as_root && in_this_pid_namespace && !groups.split(['/', '\n']).any(is_pod_group)

@@ -1,4 +1,4 @@
-//! NUMA zones with the kernel's numbers, which need not be contiguous.
+//! NUMA zones with the kernel's numbers, which may have gaps.
 
 use berth_api::excerpt;
 use berth_api::infra_node::{Memory, UnknownReason, Zone, ZoneDistance};

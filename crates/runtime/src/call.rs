@@ -163,7 +163,7 @@ mod tests {
         for (code, reason, expected) in [
             (409, reason::CONFLICT, true),
             (409, reason::ALREADY_EXISTS, false),
-            // API servers always name the reason of a conflict.
+            // API servers always send the reason `Conflict`, so 409 with another reason is not a write conflict.
             (409, "Other", false),
             (404, reason::NOT_FOUND, false),
             (422, reason::INVALID, false),

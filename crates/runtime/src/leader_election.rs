@@ -97,7 +97,7 @@ impl LeaderElector {
         }
     }
 
-    /// Releases the Lease, so that another candidate can acquire it at once.
+    /// Releases the Lease, so that another candidate can acquire the Lease immediately.
     pub async fn release(mut self) {
         let was_leader = self.guard.is_leader();
         self.guard.set_valid_until(None);

@@ -18,8 +18,7 @@ use hyper::{Method, Request, Response};
 use kube::client::{Body, DynBody};
 use tower::{BoxError, Layer, Service};
 
-/// Longest `Retry-After` that is respected. A longer time is treated as a mistake of the server, and is shortened to
-/// this time.
+/// Upper bound for `Retry-After`. A longer time is treated as a mistake of the server, and is shortened to this time.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 /// Number of bytes after which reading a refusal's body stops.
 const MAX_BODY_BYTES: usize = 1 << 14;

@@ -20,7 +20,8 @@ pub struct AddressConflictStatus {
     /// Machine that has the lease, as NAMESPACE/NAME.
     #[schemars(length(max = 317))]
     pub machine: String,
-    /// MAC address of the other machine; absent if the guest of the machine declined the address.
+    /// MAC address of the machine that uses the address without a lease; absent if the guest of the machine declined
+    /// the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddress>,
 }

@@ -8,7 +8,7 @@ use super::bridge_filter::BridgeFilter;
 use super::conflicting_settings::ConflictingSettings;
 use super::link::Link;
 
-/// All links of the host's network namespace, and further facts about its network.
+/// All links of the host's network namespace, and other facts about its network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Links {
     /// Every link of this network namespace, sorted by name.

@@ -13,7 +13,7 @@ use crate::backoff::{add_jitter, compensate_jitter};
 
 /// Backoff after the first failure; each further failure doubles it.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(500);
-/// Longest backoff, before jitter.
+/// Maximum backoff, before jitter.
 const MAX_BACKOFF: Duration = Duration::from_secs(120);
 /// Time since the last failure of an object after which its record is removed, in case the object was deleted.
 const RETENTION: Duration = Duration::from_secs(3600);
@@ -46,7 +46,7 @@ where
     }
 
     /// Records a failure of an object, and returns the backoff before the next attempt. An error is logged as a warning
-    /// when it differs from the previous error of the object. A write conflict is ordinary, so it is logged at debug
+    /// when it differs from the previous error of the object. Write conflicts are expected, so they are logged at debug
     /// level only.
     pub(super) fn record_failure(
         &self,
@@ -70,7 +70,7 @@ where
             record.last_error = error;
         }
         let delay = INITIAL_BACKOFF.saturating_mul(1 << record.failure_count).min(MAX_BACKOFF);
-        // The backoff after 8 doublings exceeds the longest backoff, so a larger count is not needed.
+        // The backoff after 8 doublings exceeds the maximum backoff, so a larger count is not needed.
         record.failure_count = record.failure_count.saturating_add(1).min(8);
         record.last_failure = Instant::now();
         add_jitter(delay.max(compensate_jitter(retry_after)))

@@ -35,8 +35,8 @@ pub trait ReconcileError: std::error::Error + Send + 'static {
     /// Returns the time for which the API server accepts no further request, according to its `Retry-After`.
     fn retry_after(&self) -> Duration;
 
-    /// Returns true if the API server refused a write because another client wrote the object first. This is
-    /// ordinary: the next reconcile reads the new version.
+    /// Returns true if the API server refused a write because another client wrote the object first. Such conflicts are
+    /// expected: the next reconcile reads the new version.
     fn is_conflict(&self) -> bool {
         false
     }

@@ -29,7 +29,7 @@ const MAX_REQUESTS: usize = 4;
 const MAX_BUFFER: usize = 1 << 16;
 /// Time after which an unused connection is closed. One unused connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest `Retry-After` that is respected.
+/// Upper bound for `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
 /// No client can be created from the configuration: a certificate or a key is malformed, or there is no CA certificate.

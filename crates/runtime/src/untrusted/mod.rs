@@ -1,4 +1,4 @@
-//! Client of API servers that are not trusted, such as those of tenants.
+//! Client of untrusted API servers, such as the API servers of tenants.
 //!
 //! The owner of the server chooses its address and all its answers. Therefore each address is checked after its name is
 //! resolved ([`RefusedAddress`]), the sizes of answers and the number of connections are limited, and no error contains

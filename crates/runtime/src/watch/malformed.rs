@@ -1,7 +1,7 @@
 //! Objects of custom resources that cannot be parsed.
 //!
-//! The API server refuses most of these objects by their schemas. The others were written under older schemas or by
-//! another version of Berth, or break a rule that a schema cannot express.
+//! The API server refuses most of these objects by their schemas. The remaining objects were written under older
+//! schemas or by another version of Berth, or break a rule that a schema cannot express.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

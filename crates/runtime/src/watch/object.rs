@@ -22,7 +22,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(200);
 /// Timeout of a watch, in seconds. Without it, the API server ends a watch after a random time between 30 and 60
 /// minutes.
 const WATCH_TIMEOUT_SECONDS: u32 = 3000;
-/// Longest backoff between retries.
+/// Maximum backoff between retries, before jitter.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Calls `handle` with the object after each change, and with `None` if the object does not exist. Never returns.
@@ -97,7 +97,7 @@ where
     }
     .fields(field_selector);
     loop {
-        // The API server normally answers the start of a watch at once, but an overloaded server may not answer.
+        // The API server normally answers the start of a watch immediately, but an overloaded server may not answer.
         let stream = match timeout(CALL_TIMEOUT, api.watch(&params, &version)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Some(error.into()),

@@ -15,8 +15,8 @@ use crate::discovery::is_kind_served;
 
 /// Interval between checks whether the kind is installed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(15);
-/// Number of objects in one page of a list. All kinds are listed at once at the start, and objects that are not
-/// trimmed yet are large: with kube's default of 500 objects, the pages take more memory than the stores.
+/// Number of objects in one page of a list. All kinds are listed at the same time when the program starts, and objects
+/// that are not trimmed yet are large: with kube's default of 500 objects, the pages take more memory than the stores.
 const PAGE_SIZE: u32 = 100;
 
 /// State of the kind's watch.
@@ -46,7 +46,7 @@ pub struct OptionalKind {
 }
 
 impl OptionalInformer {
-    /// Returns the store, and a future that updates the store and never ends. `handle` is called with each object
+    /// Returns the store, and a future that updates the store and never completes. `handle` is called with each object
     /// after the store has been updated, and with true if the object is deleted or its kind is not installed any more.
     pub fn start(
         client: &Client,

@@ -33,7 +33,7 @@ pub struct ContainerResources {
     pub name: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub devices: ::prost::alloc::vec::Vec<ContainerDevices>,
-    /// Exclusive CPUs; kubelets before 1.21 name those of the shared pool too.
+    /// Exclusive CPUs; kubelets before 1.21 also list the CPUs of the shared pool.
     #[prost(int64, repeated, tag = "3")]
     pub cpu_ids: ::prost::alloc::vec::Vec<i64>,
     #[prost(message, repeated, tag = "4")]
