@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_that_already_exists_is_no_conflict() {
+    fn already_exists_is_not_a_conflict() {
         for (code, reason, expected) in [
             (409, reason::CONFLICT, true),
             (409, reason::ALREADY_EXISTS, false),

@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_of_an_object_imitates_no_check(
+        fn text_of_an_object_cannot_imitate_a_check(
             status in prop::sample::select(STATUSES.to_vec()),
             texts in prop::array::uniform4("(PASS|FAIL|[a, \n\r\t\u{1b}\u{85}]){0,40}"),
         ) {

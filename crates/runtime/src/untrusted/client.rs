@@ -18,15 +18,15 @@ use tower::{BoxError, ServiceExt};
 use super::connector::{AddressPolicy, GuardedConnector, TimeLimitedConnector};
 use super::error::UntrustedError;
 use super::explanation::{Explanation, MAX_BODY_LENGTH, RequestFailure};
-use super::slots::{ConnectionSlots, LargeAnswerPermit, SMALL_LENGTH};
+use super::slots::{ConnectionSlots, LargeAnswerPermit, MAX_SMALL_ANSWER_LENGTH};
 use crate::call::CALL_TIMEOUT;
 use crate::client::with_leader_guard;
 use crate::leader_election::LeaderGuard;
 
 /// Maximum number of concurrent requests to a server, without watches. HTTP/1 needs one connection for each request.
-const MAX_REQUESTS: usize = 4;
+const MAX_CONCURRENT_REQUESTS: usize = 4;
 /// Maximum size of the receive buffer and of an answer's headers, in bytes.
-const MAX_BUFFER: usize = 1 << 16;
+const MAX_BUFFER_BYTES: usize = 1 << 16;
 /// Time after which an unused connection is closed. One unused connection is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Upper bound for `Retry-After`.
@@ -90,7 +90,7 @@ impl UntrustedClient {
     /// Returns a client that sends requests over another client.
     #[must_use]
     pub fn from_client(client: Client) -> Self {
-        let requests = Arc::new(Semaphore::new(MAX_REQUESTS));
+        let requests = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
         let credentials = Arc::from(Vec::new());
         Self { client, requests, slots: ConnectionSlots::default(), credentials }
     }
@@ -197,8 +197,8 @@ impl UntrustedClient {
         serde_json::from_slice(&body).map_err(|_| UntrustedError::Malformed)
     }
 
-    /// Waits until fewer than [`MAX_REQUESTS`] requests are in progress, and then for at most [`CALL_TIMEOUT`] for the
-    /// answer.
+    /// Waits until fewer than [`MAX_CONCURRENT_REQUESTS`] requests are in progress, and then for at most
+    /// [`CALL_TIMEOUT`] for the answer.
     async fn with_limits<T, E: From<UntrustedError>>(
         &self,
         answer: impl Future<Output = Result<T, E>>,
@@ -232,7 +232,7 @@ fn create_client(config: &Config, connector: GuardedConnector) -> kube::Result<C
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_max_idle_per_host(1)
-        .http1_max_buf_size(MAX_BUFFER);
+        .http1_max_buf_size(MAX_BUFFER_BYTES);
     let http: legacy::Client<_, Body> = builder.build(connector);
     let service = ServiceExt::<Request<Body>>::map_err(http, BoxError::from);
     let builder = ClientBuilder::new(service, config.default_namespace.clone())
@@ -265,7 +265,7 @@ async fn read_body(
         if data.len() > max_length.saturating_sub(content.len()) {
             return Err(UntrustedError::TooLong);
         }
-        if large.is_none() && content.len().saturating_add(data.len()) > SMALL_LENGTH {
+        if large.is_none() && content.len().saturating_add(data.len()) > MAX_SMALL_ANSWER_LENGTH {
             large = Some(slots.acquire_large_answer().await?);
         }
         content.extend_from_slice(&data);
@@ -357,14 +357,14 @@ mod tests {
     #[tokio::test]
     async fn small_answers_do_not_wait_for_large_answers() {
         let service = tower::service_fn(|request: Request<Body>| {
-            let length = if request.uri().path() == "/large" { SMALL_LENGTH } else { 0 };
+            let length = if request.uri().path() == "/large" { MAX_SMALL_ANSWER_LENGTH } else { 0 };
             let body = format!("{}1", " ".repeat(length)).into_bytes();
             std::future::ready(Response::builder().body(Body::from(body)))
         });
         let client = UntrustedClient::from_client(Client::new(service, "default"));
         let get = |path: &str| {
             let request = Request::get(path).body(Body::empty()).unwrap();
-            client.request::<u8>(request, 2 * SMALL_LENGTH)
+            client.request::<u8>(request, 2 * MAX_SMALL_ANSWER_LENGTH)
         };
         let short = Duration::from_millis(100);
         let held = client.acquire_large_event().await.unwrap();

@@ -19,7 +19,7 @@ use super::error::UntrustedError;
 const MAX_CONNECTIONS: usize = 8;
 /// Maximum size of a small answer or event in bytes. A small answer needs no permit, so it does not wait for answers of
 /// other servers.
-pub(super) const SMALL_LENGTH: usize = 1 << 18;
+pub(super) const MAX_SMALL_ANSWER_LENGTH: usize = 1 << 18;
 /// Maximum number of large answers and events of all servers that are received at the same time. Each has at most 4
 /// MiB.
 const MAX_LARGE_ANSWERS: usize = 16;

@@ -13,7 +13,7 @@ use tokio::time::{timeout, timeout_at};
 use super::bounded::BoundedVec;
 use super::client::UntrustedClient;
 use super::error::UntrustedError;
-use super::slots::{LargeAnswerPermit, SMALL_LENGTH};
+use super::slots::{LargeAnswerPermit, MAX_SMALL_ANSWER_LENGTH};
 use crate::backoff::add_jitter;
 use crate::call::CALL_TIMEOUT;
 use crate::token_bucket::TokenBucket;
@@ -134,7 +134,8 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
             Err(UntrustedError::Status(410)) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let (mut body, mut lines) = (response.into_body(), Lines::new(limits.max_event_length));
+        let (mut body, mut lines) =
+            (response.into_body(), LineSplitter::new(limits.max_event_length));
         let (previous, begin) = (version.clone(), Instant::now());
         // Permit for a large event, which is held until the event is handled.
         let mut large: Option<LargeAnswerPermit> = None;
@@ -148,7 +149,7 @@ pub async fn watch_collection<T: Versioned + DeserializeOwned>(
             let Ok(Some(Ok(frame))) = next else { break };
             let Ok(data) = frame.into_data() else { continue };
             for part in data.split_inclusive(|byte| *byte == b'\n') {
-                if large.is_none() && lines.length_with(part) > SMALL_LENGTH {
+                if large.is_none() && lines.length_with(part) > MAX_SMALL_ANSWER_LENGTH {
                     large = Some(client.acquire_large_event().await?);
                 }
                 let Some(line) = lines.add(part)? else { continue };
@@ -287,12 +288,12 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, UntrustedError> {
 }
 
 /// Splits a body into lines of a limited length.
-struct Lines {
+struct LineSplitter {
     incomplete: Vec<u8>,
     max_length: usize,
 }
 
-impl Lines {
+impl LineSplitter {
     const fn new(max_length: usize) -> Self {
         Self { incomplete: Vec::new(), max_length }
     }
@@ -415,7 +416,7 @@ mod tests {
     fn lines_may_arrive_in_any_parts() {
         let text = b"first\n\nsecond\nrest";
         for size in 1..text.len() {
-            let (mut lines, mut found) = (Lines::new(6), Vec::new());
+            let (mut lines, mut found) = (LineSplitter::new(6), Vec::new());
             for part in text.chunks(size).flat_map(|one| one.split_inclusive(|byte| *byte == b'\n'))
             {
                 found.extend(lines.add(part).unwrap());
