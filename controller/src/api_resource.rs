@@ -1,9 +1,9 @@
-//! Kinds of the API server that no type describes.
+//! `ApiResource`s of kinds for which Berth has no Rust type.
 
 use berth_kubevirt_render::machines::{MACHINE_DEPLOYMENT_GROUP, MACHINE_DEPLOYMENT_KIND};
 use kube::api::{ApiResource, GroupVersionKind};
 
-/// Returns a kind from its API group, version, kind and plural.
+/// Returns the `ApiResource` of a kind.
 pub(crate) fn api_resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }

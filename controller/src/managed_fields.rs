@@ -47,8 +47,8 @@ pub fn conditions_are_atomic(entries: &[ManagedFieldsEntry]) -> bool {
     lists.filter_map(Value::as_object).any(Map::is_empty)
 }
 
-/// Returns `conditions` and the existing conditions of others, which an apply must contain if conditions are atomic.
-/// `owned` has further types of the caller, whose existing conditions are removed.
+/// Returns `conditions` and the existing conditions of other managers, which an apply must also contain if conditions
+/// are atomic. Existing conditions whose types are in `owned` belong to the caller, and are left out.
 #[must_use]
 pub fn with_others<'c>(
     existing: impl IntoIterator<Item = &'c Condition>,
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_others_with_another_value_are_removed() {
+    fn conflicting_fields_of_other_managers_are_removed() {
         let others = other_field_owners(
             &[
                 managed_fields_entry("c", "Apply", controller_fields()),
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_of_others_stay() {
+    fn existing_conditions_of_other_managers_are_kept() {
         let existing = [
             condition("Ready", "of the agent"),
             condition("HostLost", "old"),

@@ -115,7 +115,7 @@ fn parse_tenant_nodes(bytes: &[u8]) {
         }
         black_box(store.handle(event, CONTROLLER_FIELD_MANAGER));
     }
-    // Each Node may belong to a machine of its own name.
+    // Each Node may belong to the machine with the same name.
     let host = Some("host".to_owned());
     let machines: BTreeMap<_, _> =
         store.nodes().keys().map(|name| (name.clone(), host.clone())).collect();
@@ -140,7 +140,8 @@ fn parse_tenant_kubeconfig(text: &str) {
     runtime.block_on(async {
         let options = KubeConfigOptions::default();
         let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-        // Without an authority in the kubeconfig, those of this machine are read, which is slow.
+        // Without CA certificates in the kubeconfig, the root CA certificates of this machine are read, which is
+        // slow.
         if let Some(config) = config.ok().filter(|config| config.root_cert.is_some()) {
             let (slots, guard) = (ConnectionSlots::default(), LeaderGuard::default());
             let policy = Arc::new(RefusedAddress::check);

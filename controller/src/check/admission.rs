@@ -15,7 +15,7 @@ pub(super) const CHECKS: &[Check] = &[Check {
     id: "admission.agents",
     title: "agents are limited to their own Nodes",
     explanation: "The ValidatingAdmissionPolicy berth-agent-own-node must exist as in \
-        deploy/base/admission-policy.yaml of this release, and a binding must deny what it refuses. Without it, the \
+        deploy/base/admission-policy.yaml of this release, and a ValidatingAdmissionPolicyBinding must enforce it with the action Deny. Without it, the \
         credential of one agent can change the status of all Nodes: WARN, also before Kubernetes 1.30, which does not have \
         such policies.",
     run: check_agents,
@@ -33,7 +33,7 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
     let bindings = input.objects(Kind::AdmissionPolicyBinding)?;
     let manifest: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap_or_default();
     let Some(desired) = manifest.first() else {
-        return Ok(Outcome::skip("this program contains no policy"));
+        return Ok(Outcome::skip("the manifest in this program contains no ValidatingAdmissionPolicy"));
     };
     let policy_name = name(desired);
     let evidence = format!("ValidatingAdmissionPolicy {policy_name}");
@@ -52,22 +52,22 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("bindings", join_names(&names))
             .remedy(REMEDY));
     }
-    // The second comparison finds exceptions that only the policy in the cluster has. The API server sets the match
-    // policy.
+    // The second comparison finds exceptions that only the policy in the cluster has. It ignores `matchPolicy`, for
+    // which the API server sets a default.
     let (desired, actual) = (&desired["spec"], &policy["spec"]);
     let difference = first_difference(desired, actual, &[])
         .or_else(|| first_difference(actual, desired, &["matchPolicy"]));
     Ok(match difference {
         None => Outcome::pass("bound").with_evidence(evidence, "as in this release"),
-        Some(path) => Outcome::warn("the policy is of another release, or was changed")
+        Some(path) => Outcome::warn("the policy differs from the policy of this release")
             .with_evidence(evidence, format!("spec.{path} differs"))
             .remedy(REMEDY),
     })
 }
 
-/// Returns true if a binding denies what its policy refuses, without exceptions.
+/// Returns true if a binding enforces its policy with the action Deny for all objects.
 fn denies_everywhere(binding: &Value) -> bool {
-    // The API server sets the empty selectors and the match policy.
+    // The API server sets `matchPolicy` and empty selectors by default.
     let has_exceptions = |field: &str| {
         let value =
             binding.pointer("/spec/matchResources").and_then(|resources| resources.get(field));

@@ -69,7 +69,7 @@ fn check_first_consumer(input: &Input) -> Result<Outcome, Unread> {
         // A merge patch replaces the list.
         let all: Vec<&str> = gates.iter().copied().chain([FIRST_CONSUMER_GATE]).collect();
         let patch = json!({"spec": {"config": {"featureGates": all}}});
-        Outcome::warn("disabled: an import selects the host of a volume before the scheduler does")
+        Outcome::warn("the feature gate is disabled: an import selects the host of a volume before the scheduler does")
             .remedy(format!("kubectl patch cdi {} --type=merge -p '{patch}'", name(cdi)))
     };
     Ok(outcome

@@ -99,7 +99,7 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
         let version = crd.spec.versions.first().map(|version| version.name.clone());
         let desired = serde_json::to_value(&crd).unwrap_or_default();
         let [desired, found] = [&desired, found].map(|crd| schema_of(crd, version.as_deref()));
-        // The second comparison finds fields that only the cluster has, of another release.
+        // The second comparison finds fields that only the schema in the cluster has.
         let path = first_difference(desired, found, ignored)
             .or_else(|| first_difference(found, desired, ignored));
         differences.extend(path.map(|path| (name, path)));
@@ -112,7 +112,7 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("customresourcedefinitions", format!("{compared} compared")));
     }
     let names: Vec<&str> = differences.iter().map(|(name, _)| name.as_str()).collect();
-    let message = format!("of another release than this program: {}", join_names(&names));
+    let message = format!("CRDs from a different release than this program: {}", join_names(&names));
     let outcome = Outcome::warn(message).remedy(format!(
         "use the program of the installed release; or upgrade the cluster: {REMEDY}, then agents and controller"
     ));

@@ -40,7 +40,7 @@ pub enum ConditionStatus {
     True,
     /// `False`.
     False,
-    /// `Unknown`, which the controller sets for unresponsive agents, or malformed.
+    /// `Unknown`, which the controller sets for unresponsive agents, or a malformed status.
     Unknown,
 }
 
@@ -49,7 +49,7 @@ pub enum ConditionStatus {
 pub struct HostCondition {
     /// Status.
     pub status: ConditionStatus,
-    /// Reason; `None` if it is absent or of another release.
+    /// Reason; `None` if it is absent, or is not known to this release.
     pub cause: Option<ConditionReason>,
     /// Message.
     pub message: String,

@@ -190,7 +190,7 @@ fn valid_host() -> Value {
     })
 }
 
-/// Returns the pointers of a value and of all values in it.
+/// Returns the JSON pointers to a value and to all values in it.
 fn pointers(value: &Value, prefix: &str, all: &mut Vec<String>) {
     all.push(prefix.to_owned());
     if let Value::Object(fields) = value {
@@ -215,7 +215,7 @@ fn with_replaced(object: &Value, index: Index, replacement: &Value) -> Value {
     object
 }
 
-/// Returns an input with these objects, as hosts, Leases and objects of a tenant too.
+/// Returns an input with these objects. `host` also serves as each Lease and as each object of the tenant.
 fn input_of(lists: &[(Kind, Value)], host: &Value, crd: &Value, version: &str) -> Input {
     let mut input = lists.iter().fold(empty_cluster(), |input, (kind, object)| {
         with_objects(input, *kind, &json!([object]))

@@ -73,7 +73,7 @@ fn with_hosts(outcome: Outcome, hosts: &[&Host], describe: impl Fn(&Host) -> Str
 /// Returns the reason and the message of a condition.
 fn describe_condition(condition: &HostCondition) -> String {
     match condition {
-        HostCondition { status: ConditionStatus::Absent, .. } => "no such condition".to_owned(),
+        HostCondition { status: ConditionStatus::Absent, .. } => "the condition does not exist".to_owned(),
         HostCondition { cause: Some(cause), message, .. } => format!("{cause}: {message}"),
         HostCondition { message, .. } => message.clone(),
     }
@@ -82,7 +82,7 @@ fn describe_condition(condition: &HostCondition) -> String {
 /// Returns the outcome for hosts whose state is unknown, because their agents have not reported it.
 fn unknown_hosts(some: &[&Host], all: &[Host]) -> Outcome {
     Outcome::warn(format!("unknown on {}", count_text(some, all)))
-        .remedy("the agents report it: berth-controller check hosts.responsive")
+        .remedy("the agents must report the state: see berth-controller check hosts.responsive")
 }
 
 /// Returns `3 of 5 hosts: a, b, c`.
@@ -112,7 +112,7 @@ fn check_minimum(input: &Input) -> Result<Outcome, Unread> {
     };
     let small: Vec<&Host> = hosts.iter().filter(is_small).collect();
     if !small.is_empty() {
-        let message = format!("below the production minimum: {}", count_text(&small, hosts));
+        let message = format!("size below the production minimum: {}", count_text(&small, hosts));
         let outcome = Outcome::warn(message).remedy(format!(
             "{MIN_CORES} cores and {} are the minimum; 8 cores and 32 GiB are sufficient for testing",
             MIN_MEMORY.to_human_readable()
@@ -176,10 +176,10 @@ fn check_virtualization(input: &Input) -> Result<Outcome, Unread> {
         0 => return Ok(with_hosts(unknown_hosts(&unknown, hosts), &unknown, describe)),
         number if number == hosts.len() => Outcome::fail("no host can run VMs"),
         _ if unknown.is_empty() => {
-            Outcome::warn(format!("cannot run VMs: {}", count_text(&affected, hosts)))
+            Outcome::warn(format!("hosts that cannot run VMs: {}", count_text(&affected, hosts)))
         }
         _ => Outcome::warn(format!(
-            "cannot run VMs: {}; unknown on {}",
+            "hosts that cannot run VMs: {}; unknown on {}",
             count_text(&affected, hosts),
             count_text(&unknown, hosts)
         )),
@@ -210,7 +210,8 @@ fn check_certificates(input: &Input) -> Result<Outcome, Unread> {
     };
     let describe = |host: &Host| describe_condition(&host.credential);
     let affected = with_status(ConditionStatus::False);
-    // The controller sets the condition of an unresponsive agent to Unknown, whose certificate may have expired.
+    // The controller sets the condition to Unknown if the agent is unresponsive. The certificate of the agent may
+    // have expired.
     let unknown = with_status(ConditionStatus::Unknown);
     let valid = with_status(ConditionStatus::True).len();
     let outcome = if affected.is_empty() && !unknown.is_empty() {
@@ -221,7 +222,7 @@ fn check_certificates(input: &Input) -> Result<Outcome, Unread> {
         return Ok(Outcome::pass(count(valid, "certificate"))
             .with_evidence("infranodes", "CredentialValid"));
     } else if affected.iter().any(|host| host.credential.cause == Some(ConditionReason::Expired)) {
-        Outcome::fail(format!("expired, or expires soon: {}", count_text(&affected, hosts)))
+        Outcome::fail(format!("client certificates have expired or expire soon: {}", count_text(&affected, hosts)))
     } else {
         Outcome::warn(format!("expires soon: {}", count_text(&affected, hosts)))
     };

@@ -15,7 +15,7 @@ use super::tenant_input::TenantInput;
 /// Lists of objects by kind and namespace ([`LISTS`](super::LISTS)).
 pub type Lists = BTreeMap<(Kind, &'static str), Read<Vec<Value>>>;
 
-/// Certificates of authorities with which the API server verifies a webhook.
+/// CA certificates with which the API server verifies a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaBundle {
     /// Kind and name of the configuration, and name of the webhook.
@@ -53,7 +53,7 @@ pub struct Input {
     pub hosts: Read<Vec<Host>>,
     /// Leases for leader election.
     pub leases: BTreeMap<Election, Read<LeaseState>>,
-    /// Bundles of authorities of all webhooks.
+    /// CA bundles of all webhooks.
     pub ca_bundles: Read<Vec<CaBundle>>,
     /// The tenant to check; `None` without `--tenant`.
     pub tenant: Option<TenantInput>,

@@ -26,10 +26,10 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
     };
     let outcome = match version.parse::<Release>() {
         Err(error) => Outcome::skip(format!("the version of the API server is {error}")),
-        Ok(release) if release < OLDEST => Outcome::warn(format!("older than {OLDEST}"))
+        Ok(release) if release < OLDEST => Outcome::warn(format!("Kubernetes is older than {OLDEST}"))
             .remedy("upgrade Kubernetes: older releases are not tested"),
         Ok(release) if release.first_patch() > NEWEST_TRIED => {
-            Outcome::warn(format!("newer than {NEWEST_TRIED}, the newest tried release"))
+            Outcome::warn(format!("Kubernetes is newer than {NEWEST_TRIED}, the newest tried release"))
                 .remedy("read docs/compatibility.md of a later release of Berth, or test the cluster before production")
         }
         Ok(release) => Outcome::pass(release.to_string()),

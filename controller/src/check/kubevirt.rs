@@ -106,11 +106,11 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
                 .remedy("upgrade KubeVirt to 1.9 or later (kubevirt/kubevirt issue 17858)")
         }
         Ok(release) if release < OLDEST_TRIED => {
-            Outcome::warn(format!("older than {OLDEST_TRIED}, the oldest tried release"))
+            Outcome::warn(format!("KubeVirt is older than {OLDEST_TRIED}, the oldest tried release"))
                 .remedy("upgrade KubeVirt")
         }
         Ok(release) if release.first_patch() > NEWEST_TRIED => {
-            Outcome::warn(format!("newer than {NEWEST_TRIED}, the newest tried release"))
+            Outcome::warn(format!("KubeVirt is newer than {NEWEST_TRIED}, the newest tried release"))
                 .remedy("read docs/compatibility.md of a later release of Berth")
         }
         Ok(release) => Outcome::pass(release.to_string()),
@@ -133,7 +133,7 @@ fn check_phase(input: &Input) -> Result<Outcome, Unread> {
         Outcome::pass("deployed")
     } else {
         let message = match phase {
-            "Deployed" => "KubeVirt is being upgraded, or a program of it does not run",
+            "Deployed" => "KubeVirt is being upgraded, or one of its components does not run",
             _ => "KubeVirt is not deployed completely",
         };
         Outcome::warn(message).remedy(
@@ -152,7 +152,7 @@ fn check_cpu_manager(input: &Input) -> Result<Outcome, Unread> {
     if gates.contains(&CPU_MANAGER_GATE) {
         return Ok(Outcome::pass("enabled").with_evidence(field, join_names(&gates)));
     }
-    // Without InfraNodes the weaker status applies.
+    // If the InfraNodes could not be read, the check returns WARN instead of FAIL.
     let hosts = input.hosts().unwrap_or_default();
     let exclusive: Vec<&str> = hosts
         .iter()
@@ -160,9 +160,9 @@ fn check_cpu_manager(input: &Input) -> Result<Outcome, Unread> {
         .map(|host| host.name.as_str())
         .collect();
     let outcome = if exclusive.is_empty() {
-        Outcome::warn("disabled: VMs with dedicated CPUs would stay Pending")
+        Outcome::warn("the feature gate is disabled: VMs with dedicated CPUs would stay Pending")
     } else {
-        Outcome::fail("disabled: VMs with dedicated CPUs stay Pending")
+        Outcome::fail("the feature gate is disabled: VMs with dedicated CPUs stay Pending")
             .with_evidence("hosts with CPU Manager policy static", join_names(&exclusive))
     };
     Ok(outcome.with_evidence(field, join_names(&gates)).remedy(format!(
@@ -219,8 +219,8 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
     ))
 }
 
-/// Returns true for the webhook configuration of network-resources-injector. Its operators give the object various names,
-/// but the same name to its webhook.
+/// Returns true for the webhook configuration of network-resources-injector. The name of the object varies, but its
+/// webhook always has the same name.
 fn is_injector(configuration: &Value) -> bool {
     name(configuration).contains(INJECTOR) || items(configuration, "/webhooks").any(has_own_name)
 }
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(outcome.evidence[0].path, "failurePolicy Ignore");
         let remedy = outcome.remedy.unwrap_or_default();
         assert!(remedy.contains("mutatingwebhookconfiguration sriov"), "{remedy}");
-        // The release decides about the default, so an unknown release is no reason for a guess.
+        // The default depends on the release, so the check is skipped if the release is unknown.
         assert_eq!(check(&kubevirt("v0.59.0", json!({}))).status, Status::Skip);
     }
 

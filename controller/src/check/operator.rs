@@ -5,14 +5,15 @@ use serde_json::Value;
 use super::values::{condition, text};
 use berth_runtime::check::Outcome;
 
-/// Conditions of an operator's object, and true for the condition that must be `True`. The others must not be `True`.
+/// Conditions of an operator's object. True for the condition that must be `True`; the other conditions must not be
+/// `True`.
 const CONDITIONS: [(&str, bool); 3] =
     [("Available", true), ("Progressing", false), ("Degraded", false)];
 
 /// Returns the conditions that report a problem, each with its status, reason and message.
 ///
-/// The phase does not report it: operators set the phase once, after the installation, and it stays the same during
-/// upgrades and failures.
+/// The phase does not report problems: operators set the phase once, after the installation, and it stays the same
+/// during upgrades and failures.
 pub(super) fn problem_conditions(object: &Value) -> Vec<(&'static str, String)> {
     let mut problems = Vec::new();
     for (kind, must_be_true) in CONDITIONS {

@@ -138,7 +138,8 @@ fn is_bound(binding: &Value, binding_namespace: &str) -> bool {
         let name = text(subject, "/name");
         match text(subject, "/kind") {
             "ServiceAccount" => {
-                // RBAC completes the namespace, although today's API servers refuse a subject without one.
+                // RBAC assumes the namespace of the binding for a subject without one. Current API servers refuse
+                // such a subject.
                 let own = match text(subject, "/namespace") {
                     "" => binding_namespace,
                     own => own,

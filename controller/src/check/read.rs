@@ -6,7 +6,7 @@ use berth_runtime::check::Outcome;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// RBAC does not permit the user of the kubeconfig to read the objects.
-    #[error("the user of the kubeconfig has no permission to read this: {0}")]
+    #[error("the user of the kubeconfig has no permission to read the objects: {0}")]
     Forbidden(String),
     /// The object does not exist, or the API server does not serve its kind.
     #[error("not found")]

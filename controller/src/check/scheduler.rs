@@ -87,7 +87,7 @@ fn check_extender(input: &Input) -> Result<Outcome, Unread> {
     let (holder, host) = (state.holder.as_str(), state.pod());
     let lease = "Lease kube-system/berth-scheduler holder";
     let Some(pod) = pods.iter().find(|pod| name(pod) == host) else {
-        return Ok(Outcome::skip("the leader is in no pod of the controller, so it is unknown")
+        return Ok(Outcome::skip("the holder of the Lease is not a pod of the controller, so the state of its extender is unknown")
             .with_evidence(lease, holder));
     };
     let evidence = format!("Pod berth-system/{host}");

@@ -59,7 +59,7 @@ const LOCAL_PROVISIONERS: [&str; 12] = [
     "microk8s.io/hostpath",
     "docker.io/hostpath",
 ];
-/// Annotations of a default class: of KubeVirt, and of the cluster.
+/// Annotations of a default class: for VMs (KubeVirt), and for the whole cluster.
 const DEFAULT_ANNOTATIONS: [&str; 3] = [
     "storageclass.kubevirt.io/is-default-virt-class",
     "storageclass.kubernetes.io/is-default-class",
@@ -118,7 +118,7 @@ fn check_default_class(input: &Input) -> Result<Outcome, Unread> {
         several => Outcome::warn(format!("{} classes are the default", several.len()))
             .with_evidence("storageclasses", join_names(several))
             .remedy(format!(
-                "retain one of them; for each other: kubectl annotate storageclass NAME {}",
+                "keep one of them; for each of the other classes: kubectl annotate storageclass NAME {}",
                 keys.iter().map(|key| format!("{key}-")).collect::<Vec<_>>().join(" ")
             )),
     })
@@ -135,13 +135,13 @@ fn check_tenant_classes(input: &Input) -> Result<Outcome, Unread> {
     Ok(if missing.is_empty() {
         Outcome::pass(join_names(&listed)).with_evidence(field, join_names(&listed))
     } else {
-        Outcome::fail(format!("do not exist: {}", join_names(&missing)))
+        Outcome::fail(format!("StorageClasses that do not exist: {}", join_names(&missing)))
             .with_evidence(field, join_names(&listed))
             .remedy("create the classes, or remove them from the InfraConfig: kubectl edit infraconfig default")
     })
 }
 
-/// Returns the names of those classes that do not exist.
+/// Returns those of `names` for which no StorageClass exists.
 pub(super) fn missing_classes<'n>(
     input: &Input,
     names: &[&'n str],
@@ -169,7 +169,7 @@ fn check_local_classes(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("volumeBindingMode", "WaitForFirstConsumer"));
     }
     let names: Vec<&str> = immediate.iter().map(|class| name(class)).collect();
-    let outcome = Outcome::warn(format!("do not wait: {}", join_names(&names))).remedy(
+    let outcome = Outcome::warn(format!("StorageClasses that do not wait for the first consumer: {}", join_names(&names))).remedy(
         "the field is immutable: delete the class and create it again with volumeBindingMode: WaitForFirstConsumer; \
          existing volumes stay",
     );

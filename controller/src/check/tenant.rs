@@ -104,7 +104,7 @@ fn check_namespace(input: &Input) -> Result<Outcome, Unread> {
     let label = namespace["metadata"]["labels"][TENANT_LABEL].as_str().unwrap_or_default();
     let outcome = if phase != "Active" {
         Outcome::fail("the namespace is being deleted")
-            .remedy(format!("kubectl get namespace {name} -o yaml names what remains"))
+            .remedy(format!("kubectl get namespace {name} -o yaml shows the remaining objects"))
     } else if label != tenant.name {
         Outcome::fail("the namespace does not belong to the tenant: another user created it")
             .remedy(format!(
@@ -163,7 +163,7 @@ fn check_storage_classes(input: &Input) -> Result<Outcome, Unread> {
     let outcome = if missing.is_empty() {
         Outcome::pass(join_names(&classes))
     } else {
-        Outcome::fail(format!("do not exist: {}", join_names(&missing))).remedy(
+        Outcome::fail(format!("StorageClasses that do not exist: {}", join_names(&missing))).remedy(
             "create the StorageClasses, or change storageClassName in the MachineDeployments",
         )
     };

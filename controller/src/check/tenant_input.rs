@@ -61,15 +61,15 @@ pub enum KubeconfigProblem {
     Refused(RefusedKubeconfig),
     /// The client of this machine cannot use the kubeconfig.
     #[error(
-        "no client can be created: a certificate or a key is malformed; or, without certificate-authority-data, \
-         this machine has no authorities"
+        "no client can be created: a certificate or a key is malformed; or \
+     certificate-authority-data is missing and this machine has no root CA certificates"
     )]
     NoClient,
 }
 
 impl KubeconfigProblem {
-    /// Returns the error for objects that could not be read; `None` for another problem. A Secret that does not exist is
-    /// another problem.
+    /// Returns the error if an object could not be read; `None` for any other problem, such as a Secret that does not
+    /// exist.
     pub(super) fn unread(&self, secret: &str) -> Option<Unread> {
         match self {
             Self::Unread(ReadError::NotFound) => None,

@@ -30,7 +30,7 @@ pub(super) fn condition<'v>(object: &'v Value, kind: &str) -> &'v Value {
     items(object, "/status/conditions").find(|one| one["type"] == kind).unwrap_or(&Value::Null)
 }
 
-/// Returns the first names, and the number of the others.
+/// Joins the first names, and appends the number of the remaining names.
 pub(super) fn join_names<S: AsRef<str>>(names: &[S]) -> String {
     let shown: Vec<&str> = names.iter().take(SHOWN_NAMES).map(S::as_ref).collect();
     let shown = shown.join(", ");

@@ -24,8 +24,9 @@ use berth_kubevirt_render::machines::{RenderOptions, RenderedMachine, render_mac
 /// Problems are printed on standard error with the path of the field, and no VirtualMachine is printed for that
 /// MachineDeployment.
 ///
-/// With --migrate, the command prints the changes of load balancers whose Services select machines by a label
-/// cloud.kubevirt.io/<id> of old releases, and of machines that lack the present label. The command is a dry run.
+/// With --migrate, the command prints the patches for load balancer Services that select machines by a label
+/// cloud.kubevirt.io/<id> of earlier releases, and for machines that lack the current label. The command is a dry
+/// run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   berth-controller render -f machinedeployment.yaml
@@ -50,7 +51,8 @@ pub(super) struct Arguments {
     /// The Secret with the machine's user data [default: userdata- and the machine's name]
     #[arg(long, value_name = "NAME")]
     user_data_secret: Option<String>,
-    /// Print the changes of old load balancers and their machines, as commands or, with -o, as merge patches
+    /// Print patches that migrate the selectors of load balancer Services and the labels of machines from earlier
+    /// releases, as commands or, with -o, as merge patches
     #[arg(long, conflicts_with_all = ["machine", "namespace", "user_data_secret"])]
     migrate: bool,
     /// Print the ServiceAccount and the permissions that Berth needs in a tenant's cluster, and nothing else

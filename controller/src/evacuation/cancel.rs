@@ -1,4 +1,5 @@
-//! Cancels the evacuation of a machine: removes everything that has not begun to move the machine.
+//! Cancels the evacuation of a machine: removes the requests and migrations that have not started to move the
+//! machine.
 
 use super::machine::EvacuatingMachine;
 use super::migration::{MigrationPhase, name_prefix};

@@ -23,13 +23,13 @@ pub const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Namespace and name of a MachineDeployment, from the label of its machines.
 pub type DeploymentKey = (String, String);
 
-/// MachineDeployments of the machines; the problem of an invalid one.
+/// State of each MachineDeployment, or the problem if it is invalid.
 pub type Deployments = BTreeMap<DeploymentKey, Result<DeploymentState, Problem>>;
 
-/// Answer of the assignment engine.
+/// Migration targets that the assignment engine has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Targets {
-    /// This controller has no engine. KubeVirt's migration finds out whether a host fits.
+    /// This controller has no engine. Only the scheduling of the migration's target pod shows whether a host fits.
     NoEngine,
     /// The engine does not know all objects yet.
     NotReady,
@@ -67,8 +67,8 @@ impl Decision {
     }
 }
 
-/// Returns the questions to the engine: first the VMs whose migration is in progress, so that their targets are not
-/// given to other VMs.
+/// Returns the queries to the engine: first the VMs whose migration is in progress, so that no other VM gets their
+/// targets.
 #[must_use]
 pub fn migration_queries(
     host: &str,
@@ -99,7 +99,8 @@ fn may_migrate(one: &EvacuatingMachine) -> bool {
         && !one.machine.is_leaving()
 }
 
-/// Decides about each machine, in the order of `machines`. Removals and requests count for the machines that follow.
+/// Decides about each machine, in the order of `machines`. Each removal and each replacement request reduces the
+/// budget of the machines that follow.
 #[must_use]
 pub fn decide(
     host: &str,
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_that_leave_already_are_left_alone() {
+    fn machines_that_are_already_leaving_need_no_action() {
         let mut all = [machine("web-1"), machine("web-2"), machine("web-3")];
         all[0].machine.removal = Some(RemovalReason::Rollout);
         all[1].migrations = vec![Migration {

@@ -1,4 +1,4 @@
-//! A machine that must leave its host, as the decision sees it.
+//! A machine that must leave its host: the input of the decision.
 
 use berth_api::names::REPLACEMENT_ANNOTATION;
 use berth_kubevirt_render::machines::reconcile_steps::NodeReadiness;
@@ -11,7 +11,7 @@ use super::migration::Migration;
 use crate::removal::mark::{Mark, RemovalReason};
 use crate::removal::report::RemovalReport;
 
-/// Eviction strategy of VMs that another controller than KubeVirt moves.
+/// Eviction strategy of VMs that a controller other than KubeVirt moves.
 pub const EXTERNAL_STRATEGY: &str = "External";
 
 /// A VirtualMachine of a MachineDeployment.
@@ -72,8 +72,8 @@ pub fn is_instance_ready(instance: &Value) -> bool {
     is_ready && instance.pointer("/status/phase").is_some_and(|phase| phase == "Running")
 }
 
-/// Returns true if a machine is ready, as its MachineDeployment counts it. A machine whose Node is not known counts as
-/// ready: a machine that is not ready may be removed at once.
+/// Returns true if a machine is ready, as its MachineDeployment counts it. A machine whose Node is not known counts
+/// as ready, because a machine that is not ready may be removed at once.
 #[must_use]
 pub const fn is_ready(is_instance_ready: bool, node: NodeReadiness) -> bool {
     match node {
@@ -84,14 +84,13 @@ pub const fn is_ready(is_instance_ready: bool, node: NodeReadiness) -> bool {
 }
 
 impl Machine {
-    /// Reads a VirtualMachine. `is_ready` is the result of [`is_ready`]. A malformed time of a request counts as the
-    /// time `now`.
+    /// Parses a VirtualMachine. A replacement request with a malformed timestamp counts as made at `now`.
     #[must_use]
     pub fn read(object: &DynamicObject, is_ready: bool, now: Timestamp) -> Self {
         let requested = object.annotations().get(REPLACEMENT_ANNOTATION);
         Self {
             name: object.name_any(),
-            // A malformed mark is a mark too.
+            // A machine with a malformed mark is also being removed.
             removal: match Mark::read(object, now) {
                 Mark::Absent => None,
                 Mark::Valid(removal) | Mark::Malformed(removal) => Some(removal.reason),

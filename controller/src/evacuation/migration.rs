@@ -1,4 +1,4 @@
-//! Live migrations of one VM that exist, and the attempts that they leave.
+//! Existing live migrations of one VM, and whether another attempt is permitted.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct Migration {
     pub instance: String,
     /// Field `status.phase`.
     pub phase: MigrationPhase,
-    /// Time of the failure, or the creation of a migration that has not failed.
+    /// Time of the failure; the creation time if the migration has not failed.
     pub changed_at: Timestamp,
     /// True if the object is being deleted.
     pub is_deleting: bool,
@@ -45,7 +45,7 @@ pub enum MigrationPhase {
     Failed,
 }
 
-/// What the existing migrations permit.
+/// Next attempt to migrate a VM that has these migrations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempts<'m> {
     /// A migration has not ended.
@@ -99,7 +99,7 @@ impl Migration {
     }
 }
 
-/// Returns the start of the names of the migrations by which this instance leaves this host.
+/// Returns the name prefix of Berth's migrations of this instance from this host.
 #[must_use]
 pub fn name_prefix(instance_uid: &str, host: &str) -> String {
     let mut prefix = MIGRATION_NAME_PREFIX.to_owned();
@@ -109,8 +109,7 @@ pub fn name_prefix(instance_uid: &str, host: &str) -> String {
     prefix
 }
 
-/// Returns what the migrations of an instance permit. `prefix` is the start of the names of Berth's own migrations of
-/// this instance from this host.
+/// Returns the next attempt for an instance with these migrations. `prefix` is the result of [`name_prefix`].
 #[must_use]
 pub fn attempts<'m>(migrations: &'m [Migration], prefix: &str, now: Timestamp) -> Attempts<'m> {
     if let Some(active) = migrations.iter().find(|one| !one.phase.is_final()) {

@@ -34,7 +34,7 @@ impl EvacuationRecord {
     pub fn new(before: Option<&Self>, host: &str, decision: &Decision, now: Timestamp) -> Self {
         let reason = decision.reason.as_str();
         let known = before.filter(|before| before.host == host && before.reason == reason);
-        // After a restart, the report of a removal is not known at once: the previous record stays.
+        // After a restart, the report of a removal is not known at once. Until then, the previous record is kept.
         let is_unknown = matches!(decision.reason, EvacuationReason::BeingRemoved(_, None));
         if let Some(known) = known.filter(|_| is_unknown) {
             return known.clone();

@@ -122,7 +122,7 @@ impl World {
                 .find(|one| one.machine.name == before.machine.name)
                 .unwrap();
             let is_migrating = machine.migrations.iter().any(|one| !one.phase.is_final());
-            assert!(!is_migrating, "a migrating machine is left alone: {decision:?}");
+            assert!(!is_migrating, "a migrating machine needs no action: {decision:?}");
             assert!(!machine.machine.is_leaving(), "{decision:?}");
             match &decision.action {
                 Action::Wait => {}

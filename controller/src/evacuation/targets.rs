@@ -1,4 +1,4 @@
-//! The engine's answer to the question which VMs can be migrated.
+//! Targets of live migrations that the engine finds.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;

@@ -1,4 +1,4 @@
-//! Adds the machines of MachineDeployments that do not exist yet.
+//! Adds the missing machines of MachineDeployments.
 
 use std::collections::BTreeMap;
 

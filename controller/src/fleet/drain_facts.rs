@@ -18,7 +18,7 @@ pub struct DrainFacts {
     pub deployment: Option<String>,
     /// UID of the MachineDeployment, if it is known.
     pub owner_uid: Option<String>,
-    /// State of the machine. `is_ready` is that of its instance.
+    /// State of the machine. `is_ready` is the readiness of its instance.
     pub machine: Machine,
 }
 
@@ -53,8 +53,8 @@ impl DrainFacts {
         }
     }
 
-    /// Returns true if the machine, in this namespace, belongs to the MachineDeployment. Without a UID, the namespaces
-    /// must be equal.
+    /// Returns true if the machine belongs to the MachineDeployment. `namespace` is the namespace of the machine. If
+    /// a UID is unknown, the namespaces must be equal.
     pub(crate) fn is_owned_by(&self, namespace: &str, deployment: &Value) -> bool {
         let name = self.deployment.as_deref();
         let uid = string_at(deployment, "/metadata/uid");

@@ -19,8 +19,8 @@ pub struct FleetMachine {
     pub migration_obstacle: Option<String>,
     /// True if its instance has the eviction strategy of VMs that Berth moves.
     pub is_external: bool,
-    /// True if the machine belongs to a MachineDeployment that Berth reconciles. Without the VirtualMachine in the
-    /// input, the label of the instance counts.
+    /// True if the machine belongs to a MachineDeployment that Berth reconciles. If the input lacks the
+    /// VirtualMachine, the label of the instance decides.
     pub has_deployment: bool,
     /// Facts for the drain of its host.
     pub drain: DrainFacts,

@@ -34,9 +34,10 @@ pub(super) enum FleetObject {
     Pod(String, Box<v1::Pod>),
     Machine(Box<FleetMachine>),
     Configuration(Box<Configuration>),
-    /// The fields of an invalid MachineDeployment are read too: its machines have them.
+    /// A MachineDeployment, or its problem if it is invalid, and the fields that decide how its existing machines
+    /// leave a drained host.
     Deployment(Box<Result<MachineDeployment, Problem>>, Value),
-    /// The fields of a MachineDeployment whose controller creates its machines itself.
+    /// The fields of a MachineDeployment in a live cluster, whose missing machines are not planned.
     DeploymentFields(Value),
     Tenant(String, Box<TenantCluster>),
     Config(Box<InfraConfig>),
@@ -144,7 +145,8 @@ fn parse_machine(kind: &'static str, object: Value) -> Result<FleetObject, Probl
     })))
 }
 
-/// Returns true if a MachineDeployment owns the VirtualMachine. One in another namespace is in an annotation.
+/// Returns true if a MachineDeployment owns the VirtualMachine. If both are in different namespaces, an annotation
+/// names the MachineDeployment.
 fn has_deployment(machine: &Value) -> bool {
     let owner = controller_reference(machine);
     let annotations = machine.pointer("/metadata/annotations");

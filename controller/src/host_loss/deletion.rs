@@ -9,8 +9,8 @@ use crate::removal::mark::{Removal, RemovalReason};
 /// pods and detaches their volumes (KEP-2268).
 pub const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
 
-/// Host of a machine that is marked, according to its VirtualMachineInstance. The stores from which it comes must be
-/// complete.
+/// Host of a marked machine, according to its VirtualMachineInstance. It must be read from stores that have been
+/// listed completely.
 #[derive(Clone, Copy, Debug)]
 pub enum HostOfMachine<'n> {
     /// The VM is on no host, or there is no VirtualMachineInstance.
@@ -21,7 +21,7 @@ pub enum HostOfMachine<'n> {
     Node(&'n Node),
 }
 
-/// Returns true if a marked machine may be deleted, and the tenant's Node of it before.
+/// Returns true if a marked machine, and before it its Node in the tenant's cluster, may be deleted.
 ///
 /// Machines that are removed for another reason than the loss of their host may always be deleted. For a lost host
 /// there must be proof that the VM does not run, or that a kubelet ends it: the VM is on no host, the Node is ready,

@@ -22,11 +22,11 @@ const DISPOSABLE_SOURCES: [&str; 11] = [
 const IMAGE_SOURCES: [&str; 6] = ["http", "registry", "pvc", "snapshot", "s3", "gcs"];
 
 /// Returns the names of the volumes of a VirtualMachine whose content would be missing in a replacement. `name` is the
-/// name of the VirtualMachine, and `vm` its content. A volume that is not known to be disposable counts.
+/// name of the VirtualMachine, and `vm` its content. Any volume that is not known to be disposable is a data disk.
 ///
 /// The root disk is disposable: a DataVolume with the name of the machine, which the machine's own template creates
-/// from an image. Hotplugged volumes do not count, because the tenant's CSI driver attached them: the tenant's cluster
-/// attaches them to another machine when it has detached them from the Node of this one.
+/// from an image. Hotplugged volumes are not data disks, because the tenant's CSI driver attached them: the tenant's
+/// cluster attaches them to another machine when it has detached them from the Node of this machine.
 #[must_use]
 pub fn data_disks(name: &str, vm: &Value) -> Vec<String> {
     match vm.pointer("/spec/template/spec/volumes") {

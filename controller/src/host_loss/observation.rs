@@ -1,15 +1,16 @@
 //! Time for which a host has been down.
 //!
 //! Times in objects are written by other programs, whose clocks may be wrong, and the clock of this program may jump.
-//! They count only for a host that was down before this process became the leader, and are then read once. All other
-//! time is that of a monotonic clock, and each host is observed for a minimum time before its machines are replaced.
+//! Therefore they are used only for a host that was down before this process became the leader, and are read once.
+//! All other times are measured with a monotonic clock, and each host is observed for a minimum time before its
+//! machines are replaced.
 
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-/// Minimum time for which this leader observes a host before its machines are replaced. A shorter `replaceAfter` is
-/// observed for its whole length.
+/// Minimum time for which this leader observes a host before its machines are replaced. If `replaceAfter` is shorter,
+/// it is the minimum.
 pub const MIN_OBSERVATION: Duration = Duration::from_secs(60);
 
 /// Observation of a host that is down. The times are those of a monotonic clock.
@@ -36,7 +37,8 @@ impl Observation {
         Self { started_at: clock, before: Duration::from_secs(before) }
     }
 
-    /// Returns the time until the host has been down for `limit` and has been observed long enough; zero if it has.
+    /// Returns the time until the host has been down for `limit` and has been observed for the minimum time; zero if
+    /// both times have passed.
     #[must_use]
     pub fn remaining(&self, limit: Duration, clock: Duration) -> Duration {
         let observed = clock.saturating_sub(self.started_at);
@@ -86,7 +88,7 @@ mod tests {
             if seconds(observed) < limit.min(MIN_OBSERVATION) {
                 prop_assert!(resumed.remaining(limit, clock) > Duration::ZERO);
             }
-            // Without times of others, the whole limit is observed.
+            // Without times from objects, the whole limit is observed.
             let own = Observation::new(seconds(7)).remaining(limit, clock);
             prop_assert_eq!(own, limit.saturating_sub(seconds(observed)));
             prop_assert!(resumed.remaining(limit, clock) <= own);

@@ -95,7 +95,7 @@ impl Summary {
         let Self { replaced, is_storm, waiting } = self;
         if replaced > 0 {
             message += &format!(
-                "; {replaced} machines are replaced, and their VirtualMachines are deleted when the host is back or off"
+                "; {replaced} machines are being replaced; their VirtualMachines will be deleted when the host is back or off"
             );
         }
         if !waiting.is_empty() {
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(condition.reason, ConditionReason::MachinesWaitForHost);
         let message = condition.message;
         assert!(
-            message.contains("since 2026-01-01T00:00:00Z; 2 machines are replaced"),
+            message.contains("since 2026-01-01T00:00:00Z; 2 machines are being replaced"),
             "{message}"
         );
         assert!(message.ends_with("cluster-a/db-1: has data disks (d)"), "{message}");

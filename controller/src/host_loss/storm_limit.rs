@@ -6,7 +6,8 @@
 
 /// Percentage of hosts above which no machine is replaced.
 pub const MAX_AWAY_PERCENT: usize = 40;
-/// Percentage of hosts up to which machines are replaced again. The distance to [`MAX_AWAY_PERCENT`] is the hysteresis.
+/// Percentage of hosts up to which machines are replaced again after the limit was exceeded. The difference from
+/// [`MAX_AWAY_PERCENT`] is the hysteresis.
 const MAX_AWAY_PERCENT_AFTER: usize = 35;
 
 /// State of the limit.
@@ -16,7 +17,7 @@ pub struct StormLimit {
 }
 
 impl StormLimit {
-    /// Returns the state that the previous leader left: true if the limit was exceeded.
+    /// Restores the state of the previous leader: true if the limit was exceeded.
     #[must_use]
     pub const fn resume(is_exceeded: bool) -> Self {
         Self { is_exceeded }
@@ -28,7 +29,7 @@ impl StormLimit {
         self.is_exceeded
     }
 
-    /// Sets the number of hosts that are away, of all hosts. Returns true if the state has changed.
+    /// Updates the state from the number of away hosts and of all hosts. Returns true if the state has changed.
     pub const fn update(&mut self, away: usize, all: usize) -> bool {
         let percent = if self.is_exceeded { MAX_AWAY_PERCENT_AFTER } else { MAX_AWAY_PERCENT };
         let is_exceeded = away.saturating_mul(100) > all.saturating_mul(percent);

@@ -14,7 +14,7 @@ const SERVICES: [&str; 3] = ["virt-api", "kubevirt-operator-webhook", "cdi-api"]
 /// Resources in rules of webhooks that select pods or PersistentVolumeClaims.
 const RESOURCES: [&str; 4] = ["pods", "persistentvolumeclaims", "*", "*/*"];
 
-/// Returns the bundles of all webhooks.
+/// Returns the CA bundles of all webhooks.
 pub(super) fn read_bundles(lists: &Lists, now: SystemTime) -> Read<Vec<CaBundle>> {
     let mut all = Vec::new();
     for kind in [Kind::MutatingWebhook, Kind::ValidatingWebhook] {

@@ -75,7 +75,7 @@ const fn is_forecast(reason: &EvacuationReason) -> bool {
 fn evacuating_machine(fleet: &Fleet, one: &FleetMachine) -> EvacuatingMachine {
     EvacuatingMachine {
         machine: counted_machine(fleet, one),
-        // The input may lack UIDs, and the names are as distinct.
+        // The input may lack UIDs. Namespace and name also identify the instance.
         instance_uid: one.qualified_name(),
         namespace: one.machine.namespace.clone(),
         migration_obstacle: one.migration_obstacle.clone(),

@@ -29,7 +29,8 @@ pub struct PlacedVm {
 }
 
 impl Simulation {
-    /// Describes a VM after its placement. `minimum` is the minimum of control-plane VMs over all domains before it.
+    /// Describes a VM after its placement. `minimum` is the lowest number of control-plane VMs in a domain before the
+    /// placement.
     pub(super) fn placed_vm(&self, vm: &PendingVm, host: HostId, minimum: u32) -> PlacedVm {
         let facts = self.engine.reported_host(host);
         let state = self.engine.kubelet_state(host);

@@ -53,9 +53,9 @@ pub(super) fn control_planes(engine: &Engine) -> Option<ControlPlanes> {
     index.has_vms().then_some(all)
 }
 
-/// Returns the domain of a VM that was placed on a host: its name, the number of control-plane VMs before the placement,
-/// and their points. `minimum` is the minimum over all domains before the placement. Returns `None` for a VM without
-/// the role, and for a host without the label.
+/// Returns the domain of a VM that was placed on a host: its name, the number of control-plane VMs before the
+/// placement, and the points of the domain. `minimum` is the lowest number of control-plane VMs in a domain before
+/// the placement. Returns `None` for a VM that is not a control-plane VM, and for a host without the label.
 pub(super) fn placed_in_domain(
     index: &SpreadIndex,
     minimum: u32,
