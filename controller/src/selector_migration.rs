@@ -54,7 +54,7 @@ pub struct ServiceMigration {
     pub namespace: String,
     /// Name of the Service.
     pub name: String,
-    /// Present selector.
+    /// Current selector.
     pub before: Labels,
     /// New selector.
     pub after: Labels,

@@ -14,7 +14,7 @@ pub(crate) const MAX_MANAGERS: usize = 128;
 const MAX_NAME_LENGTH: usize = 253;
 /// Largest number of characters of a field manager in messages.
 pub(crate) const MAX_MANAGER_LENGTH: usize = 64;
-/// Words for a manager whose name is not known.
+/// Text in messages for a manager whose name is not known.
 pub(crate) const UNKNOWN_MANAGER: &str = "an unknown manager";
 
 /// Metadata of an object in an answer of a tenant's API server. `F` has the fields of the object whose owners are read.

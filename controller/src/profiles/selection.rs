@@ -49,8 +49,8 @@ pub fn ineligibility_reason(profile: &HostProfile) -> Option<String> {
     if profile.metadata.deletion_timestamp.is_some() {
         return Some("the profile is being deleted".to_owned());
     }
-    // A profile must not select Nodes by the labels that it sets itself, because it could alternate with another
-    // profile forever.
+    // A profile must not select Nodes by the labels that it sets itself, because two profiles could then be applied
+    // alternately forever.
     let own = [CLASS_LABEL, PROFILE_LABEL];
     let key = own.into_iter().find(|key| profile.spec.node_selector.contains_key(*key))?;
     Some(format!(

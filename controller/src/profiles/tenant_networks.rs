@@ -45,7 +45,7 @@ fn tenant_network(
         | NetworkScenario::SriovVf => (Some(status.vlan?), None),
     };
     let name = format!("{TENANT_PREFIX}{}", tenant.metadata.name.as_deref()?);
-    // A VM may be the DHCP server of a tenant whose machines the agents do not answer.
+    // If the agents do not answer the machines of a tenant, one of its VMs may be its DHCP server.
     let dhcp_guard = desired.is_served_by_agents().then_some(true);
     let ready_hosts_only = desired.ready_hosts_only.filter(|only| *only);
     let network = desired.name.clone();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_among_vms_are_dropped_if_agents_answer_the_vms() {
+    fn dhcp_guard_is_set_if_agents_answer_the_vms() {
         let guard = |pool: bool, dhcp: Option<bool>| {
             let mut one = tenant("abc", "trunk", Some(120), None);
             let network = one.spec.network.as_mut().unwrap();

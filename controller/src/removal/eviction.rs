@@ -1,5 +1,5 @@
-//! Answers to requests of the eviction API. The text of a tenant's API server is not shown, except the name of a
-//! PodDisruptionBudget, and the explanation of a refusal.
+//! Answers to requests of the eviction API. Of the text of a tenant's API server, messages contain only the name of a
+//! PodDisruptionBudget and the explanation of a refusal.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ const MAX_CAUSES: usize = 16;
 pub enum EvictionOutcome {
     /// The API server accepted the eviction, or the pod does not exist any more.
     Accepted,
-    /// A PodDisruptionBudget does not permit the eviction now. Its name, if it is known.
+    /// A PodDisruptionBudget does not permit the eviction now. The value is its name, if it is known.
     Budget(Option<String>),
     /// The API server refused the eviction: a webhook, a missing permission, or several PodDisruptionBudgets of one pod.
     Refused(u16, Explanation),
@@ -37,7 +37,7 @@ impl fmt::Display for EvictionOutcome {
             Self::Budget(None) => f.write_str("a PodDisruptionBudget permits no eviction"),
             Self::Refused(code, explanation) => write!(
                 f,
-                "the eviction is refused with HTTP status {code}{explanation}: a webhook, a missing permission, or several PodDisruptionBudgets"
+                "the eviction is refused with HTTP status {code}{explanation}; possible causes: a webhook, a missing permission, several PodDisruptionBudgets"
             ),
             Self::Busy => f.write_str("the API server is busy"),
         }

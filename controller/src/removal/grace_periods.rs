@@ -1,5 +1,5 @@
-//! Ends of the grace periods of a Node's pods, from the time at which each pod was first seen to be deleted. After a
-//! restart, the grace periods begin again, which only prolongs the wait.
+//! Ends of the grace periods of a Node's pods, computed from the time at which the deletion of each pod was first
+//! seen. After a restart, the grace periods begin again, which only prolongs the wait.
 //!
 //! Tenants choose the number of their pods, so all machines together have a limit. Beyond it, the grace period of a pod
 //! begins again with each list of pods: the machine waits until the pod has stopped or until its time limit, and its Node
@@ -14,7 +14,8 @@ use super::pod::DrainPod;
 
 /// Largest number of ends of all machines, which need less than 5 MB.
 const MAX_ENDS: usize = 100_000;
-/// Number of ends up to which a tenant may have more than its share, which is this number divided by that of the tenants.
+/// Number of all ends up to which a tenant may exceed its share. The share is this number divided by the number of
+/// tenants.
 const SHARED_ENDS: usize = MAX_ENDS / 2;
 
 /// Ends of the grace periods of all machines, by namespace and name of the machine.
@@ -30,8 +31,8 @@ struct GracePeriods {
 }
 
 impl GracePeriodTable {
-    /// Sets the ends of the grace periods of a machine's listed pods to the earliest ones that were seen. Forgets other
-    /// pods of the machine.
+    /// Sets the end of the grace period of each listed pod of a machine to the earliest end that was seen. Removes
+    /// the ends of the other pods of the machine.
     pub fn update(&mut self, namespace: &str, name: &str, pods: &mut [DrainPod]) {
         let key = (namespace.to_owned(), name.to_owned());
         let mut periods = self.machines.remove(&key).unwrap_or_default();
@@ -41,7 +42,7 @@ impl GracePeriodTable {
         }
     }
 
-    /// Forgets a machine.
+    /// Removes the ends of a machine.
     pub fn remove(&mut self, namespace: &str, name: &str) {
         self.machines.remove(&(namespace.to_owned(), name.to_owned()));
     }
@@ -66,8 +67,8 @@ impl GracePeriodTable {
 }
 
 impl GracePeriods {
-    /// Sets the ends of the grace periods of listed pods to the earliest ones that were seen. Forgets other pods. New
-    /// pods are remembered only up to `limit` pods.
+    /// Sets the end of the grace period of each listed pod to the earliest end that was seen. Removes the ends of
+    /// other pods. The ends of new pods are stored only up to `limit` pods.
     fn update(&mut self, pods: &mut [DrainPod], limit: usize) {
         let mut ends = BTreeMap::new();
         let mut new = Vec::new();
@@ -143,7 +144,7 @@ mod tests {
             list(&mut table, ("hostile", machine), 2000, 30);
         }
         assert_eq!(total(&table), SHARED_ENDS, "one tenant has no more than the shared ends");
-        // Remembered pods keep their ends; those of others begin again, so that they are waited for longer.
+        // Pods with a stored end keep it. The grace periods of other pods begin again, which prolongs the wait.
         assert_eq!(list(&mut table, ("hostile", 0), 2000, 60), Some(30));
         assert_eq!(list(&mut table, ("hostile", 99), 2000, 60), Some(60));
         assert_eq!(list(&mut table, ("hostile", 99), 2000, 90), Some(90));

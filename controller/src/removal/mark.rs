@@ -24,9 +24,9 @@ pub enum RemovalReason {
     ScaleDown,
     /// The machine was created from another template, or has failed.
     Rollout,
-    /// The MachineDeployment is deleted.
+    /// The MachineDeployment is being deleted.
     Deleted,
-    /// The host of the machine is drained.
+    /// The host of the machine is being drained.
     HostDrain,
     /// The host of the machine is lost.
     HostLost,
@@ -55,7 +55,7 @@ impl fmt::Display for RemovalReason {
     }
 }
 
-/// The text is no reason of a removal.
+/// Error for a text that is not a reason of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is not ScaleDown, Rollout, Deleted, HostDrain or HostLost")]
 pub struct UnknownRemovalReason;
@@ -84,7 +84,7 @@ pub enum Mark {
     Absent,
     /// The machine has a mark.
     Valid(Removal),
-    /// The machine has annotations that are not valid. The mark to write in their place.
+    /// The annotations of the mark are malformed. The value is the mark to write in their place.
     Malformed(Removal),
 }
 
@@ -123,7 +123,8 @@ impl Removal {
         patch
     }
 
-    /// Returns the merge patch that withdraws a mark. The Node is then uncordoned, and the machine stays.
+    /// Returns the merge patch that removes a mark, which cancels the removal: the Node is uncordoned, and the
+    /// machine stays.
     #[must_use]
     pub fn withdrawal() -> Value {
         let annotations = json!({

@@ -18,8 +18,8 @@ use super::pod::DrainPod;
 
 /// Largest number of evictions in one step.
 const MAX_EVICTIONS: usize = 50;
-/// Time after the end of its grace period after which a pod on a Node that is not ready is not waited for: its kubelet
-/// will not report that the pod has ended.
+/// Time after the end of a pod's grace period after which the drain no longer waits for the pod if its Node is not
+/// ready: the kubelet will not report that the pod has ended.
 const UNREADY_POD_TIMEOUT: SignedDuration = SignedDuration::from_mins(5);
 
 /// Outcomes of the evictions that were tried since the pods were listed the first time, by the pod's UID.
@@ -61,7 +61,7 @@ pub enum TenantState {
     Unknown(ConditionReason),
     /// The machine has no Node.
     NoNode {
-        /// True if the tenant's API server has confirmed it. The watch may be late.
+        /// True if a read from the tenant's API server has confirmed this. The watch may be delayed.
         is_confirmed: bool,
     },
     /// The machine has a Node.

@@ -67,15 +67,15 @@ pub struct DrainPod {
     pub name: String,
     /// UID of the pod: another pod of the same name must not be evicted.
     pub uid: String,
-    /// End of the pod's grace period if it is being deleted. It is a time of the controller's clock, which the tenant's
-    /// clock may differ from: the grace period begins when the pod is seen.
+    /// End of the pod's grace period if it is being deleted. It is measured with the controller's clock, because the
+    /// tenant's clock may be wrong: the grace period begins when the controller first sees the deletion.
     pub terminating: Option<Timestamp>,
 }
 
 impl DrainPod {
     /// Reads a pod; `None` if a drain skips it: pods of DaemonSets, pods that a kubelet reads from files, and pods that
-    /// have ended. A pod without a valid name, or with a UID that is too long, is skipped too: no API server stores one.
-    /// So a pod needs less than 1 KiB.
+    /// have ended. A pod without a valid name, or with a UID that is too long, is skipped too: no API server stores
+    /// such a pod. So a pod needs less than 1 KiB of memory.
     #[must_use]
     pub fn from_object(object: PodObject, now: Timestamp) -> Option<Self> {
         let PodObject { metadata, status } = object;
@@ -140,7 +140,7 @@ mod tests {
         for phase in FINISHED_PHASES {
             assert!(read(json!({}), json!({"phase": phase})).is_none());
         }
-        // The tenant's clock does not count.
+        // The tenant's clock is not used.
         let end = |seconds: Option<i64>| {
             let time = "2020-01-01T00:00:00Z";
             let deletion =

@@ -25,16 +25,16 @@ pub fn is_in_removal(machine: &DynamicObject) -> bool {
         .any(|name| annotations.contains_key(*name))
 }
 
-/// Returns the name of the Node that a machine has or had: the recorded one, or that of the machine.
+/// Returns the name of the Node that a machine has or had: the recorded name, or the name of the machine.
 #[must_use]
 pub fn node_name(machine: &DynamicObject) -> String {
     let recorded = machine.annotations().get(REMOVAL_NODE_ANNOTATION).cloned();
     recorded.unwrap_or_else(|| machine.name_any())
 }
 
-/// Returns the merge patch that records the name of the Node, and with the reason of the removal that the deletion of the
-/// Node begins; `None` if this is recorded. The API server refuses the patch if the machine has changed since it was read:
-/// its mark may have been withdrawn.
+/// Returns the merge patch that records the name of the Node and, with `deletion`, that the removal with this reason
+/// begins to delete the Node; `None` if this is already recorded. The API server refuses the patch if the machine has
+/// changed since it was read: its mark may have been removed.
 #[must_use]
 pub fn record(
     machine: &DynamicObject,
@@ -69,7 +69,7 @@ mod tests {
         let patch = record(&marked, "web-1", Some(RemovalReason::HostLost)).unwrap();
         assert_eq!(patch["metadata"]["uid"], "u");
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
-        // The mark is withdrawn afterwards.
+        // The mark is removed afterwards.
         let recorded = machine(&patch["metadata"]["annotations"]);
         assert_eq!(reason_of_begun_deletion(&recorded), Some(RemovalReason::HostLost));
         assert_eq!(record(&recorded, "web-1", Some(RemovalReason::Rollout)), None);

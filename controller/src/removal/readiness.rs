@@ -5,12 +5,12 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::tenant_nodes::node_match::NodeMatch;
 
-/// Largest difference between the clocks of the tenant and of the controller. A Node that has been ready since a later time
-/// counts as ready for long: otherwise it would never become available.
+/// Largest difference between the clocks of the tenant and of the controller. A Node that has been ready since a
+/// later time counts as ready for a long time: otherwise it would never become available.
 const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_hours(1);
 
 /// Returns the readiness of a machine. `is_listed` is true if the tenant's Nodes were listed since the start of the
-/// controller; while the tenant's API server does not answer, the last known Nodes count.
+/// controller; while the tenant's API server does not answer, the last known Nodes are used.
 #[must_use]
 pub fn node_readiness(node: NodeMatch<'_>, is_listed: bool, now: Timestamp) -> NodeReadiness {
     if !is_listed {

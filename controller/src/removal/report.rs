@@ -65,17 +65,17 @@ fn describe(step: &Step<'_>) -> (ConditionReason, String) {
     match step {
         Step::WaitForHost => (
             ConditionReason::WaitingForHost,
-            "it is unknown whether the VM still runs: waits until its host is back, or has the taint \
+            "it is unknown whether the VM still runs: waiting until its host is back, or has the taint \
              node.kubernetes.io/out-of-service"
                 .to_owned(),
         ),
         Step::WaitForTenant(reason) => {
-            (*reason, format!("waits for the tenant's cluster: {reason}"))
+            (*reason, format!("waiting for the tenant's cluster: {reason}"))
         }
-        Step::Cordon => draining("its Node is cordoned"),
-        Step::ListPods | Step::Evict(_) => draining("pods are evicted"),
+        Step::Cordon => draining("cordoning its Node"),
+        Step::ListPods | Step::Evict(_) => draining("evicting the pods on its Node"),
         Step::WaitForPods { blocked, stopping } if blocked.is_empty() => {
-            draining(&format!("waits until {stopping} pods have stopped"))
+            draining(&format!("waiting until {stopping} pods have stopped"))
         }
         Step::WaitForPods { blocked, .. } => {
             let each = blocked.iter();
@@ -83,24 +83,24 @@ fn describe(step: &Step<'_>) -> (ConditionReason, String) {
             let all: Vec<String> = each.collect();
             (ConditionReason::DrainBlocked, join_names_limited(&all))
         }
-        Step::ListVolumes => draining("waits until volumes are detached"),
+        Step::ListVolumes => draining("waiting until volumes are detached"),
         Step::WaitForVolumes(count) => (
             ConditionReason::WaitingForVolumes,
-            format!("waits until {count} VolumeAttachments of its Node are deleted"),
+            format!("waiting until {count} VolumeAttachments of its Node are deleted"),
         ),
-        Step::ConfirmNoNode => draining("has no Node"),
-        Step::DeleteNode => draining("its Node is deleted"),
+        Step::ConfirmNoNode => draining("checking that it has no Node"),
+        Step::DeleteNode => draining("deleting its Node"),
         Step::DeleteMachine(RemovalOutcome::DeadlineExceeded) => (
             ConditionReason::DrainDeadlineExceeded,
-            "is deleted without a complete drain".to_owned(),
+            "deleting the machine without a complete drain".to_owned(),
         ),
         Step::DeleteMachine(RemovalOutcome::Drained | RemovalOutcome::NotDrained) => {
-            draining("is deleted")
+            draining("deleting the machine")
         }
     }
 }
 
-/// Returns how much a removal needs an operator.
+/// Returns the urgency of a removal: the highest value needs an operator most.
 const fn urgency(reason: ConditionReason) -> u8 {
     match reason {
         ConditionReason::DrainDeadlineExceeded => 4,
@@ -112,7 +112,7 @@ const fn urgency(reason: ConditionReason) -> u8 {
 }
 
 /// Returns the fault of a MachineDeployment whose machines are being removed; `None` if there are no such machines.
-/// The reason is that of the machine that most needs an operator.
+/// The reason is that of the most urgent removal.
 #[must_use]
 pub fn removal_fault(machines: &[(String, RemovalReport)]) -> Option<Fault> {
     let (_, worst) = machines.iter().max_by_key(|(_, report)| urgency(report.reason))?;

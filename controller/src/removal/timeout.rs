@@ -8,13 +8,13 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
-/// Time limit of the drain of a machine, and the problems of annotations that specify another one.
+/// Time limit of the drain of a machine, and the problems of the annotations that specify a time limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedTimeout {
     /// The time limit.
     pub timeout: DrainTimeout,
-    /// Malformed annotations, which are ignored, and those that exceed the limit: kind of the object, and the problem
-    /// with the value.
+    /// Problems of malformed annotations, which are ignored, and of annotations that exceed the limit. Each names the
+    /// kind of the object and the value.
     pub problems: Vec<String>,
 }
 
@@ -65,8 +65,8 @@ impl fmt::Display for TimeoutLimit {
     }
 }
 
-/// Returns the time limit of a machine: that of its annotation, of its MachineDeployment's annotation, or of its tenant,
-/// in this order. Those of annotations have a limit, because tenants may write them.
+/// Returns the time limit of a machine: that of its annotation, of its MachineDeployment's annotation, or of its
+/// tenant, in this order. Values of annotations are limited, because tenants may write them.
 #[must_use]
 pub fn drain_timeout(
     machine: &DynamicObject,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_deadline_follows_the_mark() {
+    fn the_deadline_depends_on_the_mark() {
         let since: Timestamp = "2026-05-01T12:00:00Z".parse().unwrap();
         let expected: Timestamp = "2026-05-01T14:00:00Z".parse().unwrap();
         assert_eq!(deadline(since, DrainTimeout::DEFAULT), expected);

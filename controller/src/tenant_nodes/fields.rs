@@ -1,8 +1,8 @@
 //! Labels, or annotations, of one Node of a tenant: those to apply, and those that another manager owns.
 //!
 //! Ownership is that of server-side apply. Berth applies all labels and annotations that it owns on a Node in one
-//! request, without force, so a key that is left out of the request is removed. A key of another manager stays as it is:
-//! a kubelet started with `--node-labels`, a cloud controller manager or a user may set region and zone.
+//! request, without force, so a key that is left out of the request is removed. Keys of other managers are not
+//! changed: a kubelet started with `--node-labels`, a cloud controller manager or a user may set region and zone.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::tenant_object::UNKNOWN_MANAGER;
 /// A label, annotation or taint that Berth does not set, because another manager owns it with another value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldConflict {
-    /// What it is.
+    /// Kind of the field.
     pub kind: FieldKind,
-    /// Its key.
+    /// Key of the field.
     pub key: String,
-    /// The manager.
+    /// Manager that owns the field.
     pub manager: String,
 }
 
@@ -28,7 +28,7 @@ pub struct FieldPlan {
     pub owned: BTreeMap<String, String>,
     /// True if an apply changes a value or its owner.
     pub is_different: bool,
-    /// Labels or annotations that stay as they are.
+    /// Labels or annotations that are not changed, because other managers own them.
     pub conflicts: Vec<FieldConflict>,
 }
 
@@ -47,13 +47,14 @@ pub fn plan_fields(
         };
         let is_equal = field.value == value_or_digest(value);
         match &field.other_manager {
-            // Joint ownership would be in the way of the next change, so an equal value of another manager is left, too.
+            // A shared owner would conflict with the next change, so a field of another manager is not applied even
+            // if its value is equal.
             Some(_) if is_equal => {}
             Some(manager) => {
                 let (key, manager) = (key.clone(), manager.clone());
                 plan.conflicts.push(FieldConflict { kind, key, manager });
             }
-            // Without any owner, the server has removed the owners, and the key may belong to a user.
+            // A field without any owner has lost its `managedFields`, and may belong to a user.
             None if !field.is_own && !is_equal => {
                 let (key, manager) = (key.clone(), UNKNOWN_MANAGER.to_owned());
                 plan.conflicts.push(FieldConflict { kind, key, manager });
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_follow_the_host() {
+    fn labels_are_those_of_the_host() {
         let empty = node(&[("kubernetes.io/hostname", "web-1", false, Some("kubelet"))]);
         assert_eq!(applied(&plan(&[(ZONE, "a")], &empty)), [(ZONE, "a")]);
         let own = node(&[(ZONE, "a", true, None), ("rack", "7", true, None)]);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_others_are_left_and_reported() {
+    fn labels_of_other_managers_are_kept_and_reported() {
         let foreign = node(&[(ZONE, "a", false, Some("kubelet")), ("rack", "7", true, None)]);
         let planned = plan(&[(ZONE, "b"), ("rack", "7")], &foreign);
         assert!(!planned.is_different, "{planned:?}");

@@ -12,7 +12,7 @@ use super::taint::NodeTaint;
 /// Largest number of bytes of an annotation that is copied.
 const MAX_ANNOTATION_LENGTH: usize = 4096;
 
-/// What is copied from hosts, for all tenants.
+/// Keys of the labels, annotations and taints that are copied from hosts, for all tenants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replication {
     labels: ReplicatedKeys,
@@ -45,7 +45,7 @@ impl Replication {
         }
     }
 
-    /// Returns what is copied from a host: at most 64 labels, 64 annotations and 64 taints.
+    /// Returns the fields that are copied from a host: at most 64 labels, 64 annotations and 64 taints.
     #[must_use]
     pub fn select(&self, host: &Node) -> HostFields {
         let taints = host.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
@@ -58,7 +58,7 @@ impl Replication {
     }
 }
 
-/// Returns true if an annotation of a host can be copied. Others need not be stored.
+/// Returns true if an annotation of a host can be copied. Other annotations need not be stored.
 #[must_use]
 pub fn is_copyable_annotation(key: &str, value: &str) -> bool {
     value.len() <= MAX_ANNOTATION_LENGTH && !FieldKind::Annotation.describes_node_itself(key)

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Labels without a list in the InfraConfig: region and zone, which cloud controller managers set, too.
+/// Labels without a list in the InfraConfig: region and zone, which cloud controller managers also set.
 const DEFAULT_LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
 /// Labels that describe the tenant's Node itself, which are never copied.
 const NODE_LABELS: [&str; 4] = [
@@ -39,10 +39,10 @@ const NODE_TAINT_PREFIXES: [&str; 4] = [
     "node.cloudprovider.kubernetes.io/",
     "node.kubernetes.io/",
 ];
-/// Largest number of labels, annotations or taints that are copied to a Node. A prefix may match more of a host.
+/// Largest number of labels, annotations or taints that are copied to a Node. A prefix may match more keys of a host.
 pub(super) const MAX_COPIED: usize = 64;
 
-/// Kind of what is copied from a host to a tenant's Node.
+/// Kind of a field that is copied from a host to a tenant's Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FieldKind {
     /// A label.
@@ -55,7 +55,7 @@ pub enum FieldKind {
 }
 
 impl FieldKind {
-    /// Returns the word for messages.
+    /// Returns the name of the kind in messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

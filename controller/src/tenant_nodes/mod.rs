@@ -1,5 +1,6 @@
-//! Labels, annotations and taints of tenants' Nodes: which of a host its VMs' Nodes carry, and what must be written. The
-//! modules have no side effects. A tenant controls its API server, so all its objects are input that may be hostile.
+//! Labels, annotations and taints of tenants' Nodes: which ones the Nodes of VMs get from the host, and which must be
+//! written. The modules have no side effects. A tenant controls its API server, so all its objects are input that may
+//! be hostile.
 //!
 //! ```text
 //! InfraConfig ──► keys ──► host_fields ─┐

@@ -23,7 +23,8 @@ const NODE_OVERHEAD: usize = 256;
 const FIELD_OVERHEAD: usize = 128;
 /// Largest number of taints of a Node.
 const MAX_TAINTS: usize = 256;
-/// Largest number of bytes of a value that is stored. Of a longer value, a digest is sufficient to compare it.
+/// Largest number of bytes of a value that is stored. Of a longer value, only a digest is stored, which is sufficient
+/// for comparisons.
 const MAX_VALUE_LENGTH: usize = 128;
 /// Largest number of conditions that are read. The kubelet writes five.
 const MAX_CONDITIONS: usize = 64;
@@ -192,7 +193,7 @@ pub enum UnusableNode {
 }
 
 impl Status {
-    /// Returns the time since which the Node has been ready. An invalid time is one that has passed.
+    /// Returns the time since which the Node has been ready. An invalid time counts as a time in the past.
     fn ready_since(self) -> Option<Timestamp> {
         let mut conditions = self.conditions.unwrap_or_default().items.into_iter();
         let ready = conditions.find(|one| one.type_ == READY && one.status == "True")?;

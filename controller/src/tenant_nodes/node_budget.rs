@@ -4,12 +4,12 @@
 //! | bytes of all Nodes | a list of Nodes may have |
 //! |---|---|
 //! | up to 96 MiB | up to 16 MiB |
-//! | up to 192 MiB | its share: 96 MiB by the number of lists |
-//! | more | 512 KiB, more than 100 usual Nodes; other tenants cannot take them away |
+//! | up to 192 MiB | its share: 96 MiB divided by the number of lists |
+//! | more | 512 KiB (more than 100 usual Nodes), which are guaranteed |
 //!
-//! A tenant has two lists: the Nodes that are in use, and new ones that are being listed. So all Nodes have at most
-//! 192 MiB and 1 MiB per tenant. Nodes in use that are listed again are replaced in their list, so they need no further
-//! memory, and other tenants cannot take it away during a relist.
+//! A tenant has two lists: the Nodes that are in use, and new ones that are being listed. So all Nodes need at most
+//! 192 MiB and 1 MiB per tenant. Nodes in use that are listed again are replaced in their list, so they need no
+//! further memory, and other tenants cannot take it away during a relist.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,10 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) const MAX_BYTES: usize = 1 << 24;
 /// Number of bytes of a list that are never refused.
 const GUARANTEED_BYTES: usize = 1 << 19;
-/// Number of bytes of all lists that are divided by their number. Until they are used, a list may have more than its
+/// Number of bytes that all lists share equally. While all lists together have fewer bytes, a list may exceed its
 /// share.
 const SHARED_BYTES: usize = 96 << 20;
-/// Number of bytes of all lists up to which a list gets its share. Lists may have used the shares of later ones.
+/// Number of bytes of all lists up to which a list gets its share. It exceeds [`SHARED_BYTES`], because earlier lists
+/// may have used the shares of later lists.
 const MAX_SHARED_BYTES: usize = 2 * SHARED_BYTES;
 
 /// Number of bytes of the Nodes of all tenants.
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_tenants_take_no_share_of_others() {
+    fn hostile_tenants_take_no_share_of_other_tenants() {
         let budget = NodeBudget::default();
         let mut hostile: Vec<ListBytes> = (0..80).map(|_| budget.add_list()).collect();
         let mut late: Vec<ListBytes> = (0..20).map(|_| budget.add_list()).collect();

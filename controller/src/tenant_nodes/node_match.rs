@@ -51,7 +51,7 @@ impl<'n> NodeIndex<'n> {
             None => {}
         }
         let node = self.by_name.and_then(|nodes| nodes.get(machine));
-        // A Node with the name of this machine and the providerID of another one belongs to the other one.
+        // A Node with the name of this machine and the providerID of another machine belongs to the other machine.
         let node = node.filter(|node| named_machine(node).is_none());
         node.map_or(NodeMatch::None, NodeMatch::Found)
     }

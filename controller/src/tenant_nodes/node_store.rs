@@ -16,8 +16,8 @@ const MAX_OMITTED: usize = 10_000;
 
 /// The Nodes of a tenant.
 ///
-/// A list replaces a Node that is stored at once, so that it needs no memory for a second version, for which there may be
-/// none. Nodes that the list adds or removes change when it is complete.
+/// While a list is received, a Node that is already stored is replaced at once, because there may be no memory for a
+/// second version. Nodes that the list adds or removes take effect when the list is complete.
 #[derive(Debug)]
 pub struct NodeStore {
     budget: NodeBudget,
@@ -41,7 +41,7 @@ struct ListProgress {
 struct LimitedNodes {
     nodes: BTreeMap<String, TenantNode>,
     bytes: ListBytes,
-    /// Hashes of the names of Nodes that were not stored. A number of events would change with each event.
+    /// Hashes of the names of Nodes that were not stored. A plain counter would count repeated events of one Node.
     omitted: BTreeSet<u64>,
 }
 
@@ -129,7 +129,8 @@ impl NodeStore {
         let list = std::mem::replace(&mut self.list, ListProgress::new(&self.budget));
         let ListProgress { mut added, kept, mut has_changed } = list;
         let current = &mut self.current;
-        // The result is not larger than one of the two lists was, so each Node that was stored has its memory.
+        // The result is not larger than the larger of the two lists was, so the bytes of each stored Node are
+        // reserved.
         let held = current.bytes.byte_count().max(added.bytes.byte_count());
         let names = current.nodes.keys();
         let gone = names.filter(|name| !kept.contains(&name_hash(name))).cloned();
@@ -172,7 +173,7 @@ impl LimitedNodes {
         Some(removed)
     }
 
-    /// Counts a Node that is not stored. Returns true if it was not counted.
+    /// Counts a Node that is not stored. Returns true if it was not counted before.
     fn omit(&mut self, name: &str) -> bool {
         self.omitted.len() < MAX_OMITTED && self.omitted.insert(name_hash(name))
     }

@@ -19,7 +19,7 @@ pub struct NodeWrite {
     pub uid: String,
     /// Labels and annotations, if they differ.
     pub metadata: Option<OwnedMetadata>,
-    /// Taints that the Node should have, if they differ. Those of other managers stay.
+    /// Taints of Berth that the Node should have, if they differ. Taints of other managers are kept.
     pub taints: Option<BTreeSet<NodeTaint>>,
 }
 
@@ -47,8 +47,8 @@ pub struct TenantPlan {
     pub pending_count: usize,
 }
 
-/// Computes the writes for the Nodes of a tenant. `machines` contains its machines with their hosts. `host_fields` returns
-/// what to copy from a host; `None` if the host is not known.
+/// Computes the writes for the Nodes of a tenant. `machines` contains its machines with their hosts. `host_fields`
+/// returns the fields to copy from a host; `None` if the host is not known.
 ///
 /// A Node keeps its labels while its machine is on no known host: an unknown fact removes no label.
 #[must_use]

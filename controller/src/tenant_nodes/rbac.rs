@@ -7,8 +7,8 @@ const NAME: &str = "berth-controller";
 /// Namespace of the ServiceAccount in the tenant's cluster.
 const NAMESPACE: &str = "kube-system";
 
-/// API groups, resources and verbs that each tenant gives. All other requests of the controller to a tenant's API server are
-/// refused.
+/// API groups, resources and verbs that each tenant grants. All other requests of the controller to a tenant's API
+/// server are refused.
 const RULES: [(&str, &str, &[&str]); 4] = [
     // Labels of hosts; cordoning; the Nodes of machines that are removed.
     ("", "nodes", &["get", "list", "watch", "patch", "delete"]),
@@ -20,7 +20,7 @@ const RULES: [(&str, &str, &[&str]); 4] = [
 
 /// Name of the objects with the permissions for StorageClasses.
 const STORAGE_NAME: &str = "berth-controller-storage";
-/// Permissions for StorageClasses, which a tenant need not give.
+/// Permissions for StorageClasses, which are optional.
 const STORAGE_RULES: [(&str, &str, &[&str]); 1] =
     [("storage.k8s.io", "storageclasses", &["get", "list", "watch", "create", "patch"])];
 

@@ -47,7 +47,7 @@ pub fn report(plan: &TenantPlan, omitted: usize) -> PartResult {
     Err(Fault::new(reason, faults.join("; ")))
 }
 
-/// Returns the keys that other managers own, each with the managers and the number of Nodes.
+/// Returns the message about the keys that other managers own, each with the managers and the number of Nodes.
 fn conflict_text(plan: &TenantPlan) -> String {
     let mut keys: BTreeMap<(FieldKind, &str), (BTreeSet<&str>, usize, &str)> = BTreeMap::new();
     for (node, conflict) in &plan.conflicts {
@@ -67,7 +67,7 @@ fn conflict_text(plan: &TenantPlan) -> String {
         })
         .collect();
     format!(
-        "other managers own these with other values, so they stay: {}",
+        "other managers own these fields with other values, so they are not changed: {}",
         join_names_limited(&keys)
     )
 }

@@ -1,9 +1,9 @@
-//! Taints of one Node of a tenant: those to add, to remove, and those that are not Berth's.
+//! Taints of one Node of a tenant: those to add, those to remove, and those of other managers.
 //!
 //! `spec.taints` is an atomic list for server-side apply, and a list without merge keys for a strategic merge patch: both
 //! replace the taints of all managers. Therefore a JSON patch adds and removes single taints; it tests each taint that it
-//! removes. An annotation of the Node lists the taints that Berth has added, and the same patch changes both. A taint that
-//! it does not list, or with another value, belongs to another manager and stays.
+//! removes. An annotation of the Node lists the taints that Berth has added, and the same patch changes both. A taint
+//! that the annotation does not list, or lists with another value, belongs to another manager and is kept.
 
 use std::collections::BTreeSet;
 
@@ -19,11 +19,11 @@ use crate::tenant_object::UNKNOWN_MANAGER;
 /// Plan for the taints of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaintPlan {
-    /// All taints that are Berth's after the write.
+    /// All taints that Berth owns after the write.
     pub owned: BTreeSet<NodeTaint>,
     /// True if a write changes a taint or the annotation.
     pub is_different: bool,
-    /// Taints that stay as they are.
+    /// Taints that are not changed, because other managers own them.
     pub conflicts: Vec<FieldConflict>,
 }
 
@@ -46,7 +46,7 @@ pub fn plan_taints(
             Some(_) | None => drop(plan.owned.insert(taint.clone())),
         }
     }
-    // An entry without its taint would make a later taint of another manager look like Berth's.
+    // If the annotation kept an entry without its taint, a later taint of another manager would be taken for Berth's.
     plan.is_different = *recorded != plan.owned || !plan.owned.is_subset(actual);
     plan
 }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_of_others_stay() {
+    fn taints_of_other_managers_are_kept() {
         let foreign = object(&["gpu=a:NoSchedule"], None);
         assert!(patch(&["gpu=a:NoSchedule"], &foreign).is_empty());
         assert!(patch(&["gpu=b:NoSchedule"], &foreign).is_empty());

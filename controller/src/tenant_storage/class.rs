@@ -116,7 +116,7 @@ pub struct TenantClass {
 /// Reason why a StorageClass is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnusableClass {
-    /// The class does not concern Berth: other name, no default class.
+    /// The class is irrelevant to Berth: it has another name, and is not a default class.
     Irrelevant,
     /// The name is not a name of an object.
     InvalidName,

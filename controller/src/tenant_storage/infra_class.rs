@@ -28,7 +28,7 @@ pub struct InfraClass {
 }
 
 impl InfraClass {
-    /// Reads a class. A field with an invalid value, which the API server does not accept, is as if it were absent.
+    /// Reads a class. A field with an invalid value, which the API server does not accept, counts as absent.
     #[must_use]
     pub fn from_object(class: &DynamicObject) -> Self {
         let field = |name: &str| class.data.get(name).cloned().unwrap_or_default();
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_survive_the_trim() {
+    fn a_trimmed_class_has_the_same_fields() {
         let mut object: DynamicObject = serde_json::from_value(json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": {"name": "fast", "annotations": {INITIALIZE_ANNOTATION: "true", "x": "y"}},

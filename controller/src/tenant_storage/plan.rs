@@ -1,4 +1,5 @@
-//! Plan for the StorageClasses of a tenant: a closed list of changes, and what stays as it is.
+//! Plan for the StorageClasses of a tenant: a closed list of changes, and the classes and fields that are not
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,7 @@ pub struct ForeignField {
     pub class: String,
     /// The field.
     pub field: ClassField,
-    /// The manager.
+    /// Manager that owns the field.
     pub manager: String,
 }
 
@@ -47,7 +48,7 @@ pub struct ClassPlan {
     pub not_owned: Vec<String>,
     /// Classes that Berth created, and that tenants may not use any more.
     pub retained: Vec<String>,
-    /// Fields that stay as they are.
+    /// Fields that are not changed, because other managers own them.
     pub foreign_fields: Vec<ForeignField>,
     /// The desired default class, and the class of the tenant that is the default in its place.
     pub other_default: Option<(String, String)>,
@@ -115,7 +116,8 @@ impl ClassPlan {
             let owners = known.owners.get(&field).cloned().unwrap_or_default();
             let is_equal = is_field_equal(desired, &known.mutable, field);
             match owners.other_manager {
-                // Joint ownership would be in the way of the next change, so an equal field of another manager is left, too.
+                // A shared owner would conflict with the next change, so a field of another manager is not applied
+                // even if it is equal.
                 Some(_) if is_equal => {}
                 Some(manager) => {
                     let class = known.name.clone();

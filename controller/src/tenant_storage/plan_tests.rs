@@ -153,7 +153,7 @@ fn immutable_fields_are_reported_and_the_others_applied() {
 }
 
 #[test]
-fn classes_of_others_are_not_changed() {
+fn classes_of_other_owners_are_not_changed() {
     let class = |infra: &str| {
         read(json!({
             "metadata": {"name": "kubevirt-fast", "uid": "theirs"},
@@ -222,7 +222,7 @@ fn tenant_class() -> impl Strategy<Value = TenantClass> {
 }
 
 proptest! {
-    /// After the changes, the second plan is empty; no class of others has changed, and no class was deleted.
+    /// After the changes, the second plan is empty; no class of another owner has changed, and no class was deleted.
     #[test]
     fn a_second_plan_is_empty(
         wanted in proptest::collection::btree_map("[a-c]", mutable_fields(), 0..3),

@@ -85,7 +85,7 @@ fn ready_part(plan: &ClassPlan) -> ReadyPart {
     let mut message = format!("{count} StorageClasses exist in the tenant's cluster");
     if let Some((desired, other)) = &plan.other_default {
         message = format!(
-            "{message}; {desired} is not the default class, because {other} of the tenant is"
+            "{message}; {desired} is not the default class, because the tenant's own class {other} is"
         );
     }
     if plan.foreign_fields.is_empty() {
@@ -97,7 +97,7 @@ fn ready_part(plan: &ClassPlan) -> ReadyPart {
         .collect();
     let fields = join_names_limited(&fields);
     let message =
-        format!("{message}; other managers own fields with other values, which stay: {fields}");
+        format!("{message}; other managers own these fields with other values, so they are not changed: {fields}");
     ReadyPart { reason: ConditionReason::FieldsOwnedByOthers, message }
 }
 
@@ -122,7 +122,7 @@ mod tests {
         let plan = ClassPlan { foreign_fields: vec![foreign], other_default, ..plan };
         let ready = report(&desired, &plan, 0).unwrap();
         assert_eq!(ready.reason, ConditionReason::FieldsOwnedByOthers);
-        for words in ["because gp3", "allowVolumeExpansion of kubevirt-fast by kubectl-edit"] {
+        for words in ["because the tenant's own class gp3 is", "allowVolumeExpansion of kubevirt-fast by kubectl-edit"] {
             assert!(ready.message.contains(words), "{}", ready.message);
         }
         let plan = ClassPlan {

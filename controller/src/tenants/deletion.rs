@@ -126,7 +126,7 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
     if status.vlan.is_some() || status.vni.is_some() {
         let id = NetworkId::from_status(&status);
         let id = id.map_or_else(|| "its network".to_owned(), |id| id.to_string());
-        let message = format!("machines are deleted; {id} is removed from the hosts");
+        let message = format!("all machines are deleted; waiting until the hosts have removed {id}");
         return step(DeletionAction::ClearNetworkId, ConditionReason::DeletingNetwork, message);
     }
     let (waiting, given_up) = blocking_hosts(state);
@@ -142,7 +142,7 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
     if !state.claims.is_empty() {
         let names: Vec<String> = state.claims.iter().map(|(name, _)| name.clone()).collect();
         let message =
-            format!("the quarantine of {} starts{given_up_note}", join_names_limited(&names));
+            format!("starting the quarantine of {}{given_up_note}", join_names_limited(&names));
         return step(
             DeletionAction::ReleaseClaims(names),
             ConditionReason::ReleasingClaim,
@@ -152,23 +152,23 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
     let namespace = TenantCluster::namespace_of(&state.tenant.name_any());
     match state.namespace {
         NamespaceState::Owned => {
-            let message = format!("namespace {namespace} is deleted{given_up_note}");
+            let message = format!("deleting namespace {namespace}{given_up_note}");
             step(DeletionAction::DeleteNamespace, ConditionReason::NamespaceTerminating, message)
         }
         NamespaceState::Terminating => {
-            let message = format!("namespace {namespace} is being deleted{given_up_note}");
+            let message = format!("waiting until namespace {namespace} is deleted{given_up_note}");
             step(DeletionAction::Wait, ConditionReason::NamespaceTerminating, message)
         }
         NamespaceState::NotOwned if state.object_count > 0 => {
             let message = format!(
-                "namespace {namespace} was not created by Berth and stays; Berth's objects are deleted{given_up_note}"
+                "namespace {namespace} was not created by Berth and stays; deleting Berth's objects in it{given_up_note}"
             );
             step(DeletionAction::DeleteObjects, ConditionReason::DeletingObjects, message)
         }
         NamespaceState::NotOwned | NamespaceState::Absent => step(
             DeletionAction::RemoveFinalizer,
             ConditionReason::Deleted,
-            format!("all objects are deleted{given_up_note}"),
+            format!("all objects have been deleted{given_up_note}"),
         ),
     }
 }
@@ -192,12 +192,12 @@ fn machine_step(state: DeletionState<'_>) -> Option<DeletionStep> {
             &machines.map(|one| format!("{} {}", one.kind, one.name)).collect::<Vec<_>>(),
         )
     };
-    let mut message = format!("machines are deleted first: {}", named(&mut state.machines.iter()));
+    let mut message = format!("deleting the machines first: {}", named(&mut state.machines.iter()));
     let mut foreign =
         state.machines.iter().filter(|machine| !machine.is_deleting && !may_delete(machine));
     let foreign = named(&mut foreign);
     if !foreign.is_empty() {
-        message = format!("{message}; {foreign} were not created by Berth, delete them");
+        message = format!("{message}; Berth did not create {foreign}: delete them");
     }
     let action = if to_delete.is_empty() {
         DeletionAction::Wait

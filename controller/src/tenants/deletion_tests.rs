@@ -73,7 +73,7 @@ fn machines_are_deleted_first_and_foreign_machines_stay() {
     });
     assert_eq!(step.action, DeletionAction::Wait);
     assert!(
-        step.message.ends_with("VirtualMachine web-1 were not created by Berth, delete them"),
+        step.message.ends_with("Berth did not create VirtualMachine web-1: delete them"),
         "{step:?}"
     );
     let deleting = [machine(false, true)];

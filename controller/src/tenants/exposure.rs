@@ -112,7 +112,7 @@ pub fn plan_exposure(input: ExposureInput<'_>) -> DesiredExposure {
     desired
 }
 
-/// Plans the pool. Addresses that Services have stay in it, also if they are no longer requested: see
+/// Plans the pool. Addresses that Services use stay in the pool, even if they are no longer requested: see
 /// [`super::pool_use`]. They are single addresses, so that no further Service gets an address of a removed range.
 fn plan_pool(
     input: ExposureInput<'_>,
@@ -217,8 +217,8 @@ fn check_pool(
         PoolDecision::Waits { ranges, others } => {
             check_kept_by_others(input, addresses)?;
             let message = format!(
-                "{field}: TenantCluster {name} exchanges addresses with other tenants: it has released its own ones, and \
-                 gets the new ones when the pools of these TenantClusters have changed: {}",
+                "{field}: TenantCluster {name} exchanges addresses with other tenants: it has released its addresses, and \
+                 gets the requested addresses when the pools of these TenantClusters have changed: {}",
                 join_names_limited(&others)
             );
             Ok(Some((ranges, Fault::new(reason, message))))
@@ -233,7 +233,7 @@ fn check_pool(
     }
 }
 
-/// Returns the problem of a pool without regard to other tenants.
+/// Returns the problem of a pool that does not depend on other tenants.
 fn pool_problem(addresses: &[AddressRange], cluster: &ClusterFacts) -> Option<String> {
     if addresses.is_empty() {
         return Some("has no entry; list the addresses of the tenant's load balancers".to_owned());
@@ -244,7 +244,8 @@ fn pool_problem(addresses: &[AddressRange], cluster: &ClusterFacts) -> Option<St
     })
 }
 
-/// Returns a fault if Services of other tenants still have addresses of the pool, which are therefore in their pools.
+/// Returns a fault if Services of other tenants still have addresses of the pool, and the pools of these tenants
+/// therefore keep them.
 fn check_kept_by_others(input: ExposureInput<'_>, addresses: &[AddressRange]) -> Result<(), Fault> {
     let ExposureInput { tenant, tenants, pool_use, .. } = input;
     let own = tenant.name_any();

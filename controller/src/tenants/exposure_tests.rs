@@ -64,7 +64,7 @@ fn a_pool_in_a_former_namespace_is_deleted() {
 }
 
 #[test]
-fn of_overlapping_pools_only_that_of_the_younger_tenant_is_refused() {
+fn a_pool_that_overlaps_that_of_an_older_tenant_is_refused() {
     let created = |tenant: &Arc<TenantCluster>, second: i64| {
         let mut tenant = TenantCluster::clone(tenant);
         let time = k8s_openapi::jiff::Timestamp::from_second(second).unwrap();
@@ -94,7 +94,7 @@ fn of_overlapping_pools_only_that_of_the_younger_tenant_is_refused() {
     assert!(refused.objects.is_empty());
 }
 
-/// A tenant cannot refuse the pools of others with a pool that is invalid itself, but keeps its previous pool.
+/// An invalid pool does not block the pools of other tenants. Its tenant keeps its previous pool.
 #[test]
 fn an_invalid_pool_blocks_only_the_addresses_that_its_tenant_has() {
     let hostile = with_pool("a", json!(["0.0.0.0/0"]));
@@ -143,7 +143,7 @@ fn a_refused_pool_blocks_no_younger_tenant() {
     let pool_use = applied(&[("a", "192.0.2.0/28")]);
     let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
     assert_eq!(faults, [0, 1, 0], "b gets no address, so c gets those that a does not have");
-    // If b is accepted, its request precedes.
+    // If b is accepted, its request has precedence over that of c.
     let [_, older, younger] = &all;
     let all = [Arc::clone(older), Arc::clone(younger)];
     let faults = all.each_ref().map(|tenant| plan_with(tenant, &all, &pool_use).faults.len());
@@ -158,7 +158,8 @@ fn tenants_exchange_their_pools() {
     let all = [Arc::clone(&older), Arc::clone(&younger)];
     let addresses =
         |desired: &DesiredExposure| desired.objects[0].body["spec"]["addresses"].clone();
-    // The younger tenant releases its pool, then the older one gets it, and then the younger one that of the older one.
+    // First the younger tenant releases its pool. Then the older tenant gets it, and releases its own pool for the
+    // younger tenant.
     let mut pool_use = applied(&[("a", first), ("b", second)]);
     let desired = plan_with(&younger, &all, &pool_use);
     let (reason, message) = single_fault(&desired);
@@ -189,7 +190,7 @@ fn tenants_exchange_their_pools() {
 }
 
 #[test]
-fn of_three_tenants_that_exchange_pools_one_releases_its_own() {
+fn one_of_three_tenants_that_exchange_pools_releases_its_pool() {
     let ranges = ["192.0.2.0-192.0.2.15", "192.0.2.16-192.0.2.31", "192.0.2.32-192.0.2.47"];
     let [first, second, third] = ranges;
     let all = [

@@ -162,8 +162,8 @@ fn family_options(
     previous.filter(is_kept).or_else(|| pool.map(current))
 }
 
-/// Returns the configuration of the existing object. All leases of a network are in one network of addresses, so each
-/// of them shows which one it is.
+/// Returns the configuration of the existing object. The addresses of all leases of a network are in one IP network,
+/// so any lease shows which one it is.
 fn previous_options(family: Family, previous: &LeaseNetwork) -> Option<FamilyOptions> {
     let address = |lease: &Lease| match family {
         Family::V4 => lease.ipv4.map(IpAddr::V4),

@@ -199,7 +199,7 @@ fn a_prefix_length_applies_only_to_addresses_of_its_network() {
     let gateway = kept.networks[0].ipv6.as_ref().unwrap().gateway;
     assert_eq!(gateway, Some("fe80::2".parse().unwrap()));
     assert_eq!(desired_after(&all, &moved, &kept), kept, "a repetition is a no-op");
-    // Without it, and on a host that has no earlier configuration, the changed pool applies.
+    // Without that machine, and on a host without an earlier configuration, the changed pool applies.
     for changed in [desired_after(&all[2..], &moved, &kept), desired(&all, &moved).spec] {
         assert_eq!(leased(&changed), ["10.1.0.8"]);
         let network = &changed.networks[0];
@@ -211,7 +211,7 @@ fn a_prefix_length_applies_only_to_addresses_of_its_network() {
         assert_eq!(network.mtu, Some(1400));
     }
     assert_eq!(desired(&all[..1], &moved), DesiredHostLeases::default());
-    // A removed pool takes nothing away either.
+    // The removal of the pool does not change the configuration either.
     let removed = desired_after(&all[..1], &json!({"name": "trunk"}), &before);
     assert_eq!(leased(&removed), ["10.0.0.7"]);
     assert_eq!(

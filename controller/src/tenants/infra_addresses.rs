@@ -10,10 +10,10 @@ use k8s_openapi::api::core::v1::{Endpoints, Service};
 /// serve Endpoints.
 pub const API_SERVER: (&str, &str) = ("default", "kubernetes");
 
-/// Addresses, each in the form in which they are compared.
+/// Addresses in canonical form, in which they are compared.
 pub type Addresses = BTreeSet<SocketAddr>;
 
-/// Returns the addresses, each in the form in which they are compared.
+/// Returns the addresses in canonical form.
 #[must_use]
 pub fn canonical_addresses(addresses: impl Iterator<Item = SocketAddr>) -> Addresses {
     addresses.map(|one| SocketAddr::new(effective_destination(one.ip()), one.port())).collect()

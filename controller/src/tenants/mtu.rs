@@ -1,5 +1,5 @@
-//! MTU of a tenant's network: the one that its hosts can carry, and whether the machines' MTU fits it. Nothing is taken
-//! from machines: a fault is only reported.
+//! MTU of a tenant's network: the MTU that all its hosts can carry, and whether the MTU of the machines fits. A
+//! mismatch is only reported, and machines are not changed.
 
 use std::sync::Arc;
 
@@ -17,13 +17,14 @@ fn recorded_mtu(tenant: &TenantCluster) -> Option<u32> {
     tenant.status.as_ref()?.mtu
 }
 
-/// Returns the host network of a tenant. If its MTU is unknown now, the last one stays, because machines have it.
+/// Returns the host network of a tenant. If its MTU is unknown now, the last known MTU is kept, because machines use
+/// it.
 #[must_use]
 pub fn with_last_known_mtu(network: HostNetwork, tenant: &TenantCluster) -> HostNetwork {
     HostNetwork { mtu: network.mtu.or_else(|| recorded_mtu(tenant)), ..network }
 }
 
-/// Returns the MTU for the status of a tenant. If its network is unknown now, the last one stays.
+/// Returns the MTU for the status of a tenant. If its network is unknown now, the last known MTU is kept.
 #[must_use]
 pub fn status_mtu(
     tenant: &TenantCluster,
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_mtu_of_both_families_counts() {
+    fn the_smaller_mtu_of_both_families_is_compared() {
         let pools = |v4: u32, v6: u32| {
             json!({
                 "ipv4": {"cidr": "10.0.0.0/24", "mtu": v4},

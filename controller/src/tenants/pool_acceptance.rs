@@ -1,8 +1,8 @@
 //! Decides whether a tenant gets the pool of load balancer addresses that it requests.
 //!
-//! Only a tenant that gets its pool takes addresses that it requests from others; a tenant that is refused keeps the pool
-//! that it has. So all tenants whose pools are related are decided together, the older ones first. If tenants exchange
-//! their pools, each waits for the other one: the youngest of them releases its addresses first.
+//! An accepted request blocks the requests of other tenants. A refused request blocks none, but its tenant keeps its
+//! current pool. So all tenants whose pools are related are decided together, older tenants first. If tenants
+//! exchange their pools, they wait for each other in a cycle: the youngest of them releases its addresses first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct PoolState<'a> {
     pub(super) tenants: &'a [Arc<TenantCluster>],
     /// Pools in the cluster.
     pub(super) pool_use: &'a PoolUse,
-    /// Returns false if a pool cannot be applied, also if no other tenant requests its addresses.
+    /// Returns false if a pool cannot be applied, even if no other tenant requests its addresses.
     pub(super) may_apply: &'a dyn Fn(PoolRequest<'_>) -> bool,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct PoolState<'a> {
 pub(super) enum PoolDecision {
     /// The tenant gets the pool.
     Accepted,
-    /// The tenant gets the pool when other tenants have released addresses of it, which wait for this one.
+    /// The tenant gets the pool when other tenants, which wait for this tenant, have released addresses of it.
     Waits {
-        /// Ranges of its pool that it still requests. It releases the other ones.
+        /// Ranges of its pool that it still requests. It releases its other ranges.
         ranges: Vec<AddressRange>,
         /// Names of the other tenants.
         others: Vec<String>,
@@ -40,7 +40,7 @@ pub(super) enum PoolDecision {
     Refused(Vec<String>),
 }
 
-/// A tenant with its pool.
+/// Requested pool of a tenant, and its pool in the cluster.
 struct Claim<'a> {
     /// The requested pool, without ranges if it cannot be applied.
     request: PoolRequest<'a>,
@@ -71,7 +71,7 @@ impl<'a> Claim<'a> {
         theirs.any(|one| own().any(|range| range.overlaps(*one)))
     }
 
-    /// Returns true if the pool of another tenant has addresses that this one requests.
+    /// Returns true if the pool of another tenant has addresses that this tenant requests.
     fn waits_for(&self, other: &Self) -> bool {
         let mut applied = other.applied.iter();
         applied.any(|one| self.request.ranges.iter().any(|range| range.overlaps(*one)))
@@ -119,12 +119,12 @@ pub(super) fn decide(own: PoolRequest<'_>, state: PoolState<'_>) -> PoolDecision
     });
     let mut reasons: Vec<String> = reasons.collect();
     if reasons.is_empty() {
-        reasons.push("pools of other tenants change first".to_owned());
+        reasons.push("the pools of other tenants must change first".to_owned());
     }
     PoolDecision::Refused(reasons)
 }
 
-/// Returns the reason why a tenant is refused although it is older than one that is accepted.
+/// Returns the reason why a tenant is refused although it is older than an accepted tenant.
 fn changes_first(own: PoolRequest<'_>, other: PoolRequest<'_>) -> Option<String> {
     let mut pairs = own.ranges.iter().flat_map(|one| other.ranges.iter().map(move |it| (one, it)));
     let (range, theirs) = pairs.find(|(range, theirs)| range.overlaps(**theirs))?;
@@ -132,7 +132,7 @@ fn changes_first(own: PoolRequest<'_>, other: PoolRequest<'_>) -> Option<String>
     Some(format!("`{range}` overlaps `{theirs}` of TenantCluster {name}, whose pool changes first"))
 }
 
-/// Returns the tenant and those whose decisions may affect its own one, the older ones first.
+/// Returns the tenant and the tenants whose decisions may affect its own, older tenants first.
 fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<Claim<'a>> {
     let mut applied: BTreeMap<&str, Vec<AddressRange>> = BTreeMap::new();
     for pool in &state.pool_use.pools {
@@ -152,7 +152,7 @@ fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<Claim<'
     let (mut queue, mut related) = (vec![Claim::new(own, own_applied)], Vec::new());
     while let Some(claim) = queue.pop() {
         for mut other in std::mem::take(&mut rest) {
-            // A pool is examined only if it is related: it is compared with all Nodes.
+            // Only related pools are examined, because each is compared with all Nodes.
             if claim.touches(&other) && other.can_apply && !(state.may_apply)(other.request) {
                 other.can_apply = false;
                 other.request.ranges = &[];
@@ -204,8 +204,8 @@ fn accepted_claims(claims: &[Claim<'_>], pool_use: &PoolUse) -> BTreeSet<usize> 
     }
 }
 
-/// Returns true if accepted tenants wait for each other in a cycle of which this one is the youngest. The indices are
-/// sorted by age.
+/// Returns true if accepted tenants wait for each other in a cycle of which this tenant is the youngest. The indices
+/// are sorted by age.
 fn is_last_of_cycle(claims: &[Claim<'_>], accepted: &BTreeSet<usize>, own: usize) -> bool {
     let (mut visited, mut stack) = (BTreeSet::new(), vec![own]);
     while let Some(index) = stack.pop() {

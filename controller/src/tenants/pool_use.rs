@@ -13,7 +13,7 @@ use serde_json::Value;
 pub struct AppliedPool {
     /// Name of the tenant.
     pub tenant: String,
-    /// Its ranges.
+    /// Ranges of the pool.
     pub ranges: Vec<AddressRange>,
 }
 

@@ -220,9 +220,9 @@ pub fn deleting_status(
         namespace: Some(TenantCluster::namespace_of(&tenant.name_any())),
         vlan,
         vni,
-        // The machines of the tenant have it until they are deleted.
+        // The machines of the tenant use this MTU until they are deleted.
         mtu: tenant.status.as_ref().and_then(|status| status.mtu),
-        // Hosts answer the remaining machines until these are deleted.
+        // Hosts answer the DHCP requests of the remaining machines until these machines are deleted.
         prefixes: tenant.status.as_ref().map(|status| status.prefixes.clone()).unwrap_or_default(),
         conditions: vec![new_condition(tenant, "Ready", "False", reason.as_str(), message, now)],
         ..TenantClusterStatus::default()

@@ -16,8 +16,8 @@ use crate::tenants::hosts::TenantHostState;
 /// Returns a fault that names the addresses of the tenant's machines that other machines use, with the machine, the host
 /// of its VM and the other machine. `claims` are the claims of the tenant's network.
 ///
-/// A report counts only if the machine still has the claim of the address, so neither a report of the past nor a wrong
-/// one names a machine of another tenant. The last report of an unresponsive agent does not count.
+/// A report is used only if the machine still has the claim of the address, so neither a stale nor a wrong report can
+/// name a machine of another tenant. The last report of an unresponsive agent is ignored.
 #[must_use]
 pub fn find_conflicts(
     tenant: &TenantCluster,
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_count_only_for_claims_of_the_machine() {
+    fn reports_are_used_only_for_claims_of_the_machine() {
         let report = ("cluster-a", "10.0.0.1", "cluster-a/x");
         let hosts = [host("rack1-a", &[report])];
         assert!(fault(&[claim("10.0.0.1", "x")], &hosts).is_some());

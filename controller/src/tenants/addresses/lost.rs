@@ -15,7 +15,7 @@ use crate::tenants::fault::{Fault, join_names_limited};
 pub struct LostAddress {
     /// The address.
     pub address: IpAddr,
-    /// Subject and verb of a sentence about the present user of this address: the claim of another machine or of an
+    /// Subject and verb of a sentence about the current user of this address: the claim of another machine or of an
     /// administrator, or the pool that reserves it. `None` if the address is free.
     pub other_user: Option<String>,
 }

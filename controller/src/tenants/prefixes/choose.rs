@@ -37,7 +37,7 @@ pub enum PrefixChoice<'a> {
     /// The tenant already has this claim.
     KeepClaim(&'a PrefixClaim),
     /// Take over the claim of an earlier TenantCluster of the same name. The caller must read the tenant from the API
-    /// server: if its UID is the one of the request, the claim does not belong to a later one.
+    /// server: if the tenant has the UID of the request, the claim does not belong to a later TenantCluster.
     TakeOver(&'a PrefixClaim),
     /// Create a claim to this prefix.
     Create(IpNet),
@@ -133,7 +133,8 @@ pub fn new_claim(prefix: IpNet, request: PrefixRequest<'_>) -> PrefixClaim {
     claim
 }
 
-/// Returns the claim that replaces a malformed claim with the name of this prefix: the prefix is in use, by no tenant.
+/// Returns the claim that stands for a malformed claim with the name of this prefix: the prefix counts as in use, but
+/// by no tenant.
 #[must_use]
 pub fn malformed_claim(prefix: IpNet) -> PrefixClaim {
     let name = PrefixClaim::name_for(prefix);
@@ -171,8 +172,8 @@ fn overlaps_routed(cidr: IpNet, request: PrefixRequest<'_>, state: PrefixState<'
         })
 }
 
-/// Returns the choice for a network that cannot have another prefix. Only claims count: of two networks with the same
-/// prefix, the one whose claim is created first has it.
+/// Returns the choice for a network that cannot have another prefix. Only claims are compared: of two networks with
+/// the same prefix, the one whose claim is created first gets it.
 fn claim_fixed<'a>(
     prefix: IpNet,
     request: PrefixRequest<'_>,

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_follows_the_pool() {
+    fn the_configuration_is_that_of_the_pool() {
         let pool = json!({"name": "corp", "cidr": "10.1.0.0/16", "prefixLength": 24, "gateway": "FirstAddress", "mtu": 1400});
         let TenantPrefixes { prefixes, faults } = add(json!([pool]));
         assert_eq!(faults, []);
