@@ -50,7 +50,7 @@ pub fn conditions_are_atomic(entries: &[ManagedFieldsEntry]) -> bool {
 /// Returns `conditions` and the existing conditions of other managers, which an apply must also contain if conditions
 /// are atomic. Existing conditions whose types are in `owned` belong to the caller, and are left out.
 #[must_use]
-pub fn with_others<'c>(
+pub fn with_existing_conditions<'c>(
     existing: impl IntoIterator<Item = &'c Condition>,
     owned: &[&str],
     mut conditions: Vec<Condition>,
@@ -436,15 +436,16 @@ mod tests {
             condition("HostLost", "old"),
             condition("Draining", "old"),
         ];
-        let written = with_others(&existing, &["HostLost"], vec![condition("HostLost", "new")]);
+        let written =
+            with_existing_conditions(&existing, &["HostLost"], vec![condition("HostLost", "new")]);
         let messages: Vec<&str> = written.iter().map(|one| one.message.as_str()).collect();
         assert_eq!(messages, ["new", "of the agent", "old"]);
         assert_eq!(written[2].type_, "Draining");
-        let removed = with_others(&existing, &["HostLost"], Vec::new());
+        let removed = with_existing_conditions(&existing, &["HostLost"], Vec::new());
         assert!(removed.iter().all(|one| one.type_ != "HostLost") && removed.len() == 2);
         // A condition of an unresponsive agent replaces the one that the agent wrote.
         let of_agent = condition("Ready", "unknown");
-        let written = with_others(&existing, &["ProfileConflict"], vec![of_agent]);
+        let written = with_existing_conditions(&existing, &["ProfileConflict"], vec![of_agent]);
         assert_eq!(written.iter().filter(|one| one.type_ == "Ready").count(), 1);
     }
 }

@@ -246,7 +246,7 @@ fn machine_is_replaced_under_another_name(plane: &ControlPlane, web: &str) -> St
 
 fn machine_with_data_disk_waits(plane: &ControlPlane, db: &str) {
     let disk = format!("{NAMESPACE}/{db}: has data disks ({db}-secondarydisk0)");
-    let words = ["MachinesWaitForHost", "1 machines are replaced", &disk];
+    let words = ["MachinesWaitForHost", "1 machines are being replaced", &disk];
     wait_until_host_lost(plane, "infranode", LOST, &words);
     wait_until_host_lost(plane, "tenantcluster", "bank", &words);
     assert_eq!(annotation(plane, db, "berth.dev/removal"), Value::Null);

@@ -15,9 +15,9 @@ pub(super) const CHECKS: &[Check] = &[Check {
     id: "admission.agents",
     title: "agents are limited to their own Nodes",
     explanation: "The ValidatingAdmissionPolicy berth-agent-own-node must exist as in \
-        deploy/base/admission-policy.yaml of this release, and a ValidatingAdmissionPolicyBinding must enforce it with the action Deny. Without it, the \
-        credential of one agent can change the status of all Nodes: WARN, also before Kubernetes 1.30, which does not have \
-        such policies.",
+        deploy/base/admission-policy.yaml of this release, and a binding must enforce it with the action Deny. Without \
+        it, the credential of one agent can change the status of all Nodes: WARN, also before Kubernetes 1.30, which \
+        does not have such policies.",
     run: check_agents,
 }];
 
@@ -33,7 +33,9 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
     let bindings = input.objects(Kind::AdmissionPolicyBinding)?;
     let manifest: Vec<Value> = serde_saphyr::from_multiple(MANIFEST).unwrap_or_default();
     let Some(desired) = manifest.first() else {
-        return Ok(Outcome::skip("the manifest in this program contains no ValidatingAdmissionPolicy"));
+        return Ok(Outcome::skip(
+            "the manifest in this program contains no ValidatingAdmissionPolicy",
+        ));
     };
     let policy_name = name(desired);
     let evidence = format!("ValidatingAdmissionPolicy {policy_name}");

@@ -41,7 +41,10 @@ fn check_webhooks(input: &Input) -> Result<Outcome, Unread> {
         join_names(&names)
     };
     let outcome = if expired.iter().any(|bundle| bundle.is_needed_for_vms) {
-        Outcome::fail(format!("webhook certificates have expired or cannot be read: {}", names(&expired)))
+        Outcome::fail(format!(
+            "webhook certificates have expired or cannot be read: {}",
+            names(&expired)
+        ))
     } else if !expired.is_empty() {
         Outcome::warn(format!(
             "webhook certificates have expired or cannot be read; VMs do not depend on them: {}",

@@ -112,7 +112,8 @@ fn check_schema(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("customresourcedefinitions", format!("{compared} compared")));
     }
     let names: Vec<&str> = differences.iter().map(|(name, _)| name.as_str()).collect();
-    let message = format!("CRDs from a different release than this program: {}", join_names(&names));
+    let message =
+        format!("CRDs from a different release than this program: {}", join_names(&names));
     let outcome = Outcome::warn(message).remedy(format!(
         "use the program of the installed release; or upgrade the cluster: {REMEDY}, then agents and controller"
     ));

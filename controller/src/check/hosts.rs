@@ -73,7 +73,9 @@ fn with_hosts(outcome: Outcome, hosts: &[&Host], describe: impl Fn(&Host) -> Str
 /// Returns the reason and the message of a condition.
 fn describe_condition(condition: &HostCondition) -> String {
     match condition {
-        HostCondition { status: ConditionStatus::Absent, .. } => "the condition does not exist".to_owned(),
+        HostCondition { status: ConditionStatus::Absent, .. } => {
+            "the condition does not exist".to_owned()
+        }
         HostCondition { cause: Some(cause), message, .. } => format!("{cause}: {message}"),
         HostCondition { message, .. } => message.clone(),
     }
@@ -222,7 +224,10 @@ fn check_certificates(input: &Input) -> Result<Outcome, Unread> {
         return Ok(Outcome::pass(count(valid, "certificate"))
             .with_evidence("infranodes", "CredentialValid"));
     } else if affected.iter().any(|host| host.credential.cause == Some(ConditionReason::Expired)) {
-        Outcome::fail(format!("client certificates have expired or expire soon: {}", count_text(&affected, hosts)))
+        Outcome::fail(format!(
+            "client certificates have expired or expire soon: {}",
+            count_text(&affected, hosts)
+        ))
     } else {
         Outcome::warn(format!("expires soon: {}", count_text(&affected, hosts)))
     };

@@ -105,14 +105,14 @@ fn check_version(input: &Input) -> Result<Outcome, Unread> {
                 .with_evidence("/version", input.kubernetes.as_deref().unwrap_or_default())
                 .remedy("upgrade KubeVirt to 1.9 or later (kubevirt/kubevirt issue 17858)")
         }
-        Ok(release) if release < OLDEST_TRIED => {
-            Outcome::warn(format!("KubeVirt is older than {OLDEST_TRIED}, the oldest tried release"))
-                .remedy("upgrade KubeVirt")
-        }
-        Ok(release) if release.first_patch() > NEWEST_TRIED => {
-            Outcome::warn(format!("KubeVirt is newer than {NEWEST_TRIED}, the newest tried release"))
-                .remedy("read docs/compatibility.md of a later release of Berth")
-        }
+        Ok(release) if release < OLDEST_TRIED => Outcome::warn(format!(
+            "KubeVirt is older than {OLDEST_TRIED}, the oldest tried release"
+        ))
+        .remedy("upgrade KubeVirt"),
+        Ok(release) if release.first_patch() > NEWEST_TRIED => Outcome::warn(format!(
+            "KubeVirt is newer than {NEWEST_TRIED}, the newest tried release"
+        ))
+        .remedy("read docs/compatibility.md of a later release of Berth"),
         Ok(release) => Outcome::pass(release.to_string()),
     };
     Ok(outcome.with_evidence(field, version))
@@ -222,18 +222,19 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
 /// Returns true for the webhook configuration of network-resources-injector. The name of the object varies, but its
 /// webhook always has the same name.
 fn is_injector(configuration: &Value) -> bool {
-    name(configuration).contains(INJECTOR) || items(configuration, "/webhooks").any(has_own_name)
+    name(configuration).contains(INJECTOR)
+        || items(configuration, "/webhooks").any(has_injector_name)
 }
 
 /// Returns true if a webhook has the name of network-resources-injector.
-fn has_own_name(webhook: &Value) -> bool {
+fn has_injector_name(webhook: &Value) -> bool {
     text(webhook, "/name").contains(INJECTOR)
         || text(webhook, "/clientConfig/service/name").contains(INJECTOR)
 }
 
 /// Returns true if the API server refuses pods while the injector does not run.
 fn is_required(configuration: &Value) -> bool {
-    let is_own = |one: &&Value| name(configuration).contains(INJECTOR) || has_own_name(one);
+    let is_own = |one: &&Value| name(configuration).contains(INJECTOR) || has_injector_name(one);
     let mut own = items(configuration, "/webhooks").filter(is_own).peekable();
     own.peek().is_some() && own.all(|one| text(one, "/failurePolicy") == "Fail")
 }

@@ -87,8 +87,9 @@ fn check_extender(input: &Input) -> Result<Outcome, Unread> {
     let (holder, host) = (state.holder.as_str(), state.pod());
     let lease = "Lease kube-system/berth-scheduler holder";
     let Some(pod) = pods.iter().find(|pod| name(pod) == host) else {
-        return Ok(Outcome::skip("the holder of the Lease is not a pod of the controller, so the state of its extender is unknown")
-            .with_evidence(lease, holder));
+        let message =
+            "the leader is not in a pod of the controller, so the state of its extender is unknown";
+        return Ok(Outcome::skip(message).with_evidence(lease, holder));
     };
     let evidence = format!("Pod berth-system/{host}");
     if !has_extender(pod) {

@@ -169,7 +169,9 @@ fn check_local_classes(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("volumeBindingMode", "WaitForFirstConsumer"));
     }
     let names: Vec<&str> = immediate.iter().map(|class| name(class)).collect();
-    let outcome = Outcome::warn(format!("StorageClasses that do not wait for the first consumer: {}", join_names(&names))).remedy(
+    let message =
+        format!("StorageClasses that do not wait for the first consumer: {}", join_names(&names));
+    let outcome = Outcome::warn(message).remedy(
         "the field is immutable: delete the class and create it again with volumeBindingMode: WaitForFirstConsumer; \
          existing volumes stay",
     );

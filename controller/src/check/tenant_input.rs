@@ -61,8 +61,8 @@ pub enum KubeconfigProblem {
     Refused(RefusedKubeconfig),
     /// The client of this machine cannot use the kubeconfig.
     #[error(
-        "no client can be created: a certificate or a key is malformed; or \
-     certificate-authority-data is missing and this machine has no root CA certificates"
+        "no client can be created: a certificate or a key is malformed; or certificate-authority-data is missing, \
+         and this machine has no root CA certificates"
     )]
     NoClient,
 }

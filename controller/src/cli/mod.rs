@@ -21,7 +21,7 @@ const EXAMPLES: &str = "  \
   berth-controller plan --kubeconfig ~/.kube/config   the same for a live cluster; read-only
   berth-agent report -o yaml | berth-controller plan -f - -f machines.yaml
   berth-controller render -f machines.yaml            the VirtualMachine of a MachineDeployment
-  berth-controller render --migrate -f cluster.yaml   the changes of old load balancers
+  berth-controller render --migrate -f cluster.yaml   patches for old load balancer Services
   berth-controller check --kubeconfig ~/.kube/config  problems of the infra cluster, with remedies
   berth-controller crds | kubectl apply -f -
   berth-controller run --kubeconfig ~/.kube/config    the daemon

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::deployment::DeploymentState;
 use super::machine::{EvacuatingMachine, Machine};
-use super::migration::{Attempts, attempts, name_prefix};
+use super::migration::{NextAttempt, name_prefix, next_attempt};
 use super::reason::{EvacuationReason, ReplacementCause};
 use crate::removal::mark::RemovalReason;
 
@@ -79,10 +79,10 @@ pub fn migration_queries(
     for one in machines {
         let query =
             MigrationQuery { instance_uid: one.instance_uid.clone(), source_host: host.to_owned() };
-        match attempts(&one.migrations, &name_prefix(&one.instance_uid, host), now) {
-            Attempts::Active(_) => active.push(query),
-            Attempts::Next(_) if may_migrate(one) => next.push(query),
-            Attempts::Next(_) | Attempts::Backoff(_) | Attempts::Exhausted => {}
+        match next_attempt(&one.migrations, &name_prefix(&one.instance_uid, host), now) {
+            NextAttempt::Active(_) => active.push(query),
+            NextAttempt::Next(_) if may_migrate(one) => next.push(query),
+            NextAttempt::Next(_) | NextAttempt::Backoff(_) | NextAttempt::Exhausted => {}
         }
     }
     if next.is_empty() {
@@ -154,17 +154,17 @@ fn decide_migration(
     let obstacle = one.migration_obstacle.clone().map(ReplacementCause::NotMigratable);
     let requested = one.machine.replacement_since.map(|_| ReplacementCause::AlreadyRequested);
     let prefix = name_prefix(&one.instance_uid, host);
-    let name = match (attempts(&one.migrations, &prefix, now), obstacle.or(requested)) {
-        (Attempts::Active(active), _) => {
+    let name = match (next_attempt(&one.migrations, &prefix, now), obstacle.or(requested)) {
+        (NextAttempt::Active(active), _) => {
             return Ok(Decision::wait(EvacuationReason::Migrating(active.name.clone())));
         }
         (_, Some(cause)) => return Err(cause),
-        (Attempts::Exhausted, None) => return Err(ReplacementCause::MigrationsFailed),
-        (Attempts::Backoff(until), None) => {
+        (NextAttempt::Exhausted, None) => return Err(ReplacementCause::MigrationsFailed),
+        (NextAttempt::Backoff(until), None) => {
             let decision = Decision::wait(EvacuationReason::MigrationBackoff);
             return Ok(Decision { until: Some(until), ..decision });
         }
-        (Attempts::Next(name), None) => name,
+        (NextAttempt::Next(name), None) => name,
     };
     match targets {
         Targets::NoEngine => {}

@@ -8,7 +8,7 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 
 use super::migration::Migration;
-use crate::removal::mark::{Mark, RemovalReason};
+use crate::removal::mark::{ParsedMark, RemovalReason};
 use crate::removal::report::RemovalReport;
 
 /// Eviction strategy of VMs that a controller other than KubeVirt moves.
@@ -91,9 +91,9 @@ impl Machine {
         Self {
             name: object.name_any(),
             // A machine with a malformed mark is also being removed.
-            removal: match Mark::read(object, now) {
-                Mark::Absent => None,
-                Mark::Valid(removal) | Mark::Malformed(removal) => Some(removal.reason),
+            removal: match ParsedMark::read(object, now) {
+                ParsedMark::Absent => None,
+                ParsedMark::Valid(removal) | ParsedMark::Malformed(removal) => Some(removal.reason),
             },
             removal_report: None,
             is_deleting: object.metadata.deletion_timestamp.is_some(),

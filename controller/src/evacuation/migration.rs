@@ -47,7 +47,7 @@ pub enum MigrationPhase {
 
 /// Next attempt to migrate a VM that has these migrations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attempts<'m> {
+pub enum NextAttempt<'m> {
     /// A migration has not ended.
     Active(&'m Migration),
     /// The next attempt is permitted at this time.
@@ -111,9 +111,13 @@ pub fn name_prefix(instance_uid: &str, host: &str) -> String {
 
 /// Returns the next attempt for an instance with these migrations. `prefix` is the result of [`name_prefix`].
 #[must_use]
-pub fn attempts<'m>(migrations: &'m [Migration], prefix: &str, now: Timestamp) -> Attempts<'m> {
+pub fn next_attempt<'m>(
+    migrations: &'m [Migration],
+    prefix: &str,
+    now: Timestamp,
+) -> NextAttempt<'m> {
     if let Some(active) = migrations.iter().find(|one| !one.phase.is_final()) {
-        return Attempts::Active(active);
+        return NextAttempt::Active(active);
     }
     let own = || {
         migrations.iter().filter_map(|one| {
@@ -128,19 +132,19 @@ pub fn attempts<'m>(migrations: &'m [Migration], prefix: &str, now: Timestamp) -
     let failed = || own().filter(|(_, one)| counts(one));
     let count = failed().count();
     if count >= MAX_ATTEMPTS {
-        return Attempts::Exhausted;
+        return NextAttempt::Exhausted;
     }
     let next = own().map(|(number, _)| number).max().unwrap_or_default().saturating_add(1);
     let Some(last) = failed().map(|(_, one)| one.changed_at).max() else {
-        return Attempts::Next(format!("{prefix}{next}"));
+        return NextAttempt::Next(format!("{prefix}{next}"));
     };
     let doublings = u32::try_from(count.saturating_sub(1)).unwrap_or(u32::MAX);
     let backoff = FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(doublings));
     let retry_at = last.checked_add(backoff).unwrap_or(now);
     if now < retry_at {
-        Attempts::Backoff(retry_at)
+        NextAttempt::Backoff(retry_at)
     } else {
-        Attempts::Next(format!("{prefix}{next}"))
+        NextAttempt::Next(format!("{prefix}{next}"))
     }
 }
 
@@ -167,19 +171,19 @@ mod tests {
     #[test]
     fn failed_attempts_are_repeated_with_growing_backoff() {
         use MigrationPhase::{Failed, Preparing, Succeeded};
-        let next = |name: &str| Attempts::Next(name.to_owned());
+        let next = |name: &str| NextAttempt::Next(name.to_owned());
         let mut all = vec![migration("p-1", Succeeded, 0), migration("other-7", Failed, 10_000)];
-        assert_eq!(attempts(&all, "p-", at(10_000)), next("p-2"));
+        assert_eq!(next_attempt(&all, "p-", at(10_000)), next("p-2"));
         all.push(migration("p-2", Failed, 10_000));
-        assert_eq!(attempts(&all, "p-", at(10_029)), Attempts::Backoff(at(10_030)));
-        assert_eq!(attempts(&all, "p-", at(10_030)), next("p-3"));
+        assert_eq!(next_attempt(&all, "p-", at(10_029)), NextAttempt::Backoff(at(10_030)));
+        assert_eq!(next_attempt(&all, "p-", at(10_030)), next("p-3"));
         all.push(migration("p-3", Failed, 10_100));
-        assert_eq!(attempts(&all, "p-", at(10_101)), Attempts::Backoff(at(10_160)));
+        assert_eq!(next_attempt(&all, "p-", at(10_101)), NextAttempt::Backoff(at(10_160)));
         all.push(migration("p-4", Failed, 10_200));
-        assert_eq!(attempts(&all, "p-", at(13_000)), Attempts::Exhausted);
-        assert_eq!(attempts(&all, "p-", at(20_000)), next("p-5"), "old failures do not count");
+        assert_eq!(next_attempt(&all, "p-", at(13_000)), NextAttempt::Exhausted);
+        assert_eq!(next_attempt(&all, "p-", at(20_000)), next("p-5"), "old failures do not count");
         all.push(migration("by-user", Preparing, 10_200));
-        assert!(matches!(attempts(&all, "p-", at(20_000)), Attempts::Active(_)));
+        assert!(matches!(next_attempt(&all, "p-", at(20_000)), NextAttempt::Active(_)));
     }
 
     #[test]

@@ -68,7 +68,7 @@ mod tests {
 
     use super::super::decide::Action;
     use super::*;
-    use crate::removal::mark::{Removal, RemovalReason};
+    use crate::removal::mark::{RemovalMark, RemovalReason};
     use crate::removal::report::RemovalReport;
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
         let at = |seconds| Timestamp::from_second(seconds).unwrap();
         let report = RemovalReport {
             reason: ConditionReason::DrainBlocked,
-            removal: Removal::new(RemovalReason::HostDrain, at(10)),
+            removal: RemovalMark::new(RemovalReason::HostDrain, at(10)),
             deadline: at(7_210),
             message: "pod shop/web-1: PodDisruptionBudget web permits no eviction".to_owned(),
         };

@@ -39,7 +39,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     )
 }
 
-struct World {
+struct SimulatedHost {
     limits: ReplacementLimits,
     machines: Vec<EvacuatingMachine>,
     /// Machines on the host.
@@ -48,7 +48,7 @@ struct World {
     created: u32,
 }
 
-impl World {
+impl SimulatedHost {
     fn new(limits: ReplacementLimits, count: u32, migratable: &[bool]) -> Self {
         let mut world =
             Self { limits, machines: Vec::new(), on_host: Vec::new(), now: 1_000, created: 0 };
@@ -195,7 +195,7 @@ proptest! {
         steps in prop::collection::vec(any_step(), 0..40),
     ) {
         let limits = ReplacementLimits { desired, max_surge, max_unavailable };
-        let mut world = World::new(limits, count, &migratable);
+        let mut world = SimulatedHost::new(limits, count, &migratable);
         for step in &steps {
             world.reconcile(step);
             world.check_budget()?;

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Node;
 
 use super::evidence::is_ready;
-use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::mark::{RemovalMark, RemovalReason};
 
 /// Key of the taint by which an administrator or a remediation asserts that a host is off. Kubernetes then deletes its
 /// pods and detaches their volumes (KEP-2268).
@@ -28,7 +28,7 @@ pub enum HostOfMachine<'n> {
 /// has the taint [`OUT_OF_SERVICE_TAINT`], or was deleted. Without proof, the tenant's Node must stay too: if it is
 /// deleted, the tenant's cluster starts its pods elsewhere and attaches their volumes a second time.
 #[must_use]
-pub fn may_delete(removal: &Removal, host: HostOfMachine<'_>) -> bool {
+pub fn may_delete(removal: &RemovalMark, host: HostOfMachine<'_>) -> bool {
     if removal.reason != RemovalReason::HostLost {
         return true;
     }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_lost_machine_is_deleted_only_with_proof() {
-        let mark = |reason| Removal { reason, since: Timestamp::UNIX_EPOCH };
+        let mark = |reason| RemovalMark { reason, since: Timestamp::UNIX_EPOCH };
         let lost = mark(RemovalReason::HostLost);
         let since = "2026-01-01T00:00:00Z";
         let [away, here] = ["Unknown", "True"].map(|ready| node(ready, since));

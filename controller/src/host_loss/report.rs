@@ -95,7 +95,8 @@ impl Summary {
         let Self { replaced, is_storm, waiting } = self;
         if replaced > 0 {
             message += &format!(
-                "; {replaced} machines are being replaced; their VirtualMachines will be deleted when the host is back or off"
+                "; {replaced} machines are being replaced; their VirtualMachines will be deleted when the host is \
+                 back or off"
             );
         }
         if !waiting.is_empty() {

@@ -6,7 +6,7 @@ use kube::api::DynamicObject;
 
 use super::disks::data_disks;
 use super::storm_limit::MAX_AWAY_PERCENT;
-use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::tenants::fault::join_names_limited;
 
 /// What happens to a machine on a lost host.
@@ -51,7 +51,7 @@ pub fn replacement_verdict(vm: &DynamicObject) -> Verdict {
     if vm.metadata.deletion_timestamp.is_some() || !is_owned {
         return Verdict::Unaffected;
     }
-    match Removal::of(vm) {
+    match RemovalMark::of(vm) {
         Some(removal) if removal.reason == RemovalReason::HostLost => return Verdict::Replaced,
         Some(_) => return Verdict::Unaffected,
         None => {}
@@ -95,7 +95,7 @@ mod tests {
             (RemovalReason::ScaleDown, Verdict::Unaffected),
         ] {
             let mut marked = vm(owned(), image.clone());
-            let patch = Removal { reason, since: Timestamp::UNIX_EPOCH }.patch();
+            let patch = RemovalMark { reason, since: Timestamp::UNIX_EPOCH }.patch();
             let added: std::collections::BTreeMap<String, String> =
                 serde_json::from_value(patch["metadata"]["annotations"].clone()).unwrap();
             marked.annotations_mut().extend(added);

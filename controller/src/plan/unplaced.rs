@@ -231,7 +231,9 @@ fn remedy(
             format!("configure the kubelet of {name} to pin CPUs (cpuManagerPolicy: static)")
         }
         Reason::StaleReport(_) => format!("find out why the agent of {name} does not report"),
-        Reason::Unpredictable(_) => format!("see status.unknown of InfraNode {name} for the reason"),
+        Reason::Unpredictable(_) => {
+            format!("see status.unknown of InfraNode {name} for the reason")
+        }
         Reason::NoKvm(_) => format!("run `berth-agent check kvm` on {name}"),
         Reason::Rule(rule) => rule_remedy(rule, name),
         Reason::Kubelet(_) | Reason::InsufficientZoneMemory(_) | Reason::CpusInUse => String::new(),

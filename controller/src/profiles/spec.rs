@@ -52,7 +52,7 @@ pub fn desired_infra_node(
         Selection::One(profile) => profile_spec(profile, resolved, host, &mut incomplete),
         Selection::None | Selection::Tie(_) if ours.is_empty() => return None,
         Selection::None | Selection::Tie(_) => {
-            current_spec(ours.project(&live), &infra_node.spec, resolved, host)
+            spec_with_refreshed_peers(ours.project(&live), &infra_node.spec, resolved, host)
         }
     };
     let tenants = tenant_networks(tenants, labels, &networks);
@@ -132,7 +132,7 @@ fn missing_address_message(network: &NetworkSpec) -> String {
 
 /// Returns the current spec of a host to which no profile applies, with the current tunnel endpoints of the other
 /// hosts as peers.
-fn current_spec(
+fn spec_with_refreshed_peers(
     mut spec: Value,
     live: &InfraNodeSpec,
     resolved: &ResolvedProfiles,

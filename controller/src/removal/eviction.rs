@@ -37,7 +37,8 @@ impl fmt::Display for EvictionOutcome {
             Self::Budget(None) => f.write_str("a PodDisruptionBudget permits no eviction"),
             Self::Refused(code, explanation) => write!(
                 f,
-                "the eviction is refused with HTTP status {code}{explanation}; possible causes: a webhook, a missing permission, several PodDisruptionBudgets"
+                "the eviction is refused with HTTP status {code}{explanation}; possible causes: \
+                 a webhook, a missing permission, several PodDisruptionBudgets"
             ),
             Self::Busy => f.write_str("the API server is busy"),
         }

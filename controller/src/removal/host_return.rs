@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
-use super::mark::{Removal, RemovalReason};
+use super::mark::{RemovalMark, RemovalReason};
 
 /// Returns the merge patch that records the state of a machine's host; `None` if it is recorded, or if the host was
 /// not lost. The annotations are part of the VirtualMachine, so a restart of the controller does not restart the time
@@ -22,7 +22,7 @@ use super::mark::{Removal, RemovalReason};
 #[must_use]
 pub fn record(
     machine: &DynamicObject,
-    removal: &Removal,
+    removal: &RemovalMark,
     (is_host_lost, is_host_ready): (bool, bool),
     now: Timestamp,
 ) -> Option<Value> {
@@ -41,7 +41,7 @@ pub fn record(
         return None;
     }
     let since = now.checked_sub(waited_time(machine, removal, now)).unwrap_or(now);
-    let mut patch = Removal::new(RemovalReason::HostLost, since).patch_of(machine);
+    let mut patch = RemovalMark::new(RemovalReason::HostLost, since).patch_of(machine);
     let annotations = &mut patch["metadata"]["annotations"];
     annotations[HOST_RETURNED_ANNOTATION] = json!(Time(now));
     annotations[HOST_LOST_AGAIN_ANNOTATION] = Value::Null;
@@ -50,7 +50,7 @@ pub fn record(
 
 /// Returns the part of the time limit that had passed when the host was lost again. It is zero at the first return,
 /// and if the annotation is malformed or older than the mark.
-fn waited_time(machine: &DynamicObject, removal: &Removal, now: Timestamp) -> SignedDuration {
+fn waited_time(machine: &DynamicObject, removal: &RemovalMark, now: Timestamp) -> SignedDuration {
     let lost_again = machine.annotations().get(HOST_LOST_AGAIN_ANNOTATION);
     let lost_again = lost_again.and_then(|text| text.parse::<Timestamp>().ok());
     let waited = lost_again.map(|time| time.min(now).duration_since(removal.since));
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn the_time_limit_begins_at_the_first_return() {
         let time = |text: &str| text.parse::<Timestamp>().unwrap();
-        let removal = Removal::new(RemovalReason::HostLost, time("2026-05-01T12:00:00Z"));
+        let removal = RemovalMark::new(RemovalReason::HostLost, time("2026-05-01T12:00:00Z"));
         let now = time("2026-05-01T18:00:00Z");
         let marked = machine(&removal.patch()["metadata"]["annotations"]);
         assert_eq!(record(&marked, &removal, LOST, now), None);
@@ -86,7 +86,7 @@ mod tests {
         );
         // After a restart of the controller.
         let returned = machine(&patch["metadata"]["annotations"]);
-        let removal = Removal::of(&returned).unwrap();
+        let removal = RemovalMark::of(&returned).unwrap();
         assert_eq!(removal.since, now);
         assert_eq!(record(&returned, &removal, RETURNED, time("2026-05-01T19:00:00Z")), None);
     }
@@ -108,35 +108,35 @@ mod tests {
     fn a_host_that_flaps_does_not_prolong_the_time_limit() {
         let minutes = |count: i64| Timestamp::from_second(1_000_000 + 60 * count).unwrap();
         let mut machine = machine(
-            &Removal::new(RemovalReason::HostLost, minutes(0)).patch()["metadata"]["annotations"],
+            &RemovalMark::new(RemovalReason::HostLost, minutes(0)).patch()["metadata"]["annotations"],
         );
         // The host is away for 50 minutes and back for 10 minutes, again and again.
         for count in 0..6 {
-            let removal = Removal::of(&machine).unwrap();
+            let removal = RemovalMark::of(&machine).unwrap();
             let (returned, lost) = (minutes(50 + 60 * count), minutes(60 + 60 * count));
             assert_eq!(record(&machine, &removal, LOST, minutes(40 + 60 * count)), None);
             machine = patched(&machine, &record(&machine, &removal, RETURNED, returned).unwrap());
-            let removal = Removal::of(&machine).unwrap();
+            let removal = RemovalMark::of(&machine).unwrap();
             let waited = returned.duration_since(removal.since);
             assert_eq!(waited.as_mins(), 10 * count, "the earlier returns count");
             assert_eq!(record(&machine, &removal, RETURNED, lost), None);
             machine = patched(&machine, &record(&machine, &removal, LOST, lost).unwrap());
             assert!(!machine.annotations().contains_key(HOST_RETURNED_ANNOTATION));
-            assert_eq!(Removal::of(&machine), Some(removal), "the mark stays");
+            assert_eq!(RemovalMark::of(&machine), Some(removal), "the mark stays");
         }
     }
 
     #[test]
     fn an_implausible_time_of_a_loss_is_ignored() {
         let time = |second: i64| Timestamp::from_second(second).unwrap();
-        let removal = Removal::new(RemovalReason::HostLost, time(1000));
+        let removal = RemovalMark::new(RemovalReason::HostLost, time(1000));
         for (lost_again, since) in
             [("soon", 2000), ("1970-01-01T00:00:10Z", 2000), ("2100-01-01T00:00:00Z", 1000)]
         {
             let object = machine(&json!({HOST_LOST_AGAIN_ANNOTATION: lost_again}));
             let patch = record(&object, &removal, RETURNED, time(2000)).unwrap();
             assert_eq!(
-                Removal::of(&patched(&object, &patch)).unwrap().since,
+                RemovalMark::of(&patched(&object, &patch)).unwrap().since,
                 time(since),
                 "{lost_again}"
             );
@@ -146,10 +146,10 @@ mod tests {
     #[test]
     fn other_removals_keep_their_time_limit() {
         let now = Timestamp::UNIX_EPOCH;
-        let rollout = Removal::new(RemovalReason::Rollout, now);
+        let rollout = RemovalMark::new(RemovalReason::Rollout, now);
         assert_eq!(record(&machine(&json!({})), &rollout, RETURNED, now), None);
         // The VM is on no host, or its host has the taint.
-        let lost = Removal::new(RemovalReason::HostLost, now);
+        let lost = RemovalMark::new(RemovalReason::HostLost, now);
         assert_eq!(record(&machine(&json!({})), &lost, (false, false), now), None);
     }
 }

@@ -70,7 +70,7 @@ impl FromStr for RemovalReason {
 
 /// Mark of a machine that Berth removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Removal {
+pub struct RemovalMark {
     /// Reason of the removal.
     pub reason: RemovalReason,
     /// Time of the mark, in whole seconds.
@@ -79,16 +79,16 @@ pub struct Removal {
 
 /// Result of reading the mark of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum ParsedMark {
     /// The machine has no mark.
     Absent,
     /// The machine has a mark.
-    Valid(Removal),
+    Valid(RemovalMark),
     /// The annotations of the mark are malformed. The value is the mark to write in their place.
-    Malformed(Removal),
+    Malformed(RemovalMark),
 }
 
-impl Removal {
+impl RemovalMark {
     /// Returns a mark. The time is truncated to whole seconds.
     #[must_use]
     pub fn new(reason: RemovalReason, since: Timestamp) -> Self {
@@ -126,7 +126,7 @@ impl Removal {
     /// Returns the merge patch that removes a mark, which cancels the removal: the Node is uncordoned, and the
     /// machine stays.
     #[must_use]
-    pub fn withdrawal() -> Value {
+    pub fn cancellation_patch() -> Value {
         let annotations = json!({
             REMOVAL_ANNOTATION: null, REMOVAL_SINCE_ANNOTATION: null, HOST_RETURNED_ANNOTATION: null,
             HOST_LOST_AGAIN_ANNOTATION: null,
@@ -135,21 +135,21 @@ impl Removal {
     }
 }
 
-impl Mark {
+impl ParsedMark {
     /// Reads the mark of a machine. A machine with the annotation of the reason has a mark, whatever its value is.
     #[must_use]
     pub fn read(machine: &DynamicObject, now: Timestamp) -> Self {
         let Some(reason) = machine.annotations().get(REMOVAL_ANNOTATION) else {
             return Self::Absent;
         };
-        let is_plausible = |removal: &Removal| {
+        let is_plausible = |removal: &RemovalMark| {
             now.checked_add(MAX_CLOCK_DIFFERENCE).is_ok_and(|latest| removal.since <= latest)
         };
-        match Removal::of(machine).filter(is_plausible) {
+        match RemovalMark::of(machine).filter(is_plausible) {
             Some(removal) => Self::Valid(removal),
             None => {
                 let reason = reason.parse().unwrap_or(RemovalReason::Rollout);
-                Self::Malformed(Removal::new(reason, now))
+                Self::Malformed(RemovalMark::new(reason, now))
             }
         }
     }
@@ -173,16 +173,16 @@ mod tests {
     #[test]
     fn a_written_mark_is_read_again() {
         for reason in RemovalReason::ALL {
-            let removal = Removal::new(reason, now());
+            let removal = RemovalMark::new(reason, now());
             let patch = removal.patch();
             assert_eq!(patch["metadata"]["annotations"][REMOVAL_ANNOTATION], reason.as_str());
             let machine = machine(&patch["metadata"]["annotations"]);
-            assert_eq!(Removal::of(&machine), Some(removal));
-            assert_eq!(Mark::read(&machine, now()), Mark::Valid(removal));
+            assert_eq!(RemovalMark::of(&machine), Some(removal));
+            assert_eq!(ParsedMark::read(&machine, now()), ParsedMark::Valid(removal));
         }
-        assert_eq!(Mark::read(&machine(&json!({})), now()), Mark::Absent);
+        assert_eq!(ParsedMark::read(&machine(&json!({})), now()), ParsedMark::Absent);
         assert_eq!(
-            Removal::withdrawal()["metadata"]["annotations"][REMOVAL_ANNOTATION],
+            RemovalMark::cancellation_patch()["metadata"]["annotations"][REMOVAL_ANNOTATION],
             json!(null)
         );
     }
@@ -191,7 +191,7 @@ mod tests {
     fn a_mark_is_written_to_the_read_machine_only() {
         let metadata = json!({"name": "web-1", "uid": "u", "resourceVersion": "7"});
         let machine = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-        let patch = Removal::new(RemovalReason::Rollout, now()).patch_of(&machine);
+        let patch = RemovalMark::new(RemovalReason::Rollout, now()).patch_of(&machine);
         assert_eq!(patch["metadata"]["uid"], "u");
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         assert_eq!(patch["metadata"]["annotations"][REMOVAL_ANNOTATION], "Rollout");
@@ -200,26 +200,26 @@ mod tests {
     #[test]
     fn a_malformed_mark_begins_now() {
         let read = |reason: &str, since: &str| {
-            Mark::read(
+            ParsedMark::read(
                 &machine(&json!({REMOVAL_ANNOTATION: reason, REMOVAL_SINCE_ANNOTATION: since})),
                 now(),
             )
         };
-        let expected = |reason| Mark::Malformed(Removal::new(reason, now()));
+        let expected = |reason| ParsedMark::Malformed(RemovalMark::new(reason, now()));
         assert_eq!(read("HostDrain", "yesterday"), expected(RemovalReason::HostDrain));
         assert_eq!(read("why", "2026-05-01T11:00:00Z"), expected(RemovalReason::Rollout));
         // A mark of the far future would delay the deletion.
         assert_eq!(read("ScaleDown", "2036-05-01T11:00:00Z"), expected(RemovalReason::ScaleDown));
         let without_time = machine(&json!({REMOVAL_ANNOTATION: "Rollout"}));
-        assert_eq!(Mark::read(&without_time, now()), expected(RemovalReason::Rollout));
-        assert_eq!(Removal::of(&without_time), None);
+        assert_eq!(ParsedMark::read(&without_time, now()), expected(RemovalReason::Rollout));
+        assert_eq!(RemovalMark::of(&without_time), None);
     }
 
     proptest! {
         #[test]
         fn any_annotation_gives_a_mark(reason in "\\PC{0,20}", since in "\\PC{0,40}") {
             let object = machine(&json!({REMOVAL_ANNOTATION: reason, REMOVAL_SINCE_ANNOTATION: since}));
-            prop_assert_ne!(Mark::read(&object, now()), Mark::Absent);
+            prop_assert_ne!(ParsedMark::read(&object, now()), ParsedMark::Absent);
         }
     }
 }

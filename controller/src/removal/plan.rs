@@ -13,7 +13,7 @@ use berth_api::ConditionReason;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::eviction::EvictionOutcome;
-use super::mark::{Removal, RemovalReason};
+use super::mark::{RemovalMark, RemovalReason};
 use super::pod::DrainPod;
 
 /// Largest number of evictions in one step.
@@ -29,7 +29,7 @@ pub type EvictionOutcomes = BTreeMap<String, EvictionOutcome>;
 #[derive(Clone, Copy, Debug)]
 pub struct RemovalState<'a> {
     /// The mark.
-    pub removal: Removal,
+    pub removal: RemovalMark,
     /// Current time.
     pub now: Timestamp,
     /// Time at which the drain ends.

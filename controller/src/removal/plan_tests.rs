@@ -22,7 +22,7 @@ const CORDONED: TenantState = TenantState::Node { is_cordoned: true, is_ready: t
 
 fn state<'a>(tenant: TenantState, outcomes: &'a EvictionOutcomes) -> RemovalState<'a> {
     RemovalState {
-        removal: Removal::new(RemovalReason::Rollout, second(1000)),
+        removal: RemovalMark::new(RemovalReason::Rollout, second(1000)),
         now: second(1100),
         deadline: second(2000),
         tenant,
@@ -114,7 +114,7 @@ fn an_unreachable_tenant_is_waited_for_until_the_deadline() {
 #[test]
 fn a_machine_on_a_lost_host_is_kept() {
     let outcomes = EvictionOutcomes::new();
-    let removal = Removal::new(RemovalReason::HostLost, second(1000));
+    let removal = RemovalMark::new(RemovalReason::HostLost, second(1000));
     let lost = RemovalState {
         removal,
         is_host_lost: true,
@@ -171,7 +171,7 @@ proptest! {
                 Some(is_cordoned) => TenantState::Node { is_cordoned, is_ready: true },
             };
             let state = RemovalState {
-                removal: Removal::new(RemovalReason::ScaleDown, second(1000)),
+                removal: RemovalMark::new(RemovalReason::ScaleDown, second(1000)),
                 now: second(now), deadline, tenant, has_ended: false, is_host_lost: false, is_host_ready: true,
                 pods: listed.as_deref(), outcomes: &outcomes, volume_count,
                 failure: (fault == 3).then_some(ConditionReason::TenantUnreachable),

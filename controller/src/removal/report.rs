@@ -3,7 +3,7 @@
 use berth_api::{ConditionReason, Time};
 use k8s_openapi::jiff::Timestamp;
 
-use super::mark::Removal;
+use super::mark::RemovalMark;
 use super::plan::{RemovalOutcome, Step};
 use crate::tenants::fault::{Fault, join_first, join_names_limited};
 
@@ -16,7 +16,7 @@ pub struct RemovalReport {
     /// Reason of the condition.
     pub reason: ConditionReason,
     /// The mark.
-    pub removal: Removal,
+    pub removal: RemovalMark,
     /// Time at which the drain ends.
     pub deadline: Timestamp,
     /// What the machine waits for.
@@ -27,7 +27,7 @@ impl RemovalReport {
     /// Returns the report of a step. `problems` are malformed annotations.
     #[must_use]
     pub fn new(
-        removal: Removal,
+        removal: RemovalMark,
         deadline: Timestamp,
         step: &Step<'_>,
         problems: &[String],
@@ -131,7 +131,7 @@ mod tests {
     fn report(step: &Step<'_>) -> RemovalReport {
         let since: Timestamp = "2026-05-01T12:00:00Z".parse().unwrap();
         let deadline: Timestamp = "2026-05-01T14:00:00Z".parse().unwrap();
-        RemovalReport::new(Removal::new(RemovalReason::Rollout, since), deadline, step, &[])
+        RemovalReport::new(RemovalMark::new(RemovalReason::Rollout, since), deadline, step, &[])
     }
 
     #[test]

@@ -5,7 +5,7 @@ use berth_runtime::call::CallError;
 use serde_json::json;
 
 use super::apply::{ApplyTarget, Writer};
-use crate::managed_fields::{conditions_are_atomic, with_others};
+use crate::managed_fields::{conditions_are_atomic, with_existing_conditions};
 
 impl Writer {
     /// Applies conditions of a host as the field manager `manager`. `owned` has the types of all conditions that the
@@ -26,7 +26,7 @@ impl Writer {
         let (target, conditions) = if conditions_are_atomic(managed_fields) {
             // The write contains conditions of others, which must be current.
             let existing = host.status.iter().flat_map(|status| &status.conditions);
-            (target.with_version_of(host), with_others(existing, owned, conditions))
+            (target.with_version_of(host), with_existing_conditions(existing, owned, conditions))
         } else {
             (target, conditions)
         };

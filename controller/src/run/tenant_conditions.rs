@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::clock::now_in_seconds;
 use super::context::Context;
-use crate::managed_fields::{conditions_are_atomic, with_others};
+use crate::managed_fields::{conditions_are_atomic, with_existing_conditions};
 use crate::profiles::{ConditionUpdate, new_condition};
 use crate::tenants::status::PartResult;
 
@@ -144,7 +144,8 @@ pub(super) fn conditions_body(
     });
     if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
         let existing = tenant.status.iter().flat_map(|status| &status.conditions);
-        body["status"]["conditions"] = json!(with_others(existing, owned, conditions.to_vec()));
+        body["status"]["conditions"] =
+            json!(with_existing_conditions(existing, owned, conditions.to_vec()));
         // The write contains conditions of other reconcilers, which must be current.
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();
     }

@@ -26,7 +26,7 @@ pub struct ClassChange {
 
 /// A field that Berth does not set, because another manager owns it with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ForeignField {
+pub struct ClassFieldConflict {
     /// Name of the class.
     pub class: String,
     /// The field.
@@ -49,7 +49,7 @@ pub struct ClassPlan {
     /// Classes that Berth created, and that tenants may not use any more.
     pub retained: Vec<String>,
     /// Fields that are not changed, because other managers own them.
-    pub foreign_fields: Vec<ForeignField>,
+    pub conflicts: Vec<ClassFieldConflict>,
     /// The desired default class, and the class of the tenant that is the default in its place.
     pub other_default: Option<(String, String)>,
 }
@@ -121,7 +121,7 @@ impl ClassPlan {
                 Some(_) if is_equal => {}
                 Some(manager) => {
                     let class = known.name.clone();
-                    self.foreign_fields.push(ForeignField { class, field, manager });
+                    self.conflicts.push(ClassFieldConflict { class, field, manager });
                 }
                 None if is_set(desired, field) => {
                     fields.insert(field);

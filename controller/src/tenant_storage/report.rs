@@ -88,16 +88,17 @@ fn ready_part(plan: &ClassPlan) -> ReadyPart {
             "{message}; {desired} is not the default class, because the tenant's own class {other} is"
         );
     }
-    if plan.foreign_fields.is_empty() {
+    if plan.conflicts.is_empty() {
         return ReadyPart { reason: ConditionReason::StorageClassesApplied, message };
     }
-    let fields = plan.foreign_fields.iter();
+    let fields = plan.conflicts.iter();
     let fields: Vec<String> = fields
         .map(|one| format!("{} of {} by {}", one.field.as_str(), one.class, one.manager))
         .collect();
     let fields = join_names_limited(&fields);
-    let message =
-        format!("{message}; other managers own these fields with other values, so they are not changed: {fields}");
+    let message = format!(
+        "{message}; other managers own these fields with other values, so they are not changed: {fields}"
+    );
     ReadyPart { reason: ConditionReason::FieldsOwnedByOthers, message }
 }
 
@@ -105,7 +106,7 @@ fn ready_part(plan: &ClassPlan) -> ReadyPart {
 mod tests {
     use super::*;
     use crate::tenant_storage::class::ClassField;
-    use crate::tenant_storage::plan::ForeignField;
+    use crate::tenant_storage::plan::ClassFieldConflict;
 
     #[test]
     fn each_problem_is_named() {
@@ -113,16 +114,19 @@ mod tests {
         let desired = DesiredClasses::default();
         let ready = report(&desired, &plan, 0).unwrap();
         assert_eq!(ready.reason, ConditionReason::StorageClassesApplied);
-        let foreign = ForeignField {
+        let foreign = ClassFieldConflict {
             class: "kubevirt-fast".to_owned(),
             field: ClassField::AllowVolumeExpansion,
             manager: "kubectl-edit".to_owned(),
         };
         let other_default = Some(("kubevirt-fast".to_owned(), "gp3".to_owned()));
-        let plan = ClassPlan { foreign_fields: vec![foreign], other_default, ..plan };
+        let plan = ClassPlan { conflicts: vec![foreign], other_default, ..plan };
         let ready = report(&desired, &plan, 0).unwrap();
         assert_eq!(ready.reason, ConditionReason::FieldsOwnedByOthers);
-        for words in ["because the tenant's own class gp3 is", "allowVolumeExpansion of kubevirt-fast by kubectl-edit"] {
+        for words in [
+            "because the tenant's own class gp3 is",
+            "allowVolumeExpansion of kubevirt-fast by kubectl-edit",
+        ] {
             assert!(ready.message.contains(words), "{}", ready.message);
         }
         let plan = ClassPlan {

@@ -126,7 +126,8 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
     if status.vlan.is_some() || status.vni.is_some() {
         let id = NetworkId::from_status(&status);
         let id = id.map_or_else(|| "its network".to_owned(), |id| id.to_string());
-        let message = format!("all machines are deleted; waiting until the hosts have removed {id}");
+        let message =
+            format!("all machines are deleted; waiting until the hosts have removed {id}");
         return step(DeletionAction::ClearNetworkId, ConditionReason::DeletingNetwork, message);
     }
     let (waiting, given_up) = blocking_hosts(state);
@@ -161,7 +162,8 @@ pub fn next_step(state: DeletionState<'_>) -> DeletionStep {
         }
         NamespaceState::NotOwned if state.object_count > 0 => {
             let message = format!(
-                "namespace {namespace} was not created by Berth and stays; deleting Berth's objects in it{given_up_note}"
+                "namespace {namespace} was not created by Berth and stays; deleting Berth's objects in \
+                 it{given_up_note}"
             );
             step(DeletionAction::DeleteObjects, ConditionReason::DeletingObjects, message)
         }

@@ -129,7 +129,7 @@ fn plan_pool(
         }
     };
     let ranges = requested.map(|requested| requested.addresses.as_slice()).unwrap_or_default();
-    let kept = pool_use.kept(&tenant.name_any(), ranges);
+    let kept = pool_use.kept_addresses(&tenant.name_any(), ranges);
     let mut pool = requested.cloned();
     if let (Some(pool), Some((ranges, fault))) = (&mut pool, waiting) {
         pool.addresses = ranges;
@@ -207,18 +207,18 @@ fn check_pool(
     let may_apply = |request: PoolRequest<'_>| {
         let of_other = ExposureInput { tenant: request.tenant, ..input };
         pool_problem(request.ranges, cluster).is_none()
-            && check_kept_by_others(of_other, request.ranges).is_ok()
+            && check_addresses_of_other_tenants(of_other, request.ranges).is_ok()
     };
     let state = PoolState { tenants, pool_use, may_apply: &may_apply };
     let reason = ConditionReason::LoadBalancerPoolsOverlap;
     let name = tenant.name_any();
     match decide(PoolRequest { tenant, ranges: addresses }, state) {
-        PoolDecision::Accepted => check_kept_by_others(input, addresses).map(|()| None),
+        PoolDecision::Accepted => check_addresses_of_other_tenants(input, addresses).map(|()| None),
         PoolDecision::Waits { ranges, others } => {
-            check_kept_by_others(input, addresses)?;
+            check_addresses_of_other_tenants(input, addresses)?;
             let message = format!(
-                "{field}: TenantCluster {name} exchanges addresses with other tenants: it has released its addresses, and \
-                 gets the requested addresses when the pools of these TenantClusters have changed: {}",
+                "{field}: TenantCluster {name} exchanges addresses with other tenants: it has released its addresses, \
+                 and gets the requested addresses when the pools of these TenantClusters have changed: {}",
                 join_names_limited(&others)
             );
             Ok(Some((ranges, Fault::new(reason, message))))
@@ -246,7 +246,10 @@ fn pool_problem(addresses: &[AddressRange], cluster: &ClusterFacts) -> Option<St
 
 /// Returns a fault if Services of other tenants still have addresses of the pool, and the pools of these tenants
 /// therefore keep them.
-fn check_kept_by_others(input: ExposureInput<'_>, addresses: &[AddressRange]) -> Result<(), Fault> {
+fn check_addresses_of_other_tenants(
+    input: ExposureInput<'_>,
+    addresses: &[AddressRange],
+) -> Result<(), Fault> {
     let ExposureInput { tenant, tenants, pool_use, .. } = input;
     let own = tenant.name_any();
     let is_wanted = |address: IpAddr| addresses.iter().any(|range| range.contains(address));

@@ -41,7 +41,7 @@ pub(super) enum PoolDecision {
 }
 
 /// Requested pool of a tenant, and its pool in the cluster.
-struct Claim<'a> {
+struct PoolClaim<'a> {
     /// The requested pool, without ranges if it cannot be applied.
     request: PoolRequest<'a>,
     can_apply: bool,
@@ -49,7 +49,7 @@ struct Claim<'a> {
     applied: Vec<AddressRange>,
 }
 
-impl<'a> Claim<'a> {
+impl<'a> PoolClaim<'a> {
     fn applied_request(&self) -> PoolRequest<'_> {
         PoolRequest { tenant: self.request.tenant, ranges: &self.applied }
     }
@@ -65,7 +65,7 @@ impl<'a> Claim<'a> {
         pairs.collect()
     }
 
-    fn touches(&self, other: &Self) -> bool {
+    fn overlaps(&self, other: &Self) -> bool {
         let own = || self.request.ranges.iter().chain(&self.applied);
         let mut theirs = other.request.ranges.iter().chain(&other.applied);
         theirs.any(|one| own().any(|range| range.overlaps(*one)))
@@ -133,31 +133,31 @@ fn changes_first(own: PoolRequest<'_>, other: PoolRequest<'_>) -> Option<String>
 }
 
 /// Returns the tenant and the tenants whose decisions may affect its own, older tenants first.
-fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<Claim<'a>> {
+fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<PoolClaim<'a>> {
     let mut applied: BTreeMap<&str, Vec<AddressRange>> = BTreeMap::new();
     for pool in &state.pool_use.pools {
         applied.entry(pool.tenant.as_str()).or_default().extend(&pool.ranges);
     }
     let own_name = own.tenant.name_any();
-    let mut rest: Vec<Claim<'a>> = Vec::new();
+    let mut rest: Vec<PoolClaim<'a>> = Vec::new();
     for tenant in state.tenants {
         let pool = tenant.spec.exposure.as_ref().and_then(|one| one.load_balancers.as_ref());
         let name = tenant.name_any();
         if let Some(pool) = pool.filter(|_| name != own_name) {
             let request = PoolRequest { tenant, ranges: &pool.addresses };
-            rest.push(Claim::new(request, applied.remove(name.as_str()).unwrap_or_default()));
+            rest.push(PoolClaim::new(request, applied.remove(name.as_str()).unwrap_or_default()));
         }
     }
     let own_applied = applied.remove(own_name.as_str()).unwrap_or_default();
-    let (mut queue, mut related) = (vec![Claim::new(own, own_applied)], Vec::new());
+    let (mut queue, mut related) = (vec![PoolClaim::new(own, own_applied)], Vec::new());
     while let Some(claim) = queue.pop() {
         for mut other in std::mem::take(&mut rest) {
             // Only related pools are examined, because each is compared with all Nodes.
-            if claim.touches(&other) && other.can_apply && !(state.may_apply)(other.request) {
+            if claim.overlaps(&other) && other.can_apply && !(state.may_apply)(other.request) {
                 other.can_apply = false;
                 other.request.ranges = &[];
             }
-            let list = if claim.touches(&other) { &mut queue } else { &mut rest };
+            let list = if claim.overlaps(&other) { &mut queue } else { &mut rest };
             list.push(other);
         }
         related.push(claim);
@@ -167,9 +167,9 @@ fn related_claims<'a>(own: PoolRequest<'a>, state: PoolState<'a>) -> Vec<Claim<'
 }
 
 /// Returns the indices of the tenants that get their pools.
-fn accepted_claims(claims: &[Claim<'_>], pool_use: &PoolUse) -> BTreeSet<usize> {
-    let kept: Vec<Vec<AddressRange>> = claims.iter().map(Claim::kept_ranges).collect();
-    let has_kept = |index: usize, claim: &Claim<'_>| {
+fn accepted_claims(claims: &[PoolClaim<'_>], pool_use: &PoolUse) -> BTreeSet<usize> {
+    let kept: Vec<Vec<AddressRange>> = claims.iter().map(PoolClaim::kept_ranges).collect();
+    let has_kept = |index: usize, claim: &PoolClaim<'_>| {
         let mut others = claims.iter().zip(&kept).enumerate().filter(|(other, _)| *other != index);
         others.any(|(_, (other, ranges))| {
             let kept = PoolRequest { tenant: other.request.tenant, ranges };
@@ -190,7 +190,7 @@ fn accepted_claims(claims: &[Claim<'_>], pool_use: &PoolUse) -> BTreeSet<usize> 
             }
         }
         // A tenant that is not accepted keeps its whole pool.
-        let is_blocked = |claim: &Claim<'_>| {
+        let is_blocked = |claim: &PoolClaim<'_>| {
             let mut others = claims.iter().enumerate().filter(|(one, _)| !accepted.contains(one));
             others.any(|(_, one)| refusal(claim.request, one.applied_request(), pool_use).is_some())
         };
@@ -206,7 +206,7 @@ fn accepted_claims(claims: &[Claim<'_>], pool_use: &PoolUse) -> BTreeSet<usize> 
 
 /// Returns true if accepted tenants wait for each other in a cycle of which this tenant is the youngest. The indices
 /// are sorted by age.
-fn is_last_of_cycle(claims: &[Claim<'_>], accepted: &BTreeSet<usize>, own: usize) -> bool {
+fn is_last_of_cycle(claims: &[PoolClaim<'_>], accepted: &BTreeSet<usize>, own: usize) -> bool {
     let (mut visited, mut stack) = (BTreeSet::new(), vec![own]);
     while let Some(index) = stack.pop() {
         let Some(claim) = claims.get(index) else { continue };

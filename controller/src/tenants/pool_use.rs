@@ -75,7 +75,7 @@ impl PoolUse {
 
     /// Returns the addresses that stay in the pool of a tenant although it does not request them.
     #[must_use]
-    pub fn kept(&self, tenant: &str, requested: &[AddressRange]) -> Vec<&ServiceAddress> {
+    pub fn kept_addresses(&self, tenant: &str, requested: &[AddressRange]) -> Vec<&ServiceAddress> {
         let own = self.addresses.iter().filter(|used| used.tenant == tenant);
         own.filter(|used| self.is_kept(used, requested)).collect()
     }
@@ -109,13 +109,13 @@ mod tests {
         let kept = |requested: &[&str]| {
             let ranges: Vec<AddressRange> =
                 requested.iter().map(|one| one.parse().unwrap()).collect();
-            let kept = in_use.kept("shop", &ranges);
+            let kept = in_use.kept_addresses("shop", &ranges);
             kept.into_iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
         };
         assert_eq!(kept(&["192.0.2.0/28", "2001:db8::/64"]), "");
         assert_eq!(kept(&["192.0.2.0/29", "2001:db8::/64"]), "Service cluster-shop/b (192.0.2.9)");
         assert_eq!(kept(&[]).split(", ").count(), 3);
-        assert!(in_use.kept("other", &[]).is_empty());
+        assert!(in_use.kept_addresses("other", &[]).is_empty());
         assert_eq!(AppliedPool::new("shop", &Value::Null).ranges, []);
     }
 }

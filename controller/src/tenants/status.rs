@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::fault::{Fault, join_names_limited};
 use super::network_id::NetworkId;
 use super::node_local_dns::{DnsComparison, NODE_LOCAL_DNS_DISTINCT};
-use crate::managed_fields::{conditions_are_atomic, with_others};
+use crate::managed_fields::{conditions_are_atomic, with_existing_conditions};
 
 /// Types of the conditions that the reconciler of tenants writes. The reconciler of MachineDeployments writes
 /// `MachinesReady`.
@@ -330,7 +330,8 @@ pub fn apply_body(
     if conditions_are_atomic(entries) {
         let existing = tenant.status.iter().flat_map(|status| &status.conditions);
         let conditions = status.conditions.clone();
-        body["status"]["conditions"] = json!(with_others(existing, &OWNED_CONDITIONS, conditions));
+        body["status"]["conditions"] =
+            json!(with_existing_conditions(existing, &OWNED_CONDITIONS, conditions));
     }
     if only_if_unchanged {
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();

@@ -20,7 +20,7 @@ use super::resources::migration_resource;
 use crate::api_resource::machine_resource;
 use crate::evacuation::decide::Action;
 use crate::evacuation::record::EvacuationRecord;
-use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::run::api_requests::{patch_params, post_params};
 use crate::run::reconcile::ReconcileFailure;
 
@@ -108,7 +108,7 @@ impl Evacuator {
                 annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), now.to_string().into());
             }
             Action::Remove => {
-                let mark = Removal::new(RemovalReason::HostDrain, now).patch();
+                let mark = RemovalMark::new(RemovalReason::HostDrain, now).patch();
                 let mark = mark.pointer("/metadata/annotations").and_then(Value::as_object);
                 annotations.extend(mark.cloned().unwrap_or_default());
             }

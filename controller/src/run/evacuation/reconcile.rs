@@ -20,7 +20,7 @@ use crate::evacuation::machine::EvacuatingMachine;
 use crate::evacuation::reason::EvacuationReason;
 use crate::evacuation::record::EvacuationRecord;
 use crate::evacuation::summary::{cancelled_condition, draining_condition};
-use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
 
@@ -211,8 +211,8 @@ impl Evacuator {
                 continue;
             }
             let has_instance = self.informers.instances.informer().get(&key.0, &key.1).is_some();
-            let is_drained =
-                Removal::of(&machine).is_some_and(|mark| mark.reason == RemovalReason::HostDrain);
+            let is_drained = RemovalMark::of(&machine)
+                .is_some_and(|mark| mark.reason == RemovalReason::HostDrain);
             // While a machine is being removed, its instance ends before its VirtualMachine is deleted.
             if is_drained && !has_instance {
                 continue;

@@ -8,7 +8,7 @@ use kube::{Api, Resource as _};
 use crate::api_resource::machine_resource;
 use crate::host_loss::machine_hosts::MachineName;
 use crate::host_loss::verdict::{Verdict, replacement_verdict};
-use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::run::api_requests::patch_params;
 use crate::run::clock::now_in_seconds;
 use crate::run::context::Context;
@@ -38,7 +38,7 @@ pub(super) async fn mark_if_replaceable(
     if verdict != Verdict::Replace || !is_still_lost() {
         return Ok(verdict);
     }
-    let removal = Removal::new(RemovalReason::HostLost, now_in_seconds().0);
+    let removal = RemovalMark::new(RemovalReason::HostLost, now_in_seconds().0);
     // The API server refuses the write if the machine was changed or created again since it was read.
     let patch = removal.patch_of(&vm);
     match with_timeout(api.patch(name, &patch_params(), &Patch::Merge(patch))).await {

@@ -15,7 +15,7 @@ use super::errors::{RequestError, none_if_not_found, with_request};
 use super::update_status::{MACHINES_REMOVED, StatusReport, report_conditions};
 use super::validated::ValidatedDeployment;
 use crate::api_resource::{deployment_resource, machine_resource};
-use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::removal::report::removal_fault;
 use crate::run::api_requests::patch_params;
 use crate::run::removal::DrainingTenant;
@@ -58,7 +58,7 @@ impl MachineContext {
         let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
         // The API server refuses the write if another reconciler has marked the machine meanwhile: the Node of a machine
         // on a lost host must stay.
-        let patch = Removal::new(reason, Timestamp::now()).patch_of(vm);
+        let patch = RemovalMark::new(reason, Timestamp::now()).patch_of(vm);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
         let marked = api.patch(&name, &patch_params(), &Patch::Merge(patch)).await;

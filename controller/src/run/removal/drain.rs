@@ -9,7 +9,7 @@ use kube::api::DynamicObject;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::delays::{DELAYS, SHORT_DELAY};
-use crate::removal::mark::Removal;
+use crate::removal::mark::RemovalMark;
 use crate::removal::plan::EvictionOutcomes;
 use crate::removal::pod::DrainPod;
 use crate::run::tenant_access::drain_fault_of;
@@ -23,7 +23,7 @@ pub(super) struct MarkedMachine {
     pub(super) object: DynamicObject,
     pub(super) namespace: String,
     pub(super) name: String,
-    pub(super) removal: Removal,
+    pub(super) removal: RemovalMark,
     pub(super) deadline: Timestamp,
     pub(super) problems: Vec<String>,
 }
@@ -125,7 +125,7 @@ mod tests {
             object: serde_json::from_value(object).unwrap(),
             namespace: "cluster-shop".to_owned(),
             name: "web-1".to_owned(),
-            removal: Removal::new(RemovalReason::HostDrain, at(0)),
+            removal: RemovalMark::new(RemovalReason::HostDrain, at(0)),
             deadline: at(7200),
             problems: Vec::new(),
         };

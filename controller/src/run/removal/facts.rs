@@ -12,7 +12,7 @@ use crate::host_loss::deletion::{HostOfMachine, may_delete};
 use crate::host_loss::evidence::is_ready;
 use crate::host_loss::machine_hosts::MachineHost;
 use crate::machine_owner::owner_uid;
-use crate::removal::mark::Removal;
+use crate::removal::mark::RemovalMark;
 use crate::run::packed_content::unpack_content;
 use crate::run::tenant_access::{Access, SharedState};
 use crate::tenant_nodes::node_match::{NodeIndex, NodeMatch};
@@ -89,7 +89,7 @@ impl RemovalContext {
     }
 
     /// Returns the state of the VM of a machine with this mark.
-    pub(super) fn vm_state(&self, machine: &DynamicObject, removal: &Removal) -> VmState {
+    pub(super) fn vm_state(&self, machine: &DynamicObject, removal: &RemovalMark) -> VmState {
         let namespace = machine.namespace().unwrap_or_default();
         let Some(instance) = self.instances.get(&namespace, &machine.name_any()) else {
             return VmState::default();

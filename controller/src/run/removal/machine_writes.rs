@@ -10,7 +10,7 @@ use super::drain::MarkedMachine;
 use super::facts::VmState;
 use crate::api_resource::machine_resource;
 use crate::removal::host_return;
-use crate::removal::mark::{Removal, RemovalReason};
+use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::removal::plan::RemovalOutcome;
 use crate::removal::progress;
 use crate::run::api_requests::{RequestError, none_if_not_found, patch_params, with_request};
@@ -24,7 +24,7 @@ impl Remover {
     pub(super) async fn write_mark(
         &self,
         machine: &DynamicObject,
-        removal: Removal,
+        removal: RemovalMark,
     ) -> Result<(), RequestError> {
         self.patch_machine(machine, removal.patch_of(machine)).await
     }

@@ -8,7 +8,7 @@ use super::context::{RemovalContext, Remover};
 use super::drain::MarkedMachine;
 use super::draining_tenant::DrainingTenant;
 use super::facts::{TenantSide, VmState};
-use crate::removal::mark::Removal;
+use crate::removal::mark::RemovalMark;
 use crate::removal::timeout::{deadline, drain_timeout};
 use crate::run::api_requests::{RequestError, with_request};
 
@@ -25,7 +25,7 @@ impl Remover {
     pub(super) async fn read_machine(
         &self,
         machine: &DynamicObject,
-        removal: Removal,
+        removal: RemovalMark,
     ) -> Result<(DrainingTenant, MarkedMachine), RequestError> {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
         let tenant = self.find_tenant(&namespace).await?;

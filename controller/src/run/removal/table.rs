@@ -192,7 +192,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::removal::mark::{Removal, RemovalReason};
+    use crate::removal::mark::{RemovalMark, RemovalReason};
 
     #[test]
     fn a_wait_ends() {
@@ -213,7 +213,7 @@ mod tests {
         let deadline: Timestamp = "2026-05-01T12:00:00Z".parse().unwrap();
         let report = |reason| RemovalReport {
             reason,
-            removal: Removal::new(RemovalReason::HostLost, deadline),
+            removal: RemovalMark::new(RemovalReason::HostLost, deadline),
             deadline,
             message: String::new(),
         };
@@ -243,7 +243,7 @@ mod tests {
         let now = Timestamp::now();
         let report = |reason, message: &str| RemovalReport {
             reason,
-            removal: Removal::new(RemovalReason::Rollout, now),
+            removal: RemovalMark::new(RemovalReason::Rollout, now),
             deadline: now,
             message: message.to_owned(),
         };

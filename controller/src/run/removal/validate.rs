@@ -8,7 +8,7 @@ use kube::api::DynamicObject;
 
 use super::context::Remover;
 use super::delays::MAX_DELAY;
-use crate::removal::mark::{Mark, Removal};
+use crate::removal::mark::{ParsedMark, RemovalMark};
 use crate::removal::progress;
 use crate::run::api_requests::RequestError;
 
@@ -17,23 +17,23 @@ impl Remover {
     pub(super) async fn validate_mark(
         &self,
         machine: &DynamicObject,
-    ) -> Result<Result<Removal, Action>, RequestError> {
+    ) -> Result<Result<RemovalMark, Action>, RequestError> {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
-        match Mark::read(machine, Timestamp::now()) {
-            Mark::Absent => match progress::reason_of_begun_deletion(machine) {
+        match ParsedMark::read(machine, Timestamp::now()) {
+            ParsedMark::Absent => match progress::reason_of_begun_deletion(machine) {
                 None => Ok(Err(self.cancel(machine, &namespace, &name).await)),
                 Some(reason) => {
                     tracing::info!(%namespace, machine = %name, "the Node of a machine is deleted; marking the machine again");
-                    self.write_mark(machine, Removal::new(reason, Timestamp::now())).await?;
+                    self.write_mark(machine, RemovalMark::new(reason, Timestamp::now())).await?;
                     Ok(Err(Action::await_change()))
                 }
             },
-            Mark::Malformed(removal) => {
+            ParsedMark::Malformed(removal) => {
                 tracing::warn!(%namespace, machine = %name, "a removal mark is malformed; writing it again");
                 self.write_mark(machine, removal).await?;
                 Ok(Err(Action::await_change()))
             }
-            Mark::Valid(removal) => Ok(Ok(removal)),
+            ParsedMark::Valid(removal) => Ok(Ok(removal)),
         }
     }
 
