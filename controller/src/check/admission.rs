@@ -24,7 +24,7 @@ pub(super) const CHECKS: &[Check] = &[Check {
 /// The policy and its binding.
 const MANIFEST: &str = include_str!("../../../deploy/base/admission-policy.yaml");
 /// First release of Kubernetes with admission policies.
-const HAS_POLICIES: Release = Release(1, 30, 0);
+const FIRST_WITH_POLICIES: Release = Release(1, 30, 0);
 /// How to install the policy.
 const REMEDY: &str = "kubectl apply -f deploy/base/admission-policy.yaml";
 
@@ -41,7 +41,8 @@ fn check_agents(input: &Input) -> Result<Outcome, Unread> {
     let evidence = format!("ValidatingAdmissionPolicy {policy_name}");
     let message = "the credential of one agent can change the status of all Nodes";
     let Some(policy) = policies.iter().find(|policy| name(policy) == policy_name) else {
-        let is_old = input.kubernetes_release().is_some_and(|release| release < HAS_POLICIES);
+        let is_old =
+            input.kubernetes_release().is_some_and(|release| release < FIRST_WITH_POLICIES);
         let remedy = if is_old { "upgrade Kubernetes to 1.30 or later" } else { REMEDY };
         return Ok(Outcome::warn(message).with_evidence(evidence, "does not exist").remedy(remedy));
     };

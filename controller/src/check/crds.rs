@@ -40,7 +40,7 @@ pub(super) const CHECKS: &[Check] = &[
 /// CustomResourceDefinition of MachineDeployments.
 const MACHINE_DEPLOYMENTS: &str = "machinedeployments.cluster.k8s.io";
 /// First release of Kubernetes that keeps validation rules of schemas.
-const KEEPS_RULES: Release = Release(1, 25, 0);
+const FIRST_WITH_RULES: Release = Release(1, 25, 0);
 /// Command that installs the CustomResourceDefinitions.
 const REMEDY: &str = "berth-controller crds | kubectl apply -f -";
 
@@ -89,7 +89,7 @@ fn find_problem(desired: &CustomResourceDefinition, found: &Value) -> Option<Str
 }
 
 fn check_schema(input: &Input) -> Result<Outcome, Unread> {
-    let keeps_rules = input.kubernetes_release().is_some_and(|release| release >= KEEPS_RULES);
+    let keeps_rules = input.kubernetes_release().is_some_and(|release| release >= FIRST_WITH_RULES);
     let ignored: &[&str] = if keeps_rules { &[] } else { &["x-kubernetes-validations"] };
     let (mut differences, mut compared) = (Vec::new(), 0);
     for crd in berth_api::all_crds() {

@@ -186,7 +186,7 @@ fn check_virtualization(input: &Input) -> Result<Outcome, Unread> {
             count_text(&unknown, hosts)
         )),
     };
-    let outcome = outcome.remedy("on the host: berth-agent check kvm");
+    let outcome = outcome.remedy("run on the host: berth-agent check kvm");
     Ok(with_hosts(outcome, &affected, describe))
 }
 

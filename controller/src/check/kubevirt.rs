@@ -184,7 +184,7 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
     let gate = "feature gate ExternalNetResourceInjection";
     let version = configuration.version;
     if configuration.requests_network_resources() {
-        return Ok(Outcome::pass("KubeVirt adds the requests")
+        return Ok(Outcome::pass("KubeVirt adds the requests for bridges")
             .with_evidence(gate, format!("disabled in {version}")));
     }
     let webhooks = input.objects(Kind::MutatingWebhook)?;
@@ -193,7 +193,7 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
         let required = injectors.iter().find(|one| is_required(one));
         let webhook = required.unwrap_or(first);
         let outcome = if required.is_some() {
-            Outcome::pass("network-resources-injector adds the requests")
+            Outcome::pass("network-resources-injector adds the requests for bridges")
         } else {
             Outcome::warn(
                 "while network-resources-injector is not available, pods are created without these requests",
@@ -209,7 +209,7 @@ fn check_network_resources(input: &Input) -> Result<Outcome, Unread> {
             .with_evidence("MutatingWebhookConfiguration", name(webhook)));
     }
     Ok(Outcome::warn(
-        "nothing adds the requests: only Berth's scheduler prevents placement on hosts without the network",
+        "nothing adds the requests for bridges: only Berth's scheduler prevents placement on hosts without the network",
     )
     .with_evidence(gate, format!("enabled in {version}"))
     .with_evidence("MutatingWebhookConfiguration of network-resources-injector", "none")

@@ -91,9 +91,8 @@ fn check_multus(input: &Input) -> Result<Outcome, Unread> {
         sets.retain(|set| pod_counts(set).1 > 0);
     }
     let Some(first) = sets.first() else {
-        return Ok(
-            Outcome::skip("no DaemonSet is of Multus").with_evidence("daemonsets", all.len())
-        );
+        return Ok(Outcome::skip("no DaemonSet of Multus was found")
+            .with_evidence("daemonsets", all.len()));
     };
     let images: BTreeSet<&str> =
         sets.iter().flat_map(|set| containers(set)).map(|one| text(one, "/image")).collect();
@@ -107,7 +106,7 @@ fn check_multus(input: &Input) -> Result<Outcome, Unread> {
     let outcome = match ready {
         _ if ready >= desired && ready > 0 => Outcome::pass(join_names(&images)),
         0 => Outcome::fail("no pod of Multus is ready").remedy(remedy),
-        _ => Outcome::warn(format!("{ready} of {desired} pods are ready")).remedy(remedy),
+        _ => Outcome::warn(format!("{ready} of {desired} pods of Multus are ready")).remedy(remedy),
     };
     Ok(outcome
         .with_evidence(join_names(&names), format!("{ready} of {desired} pods ready"))
@@ -149,12 +148,14 @@ fn check_policies(input: &Input) -> Result<Outcome, Unread> {
     };
     if let Some(set) = sets.iter().find(is_flannel) {
         return Ok(Outcome::warn("flannel enforces no NetworkPolicies: tenants are not isolated")
-            .with_evidence(set_name(set), "no known enforcer beside it")
+            .with_evidence(set_name(set), "no other known plugin that enforces NetworkPolicies")
             .remedy("install an enforcer beside flannel, such as kubernetes-sigs/kube-network-policies, or another plugin"));
     }
     let names: Vec<&str> = sets.iter().map(name).collect();
-    Ok(Outcome::skip("the network plugin is unknown: test with two pods")
-        .with_evidence("daemonsets", join_names(&names)))
+    Ok(Outcome::skip(
+        "the network plugin is unknown: test with two pods whether NetworkPolicies are enforced",
+    )
+    .with_evidence("daemonsets", join_names(&names)))
 }
 
 #[cfg(test)]

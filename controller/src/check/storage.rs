@@ -111,11 +111,11 @@ fn check_default_class(input: &Input) -> Result<Outcome, Unread> {
         keys.retain(|key| !with(key).is_empty());
     }
     Ok(match defaults.as_slice() {
-        [] => Outcome::warn("no class is the default: disks must name a class")
+        [] => Outcome::warn("no StorageClass is the default: disks must name a class")
             .with_evidence("storageclasses", join_names(&listed))
             .remedy(format!("kubectl annotate --overwrite storageclass NAME {of_cluster}=true")),
         [one] => Outcome::pass(*one).with_evidence(format!("StorageClass {one}"), "default"),
-        several => Outcome::warn(format!("{} classes are the default", several.len()))
+        several => Outcome::warn(format!("{} StorageClasses are the default", several.len()))
             .with_evidence("storageclasses", join_names(several))
             .remedy(format!(
                 "keep one of them; for each of the other classes: kubectl annotate storageclass NAME {}",
@@ -158,7 +158,7 @@ fn check_local_classes(input: &Input) -> Result<Outcome, Unread> {
     if local.is_empty() {
         let all: BTreeSet<String> = classes.iter().map(provisioner).collect();
         let all: Vec<String> = all.into_iter().collect();
-        return Ok(Outcome::skip("no class of a known provisioner of local volumes")
+        return Ok(Outcome::skip("no StorageClass has a known provisioner of local volumes")
             .with_evidence("provisioners", join_names(&all)));
     }
     let waits = |class: &&Value| text(class, "/volumeBindingMode") == "WaitForFirstConsumer";

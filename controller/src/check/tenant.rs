@@ -239,7 +239,7 @@ fn check_api_server(input: &Input) -> Result<Outcome, Unread> {
                 .remedy(remedy)
         }
         Some(ApiServerAnswer::Failed(error @ UntrustedError::AddressRefused(_))) => {
-            Outcome::fail("the controller does not connect to this address")
+            Outcome::fail("the controller refuses to connect to the address of the tenant's API server")
                 .with_evidence(evidence, error)
                 .remedy("set clusters[].cluster.server of the kubeconfig to the address of the tenant's own API server")
         }

@@ -19,7 +19,7 @@ pub struct Cancellation {
 impl Cancellation {
     /// Returns the changes for a machine on a host.
     #[must_use]
-    pub fn of(one: &EvacuatingMachine, host: &str) -> Self {
+    pub fn for_machine(one: &EvacuatingMachine, host: &str) -> Self {
         let prefix = name_prefix(&one.instance_uid, host);
         let is_revocable =
             |phase, name: &str| phase == MigrationPhase::Preparing && name.starts_with(&prefix);
@@ -77,12 +77,12 @@ mod tests {
                 migration("by-user".to_owned(), MigrationPhase::Preparing),
             ],
         };
-        let cancel = Cancellation::of(&one, "a");
+        let cancel = Cancellation::for_machine(&one, "a");
         assert_eq!(cancel.migrations, [format!("{prefix}2")]);
         assert!(cancel.removes_mark && !cancel.removes_request);
         one.machine.removal = Some(RemovalReason::Rollout);
-        assert!(!Cancellation::of(&one, "a").removes_mark);
+        assert!(!Cancellation::for_machine(&one, "a").removes_mark);
         (one.machine.removal, one.machine.is_deleting) = (Some(RemovalReason::HostDrain), true);
-        assert!(!Cancellation::of(&one, "a").removes_mark);
+        assert!(!Cancellation::for_machine(&one, "a").removes_mark);
     }
 }

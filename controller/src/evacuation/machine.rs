@@ -27,7 +27,7 @@ pub struct Machine {
     pub is_deleting: bool,
     /// Time at which the replacement was requested.
     pub replacement_since: Option<Timestamp>,
-    /// True if it is ready, as its MachineDeployment counts it.
+    /// True if its MachineDeployment counts the machine as ready.
     pub is_ready: bool,
 }
 
@@ -72,8 +72,8 @@ pub fn is_instance_ready(instance: &Value) -> bool {
     is_ready && instance.pointer("/status/phase").is_some_and(|phase| phase == "Running")
 }
 
-/// Returns true if a machine is ready, as its MachineDeployment counts it. A machine whose Node is not known counts
-/// as ready, because a machine that is not ready may be removed at once.
+/// Returns true if a MachineDeployment counts its machine as ready. A machine whose Node is not known counts as
+/// ready, because a machine that is not ready may be removed at once.
 #[must_use]
 pub const fn is_ready(is_instance_ready: bool, node: NodeReadiness) -> bool {
     match node {

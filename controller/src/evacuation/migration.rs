@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Number of failed attempts after which a machine is replaced.
 pub const MAX_ATTEMPTS: usize = 3;
-/// Time for which a failed attempt counts.
+/// Time for which a failed attempt counts towards [`MAX_ATTEMPTS`].
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(3600);
 /// Backoff after the first failed attempt. Each further failure doubles it.
 const FIRST_BACKOFF: Duration = Duration::from_secs(30);

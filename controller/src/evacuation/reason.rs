@@ -20,7 +20,7 @@ pub enum ReplacementCause {
     NoHostFits(Vec<(String, usize)>),
     /// Several migrations have failed.
     MigrationsFailed,
-    /// The replacement was requested before; it is not cancelled while the host is drained.
+    /// The replacement has already been requested. It is not cancelled while the host is drained.
     AlreadyRequested,
 }
 
@@ -41,8 +41,8 @@ pub enum EvacuationReason {
     WaitingForReplacement(ReplacementCause),
     /// Too few machines of the MachineDeployment are available.
     BudgetExhausted(ReplacementCause),
-    /// The machine was marked for its removal; the text is the reason of the mark. The report is that of the removal,
-    /// if it is known.
+    /// The machine was marked for its removal; the text is the reason of the mark. The second value is the report of
+    /// the removal, if it is known.
     BeingRemoved(String, Option<RemovalReport>),
     /// The MachineDeployment is invalid; the text is the problem.
     InvalidDeployment(String),
@@ -85,7 +85,7 @@ impl fmt::Display for ReplacementCause {
                 Ok(())
             }
             Self::MigrationsFailed => write!(f, "{MAX_ATTEMPTS} live migrations have failed"),
-            Self::AlreadyRequested => f.write_str("the replacement was requested before"),
+            Self::AlreadyRequested => f.write_str("the replacement has already been requested"),
         }
     }
 }

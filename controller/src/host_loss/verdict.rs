@@ -51,7 +51,7 @@ pub fn replacement_verdict(vm: &DynamicObject) -> Verdict {
     if vm.metadata.deletion_timestamp.is_some() || !is_owned {
         return Verdict::Unaffected;
     }
-    match RemovalMark::of(vm) {
+    match RemovalMark::from_machine(vm) {
         Some(removal) if removal.reason == RemovalReason::HostLost => return Verdict::Replaced,
         Some(_) => return Verdict::Unaffected,
         None => {}

@@ -84,7 +84,7 @@ fn evacuating_machine(fleet: &Fleet, one: &FleetMachine) -> EvacuatingMachine {
     }
 }
 
-/// Returns the machine as its MachineDeployment counts it. The Nodes of tenants are not known.
+/// Returns the machine with the readiness that its MachineDeployment counts. The Nodes of tenants are not known.
 fn counted_machine(fleet: &Fleet, one: &FleetMachine) -> Machine {
     let mut machine = one.drain.machine.clone();
     let tenant = one.machine.namespace.strip_prefix(TENANT_PREFIX);

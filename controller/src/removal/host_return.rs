@@ -20,7 +20,7 @@ use super::mark::{RemovalMark, RemovalReason};
 /// `is_host_lost` is true if it is unknown whether the VM still runs. `is_host_ready` is true if the VM is on a host
 /// whose kubelet is ready.
 #[must_use]
-pub fn record(
+pub fn record_patch(
     machine: &DynamicObject,
     removal: &RemovalMark,
     (is_host_lost, is_host_ready): (bool, bool),
@@ -77,8 +77,8 @@ mod tests {
         let removal = RemovalMark::new(RemovalReason::HostLost, time("2026-05-01T12:00:00Z"));
         let now = time("2026-05-01T18:00:00Z");
         let marked = machine(&removal.patch()["metadata"]["annotations"]);
-        assert_eq!(record(&marked, &removal, LOST, now), None);
-        let patch = record(&marked, &removal, RETURNED, now).unwrap();
+        assert_eq!(record_patch(&marked, &removal, LOST, now), None);
+        let patch = record_patch(&marked, &removal, RETURNED, now).unwrap();
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         assert_eq!(
             patch["metadata"]["annotations"][REMOVAL_SINCE_ANNOTATION],
@@ -86,9 +86,9 @@ mod tests {
         );
         // After a restart of the controller.
         let returned = machine(&patch["metadata"]["annotations"]);
-        let removal = RemovalMark::of(&returned).unwrap();
+        let removal = RemovalMark::from_machine(&returned).unwrap();
         assert_eq!(removal.since, now);
-        assert_eq!(record(&returned, &removal, RETURNED, time("2026-05-01T19:00:00Z")), None);
+        assert_eq!(record_patch(&returned, &removal, RETURNED, time("2026-05-01T19:00:00Z")), None);
     }
 
     /// Applies a merge patch of annotations.
@@ -112,17 +112,18 @@ mod tests {
         );
         // The host is away for 50 minutes and back for 10 minutes, again and again.
         for count in 0..6 {
-            let removal = RemovalMark::of(&machine).unwrap();
+            let removal = RemovalMark::from_machine(&machine).unwrap();
             let (returned, lost) = (minutes(50 + 60 * count), minutes(60 + 60 * count));
-            assert_eq!(record(&machine, &removal, LOST, minutes(40 + 60 * count)), None);
-            machine = patched(&machine, &record(&machine, &removal, RETURNED, returned).unwrap());
-            let removal = RemovalMark::of(&machine).unwrap();
+            assert_eq!(record_patch(&machine, &removal, LOST, minutes(40 + 60 * count)), None);
+            machine =
+                patched(&machine, &record_patch(&machine, &removal, RETURNED, returned).unwrap());
+            let removal = RemovalMark::from_machine(&machine).unwrap();
             let waited = returned.duration_since(removal.since);
             assert_eq!(waited.as_mins(), 10 * count, "the earlier returns count");
-            assert_eq!(record(&machine, &removal, RETURNED, lost), None);
-            machine = patched(&machine, &record(&machine, &removal, LOST, lost).unwrap());
+            assert_eq!(record_patch(&machine, &removal, RETURNED, lost), None);
+            machine = patched(&machine, &record_patch(&machine, &removal, LOST, lost).unwrap());
             assert!(!machine.annotations().contains_key(HOST_RETURNED_ANNOTATION));
-            assert_eq!(RemovalMark::of(&machine), Some(removal), "the mark stays");
+            assert_eq!(RemovalMark::from_machine(&machine), Some(removal), "the mark stays");
         }
     }
 
@@ -134,9 +135,9 @@ mod tests {
             [("soon", 2000), ("1970-01-01T00:00:10Z", 2000), ("2100-01-01T00:00:00Z", 1000)]
         {
             let object = machine(&json!({HOST_LOST_AGAIN_ANNOTATION: lost_again}));
-            let patch = record(&object, &removal, RETURNED, time(2000)).unwrap();
+            let patch = record_patch(&object, &removal, RETURNED, time(2000)).unwrap();
             assert_eq!(
-                RemovalMark::of(&patched(&object, &patch)).unwrap().since,
+                RemovalMark::from_machine(&patched(&object, &patch)).unwrap().since,
                 time(since),
                 "{lost_again}"
             );
@@ -147,9 +148,9 @@ mod tests {
     fn other_removals_keep_their_time_limit() {
         let now = Timestamp::UNIX_EPOCH;
         let rollout = RemovalMark::new(RemovalReason::Rollout, now);
-        assert_eq!(record(&machine(&json!({})), &rollout, RETURNED, now), None);
+        assert_eq!(record_patch(&machine(&json!({})), &rollout, RETURNED, now), None);
         // The VM is on no host, or its host has the taint.
         let lost = RemovalMark::new(RemovalReason::HostLost, now);
-        assert_eq!(record(&machine(&json!({})), &lost, (false, false), now), None);
+        assert_eq!(record_patch(&machine(&json!({})), &lost, (false, false), now), None);
     }
 }

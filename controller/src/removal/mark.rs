@@ -98,7 +98,7 @@ impl RemovalMark {
 
     /// Returns the mark of a machine; `None` if it has none, or if its annotations are malformed.
     #[must_use]
-    pub fn of(machine: &DynamicObject) -> Option<Self> {
+    pub fn from_machine(machine: &DynamicObject) -> Option<Self> {
         let annotations = machine.annotations();
         let reason = annotations.get(REMOVAL_ANNOTATION)?.parse().ok()?;
         let since: Timestamp = annotations.get(REMOVAL_SINCE_ANNOTATION)?.parse().ok()?;
@@ -145,7 +145,7 @@ impl ParsedMark {
         let is_plausible = |removal: &RemovalMark| {
             now.checked_add(MAX_CLOCK_DIFFERENCE).is_ok_and(|latest| removal.since <= latest)
         };
-        match RemovalMark::of(machine).filter(is_plausible) {
+        match RemovalMark::from_machine(machine).filter(is_plausible) {
             Some(removal) => Self::Valid(removal),
             None => {
                 let reason = reason.parse().unwrap_or(RemovalReason::Rollout);
@@ -177,7 +177,7 @@ mod tests {
             let patch = removal.patch();
             assert_eq!(patch["metadata"]["annotations"][REMOVAL_ANNOTATION], reason.as_str());
             let machine = machine(&patch["metadata"]["annotations"]);
-            assert_eq!(RemovalMark::of(&machine), Some(removal));
+            assert_eq!(RemovalMark::from_machine(&machine), Some(removal));
             assert_eq!(ParsedMark::read(&machine, now()), ParsedMark::Valid(removal));
         }
         assert_eq!(ParsedMark::read(&machine(&json!({})), now()), ParsedMark::Absent);
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(read("ScaleDown", "2036-05-01T11:00:00Z"), expected(RemovalReason::ScaleDown));
         let without_time = machine(&json!({REMOVAL_ANNOTATION: "Rollout"}));
         assert_eq!(ParsedMark::read(&without_time, now()), expected(RemovalReason::Rollout));
-        assert_eq!(RemovalMark::of(&without_time), None);
+        assert_eq!(RemovalMark::from_machine(&without_time), None);
     }
 
     proptest! {

@@ -20,8 +20,8 @@ pub mod timeout;
 
 use berth_api::TenantCluster;
 
-/// Returns true if the machines of a tenant are drained before they are deleted. A tenant that is being deleted takes its
-/// cluster with it, so its machines are not drained.
+/// Returns true if the machines of a tenant are drained before they are deleted. The deletion of a tenant ends its
+/// cluster, so the machines of a tenant that is being deleted are not drained.
 #[must_use]
 pub fn drains_machines(tenant: &TenantCluster) -> bool {
     tenant.spec.kubeconfig_secret_ref.is_some() && tenant.metadata.deletion_timestamp.is_none()

@@ -36,7 +36,7 @@ pub fn node_name(machine: &DynamicObject) -> String {
 /// begins to delete the Node; `None` if this is already recorded. The API server refuses the patch if the machine has
 /// changed since it was read: its mark may have been removed.
 #[must_use]
-pub fn record(
+pub fn record_patch(
     machine: &DynamicObject,
     node: &str,
     deletion: Option<RemovalReason>,
@@ -66,13 +66,13 @@ mod tests {
     fn the_deletion_of_the_node_is_recorded_once() {
         let marked = machine(&json!({REMOVAL_ANNOTATION: "HostLost"}));
         assert_eq!(reason_of_begun_deletion(&marked), None);
-        let patch = record(&marked, "web-1", Some(RemovalReason::HostLost)).unwrap();
+        let patch = record_patch(&marked, "web-1", Some(RemovalReason::HostLost)).unwrap();
         assert_eq!(patch["metadata"]["uid"], "u");
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         // The mark is removed afterwards.
         let recorded = machine(&patch["metadata"]["annotations"]);
         assert_eq!(reason_of_begun_deletion(&recorded), Some(RemovalReason::HostLost));
-        assert_eq!(record(&recorded, "web-1", Some(RemovalReason::Rollout)), None);
+        assert_eq!(record_patch(&recorded, "web-1", Some(RemovalReason::Rollout)), None);
         assert!(is_in_removal(&marked) && is_in_removal(&recorded));
         assert!(!is_in_removal(&machine(&json!({}))));
         let malformed = machine(&json!({NODE_DELETION_ANNOTATION: "why"}));
@@ -83,12 +83,12 @@ mod tests {
     fn another_name_of_the_node_is_recorded() {
         let marked = machine(&json!({REMOVAL_ANNOTATION: "Rollout"}));
         assert_eq!(node_name(&marked), "web-1");
-        assert_eq!(record(&marked, "web-1", None), None);
-        let patch = record(&marked, "other", None).unwrap();
+        assert_eq!(record_patch(&marked, "web-1", None), None);
+        let patch = record_patch(&marked, "other", None).unwrap();
         let recorded = machine(&patch["metadata"]["annotations"]);
         assert_eq!(node_name(&recorded), "other");
-        assert_eq!(record(&recorded, "other", None), None);
-        assert!(record(&recorded, "web-1", None).is_some());
+        assert_eq!(record_patch(&recorded, "other", None), None);
+        assert!(record_patch(&recorded, "web-1", None).is_some());
         assert_eq!(reason_of_begun_deletion(&recorded), None);
     }
 }

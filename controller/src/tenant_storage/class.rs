@@ -103,7 +103,7 @@ pub struct TenantClass {
     pub uid: String,
     /// True if Berth created the class, according to its label.
     pub is_managed: bool,
-    /// True if claims without a class use this one, according to either annotation.
+    /// True if claims without a class use this class, according to either annotation.
     pub is_any_default: bool,
     /// Fields that cannot change.
     pub immutable: ImmutableFields,

@@ -34,7 +34,7 @@ pub struct ImmutableFields {
 /// Fields of a StorageClass that can change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MutableFields {
-    /// True if claims without a class use this one.
+    /// True if claims without a class use this class.
     pub is_default: bool,
     /// True if volumes can be expanded.
     pub allow_volume_expansion: bool,

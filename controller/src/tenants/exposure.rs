@@ -1,7 +1,8 @@
 //! Plans the exposure of a tenant: validates its pool of load balancer addresses, and renders the objects of MetalLB and
 //! of the cloud controller manager.
 //!
-//! If a part is invalid, its existing objects stay as they are, so that a mistake does not take addresses from Services.
+//! If a part is invalid, its existing objects are not changed, so that a mistake does not take addresses from
+//! Services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -136,7 +137,7 @@ fn plan_pool(
         desired.faults.push(fault);
     }
     if !kept.is_empty() {
-        // Without a request, the existing advertisement stays as it is.
+        // Without a request, the existing advertisement is not changed.
         desired.retains_pool = requested.is_none();
         let pool = pool.get_or_insert_with(|| LoadBalancers {
             advertise: Some(Advertisement::None),

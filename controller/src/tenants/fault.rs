@@ -20,7 +20,7 @@ impl Fault {
     }
 }
 
-/// Joins the first `limit` texts, and appends the number of the others.
+/// Joins the first `limit` texts, and appends the number of the remaining texts.
 #[must_use]
 pub fn join_first(all: &[String], limit: usize, separator: &str) -> String {
     let joined = all.iter().take(limit).map(String::as_str).collect::<Vec<_>>().join(separator);

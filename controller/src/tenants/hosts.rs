@@ -202,7 +202,7 @@ impl TenantHostState {
             Some(0) => None,
             // The tenant may be among those that the report counts but does not name.
             Some(count) => Some(format!(
-                "unknown: {count} tenants that are not ready have no name in the report"
+                "unknown: the report counts {count} tenants that are not ready without naming them"
             )),
             None => Some("its agent does not report this network".to_owned()),
         }
@@ -268,7 +268,8 @@ fn uplink_mtu(spec: &NetworkSpec, status: &berth_api::InfraNodeStatus) -> Option
     uplinks.iter().find(is_selected)?.mtu
 }
 
-/// Returns the readiness of a tenant's network on the hosts that carry it: counts, and the hosts that are not ready.
+/// Returns the readiness of a tenant's network on the hosts that carry it: the numbers of hosts, and the hosts that
+/// are not ready.
 #[must_use]
 pub fn readiness(
     tenant: &TenantCluster,
@@ -356,7 +357,7 @@ mod tests {
         );
         assert_eq!(
             not_ready_message(trunk_spec(), networks(json!({"failed": 9}))),
-            "unknown: 9 tenants that are not ready have no name in the report"
+            "unknown: the report counts 9 tenants that are not ready without naming them"
         );
         assert_eq!(
             not_ready_message(trunk_spec(), json!({"observedGeneration": 4})),

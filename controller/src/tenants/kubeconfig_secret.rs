@@ -16,7 +16,7 @@ pub struct KubeconfigSecret {
     /// Key of the entry with the kubeconfig.
     pub key: String,
     /// Namespace of the tenant.
-    own: String,
+    tenant_namespace: String,
 }
 
 impl KubeconfigSecret {
@@ -28,20 +28,20 @@ impl KubeconfigSecret {
             namespace: reference.namespace.clone().unwrap_or_else(|| own.clone()),
             name: reference.name.clone(),
             key: reference.key.clone().unwrap_or_else(|| DEFAULT_KEY.to_owned()),
-            own,
+            tenant_namespace: own,
         }
     }
 
     /// Returns true if the Secret is in the namespace of the tenant, which permits the reference.
     #[must_use]
     pub fn is_own(&self) -> bool {
-        self.namespace == self.own
+        self.namespace == self.tenant_namespace
     }
 
     /// Returns the reason why the tenant may not refer to the Secret; `None` if it may.
     #[must_use]
     pub fn refusal(&self, config: &InfraConfigSpec) -> Option<String> {
-        let scope = ReferenceScope::new(&[&self.own], config);
+        let scope = ReferenceScope::new(&[&self.tenant_namespace], config);
         (!scope.is_permitted(&self.namespace, &self.name)).then(|| scope.not_permitted_message())
     }
 }

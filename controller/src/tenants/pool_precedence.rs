@@ -130,7 +130,7 @@ mod tests {
             // The older tenant extends its pool into that of the younger one.
             (vec![("a", "192.0.2.8-192.0.2.23")], [Some(applied), None]),
             (vec![("b", "192.0.2.0/29"), ("a", "192.0.2.15")], [Some(applied), None]),
-            // Pools that do not have the shared addresses decide nothing.
+            // Pools without the shared addresses do not affect the decision.
             (vec![("b", "192.0.2.0/29"), ("a", "192.0.2.16/29")], [None, Some(older)]),
             // If the pools extended, they would overlap.
             (vec![("b", "192.0.2.0-192.0.2.9"), ("a", "192.0.2.10/31")], [Some(both), Some(both)]),

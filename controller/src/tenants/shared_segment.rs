@@ -167,7 +167,7 @@ fn conflicting_claims(config: &InfraConfigSpec, claims: &[Arc<VlanClaim>]) -> Ve
     let omitted_note =
         if omitted_count > 0 { format!(" and {omitted_count} more") } else { String::new() };
     vec![format!(
-        "VlanClaims of networks that may share a wire: {}{omitted_note}; both tenants keep it: \
+        "VlanClaims of networks that may share a wire: {}{omitted_note}; both tenants keep the number: \
          declare the networks in different segments if \
          their wires are separate, otherwise delete one of the tenants and create it again",
         all.join(", ")
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(all.len(), 1);
         assert!(
             all[0].contains(
-                "VLAN 120 belongs to tenant one on a and to tenant two on b; both tenants keep it"
+                "VLAN 120 belongs to tenant one on a and to tenant two on b; both tenants keep the number"
             ),
             "{all:?}"
         );

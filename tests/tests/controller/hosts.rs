@@ -274,8 +274,7 @@ pub(crate) fn configuration_is_validated(plane: &ControlPlane) {
             "spec": {"network": network, "vlan": 140, "tenant": tenant, "tenantUID": tenant}});
         plane.apply(&claim.to_string()).unwrap();
     }
-    let shared =
-        "VLAN 140 belongs to tenant one on trunk and to tenant two on yard; both tenants keep it";
+    let shared = "VLAN 140 belongs to tenant one on trunk and to tenant two on yard; both tenants keep the number";
     wait_until_condition(plane, &["infraconfig", "default"], "Ready", Some(shared));
     plane.kubectl(&["delete", "vlanclaims", "trunk-140", "yard-140"]).unwrap();
     config(&json!(["100-199"]));

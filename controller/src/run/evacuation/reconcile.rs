@@ -178,7 +178,7 @@ impl Evacuator {
         let mut remaining: usize = 0;
         for one in machines {
             let (namespace, machine) = (&one.evacuating.namespace, &one.evacuating.machine.name);
-            let changes = Cancellation::of(&one.evacuating, host);
+            let changes = Cancellation::for_machine(&one.evacuating, host);
             let mut is_cleared = true;
             for migration in &changes.migrations {
                 is_cleared &= results.record(self.delete_migration(namespace, migration).await);
@@ -211,7 +211,7 @@ impl Evacuator {
                 continue;
             }
             let has_instance = self.informers.instances.informer().get(&key.0, &key.1).is_some();
-            let is_drained = RemovalMark::of(&machine)
+            let is_drained = RemovalMark::from_machine(&machine)
                 .is_some_and(|mark| mark.reason == RemovalReason::HostDrain);
             // While a machine is being removed, its instance ends before its VirtualMachine is deleted.
             if is_drained && !has_instance {

@@ -36,7 +36,8 @@ impl Remover {
         vm: VmState,
     ) -> Result<bool, RequestError> {
         let host = (vm.is_host_lost, vm.is_host_ready);
-        let patch = host_return::record(&machine.object, &machine.removal, host, Timestamp::now());
+        let patch =
+            host_return::record_patch(&machine.object, &machine.removal, host, Timestamp::now());
         let Some(patch) = patch else { return Ok(false) };
         tracing::info!(namespace = %machine.namespace, machine = %machine.name, is_host_lost = vm.is_host_lost, "the host of a removed machine has changed");
         self.patch_machine(&machine.object, patch).await?;
@@ -64,7 +65,7 @@ impl Remover {
         node: &str,
         deletion: Option<RemovalReason>,
     ) -> Result<bool, RequestError> {
-        let Some(patch) = progress::record(&machine.object, node, deletion) else {
+        let Some(patch) = progress::record_patch(&machine.object, node, deletion) else {
             return Ok(true);
         };
         let (machines, patch) = (self.machines(&machine.namespace), Patch::Merge(patch));

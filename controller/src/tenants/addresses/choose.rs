@@ -78,7 +78,8 @@ pub fn choose_address(
         let free = all.find_map(|address| free_fixed_address(*address, claims, request));
         return free.ok_or_else(|| fixed_in_use_fault(&fixed, claims, request.quarantine));
     }
-    let free = pool.ranges().find_map(|range| claims.lowest_free(pool.family, range, refused));
+    let free =
+        pool.ranges().find_map(|range| claims.lowest_free_address(pool.family, range, refused));
     free.map(AddressChoice::Create).ok_or_else(|| exhausted_fault(pool, claims, request.quarantine))
 }
 

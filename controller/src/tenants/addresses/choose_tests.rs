@@ -69,7 +69,7 @@ fn a_machine_keeps_its_claim_also_outside_the_pool() {
     let own = claim("10.9.0.2", "a");
     let kept = choose(&pools, &index([own.clone()]), "a", &[]);
     assert_eq!(kept, Ok(AddressChoice::KeepClaim(Arc::new(own.clone()))));
-    // The claim of another interface, of another tenant or of another machine is not its own.
+    // A claim of another interface, tenant or machine does not belong to this machine.
     for change in [
         |claim: &mut AddressClaim| "second".clone_into(&mut claim.spec.interface),
         |claim: &mut AddressClaim| "u-2".clone_into(&mut claim.spec.tenant_uid),

@@ -107,7 +107,7 @@ impl NetworkClaims {
     }
 
     /// Returns the lowest address in a range without a claim, other than those in `refused`.
-    pub(super) fn lowest_free(
+    pub(super) fn lowest_free_address(
         &self,
         family: Family,
         range: &std::ops::RangeInclusive<u128>,

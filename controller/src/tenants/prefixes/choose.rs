@@ -222,7 +222,7 @@ fn choose_from_pool<'a>(
     // A tenant that is created again gets the same prefix if it is free, and two tenants that are created at the same
     // time seldom request the same one.
     let start = hash_strings(&[request.tenant, name]);
-    match valid.first_free(start, used.iter().map(|(net, _)| *net)) {
+    match valid.first_free_prefix(start, used.iter().map(|(net, _)| *net)) {
         Some(prefix) => Ok(PrefixChoice::Create(prefix)),
         None => Err(exhausted_fault(&field, &valid, &used)),
     }

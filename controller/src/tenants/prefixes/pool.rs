@@ -52,7 +52,11 @@ impl<'a> ValidPrefixPool<'a> {
     /// Returns the first prefix that overlaps none of `used`. The order of the prefixes is cyclic and starts at the
     /// remainder of `start`.
     #[must_use]
-    pub fn first_free(&self, start: u64, used: impl IntoIterator<Item = IpNet>) -> Option<IpNet> {
+    pub fn first_free_prefix(
+        &self,
+        start: u64,
+        used: impl IntoIterator<Item = IpNet>,
+    ) -> Option<IpNet> {
         // The numbers in the set are indexes plus one, because the set cannot compute a neighbour of zero.
         let mut taken = RangeInclusiveSet::new();
         for (first, last) in used.into_iter().filter_map(|net| self.overlapping_indexes(&net)) {

@@ -36,7 +36,7 @@ fn the_first_free_prefix_is_found_without_iteration() {
         (&large, 0, "fd00::/33 fd00:0:8000::/33", None),
     ] {
         let valid = ValidPrefixPool::new(pool).unwrap();
-        let found = valid.first_free(start, nets(used));
+        let found = valid.first_free_prefix(start, nets(used));
         assert_eq!(found.map(|net| net.to_string()).as_deref(), expected, "{start} {used}");
     }
     assert_eq!(ValidPrefixPool::new(&large).unwrap().count(), 1 << 32);
@@ -103,7 +103,7 @@ proptest! {
         let spec = pool(&cidr.to_string(), cidr.prefix_len().saturating_add(more).min(126));
         let used: Vec<IpNet> = used.into_iter().map(|(bits, length)| net(bits, length)).collect();
         let valid = ValidPrefixPool::new(&spec).unwrap();
-        match valid.first_free(start, used.iter().copied()) {
+        match valid.first_free_prefix(start, used.iter().copied()) {
             Some(prefix) => {
                 prop_assert!(cidr.contains(&prefix) && prefix.prefix_len() == spec.prefix_length);
                 prop_assert!(!used.iter().any(|net| overlap(net, &prefix)));
