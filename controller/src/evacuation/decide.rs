@@ -40,7 +40,7 @@ pub enum Targets {
 /// What the controller does with a machine now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing.
+    /// No action: the machine waits.
     Wait,
     /// Creates a live migration with this name.
     Migrate(String),

@@ -25,7 +25,7 @@ impl MachineHost {
         if ["Succeeded", "Failed"].contains(&status["phase"].as_str().unwrap_or_default()) {
             return None;
         }
-        // The state of the last migration stays. When a migration succeeds, the host becomes its target.
+        // `migrationState` remains after the end of a migration. After a success, the host is the target.
         let migration = &status["migrationState"];
         let target = migration["targetNode"].as_str().filter(|target| !target.is_empty());
         let target = target.filter(|target| *target != name && migration["failed"] != true);

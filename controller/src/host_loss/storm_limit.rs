@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_clusters() {
+    fn limits_of_small_clusters() {
         for (away, all, is_exceeded) in [
             (0, 0, false),
             (1, 1, true),

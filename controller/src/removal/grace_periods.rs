@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::pod::DrainPod;
 
-/// Largest number of ends of all machines, which need less than 5 MB.
+/// Largest number of ends that are stored for all machines together. They need less than 5 MB.
 const MAX_ENDS: usize = 100_000;
 /// Number of all ends up to which a tenant may exceed its share. The share is this number divided by the number of
 /// tenants.

@@ -160,7 +160,7 @@ mod tests {
             let mut node: Fields = labels.collect();
             let foreign: Vec<_> = node.clone().into_iter().filter(|(_, one)| one.other_manager.is_some()).collect();
             let first = plan_fields(FieldKind::Label, &desired, &node);
-            // What the API server does with an apply.
+            // Simulates the apply in the API server.
             node.retain(|key, label| {
                 let stays = !label.is_own || label.other_manager.is_some() || first.owned.contains_key(key);
                 label.is_own &= first.owned.contains_key(key);

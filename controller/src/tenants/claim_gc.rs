@@ -67,13 +67,13 @@ pub fn next_action(
             *network == claim.spec.network && Some(*id) == NetworkId::from_claim(claim)
         }
     };
-    action_for(is_needed, quarantine_end(claim, config))
+    claim_action(is_needed, quarantine_end(claim, config))
 }
 
 /// Returns the next action on a claim, and the time at which it is due. `quarantine_end` is the end of its quarantine;
 /// `None` if it is not in quarantine.
 #[must_use]
-pub fn action_for(
+pub fn claim_action(
     is_needed: bool,
     quarantine_end: Option<Timestamp>,
 ) -> Option<(ClaimAction, Timestamp)> {

@@ -188,8 +188,8 @@ fn manager_objects(
     }
 }
 
-/// Checks the pool of a tenant. If it has to wait until other tenants have released addresses, returns the ranges that
-/// it has meanwhile, and a fault that names these tenants.
+/// Checks the pool of a tenant. If it has to wait until other tenants have released addresses, returns the ranges
+/// that it has until then, and a fault that names these tenants.
 ///
 /// # Errors
 /// Returns a fault if an address cannot be used, or belongs to the infra cluster or to the pool of another tenant.

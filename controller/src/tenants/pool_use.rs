@@ -101,7 +101,7 @@ mod tests {
                 used("shop", "a", "192.0.2.3"),
                 used("shop", "b", "192.0.2.9"),
                 used("shop", "b", "2001:db8::9"),
-                // From a pool of the administrator.
+                // An address from a pool of the administrator.
                 used("shop", "c", "203.0.113.1"),
                 used("other", "d", "192.0.2.9"),
             ],

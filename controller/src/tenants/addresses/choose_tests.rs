@@ -213,7 +213,8 @@ struct Server {
 }
 
 proptest! {
-    /// In any order of races, no address is allocated twice, and no excluded or reserved address is allocated.
+    /// For any interleaving of requests, no address is allocated twice, and no excluded or reserved address is
+    /// allocated.
     #[test]
     fn no_address_is_allocated_twice(
         prefix in 24_u8..=29,

@@ -21,8 +21,8 @@ pub struct ValidPool {
     pub config: ResolvedPool,
     /// Addresses that machines get.
     allocatable: RangeInclusiveSet<u128>,
-    /// Addresses that machines get if a MachineDeployment lists them: all host addresses of the network that are not
-    /// excluded, also outside of `ranges`.
+    /// Addresses that machines may get from the list of a MachineDeployment: all host addresses of the network that
+    /// are not excluded, also outside of `ranges`.
     permitted: RangeInclusiveSet<u128>,
 }
 
@@ -59,7 +59,7 @@ impl ValidPool {
         Family::of(address) == self.family && self.allocatable.contains(&to_number(address))
     }
 
-    /// Returns true if machines get this address if a MachineDeployment lists it.
+    /// Returns true if a machine may get this address from the list of a MachineDeployment.
     #[must_use]
     pub fn permits(&self, address: IpAddr) -> bool {
         Family::of(address) == self.family && self.permitted.contains(&to_number(address))

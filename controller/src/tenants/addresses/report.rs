@@ -56,7 +56,7 @@ impl AddressReport {
             .map(AsRef::as_ref)
             .filter(|claim| !is_released(claim) && !is_in_pool(claim, pools.as_ref()))
             .collect();
-        let outside = (!outside.is_empty()).then(|| outside_fault(&outside));
+        let outside = (!outside.is_empty()).then(|| addresses_outside_pools_fault(&outside));
         let exhausted = find_exhausted(tenant, pools.as_ref(), &counts, claims, quarantine);
         let faults: Vec<Fault> = [outside, conflict, exhausted].into_iter().flatten().collect();
         if faults.is_empty() && pools.is_none() {
@@ -90,7 +90,7 @@ fn count(pool: &ValidPool, claims: &NetworkClaims) -> AddressCount {
     AddressCount { cidr: pool.cidr.to_string(), allocated, quarantined, free }
 }
 
-fn outside_fault(outside: &[&AddressClaim]) -> Fault {
+fn addresses_outside_pools_fault(outside: &[&AddressClaim]) -> Fault {
     let names: Vec<String> = outside
         .iter()
         .map(|claim| format!("{} ({})", claim.spec.address, claim.spec.machine.name))

@@ -8,7 +8,7 @@ use super::request::PrefixRequest;
 use crate::managed_by::is_created_by_berth;
 use crate::tenants::addresses::family::Family;
 use crate::tenants::addresses::resolved::PoolSource;
-use crate::tenants::claim_gc::{ClaimAction, action_for};
+use crate::tenants::claim_gc::{ClaimAction, claim_action};
 use crate::tenants::claims::quarantine_duration;
 
 /// Returns the end of a claim's quarantine; `None` if the claim is not in quarantine.
@@ -36,7 +36,7 @@ pub fn next_action(
         None => false,
         Some(tenant) => is_needed_by(claim, tenant)? || has_addresses,
     };
-    action_for(is_needed, quarantine_end(claim, config))
+    claim_action(is_needed, quarantine_end(claim, config))
 }
 
 /// Returns true if the network of a tenant has the prefix; `None` if this is unknown, because the tenant may need any
