@@ -40,12 +40,12 @@ impl AddressStore {
     /// Waits until all claims have been listed.
     pub async fn wait_until_ready(&self) {
         self.informer.wait_until_ready().await;
-        // The index is built again here, because a store receives its first list a moment before its changes are
-        // handled.
+        // Rebuilds the index, because the store may receive its first list before the task above has handled the
+        // changes.
         self.rebuild();
     }
 
-    /// Returns the informer, with all claims.
+    /// Returns the informer of all claims.
     #[must_use]
     pub const fn informer(&self) -> &Informer<AddressClaim> {
         &self.informer
@@ -108,7 +108,7 @@ fn trim_claim(claim: &mut AddressClaim) {
         creation_timestamp: metadata.creation_timestamp,
         deletion_timestamp: metadata.deletion_timestamp,
         annotations: metadata.annotations,
-        // A label shows which claims Berth created.
+        // The label `app.kubernetes.io/managed-by` identifies the claims that Berth created.
         labels: metadata.labels,
         ..ObjectMeta::default()
     };
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_removes_no_later_claim_of_the_same_name() {
+    fn deletion_keeps_a_later_claim_of_the_same_name() {
         let (first, second) =
             (claim(json!({"name": "x", "uid": "1"})), claim(json!({"name": "x", "uid": "2"})));
         let mut networks: BTreeMap<String, NetworkClaims> = BTreeMap::new();

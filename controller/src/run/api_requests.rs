@@ -1,4 +1,4 @@
-//! Kinds and parameters of requests, and conversion of their results, that several reconcilers share.
+//! Helpers for API requests that several reconcilers share: resource kinds, parameters, and conversion of errors.
 
 use std::time::Duration;
 

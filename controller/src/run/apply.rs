@@ -116,7 +116,7 @@ impl Writer {
             target,
             &Self::params(CONTROLLER_FIELD_MANAGER, conflict_policy),
             body,
-            WrittenPart::Main,
+            PatchEndpoint::Object,
         )
         .await
     }
@@ -146,7 +146,7 @@ impl Writer {
     ) -> Result<DynamicObject, CallError> {
         // The apply is forced: the fields belong to the controller, or to an agent that is unresponsive.
         let params = Self::params(manager, FieldConflictPolicy::Force);
-        self.patch(target, &params, json!({"status": status}), WrittenPart::Status).await
+        self.patch(target, &params, json!({"status": status}), PatchEndpoint::Status).await
     }
 
     fn params(manager: &str, conflict_policy: FieldConflictPolicy) -> PatchParams {
@@ -159,7 +159,7 @@ impl Writer {
         target: &ApplyTarget,
         params: &PatchParams,
         body: Value,
-        part: WrittenPart,
+        endpoint: PatchEndpoint,
     ) -> Result<DynamicObject, CallError> {
         let (client, resource) = (self.client.clone(), &target.resource);
         let api: Api<DynamicObject> = match &target.namespace {
@@ -167,9 +167,9 @@ impl Writer {
             None => Api::all_with(client, resource),
         };
         let patch = Patch::Apply(target.add_identity(body));
-        let written = match part {
-            WrittenPart::Main => with_timeout(api.patch(&target.name, params, &patch)).await?,
-            WrittenPart::Status => {
+        let written = match endpoint {
+            PatchEndpoint::Object => with_timeout(api.patch(&target.name, params, &patch)).await?,
+            PatchEndpoint::Status => {
                 with_timeout(api.patch_status(&target.name, params, &patch)).await?
             }
         };
@@ -179,7 +179,7 @@ impl Writer {
 }
 
 #[derive(Clone, Copy)]
-enum WrittenPart {
-    Main,
+enum PatchEndpoint {
+    Object,
     Status,
 }

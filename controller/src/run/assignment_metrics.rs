@@ -127,7 +127,7 @@ impl AssignmentMetrics {
         );
         r.register(
             "berth_assignment_stranded",
-            "The part of berth_assignment_free in zones that lack the other resource",
+            "Part of berth_assignment_free in zones without free huge pages (for CPUs) or without free CPUs (for huge pages)",
             this.stranded_resources.clone(),
         );
         r.register(
@@ -173,7 +173,7 @@ impl AssignmentMetrics {
         self.wakes.inc();
     }
 
-    /// Sets the duration of counting all hosts or all pods after a list.
+    /// Records how long the extender took to count all hosts or all pods after a list.
     pub(super) fn record_count_time(&self, kind: &'static str, took: Duration) {
         self.count_seconds.get_or_create(&KindLabels { kind }).set(took.as_secs_f64());
     }
@@ -184,7 +184,7 @@ impl AssignmentMetrics {
         self.listed_timestamp.set(Timestamp::now().as_duration().as_secs_f64());
     }
 
-    pub(super) fn set_stages(&self, stages: &StageCounts) {
+    pub(super) fn set_stage_counts(&self, stages: &StageCounts) {
         let all = [
             ("reserved", stages.reserved),
             ("binding", stages.binding),
@@ -198,7 +198,7 @@ impl AssignmentMetrics {
         }
     }
 
-    pub(super) fn set_free(&self, free: &FreeResourceTotals) {
+    pub(super) fn set_free_resources(&self, free: &FreeResourceTotals) {
         let cpus = ResourceLabels { resource: "cpus" };
         let pages = ResourceLabels { resource: "hugepages" };
         set_gauge(&self.free_resources.get_or_create(&cpus), free.free_cpus);

@@ -1,4 +1,4 @@
-//! Clock of conditions.
+//! Timestamps of conditions.
 
 use berth_api::Time;
 use k8s_openapi::jiff::Timestamp;

@@ -36,15 +36,14 @@ pub(super) async fn run(context: Arc<Context>) {
             for config in context.configs.all() {
                 wake.unbounded_send(ObjectRef::from_obj(config.as_ref())).unwrap_or_default();
             }
-            // `config_changed` is notified after a change of profiles: a profile can add or remove the host network
-            // that a VLAN pool names.
+            // A change of a profile can add or remove the host network that a VLAN pool names.
             tokio::select! {
                 change = changes.recv() => match change {
                     Some(Change::Object(_, Some(_)) | Change::Relisted) => {}
                     Some(Change::Object(_, None)) => tracing::info!(name = INFRA_CONFIG, "InfraConfig was deleted, using defaults"),
                     None => return,
                 },
-                () = context.config_changed.notified() => {}
+                () = context.host_networks_changed.notified() => {}
                 // A new claim can conflict with a claim of another tenant on a second network, if both networks may
                 // share a wire.
                 change = claims.recv() => if change.is_none() { return },
@@ -72,7 +71,7 @@ async fn reconcile_config(
         (
             "False",
             ConditionReason::Ignored,
-            format!("only the InfraConfig named {INFRA_CONFIG} is read"),
+            format!("only the InfraConfig named {INFRA_CONFIG} is used"),
         )
     };
     let is_wrong = status == "False";
@@ -86,7 +85,7 @@ async fn reconcile_config(
     if config.status.as_ref() == Some(&status) {
         return Ok(());
     }
-    let request = format!("InfraConfig {name}: status");
+    let request = format!("apply status of InfraConfig {name}");
     let body = serde_json::to_value(&status).unwrap_or_default();
     context
         .writer

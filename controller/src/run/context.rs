@@ -60,8 +60,8 @@ pub struct Context {
     pub(super) lease_namespace: String,
     pub(super) fleet: FleetStore,
     pub(super) agent_leases: AgentLeases,
-    pub(super) config_changed: Notify,
-    /// Guard of writes, which must not be sent while this process is not the leader.
+    pub(super) host_networks_changed: Notify,
+    /// Permits writes only while this process is the leader.
     pub(super) guard: LeaderGuard,
     /// Host name or address of the API server that the controller uses, and its port.
     pub(super) own_server: (String, u16),
@@ -113,7 +113,7 @@ impl Context {
             lease_namespace: settings.lease_namespace.clone(),
             fleet: FleetStore::default(),
             agent_leases: AgentLeases::default(),
-            config_changed: Notify::new(),
+            host_networks_changed: Notify::new(),
             guard,
             own_server,
         }
@@ -150,9 +150,9 @@ impl Context {
     }
 }
 
-/// Removes images and conditions from a Node, because they are most of the object and change often. Taints,
-/// resources, addresses and pod CIDRs stay: the extender reads taints and resources, and NetworkPolicies contain
-/// addresses and pod CIDRs. Of the conditions, status and time of Ready stay, which show whether the host is lost.
+/// Removes the fields of a Node that no reconciler reads. Images and most conditions are large and change often. Keeps
+/// the fields that are read: taints and resources (by the extender), addresses and pod CIDRs (for NetworkPolicies), and
+/// status and time of the condition Ready (to detect lost hosts).
 fn trim_node(node: &mut Node) {
     node.metadata.managed_fields = None;
     if let Some(annotations) = &mut node.metadata.annotations {

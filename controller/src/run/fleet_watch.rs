@@ -66,7 +66,7 @@ pub(super) async fn watch_fleet(
     mut changes: ChangeReceivers,
 ) {
     resolve_profiles(&context, &queues);
-    // After it becomes the leader, this process reconciles all objects once.
+    // All objects are reconciled once after this process has become the leader.
     trigger_all(&context, &queues);
     let mut throttle = ReconcileThrottle::default();
     loop {
@@ -183,7 +183,7 @@ fn resolve_profiles(context: &Context, queues: &ReconcileQueues) {
         }
     }
     if before.networks() != after.networks() {
-        context.config_changed.notify_one();
+        context.host_networks_changed.notify_one();
     }
 }
 

@@ -24,7 +24,8 @@ impl Writer {
         let target = ApplyTarget::from_object(host);
         let managed_fields = host.metadata.managed_fields.as_deref().unwrap_or_default();
         let (target, conditions) = if conditions_are_atomic(managed_fields) {
-            // The write contains conditions of others, which must be current.
+            // The list of conditions is atomic, so the apply also contains conditions of other field managers. The
+            // resource version ensures that these conditions are current.
             let existing = host.status.iter().flat_map(|status| &status.conditions);
             (target.with_version_of(host), with_existing_conditions(existing, owned, conditions))
         } else {

@@ -40,7 +40,7 @@ const PROFILE_OPTIONS: ReconcilerOptions =
 const OWNED_CONDITIONS: [&str; 3] = [PROFILE_OVERRIDDEN, PROFILE_CONFLICT, PROFILE_INCOMPLETE];
 
 /// Returns true if the agent writes the condition.
-fn is_of_agent(condition: &Condition) -> bool {
+fn is_written_by_agent(condition: &Condition) -> bool {
     let type_ = condition.type_.as_str();
     !OWNED_CONDITIONS.contains(&type_) && ![DRAINING, HOST_LOST].contains(&type_)
 }
@@ -97,7 +97,8 @@ async fn reconcile_host(
     context: Arc<Context>,
 ) -> Result<(), ReconcileFailure> {
     let name = infra_node.name_any();
-    // An InfraNode without a Node is left alone: the API server deletes it, because the deleted Node is its owner.
+    // An InfraNode without a Node is not reconciled: Kubernetes garbage-collects it, because its owner was the deleted
+    // Node.
     let Some(node) = context.nodes.get(&name) else { return Ok(()) };
     if infra_node.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -105,14 +106,14 @@ async fn reconcile_host(
     let fleet = context.fleet.get();
     let none = std::collections::BTreeMap::new();
     let node_labels = node.metadata.labels.as_ref().unwrap_or(&none);
-    let mut wanted = desired_infra_node(&fleet, node_labels, &infra_node, &context.tenants.all());
-    let written = match &mut wanted {
-        Some(wanted) if wanted.is_different => write_spec(&context, &infra_node, wanted).await,
+    let mut desired = desired_infra_node(&fleet, node_labels, &infra_node, &context.tenants.all());
+    let written = match &mut desired {
+        Some(desired) if desired.is_different => write_spec(&context, &infra_node, desired).await,
         _ => Ok(()),
     };
     // The conditions are written even if the spec could not be applied.
     let selection = fleet.selection(&name);
-    let updated = update_conditions(&context, &infra_node, selection, wanted.as_ref()).await;
+    let updated = update_conditions(&context, &infra_node, selection, desired.as_ref()).await;
     let labelled = match selection {
         Selection::One(profile) => apply_labels(&context, &node, profile).await,
         Selection::None | Selection::Tie(_) => Ok(()),
@@ -124,11 +125,11 @@ async fn reconcile_host(
 async fn write_spec(
     context: &Context,
     infra_node: &InfraNode,
-    wanted: &mut DesiredInfraNode,
+    desired: &mut DesiredInfraNode,
 ) -> Result<(), ReconcileFailure> {
     let target = ApplyTarget::from_object(infra_node);
-    let request = format!("InfraNode {}: spec", infra_node.name_any());
-    let mut body = json!({"spec": wanted.spec});
+    let request = format!("apply spec of InfraNode {}", infra_node.name_any());
+    let mut body = json!({"spec": desired.spec});
     let mut may_retry = true;
     loop {
         let error =
@@ -139,7 +140,7 @@ async fn write_spec(
         let conflicting_fields = error.status().map(conflicting_managers).unwrap_or_default();
         if conflicting_fields.is_empty() || !may_retry {
             if error.status_code() == Some(422) {
-                wanted.incomplete.push(format!("the server refuses the spec: {error}"));
+                desired.incomplete.push(format!("the API server refuses the spec: {error}"));
             }
             return Err(ReconcileFailure::RequestFailed(request, error));
         }
@@ -147,7 +148,7 @@ async fn write_spec(
         for (path, manager) in conflicting_fields {
             remove_field(&mut body, &path);
             let path = path.trim_start_matches(".spec.").to_owned();
-            wanted.overridden.insert(path, manager);
+            desired.overridden.insert(path, manager);
         }
     }
 }
@@ -158,12 +159,12 @@ async fn update_conditions(
     context: &Context,
     infra_node: &InfraNode,
     selection: &Selection,
-    wanted: Option<&DesiredInfraNode>,
+    desired: Option<&DesiredInfraNode>,
 ) -> Result<(), ReconcileFailure> {
     let before = infra_node.status.as_ref().map(|status| status.conditions.as_slice());
     let before = before.unwrap_or_default();
     let now = now_in_seconds();
-    let updates = host_conditions(selection, wanted);
+    let updates = host_conditions(selection, desired);
     let mut conditions: Vec<Condition> = updates
         .iter()
         .map(|update| new_condition(update, before, infra_node.metadata.generation, &now))
@@ -178,7 +179,7 @@ async fn update_conditions(
     let unresponsive = context
         .agent_leases
         .unreported_reason(&infra_node.name_any())
-        .filter(|_| before.iter().any(|one| is_of_agent(one) && !is_unresponsive(one)));
+        .filter(|_| before.iter().any(|one| is_written_by_agent(one) && !is_unresponsive(one)));
     if unresponsive.is_none() && written.len() == conditions.len() && written.iter().all(is_same) {
         return Ok(());
     }
@@ -188,7 +189,7 @@ async fn update_conditions(
             !written.iter().any(|one| one.type_ == update.type_ && one.message == update.message)
         })
         .collect();
-    let agents = before.iter().filter(|one| is_of_agent(one));
+    let agents = before.iter().filter(|one| is_written_by_agent(one));
     conditions.extend(agents.filter_map(|one| {
         let mark_unknown = |reason: &UnresponsiveReason| {
             let lease = format!("{}/{}", context.lease_namespace, infra_node.name_any());
@@ -214,7 +215,7 @@ async fn update_conditions(
         let unchanged = is_unresponsive(one).then(|| one.clone());
         unchanged.or_else(|| unresponsive.as_ref().map(mark_unknown))
     }));
-    let request = format!("InfraNode {}: conditions", infra_node.name_any());
+    let request = format!("apply conditions of InfraNode {}", infra_node.name_any());
     context
         .writer
         .apply_host_conditions(
@@ -246,13 +247,13 @@ async fn apply_labels(
     node: &Node,
     profile: &HostProfile,
 ) -> Result<(), ReconcileFailure> {
-    let wanted = profile_labels(profile);
+    let desired = profile_labels(profile);
     let is_present = |(key, value): (&String, &String)| node.labels().get(key) == Some(value);
-    if wanted.iter().all(is_present) {
+    if desired.iter().all(is_present) {
         return Ok(());
     }
-    let request = format!("Node {}: labels", node.name_any());
-    let body = json!({"metadata": {"labels": wanted}});
+    let request = format!("apply labels of Node {}", node.name_any());
+    let body = json!({"metadata": {"labels": desired}});
     let written = context
         .writer
         .apply(&ApplyTarget::from_object(node), body, FieldConflictPolicy::Force)
@@ -268,7 +269,7 @@ async fn reconcile_profile(
     if profile.status.as_ref() == Some(&status) {
         return Ok(());
     }
-    let request = format!("HostProfile {}: status", profile.name_any());
+    let request = format!("apply status of HostProfile {}", profile.name_any());
     let target = ApplyTarget::from_object(profile.as_ref());
     let body: Value = serde_json::to_value(&status).unwrap_or_default();
     context

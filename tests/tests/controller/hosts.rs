@@ -292,7 +292,7 @@ pub(crate) fn configuration_is_validated(plane: &ControlPlane) {
             plane,
             &["infraconfig", "other"],
             "Ready",
-            Some("only the InfraConfig named default is read"),
+            Some("only the InfraConfig named default is used"),
         );
     }
 }

@@ -1,4 +1,5 @@
-//! Writes of an evacuation: the status and the marks of a VirtualMachine, migrations, and the end of an evacuation.
+//! Writes of an evacuation: annotations of VirtualMachines, migrations, and the cancellation of an evacuation in
+//! KubeVirt.
 
 use berth_api::names::{
     EVACUATING_LABEL, EVACUATION_ANNOTATION, MANAGED_BY_LABEL, REMOVAL_ANNOTATION,
@@ -24,7 +25,7 @@ use crate::removal::mark::{RemovalMark, RemovalReason};
 use crate::run::api_requests::{patch_params, post_params};
 use crate::run::reconcile::ReconcileFailure;
 
-/// Result of a write that another client's write may precede.
+/// Result of a write that may conflict with the write of another client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WriteOutcome {
     Done,
@@ -34,39 +35,40 @@ pub(super) enum WriteOutcome {
 
 /// Result of the creation of a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Creation {
+pub(super) enum MigrationCreation {
     Created,
     /// The server refuses the migration, with this message.
     Refused(String),
 }
 
 impl Evacuator {
-    /// Creates a live migration. One with the same name exists if the controller was interrupted after its creation.
+    /// Creates a live migration. If a migration of this name exists (409), an earlier reconcile created it and was
+    /// interrupted.
     pub(super) async fn create_migration(
         &self,
-        one: &ObservedMachine,
+        observed: &ObservedMachine,
         name: &str,
-    ) -> Result<Creation, ReconcileFailure> {
-        let namespace = &one.evacuating.namespace;
+    ) -> Result<MigrationCreation, ReconcileFailure> {
+        let namespace = &observed.evacuating.namespace;
         let (label, value) = MANAGED_BY_LABEL;
         let migration = json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
             "metadata": {"name": name, "namespace": namespace, "labels": {label: value}},
-            "spec": {"vmiName": one.evacuating.machine.name},
+            "spec": {"vmiName": observed.evacuating.machine.name},
         });
         let request = format!("create VirtualMachineInstanceMigration {namespace}/{name}");
-        // The value has the fields of an object.
+        // The conversion cannot fail, because the value has the fields of an object.
         let Ok(body) = serde_json::from_value::<DynamicObject>(migration) else {
             return Err(ReconcileFailure::PrerequisiteNotMet(request));
         };
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &migration_resource());
         match with_timeout(api.create(&post_params(), &body)).await {
-            Ok(_) => Ok(Creation::Created),
+            Ok(_) => Ok(MigrationCreation::Created),
             Err(error) => match (error.status_code(), error.status()) {
-                (Some(409), _) => Ok(Creation::Created),
+                (Some(409), _) => Ok(MigrationCreation::Created),
                 (Some(400 | 403 | 404 | 422), Some(status)) => {
-                    Ok(Creation::Refused(status.message.clone()))
+                    Ok(MigrationCreation::Refused(status.message.clone()))
                 }
                 _ => Err(ReconcileFailure::RequestFailed(request, error)),
             },
@@ -91,16 +93,16 @@ impl Evacuator {
         }
     }
 
-    /// Writes the status of an evacuation, and in the same patch the request of a replacement or the mark for removal.
+    /// Writes the evacuation record of a machine, and in the same patch the replacement request or the removal mark.
     pub(super) async fn write_record(
         &self,
-        one: &ObservedMachine,
+        observed: &ObservedMachine,
         record: &EvacuationRecord,
         action: &Action,
         now: Timestamp,
     ) -> Result<WriteOutcome, ReconcileFailure> {
         let mut annotations = Map::new();
-        if one.record.as_ref() != Some(record) {
+        if observed.record.as_ref() != Some(record) {
             annotations.insert(EVACUATION_ANNOTATION.to_owned(), record.render().into());
         }
         match action {
@@ -114,16 +116,16 @@ impl Evacuator {
             }
             Action::Wait | Action::Migrate(_) => {}
         }
-        let has_label = one.object.labels().contains_key(EVACUATING_LABEL);
+        let has_label = observed.object.labels().contains_key(EVACUATING_LABEL);
         if annotations.is_empty() && has_label {
             return Ok(WriteOutcome::Done);
         }
         let metadata = json!({"labels": {EVACUATING_LABEL: "true"}, "annotations": annotations});
-        self.patch_machine(&one.object, metadata).await
+        self.patch_machine(&observed.object, metadata).await
     }
 
-    /// Removes the status of an evacuation and the request of a replacement from a machine; the mark for removal too if
-    /// `removes_mark` is true.
+    /// Removes the evacuation record and the replacement request from a machine. If `removes_mark` is true, also
+    /// removes the removal mark.
     pub(super) async fn clear_machine(
         &self,
         machine: &DynamicObject,
@@ -168,8 +170,9 @@ impl Evacuator {
         }
     }
 
-    /// Ends the evacuation of an instance, if it still exists. Returns false if KubeVirt cannot: before v1.8 it does not
-    /// have the subresource, and virt-api reverts changes of an instance's status by other accounts than KubeVirt's.
+    /// Cancels the evacuation of an instance in KubeVirt. Succeeds if the instance no longer exists. Returns false if
+    /// KubeVirt is older than v1.8 and does not have the subresource `evacuate/cancel`. A patch of the status is no
+    /// alternative: virt-api reverts changes that accounts other than KubeVirt's make to the status.
     pub(super) async fn cancel_evacuation(
         &self,
         namespace: &str,
@@ -190,16 +193,20 @@ impl Evacuator {
             .map_err(|error| failed(CallError::from(kube::Error::HttpError(error))))?;
         match with_timeout(self.client.request_text(request)).await {
             Ok(_) => Ok(true),
-            Err(error) if error.status().is_some_and(|status| is_absent(status, name)) => Ok(true),
+            Err(error)
+                if error.status().is_some_and(|status| is_object_not_found(status, name)) =>
+            {
+                Ok(true)
+            }
             Err(error) if matches!(error.status_code(), Some(404 | 405)) => Ok(false),
             Err(error) => Err(failed(error)),
         }
     }
 }
 
-/// Returns true if an answer states that the object with this name does not exist. The answer of a server that does not
-/// have the resource names no object.
-fn is_absent(status: &Status, name: &str) -> bool {
+/// Returns true if an error response states that the object with this name does not exist. If the server does not have
+/// the resource at all, its response names no object.
+fn is_object_not_found(status: &Status, name: &str) -> bool {
     let details = status.details.as_ref();
     status.code == 404
         && status.reason == NOT_FOUND
@@ -211,11 +218,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instance_that_has_vanished_is_not_an_old_kubevirt() {
+    fn a_deleted_instance_differs_from_a_missing_subresource() {
         let answer = |details: Value, reason: &str| {
             let status = json!({"status": "Failure", "code": 404, "reason": reason, "message": "x",
                 "details": details});
-            is_absent(&serde_json::from_value(status).unwrap(), "web-1")
+            is_object_not_found(&serde_json::from_value(status).unwrap(), "web-1")
         };
         let instance = json!({"name": "web-1", "kind": "virtualmachineinstance"});
         assert!(answer(instance.clone(), "NotFound"));

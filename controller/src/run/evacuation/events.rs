@@ -11,14 +11,14 @@ use crate::evacuation::decide::{Action, Decision};
 use crate::evacuation::record::EvacuationRecord;
 
 impl Evacuator {
-    /// Emits an Event about a machine for an action, or if the machine now waits for another reason than before.
+    /// Emits an Event about a machine if the decision is an action, or if the reason for waiting has changed.
     pub(super) async fn emit_machine_event(
         &self,
-        one: &ObservedMachine,
+        observed: &ObservedMachine,
         decision: &Decision,
         record: &EvacuationRecord,
     ) {
-        let is_known = one
+        let is_known = observed
             .record
             .as_ref()
             .is_some_and(|before| before.host == record.host && before.reason == record.reason);
@@ -31,8 +31,8 @@ impl Evacuator {
         };
         let type_ =
             if decision.reason.needs_operator() { EventType::Warning } else { EventType::Normal };
-        let note = format!("must leave host {}: {}", record.host, record.message);
-        let reference = one.object.object_ref(&machine_resource());
+        let note = format!("the machine must leave host {}: {}", record.host, record.message);
+        let reference = observed.object.object_ref(&machine_resource());
         self.events.emit_for(type_, reference, reason.as_str(), &note).await;
     }
 

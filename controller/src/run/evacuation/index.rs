@@ -30,7 +30,7 @@ pub(super) struct InstanceFacts {
     /// Host that the instance must leave, because its pod there was evicted.
     pub(super) evacuated_host: Option<String>,
     pub(super) is_ready: bool,
-    /// Name of its MachineDeployment, which may be in another namespace.
+    /// Name of the machine's MachineDeployment, which may be in another namespace.
     deployment: Option<String>,
     /// The message of the condition LiveMigratable if the VM cannot be migrated.
     pub(super) migration_obstacle: Option<String>,
@@ -43,8 +43,8 @@ impl InstanceFacts {
         let text =
             |pointer: &str| data.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let (host, evacuated) = (text("/status/nodeName"), text("/status/evacuationNodeName"));
-        // virt-handler clears the field when the VM runs on its target. Without the comparison, a VM whose field was
-        // not cleared would be moved again.
+        // virt-handler clears `evacuationNodeName` when the VM runs on the target host. The comparison with `nodeName`
+        // prevents a second move if the field was not cleared.
         let must_leave = text("/spec/evictionStrategy") == EXTERNAL_STRATEGY
             && !evacuated.is_empty()
             && host == evacuated;
@@ -72,8 +72,8 @@ impl EvacuationIndex {
 
     /// Adds all stored instances.
     pub(super) fn fill(&self, instances: &OptionalInformer) {
-        // The handler of changes waits for the lock, so that it cannot set a newer state before an older one is set
-        // here.
+        // Holds the lock until all instances are added. Otherwise an older stored state could overwrite a newer state
+        // that the handler of changes has set.
         let mut state = self.lock();
         for instance in instances.all() {
             let key = (instance.namespace().unwrap_or_default(), instance.name_any());

@@ -2,8 +2,8 @@
 //!
 //! [`crate::evacuation`] decides. While no pod is evicted, the reconciler sends no request. During an evacuation it
 //! reads the MachineDeployments of the affected machines, their VirtualMachines and their migrations from the API
-//! server, and reconciles one host at a time, so that no decision is based on an old state: two hosts may be drained
-//! at once.
+//! server, and reconciles one host at a time, so that no decision is based on stale state when several hosts are
+//! drained at once.
 
 mod apply;
 mod events;
@@ -42,12 +42,12 @@ use index::EvacuationIndex;
 use resources::{migration_resource, trim_machine, trim_migration};
 use triggers::EvacuationTriggers;
 
-/// One host at a time: the decisions about a MachineDeployment must not overlap.
+/// Reconciles one host at a time, because decisions about the same MachineDeployment must not overlap.
 const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "evacuation", concurrency: 1, debounce: Duration::from_millis(300) };
 
-/// Shortest time between two reconciles of a host because of reports. A tenant can change the state of its pods as
-/// often as it likes.
+/// Minimum interval between reconciles of a host that removal reports trigger. A tenant can change the state of its
+/// pods, and thus the reports, at any rate.
 const REPORT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Stores that the reconciler shares with other reconcilers.
@@ -65,7 +65,7 @@ pub struct EvacuationInformers {
     pub instances: MachineInstances,
     /// Functions that are called with each changed MachineDeployment.
     pub deployment_handlers: ObjectHandlers,
-    /// Lock between this reconciler and that of MachineDeployments.
+    /// Lock that this reconciler shares with the reconciler of MachineDeployments.
     pub removal_lock: RemovalLock,
     /// Reports of all removals.
     pub removals: Arc<RemovalTable>,
@@ -86,7 +86,7 @@ struct Evacuator {
 }
 
 /// Moves machines from hosts whose pods were evicted, until the future is dropped, which may happen at any moment.
-/// `targets` is the assignment engine; `None` if this controller has none.
+/// `targets` finds the targets of live migrations; `None` if the scheduler extender is disabled.
 pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,

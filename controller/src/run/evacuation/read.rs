@@ -33,7 +33,7 @@ pub(super) struct ObservedMachine {
     /// The VirtualMachine.
     pub(super) object: DynamicObject,
     pub(super) evacuating: EvacuatingMachine,
-    /// Status that was written before.
+    /// The evacuation record in the annotation of the VirtualMachine.
     pub(super) record: Option<EvacuationRecord>,
 }
 
@@ -51,12 +51,12 @@ impl Evacuator {
         now: Timestamp,
     ) -> Result<Evacuation, ReconcileFailure> {
         let mut migrations: BTreeMap<String, Vec<Migration>> = BTreeMap::new();
-        let mut groups: BTreeSet<DeploymentKey> = BTreeSet::new();
+        let mut deployment_keys: BTreeSet<DeploymentKey> = BTreeSet::new();
         for (namespace, name) in keys {
             let instance = self.informers.instances.informer().get(namespace, name);
             let labels = instance.as_ref().and_then(|one| one.metadata.labels.as_ref());
             if let Some(deployment) = labels.and_then(|labels| labels.get("md")) {
-                groups.insert((namespace.clone(), deployment.clone()));
+                deployment_keys.insert((namespace.clone(), deployment.clone()));
             }
         }
         let namespaces: BTreeSet<&String> = keys.iter().map(|(namespace, _)| namespace).collect();
@@ -67,23 +67,23 @@ impl Evacuator {
             migrations.insert(namespace.clone(), all);
         }
         let mut evacuation = Evacuation { machines: Vec::new(), deployments: BTreeMap::new() };
-        for group in groups {
-            self.read_group(group, keys, &migrations, now, &mut evacuation).await?;
+        for deployment_key in deployment_keys {
+            self.read_deployment(deployment_key, keys, &migrations, now, &mut evacuation).await?;
         }
         evacuation.machines.sort_by_key(ObservedMachine::qualified_name);
         Ok(evacuation)
     }
 
-    /// Reads a MachineDeployment and its machines, and adds those of `keys`.
-    async fn read_group(
+    /// Reads a MachineDeployment and its machines, and adds the machines that are in `keys` to `evacuation`.
+    async fn read_deployment(
         &self,
-        group: DeploymentKey,
+        deployment_key: DeploymentKey,
         keys: &[MachineKey],
         migrations: &BTreeMap<String, Vec<Migration>>,
         now: Timestamp,
         evacuation: &mut Evacuation,
     ) -> Result<(), ReconcileFailure> {
-        let (namespace, deployment) = &group;
+        let (namespace, deployment) = &deployment_key;
         let selector = ListParams::default().labels(&format!("md={deployment}"));
         let objects = self.list(&machine_resource(), Some(namespace), selector).await?;
         let facts = |object: &DynamicObject| {
@@ -93,7 +93,7 @@ impl Evacuator {
         let names: Vec<String> = objects.iter().map(|object| object.name_any()).collect();
         let EvacuationInformers { tenants, connections, .. } = &self.informers;
         let each = names.iter().map(String::as_str);
-        // A machine that counts as not ready is removed at once.
+        // With `NotReady`, a machine whose Node was omitted would be removed at once.
         let omitted = NodeReadiness::Unknown;
         let nodes = find_node_readiness(tenants, connections, namespace, each, omitted);
         let nodes: BTreeMap<String, NodeReadiness> = names.into_iter().zip(nodes).collect();
@@ -115,7 +115,7 @@ impl Evacuator {
                 objects.iter().filter(|object| is_owned(object)).map(machine).collect();
             let value = serde_json::to_value(owner).unwrap_or_default();
             let state = DeploymentState::read(value, &own);
-            evacuation.deployments.insert(group.clone(), state);
+            evacuation.deployments.insert(deployment_key.clone(), state);
         }
         for object in objects {
             let key = (namespace.clone(), object.name_any());

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::Evacuator;
-use super::apply::{Creation, WriteOutcome};
+use super::apply::{MigrationCreation, WriteOutcome};
 use super::read::{Evacuation, ObservedMachine};
 use super::status::was_cordoned;
 use super::triggers::{is_cordoned, recorded_host};
@@ -34,7 +34,7 @@ impl Evacuator {
     pub(super) async fn reconcile(&self, host: &InfraNode) -> Result<Duration, ReconcileFailure> {
         let name = host.name_any();
         self.metrics.set_evacuating_machines(self.index.len());
-        // A host without a Node is lost, not drained.
+        // A host without a Node is handled as lost, not as drained.
         let Some(node) = self.informers.nodes.get(&name) else {
             return Ok(add_jitter(self.resync));
         };
@@ -45,17 +45,18 @@ impl Evacuator {
         } else {
             EventReason::EvacuationCompleted
         };
-        // A webhook that refuses the change of one machine must not keep the others on the host.
+        // A webhook that refuses the change of one machine must not keep the other machines on the host.
         let mut results = WriteResults::new(&name);
-        // 1. Clear machines that have left the host.
+        // 1. Remove the evacuation records of machines that have left the host.
         let keys = self.index.machines_on(&name);
-        self.clear_left_machines(&name, &mut results).await;
+        self.clear_evacuated_machines(&name, &mut results).await;
         if keys.is_empty() {
             let updated = self.update_condition(host, None, end).await;
             results.record(updated.map(|()| WriteOutcome::Done));
             return results.finish(add_jitter(self.resync));
         }
-        // 2. Read. Until all marks are written, no rollout may use the same place of `maxUnavailable`.
+        // 2. Read. Hold the lock until all removal marks are written, so that no rollout uses the same budget of
+        // `maxUnavailable`.
         let removals = self.informers.removal_lock.lock_all().await;
         let now = now_in_seconds().0;
         let evacuation = match self.read(&keys, now).await {
@@ -65,8 +66,9 @@ impl Evacuator {
                 return results.finish(RETRY_DELAY);
             }
         };
-        // 3. Call off the evacuation if the host was uncordoned. The condition changes last, because it records that
-        // the host was cordoned. Both reasons of the condition cause the next reconcile to repeat what has failed.
+        // 3. Cancel the evacuation if the host was uncordoned. The condition is updated last, because it records that
+        // the host was cordoned. With its reason `HostCordoned` or `DrainCancelled`, the next reconcile repeats failed
+        // steps.
         if is_cancelled {
             drop(removals);
             let remaining = self.cancel(&name, &evacuation.machines, &mut results).await;
@@ -81,14 +83,14 @@ impl Evacuator {
         // 4. Decide, and act.
         let Evacuation { machines, mut deployments } = evacuation;
         let evacuating: Vec<EvacuatingMachine> =
-            machines.iter().map(|one| one.evacuating.clone()).collect();
+            machines.iter().map(|observed| observed.evacuating.clone()).collect();
         let targets = self.find_targets(&name, &evacuating, now);
         let decisions = decide(&name, &evacuating, &mut deployments, &targets, now);
         let mut delay = add_jitter(WAIT_PERIOD);
         let mut records = Vec::new();
-        for (one, decision) in machines.iter().zip(decisions) {
-            let planned = EvacuationRecord::new(one.record.as_ref(), &name, &decision, now);
-            let record = match self.act(&name, one, decision, now).await {
+        for (observed, decision) in machines.iter().zip(decisions) {
+            let planned = EvacuationRecord::new(observed.record.as_ref(), &name, &decision, now);
+            let record = match self.execute_decision(&name, observed, decision, now).await {
                 Ok((record, retry)) => {
                     delay = delay.min(retry.unwrap_or(delay));
                     record
@@ -98,7 +100,7 @@ impl Evacuator {
                     planned
                 }
             };
-            records.push((one.qualified_name(), record));
+            records.push((observed.qualified_name(), record));
         }
         drop(removals);
         // 5. Update the status.
@@ -122,26 +124,29 @@ impl Evacuator {
         Targets::Known(uids.zip(answers).collect())
     }
 
-    /// Acts on a decision. Returns the new status of the machine, and the delay after which the machine must be
-    /// reconciled again.
-    async fn act(
+    /// Executes a decision. Returns the new evacuation record of the machine, and the delay after which the machine
+    /// must be reconciled again.
+    async fn execute_decision(
         &self,
         host: &str,
-        one: &ObservedMachine,
+        observed: &ObservedMachine,
         mut decision: Decision,
         now: Timestamp,
     ) -> Result<(EvacuationRecord, Option<Duration>), ReconcileFailure> {
         if let Action::Migrate(name) = &decision.action
-            && let Creation::Refused(message) = self.create_migration(one, name).await?
+            && let MigrationCreation::Refused(message) =
+                self.create_migration(observed, name).await?
         {
             let reason = EvacuationReason::MigrationRefused(message);
             decision = Decision { action: Action::Wait, reason, until: None };
         }
-        let record = EvacuationRecord::new(one.record.as_ref(), host, &decision, now);
-        if self.write_record(one, &record, &decision.action, now).await? == WriteOutcome::Conflict {
+        let record = EvacuationRecord::new(observed.record.as_ref(), host, &decision, now);
+        if self.write_record(observed, &record, &decision.action, now).await?
+            == WriteOutcome::Conflict
+        {
             return Ok((record, Some(RETRY_DELAY)));
         }
-        self.emit_machine_event(one, &decision, &record).await;
+        self.emit_machine_event(observed, &decision, &record).await;
         let label = match &decision.action {
             Action::Wait => None,
             Action::Migrate(_) => Some("migrate"),
@@ -150,7 +155,8 @@ impl Evacuator {
         };
         if let Some(action) = label {
             self.metrics.count_evacuation_action(action);
-            let (namespace, machine) = (&one.evacuating.namespace, &one.evacuating.machine.name);
+            let (namespace, machine) =
+                (&observed.evacuating.namespace, &observed.evacuating.machine.name);
             tracing::info!(%namespace, %machine, host, action, "moving a machine from its host");
         }
         let remaining = decision.until.map(|until| {
@@ -160,7 +166,7 @@ impl Evacuator {
         let retry = match decision.reason {
             EvacuationReason::EngineNotReady => Some(RETRY_DELAY),
             EvacuationReason::MigrationRefused(_) => Some(add_jitter(REFUSED_DELAY)),
-            // The removal keeps its own time limit.
+            // The reconciler of removals applies the time limit.
             EvacuationReason::BeingRemoved(..) => None,
             _ => remaining,
         };
@@ -176,16 +182,18 @@ impl Evacuator {
         results: &mut WriteResults<'_>,
     ) -> usize {
         let mut remaining: usize = 0;
-        for one in machines {
-            let (namespace, machine) = (&one.evacuating.namespace, &one.evacuating.machine.name);
-            let changes = Cancellation::for_machine(&one.evacuating, host);
+        for observed in machines {
+            let (namespace, machine) =
+                (&observed.evacuating.namespace, &observed.evacuating.machine.name);
+            let changes = Cancellation::for_machine(&observed.evacuating, host);
             let mut is_cleared = true;
             for migration in &changes.migrations {
                 is_cleared &= results.record(self.delete_migration(namespace, migration).await);
             }
-            let cleared = self.clear_machine(&one.object, changes.removes_mark).await;
+            let cleared = self.clear_machine(&observed.object, changes.removes_mark).await;
             is_cleared &= results.record(cleared);
-            // The instance is last: as long as it must leave the host, an interrupted cancellation is repeated.
+            // The evacuation of the instance is cancelled last: as long as the instance must leave the host, the next
+            // reconcile repeats an interrupted cancellation.
             if !is_cleared {
                 continue;
             }
@@ -201,8 +209,8 @@ impl Evacuator {
         remaining
     }
 
-    /// Removes the status of evacuations from the machines that no longer must leave the host.
-    async fn clear_left_machines(&self, host: &str, results: &mut WriteResults<'_>) {
+    /// Removes the evacuation records of machines that no longer need to leave the host.
+    async fn clear_evacuated_machines(&self, host: &str, results: &mut WriteResults<'_>) {
         let recorded =
             self.machines.filter(|machine| recorded_host(machine).as_deref() == Some(host));
         for machine in recorded {
@@ -211,9 +219,9 @@ impl Evacuator {
                 continue;
             }
             let has_instance = self.informers.instances.informer().get(&key.0, &key.1).is_some();
-            let is_drained = RemovalMark::from_machine(&machine)
-                .is_some_and(|mark| mark.reason == RemovalReason::HostDrain);
-            // While a machine is being removed, its instance ends before its VirtualMachine is deleted.
+            let is_drained =
+                RemovalMark::from_machine(&machine).is_some_and(|mark| mark.reason == RemovalReason::HostDrain);
+            // The machine is being removed: its instance ends before its VirtualMachine is deleted.
             if is_drained && !has_instance {
                 continue;
             }

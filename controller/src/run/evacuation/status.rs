@@ -10,28 +10,28 @@ use crate::profiles::{ConditionUpdate, new_condition};
 use crate::run::clock::now_in_seconds;
 use crate::run::reconcile::ReconcileFailure;
 
-/// Returns the existing condition of a host.
-fn existing(host: &InfraNode) -> Option<&Condition> {
+/// Returns the existing condition `Draining` of a host.
+fn existing_condition(host: &InfraNode) -> Option<&Condition> {
     let mut conditions = host.status.iter().flat_map(|status| &status.conditions);
     conditions.find(|one| one.type_ == DRAINING)
 }
 
 /// Returns true if machines had to leave the host while it was cordoned, according to its condition.
 pub(super) fn was_cordoned(host: &InfraNode) -> bool {
-    let reason = existing(host).and_then(|one| one.reason.parse().ok());
+    let reason = existing_condition(host).and_then(|one| one.reason.parse().ok());
     matches!(reason, Some(ConditionReason::HostCordoned | ConditionReason::DrainCancelled))
 }
 
 impl Evacuator {
     /// Writes the condition of a host if it differs; `None` removes it. Emits an Event about the Node when the
-    /// evacuation starts or ends. `end` is the reason of the Event at its end.
+    /// evacuation starts or ends. `end` is the reason of the Event that reports the end of the evacuation.
     pub(super) async fn update_condition(
         &self,
         host: &InfraNode,
         update: Option<ConditionUpdate>,
         end: EventReason,
     ) -> Result<(), ReconcileFailure> {
-        let before = existing(host);
+        let before = existing_condition(host);
         let is_same = match (before, &update) {
             (None, None) => true,
             (Some(before), Some(update)) => {
@@ -54,7 +54,9 @@ impl Evacuator {
         self.writer
             .apply_host_conditions(DRAIN_FIELD_MANAGER, host, &[DRAINING], conditions)
             .await
-            .map_err(ReconcileFailure::with_request(format!("InfraNode {name}: conditions")))?;
+            .map_err(ReconcileFailure::with_request(format!(
+                "apply conditions of InfraNode {name}"
+            )))?;
         let was_draining = before.is_some_and(|one| one.status == "True");
         let is_draining = update.as_ref().is_some_and(|one| one.status == "True");
         if is_draining && !was_draining {
@@ -63,7 +65,7 @@ impl Evacuator {
         } else if was_draining && !is_draining {
             let note = match end {
                 EventReason::EvacuationCancelled => {
-                    "the host is schedulable again: its machines stay"
+                    "the host is schedulable again: the evacuation of its machines was cancelled"
                 }
                 _ => "all machines whose pods were evicted have left the host",
             };

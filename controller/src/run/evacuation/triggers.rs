@@ -19,7 +19,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::index::EvacuationIndex;
 use crate::evacuation::record::EvacuationRecord;
 
-/// The index, and the queue of reconciles.
+/// Handlers of changes, which update the index and add hosts to the queue of reconciles.
 pub(super) struct EvacuationTriggers {
     queue: UnboundedSender<ObjectRef<InfraNode>>,
     index: Arc<EvacuationIndex>,

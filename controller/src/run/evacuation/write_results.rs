@@ -1,4 +1,4 @@
-//! Collects the results of writes: a refused write of one machine must not prevent those of other machines.
+//! Collects the results of writes: the refused write of one machine must not prevent the writes of other machines.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ impl<'h> WriteResults<'h> {
         Self { host, has_conflict: false, failure: None }
     }
 
-    /// Records the result of a write. Returns true if the write is done.
+    /// Records the result of a write. Returns true if the write has succeeded.
     pub(super) fn record(&mut self, result: Result<WriteOutcome, ReconcileFailure>) -> bool {
         match result {
             Ok(WriteOutcome::Done) => return true,

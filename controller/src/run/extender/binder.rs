@@ -135,7 +135,7 @@ impl Binder {
                 }
                 service.update(|extender, now| extender.record_binding_failure(now, uid));
             }
-            // The outcome is unknown until the watch shows it. Until then the reservation stays.
+            // The outcome of the binding is unknown until the watch delivers the pod. The reservation stays until then.
             Some(_) => {}
         }
         Err(BindFailure::Api(error))

@@ -162,11 +162,11 @@ impl HostReader<'_> {
         };
         let invalid = set.err().map(|error| error.to_string());
         let problems = problems.iter().map(ToString::to_string).chain(invalid);
-        self.log_once(name, problems.collect::<Vec<_>>().join("; "));
+        self.log_new_problems(name, problems.collect::<Vec<_>>().join("; "));
     }
 
     /// Logs the problems of a host if they differ from those that were logged last.
-    fn log_once(&mut self, name: &str, problems: String) {
+    fn log_new_problems(&mut self, name: &str, problems: String) {
         if problems.is_empty() {
             self.logged_problems.remove(name);
         } else if self.logged_problems.get(name) != Some(&problems) {
@@ -195,7 +195,8 @@ fn relevant_node_fields(node: Option<&Node>) -> impl PartialEq {
         let version =
             status.and_then(|status| Some(status.node_info.as_ref()?.kubelet_version.clone()));
         let allocatable = status.and_then(|status| status.allocatable.clone());
-        // This label is ignored, because the waker changes it to make old schedulers retry pods.
+        // Ignores the capacity generation, which the waker writes as a label for schedulers that do not watch
+        // annotations.
         let mut labels = node.metadata.labels.clone().unwrap_or_default();
         labels.remove(CAPACITY_GENERATION_ANNOTATION);
         (node.metadata.uid.clone(), labels, node.spec.clone(), allocatable, version)

@@ -85,7 +85,7 @@ async fn watch_installed(service: &Service, resource: &ApiResource) {
     watch_events(api, Config::default(), "virtualmachineinstances", handle, is_still_served).await;
 }
 
-/// Reads a VM that has no host yet; `None` if the VM has a host, or is not one that the extender reserves a host for.
+/// Reads a VM that has no host yet; `None` if the VM has a host, or if the extender reserves no host for it.
 fn read_pending(object: &DynamicObject, configuration: &Configuration) -> Option<PendingVm> {
     // This check is first, because it is fast and most VMs have a host.
     if object.data.pointer("/status/nodeName").is_some() {

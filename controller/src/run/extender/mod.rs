@@ -50,11 +50,12 @@ const TICK_INTERVAL: Duration = Duration::from_secs(1);
 const FREE_RESOURCES_TICKS: u32 = 10;
 /// Age of the state after which it is rebuilt from scratch, as soon as no reservation would be lost.
 const MAX_STATE_AGE: Duration = Duration::from_secs(24 * 3600);
-/// Additional time after which the state is rebuilt even if a reservation is lost. This is safe, because the extender
-/// may be restarted at any time, too.
+/// Additional time after which the state is rebuilt even if a reservation is lost. This is safe, because a restart of
+/// the extender, which is possible at any time, has the same effect.
 const REBUILD_GRACE: Duration = Duration::from_secs(3600);
 
-/// Starts the tasks of the extender, which never end. Returns the answers of its state about live migrations.
+/// Starts the tasks of the extender, which never end. Returns the finder of migration targets, which reads the
+/// extender's state.
 ///
 /// # Errors
 /// Returns an error if the extender cannot listen on its address.
@@ -129,9 +130,9 @@ async fn tick_until_rebuild(service: &Service) {
             (extender.stage_counts(), is_due.then(|| extender.free_resources()))
         };
         count = count.wrapping_add(1);
-        service.metrics.assignment.set_stages(&stages);
+        service.metrics.assignment.set_stage_counts(&stages);
         if let Some(free) = free {
-            service.metrics.assignment.set_free(&free);
+            service.metrics.assignment.set_free_resources(&free);
         }
         service.state_changed.notify_one();
     }

@@ -23,7 +23,8 @@ pub(super) async fn watch_namespaces(service: Arc<Service>) {
                 extender.update_namespace(&namespace.name_any(), namespace.labels())
             });
         }
-        // A deleted namespace may stay in the state: the API server has deleted its pods before.
+        // A deleted namespace may stay in the state, because Kubernetes deletes the pods of a namespace before the
+        // namespace.
         Event::Delete(_) => {}
     };
     watch_events(api, Config::default(), "namespaces", handle, continue_after_error).await;

@@ -42,7 +42,7 @@ pub(super) async fn watch_networks(service: Arc<Service>) {
     tokio::join!(watch, mark_listed);
 }
 
-/// Returns true for the name of a device plugin resource. A tenant can write any text, such as `cpu`.
+/// Returns true for the name of a device plugin resource. A tenant can write any text in the annotation, such as `cpu`.
 fn is_extended_resource(name: &str) -> bool {
     name.contains('/') && name.len() <= MAX_RESOURCE_NAME_BYTES
 }

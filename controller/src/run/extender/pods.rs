@@ -1,4 +1,4 @@
-//! Watch of pods: pods on hosts use resources, and pods of Berth's scheduler without a host are to be placed.
+//! Watch of pods. Pods on hosts use resources; pending pods of Berth's scheduler need a host.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -97,8 +97,8 @@ pub(super) async fn watch_pods(service: Arc<Service>) {
     watch_events(api, Config::default(), "pods", handle, continue_after_error).await;
 }
 
-/// Returns the reason why the kubelet has refused a pod; `None` if it has not, or if the pod has another scheduler
-/// than Berth's.
+/// Returns the reason why the kubelet has refused a pod; `None` if the kubelet has not refused the pod, or if the pod
+/// uses another scheduler than Berth's.
 fn berth_pod_refusal(observed: &ObservedPod) -> Option<KubeletRefusal> {
     observed.kubelet_refusal.filter(|_| observed.uses_berth_scheduler)
 }

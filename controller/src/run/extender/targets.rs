@@ -1,8 +1,8 @@
-//! Answers from the extender's state which VMs can be migrated.
+//! Determines from the extender's state which VMs can be migrated.
 //!
 //! Each replica of the controller watches all objects on which the extender's decisions depend, also while another
-//! replica's extender makes the decisions. So the leader of the reconcilers can query its own extender. It does not
-//! know the reservations of the other extender whose pods are not bound yet.
+//! replica's extender makes the decisions. So the leader of the reconcilers can query its own extender. The leader's
+//! extender does not know another extender's reservations until their pods are bound.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -20,7 +20,7 @@ use crate::run::api_requests::patch_params;
 const DEBOUNCE: Duration = Duration::from_millis(20);
 /// Minimum interval between rounds of Node updates.
 const ROUND_INTERVAL: Duration = Duration::from_millis(250);
-/// Retry delay after a failed request, or while the extender of another replica is the active one.
+/// Retry delay after a failed request, or while the extender of another replica makes the decisions.
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Maximum number of Nodes that are changed in a round. After each change, old schedulers retry all pods, and newer
 /// schedulers retry the pods that may fit on the Node.

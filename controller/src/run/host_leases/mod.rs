@@ -1,6 +1,6 @@
 //! Reconciler of HostLeases: writes the leases of the VMs on each host, which [`crate::tenants::host_leases`] computes.
 //!
-//! Only the controller writes these objects. It never deletes them: they have their Node as owner.
+//! Only the controller writes these objects. It never deletes them, because their owner is the Node.
 
 pub mod informers;
 mod triggers;
@@ -38,8 +38,8 @@ pub async fn run(
     resync: Duration,
 ) {
     let (queue, requests) = unbounded();
-    // Before all kinds are listed, no host may be reconciled: its VMs would lose their leases. The subscription is later,
-    // because changes would fill the memory while a CustomResourceDefinition is missing.
+    // Before all kinds are listed, no host may be reconciled: its VMs would lose their leases. The triggers subscribe
+    // afterwards, because queued changes would use up the memory while a CustomResourceDefinition is missing.
     informers.wait_until_ready().await;
     instances.informer().wait_until_ready().await;
     let (triggers, changes) = HostLeaseTriggers::subscribe(informers.clone(), instances, queue);

@@ -26,7 +26,7 @@ use berth_runtime::watch::Change;
 /// Index that the triggers update and the reconciles read.
 pub(super) type SharedIndex = Arc<Mutex<LeaseIndex>>;
 
-/// Stores, the index of machines and claims, and the queue of reconciles.
+/// Handlers of changes, which update the index of machines and claims and add hosts to the queue of reconciles.
 pub(super) struct HostLeaseTriggers {
     informers: LeaseInformers,
     instances: MachineInstances,
@@ -34,7 +34,7 @@ pub(super) struct HostLeaseTriggers {
     queue: UnboundedSender<ObjectRef<InfraNode>>,
 }
 
-/// Receivers of changes. They only name the changed objects, whose current versions are in the stores.
+/// Receivers of changes. A change only identifies the object; the current version is read from the store.
 pub(super) struct Changes {
     tenants: UnboundedReceiver<Change<TenantCluster>>,
     claims: UnboundedReceiver<Change<AddressClaim>>,
@@ -45,9 +45,9 @@ pub(super) struct Changes {
 }
 
 /// Hosts that a change affects.
-enum Affected {
+enum AffectedHosts {
     All,
-    Hosts(BTreeSet<String>),
+    Named(BTreeSet<String>),
 }
 
 impl HostLeaseTriggers {
@@ -92,7 +92,7 @@ impl HostLeaseTriggers {
     /// Triggers all hosts, and then the hosts that changes affect, until the future is dropped.
     pub(super) async fn handle_changes(&self, mut changes: Changes) {
         let mut throttle = ReconcileThrottle::default();
-        self.add_affected(&mut throttle, Affected::All);
+        self.add_affected(&mut throttle, AffectedHosts::All);
         loop {
             let due_at = throttle.due_at(Instant::now());
             tokio::select! {
@@ -109,17 +109,17 @@ impl HostLeaseTriggers {
         }
     }
 
-    async fn next_change(&self, changes: &mut Changes) -> Affected {
+    async fn next_change(&self, changes: &mut Changes) -> AffectedHosts {
         tokio::select! {
             Some(machine) = changes.instances.recv() => self.handle_instance(&machine),
             Some(change) = changes.claims.recv() => self.handle_claim(change),
             Some(change) = changes.tenants.recv() => self.handle_tenant(change),
             // The controller's own writes are changes too; the reconcile then finds no difference.
-            Some(change) = changes.host_leases.recv() => host_if(change, |_, _| true),
+            Some(change) = changes.host_leases.recv() => changed_host_if(change, |_, _| true),
             Some(change) = changes.infra_nodes.recv() => {
-                host_if(change, |before, after| before.is_none() != after.is_none())
+                changed_host_if(change, |before, after| before.is_none() != after.is_none())
             }
-            Some(change) = changes.nodes.recv() => host_if(change, |before, after| {
+            Some(change) = changes.nodes.recv() => changed_host_if(change, |before, after| {
                 before.and_then(|node| node.metadata.uid.as_ref())
                     != after.and_then(|node| node.metadata.uid.as_ref())
             }),
@@ -128,10 +128,10 @@ impl HostLeaseTriggers {
         }
     }
 
-    fn add_affected(&self, throttle: &mut ReconcileThrottle, affected: Affected) {
+    fn add_affected(&self, throttle: &mut ReconcileThrottle, affected: AffectedHosts) {
         match affected {
-            Affected::Hosts(hosts) => hosts.into_iter().for_each(|host| throttle.add(host)),
-            Affected::All => {
+            AffectedHosts::Named(hosts) => hosts.into_iter().for_each(|host| throttle.add(host)),
+            AffectedHosts::All => {
                 self.informers
                     .infra_nodes
                     .all()
@@ -141,40 +141,40 @@ impl HostLeaseTriggers {
         }
     }
 
-    fn handle_instance(&self, machine: &ClaimingMachine) -> Affected {
+    fn handle_instance(&self, machine: &ClaimingMachine) -> AffectedHosts {
         let instance = self.instances.informer().get(&machine.namespace, &machine.name);
         let hosts = instance.map(|instance| hosts_of_instance(&unpack_content(&instance).data));
-        Affected::Hosts(
+        AffectedHosts::Named(
             self.with_index(|index| index.set_hosts(machine, hosts.unwrap_or_default())),
         )
     }
 
-    fn handle_claim(&self, change: Change<AddressClaim>) -> Affected {
+    fn handle_claim(&self, change: Change<AddressClaim>) -> AffectedHosts {
         let Change::Object(before, after) = change else {
             self.with_index(|index| index.replace_claims(self.informers.claims.all()));
-            return Affected::All;
+            return AffectedHosts::All;
         };
         let versions = [before, after];
         let versions = || versions.iter().flatten();
         let Some(name) = versions().next().map(|claim| claim.name_any()) else {
-            return Affected::Hosts(BTreeSet::new());
+            return AffectedHosts::Named(BTreeSet::new());
         };
         let current = self.informers.claims.get(&name);
         let machines = versions().map(|claim| &claim.spec.machine);
         let hosts = self.with_index(|index| index.set_claim(&name, machines, current.as_ref()));
-        Affected::Hosts(hosts)
+        AffectedHosts::Named(hosts)
     }
 
     /// Handles a change of a tenant. The status of a tenant changes with every machine, but the fields that leases
     /// contain seldom change.
-    fn handle_tenant(&self, change: Change<TenantCluster>) -> Affected {
-        let Change::Object(before, after) = change else { return Affected::All };
+    fn handle_tenant(&self, change: Change<TenantCluster>) -> AffectedHosts {
+        let Change::Object(before, after) = change else { return AffectedHosts::All };
         let [facts_before, facts_after] =
             [&before, &after].map(|one| one.as_deref().map(tenant_facts));
         let changed = before.as_ref().or(after.as_ref()).filter(|_| facts_before != facts_after);
         let hosts = changed
             .map(|tenant| self.with_index(|index| index.hosts_of_tenant(&tenant.name_any())));
-        Affected::Hosts(hosts.unwrap_or_default())
+        AffectedHosts::Named(hosts.unwrap_or_default())
     }
 
     fn with_index<T>(&self, change: impl FnOnce(&mut LeaseIndex) -> T) -> T {
@@ -191,14 +191,14 @@ fn machine_of(instance: &DynamicObject) -> ClaimingMachine {
 }
 
 /// Returns the host with the name of the changed object if `is_relevant` accepts the change.
-fn host_if<K: kube::Resource<DynamicType = ()>>(
+fn changed_host_if<K: kube::Resource<DynamicType = ()>>(
     change: Change<K>,
     is_relevant: impl Fn(Option<&K>, Option<&K>) -> bool,
-) -> Affected {
-    let Change::Object(before, after) = change else { return Affected::All };
+) -> AffectedHosts {
+    let Change::Object(before, after) = change else { return AffectedHosts::All };
     let object = before.as_ref().or(after.as_ref());
     let object = object.filter(|_| is_relevant(before.as_deref(), after.as_deref()));
-    Affected::Hosts(object.map(|object| object.name_any()).into_iter().collect())
+    AffectedHosts::Named(object.map(|object| object.name_any()).into_iter().collect())
 }
 
 /// Fields of a tenant that its leases contain: UID, pools, prefixes, `dhcp`, VLAN, VNI and MTU.

@@ -22,7 +22,7 @@ pub(super) struct HostLeasesWriter {
     events: Arc<EventEmitter>,
     informers: LeaseInformers,
     index: SharedIndex,
-    /// Hosts with leases that their object has no room for, with the number in the last Event.
+    /// Number of omitted leases in the last Event of each host whose HostLeases have no room for all leases.
     omitted: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -45,7 +45,7 @@ impl HostLeasesWriter {
         // Without a Node there is no owner. The API server deletes the HostLeases of a deleted Node.
         let Some(node) = self.informers.nodes.get(&host) else { return Ok(()) };
         let stored = self.informers.host_leases.get(&host);
-        let desired = self.desired(&host, stored.as_deref());
+        let desired = self.desired_leases(&host, stored.as_deref());
         self.report_omitted(&infra_node, desired.omitted).await;
         let target = match &stored {
             None if desired.spec.networks.is_empty() => return Ok(()),
@@ -57,13 +57,14 @@ impl HostLeasesWriter {
         };
         let owner = json!({"apiVersion": "v1", "kind": "Node", "name": host, "uid": node.uid()});
         let body = json!({"metadata": {"ownerReferences": [owner]}, "spec": desired.spec});
-        // The apply is forced: an agent answers DHCP requests from this object, so it contains only leases with a claim.
+        // The apply is forced: an agent answers DHCP requests from this object, so each lease in the object must have a
+        // claim.
         let written = self.writer.apply(&target, body, FieldConflictPolicy::Force).await;
-        let request = format!("HostLeases {host}: spec");
+        let request = format!("apply spec of HostLeases {host}");
         written.map(drop).map_err(ReconcileFailure::with_request(request))
     }
 
-    fn desired(&self, host: &str, stored: Option<&HostLeases>) -> DesiredHostLeases {
+    fn desired_leases(&self, host: &str, stored: Option<&HostLeases>) -> DesiredHostLeases {
         let claims = self.index.lock().unwrap_or_else(PoisonError::into_inner).claims_on(host);
         desired_host_leases(
             claims.iter().map(Arc::as_ref),

@@ -38,7 +38,7 @@ pub(super) struct HostReconciler {
 enum HostLossState {
     /// The host is not down.
     Up,
-    /// The host is down, and nothing happens before this time has passed.
+    /// The host is down. It is checked again after this time.
     Pending(Duration),
     /// The host is lost.
     Lost(Loss),
@@ -47,9 +47,9 @@ enum HostLossState {
 /// A lost host.
 struct Loss {
     since: Timestamp,
-    /// Machines whose time has come, each with its verdict if no request is needed.
+    /// Machines whose time limit has passed, each with its verdict if the verdict requires no request.
     machines: BTreeMap<MachineName, Option<Verdict>>,
-    /// Time until the next machine.
+    /// Time until the time limit of the next machine.
     next: Option<Duration>,
 }
 
@@ -82,8 +82,8 @@ impl HostReconciler {
                 Err(error) => failure = Some(error),
             }
         }
-        // The host may have returned meanwhile; its evidence then has triggered it again.
-        if self.state.lock().down(&host).is_none() {
+        // If the host has returned meanwhile, the change of its evidence has already triggered another reconcile.
+        if self.state.lock().down_observation(&host).is_none() {
             return failure.map_or(Ok(Some(Duration::ZERO)), Err);
         }
         let lost = LostHost { since, machines: verdicts };
@@ -98,7 +98,9 @@ impl HostReconciler {
     fn state_of(&self, host: &str) -> HostLossState {
         let clock = self.state.clock();
         let facts = self.state.lock();
-        let Some((observation, since)) = facts.down(host) else { return HostLossState::Up };
+        let Some((observation, since)) = facts.down_observation(host) else {
+            return HostLossState::Up;
+        };
         let (mut due, mut next) = (Vec::new(), None::<Duration>);
         let all = facts.machines.machines_on(host);
         let limits = all.iter().map(|(namespace, _)| self.replace_after(namespace));
@@ -112,7 +114,7 @@ impl HostReconciler {
             }
         }
         if due.is_empty() {
-            // A host without machines is reported too.
+            // A host without machines is also reported as lost.
             let remaining = observation.remaining(ReplaceAfter::DEFAULT_TIME, clock);
             let delay = next.map_or(remaining, |next| next.min(remaining));
             if !remaining.is_zero() {
@@ -130,8 +132,8 @@ impl HostReconciler {
         HostLossState::Lost(Loss { since, machines, next })
     }
 
-    /// Returns the time of the tenant with this namespace. The time of a tenant that could not be parsed since the
-    /// controller started is not known, so its machines wait.
+    /// Returns `spec.replaceAfter` of the tenant with this namespace. If the tenant could not be parsed since the
+    /// controller started, the field is unknown, so the machines wait.
     fn replace_after(&self, namespace: &str) -> ReplaceAfter {
         let Some(name) = namespace.strip_prefix(TENANT_PREFIX) else {
             return ReplaceAfter::default();
@@ -157,7 +159,7 @@ impl HostReconciler {
             let facts = self.state.lock();
             let is_on_host = facts.machines.host_of(&machine).is_some_and(|one| one.name == host);
             is_on_host
-                && facts.down(host).is_some()
+                && facts.down_observation(host).is_some()
                 && !facts.storm_limit.is_exceeded()
                 && self.context.agent_leases.is_unresponsive(host)
         };
@@ -200,7 +202,7 @@ impl HostReconciler {
         let now = now_in_seconds();
         let conditions: Vec<Condition> =
             update.iter().map(|update| new_condition(update, before, generation, &now)).collect();
-        let request = format!("InfraNode {}: condition {HOST_LOST}", infra_node.name_any());
+        let request = format!("apply condition {HOST_LOST} of InfraNode {}", infra_node.name_any());
         let writer = &self.context.writer;
         let written = writer
             .apply_host_conditions(HOST_LOSS_FIELD_MANAGER, infra_node, &[HOST_LOST], conditions)

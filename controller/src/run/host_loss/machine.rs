@@ -45,15 +45,18 @@ pub(super) async fn mark_if_replaceable(
         Ok(_) => {}
         Err(error) if error.status_code() == Some(404) => return Ok(Verdict::Unaffected),
         Err(error) => {
-            return Err(ReconcileFailure::RequestFailed(format!("mark {}", what()), error));
+            return Err(ReconcileFailure::RequestFailed(
+                format!("mark {} for removal", what()),
+                error,
+            ));
         }
     }
-    tracing::info!(%namespace, machine = %name, %host, %since, "marked a machine on a lost host");
+    tracing::info!(%namespace, machine = %name, %host, %since, "marked a machine on a lost host for removal");
     context.metrics.count_replaced_machine();
     let note = format!(
-        "host {host} is lost since {since}: another machine replaces this one, which is deleted when the host is back or off"
+        "host {host} has been lost since {since}: the machine is replaced; it will be deleted when the host is back or off"
     );
-    emit(context, &vm, EventReason::MachineReplaced, &note).await;
+    emit_machine_event(context, &vm, EventReason::MachineReplaced, &note).await;
     Ok(Verdict::Replaced)
 }
 
@@ -68,11 +71,16 @@ pub(super) async fn report_wait(
         return;
     };
     let note = format!(
-        "host {host} is lost: the machine is not replaced, and waits for the host: {reason}"
+        "host {host} is lost: the machine is not replaced, but waits until the host is back: {reason}"
     );
-    emit(context, &vm, EventReason::MachineWaitsForHost, &note).await;
+    emit_machine_event(context, &vm, EventReason::MachineWaitsForHost, &note).await;
 }
 
-async fn emit(context: &Context, vm: &DynamicObject, reason: EventReason, note: &str) {
+async fn emit_machine_event(
+    context: &Context,
+    vm: &DynamicObject,
+    reason: EventReason,
+    note: &str,
+) {
     context.events.warn_for(vm.object_ref(&machine_resource()), reason.as_str(), note).await;
 }

@@ -24,10 +24,10 @@ pub(super) struct LossState {
 #[derive(Debug, Default)]
 pub(super) struct LossFacts {
     evidence: BTreeMap<String, HostEvidence>,
-    away: usize,
+    away_count: usize,
     /// Hosts that are down.
     observations: BTreeMap<String, Observation>,
-    /// Limit of hosts that are away.
+    /// Limit on the number of hosts that are away.
     pub(super) storm_limit: StormLimit,
     /// Hosts of all machines.
     pub(super) machines: MachineHosts,
@@ -51,8 +51,8 @@ impl LossState {
 }
 
 impl LossFacts {
-    /// Sets the evidence about a host; `None` if the host does not exist. `observation` is started if the host goes
-    /// down. Returns true if the evidence has changed.
+    /// Sets the evidence about a host; `None` if the host does not exist. `observation` returns the new observation if
+    /// the host goes down. Returns true if the evidence has changed.
     pub(super) fn set_evidence(
         &mut self,
         host: &str,
@@ -66,7 +66,8 @@ impl LossFacts {
         let is_away = |evidence: Option<HostEvidence>| {
             usize::from(evidence.is_some_and(|evidence| evidence.is_away()))
         };
-        self.away = self.away.saturating_sub(is_away(before)).saturating_add(is_away(evidence));
+        self.away_count =
+            self.away_count.saturating_sub(is_away(before)).saturating_add(is_away(evidence));
         if let Some(evidence) = evidence {
             self.evidence.insert(host.to_owned(), evidence);
         } else {
@@ -81,16 +82,16 @@ impl LossFacts {
         true
     }
 
-    /// Compares the number of hosts that are away with the limit. Returns true if the limit is exceeded now and was not
-    /// before, or the other way round.
+    /// Compares the number of hosts that are away with the limit. Returns true if the limit has become exceeded, or is
+    /// no longer exceeded.
     pub(super) fn update_storm_limit(&mut self) -> bool {
-        let (away, all) = self.away_hosts();
-        self.storm_limit.update(away, all)
+        let (away_count, all) = self.away_hosts();
+        self.storm_limit.update(away_count, all)
     }
 
     /// Returns the number of hosts that are away, and of all hosts.
     pub(super) fn away_hosts(&self) -> (usize, usize) {
-        (self.away, self.evidence.len())
+        (self.away_count, self.evidence.len())
     }
 
     /// Returns the names of all hosts with evidence.
@@ -100,7 +101,7 @@ impl LossFacts {
 
     /// Returns the observation of a host, and the time since which its objects report that it is down; `None` if it is
     /// not down.
-    pub(super) fn down(&self, host: &str) -> Option<(Observation, Timestamp)> {
+    pub(super) fn down_observation(&self, host: &str) -> Option<(Observation, Timestamp)> {
         let since = self.evidence.get(host)?.down_since()?;
         Some((*self.observations.get(host)?, since))
     }
@@ -111,7 +112,7 @@ impl LossFacts {
     }
 
     /// Returns true if all hosts that are down are lost, so that `lost` is complete.
-    pub(super) fn is_decided(&self) -> bool {
+    pub(super) fn are_down_hosts_decided(&self) -> bool {
         self.observations.keys().all(|host| self.lost.contains_key(host))
     }
 
@@ -150,16 +151,16 @@ mod tests {
         let at = |seconds| move |_: Timestamp| Observation::new(Duration::from_secs(seconds));
         assert!(facts.set_evidence("a", evidence(None, None), at(0)));
         assert!(facts.set_evidence("b", evidence(time(1), None), at(0)));
-        assert_eq!((facts.away_hosts(), facts.down("b")), ((1, 2), None));
+        assert_eq!((facts.away_hosts(), facts.down_observation("b")), ((1, 2), None));
         assert!(facts.set_evidence("b", evidence(time(1), time(2)), at(3)));
         assert!(!facts.set_evidence("b", evidence(time(1), time(2)), at(4)));
         assert!(facts.set_evidence("b", evidence(time(1), time(5)), at(5)));
         let expected = Some((Observation::new(Duration::from_secs(3)), time(5).unwrap()));
-        assert_eq!(facts.down("b"), expected, "the observation continues");
-        assert!(!facts.is_decided());
+        assert_eq!(facts.down_observation("b"), expected, "the observation continues");
+        assert!(!facts.are_down_hosts_decided());
         assert!(facts.update_storm_limit(), "one of two");
         assert!(facts.set_evidence("b", None, at(6)));
-        assert_eq!((facts.away_hosts(), facts.down("b")), ((0, 1), None));
-        assert!(facts.update_storm_limit() && facts.is_decided());
+        assert_eq!((facts.away_hosts(), facts.down_observation("b")), ((0, 1), None));
+        assert!(facts.update_storm_limit() && facts.are_down_hosts_decided());
     }
 }

@@ -22,16 +22,17 @@ pub(super) async fn reconcile_tenant(
     state: &LossState,
 ) -> Result<(), ReconcileFailure> {
     let name = tenant.name_any();
-    let (update, is_decided) = {
+    let (update, are_down_hosts_decided) = {
         let facts = state.lock();
         let namespace = TenantCluster::namespace_of(&name);
-        (tenant_condition(&namespace, &facts.lost), facts.is_decided())
+        (tenant_condition(&namespace, &facts.lost), facts.are_down_hosts_decided())
     };
     let before = tenant.status.as_ref().map(|status| status.conditions.as_slice());
     let before = before.unwrap_or_default();
     let existing = before.iter().find(|one| one.type_ == HOST_LOST);
-    // A new leader has no verdicts yet: the condition of the previous one stays until all hosts are decided.
-    let is_kept = update.is_none() && (existing.is_none() || !is_decided);
+    // A new leader has no verdicts yet. The condition of the previous leader stays until all hosts that are down have
+    // verdicts.
+    let is_kept = update.is_none() && (existing.is_none() || !are_down_hosts_decided);
     if tenant.metadata.deletion_timestamp.is_some() || is_kept {
         return Ok(());
     }
@@ -50,7 +51,7 @@ pub(super) async fn reconcile_tenant(
         // The tenant was deleted.
         Err(error) if error.status_code() == Some(404) => return Ok(()),
         Err(error) => {
-            let request = format!("TenantCluster {name}: condition {HOST_LOST}");
+            let request = format!("apply condition {HOST_LOST} of TenantCluster {name}");
             return Err(ReconcileFailure::RequestFailed(request, error));
         }
     }

@@ -24,7 +24,7 @@ use crate::run::context::Context;
 use crate::run::machine_instances::MachineInstances;
 use crate::run::packed_content::unpack_content;
 
-/// Queues of both reconcilers.
+/// Queues of the reconcilers of hosts and of tenants.
 #[derive(Clone, Debug)]
 pub(super) struct Queues {
     pub(super) hosts: UnboundedSender<ObjectRef<InfraNode>>,
@@ -54,7 +54,7 @@ impl Queues {
     }
 }
 
-/// Stores, state and queues.
+/// Handlers of changes, which update the state and add hosts and tenants to the queues.
 pub(super) struct HostLossTriggers {
     context: Arc<Context>,
     instances: MachineInstances,
@@ -86,7 +86,7 @@ impl HostLossTriggers {
             let host = if is_gone { None } else { host_of(instance) };
             let mut facts = state.lock();
             let affected = facts.machines.set(&machine_of(instance), host);
-            let down = affected.iter().filter(|host| facts.down(host).is_some());
+            let down = affected.iter().filter(|host| facts.down_observation(host).is_some());
             down.for_each(|host| queues.trigger_host(host));
         });
         self.instances.informer().wait_until_ready().await;
@@ -122,7 +122,7 @@ impl HostLossTriggers {
     pub(super) async fn handle_changes(&self, mut changes: Changes) {
         let facts = self.state.lock().down_hosts();
         facts.iter().for_each(|host| self.queues.trigger_host(host));
-        // A previous leader may have left a condition of a host that is no longer down.
+        // A previous leader may have left the condition on a host that is no longer down.
         for infra_node in self.context.infra_nodes.all() {
             let mut all = infra_node.status.iter().flat_map(|status| &status.conditions);
             if all.any(|one| one.type_ == HOST_LOST) {
@@ -159,7 +159,7 @@ impl HostLossTriggers {
             if facts.set_evidence(&host, evidence, |_| Observation::new(clock)) {
                 self.queues.trigger_host(&host);
             }
-            // An InfraNode that was deleted is not reconciled.
+            // A deleted InfraNode is not reconciled, so its verdicts are removed here.
             if evidence.is_none()
                 && let Some(namespaces) = facts.set_lost(&host, None)
             {
@@ -169,7 +169,12 @@ impl HostLossTriggers {
         if facts.update_storm_limit() {
             let (away, all) = facts.away_hosts();
             let is_exceeded = facts.storm_limit.is_exceeded();
-            tracing::info!(away, all, is_exceeded, "the limit of hosts that are away has changed");
+            tracing::info!(
+                away,
+                all,
+                is_exceeded,
+                "the number of away hosts crossed the limit for replacements"
+            );
             facts.down_hosts().iter().for_each(|host| self.queues.trigger_host(host));
         }
     }
