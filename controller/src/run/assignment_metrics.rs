@@ -127,7 +127,8 @@ impl AssignmentMetrics {
         );
         r.register(
             "berth_assignment_stranded",
-            "Part of berth_assignment_free in zones without free huge pages (for CPUs) or without free CPUs (for huge pages)",
+            "Part of berth_assignment_free in zones without free huge pages (for CPUs) or without free \
+             CPUs (for huge pages)",
             this.stranded_resources.clone(),
         );
         r.register(

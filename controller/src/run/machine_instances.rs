@@ -11,8 +11,8 @@ use super::packed_content::pack_content;
 use crate::api_resource::api_resource;
 use berth_runtime::watch::{OptionalInformer, OptionalKind};
 
-/// VirtualMachineInstances of MachineDeployments, with their packed phase, condition Ready and hosts. Those that must
-/// leave their host also have the condition LiveMigratable and the eviction strategy.
+/// VirtualMachineInstances of MachineDeployments. Their packed content has the phase, the condition Ready and the
+/// hosts. For instances that must leave their host, it also has the condition LiveMigratable and the eviction strategy.
 #[derive(Clone)]
 pub struct MachineInstances {
     informer: OptionalInformer,
@@ -58,7 +58,7 @@ impl MachineInstances {
     }
 }
 
-/// Removes the fields that are not used, because the store contains ten thousands of objects.
+/// Removes the fields that are not used, because the store contains tens of thousands of objects.
 fn trim_instance(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     object.metadata.annotations = None;

@@ -28,7 +28,7 @@ use crate::profiles::{ConditionUpdate, new_condition};
 /// Kinds that have a `Ready` condition of the controller. The agent writes the `Ready` condition of an InfraNode.
 const KINDS_WITH_STATUS: [&str; 3] = ["HostProfile", "InfraConfig", "TenantCluster"];
 /// Delay before reports that could not be written are retried.
-const RETRY: Duration = Duration::from_secs(30);
+const RETRY_DELAY: Duration = Duration::from_secs(30);
 
 /// Reports the objects that cannot be parsed, until the future is dropped.
 pub(super) async fn run(context: Arc<Context>) {
@@ -57,7 +57,7 @@ pub(super) async fn run(context: Arc<Context>) {
             if all_reported {
                 std::future::pending().await
             } else {
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         };
         tokio::select! {

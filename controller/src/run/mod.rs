@@ -173,7 +173,7 @@ async fn run_until_signal(settings: &Settings) -> anyhow::Result<()> {
             Some(ended) = watch_tasks.join_next() => break Err(unexpected_end_error(ended)),
         }
     };
-    tracing::info!(identity, "stopping");
+    tracing::info!(identity, "stopping the controller");
     reconcilers.shutdown().await;
     if tokio::time::timeout(RELEASE_TIMEOUT, elector.release()).await.is_err() {
         tracing::warn!(identity, "failed to release the leader lease in time; it will expire");

@@ -12,8 +12,8 @@ use crate::removal::readiness::node_readiness;
 use crate::tenant_nodes::node_match::{NodeIndex, NodeMatch};
 
 /// Returns the readiness of the Nodes of machines of a namespace, in the order of `machines`. While the tenant's API
-/// server does not answer, the last known Nodes count. `omitted` is the readiness of a machine whose Node may be one of
-/// those that exceed the limits.
+/// server does not answer, uses the last known Nodes. `omitted` is the readiness of a machine without a stored Node if
+/// Nodes were omitted because of the limits.
 pub(super) fn find_node_readiness<'m>(
     tenants: &Informer<TenantCluster>,
     connections: &Connections,

@@ -1,7 +1,7 @@
 //! Lock between the two reconcilers that remove machines within `maxUnavailable` of a MachineDeployment: the reconciler
-//! of MachineDeployments and the one of evacuations. Both count the marks in the API server before they write another
-//! one; without the lock, both could use the last permitted removal at the same moment. Only the leader writes, so a
-//! lock in its memory suffices.
+//! of MachineDeployments and the reconciler of evacuations. Both count the removal marks in the API server before they
+//! write another mark; without the lock, both could use the last permitted removal at the same moment. Only the leader
+//! writes, so a lock in its memory suffices.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ pub struct RemovalLock(Arc<RwLock<()>>);
 
 impl RemovalLock {
     /// Locks the removals of one MachineDeployment, which no other task reconciles. Returns `None` while an evacuation
-    /// has locked all: its requests may take long, so the caller must not wait for it.
-    pub(super) fn try_lock_own(&self) -> Option<RwLockReadGuard<'_, ()>> {
+    /// holds the lock for all MachineDeployments: its requests may take long, so the caller must not wait for the lock.
+    pub(super) fn try_lock_deployment(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.0.try_read().ok()
     }
 
@@ -32,12 +32,12 @@ mod tests {
     async fn an_evacuation_excludes_all_other_removals() {
         let lock = RemovalLock::default();
         {
-            let (_first, second) = (lock.try_lock_own().unwrap(), lock.clone());
-            assert!(second.try_lock_own().is_some(), "MachineDeployments are independent");
+            let (_first, second) = (lock.try_lock_deployment().unwrap(), lock.clone());
+            assert!(second.try_lock_deployment().is_some(), "MachineDeployments are independent");
         }
         let all = lock.lock_all().await;
-        assert!(lock.try_lock_own().is_none());
+        assert!(lock.try_lock_deployment().is_none());
         drop(all);
-        assert!(lock.try_lock_own().is_some());
+        assert!(lock.try_lock_deployment().is_some());
     }
 }

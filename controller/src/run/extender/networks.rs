@@ -1,5 +1,5 @@
-//! Watch of NetworkAttachmentDefinitions. A launcher pod may not request the resource of its network itself; the extender
-//! then counts the resource, so that the pod is placed only on a host that has the network.
+//! Watch of NetworkAttachmentDefinitions. A launcher pod does not always request the resource of its network; the
+//! extender then adds the resource, so that the pod is placed only on a host that has the network.
 
 use std::sync::Arc;
 

@@ -54,7 +54,8 @@ pub(super) async fn mark_if_replaceable(
     tracing::info!(%namespace, machine = %name, %host, %since, "marked a machine on a lost host for removal");
     context.metrics.count_replaced_machine();
     let note = format!(
-        "host {host} has been lost since {since}: the machine is replaced; it will be deleted when the host is back or off"
+        "host {host} has been lost since {since}: the machine is replaced; it will be deleted when the \
+         host is back or off"
     );
     emit_machine_event(context, &vm, EventReason::MachineReplaced, &note).await;
     Ok(Verdict::Replaced)

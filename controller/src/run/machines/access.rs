@@ -13,8 +13,8 @@ use crate::run::packed_content::unpack_content;
 use crate::tenants::objects::{DesiredObject, ObjectKind, access_service, access_service_name};
 use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 
-/// Number of Services that the API server refuses before the remaining machines wait for the next attempt. Usually all
-/// have the same problem, a full range of ports or a quota, and each would cost a request.
+/// Number of refused Services after which a reconcile does not apply the remaining Services. Usually all Services are
+/// refused for the same reason, such as an exhausted port range or quota, and each attempt costs a request.
 const MAX_REFUSALS: usize = 5;
 
 /// Reason why the Service of a machine cannot be applied.
@@ -31,8 +31,8 @@ enum ServiceProblem {
 struct ServiceProblems(Vec<ServiceProblem>);
 
 impl ServiceProblems {
-    /// Returns true if the API server refused so many Services that it will probably refuse the others too. A Service
-    /// of another user is no reason: it concerns one machine.
+    /// Returns true if the API server refused so many Services that it will probably refuse the remaining Services. A
+    /// Service that another user created does not count, because it affects only one machine.
     fn has_many_refusals(&self) -> bool {
         let is_refused = |one: &&ServiceProblem| matches!(one, ServiceProblem::Refused { .. });
         self.0.iter().filter(is_refused).count() >= MAX_REFUSALS
@@ -91,7 +91,7 @@ impl ValidatedDeployment<'_> {
             }
             None => {
                 let request = || format!("get Service {}/{name}", self.namespace);
-                let found = none_if_not_found(self.services().get_metadata(name).await);
+                let found = none_if_not_found(self.services_api().get_metadata(name).await);
                 let found = with_request(request, found)?;
                 if found.is_some_and(|found| !is_created_by_berth(found.labels())) {
                     let service = format!("{}/{name}", self.namespace);
@@ -99,7 +99,7 @@ impl ValidatedDeployment<'_> {
                 }
             }
         }
-        let applied = self.services().patch(name, &params, &Patch::Apply(&desired.body)).await;
+        let applied = self.services_api().patch(name, &params, &Patch::Apply(&desired.body)).await;
         if let Some(reason) = refusal_message(&applied) {
             let service = format!("{}/{name}", self.namespace);
             return Ok(Some(ServiceProblem::Refused { service, reason }));
@@ -114,11 +114,11 @@ impl ValidatedDeployment<'_> {
         let preconditions = Preconditions { uid: service.uid(), resource_version: None };
         let params =
             DeleteParams { preconditions: Some(preconditions), ..DeleteParams::background() };
-        let deleted = none_if_not_found(self.services().delete(&name, &params).await);
+        let deleted = none_if_not_found(self.services_api().delete(&name, &params).await);
         with_request(|| format!("delete Service {}/{name}", self.namespace), deleted).map(drop)
     }
 
-    fn services(&self) -> Api<DynamicObject> {
+    fn services_api(&self) -> Api<DynamicObject> {
         let resource = ObjectKind::Service.resource();
         Api::namespaced_with(self.context.client.clone(), &self.namespace, &resource)
     }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_of_other_users_do_not_stop_those_of_later_machines() {
+    fn foreign_services_do_not_stop_later_machines() {
         let mut found = ServiceProblems::default();
         for number in 0..100 {
             let service = format!("cluster-shop/access-web-{number}");

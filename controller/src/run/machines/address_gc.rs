@@ -79,7 +79,7 @@ impl MachineContext {
             }
         };
         stream::iter(due_actions).for_each_concurrent(CONCURRENCY, apply).await;
-        // A machine without a claim need not be remembered.
+        // Deleted machines without a claim need not be remembered.
         let machines = all.iter().map(|claim| &claim.spec.machine);
         let claiming = machines.map(|one| (one.namespace.clone(), one.name.clone())).collect();
         self.triggers.deleted_machines.forget(&deleted, &claiming);
@@ -91,8 +91,8 @@ impl MachineContext {
         quarantine_duration(&config.map(|config| config.spec.clone()).unwrap_or_default())
     }
 
-    /// Takes an action on a claim, if the action is still due for the objects that the API server has. The stores may
-    /// be stale, and they lack a VirtualMachine whose label `md` was removed.
+    /// Executes an action on a claim if the action is still due according to the API server. The stores may be stale,
+    /// and they lack a VirtualMachine whose label `md` was removed.
     async fn apply_claim_action(
         &self,
         claim: &AddressClaim,
@@ -169,7 +169,7 @@ impl MachineContext {
     }
 
     /// Returns true if the API server has the VirtualMachine or its instance. The guest uses its address until the
-    /// instance is gone.
+    /// instance has been deleted.
     async fn machine_exists(&self, machine: &ClaimingMachine) -> Result<bool, RequestError> {
         let ClaimingMachine { namespace, name } = machine;
         for resource in [machine_resource(), instance_resource()] {
@@ -185,7 +185,7 @@ impl MachineContext {
     }
 }
 
-/// Returns true if the TenantCluster of a claim exists, and has another UID than in the claim.
+/// Returns true if the TenantCluster of a claim exists, and its UID differs from the UID in the claim.
 fn has_other_uid(claim: &AddressClaim, uid: Option<String>) -> bool {
     uid.is_some_and(|uid| uid != claim.spec.tenant_uid)
 }
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_kind_that_is_served_lacks_an_object() {
+    fn an_object_is_absent_only_if_its_kind_is_served() {
         let find = |status: Value| {
             let status: Status = serde_json::from_value(status).unwrap();
             none_if_object_not_found::<()>(Err(kube::Error::Api(status.into())), "web-1")

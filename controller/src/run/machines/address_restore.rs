@@ -18,7 +18,7 @@ use berth_kubevirt_render::machines::reconcile_steps::ExistingVm;
 
 impl ValidatedDeployment<'_> {
     /// Creates the missing claims of existing machines. Returns a fault if another machine has claimed the address of a
-    /// machine, or if the pools reserve it. Then all machines stay as they are.
+    /// machine, or if the pools reserve it. In both cases, no machine is changed.
     pub(super) async fn restore_claims(&self) -> Result<Option<Fault>, RequestError> {
         let Some(owner) = self.tenant().map(NetworkOwner::new) else { return Ok(None) };
         let pools = self.address_pools().ok().flatten();
@@ -54,11 +54,13 @@ impl ValidatedDeployment<'_> {
         machine: &ClaimingMachine,
         mac: MacAddress,
     ) -> Result<(), RequestError> {
-        // The store may have a machine whose deletion has not been delivered yet. Garbage collection has deleted its
-        // claim then, not a user.
+        // The watch may not have delivered the deletion of the machine yet. Garbage collection has then deleted the
+        // claim, which must not be restored.
         let request = || format!("get VirtualMachine {}/{}", self.namespace, vm.name);
-        let current =
-            with_request(request, none_if_not_found(self.machines().get_metadata(&vm.name).await))?;
+        let current = with_request(
+            request,
+            none_if_not_found(self.machines_api().get_metadata(&vm.name).await),
+        )?;
         let exists = current.is_some_and(|current| {
             current.uid().as_ref() == Some(&vm.uid) && current.metadata.deletion_timestamp.is_none()
         });
@@ -74,10 +76,10 @@ impl ValidatedDeployment<'_> {
         match with_request(request, ignore_conflict(created))? {
             Some(created) => {
                 let (claim, machine) = (created.name_any(), &vm.name);
-                tracing::warn!(%claim, %machine, "created a deleted AddressClaim again, because its machine exists");
+                tracing::warn!(%claim, %machine, "restored a deleted AddressClaim, because its machine exists");
                 self.context.addresses.record(created);
             }
-            // The index lacks the claim of another machine, or that of this machine.
+            // The claim already exists (409), so the index is stale: reads the claim, and adds it to the index.
             None => drop(self.context.refresh_claim(owner, address, machine).await?),
         }
         Ok(())

@@ -80,7 +80,7 @@ struct MachineClaim {
 enum ClaimOrigin {
     /// The machine already had the claim.
     Kept,
-    /// The claim was created to an address without a claim.
+    /// The claim was created for an address without a claim.
     Created,
     /// The claim was created in place of a claim that has been in quarantine since this time.
     TakenOver(Time),
@@ -123,8 +123,8 @@ impl ValidatedDeployment<'_> {
         }))
     }
 
-    /// Returns the names of machines that have claims, and that a controller did not create because it was stopped.
-    /// `vms` are the machines that the API server has.
+    /// Returns the names of machines that have claims, but were not created because the controller was stopped. `vms`
+    /// are the machines that exist in the API server.
     pub(super) fn interrupted_machines(
         &self,
         plan: &AddressPlan,
@@ -159,7 +159,9 @@ impl ValidatedDeployment<'_> {
         let machine = ClaimingMachine { namespace: self.namespace.clone(), name: name.to_owned() };
         // No claim is created if one of the pools has no free address.
         for pool in plan.pools.iter() {
-            if let Err(fault) = self.context.choose(plan, pool, &machine, &BTreeSet::new()) {
+            if let Err(fault) =
+                self.context.choose_pool_address(plan, pool, &machine, &BTreeSet::new())
+            {
                 return Ok(Err(fault));
             }
         }
@@ -171,7 +173,7 @@ impl ValidatedDeployment<'_> {
             match self.context.claim_address(plan, pool, &machine, mac).await? {
                 Ok(claim) => claimed.claims.push(claim),
                 Err(fault) => {
-                    self.withdraw_claims(claimed).await?;
+                    self.revert_claims(claimed).await?;
                     return Ok(Err(fault));
                 }
             }
@@ -202,9 +204,10 @@ impl ValidatedDeployment<'_> {
         })
     }
 
-    /// Withdraws the claims that were created for a machine that does not exist. No guest has used the addresses, so no
-    /// new quarantine is needed, but an address that was taken over goes back into its quarantine.
-    pub(super) async fn withdraw_claims(
+    /// Reverts the claims that were created for a machine that does not exist. No guest has used the addresses, so a
+    /// new claim is deleted without a quarantine. An address that was taken over from a claim in quarantine returns to
+    /// that quarantine.
+    pub(super) async fn revert_claims(
         &self,
         claimed: ClaimedAddresses,
     ) -> Result<(), RequestError> {
@@ -226,7 +229,7 @@ impl MachineContext {
         Api::all(self.client.clone())
     }
 
-    fn choose(
+    fn choose_pool_address(
         &self,
         plan: &AddressPlan,
         pool: &ValidPool,
@@ -255,7 +258,7 @@ impl MachineContext {
         let keep = |claim| Ok(Ok(MachineClaim { claim, origin: ClaimOrigin::Kept }));
         let mut refused = BTreeSet::new();
         loop {
-            let (address, former) = match self.choose(plan, pool, machine, &refused) {
+            let (address, former) = match self.choose_pool_address(plan, pool, machine, &refused) {
                 Err(fault) => return Ok(Err(fault)),
                 Ok(AddressChoice::KeepClaim(claim)) => return keep((*claim).clone()),
                 Ok(AddressChoice::TakeOver(claim)) => (claim.spec.address, Some(claim)),
@@ -270,7 +273,7 @@ impl MachineContext {
                     let origin = ClaimOrigin::from_former(former.as_deref());
                     return Ok(Ok(MachineClaim { claim, origin }));
                 }
-                // The index lacks the current state of this claim.
+                // The claim already exists, so the index is stale.
                 Err(kube::Error::Api(status))
                     if status.code == 409 && refused.len() < MAX_ATTEMPTS =>
                 {
@@ -287,9 +290,10 @@ impl MachineContext {
         }
     }
 
-    /// Creates a claim, in place of a former claim in quarantine. The former claim is deleted and not changed: the
-    /// creation is the lock, and garbage collection needs the time of the creation. The deletion has the resource
-    /// version, so the API server refuses it (409) if another client has written the claim since it was read.
+    /// Creates a claim. If `former` is a claim in quarantine to the same address, deletes it first. It is not updated
+    /// instead, because the creation is the lock, and garbage collection needs the creation time. The deletion has a
+    /// precondition on the resource version, so the API server refuses it (409) if another client has written the claim
+    /// since it was read.
     async fn create_claim(
         &self,
         claim: &AddressClaim,
@@ -302,7 +306,7 @@ impl MachineContext {
         self.claims_api().create(&post_params(), claim).await
     }
 
-    /// Updates the index with the claim to an address that another controller, or this one before a restart, has
+    /// Updates the index with the claim to an address that another controller, or this controller before a restart, has
     /// created. Returns the claim if it belongs to the machine.
     pub(super) async fn refresh_claim(
         &self,
@@ -312,7 +316,7 @@ impl MachineContext {
     ) -> Result<Option<AddressClaim>, RequestError> {
         let name = AddressClaim::name_for(&owner.network, address);
         let existing = match none_if_not_found(self.claims_api().get(&name).await) {
-            // A claim that cannot be parsed is in use; the caller has refused its address.
+            // A claim that cannot be parsed counts as in use; the caller excludes its address.
             Err(kube::Error::SerdeError(_)) => return Ok(None),
             existing => with_request(|| format!("get AddressClaim {name}"), existing)?,
         };
@@ -325,7 +329,7 @@ impl MachineContext {
         Ok(is_own.then_some(existing))
     }
 
-    /// Deletes a claim, if no client has written it since it was read.
+    /// Deletes a claim. Fails with a conflict if another client has written it since it was read.
     pub(super) async fn delete_claim(&self, claim: &AddressClaim) -> Result<(), RequestError> {
         let name = claim.name_any();
         let deleted = self.claims_api().delete(&name, &if_unchanged(claim)).await;
@@ -376,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_that_was_taken_over_has_the_quarantine_of_the_former_one() {
+    fn a_taken_over_claim_keeps_the_former_quarantine() {
         let mut former: AddressClaim = serde_json::from_value(json!({
             "apiVersion": "berth.dev/v1alpha1", "kind": "AddressClaim", "metadata": {"name": "cluster-a-10.0.0.2"},
             "spec": {

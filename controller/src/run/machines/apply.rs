@@ -6,7 +6,7 @@ use kube::api::{DeleteParams, ListParams, Patch, Preconditions};
 use serde_json::Value;
 
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::machine::Creation;
+use super::machine::MachineCreation;
 use super::prefixes::unmet_prefix;
 use super::template::MachineTemplate;
 use super::validated::ValidatedDeployment;
@@ -21,7 +21,7 @@ use berth_kubevirt_render::machines::reconcile_steps::{
 use berth_kubevirt_render::machines::rollout::ReplicaCounts;
 use berth_kubevirt_render::machines::unmet_prerequisite;
 
-/// Seconds until the next reconcile if an evacuation marks machines now.
+/// Seconds until the next reconcile while an evacuation holds the removal lock.
 const LOCKED_RETRY_SECONDS: u32 = 2;
 
 /// Result of applying the steps.
@@ -53,8 +53,8 @@ impl ApplyResult {
 }
 
 impl ValidatedDeployment<'_> {
-    /// Applies the steps. `missing_policies_reason` is the reason why NetworkPolicies of the tenant are not in force;
-    /// then no machine is created, and none is deleted that would have to be replaced.
+    /// Applies the steps. `missing_policies` is the reason why NetworkPolicies of the tenant are not in force. In this
+    /// case, no machine is created, and no machine is deleted that would have to be replaced.
     pub(super) async fn apply(
         &self,
         steps: &mut ReconcileSteps,
@@ -88,7 +88,7 @@ impl ValidatedDeployment<'_> {
     async fn adopt_machines(&self, steps: &ReconcileSteps) -> Result<(), RequestError> {
         for name in &steps.vms_to_adopt {
             let patch = Patch::Merge(adoption_patch(&self.deployment, &self.owner));
-            let adopted = self.machines().patch(name, &patch_params(), &patch).await;
+            let adopted = self.machines_api().patch(name, &patch_params(), &patch).await;
             with_request(
                 || format!("adopt VirtualMachine {}/{name}", self.namespace),
                 none_if_not_found(adopted),
@@ -98,7 +98,7 @@ impl ValidatedDeployment<'_> {
         Ok(())
     }
 
-    /// Returns the deletions after which no machine is missing.
+    /// Returns the deletions after which the MachineDeployment still has the desired number of machines.
     fn surplus_deletions(&self, steps: &ReconcileSteps) -> Vec<String> {
         let desired = self.deployment.spec.replicas.unwrap_or(1);
         let surplus = steps.counts.replicas.saturating_sub(u32::try_from(desired).unwrap_or(0));
@@ -167,7 +167,7 @@ impl ValidatedDeployment<'_> {
                 ..fresh
             };
         }
-        if steps.create_count == 0 || self.has_foreign_machines().await? {
+        if steps.create_count == 0 || self.has_machine_controller_machines().await? {
             steps.create_count = 0;
             return Ok(applied);
         }
@@ -177,13 +177,13 @@ impl ValidatedDeployment<'_> {
         for _ in 0..steps.create_count {
             let name = interrupted.pop().unwrap_or_else(|| self.new_machine_name());
             match self.create_machine(&template, plan.as_ref(), &name).await? {
-                Creation::Created => count = count.saturating_add(1),
-                Creation::Refused(problems) => {
+                MachineCreation::Created => count = count.saturating_add(1),
+                MachineCreation::Refused(problems) => {
                     applied.problems.extend(problems);
                     break;
                 }
-                // Machines are still deleted, because a deletion makes addresses free.
-                Creation::NoAddress(fault) => {
+                // Deletions continue, because they free addresses.
+                MachineCreation::NoAddress(fault) => {
                     let message = format!("machines wait for addresses: {fault}");
                     applied.unmet_prerequisite = Some(Fault::new(fault.reason, message));
                     break;
@@ -203,7 +203,7 @@ impl ValidatedDeployment<'_> {
         let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
         let list = with_request(
             || format!("list VirtualMachines of {}", self.namespace),
-            self.machines().list(&params).await,
+            self.machines_api().list(&params).await,
         )?;
         let mut vms: Vec<ExistingVm> =
             list.items.iter().map(|vm| self.context.read_vm(vm)).collect();
@@ -211,8 +211,8 @@ impl ValidatedDeployment<'_> {
         Ok(vms)
     }
 
-    /// Deletes or marks the machines. While an evacuation counts machines and marks others, nothing is removed, and the
-    /// next reconcile follows soon.
+    /// Deletes or marks the machines. While an evacuation holds the removal lock, removes nothing and requests a
+    /// reconcile after a short delay.
     async fn remove_machines(
         &self,
         steps: &mut ReconcileSteps,
@@ -221,7 +221,7 @@ impl ValidatedDeployment<'_> {
         if steps.machines_to_delete.is_empty() {
             return Ok(());
         }
-        let Some(_own_removals) = self.context.removal_lock.try_lock_own() else {
+        let Some(_own_removals) = self.context.removal_lock.try_lock_deployment() else {
             steps.machines_to_delete.clear();
             let after = steps.requeue_after.unwrap_or(LOCKED_RETRY_SECONDS);
             steps.requeue_after = Some(after.min(LOCKED_RETRY_SECONDS));
@@ -231,8 +231,8 @@ impl ValidatedDeployment<'_> {
         self.delete_machines(steps).await
     }
 
-    /// Keeps the deletions that are also due in the state of the API server. The store may lack a mark that this or
-    /// another reconciler wrote a moment ago; together, the removals must not exceed `maxUnavailable`.
+    /// Drops the deletions that are not due according to the API server. The store may lack a removal mark that this or
+    /// another reconciler wrote a moment ago; all removals together must not exceed `maxUnavailable`.
     async fn confirm_deletions(
         &self,
         steps: &mut ReconcileSteps,
@@ -262,8 +262,8 @@ impl ValidatedDeployment<'_> {
         })
     }
 
-    /// Deletes machines. In a namespace of a tenant whose machines are drained, machines get a mark, and the reconciler of
-    /// removals deletes them after the drain.
+    /// Deletes machines. If the tenant's machines are drained, sets removal marks instead; the reconciler of removals
+    /// deletes the machines after the drain.
     async fn delete_machines(&self, steps: &ReconcileSteps) -> Result<(), RequestError> {
         let known = |name: &String| self.vms.iter().find(|vm| vm.name == *name);
         for vm in steps.machines_to_delete.iter().filter_map(known) {
@@ -274,7 +274,7 @@ impl ValidatedDeployment<'_> {
                 let (uid, resource_version) = (Some(vm.uid.clone()), None);
                 let preconditions = Some(Preconditions { uid, resource_version });
                 let params = DeleteParams { preconditions, ..DeleteParams::background() };
-                let deleted = none_if_not_found(self.machines().delete(name, &params).await);
+                let deleted = none_if_not_found(self.machines_api().delete(name, &params).await);
                 let request = || format!("delete VirtualMachine {}/{name}", self.namespace);
                 with_request(request, deleted)?;
             }
@@ -284,14 +284,14 @@ impl ValidatedDeployment<'_> {
                     let backoff = Duration::from_secs(backoff_seconds(memory.failure_count).into());
                     memory.backoff_until = Instant::now().checked_add(backoff);
                 });
-                tracing::info!(namespace = %self.namespace, machine = %name, "removed failed VirtualMachine");
+                tracing::info!(namespace = %self.namespace, machine = %name, "removing failed VirtualMachine");
             }
         }
         Ok(())
     }
 }
 
-/// Returns at most `surplus` of the deletions, those of failed machines first. The others would leave the
+/// Returns at most `surplus` deletions, deletions of failed machines first. The remaining deletions would leave the
 /// MachineDeployment with less than the desired number of machines.
 fn surplus_deletions(
     deletions: &[String],

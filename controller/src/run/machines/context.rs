@@ -35,13 +35,13 @@ pub(super) struct MachineContext {
     pub(super) connections: Connections,
     /// Reports of the removals of machines.
     pub(super) removals: Arc<RemovalTable>,
-    /// Lock between this reconciler and that of evacuations.
+    /// Lock that this reconciler shares with the reconciler of evacuations.
     pub(super) removal_lock: RemovalLock,
     /// Machines of machine-controller. If the namespace of a MachineDeployment contains Machines, Berth does not
     /// reconcile the MachineDeployment, because machine-controller does.
-    pub(super) foreign_machines: OptionalInformer,
-    /// Webhook configurations. If they include the webhook of machine-controller, Berth does not reconcile
-    /// MachineDeployments either.
+    pub(super) machine_controller_machines: OptionalInformer,
+    /// Webhook configurations. If they include the webhook of machine-controller, Berth reconciles no
+    /// MachineDeployment.
     pub(super) webhooks: OptionalInformer,
     /// Services of machines that Berth created.
     pub(super) services: OptionalInformer,
@@ -59,7 +59,7 @@ pub(super) struct InMemoryState {
     /// Names of the machines whose Secret with user data is known to exist.
     pub(super) machines_with_secret: BTreeSet<String>,
     /// True if machine-controller reconciles the MachineDeployment.
-    pub(super) is_foreign: bool,
+    pub(super) uses_machine_controller: bool,
     /// Counts after their last change, and the time of this change.
     pub(super) last_progress: Option<(ReplicaCounts, Instant)>,
 }
@@ -84,7 +84,7 @@ impl MachineContext {
             connections: shared.connections,
             removals: shared.removals,
             removal_lock: shared.removal_lock,
-            foreign_machines: own.foreign_machines,
+            machine_controller_machines: own.machine_controller_machines,
             webhooks: own.webhooks,
             services: own.services,
             triggers,
@@ -98,7 +98,7 @@ impl MachineContext {
         for kind in [
             &self.machines,
             &self.instances,
-            &self.foreign_machines,
+            &self.machine_controller_machines,
             &self.webhooks,
             &self.services,
         ] {

@@ -1,4 +1,4 @@
-//! Machines whose deletion the controller has seen, and whose AddressClaims are to be released.
+//! Machines whose deletion the controller has observed, and whose AddressClaims must be released.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 
 use super::index::ObjectKey;
 
-/// Machines that were deleted. Without this set, a claim without a machine might belong to a machine that is being
-/// created.
+/// Machines that were deleted. The set distinguishes the claim of a deleted machine from the claim of a machine that
+/// does not exist yet.
 #[derive(Debug, Default)]
 pub(super) struct DeletedMachines {
     keys: Mutex<BTreeSet<ObjectKey>>,

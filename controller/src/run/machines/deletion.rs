@@ -1,7 +1,6 @@
 //! Finalizes a MachineDeployment that is being deleted: deletes its machines, after a drain if their tenant has a
-//! kubeconfig, then removes the finalizer. Only the
-//! metadata of the object is used, so the deletion succeeds even if the object cannot be parsed, has another
-//! provider, or belongs to machine-controller by now.
+//! kubeconfig, then removes the finalizer. Only the metadata of the object is used, so the deletion succeeds even if
+//! the object cannot be parsed, has another provider, or now belongs to machine-controller.
 
 use std::time::Duration;
 
@@ -34,7 +33,7 @@ impl MachineContext {
         let own = self.list_machines_of(object).await?;
         for vm in own.iter().filter(|vm| vm.metadata.deletion_timestamp.is_none()) {
             let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
-            // The tenant may have a kubeconfig if it cannot be parsed.
+            // A tenant that cannot be parsed may have a kubeconfig, so its machines are marked, not deleted.
             if !matches!(self.draining_tenant(&namespace).await?, DrainingTenant::None) {
                 self.mark_for_deletion(vm).await?;
                 continue;

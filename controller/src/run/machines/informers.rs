@@ -11,7 +11,8 @@ use kube::api::DynamicObject;
 
 use super::index::object_key;
 use super::resources::{
-    foreign_machine_resource, keep_metadata_only, pack_service, remove_managed_fields, trim_machine,
+    keep_metadata_only, machine_controller_machine_resource, pack_service, remove_managed_fields,
+    trim_machine,
 };
 use super::triggers::MachineTriggers;
 use crate::api_resource::{api_resource, deployment_resource, machine_resource};
@@ -39,7 +40,7 @@ pub struct MachineInformers {
     pub instances: MachineInstances,
     /// Functions of other reconcilers that are called with each changed MachineDeployment.
     pub deployment_handlers: ObjectHandlers,
-    /// Lock between this reconciler and that of evacuations.
+    /// Lock that this reconciler shares with the reconciler of evacuations.
     pub removal_lock: RemovalLock,
     /// Reports of all removals.
     pub removals: Arc<RemovalTable>,
@@ -71,11 +72,11 @@ impl MachineInformers {
     }
 }
 
-/// Stores that only the reconciler of MachineDeployments, and that of removals, use.
+/// Stores that only the reconcilers of MachineDeployments and of removals use.
 pub(super) struct OwnInformers {
     pub(super) deployments: OptionalInformer,
     pub(super) machines: OptionalInformer,
-    pub(super) foreign_machines: OptionalInformer,
+    pub(super) machine_controller_machines: OptionalInformer,
     pub(super) webhooks: OptionalInformer,
     pub(super) services: OptionalInformer,
 }
@@ -113,11 +114,12 @@ impl OwnInformers {
             OptionalInformer::start(client, deployment_kind(), handle_deployment);
         let (machines, watch_machines) =
             OptionalInformer::start(client, machine_kind(), handle_machine);
-        let (foreign_machines, watch_foreign_machines) = OptionalInformer::start(
-            client,
-            foreign_machine_kind(),
-            handler(MachineTriggers::handle_foreign_machine),
-        );
+        let (machine_controller_machines, watch_machine_controller_machines) =
+            OptionalInformer::start(
+                client,
+                machine_controller_machine_kind(),
+                handler(MachineTriggers::handle_machine_controller_machine),
+            );
         let (webhooks, watch_webhooks) = OptionalInformer::start(client, webhook_kind(), |_, _| {});
         let (services, watch_services) = OptionalInformer::start(
             client,
@@ -128,12 +130,12 @@ impl OwnInformers {
             tokio::join!(
                 watch_deployments,
                 watch_machines,
-                watch_foreign_machines,
+                watch_machine_controller_machines,
                 watch_webhooks,
                 watch_services
             );
         };
-        (Self { deployments, machines, foreign_machines, webhooks, services }, watches)
+        (Self { deployments, machines, machine_controller_machines, webhooks, services }, watches)
     }
 }
 
@@ -153,9 +155,9 @@ fn machine_kind() -> OptionalKind {
     }
 }
 
-fn foreign_machine_kind() -> OptionalKind {
+fn machine_controller_machine_kind() -> OptionalKind {
     OptionalKind {
-        resource: foreign_machine_resource(),
+        resource: machine_controller_machine_resource(),
         label_selector: None,
         trim: keep_metadata_only,
     }

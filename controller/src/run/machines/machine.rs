@@ -27,7 +27,7 @@ use berth_kubevirt_render::machines::reconcile_steps::{
 use berth_kubevirt_render::machines::user_data;
 
 /// Result of the creation of a machine.
-pub(super) enum Creation {
+pub(super) enum MachineCreation {
     /// The machine was created.
     Created,
     /// The machine cannot be rendered, or the API server refuses the VirtualMachine.
@@ -90,19 +90,19 @@ impl ValidatedDeployment<'_> {
         template: &MachineTemplate,
         plan: Option<&AddressPlan>,
         name: &str,
-    ) -> Result<Creation, RequestError> {
+    ) -> Result<MachineCreation, RequestError> {
         let mut claimed = ClaimedAddresses::default();
         if let Some(plan) = plan {
             claimed = match self.claim_addresses(plan, name).await? {
                 Ok(claimed) => claimed,
-                Err(fault) => return Ok(Creation::NoAddress(fault)),
+                Err(fault) => return Ok(MachineCreation::NoAddress(fault)),
             };
         }
         let (rendered, data) = match self.render_with_guest(template, name, &claimed.interfaces) {
             Ok(rendered) => rendered,
             Err(problems) => {
-                self.withdraw_claims(claimed).await?;
-                return Ok(Creation::Refused(problems));
+                self.revert_claims(claimed).await?;
+                return Ok(MachineCreation::Refused(problems));
             }
         };
         let request = || format!("create VirtualMachine {}/{name}", self.namespace);
@@ -110,7 +110,7 @@ impl ValidatedDeployment<'_> {
             Ok(body) => body,
             Err(error) => return with_request(request, Err(kube::Error::SerdeError(error))),
         };
-        let created = self.machines().create(&post_params(), &body).await;
+        let created = self.machines_api().create(&post_params(), &body).await;
         // The API server quotes the object in its error message, so the message is removed if the object has values
         // from Secrets.
         let created = if rendered.has_secrets { created.map_err(redact_message) } else { created };
@@ -121,16 +121,16 @@ impl ValidatedDeployment<'_> {
                 self.namespace
             );
             let problem = Problem::new(qualified_name, "", "", message);
-            self.withdraw_claims(claimed).await?;
-            return Ok(Creation::Refused(vec![problem.into_fatal("no machine is created")]));
+            self.revert_claims(claimed).await?;
+            return Ok(MachineCreation::Refused(vec![problem.into_fatal("no machine is created")]));
         }
         let Some(created) = with_request(request, ignore_conflict(created))? else {
-            return Ok(Creation::Created);
+            return Ok(MachineCreation::Created);
         };
         tracing::info!(namespace = %self.namespace, machine = %name, "created VirtualMachine");
         self.create_secret(name, &created.uid().unwrap_or_default(), &data)
             .await
-            .map(|()| Creation::Created)
+            .map(|()| MachineCreation::Created)
     }
 
     /// Creates the Secret with the user data of a machine. `uid` is the UID of the VirtualMachine.

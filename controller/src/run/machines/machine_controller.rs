@@ -7,7 +7,7 @@ use kube::{Api, Resource as _, ResourceExt as _};
 
 use super::context::MachineContext;
 use super::errors::{RequestError, none_if_not_found, with_request};
-use super::resources::foreign_machine_resource;
+use super::resources::machine_controller_machine_resource;
 use super::validated::ValidatedDeployment;
 use crate::api_resource::deployment_resource;
 
@@ -16,14 +16,18 @@ impl MachineContext {
     /// not reconcile it, because the two controllers together would create twice as many machines.
     pub(super) async fn is_managed_by_machine_controller(&self, object: &DynamicObject) -> bool {
         let namespace = object.namespace();
-        let has_machines =
-            self.foreign_machines.all().iter().any(|machine| machine.namespace() == namespace);
+        let has_machines = self
+            .machine_controller_machines
+            .all()
+            .iter()
+            .any(|machine| machine.namespace() == namespace);
         let has_webhook =
             self.webhooks.all().iter().any(|hook| hook.name_any().contains("machine-controller"));
-        let is_foreign = has_machines || has_webhook;
-        let was_foreign =
-            self.with_state(object, |memory| std::mem::replace(&mut memory.is_foreign, is_foreign));
-        if is_foreign && !was_foreign {
+        let uses_machine_controller = has_machines || has_webhook;
+        let used_machine_controller = self.with_state(object, |memory| {
+            std::mem::replace(&mut memory.uses_machine_controller, uses_machine_controller)
+        });
+        if uses_machine_controller && !used_machine_controller {
             let cause = if has_webhook {
                 "its webhook is installed"
             } else {
@@ -42,19 +46,19 @@ impl MachineContext {
             let reason = EventReason::ManagedByMachineController.as_str();
             self.events.emit_for(EventType::Normal, reference, reason, &note).await;
         }
-        is_foreign
+        uses_machine_controller
     }
 }
 
 impl ValidatedDeployment<'_> {
     /// Returns true if there are Machines of machine-controller in the namespace of the MachineDeployment. Reads from
     /// the API server, because the kind Machine may have been installed so recently that the watch has not started.
-    pub(super) async fn has_foreign_machines(&self) -> Result<bool, RequestError> {
+    pub(super) async fn has_machine_controller_machines(&self) -> Result<bool, RequestError> {
         let namespace = self.object.namespace().unwrap_or_default();
         let api: Api<DynamicObject> = Api::namespaced_with(
             self.context.client.clone(),
             &namespace,
-            &foreign_machine_resource(),
+            &machine_controller_machine_resource(),
         );
         let list = api.list(&ListParams::default().limit(1)).await;
         let list =

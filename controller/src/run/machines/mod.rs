@@ -102,7 +102,8 @@ pub async fn run(
     );
 }
 
-/// Reconciles each MachineDeployment that the queue names, and all when the stores are ready; never ends.
+/// Reconciles all MachineDeployments when the stores are ready, and then each MachineDeployment in the queue; never
+/// ends.
 async fn reconcile_all(
     context: Arc<MachineContext>,
     mut requests: UnboundedReceiver<ReconcileRequest<DynamicObject>>,

@@ -25,7 +25,7 @@ pub(super) fn unmet_prefix(tenant: &TenantCluster, config: &InfraConfigSpec) -> 
     let is_unchecked = checked.is_none() || checked != tenant.metadata.generation;
     (is_unchecked && config.address_pools.iter().any(is_routed)).then(|| {
         let message = format!(
-            "TenantCluster {} has no condition {ADDRESSES_READY} of its current spec yet",
+            "TenantCluster {} has no condition {ADDRESSES_READY} for its current spec yet",
             tenant.name_any()
         );
         Fault::new(ConditionReason::WaitingForTenant, message)

@@ -1,4 +1,4 @@
-//! Adds the readiness of the tenant's Nodes to machines.
+//! Sets the readiness of the tenant's Nodes in machines.
 
 use berth_kubevirt_render::machines::reconcile_steps::{ExistingVm, NodeReadiness, ReconcileSteps};
 use kube::api::DynamicObject;
@@ -8,8 +8,8 @@ use super::context::MachineContext;
 use crate::run::node_readiness::find_node_readiness;
 
 impl MachineContext {
-    /// Adds the readiness of their Nodes to machines of a namespace, if the tenant's machines are ready with their Nodes.
-    /// While the tenant's API server does not answer, the last known Nodes count.
+    /// Sets the Node readiness of machines of a namespace, if the tenant's machines count as ready only with a ready
+    /// Node. While the tenant's API server does not answer, uses the last known Nodes.
     pub(super) fn add_node_readiness(&self, namespace: &str, vms: &mut [ExistingVm]) {
         let names = vms.iter().map(|vm| vm.name.as_str());
         let nodes = find_node_readiness(
@@ -17,7 +17,7 @@ impl MachineContext {
             &self.connections,
             namespace,
             names,
-            // An unknown readiness would stop the rollout.
+            // With `Unknown`, a machine whose Node was omitted would stop the rollout.
             NodeReadiness::NotReady,
         );
         for (vm, node) in vms.iter_mut().zip(nodes) {

@@ -28,7 +28,7 @@ use berth_kubevirt_render::machines::{
     MACHINE_DEPLOYMENT_KIND, MachineDeployment, MachineNamespace, determine_machine_namespace,
 };
 
-/// Reconciles a MachineDeployment. Returns the delay of the next reconcile; `None` for the period of the resync.
+/// Reconciles a MachineDeployment. Returns the delay of the next reconcile; `None` if the resync period applies.
 pub(super) async fn reconcile(
     context: &MachineContext,
     object: &DynamicObject,
@@ -74,9 +74,10 @@ pub(super) async fn reconcile(
     let vms = context.read_vms(&deployment, &namespace);
     let validated =
         ValidatedDeployment { context, object, deployment, owner, namespace, render_context, vms };
-    // 4. Prepare (client required): finalizer, the record of the machines' namespace, and deleted claims of addresses.
+    // 4. Prepare (client required): add the finalizer, record the machines' namespace, and restore deleted
+    // AddressClaims.
     let has_finalizer = object.finalizers().iter().any(|one| one == FINALIZER);
-    if !has_finalizer && validated.has_foreign_machines().await? {
+    if !has_finalizer && validated.has_machine_controller_machines().await? {
         return Ok(Some(add_jitter(RETRY_DELAY)));
     }
     validated.ensure_finalizer().await?;
@@ -128,7 +129,7 @@ pub(super) async fn reconcile(
 }
 
 impl MachineContext {
-    /// Writes to the status of a MachineDeployment that it is invalid. Returns `retry`, the delay of the next
+    /// Reports in the status of a MachineDeployment that it is invalid. Returns `retry`, the delay of the next
     /// reconcile.
     async fn report_invalid(
         &self,

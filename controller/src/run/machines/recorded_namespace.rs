@@ -67,7 +67,7 @@ impl ValidatedDeployment<'_> {
         };
         let patched =
             none_if_not_found(api.patch_status(&object.name_any(), &params, &patch).await);
-        with_request(|| format!("status of {}", self.deployment.qualified_name()), patched)
+        with_request(|| format!("patch status of {}", self.deployment.qualified_name()), patched)
             .map(|_| None)
     }
 }

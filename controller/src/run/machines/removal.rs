@@ -46,7 +46,7 @@ impl ValidatedDeployment<'_> {
 }
 
 impl MachineContext {
-    /// Marks a machine for its removal. An earlier mark stays.
+    /// Marks a machine for its removal. An existing mark is not changed.
     async fn mark_machine(
         &self,
         vm: &DynamicObject,
@@ -63,8 +63,8 @@ impl MachineContext {
             Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());
         let marked = api.patch(&name, &patch_params(), &Patch::Merge(patch)).await;
         let marked = none_if_not_found(marked);
-        with_request(|| format!("mark VirtualMachine {namespace}/{name}"), marked)?;
-        tracing::info!(namespace, machine = name, %reason, "marked VirtualMachine for its removal");
+        with_request(|| format!("mark VirtualMachine {namespace}/{name} for removal"), marked)?;
+        tracing::info!(namespace, machine = name, %reason, "marked VirtualMachine for removal");
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl MachineContext {
         };
         let patch = Patch::Merge(json!({"status": {"conditions": all}}));
         let patched = none_if_not_found(api.patch_status(&name, &params, &patch).await);
-        with_request(|| format!("status of MachineDeployment {namespace}/{name}"), patched)
+        with_request(|| format!("patch status of MachineDeployment {namespace}/{name}"), patched)
             .map(drop)
     }
 }

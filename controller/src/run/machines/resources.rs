@@ -9,7 +9,7 @@ use crate::run::packed_content::pack_content;
 use berth_kubevirt_render::machines::MACHINE_DEPLOYMENT_GROUP;
 
 /// Returns the kind Machine of machine-controller.
-pub(super) fn foreign_machine_resource() -> ApiResource {
+pub(super) fn machine_controller_machine_resource() -> ApiResource {
     api_resource(MACHINE_DEPLOYMENT_GROUP, "v1alpha1", "Machine", "machines")
 }
 
@@ -41,7 +41,7 @@ pub(super) fn trim_machine(object: &mut DynamicObject) {
     pack_content(object);
 }
 
-/// Packs the content of a Service, which is only compared.
+/// Packs the content of a Service, which is only compared with the desired Service.
 pub(super) fn pack_service(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
     pack_content(object);

@@ -87,7 +87,10 @@ impl MachineContext {
         }
         let params = PatchParams::apply(CONTROLLER_STATUS_FIELD_MANAGER).force();
         let patched = api.patch_status(tenant, &params, &Patch::Apply(body)).await;
-        with_request(|| format!("status of TenantCluster {tenant}"), none_if_not_found(patched))
-            .map(drop)
+        with_request(
+            || format!("apply status of TenantCluster {tenant}"),
+            none_if_not_found(patched),
+        )
+        .map(drop)
     }
 }

@@ -22,11 +22,11 @@ use berth_runtime::watch::{Change, Informer, OptionalInformer};
 /// Queue of MachineDeployments that must be reconciled.
 pub(super) type ReconcileQueue = UnboundedSender<ReconcileRequest<DynamicObject>>;
 
-/// Indexes of objects, and the queue of reconciles.
+/// Handlers of changes, which update the indexes and add MachineDeployments to the queue of reconciles.
 pub(super) struct MachineTriggers {
     queue: ReconcileQueue,
-    /// Stores of MachineDeployments and VirtualMachines. The stores call these triggers, so they can be set only
-    /// after the construction.
+    /// Stores of MachineDeployments and VirtualMachines. The stores call these triggers, so the stores are set after
+    /// the construction.
     stores: OnceLock<[OptionalInformer; 2]>,
     tenants: Informer<TenantCluster>,
     deployments_by_name: Index<String>,
@@ -46,7 +46,7 @@ struct TenantFacts {
     generation: Option<i64>,
     /// NetworkAttachmentDefinition, or the namespace if there is none.
     attachment: Option<String>,
-    /// True if its NetworkPolicies are in force.
+    /// True if the tenant's NetworkPolicies are in force.
     is_isolated: bool,
     prefixes: Vec<GrantedPrefix>,
     prefix_facts: PrefixFacts,
@@ -114,7 +114,8 @@ impl MachineTriggers {
     }
 
     /// Handles the changes of AddressClaims; never ends. If the claim of an existing machine is deleted, its
-    /// MachineDeployment is reconciled. After an interruption of the watch, it is unknown which claims were deleted.
+    /// MachineDeployment is reconciled. After a relist, all MachineDeployments are reconciled, because it is unknown
+    /// which claims were deleted.
     pub(super) async fn handle_claim_changes(
         &self,
         mut changes: UnboundedReceiver<Change<AddressClaim>>,
@@ -131,7 +132,7 @@ impl MachineTriggers {
                 Change::Object(..) => {}
             }
         }
-        // The watch has ended; the program then ends too.
+        // The watch ends only if the program is ending.
         std::future::pending().await
     }
 
@@ -154,7 +155,8 @@ impl MachineTriggers {
         }
     }
 
-    /// Handles a change of an object of a machine. An object without a VirtualMachine affects no MachineDeployment.
+    /// Handles a change of an object that belongs to a machine. An object without a VirtualMachine affects no
+    /// MachineDeployment.
     fn handle_change_of_machine(&self, namespace: &str, name: &str) {
         let Some([_, machines]) = self.stores.get() else { return };
         let machine = machines.get(namespace, name);
@@ -197,7 +199,7 @@ impl MachineTriggers {
                 Change::Object(None, None) => {}
             }
         }
-        // The watch has ended; the program then ends too.
+        // The watch ends only if the program is ending.
         std::future::pending().await
     }
 
@@ -246,7 +248,7 @@ impl MachineTriggers {
     }
 
     /// Handles a change of a Machine of machine-controller.
-    pub(super) fn handle_foreign_machine(&self, machine: &DynamicObject, _: bool) {
+    pub(super) fn handle_machine_controller_machine(&self, machine: &DynamicObject, _: bool) {
         self.trigger_all(
             self.deployments_by_namespace
                 .objects_with_key(&machine.namespace().unwrap_or_default()),

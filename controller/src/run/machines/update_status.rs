@@ -129,7 +129,7 @@ impl StatusReport {
         let Some(Fault { reason, message }) = lost_claims else { return self };
         let message = message.chars().take(MAX_MESSAGE_LENGTH).collect();
         self.conditions.push((ADDRESSES_READY, false, reason, message));
-        // The deletion of the other claim triggers no reconcile.
+        // The deletion of the conflicting claim triggers no reconcile, so the reconcile is repeated.
         let retry = add_jitter(RETRY_DELAY);
         self.requeue_after = Some(self.requeue_after.map_or(retry, |after| after.min(retry)));
         self
@@ -197,7 +197,7 @@ impl MachineContext {
             };
             let patched = api.patch_status(&object.name_any(), &params, &patch).await;
             with_request(
-                || format!("status of MachineDeployment {namespace}/{}", object.name_any()),
+                || format!("patch status of MachineDeployment {namespace}/{}", object.name_any()),
                 none_if_not_found(patched),
             )?;
         }

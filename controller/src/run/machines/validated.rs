@@ -24,7 +24,7 @@ pub(super) struct ValidatedDeployment<'a> {
 }
 
 impl ValidatedDeployment<'_> {
-    pub(super) fn machines(&self) -> Api<DynamicObject> {
+    pub(super) fn machines_api(&self) -> Api<DynamicObject> {
         Api::namespaced_with(self.context.client.clone(), &self.namespace, &machine_resource())
     }
 

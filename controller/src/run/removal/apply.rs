@@ -18,8 +18,8 @@ use crate::removal::progress;
 use crate::run::api_requests::RequestError;
 use crate::tenant_nodes::node::NodeObject;
 
-/// Time after a cordon after which the pods are listed. A scheduler that has not received the cordon yet may bind a pod to
-/// the Node, which the list would not contain.
+/// Delay between the cordon of a Node and the list of its pods. A scheduler that has not received the cordon yet may
+/// bind a pod to the Node, which the list would not contain.
 const CORDON_DELAY: Duration = Duration::from_secs(2);
 
 impl Remover {
@@ -92,7 +92,7 @@ impl Remover {
     ) -> Result<(), RequestFailure> {
         let client = &side.access.client;
         let written = requests::set_cordoned(client, &node.name, &node.uid, is_cordoned).await?;
-        tracing::info!(node = %node.name, is_cordoned, "changed the cordon of a tenant's Node");
+        tracing::info!(node = %node.name, is_cordoned, "set spec.unschedulable of a tenant's Node");
         self.update_node(side, CollectionEvent::Applied(written));
         Ok(())
     }
@@ -121,7 +121,7 @@ impl Remover {
     fn handle_nodes(&self, side: &TenantSide, nodes: Vec<NodeObject>, drain: &mut Drain) {
         drain.is_absence_confirmed = nodes.is_empty();
         if !nodes.is_empty() {
-            // The VolumeAttachments were those of a Node with the recorded name.
+            // The count is for the recorded name of the Node, and may not include these Nodes.
             drain.volume_count = None;
         }
         for node in nodes {

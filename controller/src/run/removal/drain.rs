@@ -8,14 +8,14 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::delays::{DELAYS, SHORT_DELAY};
-use crate::removal::mark::RemovalMark;
+use super::delays::{DELAY_RANGE, SHORT_DELAY};
+use crate::removal::mark::Removal;
 use crate::removal::plan::EvictionOutcomes;
 use crate::removal::pod::DrainPod;
 use crate::run::tenant_access::drain_fault_of;
 use crate::tenants::fault::Fault;
 
-/// Shortest time limit of a step. Lists of the largest clusters, and 50 evictions, need less.
+/// Shortest time limit of a step. Lists of the largest clusters, and 50 evictions, take less time.
 const MIN_STEP_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A machine with a removal mark.
@@ -30,14 +30,14 @@ pub(super) struct MarkedMachine {
 
 /// Answers of the tenant's API server in one reconcile.
 pub(super) struct Drain {
-    /// Permit for the pods and the outcomes.
+    /// Permit to keep the list of pods and the outcomes in memory.
     pub(super) list_permit: Option<OwnedSemaphorePermit>,
     pub(super) pods: Option<Vec<DrainPod>>,
     pub(super) outcomes: EvictionOutcomes,
     pub(super) volume_count: Option<usize>,
     /// Time after the last list of pods; at first, the begin of the reconcile.
     pub(super) observed_at: Instant,
-    /// Fault of a request to the tenant that failed.
+    /// Fault of the last failed request to the tenant's API server.
     pub(super) failure: Option<Fault>,
     /// True if the tenant's API server has no Node of the machine.
     pub(super) is_absence_confirmed: bool,
@@ -64,8 +64,8 @@ impl Default for Drain {
 }
 
 impl MarkedMachine {
-    /// Returns the time limit of a step. Without one, a server that sends each page of a list just in time would
-    /// delay the removal for hours after its deadline.
+    /// Returns the time limit of a step. Without a time limit, a server that sends each page of a list just in time
+    /// would delay the removal for hours after its deadline.
     pub(super) fn step_timeout(&self, now: Timestamp) -> Duration {
         let rest = Duration::try_from(self.deadline.duration_since(now)).unwrap_or_default();
         rest.max(MIN_STEP_TIMEOUT)
@@ -74,7 +74,7 @@ impl MarkedMachine {
 
 impl Drain {
     /// Records the error of a request to the tenant. If the Node has changed meanwhile, the watch triggers a reconcile.
-    /// All errors are handled alike, because a webhook of the tenant can answer with any of them for ever.
+    /// All errors are handled alike, because a webhook of the tenant can return any error permanently.
     pub(super) fn record_failure(
         &mut self,
         machine: &MarkedMachine,
@@ -101,10 +101,10 @@ impl Drain {
         let between = |from: Timestamp, to: Timestamp| {
             Duration::try_from(to.duration_since(from)).unwrap_or_default()
         };
-        let (shortest, longest) = DELAYS;
+        let (shortest, longest) = DELAY_RANGE;
         let usual = (between(machine.removal.since, now) / 8).clamp(shortest, longest);
         let until_deadline = between(now, machine.deadline);
-        // After the deadline, only the host is waited for.
+        // After the deadline, the removal waits only for the host.
         let delay = if until_deadline.is_zero() { longest } else { usual.min(until_deadline) };
         add_jitter(delay.max(SHORT_DELAY)).max(self.retry_after)
     }

@@ -14,7 +14,7 @@ use crate::run::api_requests::none_if_not_found;
 pub(in crate::run) enum DrainingTenant {
     /// The machines are not drained.
     None,
-    /// The TenantCluster exists, but not in the store: it cannot be parsed, and could not when the controller started.
+    /// The TenantCluster exists, but is not in the store, because it could not be parsed since the controller started.
     Malformed,
     /// The tenant.
     Known(Arc<TenantCluster>),

@@ -77,7 +77,7 @@ impl RemovalContext {
                     is_ready: node.ready_since.is_some(),
                 }),
                 NodeMatch::Ambiguous(_) => return Err(ConditionReason::AmbiguousNodes),
-                // The Node of the machine may be one that is not stored.
+                // The Node of the machine may be one of the omitted Nodes.
                 NodeMatch::None if locked.nodes.omitted() > 0 => {
                     return Err(ConditionReason::TooManyNodes);
                 }

@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Largest number of removals of a tenant with a list. The client of a tenant sends four requests at the same time.
+/// Maximum number of removals of one tenant that keep a list of pods. A tenant's client sends four requests at the same
+/// time.
 ///
 /// A removal needs up to 3 MB: 2,000 pods with names of 253 bytes and UIDs of 64 bytes, and the outcomes of up to 50
-/// evictions in each second step, with names of PodDisruptionBudgets or explanations. So the removals of a tenant need up to 12 MB.
+/// evictions in each second step, with names of PodDisruptionBudgets or explanations. Thus the removals of a tenant
+/// need up to 12 MB.
 const MAX_LISTS: usize = 4;
 
-/// Permits of all tenants.
+/// Permits to keep lists of pods, by tenant.
 #[derive(Debug, Default)]
 pub(super) struct ListSlots {
     tenants: Mutex<BTreeMap<String, Arc<Semaphore>>>,

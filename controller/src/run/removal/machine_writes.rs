@@ -20,7 +20,8 @@ impl Remover {
         Api::namespaced_with(self.context.client.clone(), namespace, &machine_resource())
     }
 
-    /// Writes a mark, unless the machine has changed meanwhile: its mark may have been removed.
+    /// Writes a removal mark. Fails with a conflict if the machine has changed meanwhile, because the mark may have
+    /// been removed.
     pub(super) async fn write_mark(
         &self,
         machine: &DynamicObject,
@@ -39,7 +40,7 @@ impl Remover {
         let patch =
             host_return::record_patch(&machine.object, &machine.removal, host, Timestamp::now());
         let Some(patch) = patch else { return Ok(false) };
-        tracing::info!(namespace = %machine.namespace, machine = %machine.name, is_host_lost = vm.is_host_lost, "the host of a removed machine has changed");
+        tracing::info!(namespace = %machine.namespace, machine = %machine.name, is_host_lost = vm.is_host_lost, "the host of a machine in removal is lost or is back");
         self.patch_machine(&machine.object, patch).await?;
         Ok(true)
     }
@@ -56,9 +57,9 @@ impl Remover {
         with_request(request, none_if_not_found(patched)).map(drop)
     }
 
-    /// Records the name of the Node, and with a reason that its deletion begins, which cannot be undone. Fails with a
-    /// conflict if the machine has changed: its mark may have been removed a moment ago. Returns false if the machine does
-    /// not exist any more.
+    /// Records the name of the Node. If `deletion` is a reason, also records that the deletion of the Node begins,
+    /// which cannot be undone. Fails with a conflict if the machine has changed: its mark may have been removed a
+    /// moment ago. Returns false if the machine does not exist any more.
     pub(super) async fn record_progress(
         &self,
         machine: &mut MarkedMachine,
@@ -78,15 +79,16 @@ impl Remover {
         Ok(true)
     }
 
-    /// Deletes a machine, and reports it.
+    /// Deletes a machine, and reports the deletion.
     pub(super) async fn delete_machine(
         &self,
         machine: &MarkedMachine,
         outcome: RemovalOutcome,
     ) -> Result<(), RequestError> {
         let MarkedMachine { object, namespace, name, .. } = machine;
-        // With the resource version, a mark that was removed a moment ago is respected. After the deletion of its
-        // Node, a machine must not stay: its kubelet does not create the Node again.
+        // The precondition on the resource version prevents the deletion if the mark was removed a moment ago. After
+        // the deletion of its Node, the machine must be deleted in any case, because its kubelet does not create the
+        // Node again.
         let is_final = progress::reason_of_begun_deletion(object).is_some();
         let resource_version = object.resource_version().filter(|_| !is_final);
         let preconditions = Some(Preconditions { uid: object.uid(), resource_version });

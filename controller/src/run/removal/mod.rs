@@ -61,7 +61,7 @@ pub(super) async fn run(context: RemovalContext, mut requests: RemovalRequests) 
     if context.timeout_limit() == TimeoutLimit::Fallback {
         tracing::warn!(
             limit = %DrainTimeout::FALLBACK_LIMIT,
-            "the InfraConfig cannot be parsed; time limits of drains in annotations have a built-in limit"
+            "the InfraConfig cannot be parsed; a built-in upper bound applies to drain time limits in annotations"
         );
     }
     let metrics = Arc::clone(&context.metrics);

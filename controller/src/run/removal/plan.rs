@@ -38,8 +38,8 @@ impl StepRequest {
         }
     }
 
-    /// Returns the verb and the objects of the request to the tenant's API server. The Node of a machine has the machine's
-    /// name until another one is found.
+    /// Returns the verb and the objects of the request to the tenant's API server. Until the Node of a machine is
+    /// found, it is assumed to have the machine's name.
     pub(super) fn describe(&self, machine: &MarkedMachine, node: Option<&MachineNode>) -> String {
         let node = node.map_or(machine.name.as_str(), |node| node.name.as_str());
         match self {

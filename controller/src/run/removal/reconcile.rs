@@ -11,7 +11,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 
 use super::context::Remover;
-use super::delays::{DELAYS, SHORT_DELAY};
+use super::delays::{DELAY_RANGE, SHORT_DELAY};
 use super::drain::{Drain, MarkedMachine};
 use super::draining_tenant::DrainingTenant;
 use super::plan::{StepRequest, plan_step};
@@ -20,7 +20,7 @@ use crate::run::api_requests::RequestError;
 
 /// Largest number of steps in one reconcile; a drain of 2,000 pods has fewer.
 const MAX_STEPS: usize = 100;
-/// Period in which a machine that is being deleted is observed, for the metrics.
+/// Interval between reconciles of a machine that is being deleted, which update the metrics.
 const DELETION_PERIOD: Duration = Duration::from_secs(60);
 
 impl Remover {
@@ -28,7 +28,7 @@ impl Remover {
     pub(super) async fn reconcile(&self, machine: &DynamicObject) -> Result<Action, RequestError> {
         if machine.metadata.deletion_timestamp.is_some() {
             let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
-            let is_reported = self.context.table.refresh(&namespace, &name);
+            let is_reported = self.context.table.refresh_metrics(&namespace, &name);
             let again = is_reported.then(|| Action::requeue(add_jitter(DELETION_PERIOD)));
             return Ok(again.unwrap_or_else(Action::await_change));
         }
@@ -78,13 +78,13 @@ impl Remover {
             self.delete_machine(machine, outcome).await?;
             return Ok(Some(DELETION_PERIOD));
         }
-        // The other requests have a connection.
+        // All other requests require a connection to the tenant.
         let Some(Ok(side)) = facts.side else { return Ok(Some(drain.delay(machine))) };
         if request == StepRequest::ListPods && drain.list_permit.is_none() {
             drain.list_permit = self.list_slots.try_acquire(&side.tenant);
             if drain.list_permit.is_none() {
                 self.report(machine, drain, &Step::ListPods).await;
-                return Ok(Some(add_jitter(DELAYS.0)));
+                return Ok(Some(add_jitter(DELAY_RANGE.0)));
             }
         }
         let description = request.describe(machine, side.node.as_ref());
@@ -99,7 +99,7 @@ impl Remover {
         }
     }
 
-    /// Begins the delay of a removal that waits, and returns it.
+    /// Begins the delay of a removal that waits, and returns the delay.
     fn begin_delay(&self, machine: &MarkedMachine, drain: &Drain) -> Duration {
         let delay = drain.delay(machine);
         let has_sent_requests = drain.pods.is_some() || drain.volume_count.is_some();

@@ -19,17 +19,19 @@ impl Remover {
         let reason = report.reason;
         let note = report.describe_machine(&machine.name);
         let is_new = self.context.table.set(&machine.namespace, &machine.name, report);
-        // The tenant may answer after the machine was deleted. A later deletion removes the report.
+        // The machine may have been deleted before the tenant answered. If the machine is deleted later, the deletion
+        // removes the report.
         if self.context.machines.get(&machine.namespace, &machine.name).is_none() {
             self.context.table.remove(&machine.namespace, &machine.name);
             return;
         }
         if is_new && reason == ConditionReason::DrainBlocked {
-            self.emit(machine, EventType::Warning, EventReason::DrainBlocked, &note).await;
+            self.emit_machine_event(machine, EventType::Warning, EventReason::DrainBlocked, &note)
+                .await;
         }
     }
 
-    /// Reports that a machine is deleted.
+    /// Reports that a machine has been deleted.
     pub(super) async fn report_deletion(&self, machine: &MarkedMachine, outcome: RemovalOutcome) {
         let MarkedMachine { namespace, name, .. } = machine;
         let (result, event) = match outcome {
@@ -47,11 +49,11 @@ impl Remover {
         if let Some((type_, reason)) = event {
             let report = self.context.table.get(namespace, name);
             let note = report.map(|report| report.describe_machine(name)).unwrap_or_default();
-            self.emit(machine, type_, reason, &note).await;
+            self.emit_machine_event(machine, type_, reason, &note).await;
         }
     }
 
-    async fn emit(
+    async fn emit_machine_event(
         &self,
         machine: &MarkedMachine,
         type_: EventType,

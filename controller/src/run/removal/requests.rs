@@ -24,17 +24,19 @@ use crate::tenant_nodes::node_match::may_be_node_of;
 const MAX_NODES: usize = 2;
 /// Largest number of bytes of the answer to an eviction.
 const MAX_EVICTION_LENGTH: usize = 1 << 16;
-/// A usual pod has 10 KiB; the API server permits 1.5 MiB. A kubelet runs 110 pods by default.
+/// Limits for the list of pods. A usual pod has 10 KiB; the API server permits 1.5 MiB. A kubelet runs 110 pods by
+/// default.
 const POD_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 20,
     max_pages: 100,
     max_page_length: 1 << 22,
     max_event_length: 0,
 };
-/// Largest number of pods of a Node that are stored. A page may have more objects than requested, so the number of pages
-/// does not limit them.
+/// Largest number of pods of a Node that are stored. A page may have more objects than requested, so the maximum number
+/// of pages does not limit the number of pods.
 const MAX_PODS: usize = 2000;
-/// A usual VolumeAttachment has 1 KiB. The API server can select them by their names only.
+/// Limits for the list of VolumeAttachments. A usual VolumeAttachment has 1 KiB. The API server can select
+/// VolumeAttachments only by name.
 const VOLUME_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 200,
     max_pages: 100,
@@ -113,7 +115,7 @@ pub(super) async fn list_pods(
 /// Numbers of VolumeAttachments, by Node.
 pub(super) type VolumeCounts = BTreeMap<String, usize>;
 
-/// Adds the VolumeAttachments of the Nodes in `counts`. Those of other Nodes are not counted.
+/// Counts the VolumeAttachments of the Nodes in `counts`, and adds the numbers to `counts`.
 pub(super) async fn count_volumes(
     client: &UntrustedClient,
     mut counts: VolumeCounts,
@@ -149,7 +151,8 @@ pub(super) async fn evict(
         let answer = client.exchange(request, MAX_EVICTION_LENGTH).await?;
         let outcome =
             eviction_outcome(answer.code, &answer.body, || client.explanation(&answer.body));
-        // A server that does not have the version answers 400, as a webhook may. Then the first answer is the webhook's.
+        // A server that does not have the version answers 400, as a webhook may. If both versions get 400, the first
+        // answer is the webhook's.
         if answer.code != 400 {
             return Ok((outcome, answer.retry_after));
         }
@@ -158,7 +161,7 @@ pub(super) async fn evict(
     Ok(refused.unwrap_or((EvictionOutcome::Busy, Duration::ZERO)))
 }
 
-/// Deletes a Node. A Node that does not exist any more is deleted already.
+/// Deletes a Node. Succeeds if the Node does not exist any more.
 pub(super) async fn delete_node(
     client: &UntrustedClient,
     node: &str,

@@ -14,8 +14,8 @@ use crate::removal::pod::DrainPod;
 use crate::removal::report::RemovalReport;
 use crate::run::metrics::Metrics;
 
-/// Time for which a report stays if only its message changes. A tenant can change the state of its pods as often as it
-/// likes.
+/// Minimum interval between updates of a report of which only the message changes. A tenant can change the state of its
+/// pods at any rate.
 const MIN_MESSAGE_TIME: Duration = Duration::from_secs(30);
 /// Time after the deadline after which a machine that still exists is overdue.
 const OVERDUE_TIME: SignedDuration = SignedDuration::from_mins(10);
@@ -32,7 +32,7 @@ struct Entry {
 /// Reports of all removals, by namespace and name of the machine.
 pub struct RemovalTable {
     entries: Mutex<BTreeMap<Key, Entry>>,
-    /// Ends of the waits of machines.
+    /// Time at which the wait of each machine ends.
     waits: Mutex<BTreeMap<Key, Instant>>,
     /// Grace periods of the pods of machines.
     grace_periods: Mutex<GracePeriodTable>,
@@ -115,12 +115,12 @@ impl RemovalTable {
         self.grace_periods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the ends of the grace periods of a machine's listed pods to the earliest ones that were seen.
+    /// Sets the end of each listed pod's grace period to the earliest end that was observed for the pod.
     pub(super) fn update_grace_periods(&self, namespace: &str, name: &str, pods: &mut [DrainPod]) {
         self.grace_periods().update(namespace, name, pods);
     }
 
-    /// Removes the report of a machine, which is deleted, or whose removal was cancelled.
+    /// Removes the report of a machine that was deleted, or whose removal was cancelled.
     pub(in crate::run) fn remove(&self, namespace: &str, name: &str) {
         let key = (namespace.to_owned(), name.to_owned());
         self.waits().remove(&key);
@@ -137,7 +137,7 @@ impl RemovalTable {
     }
 
     /// Updates the metrics, which depend on the time. Returns true if the machine has a report.
-    pub(super) fn refresh(&self, namespace: &str, name: &str) -> bool {
+    pub(super) fn refresh_metrics(&self, namespace: &str, name: &str) -> bool {
         let entries = self.lock();
         self.update_metrics(&entries);
         entries.contains_key(&(namespace.to_owned(), name.to_owned()))
@@ -255,6 +255,6 @@ mod tests {
         table.remove("ns", "a");
         table.remove("ns", "a");
         assert_eq!(calls.load(Ordering::Relaxed), 3);
-        assert!(!table.refresh("ns", "a"));
+        assert!(!table.refresh_metrics("ns", "a"));
     }
 }

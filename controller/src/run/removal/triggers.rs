@@ -41,7 +41,7 @@ impl RemovalTriggers {
         drop(self.queue.send(reference.into()));
     }
 
-    /// Handles a change of a VirtualMachine. A machine whose mark is withdrawn is reconciled once more, to uncordon its
+    /// Handles a change of a VirtualMachine. A machine whose mark was removed is reconciled once more, to uncordon its
     /// Node.
     pub(in crate::run) fn handle_machine(&self, machine: &DynamicObject, is_gone: bool) {
         let (namespace, name) = (machine.namespace().unwrap_or_default(), machine.name_any());
@@ -63,9 +63,10 @@ impl RemovalTriggers {
         }
     }
 
-    /// Handles a change of a tenant's connection, or of the Nodes of `changed` machines. Nodes that Berth has cordoned are
-    /// reconciled even if their machine has no mark: the mark may have been removed while the controller was stopped.
-    /// The tenant chooses names and annotations of its Nodes, so machines that do not exist must not fill the queue.
+    /// Handles a change of a tenant's connection, or of the Nodes of `changed` machines. Machines whose Nodes Berth has
+    /// cordoned are reconciled even without a mark: the mark may have been removed while the controller was stopped.
+    /// Machines that do not exist are not added to the queue, because the tenant chooses the names and annotations of
+    /// its Nodes.
     pub(in crate::run) fn handle_tenant(
         &self,
         tenant: &str,

@@ -23,7 +23,7 @@ impl Remover {
             ParsedMark::Absent => match progress::reason_of_begun_deletion(machine) {
                 None => Ok(Err(self.cancel(machine, &namespace, &name).await)),
                 Some(reason) => {
-                    tracing::info!(%namespace, machine = %name, "the Node of a machine is deleted; marking the machine again");
+                    tracing::info!(%namespace, machine = %name, "the Node of a machine has been deleted; writing the removal mark again");
                     self.write_mark(machine, RemovalMark::new(reason, Timestamp::now())).await?;
                     Ok(Err(Action::await_change()))
                 }

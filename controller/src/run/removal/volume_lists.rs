@@ -1,5 +1,5 @@
-//! Lists of VolumeAttachments, which all removals of a tenant share: an API server can select them by their names only,
-//! so each list has those of all Nodes.
+//! Lists of VolumeAttachments, which all removals of a tenant share: an API server can select VolumeAttachments only by
+//! name, so each list contains the VolumeAttachments of all Nodes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 
 use berth_runtime::untrusted::{UntrustedClient, UntrustedError};
 
-use super::delays::DELAYS;
+use super::delays::DELAY_RANGE;
 use super::requests::{VolumeCounts, count_volumes};
 
-/// Largest age of a list that another removal reads: the shortest delay between two steps of a removal that waits.
-const MAX_AGE: Duration = DELAYS.0;
+/// Maximum age of a list that other removals reuse: the shortest delay between two steps of a removal that waits.
+const MAX_AGE: Duration = DELAY_RANGE.0;
 /// Time for which the VolumeAttachments of a Node are counted after a removal needed them. It is longer than the longest
 /// delay with its jitter.
-const WANTED_TIME: Duration = Duration::from_secs(90);
+const REQUEST_TTL: Duration = Duration::from_secs(90);
 
 /// Lists of all tenants. Only the Nodes of removed machines are counted, so the tenant does not choose the size. A new
-/// client of a tenant begins a new list: after a change of the kubeconfig, the earlier one may be of another cluster.
+/// client of a tenant begins a new list: after a change of the kubeconfig, the earlier list may be from another
+/// cluster.
 #[derive(Debug, Default)]
 pub(super) struct VolumeLists(Mutex<BTreeMap<String, Arc<TenantVolumes>>>);
 
@@ -25,18 +26,19 @@ pub(super) struct VolumeLists(Mutex<BTreeMap<String, Arc<TenantVolumes>>>);
 struct TenantVolumes {
     /// Client that reads the list.
     client: UntrustedClient,
-    /// Nodes of removed machines, with the time of the last question.
-    wanted: Mutex<BTreeMap<String, Instant>>,
-    /// Removals wait here until the list of another one is complete.
+    /// Nodes of removed machines, with the time of the last request for their counts.
+    requested_nodes: Mutex<BTreeMap<String, Instant>>,
+    /// The latest list. A removal holds the lock while it lists; other removals wait for the result.
     list: tokio::sync::Mutex<Option<VolumeList>>,
 }
 
-/// A list, or the error of the request. An error is shared too: otherwise removals would wait for each other's
-/// time-outs.
+/// A list, or the error of the request. An error is also shared: otherwise the waiting removals would run into the same
+/// timeout one after the other.
 #[derive(Debug)]
 struct VolumeList {
     begun_at: Instant,
-    /// Time of the answer or of the error, from which the age counts: the tenant chooses how long a list takes.
+    /// Time of the answer or of the error. The age is measured from this time, because the tenant chooses how long a
+    /// list takes.
     ended_at: Instant,
     counts: Result<VolumeCounts, UntrustedError>,
 }
@@ -50,17 +52,18 @@ impl VolumeLists {
         node: &str,
         observed_at: Instant,
     ) -> Result<usize, UntrustedError> {
-        let volumes = self.tenant((tenant, client), Instant::now());
-        volumes.want(node, Instant::now());
+        let volumes = self.tenant_volumes((tenant, client), Instant::now());
+        volumes.request_node(node, Instant::now());
         let mut list = volumes.list.lock().await;
-        let known = list.as_ref().and_then(|list| list.answer(node, observed_at, Instant::now()));
+        let known =
+            list.as_ref().and_then(|list| list.cached_count(node, observed_at, Instant::now()));
         if let Some(answer) = known {
             return answer;
         }
         let begun_at = Instant::now();
-        // The wait for other lists may have been longer than `WANTED_TIME`. The list does not count a forgotten Node,
-        // which would then appear to have no VolumeAttachments.
-        volumes.want(node, begun_at);
+        // The wait for other lists may have been longer than `REQUEST_TTL`. A list does not count Nodes whose request
+        // has expired; they would appear to have no VolumeAttachments.
+        volumes.request_node(node, begun_at);
         let counts = count_volumes(client, volumes.zero_counts()).await;
         let answer = match &counts {
             Ok(counts) => Ok(counts.get(node).copied().unwrap_or_default()),
@@ -70,10 +73,15 @@ impl VolumeLists {
         answer
     }
 
-    fn tenant(&self, (name, client): (&str, &UntrustedClient), now: Instant) -> Arc<TenantVolumes> {
+    fn tenant_volumes(
+        &self,
+        (name, client): (&str, &UntrustedClient),
+        now: Instant,
+    ) -> Arc<TenantVolumes> {
         let mut tenants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        tenants.retain(|_, volumes| Arc::strong_count(volumes) > 1 || volumes.is_wanted(now));
-        if let Some(known) = tenants.get(name).filter(|known| known.client.is_clone_of(client)) {
+        tenants
+            .retain(|_, volumes| Arc::strong_count(volumes) > 1 || volumes.has_recent_request(now));
+        if let Some(known) = tenants.get(name).filter(|known| known.client.is_same(client)) {
             return Arc::clone(known);
         }
         let volumes = Arc::new(TenantVolumes::new(client.clone()));
@@ -84,32 +92,35 @@ impl VolumeLists {
 
 impl TenantVolumes {
     fn new(client: UntrustedClient) -> Self {
-        Self { client, wanted: Mutex::default(), list: tokio::sync::Mutex::default() }
+        Self { client, requested_nodes: Mutex::default(), list: tokio::sync::Mutex::default() }
     }
 
-    fn lock_wanted(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
-        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_requested_nodes(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
+        self.requested_nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_wanted(&self, now: Instant) -> bool {
-        self.lock_wanted().values().any(|&asked_at| is_recent(asked_at, now, WANTED_TIME))
+    fn has_recent_request(&self, now: Instant) -> bool {
+        self.lock_requested_nodes()
+            .values()
+            .any(|&requested_at| is_recent(requested_at, now, REQUEST_TTL))
     }
 
-    fn want(&self, node: &str, now: Instant) {
-        let mut wanted = self.lock_wanted();
-        wanted.retain(|_, asked_at| is_recent(*asked_at, now, WANTED_TIME));
-        wanted.insert(node.to_owned(), now);
+    fn request_node(&self, node: &str, now: Instant) {
+        let mut requested_nodes = self.lock_requested_nodes();
+        requested_nodes.retain(|_, requested_at| is_recent(*requested_at, now, REQUEST_TTL));
+        requested_nodes.insert(node.to_owned(), now);
     }
 
     fn zero_counts(&self) -> VolumeCounts {
-        self.lock_wanted().keys().map(|node| (node.clone(), 0)).collect()
+        self.lock_requested_nodes().keys().map(|node| (node.clone(), 0)).collect()
     }
 }
 
 impl VolumeList {
-    /// Returns the number for a Node; `None` if the list does not answer the question. A list from before the pods had
-    /// left may lack a VolumeAttachment that was created for one of them, so it does not show that there is none.
-    fn answer(
+    /// Returns the number of VolumeAttachments of a Node; `None` if a new list is required. A zero from a list that
+    /// began before the pods had left is not valid: a VolumeAttachment of one of these pods may have been created
+    /// later.
+    fn cached_count(
         &self,
         node: &str,
         observed_at: Instant,
@@ -164,13 +175,20 @@ mod tests {
         let start = Instant::now();
         let later = |seconds: u64| start + Duration::from_secs(seconds);
         let list = list(later(10), later(10));
-        assert_eq!(list.answer("a", later(12), later(13)), Some(Ok(2)));
-        assert_eq!(list.answer("a", later(12), later(15)), None, "it is too old");
-        assert_eq!(list.answer("b", later(10), later(13)), Some(Ok(0)));
-        assert_eq!(list.answer("b", later(12), later(13)), None, "the pods left after the list");
-        assert_eq!(list.answer("c", later(10), later(13)), None, "it was not counted");
+        assert_eq!(list.cached_count("a", later(12), later(13)), Some(Ok(2)));
+        assert_eq!(list.cached_count("a", later(12), later(15)), None, "it is too old");
+        assert_eq!(list.cached_count("b", later(10), later(13)), Some(Ok(0)));
+        assert_eq!(
+            list.cached_count("b", later(12), later(13)),
+            None,
+            "the pods left after the list"
+        );
+        assert_eq!(list.cached_count("c", later(10), later(13)), None, "it was not counted");
         let failed = VolumeList { counts: Err(UntrustedError::Timeout), ..list };
-        assert_eq!(failed.answer("c", later(12), later(13)), Some(Err(UntrustedError::Timeout)));
+        assert_eq!(
+            failed.cached_count("c", later(12), later(13)),
+            Some(Err(UntrustedError::Timeout))
+        );
     }
 
     #[test]
@@ -178,26 +196,33 @@ mod tests {
         let start = Instant::now();
         let later = |seconds: u64| start + Duration::from_secs(seconds);
         let slow = list(later(10), later(30));
-        assert_eq!(slow.answer("a", later(12), later(31)), Some(Ok(2)));
-        assert_eq!(slow.answer("b", later(9), later(31)), Some(Ok(0)));
-        assert_eq!(slow.answer("b", later(12), later(31)), None, "the pods left during the list");
+        assert_eq!(slow.cached_count("a", later(12), later(31)), Some(Ok(2)));
+        assert_eq!(slow.cached_count("b", later(9), later(31)), Some(Ok(0)));
+        assert_eq!(
+            slow.cached_count("b", later(12), later(31)),
+            None,
+            "the pods left during the list"
+        );
         let failed = VolumeList { counts: Err(UntrustedError::Timeout), ..slow };
-        assert_eq!(failed.answer("a", later(12), later(31)), Some(Err(UntrustedError::Timeout)));
-        assert_eq!(failed.answer("a", later(12), later(35)), None, "it is too old");
+        assert_eq!(
+            failed.cached_count("a", later(12), later(31)),
+            Some(Err(UntrustedError::Timeout))
+        );
+        assert_eq!(failed.cached_count("a", later(12), later(35)), None, "it is too old");
     }
 
     #[tokio::test]
     async fn a_node_is_counted_after_a_long_wait() {
         let client = client(&["a"]);
         let (lists, start) = (VolumeLists::default(), Instant::now());
-        let volumes = lists.tenant(("bank", &client), start);
+        let volumes = lists.tenant_volumes(("bank", &client), start);
         let held = volumes.list.lock().await;
         let count = lists.count(("bank", &client), "a", start);
         let forget_and_release = async {
             tokio::task::yield_now().await;
-            // Another removal asks after `WANTED_TIME`, which forgets the Node.
-            volumes.want("b", Instant::now() + WANTED_TIME);
-            assert!(!volumes.lock_wanted().contains_key("a"));
+            // Another removal requests counts after `REQUEST_TTL`, so the request for the Node expires.
+            volumes.request_node("b", Instant::now() + REQUEST_TTL);
+            assert!(!volumes.lock_requested_nodes().contains_key("a"));
             drop(held);
         };
         assert_eq!(tokio::join!(count, forget_and_release).0, Ok(1));
@@ -220,14 +245,14 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _guard = runtime.enter();
         let (lists, start) = (VolumeLists::default(), Instant::now());
-        let later = start + WANTED_TIME;
+        let later = start + REQUEST_TTL;
         let client = client(&[]);
         let (bank, shop) = (("bank", &client), ("shop", &client));
-        lists.tenant(bank, start).want("a", start);
-        lists.tenant(bank, later).want("b", later);
-        let counts = lists.tenant(bank, later).zero_counts();
+        lists.tenant_volumes(bank, start).request_node("a", start);
+        lists.tenant_volumes(bank, later).request_node("b", later);
+        let counts = lists.tenant_volumes(bank, later).zero_counts();
         assert_eq!(counts, VolumeCounts::from([("b".to_owned(), 0)]));
-        lists.tenant(shop, later + WANTED_TIME).want("c", later + WANTED_TIME);
+        lists.tenant_volumes(shop, later + REQUEST_TTL).request_node("c", later + REQUEST_TTL);
         assert_eq!(lists.0.lock().unwrap().len(), 1);
     }
 

@@ -14,7 +14,7 @@ use crate::tenant_storage::class_store::ClassStore;
 
 /// Path of the StorageClasses.
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
-/// A usual StorageClass has 2 KiB; the API server permits 1.5 MiB.
+/// Limits for the list of StorageClasses. A usual StorageClass has 2 KiB; the API server permits 1.5 MiB.
 const LIMITS: CollectionLimits = CollectionLimits {
     page_size: 50,
     max_pages: 20,
@@ -24,13 +24,13 @@ const LIMITS: CollectionLimits = CollectionLimits {
 
 /// Watches the StorageClasses of a tenant. Never returns.
 ///
-/// The reconciler requests the watch only after the Nodes were listed, and are not those of the infra cluster.
+/// The reconciler requests the watch only after the Nodes have been listed and do not belong to the infra cluster.
 pub(super) async fn watch_classes(
     tenant: &str,
     connections: &Connections,
     client: &UntrustedClient,
 ) {
-    // The state belongs to this kubeconfig: a new one gets another state.
+    // The state belongs to this kubeconfig: a new kubeconfig gets a new state.
     let Some(state) = connections.state(tenant) else {
         return std::future::pending().await;
     };
@@ -39,7 +39,7 @@ pub(super) async fn watch_classes(
     loop {
         wait_for(&mut wanted, true).await;
         tokio::select! {
-            () = watch_listed(tenant, connections, client, &state) => {}
+            () = watch_class_collection(tenant, connections, client, &state) => {}
             () = wait_for(&mut unwanted, false) => {}
         }
         let mut state = state.lock();
@@ -54,7 +54,7 @@ async fn wait_for(is_wanted: &mut Receiver<bool>, value: bool) {
     }
 }
 
-async fn watch_listed(
+async fn watch_class_collection(
     tenant: &str,
     connections: &Connections,
     client: &UntrustedClient,

@@ -1,4 +1,4 @@
-//! Watches a collection of a tenant's objects, again after each end of the watch.
+//! Watches a collection of a tenant's objects, and restarts the watch whenever it ends.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use super::faults::is_transient;
 
 /// Longest backoff between attempts, before jitter.
 const MAX_BACKOFF: Duration = Duration::from_secs(120);
-/// Duration of a watch after which its end is no failure.
+/// Duration after which the end of a watch does not count as a failure.
 const STABLE_TIME: Duration = Duration::from_secs(60);
 
 /// Watches a collection of a tenant's objects. Never returns. `handle` is called with each event, and `report` with each

@@ -36,12 +36,12 @@ use crate::tenants::kubeconfig_rules::{RefusedKubeconfig, parse_kubeconfig};
 const START_DELAY: Duration = Duration::from_millis(200);
 /// Number of refused reads of a Secret in the tenant's own namespace that are not reported.
 const INITIAL_REFUSALS: u32 = 4;
-/// Largest number of bytes of a kubeconfig. It stays in memory, and a usual one has less than 10 KiB.
+/// Maximum size of a kubeconfig in bytes. The kubeconfig stays in memory; a usual one has less than 10 KiB.
 const MAX_KUBECONFIG_LENGTH: usize = 1 << 18;
 /// Path of the Nodes.
 pub(in crate::run) const NODES: &str = "/api/v1/nodes";
-/// A usual Node has 20 KiB, and a page less than 256 KiB, so it waits for no large answer of another tenant. The API
-/// server permits 1.5 MiB for a Node.
+/// Limits for the list of Nodes. A usual Node has 20 KiB and a page less than 256 KiB, so a page does not wait for
+/// large answers of other tenants. The API server permits 1.5 MiB for a Node.
 pub(in crate::run) const NODE_LIMITS: CollectionLimits = CollectionLimits {
     page_size: 10,
     max_pages: 1000,
@@ -57,8 +57,8 @@ pub(super) struct Environment {
     pub(super) infra_nodes: Informer<Node>,
     pub(super) infra_server: InfraServer,
     pub(super) connections: Connections,
-    pub(super) large_answers: LargeAnswerPermits,
-    /// Receives each state of a kubeconfig.
+    pub(super) large_answers: LargeAnswers,
+    /// Sender of each observed state of a kubeconfig.
     pub(super) kubeconfigs: UnboundedSender<WatchedKubeconfig>,
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn run(tenant: String, spec: AccessSpec, environment: Arc<Envir
     let (sender, kubeconfig) = channel(None);
     tokio::join!(
         watch_secret(&tenant, &spec, &environment, &sender),
-        follow_kubeconfig(&tenant, &spec, &environment, kubeconfig)
+        reconnect_on_new_kubeconfig(&tenant, &spec, &environment, kubeconfig)
     );
 }
 
@@ -114,8 +114,8 @@ async fn watch_secret(
     };
     let refusals = AtomicU32::new(0);
     let handle_error = |error: &CallError| {
-        // Other errors are temporary, and the last kubeconfig stays in use. In the tenant's own namespace, the RoleBinding
-        // was created a moment ago, and takes effect soon.
+        // Errors other than 403 are temporary, so the last kubeconfig stays in use. In the tenant's own namespace, the
+        // first refusals are ignored, because the RoleBinding was created a moment ago and takes effect soon.
         let is_refused = error.status_code() == Some(403);
         let count = refusals.fetch_add(1, Ordering::Relaxed);
         if is_refused && (count >= INITIAL_REFUSALS || !spec.secret.is_own()) {
@@ -143,13 +143,13 @@ fn read_entry(secret: Option<Secret>, spec: &AccessSpec) -> Result<Arc<str>, Fau
 }
 
 /// Connects with each new kubeconfig. The previous connection ends.
-async fn follow_kubeconfig(
+async fn reconnect_on_new_kubeconfig(
     tenant: &str,
     spec: &AccessSpec,
     environment: &Environment,
     mut kubeconfig: Receiver<KubeconfigRead>,
 ) {
-    // A new kubeconfig does not free the resources that the previous connection still uses.
+    // All connections of the tenant share the slots, because the previous connection may still use some of them.
     let slots = ConnectionSlots::new(environment.large_answers.clone());
     loop {
         let read = kubeconfig.borrow_and_update().clone();
