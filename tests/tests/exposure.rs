@@ -113,7 +113,7 @@ fn missing_metallb_is_reported(plane: &ControlPlane) {
 
 fn pools_serve_one_tenant(plane: &ControlPlane) {
     plane.install_metallb_crds().unwrap();
-    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready 2 objects are applied");
+    wait_until_condition(plane, &SHOP, "ExposureReady", "True Ready 2 objects have been applied");
     assert_eq!(
         pool(plane, "shop")["spec"],
         json!({

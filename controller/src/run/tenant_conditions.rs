@@ -1,5 +1,5 @@
-//! Writes conditions of TenantClusters that depend on tenants' API servers. A tenant can change them as often as it likes,
-//! so the writes have a rate limit for each tenant.
+//! Writes conditions of TenantClusters that depend on tenants' API servers. A tenant can cause changes at any rate, so
+//! the writes are rate-limited for each tenant.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use crate::tenants::status::PartResult;
 const RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(5));
 
 /// Returns the condition for the state of a part of a tenant.
-pub(super) fn part_update(type_: &'static str, part: &PartResult) -> ConditionUpdate {
+pub(super) fn part_condition_update(type_: &'static str, part: &PartResult) -> ConditionUpdate {
     let (status, reason, message) = match part {
         Ok(ready) => ("True", ready.reason, &ready.message),
         Err(fault) => ("False", fault.reason, &fault.message),
@@ -65,7 +65,7 @@ impl ConditionWriter {
         updates: &[ConditionUpdate],
     ) -> Result<Option<Duration>, CallError> {
         let name = tenant.name_any();
-        // A reconcile waits for the tenant's API server, and may end after the tenant.
+        // The tenant may have been deleted while the reconcile waited for the tenant's API server.
         if self.is_deleted(tenant) {
             self.forget(&name);
             return Ok(None);
@@ -144,9 +144,9 @@ pub(super) fn conditions_body(
     });
     if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
         let existing = tenant.status.iter().flat_map(|status| &status.conditions);
-        body["status"]["conditions"] =
-            json!(with_existing_conditions(existing, owned, conditions.to_vec()));
-        // The write contains conditions of other reconcilers, which must be current.
+        body["status"]["conditions"] = json!(with_others(existing, owned, conditions.to_vec()));
+        // The list of conditions is atomic, so the apply also contains conditions of other reconcilers. The resource
+        // version ensures that these conditions are current.
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();
     }
     body

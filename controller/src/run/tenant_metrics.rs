@@ -1,4 +1,5 @@
-//! Metrics of the conditions of tenants about their API servers. Their number does not depend on the number of tenants.
+//! Metrics of the TenantCluster conditions about access to tenants' API servers. The cardinality is constant, because
+//! no label contains the tenant.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(
             count(ConditionReason::TenantUnreachable),
             1,
-            "managers do not replace others' conditions"
+            "a manager does not replace conditions of another manager"
         );
         set("b", &[]);
         assert_eq!(count(ConditionReason::TenantUnreachable), 0);

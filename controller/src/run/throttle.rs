@@ -1,5 +1,5 @@
-//! Rate limit for reconciles while many changes arrive: there is at most one reconcile per period, and the first one
-//! does not wait for the end of the changes.
+//! Rate limit for reconciles while many changes arrive: the first reconcile is immediate, and then there is at most one
+//! reconcile per period.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

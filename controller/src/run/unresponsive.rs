@@ -52,7 +52,7 @@ pub(super) enum UnresponsiveReason {
 struct Renewal {
     /// `renewTime` of the Lease, as the agent wrote it.
     renew_time: String,
-    seen_at: Instant,
+    observed_at: Instant,
     lease_duration: Duration,
     /// True if the expiry has been reported in the conditions of the InfraNode.
     is_reported: bool,
@@ -110,7 +110,7 @@ impl AgentLeases {
         let known = all.get(&lease.name_any()).filter(|known| known.renew_time == renewed).cloned();
         let new = Renewal {
             renew_time: renewed,
-            seen_at: Instant::now(),
+            observed_at: Instant::now(),
             lease_duration: Duration::ZERO,
             is_reported: false,
         };
@@ -119,8 +119,8 @@ impl AgentLeases {
         all.insert(lease.name_any(), renewal);
     }
 
-    /// Returns the Nodes whose agents have become unresponsive since the last call, and updates `known`. A Node is
-    /// left out if its agent has neither a Lease nor a report.
+    /// Returns the Nodes whose agents have become unresponsive since the last call, and updates `known`. A Node whose
+    /// agent has neither a Lease nor a report is omitted.
     fn update_unresponsive(
         &self,
         known: &mut BTreeSet<String>,
@@ -200,7 +200,7 @@ impl AgentLeases {
 
 impl Renewal {
     fn has_expired(&self) -> bool {
-        !self.lease_duration.is_zero() && self.seen_at.elapsed() >= self.lease_duration
+        !self.lease_duration.is_zero() && self.observed_at.elapsed() >= self.lease_duration
     }
 }
 

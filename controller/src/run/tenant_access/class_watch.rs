@@ -34,13 +34,13 @@ pub(super) async fn watch_classes(
     let Some(state) = connections.state(tenant) else {
         return std::future::pending().await;
     };
-    let mut wanted = state.lock().classes.is_wanted.subscribe();
-    let mut unwanted = wanted.clone();
+    let mut needed = state.lock().classes.needs_watch.subscribe();
+    let mut unneeded = needed.clone();
     loop {
-        wait_for(&mut wanted, true).await;
+        wait_for(&mut needed, true).await;
         tokio::select! {
             () = watch_class_collection(tenant, connections, client, &state) => {}
-            () = wait_for(&mut unwanted, false) => {}
+            () = wait_for(&mut unneeded, false) => {}
         }
         let mut state = state.lock();
         state.classes.listed = None;
@@ -48,8 +48,8 @@ pub(super) async fn watch_classes(
     }
 }
 
-async fn wait_for(is_wanted: &mut Receiver<bool>, value: bool) {
-    if is_wanted.wait_for(|current| *current == value).await.is_err() {
+async fn wait_for(needs_watch: &mut Receiver<bool>, value: bool) {
+    if needs_watch.wait_for(|current| *current == value).await.is_err() {
         std::future::pending::<()>().await;
     }
 }

@@ -36,8 +36,8 @@ pub(crate) enum TenantObjects {
 /// StorageClasses of a tenant.
 #[derive(Debug, Default)]
 pub(crate) struct ClassState {
-    /// True while the classes are watched. The reconciler of StorageClasses sets it.
-    pub(crate) is_wanted: Sender<bool>,
+    /// True while the reconciler of StorageClasses needs the watch of the classes.
+    pub(crate) needs_watch: Sender<bool>,
     /// `Ok` if the classes are listed, or the reason why they cannot be listed. `None` before the first answer.
     pub(crate) listed: Option<Result<(), Fault>>,
     /// The classes.
@@ -49,14 +49,14 @@ pub(crate) struct ClassState {
 pub(crate) struct ConnectionState {
     /// The connection, or the reason why there is none. `None` before the first answer of the tenant's API server.
     pub(crate) access: Option<Result<Access, Fault>>,
-    /// Nodes of the tenant. They stay while there is no connection.
+    /// Nodes of the tenant. They are kept while there is no connection.
     pub(crate) nodes: NodeStore,
     /// StorageClasses of the tenant.
     pub(crate) classes: ClassState,
 }
 
-/// State of a tenant, with a lock of its own: a plan for many Nodes delays only their tenant. A new kubeconfig gets a new
-/// state, so code that still has the previous one cannot mix Nodes of two clusters.
+/// State of a tenant. Each tenant has its own lock, so that a plan for many Nodes delays only their tenant. A new
+/// kubeconfig gets a new state, so code that still uses the previous state cannot mix Nodes of two clusters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedState(Arc<Mutex<ConnectionState>>);
 
@@ -135,7 +135,7 @@ impl Connections {
         affected.for_each(|(_, handle)| handle(tenant, machines));
     }
 
-    /// Calls the handlers of StorageClasses, because those of a tenant have changed.
+    /// Calls the handlers of StorageClasses, because the StorageClasses of a tenant have changed.
     pub(super) fn notify_classes(&self, tenant: &str) {
         self.notify(tenant, Some(TenantObjects::Classes), None);
     }
@@ -154,9 +154,9 @@ impl Connections {
         self.handle_node_answer(tenant, &state, event);
     }
 
-    /// Handles a Node that the tenant's API server returned for a request, and calls the handlers if the Nodes have changed.
-    /// The watch delivers the same Node soon, which is then no change. `state` is that of the connection which sent the
-    /// request.
+    /// Handles a Node that the tenant's API server returned for a request, and calls the handlers if the Nodes have
+    /// changed. When the watch later delivers the same Node, it is not a change. `state` is the state of the connection
+    /// that sent the request.
     pub(crate) fn handle_node_answer(
         &self,
         tenant: &str,
@@ -190,26 +190,26 @@ impl Connections {
             let entry = self.entry(&mut all, tenant);
             entry.is_connected = access.is_ok();
             let state = entry.state.clone();
-            self.count(&all);
+            self.update_metrics(&all);
             drop(all);
             state.lock().access = Some(access);
         }
         self.notify(tenant, None, None);
     }
 
-    /// Removes the connection and the Nodes of a tenant, because it has a new kubeconfig: no write of the old connection
-    /// may be based on Nodes of the new one.
+    /// Removes the connection and the Nodes of a tenant, because it has a new kubeconfig: no write of the old
+    /// connection may be based on Nodes of the new connection.
     pub(super) fn reset(&self, tenant: &str) {
         let mut all = self.lock();
         all.insert(tenant.to_owned(), Entry::new(&self.budget));
-        self.count(&all);
+        self.update_metrics(&all);
     }
 
     /// Removes the state of a tenant.
     pub(super) fn remove(&self, tenant: &str) {
         let mut all = self.lock();
         all.remove(tenant);
-        self.count(&all);
+        self.update_metrics(&all);
         drop(all);
         self.notify(tenant, None, None);
     }
@@ -218,7 +218,7 @@ impl Connections {
         all.entry(tenant.to_owned()).or_insert_with(|| Entry::new(&self.budget))
     }
 
-    fn count(&self, all: &BTreeMap<String, Entry>) {
+    fn update_metrics(&self, all: &BTreeMap<String, Entry>) {
         let connected = all.values().filter(|entry| entry.is_connected).count();
         self.metrics.set_tenant_connections(connected, all.len().saturating_sub(connected));
     }
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_a_change_and_the_event_after_it_is_none() {
+    fn the_event_after_an_answer_is_no_change() {
         let connections = Connections::new(Arc::default());
         let (handled, tenants) = channel();
         connections.subscribe(TenantObjects::Nodes, move |tenant, machines| {

@@ -30,7 +30,7 @@ pub(in crate::run) fn fault_of(
         ),
         UntrustedError::Status(403) => (
             ConditionReason::AccessDenied,
-            "a permission is missing: berth-controller render --tenant-rbac | kubectl apply -f - in the tenant's cluster",
+            "a permission is missing: run berth-controller render --tenant-rbac | kubectl apply -f - in the tenant's cluster",
         ),
         UntrustedError::Certificate(_) => (
             ConditionReason::ServerCertificateInvalid,
@@ -48,7 +48,7 @@ pub(in crate::run) fn fault_of(
         ),
         UntrustedError::Status(_) | UntrustedError::TooLong | UntrustedError::Malformed => (
             ConditionReason::InvalidAnswer,
-            "check that server in the kubeconfig is a Kubernetes API server, and the sizes of its Nodes",
+            "check that the server in the kubeconfig is a Kubernetes API server, and that its Nodes are not too large",
         ),
     };
     Fault::new(reason, format!("{place}: {error}; {remedy}"))
@@ -60,7 +60,7 @@ pub(super) fn class_fault_of(error: UntrustedError) -> Option<Fault> {
     let (reason, remedy) = match error {
         UntrustedError::Status(403) => (
             ConditionReason::AccessDenied,
-            "a permission is missing: berth-controller render --tenant-rbac --storage-classes | kubectl apply -f - in the \
+            "a permission is missing: run berth-controller render --tenant-rbac --storage-classes | kubectl apply -f - in the \
              tenant's cluster",
         ),
         UntrustedError::Status(401) => return None,
@@ -79,8 +79,8 @@ pub(super) fn class_fault_of(error: UntrustedError) -> Option<Fault> {
     Some(Fault::new(reason, format!("StorageClasses of the tenant: {error}; {remedy}")))
 }
 
-/// Returns the fault for the result of writes; `None` if there is none, or after a conflict, which is ordinary: the next
-/// reconcile reads the new version. `command` prints the permissions that the writes need.
+/// Returns the fault for the result of writes; `None` if the writes succeeded, or after a conflict, which the next
+/// reconcile resolves with the new version. `command` prints the permissions that the writes need.
 pub(in crate::run) fn write_fault_of(
     written: &Result<(), WriteError>,
     command: &str,
@@ -98,7 +98,7 @@ pub(in crate::run) fn write_fault_of(
             UntrustedError::Status(403) => (
                 ConditionReason::AccessDenied,
                 format!(
-                    "; a permission is missing, or a webhook refuses the write: {command} | kubectl apply -f - in the \
+                    "; a permission is missing, or a webhook refuses the write: run {command} | kubectl apply -f - in the \
                      tenant's cluster"
                 ),
             ),
@@ -123,8 +123,8 @@ pub(in crate::run) fn drain_fault_of(request: &str, failure: &RequestFailure) ->
     Fault::new(reason, format!("{request}: {failure}"))
 }
 
-/// Returns true if the API server refused a request because of its content, as webhooks and policies do. They can also
-/// answer with any of the other codes.
+/// Returns true if the API server refused a request because of its content, as webhooks and policies do. Webhooks and
+/// policies can also answer with any other code.
 const fn is_refusal(error: UntrustedError) -> bool {
     let UntrustedError::Status(code) = error else { return false };
     matches!(code, 400..=499) && !matches!(code, 401 | 403 | 404 | 409 | 429)

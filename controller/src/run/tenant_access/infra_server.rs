@@ -1,5 +1,5 @@
-//! Addresses of the infra API server, to which no tenant's kubeconfig may refer: those of its Service and endpoints, and
-//! the one that the controller itself uses.
+//! Addresses of the infra API server, to which no tenant's kubeconfig may refer: the addresses of its Service and
+//! endpoints, and the address that the controller itself uses.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::tenants::infra_addresses::{
 
 /// Interval between resolutions of the name of the server that the controller uses.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(300);
-/// The same after a failure. Before the first success, no tenant is connected.
+/// Interval between resolutions after a failure. It is short, because no tenant is connected before the first success.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Addresses of the infra API server, by their sources. `None` until the source has been read.
 #[derive(Debug, Default)]
-struct Sources {
+struct AddressSources {
     service: Option<Addresses>,
     endpoints: Option<Addresses>,
     own: Option<Addresses>,
@@ -32,18 +32,18 @@ struct Sources {
 /// Addresses of the infra API server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InfraServer {
-    sources: Arc<RwLock<Sources>>,
+    sources: Arc<RwLock<AddressSources>>,
     is_known: Sender<bool>,
 }
 
-impl Sources {
+impl AddressSources {
     const fn all(&self) -> [&Option<Addresses>; 3] {
         [&self.service, &self.endpoints, &self.own]
     }
 }
 
 impl InfraServer {
-    /// Waits until all addresses are known. No tenant is connected before.
+    /// Waits until all addresses are known. No tenant is connected before that.
     pub(super) async fn wait_until_known(&self) {
         if self.is_known.subscribe().wait_for(|is_known| *is_known).await.is_err() {
             std::future::pending::<()>().await;
@@ -59,7 +59,7 @@ impl InfraServer {
         })
     }
 
-    fn update(&self, change: impl FnOnce(&mut Sources)) {
+    fn update(&self, change: impl FnOnce(&mut AddressSources)) {
         let mut sources = self.sources.write().unwrap_or_else(PoisonError::into_inner);
         change(&mut sources);
         if sources.all().into_iter().all(Option::is_some) {
@@ -95,7 +95,7 @@ impl InfraServer {
                 }
                 // The controller uses the server, so a later attempt succeeds.
                 Err(error) => {
-                    tracing::warn!(host, %error, "failed to resolve the infra API server");
+                    tracing::warn!(host, %error, "failed to resolve the name of the infra API server; trying again");
                     RETRY_INTERVAL
                 }
             };

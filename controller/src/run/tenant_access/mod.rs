@@ -1,5 +1,6 @@
-//! Connections to the API servers of tenants: one task per tenant with a `kubeconfigSecretRef`, which watches the Secret,
-//! the tenant's Nodes and, if they are needed, its StorageClasses. A tenant that answers slowly or not at all delays only its own task.
+//! Connections to the API servers of tenants: one task per tenant with a `kubeconfigSecretRef`, which watches the
+//! Secret, the tenant's Nodes and, if they are needed, its StorageClasses. A tenant that answers slowly, or not at all,
+//! delays only its own task.
 //!
 //! The client of a connection checks each address, limits all answers, and writes only while this process is the leader
 //! ([`berth_runtime::untrusted`]).
@@ -43,8 +44,8 @@ struct Tasks {
     by_tenant: BTreeMap<String, (AccessSpec, AbortHandle)>,
 }
 
-/// Maintains the connections to all tenants until the future is dropped.
-/// `kubeconfigs` receives each state of a kubeconfig.
+/// Maintains the connections to all tenants until the future is dropped. Sends each observed state of a kubeconfig to
+/// `kubeconfigs`.
 pub(super) async fn run(
     context: Arc<Context>,
     connections: Connections,
@@ -86,7 +87,7 @@ pub(super) async fn run(
                     Some(_) => tasks.update_all(&context, &environment).await,
                     None => return,
                 },
-                // Tasks that were stopped.
+                // Collects the results of tasks that were stopped.
                 Some(_) = tasks.tasks.join_next() => {}
             }
         }
@@ -116,7 +117,7 @@ impl Tasks {
         }
         if let Some((_, task)) = self.by_tenant.remove(name) {
             task.abort();
-            // Until it has ended, it may set the state of the tenant.
+            // Until the task has ended, it may set the state of the tenant.
             while !task.is_finished() {
                 tokio::task::yield_now().await;
             }

@@ -39,7 +39,8 @@ impl TenantQueue {
         context.tenants.all().iter().for_each(|tenant| self.trigger(&tenant.name_any()));
     }
 
-    /// Handles a change of a TenantCluster. Its status changes with every machine, so only other changes count.
+    /// Handles a change of a TenantCluster. The status changes with every machine, so only changes of the UID and the
+    /// generation trigger a reconcile.
     pub(in crate::run) fn handle_tenant(&self, change: &Change<TenantCluster>, context: &Context) {
         let Change::Object(before, after) = change else { return self.trigger_all(context) };
         let facts = |tenant: &Option<Arc<TenantCluster>>| {

@@ -11,7 +11,7 @@ pub(super) struct AccessSpec {
     pub(super) secret: KubeconfigSecret,
     pub(super) refusal: Option<String>,
     pub(super) permits_insecure: bool,
-    /// UID of the TenantCluster: another one of the same name is another tenant.
+    /// UID of the TenantCluster. A new TenantCluster of the same name is another tenant.
     uid: Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl AccessSpec {
         })
     }
 
-    /// Returns the words that name the Secret in messages.
+    /// Returns the description of the Secret for messages.
     pub(super) fn place(&self) -> String {
         format!("spec.kubeconfigSecretRef: Secret {}/{}", self.secret.namespace, self.secret.name)
     }

@@ -30,11 +30,11 @@ pub(in crate::run) enum WriteError {
     },
     /// Not all writes were answered within the time limit. The value is the plural of the kind.
     #[error(
-        "the tenant's API server answers slowly: not all {0} are written yet; the writes continue"
+        "the tenant's API server answers slowly: not all {0} have been written yet; the writes continue"
     )]
     Slow(&'static str),
     /// The status could not be written.
-    #[error("status of TenantCluster {0}: {1}")]
+    #[error("apply status of TenantCluster {0}: {1}")]
     Status(String, CallError),
 }
 

@@ -1,7 +1,7 @@
 //! Reconciler of tenants' Nodes: copies labels of hosts to the Nodes of the VMs on them.
 //!
-//! [`crate::tenant_nodes`] computes the labels. The input is in stores: the tenant's Nodes in those of
-//! [`super::tenant_access`]. A reconcile without a difference sends no request.
+//! [`crate::tenant_nodes`] computes the labels. All input is read from stores; [`super::tenant_access`] stores the
+//! tenant's Nodes. A reconcile without a difference sends no request.
 
 mod reconcile;
 mod status;

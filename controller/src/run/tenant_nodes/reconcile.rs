@@ -37,13 +37,16 @@ pub(super) struct NodeReconciler {
 }
 
 /// State of a tenant's connection, and the plan for its Nodes if there is a connection.
-type Planned = Result<(Access, TenantPlan, usize), Fault>;
+type PlanResult = Result<(Access, TenantPlan, usize), Fault>;
 /// Time after which the tenant must be reconciled again, if that is known.
-type Retry = Option<Duration>;
+type RequeueDelay = Option<Duration>;
 
 impl NodeReconciler {
     /// Writes the labels, annotations and taints of a tenant's Nodes that differ, and the conditions of the tenant.
-    pub(super) async fn reconcile(&self, tenant: &TenantCluster) -> Result<Retry, WriteError> {
+    pub(super) async fn reconcile(
+        &self,
+        tenant: &TenantCluster,
+    ) -> Result<RequeueDelay, WriteError> {
         let name = tenant.name_any();
         if tenant.metadata.deletion_timestamp.is_some() {
             self.conditions.forget(&name);
@@ -52,7 +55,7 @@ impl NodeReconciler {
         if tenant.spec.kubeconfig_secret_ref.is_none() {
             return self.write_status(tenant, None).await;
         }
-        // Before the first answer of the tenant's API server, its conditions stay.
+        // Before the first answer of the tenant's API server, the tenant's conditions are not changed.
         let Some(state) = self.connections.state(&name) else { return Ok(None) };
         let Some(planned) = self.plan(&name, &state) else { return Ok(None) };
         let (access, plan, omitted) = match planned {
@@ -77,13 +80,13 @@ impl NodeReconciler {
         &self,
         tenant: &TenantCluster,
         state: Option<AccessState>,
-    ) -> Result<Retry, WriteError> {
+    ) -> Result<RequeueDelay, WriteError> {
         let updates = state.map(|state| state.conditions(SystemTime::now())).unwrap_or_default();
         let written = self.conditions.write(tenant, &updates).await;
         written.map_err(|error| WriteError::Status(tenant.name_any(), error))
     }
 
-    fn plan(&self, tenant: &str, state: &SharedState) -> Option<Planned> {
+    fn plan(&self, tenant: &str, state: &SharedState) -> Option<PlanResult> {
         let replication = Replication::from_config(&self.context.config().spec);
         let namespace = TenantCluster::namespace_of(tenant);
         let machines = {
@@ -113,7 +116,7 @@ impl NodeReconciler {
                 let written =
                     [apply_metadata(client, &write).await?, apply_taints(client, &write).await?];
                 for node in written.into_iter().flatten() {
-                    // Without this update, a reconcile before the event of the watch would send the write again.
+                    // Updates the store, because a reconcile before the watch event would repeat the write.
                     let applied = CollectionEvent::Applied(node);
                     self.connections.handle_node_answer(tenant, state, applied);
                     self.context.metrics.count_tenant_node_write();

@@ -6,7 +6,7 @@ use berth_api::ConditionReason;
 use berth_runtime::certificate::{ExpiryState, Validity};
 
 use crate::profiles::ConditionUpdate;
-use crate::run::tenant_conditions::part_update;
+use crate::run::tenant_conditions::part_condition_update;
 use crate::tenants::fault::Fault;
 use crate::tenants::status::PartResult;
 
@@ -30,7 +30,9 @@ impl AccessState {
     /// Returns the conditions for the state.
     pub(super) fn conditions(&self, now: SystemTime) -> Vec<ConditionUpdate> {
         match self {
-            Self::Failed(fault) => vec![part_update(TENANT_ACCESS_READY, &Err(fault.clone()))],
+            Self::Failed(fault) => {
+                vec![part_condition_update(TENANT_ACCESS_READY, &Err(fault.clone()))]
+            }
             Self::Connected { certificate, labels } => {
                 let (reason, message) = match certificate.map(|one| one.expiry_at(now)) {
                     Some(ExpiryState::Soon | ExpiryState::Expired) => (
@@ -47,7 +49,7 @@ impl AccessState {
                     reason,
                     message: message.to_owned(),
                 };
-                vec![access, part_update(NODE_LABELS_READY, labels)]
+                vec![access, part_condition_update(NODE_LABELS_READY, labels)]
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::tenant_nodes::machine_index::{MachineIndex, MachineState};
 /// Hosts of all machines, which the triggers update and the reconciles read.
 pub(super) type SharedMachines = Arc<Mutex<MachineIndex>>;
 
-/// Stores, and the queue of reconciles.
+/// Handlers of changes, which add tenants to the queue of reconciles.
 pub(super) struct TenantNodeTriggers {
     context: Arc<Context>,
     queue: TenantQueue,
@@ -62,7 +62,8 @@ impl TenantNodeTriggers {
         });
         self.instances.informer().wait_until_ready().await;
         {
-            // The handler above waits for the lock, so that it cannot set a newer state before an older one is set here.
+            // Holds the lock until all machines are set. Otherwise an older stored state could overwrite a newer state
+            // that the handler above has set.
             let mut machines = lock(&self.machines);
             for instance in self.instances.informer().all() {
                 set_machine(&mut machines, &instance, false);
@@ -120,8 +121,8 @@ fn tenant_of(namespace: &str) -> Option<&str> {
     namespace.strip_prefix(TENANT_PREFIX)
 }
 
-/// Sets the host of a machine. Returns true if it has changed. During a live migration, `status.nodeName` names the
-/// source until the VM runs on the target.
+/// Sets the host of a machine. Returns true if the host has changed. During a live migration, `status.nodeName` names
+/// the source until the VM runs on the target.
 fn set_machine(machines: &mut MachineIndex, instance: &DynamicObject, is_gone: bool) -> bool {
     let data = unpack_content(instance).data;
     let host = data.pointer("/status/nodeName").and_then(Value::as_str).unwrap_or_default();

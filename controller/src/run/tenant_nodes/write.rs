@@ -29,7 +29,7 @@ pub(super) async fn apply_metadata(
     match patch(client, &write.node, "application/apply-patch+yaml", &body).await {
         Ok(node) => Ok(Some(node)),
         Err(failure) if failure.error == UntrustedError::Status(404) => Ok(None),
-        Err(failure) => Err(write.error(failure)),
+        Err(failure) => Err(write.write_error(failure)),
     }
 }
 
@@ -40,22 +40,22 @@ pub(super) async fn apply_taints(
     write: &NodeWrite,
 ) -> Result<Option<NodeObject>, WriteError> {
     let Some(desired) = &write.taints else { return Ok(None) };
-    // Others may change taints at the same time.
+    // Other clients may change taints at the same time, so a conflict is retried.
     for is_last_attempt in [false, false, true] {
-        // The store has no indexes of taints, and may be older.
+        // The Node is read from the API server, because the store has no indexes of taints, and may be stale.
         let node = match get(client, &write.node).await {
             Ok(node) if node.uid() == write.uid => node,
             Ok(_) | Err(UntrustedError::Status(404)) => return Ok(None),
-            Err(error) => return Err(write.error(error.into())),
+            Err(error) => return Err(write.write_error(error.into())),
         };
         let Some(body) = taint_patch(desired, &node) else { return Ok(Some(node)) };
         match patch(client, &write.node, "application/json-patch+json", &body).await {
             Ok(node) => return Ok(Some(node)),
             Err(failure) => match failure.error {
                 UntrustedError::Status(404) => return Ok(None),
-                // A test of the patch failed, or the server found two taints with one key and effect.
+                // A test of the patch failed, or the server found two taints with the same key and effect.
                 UntrustedError::Status(409 | 422) if !is_last_attempt => {}
-                _ => return Err(write.error(failure)),
+                _ => return Err(write.write_error(failure)),
             },
         }
     }
@@ -63,7 +63,7 @@ pub(super) async fn apply_taints(
 }
 
 impl NodeWrite {
-    fn error(&self, failure: RequestFailure) -> WriteError {
+    fn write_error(&self, failure: RequestFailure) -> WriteError {
         WriteError::Object { kind: "Node", name: self.node.clone(), failure }
     }
 }

@@ -1,8 +1,8 @@
 //! Reconciler of tenants' StorageClasses: creates a class in each tenant's cluster for each storage class that tenants may
 //! use.
 //!
-//! [`crate::tenant_storage`] computes the changes. The input is in stores: the tenant's classes in those of
-//! [`super::tenant_access`]. A reconcile without a difference sends no request.
+//! [`crate::tenant_storage`] computes the changes. All input is read from stores; [`super::tenant_access`] stores the
+//! tenant's classes. A reconcile without a difference sends no request.
 
 mod infra_classes;
 mod reconcile;
@@ -31,7 +31,8 @@ const OPTIONS: ReconcilerOptions = ReconcilerOptions {
     concurrency: 0,
     debounce: Duration::from_millis(200),
 };
-/// Time for the list of the infra cluster's classes, after which their absence is reported.
+/// Time for which the reconciler waits for the list of the infra cluster's StorageClasses. Then the missing list is
+/// reported.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Creates StorageClasses in tenants' clusters until the future is dropped, which may happen at any moment.
@@ -53,7 +54,7 @@ async fn run_reconciles(context: Arc<Context>, connections: Connections, infra: 
         ),
     });
     tokio::join!(context.tenants.wait_until_ready(), context.configs.wait_until_ready());
-    // Without the permission to list the classes, the time passes, and each tenant gets a condition.
+    // Without the permission to list the classes, the timeout expires, and each tenant gets a condition.
     drop(tokio::time::timeout(LIST_TIMEOUT, infra.wait_until_listed()).await);
     let resync = context.resync;
     let reconcile = |tenant: Arc<TenantCluster>| {

@@ -13,7 +13,7 @@ use super::write::apply_class;
 use crate::profiles::ConditionUpdate;
 use crate::run::context::Context;
 use crate::run::tenant_access::{Connections, SharedState, WriteError, write_fault_of};
-use crate::run::tenant_conditions::{ConditionWriter, part_update};
+use crate::run::tenant_conditions::{ConditionWriter, part_condition_update};
 use crate::tenant_storage::desired::DesiredClasses;
 use crate::tenant_storage::plan::{ClassPlan, plan_classes};
 use crate::tenant_storage::report::report;
@@ -21,7 +21,7 @@ use crate::tenants::fault::Fault;
 use crate::tenants::status::PartResult;
 
 /// Type of the condition that is true if the tenant's cluster has the StorageClasses that the tenant may use. Absent if
-/// there are none. Without a connection, it stays as it is.
+/// there are no such classes. Not changed without a connection.
 const STORAGE_CLASSES_READY: &str = "StorageClassesReady";
 /// Types of the conditions that this reconciler writes.
 pub(super) const OWNED_CONDITIONS: &[&str] = &[STORAGE_CLASSES_READY];
@@ -31,7 +31,7 @@ const RBAC_COMMAND: &str = "berth-controller render --tenant-rbac --storage-clas
 const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
 
 /// Time after which the tenant must be reconciled again, if that is known.
-type Retry = Option<Duration>;
+type RequeueDelay = Option<Duration>;
 
 /// Reconciler of the StorageClasses of tenants.
 pub(super) struct ClassReconciler {
@@ -43,7 +43,10 @@ pub(super) struct ClassReconciler {
 
 impl ClassReconciler {
     /// Writes the StorageClasses of a tenant that differ, and the condition of the tenant.
-    pub(super) async fn reconcile(&self, tenant: &TenantCluster) -> Result<Retry, WriteError> {
+    pub(super) async fn reconcile(
+        &self,
+        tenant: &TenantCluster,
+    ) -> Result<RequeueDelay, WriteError> {
         let name = tenant.name_any();
         if tenant.metadata.deletion_timestamp.is_some() {
             self.conditions.forget(&name);
@@ -55,7 +58,7 @@ impl ClassReconciler {
         let Some(state) = self.connections.state(&name) else { return Ok(None) };
         let Some(client) = connected_client(&state) else { return Ok(None) };
         let config = self.context.config();
-        // With the condition, the tenant may have classes that are not permitted any more, also after a restart.
+        // If the condition exists, the tenant's cluster may have classes that are no longer permitted.
         let has_condition = has_condition(tenant);
         let Some(infra) = self.infra.read() else {
             if !has_condition && config.spec.infra_storage_classes.is_empty() {
@@ -64,8 +67,8 @@ impl ClassReconciler {
             return self.write_condition(tenant, Some(&Err(unknown_classes()))).await;
         };
         let desired = DesiredClasses::new(&config.spec, &infra);
-        let is_wanted = has_condition || !desired.is_empty();
-        let Some(planned) = plan(&state, &desired, is_wanted) else { return Ok(None) };
+        let needs_watch = has_condition || !desired.is_empty();
+        let Some(planned) = plan(&state, &desired, needs_watch) else { return Ok(None) };
         let (plan, omitted) = match planned {
             Ok(planned) => planned,
             Err(fault) => return self.write_condition(tenant, Some(&Err(fault))).await,
@@ -73,7 +76,7 @@ impl ClassReconciler {
         if desired.is_empty() && plan == ClassPlan::default() && omitted == 0 {
             let retry = self.write_condition(tenant, None).await?;
             if retry.is_none() {
-                set_wanted(&state, false);
+                set_needs_watch(&state, false);
             }
             return Ok(retry);
         }
@@ -93,9 +96,11 @@ impl ClassReconciler {
         &self,
         tenant: &TenantCluster,
         part: Option<&PartResult>,
-    ) -> Result<Retry, WriteError> {
-        let updates: Vec<ConditionUpdate> =
-            part.map(|part| part_update(STORAGE_CLASSES_READY, part)).into_iter().collect();
+    ) -> Result<RequeueDelay, WriteError> {
+        let updates: Vec<ConditionUpdate> = part
+            .map(|part| part_condition_update(STORAGE_CLASSES_READY, part))
+            .into_iter()
+            .collect();
         let written = self.conditions.write(tenant, &updates).await;
         written.map_err(|error| WriteError::Status(tenant.name_any(), error))
     }
@@ -112,10 +117,10 @@ fn connected_client(state: &SharedState) -> Option<UntrustedClient> {
     Some(access.client.clone())
 }
 
-fn set_wanted(state: &SharedState, is_wanted: bool) {
-    state.lock().classes.is_wanted.send_if_modified(|current| {
-        let is_changed = *current != is_wanted;
-        *current = is_wanted;
+fn set_needs_watch(state: &SharedState, needs_watch: bool) {
+    state.lock().classes.needs_watch.send_if_modified(|current| {
+        let is_changed = *current != needs_watch;
+        *current = needs_watch;
         is_changed
     });
 }
@@ -125,10 +130,10 @@ fn set_wanted(state: &SharedState, is_wanted: bool) {
 fn plan(
     state: &SharedState,
     desired: &DesiredClasses,
-    is_wanted: bool,
+    needs_watch: bool,
 ) -> Option<Result<(ClassPlan, usize), Fault>> {
-    set_wanted(state, is_wanted);
-    if !is_wanted {
+    set_needs_watch(state, needs_watch);
+    if !needs_watch {
         return None;
     }
     let state = state.lock();
@@ -154,8 +159,8 @@ async fn write(
 }
 
 fn unknown_classes() -> Fault {
-    let message = "StorageClasses of the infra cluster are not listed yet: if this stays, an RBAC permission (list, watch) \
-                   is missing: deploy/base/rbac-controller.yaml";
+    let message = "StorageClasses of the infra cluster have not been listed yet; if this persists, an RBAC permission (list, \
+                   watch) is missing (deploy/base/rbac-controller.yaml)";
     Fault::new(ConditionReason::ClusterFactsUnknown, message.to_owned())
 }
 
@@ -167,12 +172,12 @@ mod tests {
     fn classes_are_planned_only_after_they_are_listed() {
         let (state, desired) = (SharedState::default(), DesiredClasses::default());
         assert!(plan(&state, &desired, true).is_none());
-        assert!(*state.lock().classes.is_wanted.borrow());
+        assert!(*state.lock().classes.needs_watch.borrow());
         state.lock().classes.listed = Some(Ok(()));
         assert_eq!(plan(&state, &desired, true), Some(Ok((ClassPlan::default(), 0))));
         state.lock().classes.listed = Some(Err(unknown_classes()));
         assert_eq!(plan(&state, &desired, true), Some(Err(unknown_classes())));
         assert!(plan(&state, &desired, false).is_none());
-        assert!(!*state.lock().classes.is_wanted.borrow());
+        assert!(!*state.lock().classes.needs_watch.borrow());
     }
 }

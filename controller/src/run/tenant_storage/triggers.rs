@@ -9,14 +9,15 @@ use crate::run::context::Context;
 use crate::run::tenant_access::TenantQueue;
 use crate::tenant_storage::desired::DesiredClasses;
 
-/// Stores, and the queue of reconciles.
+/// Handlers of changes, which add tenants to the queue of reconciles.
 pub(super) struct TenantStorageTriggers {
     context: Arc<Context>,
     queue: TenantQueue,
     infra: Arc<InfraClasses>,
 }
 
-/// Input of all tenants: the list of the InfraConfig, and the classes if those of the infra cluster are listed.
+/// Input that all tenants share: the classes in the InfraConfig, and the desired classes, if the classes of the infra
+/// cluster are listed.
 type SharedInput = (Vec<InfraStorageClass>, Option<DesiredClasses>);
 
 impl TenantStorageTriggers {

@@ -89,12 +89,12 @@ impl TenantContext {
         faults
             .extend(self.delete_undesired(ObjectKind::NetworkPolicy, tenant, &desired).await.err());
         // The fault of the kubeconfig is added last, because the first fault determines the reason of the condition.
-        // Machines wait for every reason except that of the kubeconfig.
+        // The creation of machines waits for any fault except a fault of the kubeconfig.
         faults.extend(kubeconfig);
         let note = note.map_or_else(String::new, |note| format!("; {note}"));
         join_faults(
             &faults,
-            ReadyPart::ready(format!("{} NetworkPolicies are applied{note}", desired.len())),
+            ReadyPart::ready(format!("{} NetworkPolicies have been applied{note}", desired.len())),
         )
     }
 
@@ -122,7 +122,10 @@ impl TenantContext {
         let label = format!("{TENANT_LABEL}={tenant}");
         join_faults(
             &faults,
-            ReadyPart::ready(format!("{} objects with label {label} are applied", desired.len())),
+            ReadyPart::ready(format!(
+                "{} objects with label {label} have been applied",
+                desired.len()
+            )),
         )
     }
 }

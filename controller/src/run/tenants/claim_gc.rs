@@ -1,5 +1,5 @@
 //! Garbage collection of VlanClaims: puts claims without a tenant into quarantine, and deletes them after their
-//! quarantine. [`crate::tenants::claim_gc`] computes the actions. The loop also runs that of PrefixClaims.
+//! quarantine. [`crate::tenants::claim_gc`] computes the actions. The same loop garbage-collects PrefixClaims.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,8 +56,8 @@ fn to_live_tenant(tenant: &TenantCluster) -> LiveTenant {
 }
 
 impl TenantContext {
-    /// Takes an action on a claim, if the action is still due for the tenant that the API server has. A store may be
-    /// stale: a tenant that was just deleted, or that cannot be parsed, still has a VLAN there.
+    /// Executes an action on a claim if the action is still due according to the API server. The store may be stale: it
+    /// may still have a VLAN for a tenant that was just deleted, or that cannot be parsed.
     async fn apply_claim_action(
         &self,
         claim: &VlanClaim,

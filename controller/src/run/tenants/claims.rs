@@ -121,7 +121,7 @@ impl TenantContext {
                 }
                 return claimed(id, lost_claim_note(request, id));
             };
-            tracing::info!(tenant = %name, claim = %claim.name_any(), conflicting_claim = %conflicting_claim, "withdrew VlanClaim because another tenant has the same VLAN or VNI");
+            tracing::info!(tenant = %name, claim = %claim.name_any(), conflicting_claim = %conflicting_claim, "deleting VlanClaim because another tenant has the same VLAN or VNI");
             self.delete_unverified_claim(&claim).await?;
             all.retain(|one| one.name_any() != claim.name_any());
             refused.insert(claim.name_any());
@@ -253,7 +253,7 @@ impl TenantContext {
         let name = claim.name_any();
         let mut new = claim.clone();
         new.spec = VlanClaimSpec { tenant_uid: uid.to_owned(), ..new.spec };
-        // The claim is verified: it has existed all the time, so tenants of other networks have seen it.
+        // The claim is verified: it has existed all the time, so tenants of other networks have observed it.
         new.annotations_mut().insert(VERIFIED_ANNOTATION.to_owned(), "true".to_owned());
         let params = post_params();
         // The write contains the resource version, so the API server refuses it if another client has written the

@@ -301,7 +301,7 @@ async fn is_kind_served<K: Resource<DynamicType = ()>>(client: &Client) -> bool 
         match discovery::is_kind_served(client, &resource).await {
             Ok(is_served) => return is_served,
             Err(error) => {
-                tracing::warn!(kind = %resource.plural, error = %error, "failed to check whether a kind is served");
+                tracing::warn!(kind = %resource.plural, error = %error, "failed to check whether a kind is served; trying again");
                 tokio::time::sleep(Duration::from_secs(5)).await;
             }
         }

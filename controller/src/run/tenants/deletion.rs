@@ -21,7 +21,7 @@ use crate::tenants::objects::ObjectKind;
 use crate::tenants::status;
 
 /// Delay of the next reconcile while the deletion waits for another controller or a host.
-const RETRY: Duration = Duration::from_secs(3);
+const RETRY_DELAY: Duration = Duration::from_secs(3);
 /// Maximum number of steps in one reconcile; a whole deletion has fewer steps.
 const MAX_STEPS: usize = 12;
 
@@ -72,7 +72,7 @@ pub(super) async fn finalize(
         let desired = status::deleting_status(&tenant, id, step.reason, &step.message, now);
         context.update_status(&tenant, &desired).await?;
         match step.action {
-            DeletionAction::Wait => return Ok(Some(RETRY)),
+            DeletionAction::Wait => return Ok(Some(RETRY_DELAY)),
             // Nothing is left to do: the status update above has already removed the VLAN or VNI.
             DeletionAction::ClearNetworkId => {}
             DeletionAction::DeleteMachines(machines) => {
@@ -92,11 +92,11 @@ pub(super) async fn finalize(
                         context.delete_object(kind, &object).await?;
                     }
                 }
-                return Ok(Some(RETRY));
+                return Ok(Some(RETRY_DELAY));
             }
             DeletionAction::DeleteNamespace => {
                 context.delete_namespace(&tenant).await?;
-                return Ok(Some(RETRY));
+                return Ok(Some(RETRY_DELAY));
             }
             DeletionAction::RemoveFinalizer => {
                 let Some(tenant) = context.get_tenant(&name).await? else { return Ok(None) };
@@ -108,7 +108,7 @@ pub(super) async fn finalize(
             }
         }
     }
-    Ok(Some(RETRY))
+    Ok(Some(RETRY_DELAY))
 }
 
 fn machine_resource(kind: &str) -> Option<ApiResource> {

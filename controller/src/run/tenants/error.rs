@@ -11,7 +11,7 @@ pub(super) use crate::run::api_requests::none_if_not_found;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Another client has written the object since it was read; the next reconcile reads the new version.
-    #[error("{0} was changed by another client at the same time")]
+    #[error("{0}: another client changed the object at the same time")]
     ChangedConcurrently(String),
     /// The API server refused a request, or could not be reached.
     #[error("{request}: {error}")]

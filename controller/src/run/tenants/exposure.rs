@@ -18,8 +18,9 @@ use crate::tenants::pool_use::{AppliedPool, PoolUse};
 use crate::tenants::status::{PartResult, ReadyPart, join_faults};
 
 impl TenantContext {
-    /// Returns the pools and the Services of all tenants, as the cluster has them. Pools that were written a moment ago
-    /// are included, because two tenants must not get the same addresses before the watch delivers the first pool.
+    /// Returns the pools and the Service addresses of all tenants that exist in the cluster. Pools that were written a
+    /// moment ago are included, because two tenants must not get the same addresses before the watch delivers the first
+    /// pool.
     pub(super) fn pool_use(&self) -> PoolUse {
         let kind = ObjectKind::IpAddressPool;
         let stored = self.stores.store_of_kind(kind).map(|all| {
@@ -31,8 +32,8 @@ impl TenantContext {
         PoolUse { pools, addresses: self.stores.services.addresses() }
     }
 
-    /// Applies the exposure of a tenant. Returns its state; `None` if the tenant requests no exposure and all objects of
-    /// an earlier one are deleted.
+    /// Applies the exposure of a tenant. Returns its state; `None` if the tenant requests no exposure and all objects
+    /// of an earlier exposure have been deleted.
     pub(super) async fn apply_exposure(
         &self,
         tenant: &str,
@@ -55,14 +56,14 @@ impl TenantContext {
         }
         let has_manager = desired.objects.iter().any(|one| one.kind == ObjectKind::Deployment);
         if has_manager && faults.is_empty() {
-            faults.extend(self.unavailable_manager(tenant));
+            faults.extend(self.cloud_controller_manager_fault(tenant));
         }
-        let message = format!("{} objects are applied", desired.objects.len());
+        let message = format!("{} objects have been applied", desired.objects.len());
         Some(join_faults(&faults, ReadyPart::ready(message)))
     }
 
     /// Returns a fault if the cloud controller manager has no available pod.
-    fn unavailable_manager(&self, tenant: &str) -> Option<Fault> {
+    fn cloud_controller_manager_fault(&self, tenant: &str) -> Option<Fault> {
         let (namespace, name) = (TenantCluster::namespace_of(tenant), CLOUD_CONTROLLER_MANAGER);
         let deployment = self.cached_object(ObjectKind::Deployment, &namespace, name)?;
         let number = |pointer: &str| deployment.data.pointer(pointer).and_then(Value::as_u64);

@@ -49,7 +49,7 @@ impl KubevirtWatch {
         self.informer.wait_until_ready().await;
     }
 
-    /// Returns the current plugins. KubeVirt allows one object; of several, the oldest is read.
+    /// Returns the current plugins. KubeVirt allows one object; if there are several, the oldest is used.
     pub(super) fn plugins(&self) -> BindingPlugins {
         let all = self.informer.all().into_iter();
         let oldest = all.min_by_key(|object| {

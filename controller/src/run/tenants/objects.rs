@@ -173,7 +173,7 @@ impl TenantContext {
         all.iter().map(|object| object.as_ref().clone()).collect()
     }
 
-    /// Deletes the objects of a kind that Berth created for a tenant and that are not in `wanted`.
+    /// Deletes the objects of a kind that Berth created for a tenant and that are not in `desired`.
     pub(super) async fn delete_undesired(
         &self,
         kind: ObjectKind,

@@ -53,8 +53,8 @@ impl TenantContext {
         })
     }
 
-    /// Takes an action on a claim, if the action is still due for the tenant that the API server has, because a store
-    /// may be stale.
+    /// Executes an action on a claim if the action is still due according to the API server, because the store may be
+    /// stale.
     async fn apply_prefix_action(
         &self,
         claim: &PrefixClaim,

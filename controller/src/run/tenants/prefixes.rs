@@ -35,7 +35,7 @@ impl TenantContext {
     ) -> Result<TenantPrefixes, Error> {
         let mut all = TenantPrefixes::default();
         for family in [Family::V4, Family::V6] {
-            // The condition has the problems of an invalid spec, see `NetworkPools`.
+            // The problems of an invalid spec are reported in the condition, see `NetworkPools`.
             let Ok(request) = PrefixRequest::of_tenant(tenant, family) else {
                 all.keep_recorded(tenant, family);
                 continue;
@@ -55,7 +55,7 @@ impl TenantContext {
         Ok(all)
     }
 
-    /// Claims one prefix. Returns a fault if none can be claimed.
+    /// Claims one prefix. Returns a fault if no prefix can be claimed.
     async fn claim_prefix(
         &self,
         request: PrefixRequest<'_>,
@@ -93,7 +93,7 @@ impl TenantContext {
                 self.mark_prefix_verified(&claim).await?;
                 return Ok(Ok(prefix));
             };
-            tracing::info!(tenant = %request.tenant, claim = %claim.name_any(), conflicting_claim = %other, "withdrew PrefixClaim because the prefix of another tenant overlaps it");
+            tracing::info!(tenant = %request.tenant, claim = %claim.name_any(), conflicting_claim = %other, "deleting PrefixClaim because the prefix of another tenant overlaps it");
             self.delete_prefix_claim(&claim).await?;
             claims.retain(|one| one.name_any() != claim.name_any());
         }
@@ -104,7 +104,7 @@ impl TenantContext {
         Api::all(self.client.clone())
     }
 
-    /// Reads all claims from the API server, and returns the name of a claim that excludes the given one.
+    /// Reads all claims from the API server, and returns the name of a claim that conflicts with the given claim.
     async fn find_conflict(
         &self,
         claim: &PrefixClaim,
@@ -137,9 +137,8 @@ impl TenantContext {
         }
     }
 
-    /// Transfers a claim of an earlier tenant of the same name to the tenant of the request, which is in the
-    /// TenantCluster that the API server has. The writes contain the resource version, so they fail if another client
-    /// has written the claim.
+    /// Transfers a claim of an earlier tenant of the same name to the tenant of the request, if the API server still
+    /// has this tenant. The writes contain the resource version, so they fail if another client has written the claim.
     async fn take_over_prefix_claim(
         &self,
         claim: &PrefixClaim,
@@ -157,7 +156,7 @@ impl TenantContext {
         self.set_prefix_released_at(&new, &Value::Null).await
     }
 
-    /// Marks a claim as verified: no other claim excludes it. A later claim that overlaps it is withdrawn.
+    /// Marks a claim as verified: no other claim conflicts with it. A later claim that overlaps it is deleted.
     async fn mark_prefix_verified(&self, claim: &PrefixClaim) -> Result<(), Error> {
         let mut verified = claim.clone();
         verified.annotations_mut().insert(VERIFIED_ANNOTATION.to_owned(), "true".to_owned());
@@ -189,7 +188,7 @@ impl TenantContext {
         with_request(format!("patch status of PrefixClaim {name}"), result)
     }
 
-    /// Deletes a claim, if no client has written it since it was read.
+    /// Deletes a claim. Fails with a conflict if another client has written it since it was read.
     pub(super) async fn delete_prefix_claim(&self, claim: &PrefixClaim) -> Result<(), Error> {
         let name = claim.name_any();
         let preconditions =

@@ -21,8 +21,8 @@ use crate::tenants::kubeconfig_secret::KubeconfigSecret;
 use crate::tenants::load_balancer_service::LoadBalancerService;
 use crate::tenants::pool_use::PoolUse;
 
-/// Age after which a kubeconfig that is not watched is read again. The first value is for a valid kubeconfig, the second for an invalid
-/// or missing one.
+/// Age after which a kubeconfig that is not watched is read again. The first value is for a valid kubeconfig, the
+/// second value for an invalid or missing kubeconfig.
 const KUBECONFIG_CACHE_TTL: (Duration, Duration) =
     (Duration::from_secs(600), Duration::from_secs(30));
 
@@ -68,8 +68,8 @@ impl TenantContext {
         }
     }
 
-    /// Returns the host of the tenant's own API server, if the tenant has one. Usually, the connection to the tenant watches
-    /// the Secret. Without it, for example before the first answer of the watch, the Secret is read.
+    /// Returns the host of the tenant's own API server, if the tenant has one. Usually, the connection to the tenant
+    /// watches the Secret. If the watch has no answer yet, the Secret is read.
     async fn api_server(&self, tenant: &TenantCluster) -> Result<ApiServerResult, Error> {
         let Some(reference) = &tenant.spec.kubeconfig_secret_ref else { return Ok(Ok(None)) };
         let name = tenant.name_any();

@@ -24,13 +24,13 @@ use crate::tenants::prefixes::grant::TenantPrefixes;
 use crate::tenants::status::{self, TenantParts};
 
 /// Delay of the next reconcile after a fault that may disappear without an event.
-const RETRY: Duration = Duration::from_secs(15);
+const RETRY_DELAY: Duration = Duration::from_secs(15);
 
 /// Reasons of faults for which the API server returned an error.
 const API_ERROR_REASONS: [ConditionReason; 2] =
     [ConditionReason::ApplyFailed, ConditionReason::DeleteFailed];
 
-/// Reconciles a tenant. Returns the delay of the next reconcile; `None` for the period of the resync.
+/// Reconciles a tenant. Returns the delay of the next reconcile; `None` if the resync period applies.
 pub(super) async fn reconcile(
     context: &TenantContext,
     tenant: TenantCluster,
@@ -115,7 +115,7 @@ fn namespace_terminating_fault(tenant: &TenantCluster) -> Fault {
 /// an error, so that the backoff applies.
 fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
     let all = [&parts.network, &parts.policies, &parts.objects].into_iter().chain(&parts.exposure);
-    // The prefix of another tenant may become free.
+    // These faults are retried, because the prefix of another tenant may become free without an event.
     let needs_prefix = |fault: &&Fault| {
         matches!(fault.reason, ConditionReason::PoolExhausted | ConditionReason::PrefixInUse)
     };
@@ -125,7 +125,7 @@ fn requeue_delay(parts: &TenantParts) -> Result<Option<Duration>, Error> {
     if let Some(fault) = faults.iter().find(|fault| API_ERROR_REASONS.contains(&fault.reason)) {
         return Err(Error::NotApplied(fault.to_string()));
     }
-    Ok((!faults.is_empty()).then_some(RETRY))
+    Ok((!faults.is_empty()).then_some(RETRY_DELAY))
 }
 
 impl TenantContext {

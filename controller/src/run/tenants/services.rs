@@ -15,7 +15,7 @@ use crate::tenants::load_balancer_service::LoadBalancerService;
 use crate::tenants::objects::ObjectKind;
 use crate::tenants::pool_use::ServiceAddress;
 
-/// Store of all Services. Only those of type LoadBalancer have content.
+/// Store of all Services. Only Services of type LoadBalancer have content.
 #[derive(Debug)]
 pub(super) struct ServiceWatch {
     informer: OptionalInformer,
@@ -76,7 +76,7 @@ impl ServiceWatch {
     }
 }
 
-/// Returns the addresses of a Service in a tenant's namespace. Those that cannot be parsed are ignored.
+/// Returns the addresses of a Service in a tenant's namespace. Addresses that cannot be parsed are ignored.
 fn service_addresses(service: &DynamicObject) -> Vec<ServiceAddress> {
     let namespace = service.namespace().unwrap_or_default();
     let Some(tenant) = namespace.strip_prefix(TENANT_PREFIX) else { return Vec::new() };

@@ -265,8 +265,8 @@ impl Stores {
         for kind in self.kinds.values() {
             kind.wait_until_ready().await;
         }
-        // The states of hosts are derived again here, because a store receives its first list a moment before its
-        // changes are handled.
+        // Derives the states of all hosts again, because a store may receive its first list before the task above has
+        // handled the changes.
         self.rebuild_all_hosts();
         self.triggers.trigger_all();
     }

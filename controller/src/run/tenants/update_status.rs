@@ -12,7 +12,7 @@ use crate::tenants::status;
 
 impl TenantContext {
     /// Writes a tenant's VLAN or VNI to its status, from which the reconciler of hosts reads it. If two controllers
-    /// have claimed different numbers, the first write wins, and the second is refused.
+    /// have claimed different numbers, the API server accepts the first write and refuses the second write.
     pub(super) async fn record_network_id(
         &self,
         tenant: TenantCluster,
@@ -43,7 +43,7 @@ impl TenantContext {
         }
         let name = tenant.name_any();
         let params = PatchParams::apply(TENANTS_FIELD_MANAGER).force();
-        // The write contains the resource version: a status that was built from an old object must not overwrite the
+        // The write contains the resource version: a status that was built from a stale object must not overwrite the
         // VLAN in a newer version.
         let body = Patch::Apply(status::apply_body(tenant, desired, true));
         let result = self.tenants_api().patch_status(&name, &params, &body).await;
