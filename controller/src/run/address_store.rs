@@ -1,8 +1,8 @@
 //! Store of all AddressClaims, with an index by network. Several reconcilers share it.
 //!
 //! A tenant may have ten thousand machines, so the allocation of an address must not iterate over all claims. The
-//! reconciler of MachineDeployments adds each claim that it creates to the index at once, because the watch delivers
-//! the claim only later, and the next machine must not request the same address.
+//! reconciler of MachineDeployments adds each claim that it creates to the index immediately, because the watch
+//! delivers the claim only later, and the next machine must not request the same address.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};

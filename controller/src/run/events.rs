@@ -13,7 +13,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 
 /// Maximum number of Events about one object that are emitted at once, and the time after which one more Event is
-/// allowed. The values are those of client-go's event correlator.
+/// allowed. client-go's event correlator has the same values.
 const EVENT_RATE_LIMIT: (u32, Duration) = (25, Duration::from_secs(300));
 
 /// Emits Events, with a rate limit for each object.

@@ -9,8 +9,8 @@ use crate::managed_fields::{conditions_are_atomic, with_existing_conditions};
 
 impl Writer {
     /// Applies conditions of a host as the field manager `manager`. `owned` has the types of all conditions that the
-    /// caller writes; those without an entry in `conditions` are removed. `conditions` may also contain conditions of
-    /// an unresponsive agent.
+    /// caller writes; existing conditions of these types that are not in `conditions` are removed. `conditions` may
+    /// also contain conditions of an unresponsive agent.
     ///
     /// # Errors
     /// Returns the error of the server, or [`CallError::NotSent`] if this process is not the leader.

@@ -1,4 +1,4 @@
-//! Shared code of reconcilers of cluster-scoped objects, in addition to that of the crate `berth-runtime`.
+//! Shared code of reconcilers of cluster-scoped objects, in addition to the code in the crate `berth-runtime`.
 
 use std::fmt::Debug;
 use std::sync::Arc;

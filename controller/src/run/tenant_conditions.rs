@@ -18,8 +18,8 @@ use crate::managed_fields::{conditions_are_atomic, with_existing_conditions};
 use crate::profiles::{ConditionUpdate, new_condition};
 use crate::tenants::status::PartResult;
 
-/// Rate limit of writes of a tenant's status: the number that is sent at once, and the time after which one more is
-/// sent.
+/// Rate limit of writes of a tenant's status: the number of writes that are permitted at once, and the time after which
+/// one more write is permitted.
 const RATE_LIMIT: (u32, Duration) = (20, Duration::from_secs(5));
 
 /// Returns the condition for the state of a part of a tenant.
@@ -57,8 +57,8 @@ impl ConditionWriter {
         self.context.metrics.tenant_conditions.set(tenant, self.manager, std::iter::empty());
     }
 
-    /// Writes the conditions if they differ. Conditions that are not in `updates` are removed. Emits an Event for each new
-    /// fault. Returns the time until the next write is permitted if the rate limit does not permit this one.
+    /// Writes the conditions if they differ. Conditions that are not in `updates` are removed. Emits an Event for each
+    /// new fault. Returns the time until the next write is permitted if the rate limit does not permit this one.
     pub(super) async fn write(
         &self,
         tenant: &TenantCluster,

@@ -35,8 +35,8 @@ impl TenantConditionMetrics {
         Self { counts, known: Mutex::default() }
     }
 
-    /// Sets the types and reasons of the conditions of a tenant that `manager` writes; none if the tenant is deleted, or has
-    /// no kubeconfig.
+    /// Sets the types and reasons of the conditions of a tenant that `manager` writes; none if the tenant is deleted,
+    /// or has no kubeconfig.
     pub(super) fn set(
         &self,
         tenant: &str,

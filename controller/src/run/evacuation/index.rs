@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::evacuation::machine::{EXTERNAL_STRATEGY, is_instance_ready, migration_obstacle};
 use crate::run::packed_content::unpack_content;
 
-/// Namespace and name of an instance, which are those of its VirtualMachine.
+/// Namespace and name of an instance, which equal namespace and name of its VirtualMachine.
 pub(super) type MachineKey = (String, String);
 
 /// Instances that must leave their hosts, and instances that are ready.

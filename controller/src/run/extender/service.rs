@@ -60,7 +60,7 @@ impl Service {
         result
     }
 
-    /// Notifies waiting calls and the waker of a change. After several changes, such as those of a list, one
+    /// Notifies waiting calls and the waker of a change. After several changes, for example from a list, one
     /// notification is sufficient.
     pub(super) fn notify(&self) {
         self.readiness_gate.notify();

@@ -41,7 +41,7 @@ impl Queues {
         self.tenants.unbounded_send(ObjectRef::new(name)).unwrap_or_default();
     }
 
-    /// Triggers the tenants with these namespaces, and those that have a condition about lost hosts.
+    /// Triggers the tenants with these namespaces, and the tenants that have a condition about lost hosts.
     pub(super) fn trigger_tenants(&self, namespaces: &BTreeSet<String>, context: &Context) {
         let named = namespaces.iter().filter_map(|one| one.strip_prefix(TENANT_PREFIX));
         named.for_each(|tenant| self.trigger_tenant(tenant));

@@ -72,8 +72,8 @@ impl ValidatedDeployment<'_> {
         }
     }
 
-    /// Applies a Service. Returns the problem if the API server refuses it, or if another user created a Service of this
-    /// name.
+    /// Applies a Service. Returns the problem if the API server refuses it, or if another user created a Service of
+    /// this name.
     async fn apply_access_service(
         &self,
         desired: DesiredObject,

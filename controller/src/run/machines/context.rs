@@ -92,7 +92,7 @@ impl MachineContext {
         }
     }
 
-    /// Waits until all kinds are listed, except those that are not installed. Returns the store of MachineDeployments.
+    /// Waits until all installed kinds are listed. Returns the store of MachineDeployments.
     pub(super) async fn wait_until_ready(&self) -> Store<DynamicObject> {
         let store = self.deployments.wait_until_listed().await;
         for kind in [

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_gives_the_owner_of_a_machine() {
+    fn metadata_identifies_the_owner_of_a_machine() {
         let owned = machine(json!({"name": "web-1", "namespace": "cluster-a", "ownerReferences": [
             {"apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment", "name": "web", "uid": "u", "controller": true},
         ]}));

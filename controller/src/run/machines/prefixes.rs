@@ -1,4 +1,4 @@
-//! Delays the creation of machines while the addresses of their network may overlap those of another tenant.
+//! Delays the creation of machines while the addresses of their network may overlap the addresses of another tenant.
 
 use berth_api::{Condition, ConditionReason, InfraConfigSpec, TenantCluster};
 use kube::ResourceExt as _;

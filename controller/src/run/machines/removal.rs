@@ -56,8 +56,8 @@ impl MachineContext {
             return Ok(());
         }
         let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
-        // The API server refuses the write if another reconciler has marked the machine meanwhile: the Node of a machine
-        // on a lost host must stay.
+        // The API server refuses the write if another reconciler has marked the machine meanwhile: the Node of a
+        // machine on a lost host must stay.
         let patch = RemovalMark::new(reason, Timestamp::now()).patch_of(vm);
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &namespace, &machine_resource());

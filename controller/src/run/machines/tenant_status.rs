@@ -13,8 +13,8 @@ use crate::api_resource::api_resource;
 use crate::managed_fields::conditions_are_atomic;
 
 impl MachineContext {
-    /// Writes the numbers of all machines of a tenant to the tenant's status. The tenant is that of the
-    /// MachineDeployment's namespace.
+    /// Writes the numbers of all machines of a tenant to the tenant's status. The namespace of the MachineDeployment
+    /// determines the tenant.
     pub(super) async fn update_tenant_status(
         &self,
         object: &DynamicObject,

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::context::Remover;
 use super::delays::SHORT_DELAY;
 use super::drain::{Drain, MarkedMachine};
-use super::facts::{MachineNode, TenantSide};
+use super::facts::{MachineNode, TenantConnection};
 use super::plan::StepRequest;
 use super::requests;
 use crate::removal::eviction::EvictionOutcome;
@@ -27,15 +27,15 @@ impl Remover {
     pub(super) async fn apply(
         &self,
         request: StepRequest,
-        side: &TenantSide,
+        connection: &TenantConnection,
         machine: &mut MarkedMachine,
         drain: &mut Drain,
     ) -> Result<Option<Duration>, RequestError> {
         let is_cordon = request == StepRequest::Cordon;
-        let description = request.describe(machine, side.node.as_ref());
-        let client = &side.access.client;
-        let result = match (request, &side.node) {
-            (StepRequest::Cordon, Some(node)) => self.cordon(side, node, true).await,
+        let description = request.describe(machine, connection.node.as_ref());
+        let client = &connection.access.client;
+        let result = match (request, &connection.node) {
+            (StepRequest::Cordon, Some(node)) => self.cordon(connection, node, true).await,
             (StepRequest::ListPods, Some(node)) => {
                 if !self.record_progress(machine, &node.name, None).await? {
                     return Ok(Some(SHORT_DELAY));
@@ -51,27 +51,27 @@ impl Remover {
             (StepRequest::ListVolumes, node) => {
                 let node = node.as_ref().map(|node| node.name.clone());
                 let node = node.unwrap_or_else(|| progress::node_name(&machine.object));
-                let tenant = (side.tenant.as_str(), client);
+                let tenant = (connection.tenant.as_str(), client);
                 let counted = self.volume_lists.count(tenant, &node, drain.observed_at).await;
                 counted.map_err(RequestFailure::from).map(|count| drain.set_volume_count(count))
             }
             (StepRequest::ConfirmNoNode, _) => {
                 let listed = requests::list_nodes_of(client, &machine.name).await;
                 let listed = listed.map_err(RequestFailure::from);
-                listed.map(|nodes| self.handle_nodes(side, nodes, drain))
+                listed.map(|nodes| self.handle_nodes(connection, nodes, drain))
             }
             (StepRequest::DeleteNode, Some(node)) => {
                 let reason = Some(machine.removal.reason);
                 if !self.record_progress(machine, &node.name, reason).await? {
                     return Ok(Some(SHORT_DELAY));
                 }
-                self.delete_node(side, node, machine, drain).await
+                self.delete_node(connection, node, machine, drain).await
             }
             (StepRequest::Evict(due), _) => {
-                evict_pods(side, &due, drain).await.map_err(RequestFailure::from)
+                evict_pods(connection, &due, drain).await.map_err(RequestFailure::from)
             }
             // The plan has these requests only for a machine with a Node.
-            _ => evict_pods(side, &[], drain).await.map_err(RequestFailure::from),
+            _ => evict_pods(connection, &[], drain).await.map_err(RequestFailure::from),
         };
         match result {
             Err(failure) => drain.record_failure(machine, &description, &failure),
@@ -86,65 +86,70 @@ impl Remover {
 
     pub(super) async fn cordon(
         &self,
-        side: &TenantSide,
+        connection: &TenantConnection,
         node: &MachineNode,
         is_cordoned: bool,
     ) -> Result<(), RequestFailure> {
-        let client = &side.access.client;
+        let client = &connection.access.client;
         let written = requests::set_cordoned(client, &node.name, &node.uid, is_cordoned).await?;
         tracing::info!(node = %node.name, is_cordoned, "set spec.unschedulable of a tenant's Node");
-        self.update_node(side, CollectionEvent::Applied(written));
+        self.update_node(connection, CollectionEvent::Applied(written));
         Ok(())
     }
 
     async fn delete_node(
         &self,
-        side: &TenantSide,
+        connection: &TenantConnection,
         node: &MachineNode,
         machine: &MarkedMachine,
         drain: &mut Drain,
     ) -> Result<(), RequestFailure> {
-        requests::delete_node(&side.access.client, &node.name, &node.uid).await?;
+        requests::delete_node(&connection.access.client, &node.name, &node.uid).await?;
         let (namespace, machine) = (&machine.namespace, &machine.name);
         tracing::info!(%namespace, %machine, node = %node.name, "deleted the Node of a machine");
         let name = json!({"metadata": {"name": node.name}});
         if let Ok(object) = serde_json::from_value(name) {
-            self.update_node(side, CollectionEvent::Deleted(object));
+            self.update_node(connection, CollectionEvent::Deleted(object));
         }
         drain.pods = None;
         drain.is_node_deleted = true;
         Ok(())
     }
 
-    /// Handles the Nodes that the tenant's API server has for a machine without a stored Node. If there are any, the next
-    /// step drains them.
-    fn handle_nodes(&self, side: &TenantSide, nodes: Vec<NodeObject>, drain: &mut Drain) {
+    /// Handles the Nodes that the tenant's API server has for a machine without a stored Node. If there are any, the
+    /// next step drains them.
+    fn handle_nodes(
+        &self,
+        connection: &TenantConnection,
+        nodes: Vec<NodeObject>,
+        drain: &mut Drain,
+    ) {
         drain.is_absence_confirmed = nodes.is_empty();
         if !nodes.is_empty() {
             // The count is for the recorded name of the Node, and may not include these Nodes.
             drain.volume_count = None;
         }
         for node in nodes {
-            self.update_node(side, CollectionEvent::Applied(node));
+            self.update_node(connection, CollectionEvent::Applied(node));
         }
     }
 
     /// Updates the stored Nodes of the tenant after a request.
-    fn update_node(&self, side: &TenantSide, event: CollectionEvent<NodeObject>) {
-        self.context.connections.handle_node_answer(&side.tenant, &side.state, event);
+    fn update_node(&self, connection: &TenantConnection, event: CollectionEvent<NodeObject>) {
+        self.context.connections.handle_node_answer(&connection.tenant, &connection.state, event);
     }
 }
 
 /// Evicts pods, and then lists the pods again. Stops at the first request that is not answered, or that the server
 /// refuses because it is busy.
 async fn evict_pods(
-    side: &TenantSide,
+    connection: &TenantConnection,
     due: &[DrainPod],
     drain: &mut Drain,
 ) -> Result<(), UntrustedError> {
     (drain.pods, drain.volume_count) = (None, None);
     for pod in due {
-        let (outcome, retry_after) = requests::evict(&side.access.client, pod).await?;
+        let (outcome, retry_after) = requests::evict(&connection.access.client, pod).await?;
         let is_busy = outcome == EvictionOutcome::Busy;
         drain.retry_after = drain.retry_after.max(retry_after);
         drain.outcomes.insert(pod.uid.clone(), outcome);

@@ -86,8 +86,8 @@ impl Drain {
         self.retry_after = self.retry_after.max(failure.error.retry_after());
     }
 
-    /// Sets the number of VolumeAttachments. Before the Node is deleted, its pods are listed once more: a pod whose volume
-    /// the tenant's cluster creates for this Node may be bound long after the cordon.
+    /// Sets the number of VolumeAttachments. Before the Node is deleted, its pods are listed once more: a pod whose
+    /// volume the tenant's cluster creates for this Node may be bound long after the cordon.
     pub(super) fn set_volume_count(&mut self, count: usize) {
         self.volume_count = Some(count);
         if count == 0 {

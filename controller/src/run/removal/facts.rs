@@ -29,7 +29,7 @@ pub(super) struct MachineNode {
 }
 
 /// Connection to the tenant, and the Node of the machine if it has one.
-pub(super) struct TenantSide {
+pub(super) struct TenantConnection {
     pub(super) tenant: String,
     pub(super) state: SharedState,
     pub(super) access: Access,
@@ -53,11 +53,11 @@ impl RemovalContext {
     }
 
     /// Returns the connection to the tenant and the Node of a machine, or the reason why they are not known.
-    pub(super) fn tenant_side(
+    pub(super) fn tenant_connection(
         &self,
         tenant: &TenantCluster,
         machine: &str,
-    ) -> Result<TenantSide, ConditionReason> {
+    ) -> Result<TenantConnection, ConditionReason> {
         let tenant = tenant.name_any();
         let state = self.connections.state(&tenant);
         let state = state.ok_or(ConditionReason::TenantUnreachable)?;
@@ -85,7 +85,7 @@ impl RemovalContext {
             };
             (access, node)
         };
-        Ok(TenantSide { tenant, state, access, node })
+        Ok(TenantConnection { tenant, state, access, node })
     }
 
     /// Returns the state of the VM of a machine with this mark.

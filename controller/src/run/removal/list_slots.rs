@@ -1,5 +1,5 @@
-//! Limits the number of removals of one tenant that keep a list of pods at the same time, because the tenant chooses the
-//! length of the lists.
+//! Limits the number of removals of one tenant that keep a list of pods at the same time, because the tenant chooses
+//! the length of the lists.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

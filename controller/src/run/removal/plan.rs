@@ -3,7 +3,7 @@
 use k8s_openapi::jiff::Timestamp;
 
 use super::drain::{Drain, MarkedMachine};
-use super::facts::{MachineNode, TenantSide};
+use super::facts::{MachineNode, TenantConnection};
 use super::read::StepFacts;
 use crate::removal::plan::{RemovalOutcome, RemovalState, Step, TenantState, next_step};
 use crate::removal::pod::DrainPod;
@@ -77,13 +77,13 @@ pub(super) fn plan_step<'d>(
 }
 
 fn tenant_state(drain: &Drain, facts: &StepFacts) -> TenantState {
-    match &facts.side {
+    match &facts.connection {
         None => TenantState::NotUsed,
         Some(Err(reason)) => TenantState::Unknown(*reason),
-        Some(Ok(TenantSide { node: None, .. })) => TenantState::NoNode {
+        Some(Ok(TenantConnection { node: None, .. })) => TenantState::NoNode {
             is_confirmed: drain.is_absence_confirmed || drain.is_node_deleted,
         },
-        Some(Ok(TenantSide { node: Some(node), .. })) => {
+        Some(Ok(TenantConnection { node: Some(node), .. })) => {
             TenantState::Node { is_cordoned: node.is_cordoned, is_ready: node.is_ready }
         }
     }

@@ -7,8 +7,8 @@ use kube::api::DynamicObject;
 use super::context::{RemovalContext, Remover};
 use super::drain::MarkedMachine;
 use super::draining_tenant::DrainingTenant;
-use super::facts::{TenantSide, VmState};
-use crate::removal::mark::RemovalMark;
+use super::facts::{TenantConnection, VmState};
+use crate::removal::mark::Removal;
 use crate::removal::timeout::{deadline, drain_timeout};
 use crate::run::api_requests::{RequestError, with_request};
 
@@ -16,7 +16,7 @@ use crate::run::api_requests::{RequestError, with_request};
 pub(super) struct StepFacts {
     /// Connection to the tenant and Node of the machine, or the reason why they are not known; `None` if the machines
     /// are not drained.
-    pub(super) side: Option<Result<TenantSide, ConditionReason>>,
+    pub(super) connection: Option<Result<TenantConnection, ConditionReason>>,
     pub(super) vm: VmState,
 }
 
@@ -55,11 +55,13 @@ impl Remover {
 
     /// Returns the facts of the next step.
     pub(super) fn read_facts(&self, tenant: &DrainingTenant, machine: &MarkedMachine) -> StepFacts {
-        let side = match tenant {
+        let connection = match tenant {
             DrainingTenant::None => None,
             DrainingTenant::Malformed => Some(Err(ConditionReason::Malformed)),
-            DrainingTenant::Known(tenant) => Some(self.context.tenant_side(tenant, &machine.name)),
+            DrainingTenant::Known(tenant) => {
+                Some(self.context.tenant_connection(tenant, &machine.name))
+            }
         };
-        StepFacts { side, vm: self.context.vm_state(&machine.object, &machine.removal) }
+        StepFacts { connection, vm: self.context.vm_state(&machine.object, &machine.removal) }
     }
 }

@@ -1,5 +1,5 @@
-//! Reconciles one machine with a removal mark in numbered steps, with one file per step. Errors of a tenant's API server
-//! are no errors of a reconcile: they are reported, and the removal waits.
+//! Reconciles one machine with a removal mark in numbered steps, with one file per step. Errors of a tenant's API
+//! server do not fail a reconcile: the errors are reported, and the removal waits.
 
 use std::time::Duration;
 
@@ -79,17 +79,17 @@ impl Remover {
             return Ok(Some(DELETION_PERIOD));
         }
         // All other requests require a connection to the tenant.
-        let Some(Ok(side)) = facts.side else { return Ok(Some(drain.delay(machine))) };
+        let Some(Ok(connection)) = facts.connection else { return Ok(Some(drain.delay(machine))) };
         if request == StepRequest::ListPods && drain.list_permit.is_none() {
-            drain.list_permit = self.list_slots.try_acquire(&side.tenant);
+            drain.list_permit = self.list_slots.try_acquire(&connection.tenant);
             if drain.list_permit.is_none() {
                 self.report(machine, drain, &Step::ListPods).await;
                 return Ok(Some(add_jitter(DELAY_RANGE.0)));
             }
         }
-        let description = request.describe(machine, side.node.as_ref());
+        let description = request.describe(machine, connection.node.as_ref());
         let limit = machine.step_timeout(Timestamp::now());
-        let applied = self.apply(request, &side, machine, drain);
+        let applied = self.apply(request, &connection, machine, drain);
         match tokio::time::timeout(limit, applied).await {
             Ok(result) => result,
             Err(_) => {

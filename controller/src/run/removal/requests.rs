@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_old_server_gets_the_old_eviction() {
+    async fn an_old_server_gets_the_old_eviction_version() {
         let (client, requests) = client(|_, body| match body["apiVersion"].as_str() {
             Some("policy/v1beta1") => (201, json!({})),
             _ => (400, json!({})),

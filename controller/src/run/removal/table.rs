@@ -16,7 +16,7 @@ use crate::run::metrics::Metrics;
 
 /// Minimum interval between updates of a report of which only the message changes. A tenant can change the state of its
 /// pods at any rate.
-const MIN_MESSAGE_TIME: Duration = Duration::from_secs(30);
+const MIN_MESSAGE_INTERVAL: Duration = Duration::from_secs(30);
 /// Time after the deadline after which a machine that still exists is overdue.
 const OVERDUE_TIME: SignedDuration = SignedDuration::from_mins(10);
 
@@ -77,7 +77,7 @@ impl RemovalTable {
             let is_new_reason = known.is_none_or(|known| known.report.reason != report.reason);
             let is_changed = known.is_none_or(|known| {
                 known.report != report
-                    && (is_new_reason || known.changed_at.elapsed() >= MIN_MESSAGE_TIME)
+                    && (is_new_reason || known.changed_at.elapsed() >= MIN_MESSAGE_INTERVAL)
             });
             if is_changed {
                 entries.insert(key, Entry { report, changed_at: Instant::now() });

@@ -44,13 +44,13 @@ impl Remover {
             return Action::await_change();
         };
         // A new connection triggers a reconcile.
-        let Ok(side) = self.context.tenant_side(&tenant, &machine.name_any()) else {
+        let Ok(connection) = self.context.tenant_connection(&tenant, &machine.name_any()) else {
             return Action::await_change();
         };
-        let Some(node) = side.node.as_ref().filter(|node| node.is_cordoned_by_berth) else {
+        let Some(node) = connection.node.as_ref().filter(|node| node.is_cordoned_by_berth) else {
             return Action::await_change();
         };
-        match self.cordon(&side, node, false).await {
+        match self.cordon(&connection, node, false).await {
             Ok(()) => Action::await_change(),
             Err(failure) => {
                 tracing::debug!(node = %node.name, error = %failure, "failed to uncordon a tenant's Node");

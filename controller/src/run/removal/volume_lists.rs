@@ -12,8 +12,8 @@ use super::requests::{VolumeCounts, count_volumes};
 
 /// Maximum age of a list that other removals reuse: the shortest delay between two steps of a removal that waits.
 const MAX_AGE: Duration = DELAY_RANGE.0;
-/// Time for which the VolumeAttachments of a Node are counted after a removal needed them. It is longer than the longest
-/// delay with its jitter.
+/// Time for which the VolumeAttachments of a Node are counted after a removal needed them. It is longer than the
+/// longest delay with its jitter.
 const REQUEST_TTL: Duration = Duration::from_secs(90);
 
 /// Lists of all tenants. Only the Nodes of removed machines are counted, so the tenant does not choose the size. A new
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_answers_for_a_short_time() {
+    fn a_list_expires_after_a_short_time() {
         let start = Instant::now();
         let later = |seconds: u64| start + Duration::from_secs(seconds);
         let list = list(later(10), later(10));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_client_does_not_read_the_list_of_the_former_one() {
+    async fn a_new_client_does_not_reuse_the_former_list() {
         let (former, new) = (client(&[]), client(&["a"]));
         let (lists, start) = (VolumeLists::default(), Instant::now());
         assert_eq!(lists.count(("bank", &former), "a", start).await, Ok(0));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_tenants_are_forgotten() {
+    fn expired_nodes_and_tenants_are_removed() {
         // The client needs a runtime, although it sends no request.
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _guard = runtime.enter();

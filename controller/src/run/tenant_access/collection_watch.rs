@@ -15,8 +15,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(120);
 /// Duration after which the end of a watch does not count as a failure.
 const STABLE_TIME: Duration = Duration::from_secs(60);
 
-/// Watches a collection of a tenant's objects. Never returns. `handle` is called with each event, and `report` with each
-/// error that a second attempt did not resolve, or that is not transient.
+/// Watches a collection of a tenant's objects. Never returns. `handle` is called with each event, and `report` with
+/// each error that a second attempt did not resolve, or that is not transient.
 pub(super) async fn watch_repeatedly<T: Versioned + DeserializeOwned>(
     client: &UntrustedClient,
     (path, limits): (&str, CollectionLimits),

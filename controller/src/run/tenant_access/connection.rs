@@ -170,8 +170,8 @@ async fn reconnect_on_new_kubeconfig(
     }
 }
 
-/// Watches the Nodes and the StorageClasses of a tenant. Returns only if the kubeconfig is refused, which is final until
-/// it changes.
+/// Watches the Nodes and the StorageClasses of a tenant. Returns only if the kubeconfig is refused, which is final
+/// until it changes.
 async fn connect(
     tenant: &str,
     spec: &AccessSpec,

@@ -127,8 +127,8 @@ impl Connections {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls the handlers of these objects; all handlers if the connection has changed. The caller must hold no lock of a
-    /// tenant's state, which handlers lock.
+    /// Calls the handlers of these objects; all handlers if the connection has changed. The caller must hold no lock of
+    /// a tenant's state, which handlers lock.
     fn notify(&self, tenant: &str, changed: Option<TenantObjects>, machines: ChangedMachines<'_>) {
         let handlers = self.handlers.read().unwrap_or_else(PoisonError::into_inner);
         let affected = handlers.iter().filter(|(kind, _)| changed.is_none_or(|one| one == *kind));

@@ -54,8 +54,8 @@ pub(in crate::run) fn fault_of(
     Fault::new(reason, format!("{place}: {error}; {remedy}"))
 }
 
-/// Returns the fault for an error of the list or watch of StorageClasses; `None` if the error concerns the whole connection,
-/// whose state the watch of Nodes reports.
+/// Returns the fault for an error of the list or watch of StorageClasses; `None` if the error concerns the whole
+/// connection, whose state the watch of Nodes reports.
 pub(super) fn class_fault_of(error: UntrustedError) -> Option<Fault> {
     let (reason, remedy) = match error {
         UntrustedError::Status(403) => (

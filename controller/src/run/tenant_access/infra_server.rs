@@ -26,7 +26,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 struct AddressSources {
     service: Option<Addresses>,
     endpoints: Option<Addresses>,
-    own: Option<Addresses>,
+    own_server: Option<Addresses>,
 }
 
 /// Addresses of the infra API server.
@@ -38,7 +38,7 @@ pub(super) struct InfraServer {
 
 impl AddressSources {
     const fn all(&self) -> [&Option<Addresses>; 3] {
-        [&self.service, &self.endpoints, &self.own]
+        [&self.service, &self.endpoints, &self.own_server]
     }
 }
 
@@ -67,8 +67,8 @@ impl InfraServer {
         }
     }
 
-    /// Watches the addresses until the future is dropped. `own` is the server that the controller uses.
-    pub(super) async fn watch(&self, client: &Client, own: (String, u16)) {
+    /// Watches the addresses until the future is dropped. `own_server` is the server that the controller uses.
+    pub(super) async fn watch(&self, client: &Client, own_server: (String, u16)) {
         let (namespace, name) = API_SERVER;
         let services = Api::namespaced(client.clone(), namespace);
         let endpoints = Api::namespaced(client.clone(), namespace);
@@ -81,16 +81,16 @@ impl InfraServer {
                 let addresses = one.as_ref().map(endpoint_addresses).unwrap_or_default();
                 self.update(|sources| sources.endpoints = Some(addresses));
             }),
-            self.resolve_own(own),
+            self.resolve_own_server(own_server),
         );
     }
 
-    async fn resolve_own(&self, (host, port): (String, u16)) {
+    async fn resolve_own_server(&self, (host, port): (String, u16)) {
         loop {
             let delay = match lookup_host((host.as_str(), port)).await {
                 Ok(resolved) => {
                     let addresses = canonical_addresses(resolved);
-                    self.update(|sources| sources.own = Some(addresses));
+                    self.update(|sources| sources.own_server = Some(addresses));
                     RESOLVE_INTERVAL
                 }
                 // The controller uses the server, so a later attempt succeeds.
@@ -117,7 +117,7 @@ mod tests {
         server.update(|sources| sources.service = addresses("10.96.0.1:443"));
         server.update(|sources| sources.endpoints = addresses("192.0.2.1:6443"));
         assert!(!*server.is_known.borrow(), "the controller's own server is not resolved yet");
-        server.update(|sources| sources.own = addresses("198.51.100.7:6443"));
+        server.update(|sources| sources.own_server = addresses("198.51.100.7:6443"));
         assert!(*server.is_known.borrow());
         let policy = server.policy();
         for refused in ["10.96.0.1:443", "192.0.2.1:6443", "198.51.100.7:6443"] {

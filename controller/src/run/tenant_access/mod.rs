@@ -39,7 +39,7 @@ pub(super) use write::{MAX_OBJECT_LENGTH, WriteError, json_body, patch_object};
 
 /// Running tasks, each with the reference from which it was started.
 #[derive(Default)]
-struct Tasks {
+struct ConnectionTasks {
     tasks: JoinSet<()>,
     by_tenant: BTreeMap<String, (AccessSpec, AbortHandle)>,
 }
@@ -69,7 +69,7 @@ pub(super) async fn run(
         kubeconfigs,
     });
     let maintain = async {
-        let mut tasks = Tasks::default();
+        let mut tasks = ConnectionTasks::default();
         tasks.update_all(&context, &environment).await;
         loop {
             tokio::select! {
@@ -95,7 +95,7 @@ pub(super) async fn run(
     tokio::join!(maintain, watch_infra_server);
 }
 
-impl Tasks {
+impl ConnectionTasks {
     async fn update_all(&mut self, context: &Context, environment: &Arc<Environment>) {
         let known = self.by_tenant.keys().cloned();
         let names: Vec<String> =

@@ -16,7 +16,8 @@ use crate::run::context::Context;
 pub(in crate::run) struct TenantQueue(UnboundedSender<ObjectRef<TenantCluster>>);
 
 impl TenantQueue {
-    /// Returns the queue, to which each tenant is added whose connection or objects of this kind change, and its receiver.
+    /// Returns the queue, to which each tenant is added whose connection or objects of this kind change, and its
+    /// receiver.
     pub(in crate::run) fn subscribe(
         connections: &Connections,
         objects: TenantObjects,

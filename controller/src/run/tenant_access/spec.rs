@@ -16,8 +16,8 @@ pub(super) struct AccessSpec {
 }
 
 impl AccessSpec {
-    /// Returns the reference of a tenant; `None` if it has none, or if the permission to read Secrets in its namespace may
-    /// not exist yet: the reconciler of tenants creates it before it writes the first status.
+    /// Returns the reference of a tenant; `None` if it has none, or if the permission to read Secrets in its namespace
+    /// may not exist yet: the reconciler of tenants creates it before it writes the first status.
     pub(super) fn of_tenant(tenant: &TenantCluster, config: &InfraConfigSpec) -> Option<Self> {
         tenant.status.as_ref()?.namespace.as_ref()?;
         let reference = tenant.spec.kubeconfig_secret_ref.as_ref()?;

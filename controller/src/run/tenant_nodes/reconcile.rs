@@ -22,8 +22,8 @@ use crate::tenants::fault::Fault;
 
 /// Number of writes to one tenant at the same time. The client has the same limit.
 const CONCURRENT_WRITES: usize = 4;
-/// Time limit for the writes of one plan. A server that answers each write late must not delay the next plan, which may be
-/// for another kubeconfig.
+/// Time limit for the writes of one plan. A server that answers each write late must not delay the next plan, which may
+/// be for another kubeconfig.
 const MAX_WRITE_TIME: Duration = Duration::from_secs(60);
 /// Command that prints the permissions of the writes.
 const RBAC_COMMAND: &str = "berth-controller render --tenant-rbac";

@@ -33,8 +33,8 @@ pub(super) async fn apply_metadata(
     }
 }
 
-/// Adds and removes taints of a Node, and returns the Node; `None` if there is nothing to change, or the Node does not exist
-/// any more.
+/// Adds and removes taints of a Node, and returns the Node; `None` if there is nothing to change, or the Node does not
+/// exist any more.
 pub(super) async fn apply_taints(
     client: &UntrustedClient,
     write: &NodeWrite,

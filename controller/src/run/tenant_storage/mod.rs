@@ -1,5 +1,5 @@
-//! Reconciler of tenants' StorageClasses: creates a class in each tenant's cluster for each storage class that tenants may
-//! use.
+//! Reconciler of tenants' StorageClasses: creates a class in each tenant's cluster for each storage class that tenants
+//! may use.
 //!
 //! [`crate::tenant_storage`] computes the changes. All input is read from stores; [`super::tenant_access`] stores the
 //! tenant's classes. A reconcile without a difference sends no request.

@@ -64,7 +64,7 @@ impl ClassReconciler {
             if !has_condition && config.spec.infra_storage_classes.is_empty() {
                 return Ok(None);
             }
-            return self.write_condition(tenant, Some(&Err(unknown_classes()))).await;
+            return self.write_condition(tenant, Some(&Err(unlisted_classes_fault()))).await;
         };
         let desired = DesiredClasses::new(&config.spec, &infra);
         let needs_watch = has_condition || !desired.is_empty();
@@ -125,8 +125,8 @@ fn set_needs_watch(state: &SharedState, needs_watch: bool) {
     });
 }
 
-/// Starts or ends the watch of the tenant's classes, and returns the plan and the number of omitted classes; `None` if the
-/// classes are not needed, or not listed yet.
+/// Starts or ends the watch of the tenant's classes, and returns the plan and the number of omitted classes; `None` if
+/// the classes are not needed, or not listed yet.
 fn plan(
     state: &SharedState,
     desired: &DesiredClasses,
@@ -151,14 +151,15 @@ async fn write(
 ) -> Result<(), WriteError> {
     for change in &plan.changes {
         let class = apply_class(client, change).await?;
-        // The watch delivers the same class soon; without this update, a reconcile meanwhile would send the write again.
+        // The watch delivers the same class soon; without this update, a reconcile meanwhile would send the write
+        // again.
         let applied = CollectionEvent::Applied(class);
         state.lock().classes.store.handle(applied, CONTROLLER_FIELD_MANAGER);
     }
     Ok(())
 }
 
-fn unknown_classes() -> Fault {
+fn unlisted_classes_fault() -> Fault {
     let message = "StorageClasses of the infra cluster have not been listed yet; if this persists, an RBAC permission (list, \
                    watch) is missing (deploy/base/rbac-controller.yaml)";
     Fault::new(ConditionReason::ClusterFactsUnknown, message.to_owned())
@@ -175,8 +176,8 @@ mod tests {
         assert!(*state.lock().classes.needs_watch.borrow());
         state.lock().classes.listed = Some(Ok(()));
         assert_eq!(plan(&state, &desired, true), Some(Ok((ClassPlan::default(), 0))));
-        state.lock().classes.listed = Some(Err(unknown_classes()));
-        assert_eq!(plan(&state, &desired, true), Some(Err(unknown_classes())));
+        state.lock().classes.listed = Some(Err(unlisted_classes_fault()));
+        assert_eq!(plan(&state, &desired, true), Some(Err(unlisted_classes_fault())));
         assert!(plan(&state, &desired, false).is_none());
         assert!(!*state.lock().classes.needs_watch.borrow());
     }

@@ -1,4 +1,4 @@
-//! Finalizes a tenant that is being deleted: takes those steps of [`crate::tenants::deletion`] that are possible now.
+//! Finalizes a tenant that is being deleted: takes the steps of [`crate::tenants::deletion`] that are possible now.
 
 use std::time::Duration;
 

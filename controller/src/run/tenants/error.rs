@@ -29,8 +29,8 @@ pub enum Error {
     TaskEnded(&'static str),
 }
 
-/// Adds verb and object of a request to its error. A conflict (409) becomes [`Error::ChangedConcurrently`], because the next
-/// reconcile resolves it.
+/// Adds verb and object of a request to its error. A conflict (409) becomes [`Error::ChangedConcurrently`], because the
+/// next reconcile resolves it.
 pub(super) fn with_request<T>(
     request: impl Into<String>,
     result: kube::Result<T>,

@@ -1,4 +1,4 @@
-//! Applies the objects for the exposure of a tenant, and deletes those that are no longer desired.
+//! Applies the objects for the exposure of a tenant, and deletes objects that are no longer desired.
 //! [`crate::tenants::exposure`] plans them.
 
 use berth_api::names::TENANT_LABEL;

@@ -49,7 +49,8 @@ const OPTIONS: ReconcilerOptions =
     ReconcilerOptions { name: "tenants", concurrency: 8, debounce: Duration::from_millis(100) };
 
 /// Reconciles tenants until the future is dropped, which may happen at any moment. Each tenant is reconciled again
-/// after `resync`, in case an event was lost. A kubeconfig that `kubeconfigs` does not deliver is read when it is needed.
+/// after `resync`, in case an event was lost. A kubeconfig that `kubeconfigs` does not deliver is read when it is
+/// needed.
 pub async fn run(
     client: Client,
     events: Arc<EventEmitter>,
