@@ -37,7 +37,7 @@ impl<'h> WriteResults<'h> {
         if self.failure.is_none() {
             self.failure = Some(error);
         } else {
-            tracing::warn!(host = self.host, %error, "another request of the same reconcile failed");
+            tracing::warn!(host = self.host, %error, "a further request of the reconcile of a host failed");
         }
     }
 

@@ -202,7 +202,7 @@ impl ValidatedDeployment<'_> {
     async fn list_vms(&self) -> Result<Vec<ExistingVm>, RequestError> {
         let params = ListParams::default().labels(&format!("md={}", self.deployment.metadata.name));
         let list = with_request(
-            || format!("list VirtualMachines of {}", self.namespace),
+            || format!("list VirtualMachines in namespace {}", self.namespace),
             self.machines_api().list(&params).await,
         )?;
         let mut vms: Vec<ExistingVm> =

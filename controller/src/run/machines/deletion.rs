@@ -72,8 +72,10 @@ impl MachineContext {
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &machine_resource());
         let list = api.list(&ListParams::default().labels(&format!("md={name}"))).await;
         // If KubeVirt is not installed, there are no VirtualMachines, and the API server answers 404.
-        let list =
-            with_request(|| format!("list VirtualMachines of md={name}"), none_if_not_found(list))?;
+        let list = with_request(
+            || format!("list VirtualMachines with label md={name}"),
+            none_if_not_found(list),
+        )?;
         let mut all = list.map(|list| list.items).unwrap_or_default();
         all.retain(|vm| {
             let vm = serde_json::to_value(vm).unwrap_or_default();

@@ -24,15 +24,15 @@ use berth_kubevirt_render::machines::{
 /// Reason why the configuration of the interfaces of an existing machine cannot be computed now.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnknownInterfaces {
-    #[error("its TenantCluster does not exist")]
+    #[error("the TenantCluster of the machine does not exist")]
     NoTenant,
-    #[error("the address pools of its tenant are invalid: {0}")]
+    #[error("the address pools of the machine's tenant are invalid: {0}")]
     InvalidPools(Fault),
-    #[error("its tenant has no address pool any more")]
+    #[error("the machine's tenant has no address pool any more")]
     NoPools,
-    #[error("it has no AddressClaim")]
+    #[error("the machine has no AddressClaim")]
     NoClaim,
-    #[error("its AddressClaims are outside of the address pools of its tenant")]
+    #[error("the machine's AddressClaims are outside of the address pools of its tenant")]
     OutsidePools,
 }
 

@@ -61,8 +61,10 @@ impl ValidatedDeployment<'_> {
             &machine_controller_machine_resource(),
         );
         let list = api.list(&ListParams::default().limit(1)).await;
-        let list =
-            with_request(|| format!("list Machines of {namespace}"), none_if_not_found(list))?;
+        let list = with_request(
+            || format!("list Machines in namespace {namespace}"),
+            none_if_not_found(list),
+        )?;
         Ok(list.is_some_and(|list| !list.items.is_empty()))
     }
 }

@@ -42,8 +42,9 @@ impl ValidatedDeployment<'_> {
         let invalid = |from: &str, reason: &str| {
             let field = format!("status.{STATUS_FIELD}");
             let message = format!(
-                "{reason}, but its fields now select {machine_namespace}: undo the change of its annotation or clusterName, or of \
-                 its TenantCluster; to move the machines, first scale the MachineDeployment to 0"
+                "{reason}, but the MachineDeployment now selects namespace {machine_namespace}: undo the change of \
+                 its annotation, its clusterName or its TenantCluster; to move the machines, first scale the \
+                 MachineDeployment to 0"
             );
             let problem = Problem::new(self.deployment.qualified_name(), field, from, message);
             Ok(Some(problem.into_fatal("no machine is created or deleted")))

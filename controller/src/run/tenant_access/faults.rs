@@ -34,7 +34,7 @@ pub(in crate::run) fn fault_of(
         ),
         UntrustedError::Certificate(_) => (
             ConditionReason::ServerCertificateInvalid,
-            "check server and certificate-authority-data in the kubeconfig",
+            "check the server and the certificate-authority-data in the kubeconfig",
         ),
         UntrustedError::Status(429 | 500..=599)
         | UntrustedError::NameNotResolved
