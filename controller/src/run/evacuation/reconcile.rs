@@ -67,8 +67,8 @@ impl Evacuator {
             }
         };
         // 3. Cancel the evacuation if the host was uncordoned. The condition is updated last, because it records that
-        // the host was cordoned. With its reason `HostCordoned` or `DrainCancelled`, the next reconcile repeats failed
-        // steps.
+        // the host was cordoned. While its reason is `HostCordoned` or `DrainCancelled`, the next reconcile repeats
+        // failed steps.
         if is_cancelled {
             drop(removals);
             let remaining = self.cancel(&name, &evacuation.machines, &mut results).await;

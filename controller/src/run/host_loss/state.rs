@@ -116,8 +116,8 @@ impl LossFacts {
         self.observations.keys().all(|host| self.lost.contains_key(host))
     }
 
-    /// Sets the verdicts on a lost host; `None` if it is not lost. Returns the namespaces with a machine on it before
-    /// or after, or `None` if nothing has changed.
+    /// Sets the verdicts on a lost host; `None` if it is not lost. Returns the namespaces of all machines with a
+    /// verdict before or after the change, or `None` if nothing has changed.
     pub(super) fn set_lost(
         &mut self,
         host: &str,

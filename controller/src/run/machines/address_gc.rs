@@ -46,7 +46,7 @@ pub(super) async fn run(context: &MachineContext) {
 }
 
 impl MachineContext {
-    /// Takes all actions that are due. Returns the time at which the next action is due.
+    /// Executes all actions that are due. Returns the time at which the next action is due.
     async fn collect_claims(&self) -> Option<Timestamp> {
         // Without these kinds it is unknown which machines exist: an administrator may be reinstalling KubeVirt, or
         // restoring a backup.

@@ -16,7 +16,7 @@ use crate::tenants::claim_gc::ClaimAction;
 use crate::tenants::prefixes::release::next_action;
 
 impl TenantContext {
-    /// Takes all actions that are due. Returns the time at which the next action is due.
+    /// Executes all actions that are due. Returns the time at which the next action is due.
     pub(super) async fn collect_prefix_claims(&self) -> Option<Timestamp> {
         let tenants = self.stores.shared_informers.tenants.all();
         let tenants: BTreeMap<String, Arc<TenantCluster>> =
