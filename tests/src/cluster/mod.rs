@@ -306,11 +306,7 @@ impl ControlPlane {
     ) -> Result<String> {
         use std::io::Write as _;
         let mut command = Command::new(self.assets.join("kubectl"));
-        command
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .arg("--cache-dir")
-            .arg(self.kubectl_cache());
+        command.arg("--kubeconfig").arg(kubeconfig).arg("--cache-dir").arg(self.kubectl_cache());
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("kubectl")?;
         if let Some(mut stdin) = child.stdin.take() {

@@ -219,8 +219,8 @@ impl Evacuator {
                 continue;
             }
             let has_instance = self.informers.instances.informer().get(&key.0, &key.1).is_some();
-            let is_drained =
-                RemovalMark::from_machine(&machine).is_some_and(|mark| mark.reason == RemovalReason::HostDrain);
+            let is_drained = RemovalMark::from_machine(&machine)
+                .is_some_and(|mark| mark.reason == RemovalReason::HostDrain);
             // The machine is being removed: its instance ends before its VirtualMachine is deleted.
             if is_drained && !has_instance {
                 continue;
