@@ -9,7 +9,7 @@ use kube::api::DynamicObject;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::delays::{DELAY_RANGE, SHORT_DELAY};
-use crate::removal::mark::Removal;
+use crate::removal::mark::RemovalMark;
 use crate::removal::plan::EvictionOutcomes;
 use crate::removal::pod::DrainPod;
 use crate::run::tenant_access::drain_fault_of;

@@ -8,7 +8,7 @@ use super::context::{RemovalContext, Remover};
 use super::drain::MarkedMachine;
 use super::draining_tenant::DrainingTenant;
 use super::facts::{TenantConnection, VmState};
-use crate::removal::mark::Removal;
+use crate::removal::mark::RemovalMark;
 use crate::removal::timeout::{deadline, drain_timeout};
 use crate::run::api_requests::{RequestError, with_request};
 

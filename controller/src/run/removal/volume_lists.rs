@@ -81,7 +81,7 @@ impl VolumeLists {
         let mut tenants = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tenants
             .retain(|_, volumes| Arc::strong_count(volumes) > 1 || volumes.has_recent_request(now));
-        if let Some(known) = tenants.get(name).filter(|known| known.client.is_same(client)) {
+        if let Some(known) = tenants.get(name).filter(|known| known.client.is_clone_of(client)) {
             return Arc::clone(known);
         }
         let volumes = Arc::new(TenantVolumes::new(client.clone()));
