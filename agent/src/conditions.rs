@@ -356,7 +356,7 @@ fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<Co
         return Some(ConditionState::status_false(ConditionReason::VlansMissing, message));
     }
     if let Some((network, trunk)) = most_urgent_unknown(trunks) {
-        let message = trunk.message.as_deref().unwrap_or("not known yet");
+        let message = trunk.message.as_deref().unwrap_or("the trunk has not been verified yet");
         let reason = match trunk.reason {
             Some(TrunkUnknownReason::NoKey) => ConditionReason::NoTrunkKey,
             Some(TrunkUnknownReason::ProbeFailed) => ConditionReason::TrunkProbeFailed,
@@ -368,7 +368,7 @@ fn trunk_verified_condition(trunks: &BTreeMap<String, TrunkStatus>) -> Option<Co
     (!trunks.is_empty()).then(|| {
         ConditionState::status_true(
             ConditionReason::TrunkVerified,
-            "every VLAN is received from another host, and from every host that also carries it",
+            "probes of every VLAN arrive from every other host that carries it, and from at least one",
         )
     })
 }
@@ -378,7 +378,7 @@ fn address_conflict_condition(conflicts: &[AddressConflictStatus]) -> Option<Con
     let AddressConflictStatus { network, address, machine, mac } = conflicts.first()?;
     let user = match mac {
         Some(mac) => format!("a machine with MAC address {mac}"),
-        None => "another machine, as its guest reports".to_owned(),
+        None => "another machine, according to the guest".to_owned(),
     };
     let message = format!(
         "{} addresses of VMs are in use by other machines, the first: {network}: {address} of {machine}, in use by {user}; \

@@ -17,8 +17,8 @@ pub(crate) fn is_host_leases(tree: &Value) -> bool {
     tree.get("kind").and_then(Value::as_str) == Some("HostLeases")
 }
 
-/// Reads a HostLeases, which must be of this node. Returns no leases if the object is not a HostLeases of this node;
-/// the faults have the reason.
+/// Reads a HostLeases. Returns no leases if the object is not the HostLeases of this node; the faults contain the
+/// reason.
 pub(crate) fn read(tree: &Value, node: Option<&str>) -> (Option<HostLeasesSpec>, Vec<Fault>) {
     let reject = |field: &str, value: &Value, message: &str| {
         let fault = Fault::new(format!("HostLeases {field}"), format_value(value), message);
@@ -68,7 +68,8 @@ fn items<'a>(list: Option<&'a Value>, path: &str, faults: &mut Vec<Fault>) -> &'
         None | Some(Value::Null) => &[],
         Some(Value::Array(items)) if items.len() <= MAX_ITEMS => items,
         Some(Value::Array(items)) => {
-            let message = format!("has more than {MAX_ITEMS} items; only these are used");
+            let message =
+                format!("has more than {MAX_ITEMS} items; only the first {MAX_ITEMS} are used");
             faults.push(Fault::new(path, items.len(), message));
             items.get(..MAX_ITEMS).unwrap_or_default()
         }

@@ -45,7 +45,7 @@ pub struct KernelRefusal {
     pub extended_ack: Option<String>,
 }
 
-/// Effect that a change is to have on an existing object.
+/// Whether a change creates an object or changes an existing object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeMode {
     /// Creates an object that must not exist.

@@ -108,7 +108,7 @@ impl Systemd {
     ) -> Result<(), SystemdError> {
         let argv: Vec<&str> = std::iter::once(program).chain(arguments.iter().copied()).collect();
         let properties = vec![
-            ("Description", Value::from("Rolls back a change of Berth that is on trial")),
+            ("Description", Value::from("Rolls back an unfinished trial of Berth")),
             // With type `exec` the unit becomes active only after the program was executed, so that a missing program
             // is detected here.
             ("Type", Value::from("exec")),

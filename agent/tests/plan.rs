@@ -191,8 +191,7 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     tree.write_file(pool, "4300\n");
     let blocked = plan_count(4200).only_line();
     assert!(blocked.contains("has recorded 4300 pages of this zone"), "{blocked}");
-    let waits =
-        "waits until the node is drained and its kubelet stopped: 1 Guaranteed pods are running";
+    let waits = "waiting until the node is drained and its kubelet is stopped: 1 Guaranteed pods are running";
     assert!(blocked.contains(waits), "{blocked}");
     tree.write_file(pool, "4096\n");
     assert_eq!(plan_count(4200).only_line(), "hugepages 2Mi zone 0: 4096 -> 4300");
@@ -206,7 +205,7 @@ fn pages_that_the_kubelet_has_counted_change_only_on_a_drained_node() {
     );
     tree.write_file(pool, "4300\n");
     let drained = plan_count(4200).only_line();
-    assert!(drained.contains("waits until the kubelet is stopped"), "{drained}");
+    assert!(drained.contains("waiting until the kubelet is stopped"), "{drained}");
     assert!(
         drained.contains(
             "systemctl stop kubelet.service; rm -f /var/lib/kubelet/memory_manager_state"
@@ -670,7 +669,7 @@ fn staged_drop_in_is_activated_after_the_drain() {
     assert_eq!(waiting[0], "kubelet drop-in: none -> staged");
     assert!(
         waiting[1].contains(
-            "BLOCKED waits until the node is drained and its kubelet stopped: 1 Guaranteed pods are running"
+            "BLOCKED waiting until the node is drained and its kubelet is stopped: 1 Guaranteed pods are running"
         ),
         "{waiting:?}"
     );
@@ -680,7 +679,7 @@ fn staged_drop_in_is_activated_after_the_drain() {
     );
     let drained = run_plan(&tree, spec);
     assert!(
-        drained.change_lines()[1].contains("BLOCKED waits until the kubelet is stopped"),
+        drained.change_lines()[1].contains("BLOCKED waiting until the kubelet is stopped"),
         "{:?}",
         drained.change_lines()
     );

@@ -91,7 +91,7 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
     bed.add_guest(SECOND);
     bed.wait_for_lease(SECOND);
     bed.wait_for_lease(FIRST);
-    let failure = "failed to save the leases for a start without the cluster";
+    let failure = "failed to persist the leases";
     let reported = bed.plane.wait_until("the failure is reported", TIMEOUT, |plane| {
         plane.log(LOG).ok()?.contains(failure).then_some(())
     });

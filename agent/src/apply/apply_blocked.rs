@@ -14,8 +14,8 @@ pub enum ApplyBlocked {
     /// The rollback ledger could not be saved before the changes.
     #[error("{0}; original values must be saved before the first change")]
     LedgerNotSaved(WriteError),
-    /// An earlier agent process left a change on trial, and the change could not be rolled back.
-    #[error("{0}; no change is applied until the change on trial is rolled back")]
+    /// An earlier agent process did not finish a trial, and the change could not be rolled back.
+    #[error("{0}; no change is applied until the unfinished trial has been rolled back")]
     TrialNotRolledBack(ReadError),
     /// The ID of the boot that the original values belong to is not known.
     #[error(

@@ -39,7 +39,7 @@ impl std::fmt::Debug for ApplyContext<'_> {
 }
 
 impl<'a> ApplyContext<'a> {
-    /// Returns access to this host in this boot.
+    /// Returns the access to the host with this root, for the boot with this ID.
     #[must_use]
     pub fn new(root: &'a Root, boot_id: &'a str, progress: &'a dyn Fn()) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl<'a> ApplyContext<'a> {
         }
     }
 
-    /// Uses the links of another kernel, such as a model of a kernel.
+    /// Replaces the running kernel by another implementation, such as the model of a test.
     #[must_use]
     pub const fn with_kernel(mut self, kernel: &'a RefCell<dyn Kernel + 'static>) -> Self {
         self.kernel = Some(kernel);
@@ -83,7 +83,7 @@ impl<'a> ApplyContext<'a> {
         self
     }
 
-    /// Sets the function that resolves the addresses of the API server, which a change on trial must not make
+    /// Sets the function that resolves the addresses of the API server. A trial is rolled back if it makes them
     /// unreachable.
     #[must_use]
     pub const fn with_api_servers(mut self, servers: &'a dyn Fn() -> Vec<SocketAddr>) -> Self {

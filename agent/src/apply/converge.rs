@@ -1,5 +1,5 @@
-//! Reads the host, plans and applies changes in rounds, until no applicable change is left. If one change makes another
-//! change possible, the next round applies the other change. No change is tried twice.
+//! Reads the host, plans and applies changes in rounds, until no applicable change is left. A change that becomes
+//! possible only after another change is applied in the next round. No change is tried twice.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,8 @@ use berth_host_facts::kubelet::StartRecord;
 use berth_host_facts::root::Root;
 use berth_host_facts::{HostFacts, ObserveOptions};
 
-/// Limit of rounds. Two rounds occur where the kernel resets one setting with another.
+/// Maximum number of rounds. A second round is needed where a write to one setting makes the kernel reset another
+/// setting.
 const MAX_ROUNDS: usize = 4;
 
 /// Result of a convergence of the host.
@@ -85,15 +86,15 @@ pub fn converge(
         let network_of = |change: &plan::Change| {
             change
                 .link_action()
-                .filter(|work| work.stage < Stage::Removals)
-                .map(|work| work.network.clone())
+                .filter(|action| action.stage < Stage::Removals)
+                .map(|action| action.network.clone())
         };
         let waiting = plan
             .changes
             .iter()
-            .filter(|change| deferred_attempts.contains(&change.desired_attempt()));
+            .filter(|change| deferred_attempts.contains(&change.desired_attempt_id()));
         let before_tenants = |change: &&plan::Change| {
-            change.link_action().is_some_and(|work| work.stage < Stage::Tenants)
+            change.link_action().is_some_and(|action| action.stage < Stage::Tenants)
         };
         let filter_deferred = waiting.clone().any(plan::Change::is_filter_change);
         let deferred_networks: BTreeSet<Option<String>> =
@@ -103,12 +104,12 @@ pub fn converge(
             let network = network_of(change);
             let network_deferred = network.is_some() && deferred_networks.contains(&network);
             let lacks_filter = filter_deferred && change.waits_for_filter();
-            !(deferred_attempts.contains(&change.desired_attempt())
+            !(deferred_attempts.contains(&change.desired_attempt_id())
                 || network_deferred
                 || lacks_filter)
         });
         let new: BTreeSet<AttemptId> =
-            possible.map(plan::Change::next_attempt).filter(is_new).collect();
+            possible.map(plan::Change::next_attempt_id).filter(is_new).collect();
         let no_ledger_updates = plan.stale_settings.is_empty()
             && plan.stale_records.is_empty()
             && plan.records_to_adopt.is_empty();
@@ -132,7 +133,7 @@ pub fn converge(
         let mut round_plan = plan;
         round_plan
             .changes
-            .retain(|change| change.blocked.is_none() && new.contains(&change.next_attempt()));
+            .retain(|change| change.blocked.is_none() && new.contains(&change.next_attempt_id()));
         let applied = match apply(context, &round_plan, &facts.ledger, report) {
             Ok(applied) => applied,
             Err(error) => {
@@ -145,7 +146,7 @@ pub fn converge(
         let changes_with_outcomes = round_plan.changes.iter().zip(&round_outcomes);
         let incomplete =
             changes_with_outcomes.filter(|(_, outcome)| outcome.result != ChangeResult::Done);
-        incomplete_attempts.extend(incomplete.map(|(change, _)| change.desired_attempt()));
+        incomplete_attempts.extend(incomplete.map(|(change, _)| change.desired_attempt_id()));
         outcomes.extend(round_outcomes);
         outcomes.extend(applied.ledger_outcome);
         attempted.extend(new);

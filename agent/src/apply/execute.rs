@@ -15,8 +15,8 @@ use berth_host_facts::setting::{KsmSetting, Setting};
 /// Outcomes of the changes of one plan.
 #[derive(Debug, Default)]
 pub struct ApplyOutcomes {
-    /// One outcome for each change, in order. The last changes have no outcome if the time limit for removals ended
-    /// before them.
+    /// One outcome for each change, in order. If the time limit for removals expired, the changes that were not tried
+    /// have no outcome.
     pub outcomes: Vec<Outcome>,
     /// Outcome for the rollback ledger, if it could not be saved after the changes.
     pub ledger_outcome: Option<Outcome>,
@@ -67,7 +67,7 @@ pub fn apply(
     Ok(ApplyOutcomes { outcomes, ledger_outcome })
 }
 
-/// Removes data from the ledger that no change needs any longer.
+/// Removes stale entries from the ledger.
 fn prune_ledger(plan: &Plan, ledger: &mut Ledger) {
     if !plan.housekeeping && !ledger.has_entry(|setting| matches!(setting, Setting::IrqAffinity(_)))
     {
@@ -104,8 +104,8 @@ fn record_original_values(plan: &Plan, ledger: &mut Ledger) {
                 change.link_action().into_iter().flat_map(links::ledger_updates::uplinks_set_up),
             );
         }
-        if let Some(work) = change.link_action() {
-            links::ledger_updates::record_joining_uplinks(work, ledger);
+        if let Some(action) = change.link_action() {
+            links::ledger_updates::record_joining_uplinks(action, ledger);
         }
         for step in change.steps() {
             ledger.record_original_value(step.setting, step.current_value.clone());

@@ -32,12 +32,13 @@ pub(super) fn write_and_confirm(
     match read_current_value(context.root, setting) {
         Some(now) if now == *value => Ok(ApplyResult::Done(None)),
         Some(now) => Err(ApplyResult::Failed(format!(
-            "/{}: still {now} after {value} was written",
+            "/{}: the value is still {now} after {value} was written",
             setting_path(setting)
         ))),
-        None => {
-            Err(ApplyResult::Failed(format!("/{}: cannot be read back", setting_path(setting))))
-        }
+        None => Err(ApplyResult::Failed(format!(
+            "/{}: the new value cannot be read",
+            setting_path(setting)
+        ))),
     }
 }
 

@@ -26,10 +26,10 @@ fn check_addresses(input: &Input) -> Outcome {
     };
     let user = match first.mac {
         Some(mac) => format!("a machine with MAC address {mac}"),
-        None => "another machine, as its guest reports".to_owned(),
+        None => "another machine, according to the guest".to_owned(),
     };
     let message = format!(
-        "{}: {} of {} is in use by {user}, {} addresses in all",
+        "{}: {} of {} is in use by {user} (addresses in use: {})",
         first.network,
         first.address,
         first.machine,
@@ -73,7 +73,7 @@ mod tests {
         let other = Some(berth_api::MacAddress([2, 0, 0, 0, 0, 9]));
         let found = outcome(Some(vec![conflict(other), conflict(None)]));
         assert_eq!(found.status, Status::Warn);
-        let start = "cluster-a: 10.0.0.7 of cluster-a/worker-0 is in use by a machine with MAC address 02:00:00:00:00:09, 2";
+        let start = "cluster-a: 10.0.0.7 of cluster-a/worker-0 is in use by a machine with MAC address 02:00:00:00:00:09 (addresses in use: 2)";
         assert!(found.message.starts_with(start), "{}", found.message);
     }
 }

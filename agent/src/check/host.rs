@@ -211,7 +211,7 @@ fn check_machine_id(input: &Input) -> Outcome {
             .with_evidence("/var/log/journal", journals.join(" "))
             .remedy("make sure that no other host of that image has the old id; then remove the old journals");
     }
-    Outcome::pass("all copies agree").with_evidence("/etc/machine-id", id)
+    Outcome::pass("all copies of the machine id agree").with_evidence("/etc/machine-id", id)
 }
 
 /// UUIDs that many boards of one model share.
@@ -229,7 +229,7 @@ fn check_product_uuid(input: &Input) -> Outcome {
         Some(uuid) if PLACEHOLDER_UUIDS.contains(&uuid.to_lowercase().as_str()) => {
             Outcome::warn("the UUID of the firmware is a placeholder that other boards share")
                 .with_evidence(path, uuid)
-                .remedy("set it with the tool of the board's manufacturer (AMIDEEFIx64 /SU auto on AMI firmware)")
+                .remedy("set the UUID with the tool of the board's manufacturer (AMIDEEFIx64 /SU auto on AMI firmware)")
         }
         Some(uuid) => Outcome::pass("not a known placeholder").with_evidence(path, uuid),
     }

@@ -70,19 +70,19 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Reads the verdicts on trunks. Those of an earlier boot are out of date.
+/// Reads the verdicts on trunks. Verdicts of an earlier boot are stale, and are ignored.
 fn read_trunks(root: &Root, facts: &HostFacts) -> Option<TrunkRecord> {
     let record: TrunkRecord = serde_json::from_str(&root.read(TRUNK_FILE).ok()?).ok()?;
     (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)
 }
 
-/// Reads the leases that the daemon saved. Faults in them are reported by the daemon.
+/// Reads the leases that the daemon saved. The daemon reports their faults.
 fn read_leases(root: &Root) -> Option<HostLeasesSpec> {
     let tree = serde_json::from_str(&root.read_large(LEASES_FILE).ok()?).ok()?;
     host_leases::read(&tree, None).0
 }
 
-/// Reads the addresses in use. Those of an earlier boot are out of date.
+/// Reads the addresses in use. A record of an earlier boot is stale, and is ignored.
 fn read_conflicts(root: &Root, facts: &HostFacts) -> Option<ConflictRecord> {
     let record: ConflictRecord = serde_json::from_str(&root.read(CONFLICTS_FILE).ok()?).ok()?;
     (facts.boot_id.as_ref() == Some(&record.boot_id)).then_some(record)

@@ -266,7 +266,9 @@ fn check_reserved_cpus(input: &Input) -> Outcome {
             "CPUs are reserved by amount: the kubelet does not report which CPUs it selects",
         )
         .with_evidence("kubeReserved, systemReserved", "cpu by amount")
-        .remedy("list them: reservedSystemCPUs in the kubelet's configuration, on a drained node"),
+        .remedy(
+            "list the CPUs: reservedSystemCPUs in the kubelet's configuration, on a drained node",
+        ),
         None => Outcome::fail("the static policy has no reserved CPUs: the kubelet will not start")
             .with_evidence("cpuManagerPolicy", "static")
             .with_evidence("reservedSystemCPUs", "")

@@ -255,7 +255,7 @@ fn check_second_level_translation(input: &Input) -> Outcome {
             if on {
                 Outcome::pass("in use").with_evidence(path, "on")
             } else {
-                Outcome::warn("not in use; memory-intensive VMs will be very slow")
+                Outcome::warn("the CPU does not translate guest addresses; memory-intensive VMs will be very slow")
                     .with_evidence(path, "off")
                     .remedy(format!(
                         "remove {name}=0 from /etc/modprobe.d and the kernel command line"
@@ -293,7 +293,7 @@ fn check_confidential(input: &Input) -> Outcome {
             Outcome::skip("no KVM module of this CPU's vendor is loaded")
         }
         None => Outcome::skip(
-            "the module supports confidential VMs; the captured tree has no device of the firmware",
+            "the KVM module supports confidential VMs, but the captured tree has no device files of the firmware",
         ),
         Some(kinds) if kinds.is_empty() => Outcome::skip(
             "this host supports no confidential VMs; only VMs with launchSecurity need them",

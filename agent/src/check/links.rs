@@ -105,7 +105,7 @@ fn check_mtu(input: &Input) -> Outcome {
             ))
             .with_evidence(path(link), mtu)
             .with_evidence(path(other), other_mtu)
-            .remedy("set the MTU on the bond; its ports follow");
+            .remedy("set the MTU of the bond, which also sets the MTU of its ports");
         }
     }
     let mut outcome = Outcome::pass("the MTU of every uplink is 1500 or more");

@@ -92,7 +92,10 @@ fn check_balance(input: &Input) -> Outcome {
     }
     let Some(size) = uneven else {
         let size = used.last().copied().unwrap_or(PageSize::MIB_2);
-        return evidence(Outcome::pass("every zone with CPUs has the same number"), size);
+        return evidence(
+            Outcome::pass("every zone with CPUs has the same number of huge pages"),
+            size,
+        );
     };
     let counts: Vec<String> = zones
         .iter()
@@ -198,10 +201,10 @@ fn check_ksm_owner(input: &Input) -> Outcome {
     let evidence =
         |outcome: Outcome| outcome.with_evidence("/sys/kernel/mm/ksm/run", u8::from(running));
     match (active_owners.len(), ksm.owner) {
-        (2.., _) => evidence(Outcome::warn(format!("{} may all control it", names.join(" and "))))
+        (2.., _) => evidence(Outcome::warn(format!("{} may all control KSM", names.join(" and "))))
             .with_evidence("/proc/*/comm", names.join(", "))
             .remedy(
-                "keep one of them: systemctl disable --now ksmtuned, or remove ksmConfiguration from the KubeVirt \
+                "keep one of these programs: systemctl disable --now ksmtuned, or remove ksmConfiguration from the KubeVirt \
                  object, or ksm from the InfraNode",
             ),
         (_, Some(KsmOwner::Unknown)) => {

@@ -76,7 +76,7 @@ fn lower_links<'a>(links: &'a Links, bridge: &'a Link, bridge_mtu: u32) -> Vec<L
     let mut all = Vec::new();
     let is_lower = |port: &&Link| port.is_uplink() || port.is_created_by_berth();
     for port in links.ports_of(&bridge.name).filter(is_lower) {
-        let remedy = "berth-agent apply sets it again; find the program that changed it";
+        let remedy = "berth-agent apply restores the MTU; find the program that changed it";
         all.extend(port.mtu.map(|mtu| LowerLink { link: port, mtu, remedy: remedy.to_owned() }));
         let local = port.tunnel.as_ref().and_then(|tunnel| tunnel.local_address);
         let Some(local) = local else { continue };
@@ -161,7 +161,7 @@ mod tests {
         link
     }
 
-    fn of_berth(mut link: Link, owner: &str) -> Link {
+    fn created_by_berth(mut link: Link, owner: &str) -> Link {
         link.alias = Some(format!("berth:{owner}"));
         link
     }
@@ -174,7 +174,7 @@ mod tests {
     /// Returns a shared bridge with an uplink, and a port of a VM.
     fn shared(bridge: u32, port: u32) -> HostFacts {
         facts(vec![
-            of_berth(link("br-tenant", LinkKind::Bridge, bridge, None), "trunk"),
+            created_by_berth(link("br-tenant", LinkKind::Bridge, bridge, None), "trunk"),
             link("trunk0", LinkKind::Physical, 9000, Some("br-tenant")),
             link("vnet0", LinkKind::Tun, port, Some("br-tenant")),
         ])
@@ -182,14 +182,16 @@ mod tests {
 
     /// Returns a tenant's bridge with a tunnel over a link with the MTU 1500.
     fn overlay(bridge: u32, tunnel: u32) -> HostFacts {
-        let mut lower =
-            of_berth(link("tn5-x", LinkKind::Vxlan, tunnel, Some("tn5")), "overlay/cluster-a");
+        let mut lower = created_by_berth(
+            link("tn5-x", LinkKind::Vxlan, tunnel, Some("tn5")),
+            "overlay/cluster-a",
+        );
         let local_address = Some("10.0.0.1".parse().unwrap());
         lower.tunnel = Some(VxlanTunnel { local_address, ..VxlanTunnel::default() });
         let mut uplink = link("eth0", LinkKind::Physical, 1500, None);
         uplink.addresses = vec!["10.0.0.1/24".to_owned()];
         facts(vec![
-            of_berth(link("tn5", LinkKind::Bridge, bridge, None), "overlay/cluster-a"),
+            created_by_berth(link("tn5", LinkKind::Bridge, bridge, None), "overlay/cluster-a"),
             lower,
             uplink,
         ])

@@ -82,7 +82,7 @@ fn check_isolation(input: &Input) -> Outcome {
                 bridge.name
             ))
             .with_evidence(format!("/sys/class/net/{}/bridge/vlan_filtering", bridge.name), 0)
-            .remedy("berth-agent apply sets it again; find the program that changed it");
+            .remedy("berth-agent apply turns VLAN filtering on again; find the program that turned it off");
         }
         for port in input.facts.links.ports_of(&bridge.name).filter(|port| !port.is_uplink()) {
             let Some(vlans) = &port.vlans else { continue };
@@ -260,7 +260,7 @@ fn check_bpdu_filter(input: &Input) -> Outcome {
         return Outcome::skip(NO_NETWORKS_MESSAGE);
     }
     let path = format!("nft list table bridge {TABLE_NAME}");
-    let remedy = "berth-agent apply restores it, and a running daemon does so at once; find the program that flushes nftables \
+    let remedy = "berth-agent apply restores the rules, and a running daemon restores them at once; find the program that flushes nftables \
                   (`nft monitor`)";
     let table = match &links.filter {
         BridgeFilter::Unknown => {

@@ -1,4 +1,4 @@
-//! Runs a single check on made-up facts, for unit tests.
+//! Runs a single check on the facts of a unit test.
 
 use super::{Input, Outcome, select};
 use berth_host_facts::HostFacts;

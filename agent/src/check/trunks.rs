@@ -19,7 +19,7 @@ fn check_trunk(input: &Input) -> Outcome {
     let record = input.trunks.as_ref().filter(|record| !record.networks.is_empty());
     let Some(record) = record else {
         return Outcome::skip(
-            "only the daemon (berth-agent run) probes trunks, and it has no verdict since this host booted",
+            "only the daemon (berth-agent run) probes trunks, and it has reached no verdict since this host booted",
         );
     };
     let with_state = |state| record.networks.iter().find(|(_, trunk)| trunk.state == state);
@@ -54,7 +54,7 @@ fn check_trunk(input: &Input) -> Outcome {
         };
     }
     Outcome::pass(
-        "every VLAN is received from another host, and from every host that also carries it",
+        "probes of every VLAN arrive from every other host that carries it, and from at least one",
     )
     .with_evidence(path, "Verified")
 }

@@ -120,8 +120,8 @@ fn clear_failed_trials(root: &Root, facts: &mut HostFacts) -> Result<(), Failure
     Ok(())
 }
 
-/// Opens the host for changes: requires root, acquires the lock, rolls back a change that is still on trial, and reads
-/// the facts of the host.
+/// Opens the host for changes: requires root, acquires the lock, rolls back an unfinished trial, and reads the facts of
+/// the host.
 fn open_host() -> Result<(Root, Lock, HostFacts), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Err(unreachable_failure(

@@ -80,7 +80,7 @@ enum Command {
         #[arg(long)]
         markdown: bool,
     },
-    /// Roll back a change on trial if the agent does not end it before the deadline
+    /// Roll back a trial that the agent does not finish before the deadline
     #[command(hide = true, name = links::trial::GUARD)]
     TrialGuard {
         /// Root folder of the host's files

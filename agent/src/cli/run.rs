@@ -65,7 +65,7 @@ pub(super) struct Arguments {
     /// Address of the HTTP server: a loopback ADDRESS:PORT or unix:/PATH; may be repeated
     #[arg(long, value_name = "WHERE", default_value = "127.0.0.1:9477", value_parser = ListenAddress::parse_loopback)]
     listen: Vec<ListenAddress>,
-    /// Seconds between cycles of the timer
+    /// Seconds between reconcile cycles while no event starts a cycle
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     interval: u64,
     /// File with the fleet's key, with which agents verify that the switches carry the VLANs of tenants

@@ -82,7 +82,7 @@ pub(super) async fn emit_events(
     let mut token_bucket = TokenBucket::new(RATE_LIMIT.0, RATE_LIMIT.1);
     while let Some(event) = events.recv().await {
         if token_bucket.take_token(Instant::now()).is_err() {
-            tracing::debug!(reason = %event.reason, note = %event.note(), "dropped an Event, too many");
+            tracing::debug!(reason = %event.reason, note = %event.note(), "dropped an Event: rate limit exceeded");
             continue;
         }
         let ObservedObject::Present(object) = store.observed_infra_node() else { continue };

@@ -212,7 +212,7 @@ impl Store {
             Some(object) => {
                 let desired = DesiredState::new(&object);
                 inner.infra_node = ObservedObject::Present(ObservedInfraNode::new(&object));
-                // An empty object that an agent created does not withdraw an earlier spec.
+                // An empty object that an agent created does not replace an earlier spec.
                 let had_spec = inner.desired.as_ref().is_some_and(|one| one.document.is_some());
                 let keeps_earlier = desired.document.is_none() && had_spec;
                 let changed = !keeps_earlier && inner.desired.as_ref() != Some(&desired);
@@ -300,7 +300,7 @@ mod tests {
         assert!(!store.update_infra_node(None));
         assert!(!store.update_infra_node(Some(object(1, true, &json!({})))));
         assert_eq!(store.desired_state(), desired);
-        // A user who empties the spec, or creates an empty object, withdraws the spec.
+        // A user who empties the spec, or creates an empty object, replaces the earlier spec.
         assert!(store.update_infra_node(Some(object(2, true, &json!({})))));
         assert!(store.desired_state().unwrap().document.is_some());
         assert!(store.update_infra_node(Some(object(1, false, &json!({})))));

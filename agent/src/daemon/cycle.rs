@@ -55,7 +55,7 @@ struct ScanResults {
     last_full_cycle: Option<ConvergeResult>,
     /// Duration of the last read.
     read_duration: Duration,
-    /// True if the last cycle had no time for all removals of links.
+    /// True if the time limit of the last cycle expired before all links were removed.
     has_unfinished_removals: bool,
 }
 
@@ -93,16 +93,16 @@ impl CycleRunner {
         }
     }
 
-    /// Connects the worker to the cluster, which provides the desired state and receives events.
+    /// Connects the runner to the cluster, which provides the desired state and receives events.
     pub(super) fn connect_to_cluster(&mut self, store: Arc<Store>, sender: Sender<CycleEvent>) {
         self.desired.connect_to_cluster(&self.root, Arc::clone(&store));
         self.publisher.connect_to_cluster(Arc::clone(&store), sender);
         self.store = Some(store);
     }
 
-    /// Uses the tasks that probe trunks.
-    pub(super) fn monitor_trunks(&mut self, monitor: TrunkMonitor) {
-        self.publisher.monitor_trunks(monitor);
+    /// Sets the tasks that probe trunks; their results are then published.
+    pub(super) fn set_trunk_monitor(&mut self, monitor: TrunkMonitor) {
+        self.publisher.set_trunk_monitor(monitor);
     }
 
     /// Returns the time until the next cycle of the timer.
@@ -233,14 +233,14 @@ impl CycleRunner {
         converged
     }
 
-    /// Rolls back a change that an earlier agent process left on trial. If the rollback fails, returns the reason why
+    /// Rolls back a trial that an earlier agent process did not finish. If the rollback fails, returns the reason why
     /// no change can be applied.
     fn roll_back_unfinished_trial(&self) -> Option<ApplyBlocked> {
         let boot_id = read_boot_id(&self.root).unwrap_or_default();
         match trial::roll_back_unfinished_trial(&self.root, &boot_id) {
             Ok(None) => None,
             Ok(Some(recovered)) => {
-                tracing::warn!(%recovered, "rolled back a change on trial");
+                tracing::warn!(%recovered, "rolled back an unfinished trial");
                 None
             }
             // The publisher logs the error once, with the other problems.

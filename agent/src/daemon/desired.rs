@@ -120,7 +120,7 @@ pub(super) struct DesiredReader {
     store: Option<Arc<Store>>,
     /// The document of the last read of a file.
     last_document: Option<Document>,
-    /// The document that is saved on disk, for a start while the cluster is unreachable.
+    /// The document that is saved on disk, for a start of the agent while the API server is unreachable.
     saved_document: Option<Document>,
 }
 
@@ -191,7 +191,7 @@ impl DesiredReader {
                 Err(error) => tracing::warn!(
                     %error,
                     infra_node = %name,
-                    "failed to save the desired state for a start without the cluster"
+                    "failed to persist the desired state, which is needed after a restart without the API server"
                 ),
             }
         }

@@ -90,7 +90,7 @@ async fn save_leases(root: Arc<Root>, mut to_save: watch::Receiver<Option<String
                 }
                 Ok(Err(error)) if !is_failure_logged => {
                     is_failure_logged = true;
-                    tracing::warn!(%error, "failed to save the leases for a start without the cluster; trying again");
+                    tracing::warn!(%error, "failed to persist the leases, which are needed after a restart without the API server; trying again");
                 }
                 Ok(Err(_)) => {}
                 // The runtime is shutting down.

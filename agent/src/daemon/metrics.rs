@@ -154,7 +154,7 @@ impl Metrics {
         );
         r.register(
             "berth_trunk_unverified_vlans",
-            "VLANs in which no other host is received, although others are, by host network",
+            "VLANs in which no other host is received, although other VLANs are, by host network",
             self.trunk_unverified_vlans.clone(),
         );
         r.register(

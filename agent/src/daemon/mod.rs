@@ -121,7 +121,7 @@ async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<(
     );
     // With `--observe`, another agent of this host may probe.
     if root.is_live() && !settings.observe {
-        worker.monitor_trunks(start_trunk_monitor(settings, sender.clone()));
+        worker.set_trunk_monitor(start_trunk_monitor(settings, sender.clone()));
     }
     let _cluster_tasks = match &settings.source {
         Source::File(_) => None,
@@ -234,8 +234,8 @@ pub fn is_about_link(message: &[u8], index: u32, name: &str) -> bool {
     link_events::is_about_watched_link(message, &link_events::WatchedLinks::for_link(index, name))
 }
 
-/// Waits until no trigger has arrived for the debounce time, and returns the greatest trigger, which includes the work
-/// of all others.
+/// Waits until no trigger has arrived for the debounce time, and returns the greatest trigger, whose cycle does all
+/// that the cycles of the other triggers would do.
 async fn debounce(first: Trigger, events: &mut mpsc::Receiver<Trigger>) -> Trigger {
     let begin = Instant::now();
     let mut greatest = first;
@@ -267,15 +267,15 @@ async fn shut_down(
         && timeout(SHUTDOWN_TIMEOUT, cycle).await.is_err()
     {
         tracing::warn!(timeout = ?SHUTDOWN_TIMEOUT, "a change is still in progress, the next start verifies it");
-        // A change on trial is rolled back now, because there may be no next start.
+        // An unfinished trial is rolled back now, because the agent may not start again.
         let boot_id = berth_host_facts::kernel_files::boot_id(root).unwrap_or_default();
         match crate::apply::links::trial::roll_back_unfinished_trial(root, &boot_id) {
             Ok(recovered) => {
                 if let Some(recovered) = recovered {
-                    tracing::warn!(%recovered, "rolled back a change on trial");
+                    tracing::warn!(%recovered, "rolled back an unfinished trial");
                 }
             }
-            Err(error) => tracing::error!(%error, "failed to roll back a change on trial"),
+            Err(error) => tracing::error!(%error, "failed to roll back an unfinished trial"),
         }
     }
     Ok(())

@@ -36,7 +36,7 @@ pub(super) struct Publisher {
     cluster: Option<ClusterPublisher>,
     /// Tasks that probe trunks; `None` for a captured tree.
     trunk_monitor: Option<TrunkMonitor>,
-    /// What was published last about trunks.
+    /// The trunk report that was published last.
     trunks: Option<TrunkReport>,
     address_conflicts: AddressConflicts,
 }
@@ -84,8 +84,8 @@ impl Publisher {
             Some(ClusterPublisher { store, event_sender: sender, events: EventLog::default() });
     }
 
-    /// Uses the tasks that probe trunks.
-    pub(super) fn monitor_trunks(&mut self, monitor: TrunkMonitor) {
+    /// Sets the tasks that probe trunks; their results are then published.
+    pub(super) fn set_trunk_monitor(&mut self, monitor: TrunkMonitor) {
         self.trunk_monitor = Some(monitor);
     }
 
@@ -94,7 +94,7 @@ impl Publisher {
         self.trunks.as_ref().map(|trunks| &trunks.networks)
     }
 
-    /// Updates the networks to probe, and returns what to publish about trunks.
+    /// Updates the networks to probe, and returns the trunk report to publish.
     fn update_trunks(&mut self, cycle: &CycleResults) -> TrunkReport {
         let ConvergeResult { plan, facts, .. } = cycle.converged;
         let previous = self.trunks.take().or_else(|| {
@@ -107,7 +107,7 @@ impl Publisher {
             None => TrunkReport::default(),
             Some(monitor) => {
                 let unparsed = cycle.desired.unparsed.parts.contains(&Part::Networks);
-                // Otherwise the networks are unknown, and the tasks continue.
+                // If the networks are unknown, the tasks continue with their previous targets.
                 if !facts.links.is_incomplete && !unparsed {
                     monitor.update(&cycle.node, &plan.networks, &facts.links);
                 }

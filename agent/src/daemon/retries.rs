@@ -86,7 +86,7 @@ impl RetryTracker {
         }
         self.link_failures.retain(|id, _| pending_links.contains(id));
         let unblocked = converged.plan.changes.iter().filter(|change| change.blocked.is_none());
-        let pending: BTreeSet<AttemptId> = unblocked.map(Change::desired_attempt).collect();
+        let pending: BTreeSet<AttemptId> = unblocked.map(Change::desired_attempt_id).collect();
         self.retries_by_attempt.retain(|id, _| pending.contains(id));
     }
 }

@@ -1,6 +1,6 @@
 //! Triggers of reconcile cycles.
 
-/// Trigger of a cycle; later variants include the work of earlier ones.
+/// Trigger of a cycle. The cycle of a later variant does all that the cycle of an earlier variant does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trigger {
     /// The timer.

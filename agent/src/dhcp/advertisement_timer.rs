@@ -1,4 +1,4 @@
-//! When a port sends the next unsolicited router advertisement.
+//! Timer for the unsolicited router advertisements of a port.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// Minimum time between two unsolicited router advertisements (`MIN_DELAY_BETWEEN_RAS` of RFC 4861).
 const MIN_DELAY: Duration = Duration::from_secs(3);
 
-/// Timer of one port.
+/// Timer for the unsolicited router advertisements of one port.
 #[derive(Debug)]
 pub(super) struct AdvertisementTimer {
     next: Instant,

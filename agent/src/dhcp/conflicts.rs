@@ -27,7 +27,7 @@ impl std::fmt::Debug for AddressConflicts {
 }
 
 impl AddressConflicts {
-    /// Sets the function that starts a cycle. Only the first one is used.
+    /// Sets the function that starts a cycle. Only the first function is used.
     pub(crate) fn set_wake(&self, wake: Wake) {
         drop(self.0.wake.set(wake));
     }

@@ -1,8 +1,9 @@
-//! Declines of addresses (DHCPDECLINE, DHCPv6 Decline). A decline counts only from the port behind which the bridge
-//! knows the Ethernet address of the lease: otherwise a VM could withhold the addresses of its neighbours.
+//! Declines of addresses (DHCPDECLINE, DHCPv6 Decline). A decline counts only if it arrives by the port on which the
+//! bridge has learned the Ethernet address of the lease. Otherwise a VM could block the addresses of other VMs.
 //!
-//! The agent's sockets receive a frame before the bridge drops it for a foreign Ethernet address (`macSpoofCheck`). The
-//! bridge learns addresses after that, so with this check its forwarding database has the port of the VM itself.
+//! The agent's sockets receive a frame before the bridge drops frames with a spoofed source address (`macSpoofCheck`).
+//! The bridge learns addresses only from frames that pass this check, so its forwarding database has the port of the VM
+//! itself.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,14 +23,14 @@ pub(super) struct Decline {
     pub(super) machine: String,
 }
 
-/// Sender of a decline, as far as the bridge knows it.
+/// Sender of a decline, according to the bridge's forwarding database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeclineSender {
     /// The VM that has the lease.
     Owner,
-    /// Another VM: the bridge knows the Ethernet address behind another port.
+    /// Another VM: the bridge has learned the Ethernet address on another port.
     OtherVm,
-    /// The bridge does not know the address. A guest sends other frames before it declines an address.
+    /// The bridge has not learned the address. A guest sends other frames before it declines an address.
     Unknown,
 }
 
@@ -40,14 +41,15 @@ impl Decline {
     /// If the forwarding database cannot be read.
     pub(super) async fn sender(&self, index: u32, port: &ServedPort) -> io::Result<DeclineSender> {
         let (mac, vlan) = (self.mac, port.vlan);
-        // The kernel may wait long for its lock.
+        // The kernel may wait a long time for the RTNL lock.
         let known =
             tokio::task::spawn_blocking(move || read_forwarding_entry(index, mac, vlan)).await;
         Ok(sender_from(index, known.map_err(io::Error::other).flatten()?))
     }
 }
 
-/// Returns the sender of a frame that arrived by `port`, if the bridge knows its source behind `known`.
+/// Returns the sender of a frame that arrived by `port`. `known` is the port on which the bridge has learned the source
+/// address of the frame.
 fn sender_from(port: u32, known: Option<u32>) -> DeclineSender {
     match known {
         Some(known) if known == port => DeclineSender::Owner,
@@ -64,7 +66,7 @@ mod tests {
     fn only_the_port_of_the_vm_declines_its_address() {
         assert_eq!(sender_from(7, Some(7)), DeclineSender::Owner);
         assert_eq!(sender_from(7, Some(8)), DeclineSender::OtherVm);
-        // Before the VM has sent a frame, another VM must not withhold its address.
+        // Before the VM has sent a frame, another VM must not be able to block its address.
         assert_eq!(sender_from(7, None), DeclineSender::Unknown);
     }
 }

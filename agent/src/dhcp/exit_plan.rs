@@ -1,4 +1,4 @@
-//! Plans by which link the address probes of a network leave the host.
+//! Selects the link by which the address probes of each network leave the host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,8 +54,9 @@ pub(super) fn plan_exits(
     exits
 }
 
-/// Returns the uplink that tenants share, with the VLAN of one of them. It must be a port of their bridge: the segment of
-/// a tenant with its own links may be a VNI, and a frame with this VLAN would reach other machines.
+/// Returns the uplink of a shared bridge, with the VLAN of one tenant. The uplink must be a port of this bridge: the
+/// segment of a tenant with separate links may be a VNI, and a frame with this number as VLAN would reach machines of
+/// other tenants.
 fn shared_exit(
     links: &Links,
     (host_network, record): (&str, &NetworkRecord),

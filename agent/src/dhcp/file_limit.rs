@@ -1,4 +1,4 @@
-//! Raises the limit of open files: each served port has a socket.
+//! Raises the limit of open files, because each served port has a socket.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -20,7 +20,7 @@ pub(super) fn raise_file_limit() {
         Ok(limit) => {
             tracing::warn!(
                 limit,
-                "the limit of open files is low: each VM needs one; set LimitNOFILE=8192"
+                "the limit of open files is low, and each VM needs one open file; set LimitNOFILE=8192"
             );
         }
         Err(error) => {

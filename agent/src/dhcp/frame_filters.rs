@@ -1,4 +1,4 @@
-//! The filters of a port's socket, and the budget of frames to the guest.
+//! The filters of a port's socket, and the rate limit of frames to the guest.
 
 use std::time::{Duration, Instant};
 
@@ -31,15 +31,15 @@ const FRAME_RATE_LIMIT: (u32, Duration) = (32, Duration::from_secs(1));
 /// Time for which the socket receives only requests, after too many frames to the guest.
 const LIMITED_TIME: Duration = Duration::from_secs(30);
 
-/// Budget of frames to the guest. They are only reported, so a flood of them must not delay the answers to the guest:
-/// the kernel discards them while the rate limit applies.
+/// Rate limit of frames to the guest. The agent only reports such frames, so a flood of them must not delay the answers
+/// to the guest. While the limit is exceeded, a filter makes the kernel discard them.
 #[derive(Debug)]
-pub(super) struct ForeignBudget {
+pub(super) struct GuestFrameRateLimit {
     token_bucket: TokenBucket,
     limited_until: Option<Instant>,
 }
 
-impl ForeignBudget {
+impl GuestFrameRateLimit {
     pub(super) fn new() -> Self {
         Self {
             token_bucket: TokenBucket::new(FRAME_RATE_LIMIT.0, FRAME_RATE_LIMIT.1),
@@ -47,9 +47,10 @@ impl ForeignBudget {
         }
     }
 
-    /// Returns true if a frame to the guest may be handled. Without budget, the rate limit begins to apply.
+    /// Returns true if a frame to the guest may be handled. If the limit is exceeded, no such frame is handled for
+    /// [`LIMITED_TIME`].
     pub(super) fn take(&mut self, now: Instant) -> bool {
-        // Frames that arrived before the rate limit may still be in the socket.
+        // Frames that arrived before the filter was replaced may still be in the socket.
         if self.limited_until.is_some() {
             return false;
         }
@@ -60,12 +61,12 @@ impl ForeignBudget {
         has_token
     }
 
-    /// Returns when the rate limit ends; `None` if it does not apply.
+    /// Returns the end of [`LIMITED_TIME`]; `None` if the limit is not exceeded.
     pub(super) const fn limited_until(&self) -> Option<Instant> {
         self.limited_until
     }
 
-    /// Ends the rate limit.
+    /// Allows frames to the guest again.
     pub(super) fn resume(&mut self) {
         self.limited_until = None;
     }
@@ -77,9 +78,10 @@ mod tests {
 
     #[test]
     fn a_flood_is_rate_limited() {
-        let mut budget = ForeignBudget::new();
+        let mut budget = GuestFrameRateLimit::new();
         let begin = Instant::now();
-        let count = |budget: &mut ForeignBudget, at| (0..1000).filter(|_| budget.take(at)).count();
+        let count =
+            |budget: &mut GuestFrameRateLimit, at| (0..1000).filter(|_| budget.take(at)).count();
         assert_eq!(count(&mut budget, begin), 32);
         assert_eq!(budget.limited_until(), Some(begin + LIMITED_TIME));
         assert_eq!(count(&mut budget, begin + LIMITED_TIME), 0, "until the filter is replaced");

@@ -12,7 +12,8 @@ use tokio::sync::{Notify, broadcast};
 
 use super::served_network::ServedNetwork;
 
-/// Probes that a port may miss while it is busy; the next probe of the round replaces them.
+/// Maximum number of probes that are queued for a busy port. If the port misses a probe, the next probe of the round
+/// replaces it.
 const MAX_QUEUED_PROBES: usize = 16;
 
 /// Address probes of one network.
@@ -46,7 +47,7 @@ impl NetworkProbes {
             .leases
             .values()
             .flat_map(|lease| addresses(lease).map(|address| (address, lease.mac)));
-        // Two leases never have the same address, unless a manifest has a fault. Then the first is used.
+        // Two leases have the same address only if a manifest has a fault. In this case the first lease is used.
         let mut leases = std::collections::BTreeMap::new();
         for (address, owner) in addresses {
             leases.entry(address).or_insert(owner);
@@ -68,7 +69,7 @@ impl NetworkProbes {
         (state(lease.ipv4.map(Into::into)), state(lease.ipv6.map(Into::into)))
     }
 
-    /// Returns the next step.
+    /// Returns the next step of the probes.
     pub(super) fn poll(&self) -> ProbeStep {
         self.lock().poll(self.now())
     }
@@ -102,7 +103,7 @@ impl NetworkProbes {
         self.to_guests.send(probe).unwrap_or_default()
     }
 
-    /// Waits until another step may be next.
+    /// Waits until leases or answers have changed, so that [`Self::poll`] may return another step.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -9,8 +9,8 @@ use berth_dhcp_responder::{Direction, Outcome, PortResponder, SERVER_MAC, Uptime
 use super::network_probes::NetworkProbes;
 use super::served_network::ServedNetwork;
 
-/// Maximum number of Ethernet addresses that one port uses. A guest that sends with the addresses of others must not
-/// occupy the agent's memory.
+/// Maximum number of Ethernet addresses that one port uses. A guest that sends frames with many source addresses must
+/// not exhaust the agent's memory.
 const MAX_GUESTS: usize = 8;
 
 /// The responders of one port.
@@ -19,7 +19,7 @@ pub(super) struct Port {
     network: Arc<ServedNetwork>,
     /// Responders of the guests that sent a frame, by their Ethernet address.
     responders: BTreeMap<MacAddress, PortResponder>,
-    /// Responder for what does not depend on the guest.
+    /// Responder for frames that belong to no guest with a lease: it sends no answers, but reports foreign servers.
     observer: Option<PortResponder>,
     /// Decides whether the address of a guest may be served.
     probes: Arc<NetworkProbes>,
@@ -31,7 +31,8 @@ impl Port {
         Self { network, responders: BTreeMap::new(), observer, probes }
     }
 
-    /// Returns true if a guest with a lease sent a frame. Such a guest uses its own address and no other.
+    /// Returns true if a guest with a lease has sent a frame. The port then belongs to a VM of Berth, which uses no
+    /// address of another lease.
     pub(super) fn has_known_guest(&self) -> bool {
         !self.responders.is_empty()
     }
@@ -50,7 +51,7 @@ impl Port {
         self.network = network;
     }
 
-    /// Handles a frame. Returns `None` if the port has more guests than are served.
+    /// Handles a frame. Returns `None` if the port already serves [`MAX_GUESTS`] other guests.
     pub(super) fn handle(
         &mut self,
         direction: Direction,
@@ -64,9 +65,10 @@ impl Port {
         Some(self.responder(mac)?.handle(direction, frame, now))
     }
 
-    /// Returns an unsolicited router advertisement for the port, to all nodes. It depends on the lease only in whether
-    /// there is one. A guest without IPv6 must not get it: its name servers would be unreachable. So, before a guest
-    /// sent a frame, one lease of the network with an IPv6 address is enough; afterwards all guests must have one.
+    /// Returns an unsolicited router advertisement for the port, to all nodes. Its content is the same for all leases
+    /// with an IPv6 address. A guest without IPv6 must not get the advertisement, because the name servers in it would
+    /// be unreachable. So all guests that have sent a frame must have an IPv6 address; before the first frame, one
+    /// lease of the network with an IPv6 address is enough.
     pub(super) fn advertisement(&self) -> Option<Vec<u8>> {
         let of_guests: Option<Vec<_>> =
             self.responders.values().map(PortResponder::advertisement).collect();
@@ -91,7 +93,8 @@ impl Port {
     }
 }
 
-/// Creates a responder for any lease of the network, preferably one with IPv6, which knows all of the configuration.
+/// Creates a responder for one lease of the network. A lease with IPv6 is preferred, because its responder has the
+/// whole configuration of the network.
 fn create_observer(network: &ServedNetwork) -> Option<PortResponder> {
     let mut leases = network.leases.values();
     let with_ipv6 = leases.clone().find(|lease| lease.ipv6.is_some());

@@ -1,4 +1,4 @@
-//! Plans which bridge ports get answers, and from the leases of which network.
+//! Selects the bridge ports that are served, and the network whose leases are used for each port.
 //!
 //! Only ports of bridges that Berth created are served, and of these only veth and TAP links that Berth did not
 //! create: the ports of VMs. An uplink, a VLAN link and a VXLAN tunnel are never served, so no answer leaves the host.
@@ -105,7 +105,7 @@ mod tests {
         port
     }
 
-    fn of_berth(mut link: Link) -> Link {
+    fn created_by_berth(mut link: Link) -> Link {
         link.alias = Some("berth:own/cluster-c".to_owned());
         link
     }
@@ -167,10 +167,10 @@ mod tests {
             // An uplink of the tests is a virtual link.
             in_vlan(link("trunk0", 6, LinkKind::Veth, Some("br-tenant")), 100),
             bridge("tn300", 10, "berth:own/cluster-c", false),
-            of_berth(link("tn300-v", 11, LinkKind::Vlan, Some("tn300"))),
+            created_by_berth(link("tn300-v", 11, LinkKind::Vlan, Some("tn300"))),
             link("tapc", 12, LinkKind::Tun, Some("tn300")),
             link("eth5", 13, LinkKind::Physical, Some("tn300")),
-            of_berth(link("vethown", 14, LinkKind::Veth, Some("tn300"))),
+            created_by_berth(link("vethown", 14, LinkKind::Veth, Some("tn300"))),
             bridge("tn5001", 20, "berth:tunnels/cluster-d", false),
             link("tn5001-x", 21, LinkKind::Vxlan, Some("tn5001")),
             link("vethd", 22, LinkKind::Veth, Some("tn5001")),
@@ -245,7 +245,7 @@ mod tests {
                 if vlan > 0 {
                     port = in_vlan(port, vlan * 100);
                 }
-                all.push(if berth { of_berth(port) } else { port });
+                all.push(if berth { created_by_berth(port) } else { port });
             }
             let links = sorted(all);
             let networks = [("cluster-a", Some(100), None), ("cluster-c", Some(300), None)];

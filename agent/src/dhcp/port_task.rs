@@ -12,7 +12,7 @@ use tokio::time::{sleep, sleep_until};
 
 use super::advertisement_timer::AdvertisementTimer;
 use super::declines::{Decline, DeclineSender};
-use super::frame_filters::{ForeignBudget, FrameFilters};
+use super::frame_filters::{FrameFilters, GuestFrameRateLimit};
 use super::metrics::DhcpMetrics;
 use super::network_probes::{NetworkProbes, next_probe};
 use super::port::{Port, source_address};
@@ -28,7 +28,7 @@ const BATCH_RATE_LIMIT: (u32, Duration) = (32, Duration::from_millis(100));
 /// Delay after an error of the socket, for example while the link is down.
 const ERROR_DELAY: Duration = Duration::from_millis(20);
 
-/// What all tasks share.
+/// Data that all tasks of the service share.
 #[derive(Debug, Clone)]
 pub(super) struct DhcpContext {
     pub(super) metrics: DhcpMetrics,
@@ -47,18 +47,18 @@ pub(super) async fn serve_port(
     shared: DhcpContext,
 ) {
     let mut port = Port::new(Arc::clone(&network.borrow_and_update()), Arc::clone(&probes));
-    // Before a guest with a lease sends a frame, the port may be that of a machine that Berth did not make.
+    // Until a guest with a lease has sent a frame, the port may belong to a machine that Berth did not create.
     let mut probes_to_guest = Some(probes.subscribe());
     let mut token_bucket = TokenBucket::new(BATCH_RATE_LIMIT.0, BATCH_RATE_LIMIT.1);
-    let mut foreign_budget = ForeignBudget::new();
+    let mut guest_frame_limit = GuestFrameRateLimit::new();
     let mut advertisement_timer = AdvertisementTimer::new(tokio::time::Instant::now());
     loop {
-        let limited_until = foreign_budget.limited_until();
+        let limited_until = guest_frame_limit.limited_until();
         let mut has_guest_frames = false;
         let mut declines = Vec::new();
         let answer = |frame: Frame<'_>| {
             has_guest_frames |= !frame.is_outgoing;
-            if !frame.is_outgoing || foreign_budget.take(Instant::now()) {
+            if !frame.is_outgoing || guest_frame_limit.take(Instant::now()) {
                 declines.extend(answer_frame(&socket, &mut port, (&plan, &probes), &shared, frame));
             }
         };
@@ -69,7 +69,7 @@ pub(super) async fn serve_port(
                     tracing::debug!(port = %plan.name, %error, "failed to receive frames");
                     sleep(ERROR_DELAY).await;
                 }
-                if limited_until.is_none() && foreign_budget.limited_until().is_some() {
+                if limited_until.is_none() && guest_frame_limit.limited_until().is_some() {
                     shared.metrics.rate_limited.inc();
                     set_filter(&socket, &plan, &shared.filters.requests);
                 }
@@ -113,7 +113,7 @@ pub(super) async fn serve_port(
                 advertisement_timer.restart(tokio::time::Instant::now());
             }
             () = end_of_rate_limit(limited_until) => {
-                foreign_budget.resume();
+                guest_frame_limit.resume();
                 set_filter(&socket, &plan, &shared.filters.all);
             }
         }
@@ -129,7 +129,7 @@ async fn end_of_rate_limit(limited_until: Option<Instant>) {
 }
 
 fn set_filter(socket: &PacketSocket, plan: &ServedPort, filter: &[SockFilter]) {
-    // The budget applies without the filter too.
+    // If the filter cannot be replaced, the rate limit still applies.
     if let Err(error) = socket.set_filter(filter) {
         tracing::debug!(port = %plan.name, %error, "failed to replace the filter of the socket");
     }

@@ -26,10 +26,10 @@ const RECEIVE_BUFFER_BYTES: usize = 128 << 10;
 /// Time after which conflicts are published while many probes follow each other.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What all probers share.
+/// Data that all probers share.
 #[derive(Debug, Clone)]
 pub(super) struct ProberContext {
-    /// The prober that holds the lock may send. Waiting probers get it in their order.
+    /// The prober that holds the lock may send. Waiting probers acquire the lock in FIFO order.
     turn: Arc<Mutex<()>>,
     conflicts: AddressConflicts,
 }
@@ -68,7 +68,8 @@ impl Prober {
         let mut exit: Option<ExitSocket> = None;
         let mut published = Instant::now();
         loop {
-            // Here, because many probes may follow each other, and a VM may boot meanwhile.
+            // New leases are read between two probes, because a round of probes may be long, and a VM may boot during
+            // it.
             match network.has_changed() {
                 Ok(true) => self.probes.set_leases(&network.borrow_and_update()),
                 Ok(false) => {}
@@ -114,7 +115,8 @@ impl Prober {
         let filter = convert(&probe_filter(link.mac, link.vlan));
         match PacketSocket::open(link.index, &filter, RECEIVE_BUFFER_BYTES) {
             Ok(socket) => Some(ExitSocket { link, socket }),
-            // Without the link, no other host can use the address.
+            // Without the link, the network has no connection to other hosts, so only guests of this host can use the
+            // address.
             Err(error) => {
                 tracing::debug!(network = %self.name, link = %link.name, %error, "failed to probe addresses by a link");
                 None
@@ -122,7 +124,7 @@ impl Prober {
         }
     }
 
-    /// Sends a probe to the guests of ports and by the link, and waits for the time that its frames are allowed.
+    /// Sends a probe to the guests of ports and by the link, and then waits [`FRAME_INTERVAL`] for each frame.
     async fn send(&self, probe: Probe, exit: Option<&ExitSocket>) {
         let _turn = self.prober_context.turn.lock().await;
         let mut frames = self.probes.send_to_guests(probe);

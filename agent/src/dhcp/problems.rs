@@ -1,5 +1,5 @@
 //! Problems that frames on a port show: other DHCP servers and routers, and addresses that another machine uses. Each
-//! is reported once an hour.
+//! problem is reported at most once an hour.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -79,12 +79,12 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(3600);
 /// address, to all ports of its own network and to no other network, so it exhausts no other network's memory.
 const MAX_PROBLEMS: usize = 16;
 
-/// What makes two problems of one network the same.
+/// Key of a problem: two problems of one network with equal keys count as one problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ProblemKey {
     ForeignServer(MacAddress),
     DeclinedAddress(IpAddr),
-    /// One for all addresses, so that a VM that declines many of them hides no other problem.
+    /// One key for all addresses, so that a VM that declines many of them hides no other problem.
     ForeignDecline,
     AddressInUse(IpAddr),
 }

@@ -7,7 +7,7 @@ use berth_api::{HostLeasesSpec, Lease, LeaseNetwork, MacAddress};
 /// A tenant's network, and the leases of its VMs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ServedNetwork {
-    /// The network's configuration, without leases: each responder stores what it needs of it.
+    /// The network's configuration, without leases: each responder stores the part that it needs.
     pub(super) options: LeaseNetwork,
     pub(super) leases: BTreeMap<MacAddress, Lease>,
 }

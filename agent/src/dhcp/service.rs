@@ -130,7 +130,8 @@ struct RunningNetwork {
     network: watch::Sender<Arc<ServedNetwork>>,
     exit: watch::Sender<Option<ExitLink>>,
     probes: Arc<NetworkProbes>,
-    /// True if the prober runs. It starts with the first link of the network, because addresses cannot be probed before.
+    /// True if the prober runs. The prober starts with the first port or uplink of the network, because addresses
+    /// cannot be probed without them.
     has_prober: bool,
 }
 

@@ -144,17 +144,17 @@ impl Change {
     /// Returns the identity of an attempt at this change, with the desired values, even if only a part of them is
     /// possible now.
     #[must_use]
-    pub fn desired_attempt(&self) -> AttemptId {
-        self.attempt_with_values(|step| &step.desired_value)
+    pub fn desired_attempt_id(&self) -> AttemptId {
+        self.attempt_id_with_values(|step| &step.desired_value)
     }
 
     /// Returns the identity of an attempt at this change, with the values that would be set now.
     #[must_use]
-    pub fn next_attempt(&self) -> AttemptId {
-        self.attempt_with_values(|step| &step.new_value)
+    pub fn next_attempt_id(&self) -> AttemptId {
+        self.attempt_id_with_values(|step| &step.new_value)
     }
 
-    fn attempt_with_values(&self, value: fn(&Step) -> &SettingValue) -> AttemptId {
+    fn attempt_id_with_values(&self, value: fn(&Step) -> &SettingValue) -> AttemptId {
         let values = self.steps().iter().map(|step| value(step).clone()).collect();
         AttemptId { change: self.id.clone(), values }
     }
@@ -172,7 +172,7 @@ impl Change {
     #[must_use]
     pub const fn link_action(&self) -> Option<&LinkAction> {
         match &self.action {
-            Action::Links(work) => Some(work),
+            Action::Links(action) => Some(action),
             Action::Set(_) | Action::Kubelet(_) => None,
         }
     }
@@ -180,7 +180,7 @@ impl Change {
     /// Returns true if the change is a change of the rules that drop guests' control frames.
     #[must_use]
     pub fn is_filter_change(&self) -> bool {
-        self.link_action().is_some_and(|work| work.filter.is_some())
+        self.link_action().is_some_and(|action| action.filter.is_some())
     }
 
     /// Returns true if the change needs the rules that drop guests' control frames. A link that existed before is
@@ -228,13 +228,13 @@ fn serialize_kubelet_action<S: serde::Serializer>(
 }
 
 fn serialize_links<S: serde::Serializer>(
-    work: &LinkAction,
+    action: &LinkAction,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     use serde::ser::SerializeStruct as _;
-    let links: BTreeSet<&str> = work.ops.iter().map(|op| op.link().as_str()).collect();
+    let links: BTreeSet<&str> = action.ops.iter().map(|op| op.link().as_str()).collect();
     let mut map = serializer.serialize_struct("Action", 2)?;
-    map.serialize_field("network", &work.network)?;
+    map.serialize_field("network", &action.network)?;
     map.serialize_field("links", &links)?;
     map.end()
 }

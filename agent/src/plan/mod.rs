@@ -37,7 +37,7 @@ pub use model::Plan;
 pub use network::state::NetworkState;
 use target::{Target, Targets, collect_or_freeze, part_of_setting};
 
-/// Makes the plan.
+/// Returns the plan from the observed to the desired state.
 #[must_use]
 pub fn plan(input: Input) -> Plan {
     let mut targets = Targets::default();

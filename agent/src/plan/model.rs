@@ -78,16 +78,17 @@ impl Plan {
     pub fn mark_tenants_failed(&mut self, failed_changes: &BTreeMap<ChangeId, String>) {
         self.unfiltered_reason = None;
         for change in &self.changes {
-            let (Some(work), Some(reason)) = (change.link_action(), failed_changes.get(&change.id))
+            let (Some(action), Some(reason)) =
+                (change.link_action(), failed_changes.get(&change.id))
             else {
                 continue;
             };
             if change.is_filter_change() {
                 self.unfiltered_reason = Some(reason.clone());
             }
-            let network = self.networks.iter_mut().find(|network| network.name == work.network);
+            let network = self.networks.iter_mut().find(|network| network.name == action.network);
             let Some(network) = network else { continue };
-            for id in work.added_tenants.keys() {
+            for id in action.added_tenants.keys() {
                 if let Some(tenant) = network.not_ready.get_mut(id) {
                     tenant.state = TenantNetworkState::Failed;
                     tenant.message.clone_from(reason);

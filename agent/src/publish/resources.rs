@@ -56,8 +56,8 @@ pub fn desired_resources(
     all
 }
 
-/// Returns true if a network with a shared bridge carries tenants, or has none that wait or failed. A network whose
-/// uplink failed is not usable.
+/// Returns true if a tenant of the network is ready, or if no tenant is pending or failed. If the uplink failed, all
+/// tenants are failed.
 fn is_usable(networks: &[NetworkStatus], name: &str) -> bool {
     networks
         .iter()

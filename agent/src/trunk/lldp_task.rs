@@ -20,8 +20,8 @@ const LLDP: Reception = Reception {
     before_bridge: false,
     buffer_bytes: 64 << 10,
 };
-/// Time between two reads of the socket. Switches send a frame every 30 seconds; of a flood, all frames are lost that
-/// the small buffer cannot hold.
+/// Time between two reads of the socket. Switches send a frame every 30 seconds. During a flood, frames that do not fit
+/// into the small buffer are lost.
 const READ_INTERVAL: Duration = Duration::from_secs(5);
 /// Delay after an error of the socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);

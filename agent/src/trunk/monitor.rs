@@ -1,4 +1,4 @@
-//! Starts and ends the tasks, and connects them with the cycle.
+//! Starts and ends the tasks that verify trunks, and connects them with the cycle.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use super::targets::Targets;
 use super::{lldp_task, probe_task};
 use crate::plan::network::state::NetworkState;
 
-/// The tasks, as the cycle sees them. When this value is dropped, the tasks end.
+/// Handle of the tasks, which the cycle uses. When this value is dropped, the tasks end.
 #[derive(Debug)]
 pub(crate) struct TrunkMonitor {
     key_file: PathBuf,
@@ -60,7 +60,7 @@ impl TrunkMonitor {
         });
     }
 
-    /// Returns what to publish. `previous` is what was published last.
+    /// Returns the report to publish. `previous` is the report that was published last.
     pub(crate) fn report(&self, previous: &TrunkReport) -> TrunkReport {
         self.results.report(previous)
     }

@@ -22,7 +22,7 @@ const PROBES: Reception = Reception {
     buffer_bytes: 4 << 20,
 };
 /// Time after the start in which the absence of other agents proves nothing.
-const START: Duration = Duration::from_secs(30);
+const STARTUP_TIME: Duration = Duration::from_secs(30);
 /// Delay after an error of the socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Shortest time between two evaluations of the evidence.
@@ -157,7 +157,7 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Updates the VLANs; returns `false` if other parts of the target changed.
+    /// Updates the VLANs; returns `false` if other parts of the target have changed.
     fn update_vlans(&mut self, current: &Targets) -> bool {
         let Some(target) = current.networks.get(self.network) else { return false };
         let is_same = target.uplink == self.target.uplink
@@ -211,7 +211,7 @@ impl<'a> Task<'a> {
         let message = self.observation(now);
         let hosts = self.probe.witness_count();
         let status = match self.probe.verdict() {
-            Verdict::Unknown if now < START => None,
+            Verdict::Unknown if now < STARTUP_TIME => None,
             Verdict::Unknown => {
                 let incomplete = match hosts {
                     0 => "no other host was received in a VLAN of this network",

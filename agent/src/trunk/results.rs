@@ -1,4 +1,4 @@
-//! Results of the tasks, and what the status contains of them.
+//! Results of the tasks, and the part of them that the status contains.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -100,7 +100,7 @@ impl Results {
         self.lock().networks.remove(network);
     }
 
-    /// Stores what a neighbour announces. `time_to_live` is zero if the neighbour shuts down.
+    /// Stores the announcement of a neighbour. `time_to_live` is zero if the neighbour shuts down.
     pub(super) fn set_neighbor(&self, neighbor: Neighbor, time_to_live: Duration) {
         let now = Instant::now();
         let mut inner = self.lock();
@@ -132,7 +132,8 @@ impl Results {
         self.lock().neighbors.remove(link);
     }
 
-    /// Returns what to publish. Until there are results after the start, this is what was published before.
+    /// Returns the report to publish. `previous`, the report that was published last, is used until there are results
+    /// after the start.
     pub(super) fn report(&self, previous: &TrunkReport) -> TrunkReport {
         let now = Instant::now();
         let mut inner = self.lock();
@@ -159,7 +160,7 @@ impl Results {
 }
 
 impl TrunkReport {
-    /// Returns what a status contains.
+    /// Returns the trunk report that a status contains.
     pub(crate) fn from_status(status: &InfraNodeStatus) -> Self {
         let networks = status.networks.iter();
         let networks =

@@ -130,7 +130,7 @@ fn old_uplink_is_removed_before_a_scenario_change() {
             && lines[0].starts_with("remove tn120-v of tenant a BLOCKED still in use by vnet0"),
         "{lines:?}"
     );
-    assert_eq!(plan.networks[0].not_ready[&120].message, "waits until tn120-v is removed");
+    assert_eq!(plan.networks[0].not_ready[&120].message, "waiting until tn120-v has been removed");
     facts.links.all.retain(|link| link.name.as_str() != "vnet0");
     for _ in 0..2 {
         let plan = make_plan(&facts, &other);
@@ -199,7 +199,7 @@ fn stacked_links_are_users_of_tenant_links() {
 
 /// Attaches a VM between the plan and the step: each step that removes something checks for users again.
 #[test]
-fn users_are_checked_again_before_each_step() {
+fn use_is_checked_again_before_each_step() {
     let one = tenants_spec(&[("a", "trunk", 120)]);
     for (spec, other, bridge) in [
         (

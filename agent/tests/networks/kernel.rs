@@ -92,19 +92,19 @@ impl Kernel for KernelModel {
         Ok(ops.iter().map(up).collect())
     }
 
-    fn apply_filter(&mut self, work: &FilterAction) -> Result<(), FilterError> {
+    fn apply_filter(&mut self, action: &FilterAction) -> Result<(), FilterError> {
         if self.has_no_bridge_meta
-            && matches!(work, FilterAction::Replace(filter) if filter.guard.has_networks())
+            && matches!(action, FilterAction::Replace(filter) if filter.guard.has_networks())
         {
             let errno = Errno::EOPNOTSUPP;
             return Err(FilterError::Refused(KernelRefusal { errno, extended_ack: None }));
         }
-        self.links.filter = match work {
+        self.links.filter = match action {
             FilterAction::Replace(desired) => BridgeFilter::Present(filter::table(desired)),
             FilterAction::Delete => BridgeFilter::Absent,
         };
         let remaining = self.links.all.iter().filter(|link| link.is_created_by_berth()).count();
-        if *work == FilterAction::Delete && remaining > 0 {
+        if *action == FilterAction::Delete && remaining > 0 {
             self.violations
                 .push(format!("{remaining} links of tenants exist without the filter rules"));
         }
@@ -119,8 +119,8 @@ impl Kernel for KernelModel {
         self.links()
     }
 
-    fn run_trial(&mut self, work: &LinkAction) -> Result<Option<String>, TrialError> {
-        for op in &work.ops {
+    fn run_trial(&mut self, action: &LinkAction) -> Result<Option<String>, TrialError> {
+        for op in &action.ops {
             let answers = self.apply_steps(&[op]).map_err(TrialNotStarted::Netlink)?;
             answers.into_iter().collect::<Result<Vec<()>, _>>().map_err(TrialNotStarted::Step)?;
         }

@@ -152,7 +152,7 @@ fn change_is_rolled_back_at_the_next_start(host: &mut Host) {
     let result = host.run("berth-agent revert").unwrap();
     assert!(
         join_lines(&result.output)
-            .contains("was on trial when berth-agent exited, and was rolled back"),
+            .contains("berth-agent exited during the trial of trunk0, which was rolled back"),
         "{}",
         result.output
     );
@@ -183,7 +183,7 @@ fn change_is_rolled_back_when_the_control_group_is_killed(host: &mut Host) {
     host.run_checked("! ip link show trunk0 | grep -q master").unwrap();
     let result = host.run("berth-agent revert").unwrap();
     assert!(
-        join_lines(&result.output).contains("was on trial when berth-agent exited"),
+        join_lines(&result.output).contains("berth-agent exited during the trial of trunk0"),
         "{}",
         result.output
     );

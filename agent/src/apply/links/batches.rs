@@ -14,7 +14,7 @@ use crate::plan::network::LinkOp;
 /// Maximum number of changes in one batch. Progress is reported after each batch.
 const BATCH_SIZE: usize = 512;
 
-/// Result of a change, and whether the change was on trial and was rolled back.
+/// Result of a change, and true if the change was a trial that was rolled back.
 pub(super) type TransactionOutcome = (ApplyResult, bool);
 
 /// Applies changes that do not depend on each other: the first steps of all changes, then the
@@ -28,7 +28,8 @@ pub(super) fn apply_batches(
         changes.iter().filter_map(|change| Some(Transaction::new(change.link_action()?))).collect();
     // A change that may disrupt VMs is applied alone. So the VMs of a tenant are disconnected only while the links of
     // this tenant change, and not while links of other tenants change.
-    let can_batch = |a: &Transaction, b: &Transaction| !a.work.may_disrupt && !b.work.may_disrupt;
+    let can_batch =
+        |a: &Transaction, b: &Transaction| !a.action.may_disrupt && !b.action.may_disrupt;
     let batches =
         transactions.chunk_by_mut(can_batch).flat_map(|batch| batch.chunks_mut(BATCH_SIZE));
     let mut result = Ok(());
@@ -61,9 +62,9 @@ fn run_batch(
     kernel: &mut dyn Kernel,
     transactions: &mut [Transaction],
 ) -> Result<(), Arc<io::Error>> {
-    // A change on trial is the only transaction, with a probe before and after it.
+    // A trial is the only transaction of its batch, and the gateway is probed before and after it.
     if let [transaction] = transactions
-        && transaction.work.on_trial
+        && transaction.action.on_trial
     {
         return transaction.run_trial(kernel).map_err(Arc::new);
     }
@@ -116,7 +117,7 @@ fn check_attached_links(
     kernel: &mut dyn Kernel,
     transactions: &mut [Transaction],
 ) -> io::Result<()> {
-    if transactions.iter().any(Transaction::needs_check) {
+    if transactions.iter().any(Transaction::needs_in_use_check) {
         let links = kernel.links()?;
         transactions.iter_mut().for_each(|transaction| transaction.stop_if_in_use(&links));
     }

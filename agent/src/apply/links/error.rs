@@ -32,7 +32,7 @@ pub enum StepError {
         hint: &'static str,
     },
     /// The kernel refused some VLANs of a port.
-    #[error("VLAN {id}: {first} ({others} other VLANs were refused too)")]
+    #[error("VLAN {id}: {first} (the kernel also refused {others} other VLANs)")]
     VlansRefused {
         /// The first VLAN that the kernel refused.
         id: VlanId,
@@ -175,8 +175,8 @@ pub enum TrialNotStarted {
     /// The time since boot is unknown.
     #[error("/proc/uptime cannot be read; the change is not applied")]
     UnknownUptime,
-    /// The agent could not save the note that describes the rollback.
-    #[error("{0}; without the note the change could not be rolled back, and is not applied")]
+    /// The agent could not save the note, which the rollback needs.
+    #[error("{0}; without this file the change could not be rolled back, so it is not applied")]
     NoteNotWritten(#[source] WriteError),
     /// The kernel refused a step.
     #[error(transparent)]
@@ -188,8 +188,8 @@ pub enum TrialNotStarted {
 pub enum RollbackResult {
     /// The port was removed from its bridge.
     #[error(
-        "{cause}; {port} was rolled back, {} ({guard})",
-        if *.answers { "and the gateway answers again" } else { "and the gateway still does not answer" }
+        "{cause}; the trial of {port} was rolled back, {} ({guard})",
+        if *.gateways_answer { "and the gateway answers again" } else { "and the gateway still does not answer" }
     )]
     RolledBack {
         /// The reason for the rollback.
@@ -198,7 +198,7 @@ pub enum RollbackResult {
         /// The port.
         port: LinkName,
         /// True if the gateways answer after the rollback.
-        answers: bool,
+        gateways_answer: bool,
         /// The guard, which would have rolled back the change if the agent had ended during the trial.
         guard: Guard,
     },
@@ -212,14 +212,14 @@ pub enum RollbackResult {
     },
     /// The note could not be removed after a successful trial. The agent rolls back the change, because a guard or the
     /// next start of the agent would roll it back anyway as long as the note exists.
-    #[error("{source}; {port}: {}", .undone.as_ref().map_or_else(ToString::to_string, |()| "rolled back".to_owned()))]
+    #[error("{source}; the trial of {port} {}", format_rollback(.rollback))]
     NoteNotRemoved {
         /// The reason why the note could not be removed.
         source: WriteError,
         /// The port.
         port: LinkName,
         /// Result of the rollback.
-        undone: io::Result<()>,
+        rollback: io::Result<()>,
     },
 }
 
@@ -243,6 +243,13 @@ pub enum TrialFailure {
     /// The API server no longer accepts connections.
     #[error("the API server ({}) is no longer reachable", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     ApiServer(Vec<SocketAddr>),
+}
+
+fn format_rollback(rollback: &io::Result<()>) -> String {
+    match rollback {
+        Ok(()) => "was rolled back".to_owned(),
+        Err(error) => format!("could not be rolled back: {error}"),
+    }
 }
 
 fn format_gateways(gateways: &[Gateway]) -> String {

@@ -1,6 +1,6 @@
 //! Writes the nftables table that drops guests' control frames before they leave by an uplink, and the messages of DHCP
-//! servers and routers among guests. Each change is one
-//! transaction, so that the kernel always has either the old rules or the new rules.
+//! servers and routers among guests. Each change is one transaction, so that the kernel always has either the old rules
+//! or the new rules.
 
 use nix::errno::Errno;
 
@@ -23,19 +23,19 @@ use berth_host_facts::nftables::{Attributes, NF_ACCEPT, NftablesReader, TABLE_NA
 ///
 /// # Errors
 /// Returns an error if the kernel refuses the change or does not answer, or if the table differs from the desired one.
-pub(super) fn apply_filter(work: &FilterAction) -> Result<(), FilterError> {
+pub(super) fn apply_filter(action: &FilterAction) -> Result<(), FilterError> {
     let mut transactions = NftablesWriter::open().map_err(FilterError::OpenSocket)?;
-    let requests = match work {
+    let requests = match action {
         FilterAction::Replace(filter) => replace_requests(filter),
         FilterAction::Delete => vec![delete_request()],
     };
     match transactions.commit_transaction(&requests).map_err(FilterError::NoAnswer)? {
         // Another program deleted the table after the plan was made.
-        Err(KernelRefusal { errno: Errno::ENOENT, .. }) if *work == FilterAction::Delete => {}
+        Err(KernelRefusal { errno: Errno::ENOENT, .. }) if *action == FilterAction::Delete => {}
         Err(refused) => return Err(FilterError::Refused(refused)),
         Ok(()) => {}
     }
-    let should_be = match work {
+    let should_be = match action {
         FilterAction::Replace(filter) => BridgeFilter::Present(table(filter)),
         FilterAction::Delete => BridgeFilter::Absent,
     };
@@ -156,7 +156,8 @@ fn data_value(bytes: &[u8]) -> Attributes {
 
 type Expression = (&'static str, Attributes);
 
-/// Number of the register that the expressions use (`NFT_REG_1`), and of the next one, for keys of more than 16 bytes.
+/// Numbers of the register that the expressions use (`NFT_REG_1`), and of the next register, which holds the rest of a
+/// key of more than 16 bytes.
 const REGISTER: u32 = 1;
 const NEXT_REGISTER: u32 = 2;
 /// Bases of a payload expression: `NFT_PAYLOAD_LL_HEADER` and `NFT_PAYLOAD_TRANSPORT_HEADER`.

@@ -1,5 +1,4 @@
-//! The guard: another process that rolls back a change on trial, if the agent does not end the trial before the
-//! deadline.
+//! The guard: another process that rolls back a trial if the agent does not finish the trial before the deadline.
 //!
 //! `systemctl stop`, an out-of-memory kill of the control group and the end of a container end all processes of
 //! the agent's control group together. So the guard is a transient service if systemd is available. Otherwise the
@@ -17,7 +16,7 @@ use crate::systemd::SystemdError;
 /// Name of the command that runs the guard.
 pub const GUARD_COMMAND: &str = "trial-guard";
 
-/// Starts a guard process for the saved note. `deadline` makes the name of the transient unit unique.
+/// Starts a guard process, which reads the saved note. `deadline` makes the name of the transient unit unique.
 pub(super) fn start_guard(context: &ApplyContext, deadline: u64) -> Guard {
     match start_guard_unit(context, deadline) {
         Ok(unit) => {

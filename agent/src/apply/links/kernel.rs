@@ -28,7 +28,7 @@ pub trait Kernel {
     ///
     /// # Errors
     /// If the kernel refuses the change or does not answer, or if the rules differ from the desired rules.
-    fn apply_filter(&mut self, work: &FilterAction) -> Result<(), FilterError>;
+    fn apply_filter(&mut self, action: &FilterAction) -> Result<(), FilterError>;
 
     /// Returns the current state of all links.
     ///
@@ -47,5 +47,5 @@ pub trait Kernel {
     ///
     /// # Errors
     /// If the change was not applied, or its rollback began.
-    fn run_trial(&mut self, work: &LinkAction) -> Result<Option<String>, TrialError>;
+    fn run_trial(&mut self, action: &LinkAction) -> Result<Option<String>, TrialError>;
 }

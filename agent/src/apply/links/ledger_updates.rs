@@ -9,32 +9,32 @@ use berth_host_facts::ledger::Ledger;
 
 /// Records the filter, tenants and uplinks that exist after a successful change, and removes the entries of objects
 /// that the change removed.
-pub(super) fn record_link_outcome(work: &LinkAction, ledger: &mut Ledger) {
-    match &work.filter {
+pub(super) fn record_link_outcome(action: &LinkAction, ledger: &mut Ledger) {
+    match &action.filter {
         Some(FilterAction::Replace(filter)) => ledger.filter = Some(filter.clone()),
         Some(FilterAction::Delete) => ledger.filter = None,
         None => {}
     }
-    if work.is_interim {
+    if action.is_interim {
         return;
     }
-    if let Some(settings) = &work.settings {
-        let record = ledger.networks.entry(work.network.clone()).or_default();
+    if let Some(settings) = &action.settings {
+        let record = ledger.networks.entry(action.network.clone()).or_default();
         if record.settings != *settings {
             record.settings.clone_from(settings);
             record.tenants.clear();
             record.failed_trial = None;
         }
-        record.tenants.extend(work.added_tenants.clone());
+        record.tenants.extend(action.added_tenants.clone());
     }
-    if let Some(record) = ledger.networks.get_mut(&work.network) {
-        record.tenants.retain(|id, _| !work.removed_tenants.contains(id));
-        if work.uplink.is_some() {
-            record.uplink.clone_from(&work.uplink);
+    if let Some(record) = ledger.networks.get_mut(&action.network) {
+        record.tenants.retain(|id, _| !action.removed_tenants.contains(id));
+        if action.uplink.is_some() {
+            record.uplink.clone_from(&action.uplink);
             record.joining_uplinks.clear();
         }
     }
-    for op in &work.ops {
+    for op in &action.ops {
         if let LinkOp::Down(name) = op {
             ledger.uplinks_set_up.remove(name);
         }
@@ -42,9 +42,9 @@ pub(super) fn record_link_outcome(work: &LinkAction, ledger: &mut Ledger) {
 }
 
 /// Records the links that are about to become uplinks.
-pub(crate) fn record_joining_uplinks(work: &LinkAction, ledger: &mut Ledger) {
-    if let Some((port, _)) = work.joined_uplink() {
-        let record = ledger.networks.entry(work.network.clone()).or_default();
+pub(crate) fn record_joining_uplinks(action: &LinkAction, ledger: &mut Ledger) {
+    if let Some((port, _)) = action.joined_uplink() {
+        let record = ledger.networks.entry(action.network.clone()).or_default();
         if record.uplink.as_ref() != Some(port) {
             record.joining_uplinks.insert(port.clone());
         }
@@ -52,8 +52,8 @@ pub(crate) fn record_joining_uplinks(work: &LinkAction, ledger: &mut Ledger) {
 }
 
 /// Returns the names of the uplinks that a plan sets up.
-pub(crate) fn uplinks_set_up(work: &LinkAction) -> BTreeSet<LinkName> {
-    let raised = work.ops.iter().filter_map(|op| match op {
+pub(crate) fn uplinks_set_up(action: &LinkAction) -> BTreeSet<LinkName> {
+    let raised = action.ops.iter().filter_map(|op| match op {
         LinkOp::Up(name) => Some(name.clone()),
         _ => None,
     });

@@ -24,14 +24,14 @@ impl<'h, 'a> LiveKernel<'h, 'a> {
         Self { context, netlink: None }
     }
 
-    /// Calls `work` with the netlink socket. If `work` fails, answers may still arrive on the socket, so the next call
-    /// opens another socket.
+    /// Calls `request` with the netlink socket. If `request` fails, answers may still arrive on the socket, so the next
+    /// call opens another socket.
     fn with_netlink<T>(
         &mut self,
-        work: impl FnOnce(&ApplyContext<'a>, &mut Netlink) -> io::Result<T>,
+        request: impl FnOnce(&ApplyContext<'a>, &mut Netlink) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut netlink = self.netlink.take().map_or_else(Netlink::open, Ok)?;
-        let result = work(self.context, &mut netlink)?;
+        let result = request(self.context, &mut netlink)?;
         self.netlink = Some(netlink);
         Ok(result)
     }
@@ -54,8 +54,8 @@ impl Kernel for LiveKernel<'_, '_> {
             .collect())
     }
 
-    fn apply_filter(&mut self, work: &FilterAction) -> Result<(), FilterError> {
-        filter::apply_filter(work)
+    fn apply_filter(&mut self, action: &FilterAction) -> Result<(), FilterError> {
+        filter::apply_filter(action)
     }
 
     fn links(&mut self) -> io::Result<Links> {
@@ -68,8 +68,8 @@ impl Kernel for LiveKernel<'_, '_> {
         })
     }
 
-    fn run_trial(&mut self, work: &LinkAction) -> Result<Option<String>, TrialError> {
+    fn run_trial(&mut self, action: &LinkAction) -> Result<Option<String>, TrialError> {
         let mut netlink = Netlink::open().map_err(TrialNotStarted::Open)?;
-        trial::run_trial(self.context, &mut netlink, work).map(Some)
+        trial::run_trial(self.context, &mut netlink, action).map(Some)
     }
 }

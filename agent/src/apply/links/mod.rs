@@ -24,7 +24,7 @@ use stages::apply_link_changes_on;
 pub use steps::apply_single_step;
 
 /// Applies changes of links, in the order of their stages, and returns their outcomes. If there are fewer outcomes than
-/// changes, the time limit ended before the last changes, which are removals.
+/// changes, the time limit expired before the last changes, which are removals.
 pub(super) fn apply_link_changes(
     context: &ApplyContext,
     changes: &[&Change],

@@ -30,8 +30,8 @@ pub(super) fn remove_links(
             return;
         }
         let failed = |error: io::Error| ApplyResult::Failed(format!("netlink: {error}"));
-        let Some(work) = change.link_action() else { continue };
-        on_result(change, apply_removal(kernel, Transaction::new(work)).unwrap_or_else(failed));
+        let Some(action) = change.link_action() else { continue };
+        on_result(change, apply_removal(kernel, Transaction::new(action)).unwrap_or_else(failed));
         context.report_progress();
     }
 }
@@ -40,7 +40,7 @@ fn apply_removal(kernel: &mut dyn Kernel, mut transaction: Transaction) -> io::R
     while let Some(op) = transaction.next_step() {
         // A VM may have been attached since the plan was made, or since the last step. The kernel removes a link even
         // if a VM is attached to it.
-        if transaction.needs_check() {
+        if transaction.needs_in_use_check() {
             let target = match op {
                 LinkOp::Leave { port, .. } => port,
                 other => other.link(),

@@ -27,22 +27,22 @@ pub(super) fn apply_link_changes_on(
     let mut outcomes = Vec::new();
     let mut failed_networks: BTreeMap<&str, &ChangeId> = BTreeMap::new();
     let mut failed_filter: Option<&ChangeId> = None;
-    // A change on trial is applied alone, because a probe shows the effect of one change only.
+    // A trial is applied alone, because the probe after it must show the effect of one change only.
     let same_batch =
         |a: &&Change, b: &&Change| stage_of(a) == stage_of(b) && !is_trial(a) && !is_trial(b);
     for stage in changes.chunk_by(same_batch) {
         if stage_of(stage[0]) == Some(Stage::Filter) {
             for change in stage {
-                let mut work = change.link_action().cloned();
-                let filter = work.as_mut().and_then(|work| work.filter.as_mut());
+                let mut action = change.link_action().cloned();
+                let filter = action.as_mut().and_then(|action| action.filter.as_mut());
                 let result = filter.map_or(Ok(None), |filter| apply_filter(kernel, filter));
                 let result = result.map_or_else(
                     |error| ApplyResult::Failed(error.to_string()),
                     |message| ApplyResult::Done(message.map(str::to_owned)),
                 );
                 let outcome = Outcome::new(change, result);
-                if let (Some(work), ChangeResult::Done) = (&work, outcome.result) {
-                    record_link_outcome(work, ledger);
+                if let (Some(action), ChangeResult::Done) = (&action, outcome.result) {
+                    record_link_outcome(action, ledger);
                 } else {
                     failed_filter = Some(&change.id);
                 }
@@ -54,8 +54,8 @@ pub(super) fn apply_link_changes_on(
         if stage_of(stage[0]) == Some(Stage::Removals) {
             removal::remove_links(context, kernel, stage, &mut |change, result| {
                 let outcome = Outcome::new(change, result);
-                if let (Some(work), ChangeResult::Done) = (change.link_action(), outcome.result) {
-                    record_link_outcome(work, ledger);
+                if let (Some(action), ChangeResult::Done) = (change.link_action(), outcome.result) {
+                    record_link_outcome(action, ledger);
                 }
                 report(&outcome);
                 outcomes.push(outcome);
@@ -69,23 +69,25 @@ pub(super) fn apply_link_changes_on(
         for change in stage {
             let (result, rolled_back) =
                 match failed_dependency(change, &failed_networks, failed_filter) {
-                    Some(first) => (ApplyResult::Blocked(format!("waits for: {first}")), false),
+                    Some(first) => {
+                        (ApplyResult::Blocked(format!("waiting for the change: {first}")), false)
+                    }
                     None => results.next().unwrap_or_else(|| {
                         (ApplyResult::Failed("the change was not applied".to_owned()), false)
                     }),
                 };
             let outcome = Outcome::new(change, result);
-            if let Some(work) = change.link_action() {
+            if let Some(action) = change.link_action() {
                 if outcome.result == ChangeResult::Done {
-                    record_link_outcome(work, ledger);
+                    record_link_outcome(action, ledger);
                 } else if stage_of(change) < Some(Stage::Tenants) {
-                    failed_networks.insert(&work.network, &change.id);
+                    failed_networks.insert(&action.network, &change.id);
                 }
                 if rolled_back {
-                    let record = ledger.networks.entry(work.network.clone()).or_default();
+                    let record = ledger.networks.entry(action.network.clone()).or_default();
                     let message = outcome.message.clone().unwrap_or_default();
                     record.failed_trial =
-                        Some((work.settings.clone().unwrap_or_default(), message));
+                        Some((action.settings.clone().unwrap_or_default(), message));
                 }
             }
             report(&outcome);
@@ -96,22 +98,23 @@ pub(super) fn apply_link_changes_on(
     outcomes
 }
 
-/// Message of a change, if the kernel cannot compare the bridge of a frame.
+/// Message of a change on a kernel that cannot compare the bridge of a frame.
 const GUARD_UNSUPPORTED: &str = "the kernel has no nftables expression for the bridge of a frame (CONFIG_NFT_BRIDGE_META, \
     Linux 5.3): DHCP servers and routers among VMs are reported, but not dropped";
 
-/// Applies a change of the nftables table. If the kernel cannot have the rules against servers among VMs, applies and
-/// returns the change without them: the other rules protect the host's connection. Returns a message if so.
+/// Applies a change of the nftables table. If the kernel does not support the rules against DHCP servers and routers
+/// among VMs, removes these rules from `action` and applies the other rules, which protect the host's connection.
+/// Returns a message in this case.
 fn apply_filter(
     kernel: &mut dyn Kernel,
-    work: &mut FilterAction,
+    action: &mut FilterAction,
 ) -> Result<Option<&'static str>, FilterError> {
-    match kernel.apply_filter(work) {
+    match kernel.apply_filter(action) {
         Err(FilterError::Refused(KernelRefusal { errno: Errno::EOPNOTSUPP, .. }))
-            if let Some(reduced) = work.without_guard() =>
+            if let Some(reduced) = action.without_guard() =>
         {
             kernel.apply_filter(&reduced)?;
-            *work = reduced;
+            *action = reduced;
             Ok(Some(GUARD_UNSUPPORTED))
         }
         result => result.map(|()| None),
@@ -119,11 +122,11 @@ fn apply_filter(
 }
 
 fn is_trial(change: &Change) -> bool {
-    change.link_action().is_some_and(|work| work.on_trial)
+    change.link_action().is_some_and(|action| action.on_trial)
 }
 
 fn stage_of(change: &Change) -> Option<Stage> {
-    change.link_action().map(|work| work.stage)
+    change.link_action().map(|action| action.stage)
 }
 
 /// Returns the failed change that this change depends on, if there is one.
@@ -132,7 +135,7 @@ fn failed_dependency<'a>(
     failed_networks: &BTreeMap<&str, &'a ChangeId>,
     failed_filter: Option<&'a ChangeId>,
 ) -> Option<&'a ChangeId> {
-    let work = change.link_action().filter(|work| work.stage != Stage::Removals)?;
+    let action = change.link_action().filter(|action| action.stage != Stage::Removals)?;
     let filter = failed_filter.filter(|_| change.waits_for_filter());
-    filter.or_else(|| failed_networks.get(work.network.as_str()).copied())
+    filter.or_else(|| failed_networks.get(action.network.as_str()).copied())
 }

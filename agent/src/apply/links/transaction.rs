@@ -14,7 +14,7 @@ use super::kernel::Kernel;
 
 /// A change of links that is being applied.
 pub(super) struct Transaction<'a> {
-    pub(super) work: &'a LinkAction,
+    pub(super) action: &'a LinkAction,
     phase: Phase,
 }
 
@@ -69,15 +69,15 @@ enum StepOrTrialError {
 }
 
 impl<'a> Transaction<'a> {
-    pub(super) const fn new(work: &'a LinkAction) -> Self {
-        Self { work, phase: Phase::Applying { next: 0 } }
+    pub(super) const fn new(action: &'a LinkAction) -> Self {
+        Self { action, phase: Phase::Applying { next: 0 } }
     }
 
     /// Returns the next step, if there is one.
     pub(super) fn next_step(&self) -> Option<&'a LinkOp> {
         match self.phase {
-            Phase::Applying { next } => self.work.ops.get(next),
-            Phase::RollingBack { next, .. } => self.work.rollback_ops.get(next),
+            Phase::Applying { next } => self.action.ops.get(next),
+            Phase::RollingBack { next, .. } => self.action.rollback_ops.get(next),
             Phase::TrialSucceeded { .. }
             | Phase::Stopped { .. }
             | Phase::RollbackRefused { .. } => None,
@@ -107,15 +107,15 @@ impl<'a> Transaction<'a> {
 
     /// Returns true if the next step may disconnect links, and the change must not disconnect links that are in use.
     /// The caller then has to call [`Self::stop_if_in_use`] before the step.
-    pub(super) fn needs_check(&self) -> bool {
+    pub(super) fn needs_in_use_check(&self) -> bool {
         self.is_applying()
-            && !self.work.may_disrupt
+            && !self.action.may_disrupt
             && self.next_step().is_some_and(LinkOp::may_disconnect_links)
     }
 
     /// Stops the change if its next step would disconnect links that were attached after the change was planned.
     pub(super) fn stop_if_in_use(&mut self, links: &Links) {
-        let op = self.next_step().filter(|_| self.needs_check());
+        let op = self.next_step().filter(|_| self.needs_in_use_check());
         if let Some(reason) = op.and_then(|op| self.in_use_reason(op, links)) {
             self.stop(StopCause::InUse(reason));
         }
@@ -123,7 +123,7 @@ impl<'a> Transaction<'a> {
 
     fn in_use_reason(&self, op: &LinkOp, links: &Links) -> Option<String> {
         let users: Vec<String> =
-            disconnected_links(op, links, &self.work.ops).into_iter().collect();
+            disconnected_links(op, links, &self.action.ops).into_iter().collect();
         (!users.is_empty()).then(|| {
             format!(
                 "{}: links were attached after the plan was made: {}",
@@ -168,13 +168,13 @@ impl<'a> Transaction<'a> {
     /// steps.
     fn stop(&mut self, cause: StopCause) {
         let Phase::Applying { next: applied } = self.phase else { return };
-        let mut done = self.work.ops.iter().take(applied);
-        self.phase = if done.any(LinkOp::may_disconnect_links) && !self.work.rollback_ops.is_empty()
-        {
-            Phase::RollingBack { cause, applied, next: 0 }
-        } else {
-            Phase::Stopped { cause, applied }
-        };
+        let mut done = self.action.ops.iter().take(applied);
+        self.phase =
+            if done.any(LinkOp::may_disconnect_links) && !self.action.rollback_ops.is_empty() {
+                Phase::RollingBack { cause, applied, next: 0 }
+            } else {
+                Phase::Stopped { cause, applied }
+            };
     }
 
     fn stop_rollback(&mut self) {
@@ -189,15 +189,15 @@ impl<'a> Transaction<'a> {
 
     /// Applies a change that may interrupt the host's own traffic, as a trial.
     pub(super) fn run_trial(&mut self, kernel: &mut dyn Kernel) -> io::Result<()> {
-        if !self.work.may_disrupt {
+        if !self.action.may_disrupt {
             let links = kernel.links()?;
-            let reason = self.work.ops.iter().find_map(|op| self.in_use_reason(op, &links));
+            let reason = self.action.ops.iter().find_map(|op| self.in_use_reason(op, &links));
             if let Some(reason) = reason {
                 self.phase = Phase::Stopped { cause: StopCause::InUse(reason), applied: 0 };
                 return Ok(());
             }
         }
-        self.phase = match kernel.run_trial(self.work) {
+        self.phase = match kernel.run_trial(self.action) {
             Ok(message) => Phase::TrialSucceeded { message },
             Err(error) => Phase::Stopped { cause: StopCause::Failed(error.into()), applied: 0 },
         };
@@ -210,13 +210,13 @@ impl<'a> Transaction<'a> {
     pub(super) fn created_link_ops(&self) -> impl Iterator<Item = &'a LinkOp> + use<'a> {
         let (done, restored) = match self.phase {
             Phase::Applying { next } => (next, 0),
-            Phase::TrialSucceeded { .. } => (self.work.ops.len(), 0),
+            Phase::TrialSucceeded { .. } => (self.action.ops.len(), 0),
             Phase::Stopped { applied, .. } => (applied, 0),
             Phase::RollingBack { applied, next, .. } => (applied, next),
             Phase::RollbackRefused { applied, restored, .. } => (applied, restored),
         };
-        let work = self.work;
-        let steps = work.ops.iter().take(done).chain(work.rollback_ops.iter().take(restored));
+        let action = self.action;
+        let steps = action.ops.iter().take(done).chain(action.rollback_ops.iter().take(restored));
         steps.rev().filter(|op| matches!(op, LinkOp::Create(_) | LinkOp::SetProperties(_)))
     }
 
@@ -232,7 +232,7 @@ impl<'a> Transaction<'a> {
     pub(super) fn result(&self, links: &Links) -> ApplyResult {
         // A link that the change removes and creates again exists afterwards, so its removal is not verified.
         let is_created = |name: &LinkName| {
-            self.work
+            self.action
                 .ops
                 .iter()
                 .any(|op| matches!(op, LinkOp::Create(desired) if desired.name == *name))
@@ -241,14 +241,14 @@ impl<'a> Transaction<'a> {
         let find_mismatch = |ops: &'a [LinkOp]| {
             ops.iter().filter(is_verified).find_map(|op| Some((op, verify_step(op, links).err()?)))
         };
-        let rollback_note = || match find_mismatch(&self.work.rollback_ops) {
+        let rollback_note = || match find_mismatch(&self.action.rollback_ops) {
             _ if !self.is_rolling_back() => String::new(),
             None => "; the previous links were restored".to_owned(),
             Some((_, mismatch)) => {
                 format!("; and the previous links could not be restored: {mismatch}")
             }
         };
-        match (self.stop_cause(), find_mismatch(&self.work.ops)) {
+        match (self.stop_cause(), find_mismatch(&self.action.ops)) {
             (None, None) => ApplyResult::Done(match &self.phase {
                 Phase::TrialSucceeded { message } => message.clone(),
                 _ => None,

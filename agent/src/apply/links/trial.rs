@@ -31,7 +31,7 @@ use berth_host_facts::ledger::Ledger;
 use berth_host_facts::links::{Gateway, observe_live, read_default_gateways, read_link_indexes};
 use berth_host_facts::root::{ReadError, Root};
 
-/// Path of the note about the change that is on trial.
+/// Path of the note about the trial in progress.
 pub const NOTE_FILE: &str = "var/lib/berth/trial.json";
 
 /// Time limit for an answer of a gateway after the change. A switch port with the spanning tree protocol forwards no
@@ -45,7 +45,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const GUARD_GRACE_PERIOD: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Note about a change that is on trial, with all that its rollback needs.
+/// Note about a trial in progress, with all data that its rollback needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct TrialNote {
@@ -68,9 +68,9 @@ struct TrialNote {
 pub(super) fn run_trial(
     context: &ApplyContext,
     netlink: &mut Netlink,
-    work: &LinkAction,
+    action: &LinkAction,
 ) -> Result<String, TrialError> {
-    let Some((port, bridge)) = work.joined_uplink() else {
+    let Some((port, bridge)) = action.joined_uplink() else {
         return Err(TrialNotStarted::NoPortAdded.into());
     };
     let gateways = read_default_gateways(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
@@ -85,8 +85,8 @@ pub(super) fn run_trial(
     let numbers = read_link_indexes(&mut netlink.reader).map_err(TrialNotStarted::Netlink)?;
     let note = TrialNote {
         boot_id: context.boot_id.to_owned(),
-        network: work.network.clone(),
-        settings: work.settings.clone().unwrap_or_default(),
+        network: action.network.clone(),
+        settings: action.settings.clone().unwrap_or_default(),
         port: port.clone(),
         bridge: bridge.clone(),
         deadline: uptime
@@ -99,7 +99,7 @@ pub(super) fn run_trial(
     let guard = guard::start_guard(context, note.deadline);
     tracing::info!(network = %note.network, port = %note.port, bridge = %note.bridge, %guard, "started a trial");
     let mut result = Ok(());
-    for op in &work.ops {
+    for op in &action.ops {
         result = match apply_steps(context, netlink, &numbers, &[op]) {
             Ok(mut done) => done.pop().unwrap_or(Ok(())).map_err(TrialFailure::Step),
             Err(error) => Err(TrialFailure::Netlink(error)),
@@ -122,20 +122,21 @@ pub(super) fn run_trial(
         if let Err(source) = roll_back_trial(netlink, &note) {
             return Err(RollbackResult::RollbackFailed { cause, source }.into());
         }
-        let answers = wait_until_reachable(context, netlink, &reachable_gateways).is_ok();
+        let gateways_answer = wait_until_reachable(context, netlink, &reachable_gateways).is_ok();
         drop(context.root.remove(NOTE_FILE));
-        return Err(RollbackResult::RolledBack { cause, port: port.clone(), answers, guard }.into());
+        let port = port.clone();
+        return Err(RollbackResult::RolledBack { cause, port, gateways_answer, guard }.into());
     }
     // If the note cannot be removed, a guard or the next start of the agent would roll back the change later. So it is
     // rolled back now.
     if let Err(source) = context.root.remove(NOTE_FILE) {
-        let undone = roll_back_trial(netlink, &note);
-        return Err(RollbackResult::NoteNotRemoved { source, port: port.clone(), undone }.into());
+        let rollback = roll_back_trial(netlink, &note);
+        return Err(RollbackResult::NoteNotRemoved { source, port: port.clone(), rollback }.into());
     }
     Ok(format!("the gateway answers ({guard})"))
 }
 
-/// Rolls back a change that an earlier agent process left on trial, and records the failed trial in the rollback
+/// Rolls back a trial that an earlier agent process did not finish, and records the failed trial in the rollback
 /// ledger. Returns a message if a change was rolled back.
 ///
 /// # Errors
@@ -155,7 +156,7 @@ pub fn roll_back_unfinished_trial(root: &Root, boot_id: &str) -> Result<Option<S
     // Without both boot IDs it is unknown whether the change is still in place.
     if boot_id.is_empty() || note.boot_id.is_empty() {
         return Err(malformed(format!(
-            "{} was attached on trial, and it is unknown whether that trial started in the current boot: {}",
+            "a trial attached {}, and it is unknown whether the trial started in the current boot: {}",
             note.port,
             if boot_id.is_empty() {
                 "/proc/sys/kernel/random/boot_id cannot be read"
@@ -169,10 +170,10 @@ pub fn roll_back_unfinished_trial(root: &Root, boot_id: &str) -> Result<Option<S
     if note.boot_id == boot_id {
         let done = Netlink::open().and_then(|mut netlink| roll_back_trial(&mut netlink, &note));
         done.map_err(|error| {
-            malformed(format!("{} is on trial and cannot be rolled back: {error}", note.port))
+            malformed(format!("the trial of {} cannot be rolled back: {error}", note.port))
         })?;
         let reason =
-            format!("{} was on trial when berth-agent exited, and was rolled back", note.port);
+            format!("berth-agent exited during the trial of {}, which was rolled back", note.port);
         let mut ledger = Ledger::read(root, Some(boot_id))?;
         let record = ledger.networks.entry(note.network).or_default();
         record.failed_trial = Some((note.settings, reason.clone()));
@@ -349,6 +350,9 @@ mod tests {
         drop(gone);
         assert!(can_connect(&context, &[closed, here.local_addr().unwrap()], POLL_INTERVAL));
         assert!(!can_connect(&context, &[closed], POLL_INTERVAL * 2));
-        assert!(!can_connect(&context, &[], GATEWAY_TIMEOUT), "no server, no wait");
+        assert!(
+            !can_connect(&context, &[], GATEWAY_TIMEOUT),
+            "without servers the function does not wait"
+        );
     }
 }

@@ -23,12 +23,12 @@ impl Input<'_> {
         let unit = &self.facts.kubelet.systemd_unit;
         if let Some(reason) = self.settings.pods.not_drained_reason() {
             return Some(format!(
-                "waits until the node is drained and its kubelet stopped: {reason}"
+                "waiting until the node is drained and its kubelet is stopped: {reason}"
             ));
         }
         self.facts.kubelet.is_running.then(|| {
             format!(
-                "waits until the kubelet is stopped, because it would write its checkpoints again: systemctl stop {unit}"
+                "waiting until the kubelet is stopped, because it would write its checkpoints again: systemctl stop {unit}"
             )
         })
     }

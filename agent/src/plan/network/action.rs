@@ -40,7 +40,7 @@ pub struct LinkAction {
     pub added_tenants: BTreeMap<u32, String>,
     /// VLAN ids or VNIs of the tenants that the change removes.
     pub removed_tenants: BTreeSet<u32>,
-    /// True if the change may interrupt the host's own traffic, and is therefore applied on trial.
+    /// True if the change may interrupt the host's own traffic, and is therefore applied as a trial.
     pub on_trial: bool,
     /// True if the change may disconnect attached links. If false, a step is blocked if it would disconnect links that
     /// are attached at the time of the step.

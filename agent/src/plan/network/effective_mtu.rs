@@ -7,7 +7,7 @@ use berth_host_facts::links::{Link, Links};
 
 /// Returns the effective MTU of a network that is planned. The desired MTU is at most that of the uplink, because a
 /// larger one is a fault of the spec. Links that do not exist yet will have the desired MTU.
-pub(super) fn of_planned(links: &Links, network: &DesiredNetwork) -> u32 {
+pub(super) fn for_planned_network(links: &Links, network: &DesiredNetwork) -> u32 {
     let existing = network.links().filter_map(|desired| links.find_by_name(&desired.name));
     let own = existing.filter(|link| link.is_created_by_berth());
     own.filter_map(|link| link.mtu).fold(network.mtu, u32::min)
@@ -15,7 +15,7 @@ pub(super) fn of_planned(links: &Links, network: &DesiredNetwork) -> u32 {
 
 /// Returns the effective MTU of a network that is not changed, from its existing links and the uplink on which it was
 /// created; `None` if it has no links.
-pub(super) fn of_frozen(links: &Links, ledger: &Ledger, network: &str) -> Option<u32> {
+pub(super) fn for_frozen_network(links: &Links, ledger: &Ledger, network: &str) -> Option<u32> {
     let is_own = |link: &&Link| link_owner(link).is_some_and(|(owner, _)| owner == network);
     let own = links.all.iter().filter(is_own).filter_map(|link| link.mtu).min()?;
     let uplink = ledger.networks.get(network).and_then(|record| record.uplink.as_ref());

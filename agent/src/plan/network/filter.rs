@@ -258,16 +258,16 @@ pub(super) fn plan_filter(
         BridgeFilter::Absent => None,
         BridgeFilter::Present(table) => Some(table),
     };
-    let mut work = LinkAction::new("", Stage::Filter, Vec::new());
+    let mut action = LinkAction::new("", Stage::Filter, Vec::new());
     let Some(desired) = desired_record(input, changes, guard) else {
         current.filter(|_| allow_removal)?;
-        work.filter = Some(FilterAction::Delete);
+        action.filter = Some(FilterAction::Delete);
         return Some(new_link_change(
             LinkChangeId::DeleteFilter,
             "present",
             "absent",
             ChangeReason::Restore,
-            work,
+            action,
         ));
     };
     let should_be = table(&desired);
@@ -283,8 +283,8 @@ pub(super) fn plan_filter(
         guarded_networks: desired.guard.network_count(),
     };
     let drift = recorded == Some(&desired);
-    work.filter = Some(FilterAction::Replace(desired));
-    let mut change = new_link_change(id, difference, "in place", ChangeReason::Spec, work);
+    action.filter = Some(FilterAction::Replace(desired));
+    let mut change = new_link_change(id, difference, "in place", ChangeReason::Spec, action);
     change.drift = drift;
     if drift && input.spec.enforce == Some(false) {
         change.blocked = Some(NOT_ENFORCED_REASON.to_owned());

@@ -102,10 +102,10 @@ impl Planner<'_> {
             owners.entry(tenant.segment_number()).or_insert_with(|| tenant.name.to_owned());
         }
         owners.retain(|id, _| handover.vlans.iter().any(|vlan| u32::from(u16::from(vlan)) == *id));
-        if let Some(work) = self.last_action() {
-            work.rollback_ops = handover.rollback_ops;
-            work.uplink = Some(uplink.clone());
-            work.added_tenants = owners;
+        if let Some(action) = self.last_action() {
+            action.rollback_ops = handover.rollback_ops;
+            action.uplink = Some(uplink.clone());
+            action.added_tenants = owners;
         }
         handover.vlans
     }

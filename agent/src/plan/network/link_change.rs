@@ -14,7 +14,7 @@ pub(super) fn new_link_change(
     was: &str,
     will_be: &str,
     reason: ChangeReason,
-    work: LinkAction,
+    action: LinkAction,
 ) -> Change {
     Change {
         id: ChangeId::Links(id),
@@ -26,6 +26,6 @@ pub(super) fn new_link_change(
         effect: String::new(),
         blocked: None,
         removes: Vec::new(),
-        action: Action::Links(work),
+        action: Action::Links(action),
     }
 }

@@ -101,6 +101,6 @@ pub(super) fn plan(input: Input) -> NetworkPlan {
     plan.stale_records.filter = filter.is_none() && filter::is_recorded_but_absent(input);
     plan.changes.extend(filter);
     plan.faults = desired.faults;
-    plan.changes.sort_by_key(|change| change.link_action().map(|work| work.stage));
+    plan.changes.sort_by_key(|change| change.link_action().map(|action| action.stage));
     plan
 }

@@ -155,9 +155,9 @@ impl<'a> Planner<'a> {
             uplink.master.as_ref().map_or_else(|| "no port".to_owned(), |m| format!("port of {m}"));
         let host_traffic = uplink::describe_host_traffic(self.links, uplink);
         self.add_change(Stage::Uplinks, id.clone(), &was, &format!("port of {bridge}"), ops);
-        if let Some(work) = self.last_action() {
-            work.is_interim = handed_over;
-            work.uplink = (!handed_over).then(|| uplink.name.clone());
+        if let Some(action) = self.last_action() {
+            action.is_interim = handed_over;
+            action.uplink = (!handed_over).then(|| uplink.name.clone());
         }
         // The change corrects drift, and is blocked because `spec.enforce` is false.
         if let Some(reason) = self.changes.last().and_then(|change| change.blocked.clone()) {
@@ -181,11 +181,11 @@ impl<'a> Planner<'a> {
             if let Some(change) = self.changes.last_mut() {
                 change.disruption = Disruption::High;
                 change.effect = format!(
-                    "on trial, because {host_traffic}: rolled back if the gateway or the API server does not answer"
+                    "applied as a trial, because {host_traffic}: the change is rolled back if the gateway or the API server does not answer"
                 );
             }
-            if let Some(work) = self.last_action() {
-                work.on_trial = true;
+            if let Some(action) = self.last_action() {
+                action.on_trial = true;
             }
             return true;
         };
@@ -220,8 +220,8 @@ impl<'a> Planner<'a> {
             change.effect =
                 format!("{} will lose the network while {operation}", removal::format_users(users));
         }
-        if let Some(work) = self.last_action() {
-            work.may_disrupt = true;
+        if let Some(action) = self.last_action() {
+            action.may_disrupt = true;
         }
     }
 
@@ -262,8 +262,9 @@ impl<'a> Planner<'a> {
     /// Returns the record of a network that is in place but not recorded: a process was killed before it could
     /// record the network, or the spec changed to the links that were already in place.
     pub(super) fn record_to_adopt(&self) -> Option<NetworkRecord> {
-        let is_uncommitted =
-            |change: &Change| change.link_action().is_some_and(|work| work.stage < Stage::Tenants);
+        let is_uncommitted = |change: &Change| {
+            change.link_action().is_some_and(|action| action.stage < Stage::Tenants)
+        };
         if self.network_failure.is_some() || self.changes.iter().any(is_uncommitted) {
             return None;
         }
@@ -311,9 +312,9 @@ impl<'a> Planner<'a> {
         // The settings contain the uplink, so a handover is never drift.
         let drift =
             self.has_recorded_settings() && stage != Stage::Tenants && stage != Stage::Handovers;
-        let mut work = LinkAction::new(self.network.name, stage, ops);
-        work.settings = Some(self.network.settings.clone());
-        self.changes.push(new_link_change(id, was, will_be, ChangeReason::Spec, work));
+        let mut action = LinkAction::new(self.network.name, stage, ops);
+        action.settings = Some(self.network.settings.clone());
+        self.changes.push(new_link_change(id, was, will_be, ChangeReason::Spec, action));
         if drift {
             self.mark_as_drift();
         }
@@ -336,7 +337,7 @@ impl<'a> Planner<'a> {
     /// Returns the steps of the last change, with their data.
     pub(super) fn last_action(&mut self) -> Option<&mut LinkAction> {
         match &mut self.changes.last_mut()?.action {
-            Action::Links(work) => Some(work),
+            Action::Links(action) => Some(action),
             _ => None,
         }
     }

@@ -64,11 +64,11 @@ pub(super) fn plan_removals(
         .map(|((network, tenant), group)| {
             let desired_network = desired.networks.iter().find(|desired| desired.name == *network);
             let mut change = plan_removal(links, network, *tenant, group, records.get(*network));
-            if let (Action::Links(work), Some(desired_network)) =
+            if let (Action::Links(action), Some(desired_network)) =
                 (&mut change.action, desired_network)
             {
                 // If the spec has another id for the tenant now, the record of the new id stays.
-                work.removed_tenants.retain(|id| {
+                action.removed_tenants.retain(|id| {
                     desired_network.tenants.iter().all(|tenant| tenant.segment_number() != *id)
                 });
             }
@@ -162,10 +162,10 @@ fn plan_removal(
             .filter(|(_, name)| tenant.is_none_or(|tenant| *name == tenant))
             .map(|(id, _)| *id)
     });
-    let mut work = LinkAction::new(network, Stage::Removals, ops);
-    work.removed_tenants = removed_tenants.collect();
-    work.rollback_ops = undo;
-    let mut change = new_link_change(id, "present", "absent", ChangeReason::Restore, work);
+    let mut action = LinkAction::new(network, Stage::Removals, ops);
+    action.removed_tenants = removed_tenants.collect();
+    action.rollback_ops = undo;
+    let mut change = new_link_change(id, "present", "absent", ChangeReason::Restore, action);
     if !users.is_empty() {
         change.blocked = Some(in_use_message(&users));
     }
@@ -194,13 +194,16 @@ fn set_down_change(links: &Links, link: &Link) -> Change {
 
 /// Returns a change with one step, which belongs to no network.
 fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -> Change {
-    let work = LinkAction::new("", Stage::Removals, vec![op]);
-    new_link_change(id, was, will_be, ChangeReason::Restore, work)
+    let action = LinkAction::new("", Stage::Removals, vec![op]);
+    new_link_change(id, was, will_be, ChangeReason::Restore, action)
 }
 
 /// Returns the reason why a link that is in use is not removed.
 pub(super) fn in_use_message(users: &BTreeSet<String>) -> String {
-    format!("still in use by {}; it is removed when its last port is removed", format_users(users))
+    format!(
+        "still in use by {}; waiting until the last of its ports is removed",
+        format_users(users)
+    )
 }
 
 /// Returns the names of the first links, and the number of the other links.

@@ -1,4 +1,4 @@
-//! Plans which networks drop the messages of DHCP servers and routers among VMs.
+//! Selects the networks in which messages of DHCP servers and routers among VMs are dropped.
 //!
 //! A guest takes the first answer to its request, so a VM that answers faster than the agent would control its
 //! neighbours. The rules drop these messages when a bridge forwards them from the port of a VM: to other VMs of the host,

@@ -93,7 +93,7 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
     let mut state = NetworkState {
         name: network.name.to_owned(),
         uses_vni: network.scenario.is_vxlan(),
-        mtu: Some(effective_mtu::of_planned(planner.links, network)),
+        mtu: Some(effective_mtu::for_planned_network(planner.links, network)),
         trunk: network.scenario.has_trunk().then(|| PlannedTrunk {
             uplink: network.uplink.name.clone(),
             vlans: VlanSet::default(),
@@ -103,7 +103,7 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
     // The tenants depend on changes of the bridge and of the uplink.
     let prerequisite = planner.changes.iter().find(|change| {
         change.blocked.is_none()
-            && change.link_action().is_some_and(|work| work.stage < Stage::Tenants)
+            && change.link_action().is_some_and(|action| action.stage < Stage::Tenants)
     });
     for tenant in &network.tenants {
         let not_ready = |state, message: String| NotReadyTenant {
@@ -120,9 +120,12 @@ pub(super) fn network_state(network: &DesiredNetwork, planner: &Planner) -> Netw
         } else if let Some(reason) = planner.waiting_tenants.get(&tenant.segment_number()) {
             not_ready(TenantNetworkState::Pending, reason.clone())
         } else if planner.pending_tenants.contains(&tenant.segment_number()) {
-            not_ready(TenantNetworkState::Pending, "is being created".to_owned())
+            not_ready(
+                TenantNetworkState::Pending,
+                "waiting until the links of the tenant have been created".to_owned(),
+            )
         } else if let Some(change) = prerequisite {
-            not_ready(TenantNetworkState::Pending, format!("waits for: {}", change.id))
+            not_ready(TenantNetworkState::Pending, format!("waiting for the change: {}", change.id))
         } else {
             state.ready += 1;
             if let (Some(trunk), Some(vlan)) = (&mut state.trunk, tenant.segment.vlan()) {
@@ -140,7 +143,7 @@ pub(super) fn frozen_state(input: Input, name: &str, reason: &str) -> NetworkSta
     let tenants = input.spec.tenant_networks.iter().filter(|tenant| tenant.network == name);
     let mut state = NetworkState {
         name: name.to_owned(),
-        mtu: effective_mtu::of_frozen(&input.facts.links, &input.facts.ledger, name),
+        mtu: effective_mtu::for_frozen_network(&input.facts.links, &input.facts.ledger, name),
         ..NetworkState::default()
     };
     for tenant in tenants {

@@ -43,7 +43,7 @@ impl Planner<'_> {
                 if competitor.is_created_by_berth() {
                     self.waiting_tenants.insert(
                         tenant.segment_number(),
-                        format!("waits until {} is removed", competitor.name),
+                        format!("waiting until {} has been removed", competitor.name),
                     );
                 } else {
                     let refused = TenantError::ConflictingVlanLink {
@@ -167,8 +167,8 @@ impl Planner<'_> {
             self.add_change(Stage::Tenants, id, "carried", "absent", ops);
             let unrecorded =
                 unused.iter().all(|id| !recorded_tenants.contains_key(&u32::from(u16::from(id))));
-            if let Some(work) = self.last_action() {
-                work.removed_tenants = unused.iter().map(|id| u32::from(u16::from(id))).collect();
+            if let Some(action) = self.last_action() {
+                action.removed_tenants = unused.iter().map(|id| u32::from(u16::from(id))).collect();
             }
             if unrecorded && self.has_recorded_settings() {
                 self.mark_as_drift();
@@ -207,8 +207,10 @@ impl Planner<'_> {
         let is_desired_port = |port: &&Link| tenant.links.iter().any(|link| link.name == port.name);
         if let Some(port) = ports.find(|port| port.is_created_by_berth() && !is_desired_port(port))
         {
-            self.waiting_tenants
-                .insert(tenant.segment_number(), format!("waits until {} is removed", port.name));
+            self.waiting_tenants.insert(
+                tenant.segment_number(),
+                format!("waiting until {} has been removed", port.name),
+            );
             return Ok(());
         }
         let (mut ops, mut undo) = (Vec::new(), Vec::new());
@@ -223,7 +225,7 @@ impl Planner<'_> {
                 if conflicting_link.is_created_by_berth() {
                     self.waiting_tenants.insert(
                         tenant.segment_number(),
-                        format!("waits until {} is removed", conflicting_link.name),
+                        format!("waiting until {} has been removed", conflicting_link.name),
                     );
                     return Ok(());
                 }
@@ -278,8 +280,8 @@ impl Planner<'_> {
         self.add_change(Stage::Tenants, id, was, "in place", ops);
         self.record_added_tenants(&[tenant]);
         self.record_disruption(&users, &operation);
-        if let Some(work) = self.last_action() {
-            work.rollback_ops = undo;
+        if let Some(action) = self.last_action() {
+            action.rollback_ops = undo;
         }
         self.pending_tenants.insert(tenant.segment_number());
         if was_recorded {
@@ -343,8 +345,8 @@ impl Planner<'_> {
 
     /// Records that these tenants are in place after the last change.
     fn record_added_tenants(&mut self, tenants: &[&DesiredTenant]) {
-        if let Some(work) = self.last_action() {
-            work.added_tenants = tenants
+        if let Some(action) = self.last_action() {
+            action.added_tenants = tenants
                 .iter()
                 .map(|tenant| (tenant.segment_number(), tenant.name.to_owned()))
                 .collect();
