@@ -263,7 +263,7 @@ fn reported_kubelet_config(tree: &Tree) -> Value {
     report(tree)["status"]["capabilities"]["kubelet"].clone()
 }
 
-/// Checks that only the host's kubelet is used, of several processes named `kubelet`.
+/// Checks that the agent reads only the host's kubelet if several processes are named `kubelet`.
 #[test]
 fn kubelet_in_a_pod_is_not_the_host_kubelet() {
     let theirs = "var/lib/tenant/config.yaml";

@@ -8,8 +8,9 @@ use berth_runtime::check::Outcome;
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "network.addresses",
     title: "no other machine uses the address of a VM",
-    explanation: "Before the daemon serves the address of a VM for the first time, it asks on the tenant's network whether another \
-        machine uses it. Then the VM gets no answer to its DHCP requests, because both machines would lose connections.",
+    explanation: "Before the daemon serves the address of a VM for the first time, it probes the tenant's network for another \
+        machine that uses the address. If there is one, the VM gets no answer to its DHCP requests, because both machines \
+        would lose connections.",
     run: check_addresses,
 }];
 

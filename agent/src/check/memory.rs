@@ -12,7 +12,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "hugepages.balance",
         title: "huge pages are balanced over zones",
         explanation: "A VM that is pinned to one NUMA zone needs huge pages of that zone. Pages reserved for the \
-            whole host at boot may be unbalanced, so that the host has enough but no zone has.",
+            whole host at boot may be unbalanced, so that the host has enough pages, but no single zone has enough.",
         run: check_balance,
     },
     Check {

@@ -30,7 +30,7 @@ use berth_runtime::cli::{
 #[command(
     about = "Apply the desired state once",
     long_about = "Applies the desired state of an InfraNode manifest to the host, and prints the outcome of each change:\n\n\
-        Done     applied and verified\nPartial  applied partially; both numbers are printed\n\
+        Done     applied and verified\nPartial  applied partially; the reached and the desired value are printed\n\
         Blocked  not applied, because a resource is in use\nFailed   the kernel refused the change; its \
         error is printed\n\n\
         Original values are saved in /var/lib/berth before the first change, so that `berth-agent revert` can \

@@ -21,7 +21,7 @@ pub(super) const SAMPLE: &str = "  \
     enforce: true                         # false: report drift, do not correct it
     cpu:
       reserved: {coresPerZone: 1}         # or {cpus: \"0-1,48-49\"}: whole cores
-      housekeeping: true                  # move services and interrupts to them
+      housekeeping: true                  # move services and IRQs to these CPUs
       kubelet: Advise                     # Advise | Stage | Ignore
     hugepages:
     - {size: 2Mi, zone: 0, count: 1024}   # without zone: spread over zones
@@ -32,7 +32,7 @@ pub(super) const SAMPLE: &str = "  \
       scenario: VlanAwareBridge           # BridgePerTenant | Vxlan | SriovVf
       uplink: {name: bond0}               # or mac, or pciAddress
       bridge: br-tenant
-      mtu: 9000                           # default: the uplink's
+      mtu: 9000                           # default: the MTU of the uplink
     tenantNetworks:
     - {name: cluster-abc, network: tenant-trunk, vlan: 120}
 ";

@@ -41,7 +41,7 @@ pub(super) fn restore(root: &Root, settings: &Settings, dhcp: &DhcpHandle) {
 }
 
 /// Returns the function that receives each state of the HostLeases, and starts the task that saves the leases.
-pub(super) fn receiver(
+pub(super) fn start_receiver(
     root: Arc<Root>,
     save_to_disk: bool,
     dhcp: DhcpHandle,

@@ -149,12 +149,12 @@ impl Metrics {
         );
         r.register(
             "berth_trunk_missing_vlans",
-            "VLANs that are not received from a host that also carries them, by host network",
+            "VLANs whose probes do not arrive from a host that also carries them, by host network",
             self.trunk_missing_vlans.clone(),
         );
         r.register(
             "berth_trunk_unverified_vlans",
-            "VLANs in which no other host is received, although other VLANs are, by host network",
+            "VLANs in which no probes arrive, although probes arrive in other VLANs, by host network",
             self.trunk_unverified_vlans.clone(),
         );
         r.register(

@@ -127,7 +127,7 @@ async fn run_reconcile_loop(root: Root, settings: &Settings) -> anyhow::Result<(
         Source::File(_) => None,
         Source::Cluster(cluster) => {
             let update_leases =
-                leases::receiver(Arc::clone(&root), !settings.observe, dhcp.clone());
+                leases::start_receiver(Arc::clone(&root), !settings.observe, dhcp.clone());
             let connection = (dhcp, update_leases);
             Some(connect_to_cluster(cluster, &mut worker, &state, sender, connection).await?)
         }

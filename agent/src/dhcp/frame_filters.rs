@@ -49,7 +49,7 @@ impl GuestFrameRateLimit {
 
     /// Returns true if a frame to the guest may be handled. If the limit is exceeded, no such frame is handled for
     /// [`LIMITED_TIME`].
-    pub(super) fn take(&mut self, now: Instant) -> bool {
+    pub(super) fn allows_frame(&mut self, now: Instant) -> bool {
         // Frames that arrived before the filter was replaced may still be in the socket.
         if self.limited_until.is_some() {
             return false;
@@ -78,15 +78,16 @@ mod tests {
 
     #[test]
     fn a_flood_is_rate_limited() {
-        let mut budget = GuestFrameRateLimit::new();
+        let mut limit = GuestFrameRateLimit::new();
         let begin = Instant::now();
-        let count =
-            |budget: &mut GuestFrameRateLimit, at| (0..1000).filter(|_| budget.take(at)).count();
-        assert_eq!(count(&mut budget, begin), 32);
-        assert_eq!(budget.limited_until(), Some(begin + LIMITED_TIME));
-        assert_eq!(count(&mut budget, begin + LIMITED_TIME), 0, "until the filter is replaced");
-        budget.resume();
-        assert_eq!(budget.limited_until(), None);
-        assert_eq!(count(&mut budget, begin + LIMITED_TIME), 30);
+        let count = |limit: &mut GuestFrameRateLimit, at| {
+            (0..1000).filter(|_| limit.allows_frame(at)).count()
+        };
+        assert_eq!(count(&mut limit, begin), 32);
+        assert_eq!(limit.limited_until(), Some(begin + LIMITED_TIME));
+        assert_eq!(count(&mut limit, begin + LIMITED_TIME), 0, "until the filter is replaced");
+        limit.resume();
+        assert_eq!(limit.limited_until(), None);
+        assert_eq!(count(&mut limit, begin + LIMITED_TIME), 30);
     }
 }

@@ -58,7 +58,7 @@ pub(super) async fn serve_port(
         let mut declines = Vec::new();
         let answer = |frame: Frame<'_>| {
             has_guest_frames |= !frame.is_outgoing;
-            if !frame.is_outgoing || guest_frame_limit.take(Instant::now()) {
+            if !frame.is_outgoing || guest_frame_limit.allows_frame(Instant::now()) {
                 declines.extend(answer_frame(&socket, &mut port, (&plan, &probes), &shared, frame));
             }
         };

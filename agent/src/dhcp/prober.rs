@@ -30,13 +30,13 @@ const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub(super) struct ProberContext {
     /// The prober that holds the lock may send. Waiting probers acquire the lock in FIFO order.
-    turn: Arc<Mutex<()>>,
+    send_lock: Arc<Mutex<()>>,
     conflicts: AddressConflicts,
 }
 
 impl ProberContext {
     pub(super) fn new(conflicts: AddressConflicts) -> Self {
-        Self { turn: Arc::default(), conflicts }
+        Self { send_lock: Arc::default(), conflicts }
     }
 }
 
@@ -126,7 +126,7 @@ impl Prober {
 
     /// Sends a probe to the guests of ports and by the link, and then waits [`FRAME_INTERVAL`] for each frame.
     async fn send(&self, probe: Probe, exit: Option<&ExitSocket>) {
-        let _turn = self.prober_context.turn.lock().await;
+        let _guard = self.prober_context.send_lock.lock().await;
         let mut frames = self.probes.send_to_guests(probe);
         if let Some(ExitSocket { link, socket }) = exit
             && let Some(frame) = probe.frame_by_link(link.mac, link.vlan)

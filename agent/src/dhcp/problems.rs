@@ -64,7 +64,7 @@ impl PortProblem {
                 let user = user.map_or_else(|| "unknown".to_owned(), |mac| mac.to_string());
                 format!(
                     "{network}: the address {address} of {machine} is in use by a machine with MAC address {user} at {name}; \
-                     the VM gets no answer until that machine is gone: stop it, or exclude the address from the pool of the \
+                     the VM gets no answer while that machine uses the address: stop the machine, or exclude the address from the pool of the \
                      TenantCluster and delete the VM, whose replacement gets another address"
                 )
             }

@@ -25,8 +25,8 @@ pub(crate) enum NoKeys {
     },
     /// Every user of the host can read the file.
     #[error(
-        "every user can read {path} (mode {mode:04o}), so the key is not secret: chmod 600 {path}, and replace the key; of \
-         a Secret, set the volume's defaultMode to 0400"
+        "every user can read {path} (mode {mode:04o}), so the key is not secret: chmod 600 {path}, and replace the key; if \
+         the file is from a Secret, set the defaultMode of its volume to 0400"
     )]
     Exposed {
         /// Path of the file.

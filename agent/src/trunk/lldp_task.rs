@@ -11,10 +11,11 @@ use tokio::sync::watch;
 
 use super::results::Results;
 use super::targets::Targets;
-use super::vlan_socket::{Reception, VlanSocket};
+use super::vlan_socket::{ReceiveOptions, VlanSocket};
 
-/// Frames that the task receives. Bridges do not take LLDP frames, so the socket needs no copy of other frames.
-const LLDP: Reception = Reception {
+/// Options of the socket that receives LLDP frames. Bridges do not take LLDP frames, so the socket needs no copy of
+/// other frames.
+const LLDP: ReceiveOptions = ReceiveOptions {
     ethertype: lldp::ETHERTYPE,
     group: MacAddress(lldp::GROUP),
     before_bridge: false,

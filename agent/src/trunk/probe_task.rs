@@ -9,12 +9,12 @@ use berth_trunk_probe::{DESTINATION, ETHERTYPE, ProbeKeys, TrunkProbe, Verdict, 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::watch;
 
-use super::results::{NetworkResult, Results, unknown};
+use super::results::{NetworkResult, Results, unknown_status};
 use super::targets::{NetworkTarget, Targets};
-use super::vlan_socket::{BATCH_SIZE, Reception, VlanSocket};
+use super::vlan_socket::{BATCH_SIZE, ReceiveOptions, VlanSocket};
 
-/// Frames that the task receives.
-const PROBES: Reception = Reception {
+/// Options of the socket that receives probes.
+const PROBES: ReceiveOptions = ReceiveOptions {
     ethertype: ETHERTYPE,
     group: DESTINATION,
     before_bridge: true,
@@ -50,7 +50,7 @@ pub(super) async fn run(
         let current = Arc::clone(&targets.borrow_and_update());
         let Some(target) = current.networks.get(&network) else { break };
         let status = match &current.keys {
-            Err(no_keys) => unknown(TrunkUnknownReason::NoKey, no_keys.to_string()),
+            Err(no_keys) => unknown_status(TrunkUnknownReason::NoKey, no_keys.to_string()),
             Ok(keys) => {
                 let probed = match Task::new(&network, &current, target, keys.clone(), &results) {
                     Ok(mut task) => task.probe(&mut targets).await,
@@ -72,7 +72,7 @@ pub(super) async fn run(
                             _ => "",
                         };
                         let message = format!("failed to probe {uplink}: {error}{remedy}");
-                        unknown(TrunkUnknownReason::ProbeFailed, message)
+                        unknown_status(TrunkUnknownReason::ProbeFailed, message)
                     }
                 }
             }
@@ -214,21 +214,23 @@ impl<'a> Task<'a> {
             Verdict::Unknown if now < STARTUP_TIME => None,
             Verdict::Unknown => {
                 let incomplete = match hosts {
-                    0 => "no other host was received in a VLAN of this network",
-                    _ => "other hosts are received, but not yet in all VLANs of this host",
+                    0 => "no probe of another host has arrived in a VLAN of this network",
+                    _ => "probes of other hosts arrive, but not yet in all VLANs of this host",
                 };
                 let message = message.unwrap_or_else(|| incomplete.to_owned());
-                Some(unknown(TrunkUnknownReason::NoPeers, message))
+                Some(unknown_status(TrunkUnknownReason::NoPeers, message))
             }
             Verdict::Verified => {
                 Some(TrunkStatus { state: TrunkState::Verified, message, ..TrunkStatus::default() })
             }
             Verdict::Unverified { vlans } => {
                 let unverified = || {
-                    format!("VLAN {vlans} is received from no other host, although other VLANs are")
+                    format!(
+                        "no probe of another host arrives in VLAN {vlans}, although probes arrive in other VLANs"
+                    )
                 };
                 let message = message.unwrap_or_else(unverified);
-                Some(unknown(TrunkUnknownReason::VlansWithoutPeers, message))
+                Some(unknown_status(TrunkUnknownReason::VlansWithoutPeers, message))
             }
             Verdict::Missing { vlans, from } => Some(TrunkStatus {
                 state: TrunkState::Missing,

@@ -141,9 +141,12 @@ impl Results {
         let mut report = TrunkReport::default();
         for (name, result) in &inner.networks {
             let status = result.status.as_ref().or_else(|| previous.networks.get(name));
-            let status = status
-                .cloned()
-                .unwrap_or_else(|| unknown(TrunkUnknownReason::NoPeers, "no host received yet"));
+            let status = status.cloned().unwrap_or_else(|| {
+                unknown_status(
+                    TrunkUnknownReason::NoPeers,
+                    "no probe of another host has arrived yet",
+                )
+            });
             report.networks.insert(name.clone(), status);
             report.hosts.insert(name.clone(), result.hosts);
         }
@@ -196,7 +199,10 @@ pub(crate) fn most_urgent_unknown(
 }
 
 /// Returns the status of a network without a verdict.
-pub(super) fn unknown(reason: TrunkUnknownReason, message: impl Into<String>) -> TrunkStatus {
+pub(super) fn unknown_status(
+    reason: TrunkUnknownReason,
+    message: impl Into<String>,
+) -> TrunkStatus {
     TrunkStatus {
         state: TrunkState::Unknown,
         reason: Some(reason),
@@ -225,7 +231,7 @@ mod tests {
     }
 
     fn no_key() -> TrunkStatus {
-        unknown(TrunkUnknownReason::NoKey, "no key file")
+        unknown_status(TrunkUnknownReason::NoKey, "no key file")
     }
 
     #[test]

@@ -64,9 +64,9 @@ nix::setsockopt_impl!(
     sockopt::SetStruct<'_, libc::packet_mreq>
 );
 
-/// Frames that a socket receives.
+/// Frames that a socket receives, and the size of its buffers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reception {
+pub(super) struct ReceiveOptions {
     /// EtherType of the frames.
     pub(super) ethertype: u16,
     /// Multicast address to which they are sent.
@@ -89,25 +89,25 @@ impl VlanSocket {
     ///
     /// # Errors
     /// If the kernel refuses it (`CAP_NET_RAW` is required), or if there is no such link.
-    pub(super) fn open(index: u32, reception: Reception) -> io::Result<Self> {
+    pub(super) fn open(index: u32, options: ReceiveOptions) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, None)?;
-        SockRef::from(&socket).attach_filter(&filter(reception.ethertype, reception.group))?;
+        SockRef::from(&socket).attach_filter(&filter(options.ethertype, options.group))?;
         setsockopt(&socket, PacketAuxdata, &true)?;
         // Kernels before 4.20 do not know the option; the filter also drops these frames.
         setsockopt(&socket, PacketIgnoreOutgoing, &true).unwrap_or_default();
-        setsockopt(&socket, PacketAddMembership, &membership(index, reception.group)?)?;
-        let bytes = reception.buffer_bytes;
+        setsockopt(&socket, PacketAddMembership, &membership(index, options.group)?)?;
+        let bytes = options.buffer_bytes;
         if setsockopt(&socket, sockopt::RcvBufForce, &bytes).is_err() {
             setsockopt(&socket, sockopt::RcvBuf, &bytes)?;
         }
         if setsockopt(&socket, sockopt::SndBufForce, &bytes).is_err() {
             setsockopt(&socket, sockopt::SndBuf, &bytes)?;
         }
-        let channel_type = if reception.before_bridge {
+        let channel_type = if options.before_bridge {
             ChannelType::Layer2
         } else {
-            ChannelType::Layer3(reception.ethertype)
+            ChannelType::Layer3(options.ethertype)
         };
         bind(&socket, index, channel_type)?;
         Ok(Self { socket, buffer: vec![0; BATCH_SIZE * MAX_FRAME_BYTES] })

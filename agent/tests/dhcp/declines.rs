@@ -1,5 +1,5 @@
-//! Tests that a decline (DHCPDECLINE) withholds an address only if it arrives by the port behind which the forwarding
-//! database of the kernel's bridge has the VM of the lease.
+//! Tests that a decline (DHCPDECLINE) blocks an address only if it arrives by the port on which the kernel's bridge has
+//! learned the Ethernet address of the lease.
 
 use crate::namespace::run_script;
 

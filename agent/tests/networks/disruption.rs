@@ -153,10 +153,10 @@ fn drift_is_corrected_while_vms_are_attached() {
     assert!(make_plan(&facts, &spec).is_empty());
 }
 
-/// Checks that macvlan, macvtap and VLAN links count as users of the link that they are stacked on, in any network
+/// Checks that macvlan, macvtap and VLAN links count as attached to the link that they are stacked on, in any network
 /// namespace.
 #[test]
-fn stacked_links_are_users_of_tenant_links() {
+fn stacked_links_count_as_attached_links() {
     let spec = BRIDGE_PER_TENANT_SPEC.to_owned() + &tenants_spec(&[("a", "trunk", 120)]);
     for lower in ["tn120", "tn120-v"] {
         for elsewhere in [false, true] {
@@ -197,7 +197,8 @@ fn stacked_links_are_users_of_tenant_links() {
     assert_eq!(change_lines(&without_tenants), ["remove VLAN 120 from eth1 on br-tenant"]);
 }
 
-/// Attaches a VM between the plan and the step: each step that removes something checks for users again.
+/// Attaches a VM between the plan and the step. Each step that removes something must check again whether links are
+/// attached.
 #[test]
 fn use_is_checked_again_before_each_step() {
     let one = tenants_spec(&[("a", "trunk", 120)]);

@@ -205,8 +205,8 @@ proptest! {
             let after = world.uplinks_of_vms();
             let refused = world.model.borrow().refused_count;
             for (vm, ways) in &before {
-                // Without `allow`, the ports of a VM stay the same, even if the agent is killed; only a lost port may
-                // be restored.
+                // Without `allow_disruption`, the ports of a VM stay the same, even if the agent is killed; only a lost
+                // port may be restored.
                 if !asked.allow_disruption && !ways.is_empty() && !is_known(vm, &after[vm]) {
                     prop_assert_eq!(&after[vm], ways, "{} {:?} {:?}", vm, asked, result.as_ref().map(|ended| &ended.outcomes));
                 } else if result.is_some() && refused < 2 && !ways.is_empty() {
@@ -240,7 +240,8 @@ proptest! {
     }
 }
 
-/// Tests a failure that once disconnected all tenants of a host: the new uplink cannot become a port.
+/// Tests that the old uplink stays if the new uplink cannot become a port. Otherwise all tenants of the host would be
+/// disconnected.
 #[test]
 fn refused_join_keeps_the_old_uplink() {
     let start = SpecOptions {

@@ -99,7 +99,7 @@ pub(super) fn apply_link_changes_on(
 }
 
 /// Message of a change on a kernel that cannot compare the bridge of a frame.
-const GUARD_UNSUPPORTED: &str = "the kernel has no nftables expression for the bridge of a frame (CONFIG_NFT_BRIDGE_META, \
+const SERVER_RULES_UNSUPPORTED: &str = "the kernel has no nftables expression for the bridge of a frame (CONFIG_NFT_BRIDGE_META, \
     Linux 5.3): DHCP servers and routers among VMs are reported, but not dropped";
 
 /// Applies a change of the nftables table. If the kernel does not support the rules against DHCP servers and routers
@@ -115,7 +115,7 @@ fn apply_filter(
         {
             kernel.apply_filter(&reduced)?;
             *action = reduced;
-            Ok(Some(GUARD_UNSUPPORTED))
+            Ok(Some(SERVER_RULES_UNSUPPORTED))
         }
         result => result.map(|()| None),
     }

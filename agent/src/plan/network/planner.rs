@@ -169,7 +169,7 @@ impl<'a> Planner<'a> {
         let reason = if !shared.allow_management {
             format!(
                 "{host_traffic}. As a port of a bridge {0} does not answer for its addresses. Use another uplink or \
-                 scenario BridgePerTenant, or set uplink.allowManagement: true: the change is then applied on trial, and rolled back if the \
+                 scenario BridgePerTenant, or set uplink.allowManagement: true: the change is then applied as a trial, and is rolled back if the \
                  gateway does not answer",
                 uplink.name
             )
