@@ -16,7 +16,7 @@ use berth_api::{Condition, Time};
 use berth_runtime::certificate::{ExpiryState, Validity};
 use jiff::Timestamp;
 
-use crate::manifest::{Fault, Part};
+use crate::manifest::{Fault, SpecPart};
 use crate::plan::kubelet::{next_start_failure, restart_reason};
 use crate::plan::{Change, Plan};
 use crate::trunk::most_urgent_unknown;
@@ -174,7 +174,8 @@ fn host_tuned_condition(input: &Input) -> ConditionState {
     if let Some(message) = input.not_applied_reason {
         return ConditionState::status_unknown(ConditionReason::NoManifest, message);
     }
-    if let Some(first) = input.faults.iter().find(|fault| !fault.is_about_part(Part::Networks)) {
+    if let Some(first) = input.faults.iter().find(|fault| !fault.is_about_part(SpecPart::Networks))
+    {
         return ConditionState::status_false(ConditionReason::InvalidSpec, first.to_string());
     }
     let pending: Vec<&Change> =
@@ -213,7 +214,7 @@ fn networks_ready_condition(input: &Input) -> Option<ConditionState> {
     if let Some(message) = input.not_applied_reason {
         return Some(ConditionState::status_unknown(ConditionReason::NoManifest, message));
     }
-    if let Some(first) = input.faults.iter().find(|fault| fault.is_about_part(Part::Networks)) {
+    if let Some(first) = input.faults.iter().find(|fault| fault.is_about_part(SpecPart::Networks)) {
         return Some(ConditionState::status_false(ConditionReason::InvalidSpec, first.to_string()));
     }
     if input.facts.links.is_incomplete {

@@ -36,7 +36,7 @@ pub struct Manifest {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnparsedParts {
     /// Parts that have a fault as a whole.
-    pub parts: BTreeSet<Part>,
+    pub parts: BTreeSet<SpecPart>,
     /// Names of host networks that have a fault themselves or in one of their tenants. The other networks are applied.
     pub networks: BTreeSet<String>,
 }
@@ -44,15 +44,15 @@ pub struct UnparsedParts {
 impl UnparsedParts {
     /// Returns all parts except these.
     #[must_use]
-    pub fn all_except(parts: &[Part]) -> Self {
-        let others = Part::ALL.into_iter().filter(|part| !parts.contains(part));
+    pub fn all_except(parts: &[SpecPart]) -> Self {
+        let others = SpecPart::ALL.into_iter().filter(|part| !parts.contains(part));
         Self { parts: others.collect(), networks: BTreeSet::new() }
     }
 }
 
 /// Parts of the spec that are applied independently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum SpecPart {
     /// CPUs (`spec.cpu`).
     Cpu,
     /// Huge pages (`spec.hugepages`).
@@ -65,7 +65,7 @@ pub enum Part {
     Networks,
 }
 
-impl Part {
+impl SpecPart {
     /// All parts.
     pub const ALL: [Self; 5] =
         [Self::Cpu, Self::Hugepages, Self::Ksm, Self::TransparentHugepages, Self::Networks];
@@ -86,12 +86,12 @@ impl Part {
 impl Fault {
     /// Returns true if the field belongs to this part.
     #[must_use]
-    pub fn is_about_part(&self, part: Part) -> bool {
+    pub fn is_about_part(&self, part: SpecPart) -> bool {
         let is_below = |field| {
             let rest = self.field.strip_prefix(field);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
-        is_below(part.field()) || (part == Part::Networks && is_below("spec.tenantNetworks"))
+        is_below(part.field()) || (part == SpecPart::Networks && is_below("spec.tenantNetworks"))
     }
 }
 
@@ -184,19 +184,19 @@ impl Manifest {
 
     /// Removes all parts except these from the manifest. The other parts count as unparsed, and their faults are
     /// dropped.
-    pub fn restrict_to(&mut self, parts: &[Part]) {
+    pub fn restrict_to(&mut self, parts: &[SpecPart]) {
         let spec = std::mem::take(&mut self.spec);
         let is_selected = |part| parts.contains(&part);
         self.spec = InfraNodeSpec {
             enforce: spec.enforce,
-            cpu: spec.cpu.filter(|_| is_selected(Part::Cpu)),
-            ksm: spec.ksm.filter(|_| is_selected(Part::Ksm)),
+            cpu: spec.cpu.filter(|_| is_selected(SpecPart::Cpu)),
+            ksm: spec.ksm.filter(|_| is_selected(SpecPart::Ksm)),
             transparent_hugepages: spec
                 .transparent_hugepages
-                .filter(|_| is_selected(Part::TransparentHugepages)),
-            hugepages: if is_selected(Part::Hugepages) { spec.hugepages } else { Vec::new() },
-            networks: if is_selected(Part::Networks) { spec.networks } else { Vec::new() },
-            tenant_networks: if is_selected(Part::Networks) {
+                .filter(|_| is_selected(SpecPart::TransparentHugepages)),
+            hugepages: if is_selected(SpecPart::Hugepages) { spec.hugepages } else { Vec::new() },
+            networks: if is_selected(SpecPart::Networks) { spec.networks } else { Vec::new() },
+            tenant_networks: if is_selected(SpecPart::Networks) {
                 spec.tenant_networks
             } else {
                 Vec::new()
@@ -205,7 +205,7 @@ impl Manifest {
         };
         self.unparsed.parts.extend(UnparsedParts::all_except(parts).parts);
         let is_of_removed_part = |fault: &Fault| {
-            Part::ALL.iter().any(|part| !is_selected(*part) && fault.is_about_part(*part))
+            SpecPart::ALL.iter().any(|part| !is_selected(*part) && fault.is_about_part(*part))
         };
         self.faults.retain(|fault| !is_of_removed_part(fault));
     }
@@ -213,17 +213,17 @@ impl Manifest {
     /// Counts absent parts as unparsed if there is an unknown field, which may be a misspelt part. Otherwise the
     /// settings of that part would be restored.
     fn mark_absent_parts_unparsed(&mut self, tree: &Value) {
-        let known = |fault: &Fault| Part::ALL.iter().any(|part| fault.is_about_part(*part));
+        let known = |fault: &Fault| SpecPart::ALL.iter().any(|part| fault.is_about_part(*part));
         if self.faults.iter().all(known) {
             return;
         }
         let spec = tree.get("spec");
-        let absent = |part: &Part| {
+        let absent = |part: &SpecPart| {
             let name = part.field().trim_start_matches("spec.");
             let is_present = |name| spec.and_then(|spec| spec.get(name)).is_some();
-            !(is_present(name) || *part == Part::Networks && is_present("tenantNetworks"))
+            !(is_present(name) || *part == SpecPart::Networks && is_present("tenantNetworks"))
         };
-        self.unparsed.parts.extend(Part::ALL.into_iter().filter(absent));
+        self.unparsed.parts.extend(SpecPart::ALL.into_iter().filter(absent));
     }
 
     fn read_spec(&mut self, spec: &Value) {
@@ -232,7 +232,7 @@ impl Manifest {
             Value::Null => return,
             other => {
                 self.faults.push(Fault::new("spec", format_value(other), "must be a map"));
-                self.unparsed.parts = Part::ALL.into();
+                self.unparsed.parts = SpecPart::ALL.into();
                 return;
             }
         };
@@ -245,16 +245,18 @@ impl Manifest {
                     let enforce = self.read_field(field, value, None);
                     self.spec.enforce = enforce.or_else(|| (!value.is_null()).then_some(false));
                 }
-                "cpu" => self.spec.cpu = self.read_field(field, value, Some(Part::Cpu)),
-                "ksm" => self.spec.ksm = self.read_field(field, value, Some(Part::Ksm)),
+                "cpu" => self.spec.cpu = self.read_field(field, value, Some(SpecPart::Cpu)),
+                "ksm" => self.spec.ksm = self.read_field(field, value, Some(SpecPart::Ksm)),
                 "transparentHugepages" => {
                     self.spec.transparent_hugepages =
-                        self.read_field(field, value, Some(Part::TransparentHugepages));
+                        self.read_field(field, value, Some(SpecPart::TransparentHugepages));
                 }
-                "hugepages" => self.spec.hugepages = self.read_list(field, value, Part::Hugepages),
-                "networks" => self.spec.networks = self.read_list(field, value, Part::Networks),
+                "hugepages" => {
+                    self.spec.hugepages = self.read_list(field, value, SpecPart::Hugepages)
+                }
+                "networks" => self.spec.networks = self.read_list(field, value, SpecPart::Networks),
                 "tenantNetworks" => {
-                    self.spec.tenant_networks = self.read_list(field, value, Part::Networks);
+                    self.spec.tenant_networks = self.read_list(field, value, SpecPart::Networks);
                 }
                 _ => self.faults.push(unknown_field(&format!("spec.{field}"), value)),
             }
@@ -266,7 +268,7 @@ impl Manifest {
         &mut self,
         field: &str,
         value: &Value,
-        part: Option<Part>,
+        part: Option<SpecPart>,
     ) -> Option<T> {
         if value.is_null() {
             return None;
@@ -282,7 +284,12 @@ impl Manifest {
     }
 
     /// Reads the items of a list. Items with faults are left out, and their faults are recorded.
-    fn read_list<T: DeserializeOwned>(&mut self, field: &str, value: &Value, part: Part) -> Vec<T> {
+    fn read_list<T: DeserializeOwned>(
+        &mut self,
+        field: &str,
+        value: &Value,
+        part: SpecPart,
+    ) -> Vec<T> {
         let items = match value {
             Value::Array(items) => items.as_slice(),
             Value::Null => &[],
@@ -353,7 +360,7 @@ mod tests {
         assert_eq!(manifest.spec.hugepages.len(), 1);
         assert!(manifest.spec.transparent_hugepages.is_some() && manifest.spec.cpu.is_none());
         // `colour` may also be the misspelt name of a part that is absent from the manifest, such as the networks.
-        let unparsed = [Part::Cpu, Part::Hugepages, Part::Ksm, Part::Networks];
+        let unparsed = [SpecPart::Cpu, SpecPart::Hugepages, SpecPart::Ksm, SpecPart::Networks];
         assert_eq!(manifest.unparsed.parts, unparsed.into());
         for start in [
             "spec.hugepages[0].size: `3Mi`: `3Mi` is not a huge page size",

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ValueEnum, ValueHint};
 
-use crate::manifest::{Fault, Manifest, Part};
+use crate::manifest::{Fault, Manifest, SpecPart};
 use berth_host_facts::root::Root;
 use berth_runtime::cli::{EXIT_BAD_INPUT, Failure, print_error};
 
@@ -39,13 +39,13 @@ enum OnlyPart {
 }
 
 impl OnlyPart {
-    const fn part(self) -> Part {
+    const fn part(self) -> SpecPart {
         match self {
-            Self::Cpu => Part::Cpu,
-            Self::Hugepages => Part::Hugepages,
-            Self::Ksm => Part::Ksm,
-            Self::TransparentHugepages => Part::TransparentHugepages,
-            Self::Networks => Part::Networks,
+            Self::Cpu => SpecPart::Cpu,
+            Self::Hugepages => SpecPart::Hugepages,
+            Self::Ksm => SpecPart::Ksm,
+            Self::TransparentHugepages => SpecPart::TransparentHugepages,
+            Self::Networks => SpecPart::Networks,
         }
     }
 }
@@ -60,7 +60,7 @@ impl ManifestArguments {
         let mut manifest = Manifest::parse(&text)
             .map_err(|fault| bad_input_failure(&format!("{}: {fault}", self.filename.display())))?;
         if !self.only.is_empty() {
-            let parts: Vec<Part> = self.only.iter().map(|only| only.part()).collect();
+            let parts: Vec<SpecPart> = self.only.iter().map(|only| only.part()).collect();
             manifest.restrict_to(&parts);
         }
         Ok(manifest)

@@ -20,7 +20,7 @@ use crate::apply::{
 };
 use crate::cluster::{CycleEvent, Store};
 use crate::dhcp::DhcpHandle;
-use crate::manifest::Part;
+use crate::manifest::SpecPart;
 use crate::observe;
 use crate::state_folder::{self, CONFLICTS_FILE, ConflictRecord, TRUNK_FILE, TrunkRecord};
 use crate::trunk::TrunkMonitor;
@@ -326,7 +326,7 @@ fn merge_links(mut full: ConvergeResult, links: ConvergeResult) -> ConvergeResul
     full.plan.changes.retain(|change| change.link_action().is_none());
     full.plan.changes.extend(links.plan.changes);
     full.plan.networks = links.plan.networks;
-    full.plan.faults.retain(|fault| !fault.is_about_part(Part::Networks));
+    full.plan.faults.retain(|fault| !fault.is_about_part(SpecPart::Networks));
     full.plan.faults.extend(links.plan.faults);
     let ConvergeResult {
         outcomes,

@@ -8,7 +8,7 @@ use berth_api::infra_node::InfraNodeSpec;
 use super::settings::Source;
 use crate::cluster::{Generation, Store};
 use crate::document::Document;
-use crate::manifest::{Fault, Manifest, Part, UnparsedParts};
+use crate::manifest::{Fault, Manifest, SpecPart, UnparsedParts};
 use crate::state_folder;
 use berth_host_facts::root::{ReadError, Root};
 
@@ -60,7 +60,7 @@ impl HostDesiredState {
             ..InfraNodeSpec::default()
         };
         let mut unparsed = self.unparsed.clone();
-        unparsed.parts.extend(UnparsedParts::all_except(&[Part::Networks]).parts);
+        unparsed.parts.extend(UnparsedParts::all_except(&[SpecPart::Networks]).parts);
         (spec, unparsed)
     }
 }

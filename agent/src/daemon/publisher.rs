@@ -21,7 +21,7 @@ use crate::apply::{ConvergeResult, Outcome};
 use crate::cluster::{CycleEvent, Store};
 use crate::conditions;
 use crate::dhcp::AddressConflicts;
-use crate::manifest::{Fault, Part};
+use crate::manifest::{Fault, SpecPart};
 use crate::report;
 use crate::trunk::{TrunkMonitor, TrunkReport};
 
@@ -106,7 +106,7 @@ impl Publisher {
         let report = match &mut self.trunk_monitor {
             None => TrunkReport::default(),
             Some(monitor) => {
-                let unparsed = cycle.desired.unparsed.parts.contains(&Part::Networks);
+                let unparsed = cycle.desired.unparsed.parts.contains(&SpecPart::Networks);
                 // If the networks are unknown, the tasks continue with their previous targets.
                 if !facts.links.is_incomplete && !unparsed {
                     monitor.update(&cycle.node, &plan.networks, &facts.links);
@@ -220,7 +220,7 @@ impl SharedState {
         self.applied_generation.clone_from(&desired.generation);
         // While the desired state is unknown, a bridge that is missing may be desired.
         let networks_unknown = desired.not_applied_reason.is_some()
-            || faults.iter().any(|fault| fault.is_about_part(Part::Networks));
+            || faults.iter().any(|fault| fault.is_about_part(SpecPart::Networks));
         self.bridges =
             if networks_unknown { None } else { status::bridges_by_network(&facts.links) };
         self.labels_in_use = settings.pods.not_drained_reason().is_some();

@@ -9,7 +9,7 @@ use berth_api::{InfraNodeStatus, LinkName};
 
 use super::desired::HostDesiredState;
 use super::last_report;
-use crate::manifest::Part;
+use crate::manifest::SpecPart;
 use crate::plan::NetworkState;
 use crate::trunk::TrunkReport;
 use berth_host_facts::HostFacts;
@@ -57,7 +57,7 @@ pub(super) fn build_status(report: InfraNodeStatus, input: Input) -> InfraNodeSt
         ..report
     };
     if let Some(previous) = previous {
-        let unparsed = desired.unparsed.parts.contains(&Part::Networks);
+        let unparsed = desired.unparsed.parts.contains(&SpecPart::Networks);
         last_report::merge_unknown_facts(&mut status, previous, facts, unparsed);
     }
     trunks.add_to_status(&mut status);

@@ -10,19 +10,22 @@ use socket2::SockFilter;
 #[derive(Debug)]
 pub(super) struct FrameFilters {
     /// Accepts requests of the guest, and server messages to the guest.
-    pub(super) all: Vec<SockFilter>,
+    pub(super) all_frames: Vec<SockFilter>,
     /// Accepts only requests of the guest.
-    pub(super) requests: Vec<SockFilter>,
+    pub(super) requests_only: Vec<SockFilter>,
 }
 
 impl FrameFilters {
     pub(super) fn new() -> Self {
-        Self { all: convert(socket_filter()), requests: convert(request_filter()) }
+        Self {
+            all_frames: to_sock_filters(socket_filter()),
+            requests_only: to_sock_filters(request_filter()),
+        }
     }
 }
 
 /// Returns a program in the kernel's form.
-pub(super) fn convert(program: &[FilterInstruction]) -> Vec<SockFilter> {
+pub(super) fn to_sock_filters(program: &[FilterInstruction]) -> Vec<SockFilter> {
     program.iter().map(|one| SockFilter::new(one.code, one.jt, one.jf, one.k)).collect()
 }
 
@@ -67,7 +70,7 @@ impl GuestFrameRateLimit {
     }
 
     /// Allows frames to the guest again.
-    pub(super) fn resume(&mut self) {
+    pub(super) fn allow_frames(&mut self) {
         self.limited_until = None;
     }
 }
@@ -86,7 +89,7 @@ mod tests {
         assert_eq!(count(&mut limit, begin), 32);
         assert_eq!(limit.limited_until(), Some(begin + LIMITED_TIME));
         assert_eq!(count(&mut limit, begin + LIMITED_TIME), 0, "until the filter is replaced");
-        limit.resume();
+        limit.allow_frames();
         assert_eq!(limit.limited_until(), None);
         assert_eq!(count(&mut limit, begin + LIMITED_TIME), 30);
     }

@@ -70,9 +70,9 @@ impl Port {
     /// be unreachable. So all guests that have sent a frame must have an IPv6 address; before the first frame, one
     /// lease of the network with an IPv6 address is enough.
     pub(super) fn advertisement(&self) -> Option<Vec<u8>> {
-        let of_guests: Option<Vec<_>> =
+        let advertisements: Option<Vec<_>> =
             self.responders.values().map(PortResponder::advertisement).collect();
-        of_guests?.pop().or_else(|| self.observer.as_ref()?.advertisement())
+        advertisements?.pop().or_else(|| self.observer.as_ref()?.advertisement())
     }
 
     /// Returns the responder of a guest. Without an address, or for an address without a lease, returns the observer:

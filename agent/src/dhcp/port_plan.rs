@@ -110,7 +110,7 @@ mod tests {
         link
     }
 
-    fn sorted(mut all: Vec<Link>) -> Links {
+    fn sorted_links(mut all: Vec<Link>) -> Links {
         all.sort_by(|a, b| a.name.cmp(&b.name));
         Links { all, ..Links::default() }
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     fn hosts_links() -> Links {
-        sorted(vec![
+        sorted_links(vec![
             bridge("br-tenant", 1, "berth:shared", true),
             in_vlan(link("vetha", 2, LinkKind::Veth, Some("br-tenant")), 100),
             in_vlan(link("vethb", 3, LinkKind::Veth, Some("br-tenant")), 200),
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(vlans, [Some(100), None]);
     }
 
-    fn planned(links: &Links, networks: &[(&str, Option<u16>, Option<u32>)]) -> Vec<String> {
+    fn planned_ports(links: &Links, networks: &[(&str, Option<u16>, Option<u32>)]) -> Vec<String> {
         let ports = plan_ports(links, &host_networks(), &served(networks));
         ports.values().map(|port| format!("{} {}", port.name, port.network)).collect()
     }
@@ -201,19 +201,22 @@ mod tests {
             ("cluster-d", None, Some(5001)),
         ];
         assert_eq!(
-            planned(&hosts_links(), &all),
+            planned_ports(&hosts_links(), &all),
             ["vetha cluster-a", "vethb cluster-b", "tapc cluster-c", "vethd cluster-d"]
         );
-        assert_eq!(planned(&hosts_links(), &all[1..2]), ["vethb cluster-b"]);
-        assert!(planned(&hosts_links(), &[]).is_empty());
+        assert_eq!(planned_ports(&hosts_links(), &all[1..2]), ["vethb cluster-b"]);
+        assert!(planned_ports(&hosts_links(), &[]).is_empty());
     }
 
     #[test]
     fn a_network_on_another_vlan_is_not_served() {
-        assert!(planned(&hosts_links(), &[("cluster-a", Some(200), None)]).is_empty());
-        assert!(planned(&hosts_links(), &[("cluster-c", Some(301), None)]).is_empty());
+        assert!(planned_ports(&hosts_links(), &[("cluster-a", Some(200), None)]).is_empty());
+        assert!(planned_ports(&hosts_links(), &[("cluster-c", Some(301), None)]).is_empty());
         // The name of the network determines the VLAN, if the leases do not name it.
-        assert_eq!(planned(&hosts_links(), &[("cluster-a", None, None)]), ["vetha cluster-a"]);
+        assert_eq!(
+            planned_ports(&hosts_links(), &[("cluster-a", None, None)]),
+            ["vetha cluster-a"]
+        );
     }
 
     #[test]
@@ -222,7 +225,7 @@ mod tests {
         for link in links.all.iter_mut().filter(|link| link.name.as_str() == "br-tenant") {
             link.vlan_filtering = Some(false);
         }
-        assert!(planned(&links, &[("cluster-a", Some(100), None)]).is_empty());
+        assert!(planned_ports(&links, &[("cluster-a", Some(100), None)]).is_empty());
     }
 
     proptest! {
@@ -247,7 +250,7 @@ mod tests {
                 }
                 all.push(if berth { created_by_berth(port) } else { port });
             }
-            let links = sorted(all);
+            let links = sorted_links(all);
             let networks = [("cluster-a", Some(100), None), ("cluster-c", Some(300), None)];
             for (index, port) in plan_ports(&links, &host_networks(), &served(&networks)) {
                 let link = links.find_by_name(&port.name).unwrap();

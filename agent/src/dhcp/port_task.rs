@@ -71,7 +71,7 @@ pub(super) async fn serve_port(
                 }
                 if limited_until.is_none() && guest_frame_limit.limited_until().is_some() {
                     shared.metrics.rate_limited.inc();
-                    set_filter(&socket, &plan, &shared.filters.requests);
+                    set_filter(&socket, &plan, &shared.filters.requests_only);
                 }
                 for decline in declines {
                     handle_decline(decline, (index, &plan), &probes, &shared).await;
@@ -113,8 +113,8 @@ pub(super) async fn serve_port(
                 advertisement_timer.restart(tokio::time::Instant::now());
             }
             () = end_of_rate_limit(limited_until) => {
-                guest_frame_limit.resume();
-                set_filter(&socket, &plan, &shared.filters.all);
+                guest_frame_limit.allow_frames();
+                set_filter(&socket, &plan, &shared.filters.all_frames);
             }
         }
     }

@@ -10,7 +10,7 @@ use tokio::time::{sleep, sleep_until};
 
 use super::conflicts::AddressConflicts;
 use super::exit_plan::ExitLink;
-use super::frame_filters::convert;
+use super::frame_filters::to_sock_filters;
 use super::network_probes::NetworkProbes;
 use super::port_plan::ServedPort;
 use super::port_task::DhcpContext;
@@ -112,7 +112,7 @@ impl Prober {
 
     fn open_exit(&self) -> Option<ExitSocket> {
         let link = self.exit.borrow().clone()?;
-        let filter = convert(&probe_filter(link.mac, link.vlan));
+        let filter = to_sock_filters(&probe_filter(link.mac, link.vlan));
         match PacketSocket::open(link.index, &filter, RECEIVE_BUFFER_BYTES) {
             Ok(socket) => Some(ExitSocket { link, socket }),
             // Without the link, the network has no connection to other hosts, so only guests of this host can use the

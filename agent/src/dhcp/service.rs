@@ -262,7 +262,8 @@ impl Service {
 
     fn start_port(&mut self, index: u32, port: &ServedPort) -> io::Result<()> {
         let Some(running) = self.networks.get(&port.network) else { return Ok(()) };
-        let socket = PacketSocket::open(index, &self.shared.filters.all, RECEIVE_BUFFER_BYTES)?;
+        let socket =
+            PacketSocket::open(index, &self.shared.filters.all_frames, RECEIVE_BUFFER_BYTES)?;
         tracing::debug!(port = %port.name, network = %port.network, "answering DHCP requests");
         let (network, probes) = (running.network.subscribe(), Arc::clone(&running.probes));
         let plan = (index, port.clone());

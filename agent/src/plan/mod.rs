@@ -27,7 +27,7 @@ mod thp;
 
 use berth_host_facts::setting::{KsmSetting, Setting, SettingValue};
 
-use crate::manifest::Part;
+use crate::manifest::SpecPart;
 pub use change::{Action, Change, ChangeReason, Disruption, Step};
 use current::current_setting_value;
 use drift::separate_drift;
@@ -43,12 +43,12 @@ pub fn plan(input: Input) -> Plan {
     let mut targets = Targets::default();
     thp::add_target(input, &mut targets);
     let mut frozen = input.unparsed.parts.clone();
-    collect_or_freeze(&mut frozen, Part::Hugepages, &mut targets, |t| {
+    collect_or_freeze(&mut frozen, SpecPart::Hugepages, &mut targets, |t| {
         hugepages::add_targets(input, t)
     });
-    collect_or_freeze(&mut frozen, Part::Ksm, &mut targets, |t| ksm::add_targets(input, t));
+    collect_or_freeze(&mut frozen, SpecPart::Ksm, &mut targets, |t| ksm::add_targets(input, t));
     let mut reserved_cpus = None;
-    collect_or_freeze(&mut frozen, Part::Cpu, &mut targets, |t| {
+    collect_or_freeze(&mut frozen, SpecPart::Cpu, &mut targets, |t| {
         reserved_cpus = cpu::reserved_cpus(input, t);
         if let Some(reserved) = &reserved_cpus {
             housekeeping::add_targets(input, reserved, t);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::change::Change;
 use super::id::ChangeId;
-use super::kubelet::advice::Advice;
+use super::kubelet::advice::KubeletAdvice;
 use super::network::removal::StaleRecords;
 use super::network::state::NetworkState;
 use crate::manifest::Fault;
@@ -29,7 +29,7 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// Advice on the kubelet's configuration, if it differs from the desired one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kubelet: Option<Advice>,
+    pub kubelet: Option<KubeletAdvice>,
     /// CPUs reserved for the host.
     #[serde(rename = "reservedCPUs", skip_serializing_if = "Option::is_none")]
     pub reserved_cpus: Option<CpuSet>,

@@ -81,7 +81,7 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     }
 }
 
-fn render_advice(out: &mut String, advice: &super::kubelet::advice::Advice, style: Style) {
+fn render_advice(out: &mut String, advice: &super::kubelet::advice::KubeletAdvice, style: Style) {
     push_line(out, &style.format_heading("Desired configuration of the kubelet"), "");
     for difference in &advice.differences {
         let current = if difference.actual.is_empty() { "unset" } else { &difference.actual };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::manifest::{Fault, Part};
+use crate::manifest::{Fault, SpecPart};
 use berth_host_facts::setting::{Setting, SettingValue};
 
 /// Reason for a change.
@@ -48,8 +48,8 @@ impl Targets {
 /// Adds the targets of a part of the spec. If the part has a fault, adds it to `frozen`, so that the part is not
 /// changed.
 pub(super) fn collect_or_freeze(
-    frozen: &mut BTreeSet<Part>,
-    part: Part,
+    frozen: &mut BTreeSet<SpecPart>,
+    part: SpecPart,
     targets: &mut Targets,
     add_targets: impl FnOnce(&mut Targets),
 ) {
@@ -61,14 +61,14 @@ pub(super) fn collect_or_freeze(
 }
 
 /// Returns the part of the spec that a setting belongs to.
-pub(super) const fn part_of_setting(setting: Setting) -> Part {
+pub(super) const fn part_of_setting(setting: Setting) -> SpecPart {
     match setting {
-        Setting::Hugepages { .. } => Part::Hugepages,
-        Setting::TransparentHugepages => Part::TransparentHugepages,
-        Setting::Ksm(_) => Part::Ksm,
+        Setting::Hugepages { .. } => SpecPart::Hugepages,
+        Setting::TransparentHugepages => SpecPart::TransparentHugepages,
+        Setting::Ksm(_) => SpecPart::Ksm,
         Setting::WorkqueueCpus
         | Setting::DefaultIrqAffinity
         | Setting::IrqAffinity(_)
-        | Setting::AllowedCpus(_) => Part::Cpu,
+        | Setting::AllowedCpus(_) => SpecPart::Cpu,
     }
 }

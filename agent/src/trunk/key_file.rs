@@ -9,7 +9,7 @@ use nix::sys::stat::fstatat;
 
 /// Bits of a file's mode: all permissions, and those of users other than its owner and its group.
 const PERMISSIONS: u32 = 0o7777;
-const OTHERS: u32 = 0o007;
+const OTHER_USERS: u32 = 0o007;
 
 /// Reason why there are no keys.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ pub(super) fn read_keys(file: &Path) -> Result<ProbeKeys, NoKeys> {
     };
     // If the file does not exist, the read returns the error.
     let mode = fstatat(folder.folder(), name, AtFlags::empty()).map_or(0, |stat| stat.st_mode);
-    if mode & OTHERS != 0 {
+    if mode & OTHER_USERS != 0 {
         return Err(NoKeys::Exposed { path, mode: mode & PERMISSIONS });
     }
     match folder.read(name) {

@@ -36,7 +36,7 @@ const BUSY_INTERVAL: Duration = Duration::from_millis(10);
 /// not the fault of a peer.
 const OVERLOAD_ROUNDS: u32 = 50;
 /// Time for which an overload is reported.
-const OVERLOAD_MEMORY: Duration = Duration::from_secs(60);
+const OVERLOAD_REPORT_TIME: Duration = Duration::from_secs(60);
 
 /// Probes a network until the targets no longer contain it.
 pub(super) async fn run(
@@ -52,10 +52,11 @@ pub(super) async fn run(
         let status = match &current.keys {
             Err(no_keys) => unknown_status(TrunkUnknownReason::NoKey, no_keys.to_string()),
             Ok(keys) => {
-                let probed = match Task::new(&network, &current, target, keys.clone(), &results) {
-                    Ok(mut task) => task.probe(&mut targets).await,
-                    Err(error) => Err(error),
-                };
+                let probed =
+                    match ProbeTask::new(&network, &current, target, keys.clone(), &results) {
+                        Ok(mut task) => task.probe(&mut targets).await,
+                        Err(error) => Err(error),
+                    };
                 match probed {
                     Ok(()) => {
                         last_error = None;
@@ -86,7 +87,7 @@ pub(super) async fn run(
     results.remove_network(&network);
 }
 
-struct Task<'a> {
+struct ProbeTask<'a> {
     network: &'a str,
     targets: &'a Targets,
     target: &'a NetworkTarget,
@@ -98,7 +99,7 @@ struct Task<'a> {
     last_overload: Option<Duration>,
 }
 
-impl<'a> Task<'a> {
+impl<'a> ProbeTask<'a> {
     fn new(
         network: &'a str,
         targets: &'a Targets,
@@ -195,7 +196,7 @@ impl<'a> Task<'a> {
 
     /// Returns an observation for the status.
     fn observation(&self, now: Duration) -> Option<String> {
-        let is_recent = |at: Duration| now.saturating_sub(at) < OVERLOAD_MEMORY;
+        let is_recent = |at: Duration| now.saturating_sub(at) < OVERLOAD_REPORT_TIME;
         if self.last_overload.is_some_and(is_recent) {
             let network = self.network;
             return Some(format!(

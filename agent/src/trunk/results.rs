@@ -8,7 +8,7 @@ use berth_api::infra_node::{Neighbor, TrunkState, TrunkStatus, TrunkUnknownReaso
 use berth_api::{InfraNodeStatus, LinkName};
 
 /// Time after the start in which the absence of LLDP frames proves nothing: switches send them every 30 seconds.
-const LLDP_START: Duration = Duration::from_secs(100);
+const LLDP_STARTUP_TIME: Duration = Duration::from_secs(100);
 /// Maximum number of neighbours of one link. A new one replaces the one that was received least recently.
 const MAX_NEIGHBORS: usize = 4;
 /// Shortest time between two cycles that changes of neighbours start. A neighbour may announce different values in each
@@ -152,7 +152,7 @@ impl Results {
         }
         let known = inner.neighbors.values().flatten();
         report.neighbors = known.map(|one| one.neighbor.clone()).collect();
-        if now.duration_since(inner.started) < LLDP_START {
+        if now.duration_since(inner.started) < LLDP_STARTUP_TIME {
             let has_no_result =
                 |one: &&Neighbor| inner.neighbors.get(&one.uplink).is_none_or(Vec::is_empty);
             report.neighbors.extend(previous.neighbors.iter().filter(has_no_result).cloned());

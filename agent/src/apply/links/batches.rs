@@ -72,7 +72,7 @@ fn run_batch(
     loop {
         if let Err(error) = check_attached_links(kernel, transactions) {
             let error = Arc::new(error);
-            stop_all(transactions, &error);
+            stop_transactions(transactions, &error);
             netlink_error = Some(error);
         }
         let mut open: Vec<&mut Transaction> = transactions
@@ -94,7 +94,7 @@ fn run_batch(
             // The next rounds restore the previous links, if the kernel answers these requests.
             Err(error) if netlink_error.is_none() => {
                 let error = Arc::new(error);
-                stop_all(transactions, &error);
+                stop_transactions(transactions, &error);
                 netlink_error = Some(error);
             }
             Err(error) => return Err(Arc::new(error)),
@@ -102,7 +102,7 @@ fn run_batch(
     }
 }
 
-fn stop_all(transactions: &mut [Transaction], error: &Arc<io::Error>) {
+fn stop_transactions(transactions: &mut [Transaction], error: &Arc<io::Error>) {
     for transaction in transactions
         .iter_mut()
         .filter(|transaction| !transaction.is_stopped() && transaction.next_step().is_some())

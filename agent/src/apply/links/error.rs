@@ -200,7 +200,7 @@ pub enum RollbackResult {
         /// True if the gateways answer after the rollback.
         gateways_answer: bool,
         /// The guard, which would have rolled back the change if the agent had ended during the trial.
-        guard: Guard,
+        guard: TrialGuard,
     },
     /// The port could not be removed from its bridge, or it is unknown whether it was removed.
     #[error("{cause}; the rollback failed: {source}")]
@@ -263,7 +263,7 @@ fn format_gateways(gateways: &[Gateway]) -> String {
 
 /// Process that rolls back the change if the agent ends before the end of the trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Guard {
+pub enum TrialGuard {
     /// A transient service, which survives the end of the agent's control group.
     TransientUnit(String),
     /// A child process, which survives the end of the agent's process, but not the end of its
@@ -273,7 +273,7 @@ pub enum Guard {
     NextAgentStart,
 }
 
-impl fmt::Display for Guard {
+impl fmt::Display for TrialGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TransientUnit(unit) => write!(f, "guarded by {unit}"),

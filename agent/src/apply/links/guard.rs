@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-use super::error::Guard;
+use super::error::TrialGuard;
 use crate::apply::context::ApplyContext;
 use crate::systemd::SystemdError;
 
@@ -17,24 +17,24 @@ use crate::systemd::SystemdError;
 pub const GUARD_COMMAND: &str = "trial-guard";
 
 /// Starts a guard process, which reads the saved note. `deadline` makes the name of the transient unit unique.
-pub(super) fn start_guard(context: &ApplyContext, deadline: u64) -> Guard {
+pub(super) fn start_guard(context: &ApplyContext, deadline: u64) -> TrialGuard {
     match start_guard_unit(context, deadline) {
         Ok(unit) => {
             tracing::info!(
                 unit,
                 "started a transient unit that rolls back the trial if the agent exits"
             );
-            return Guard::TransientUnit(unit);
+            return TrialGuard::TransientUnit(unit);
         }
         Err(error) => {
             tracing::warn!(%error, "failed to start a transient unit as guard of the trial")
         }
     }
     match spawn_guard_process(context) {
-        Ok(()) => Guard::ChildProcess,
+        Ok(()) => TrialGuard::ChildProcess,
         Err(error) => {
             tracing::warn!(%error, "failed to start a child process as guard of the trial");
-            Guard::NextAgentStart
+            TrialGuard::NextAgentStart
         }
     }
 }

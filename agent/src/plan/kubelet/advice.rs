@@ -12,7 +12,7 @@ use berth_host_facts::kubelet::config_diff::FieldDifference;
 /// Desired configuration of the kubelet, and the steps that lead to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Advice {
+pub struct KubeletAdvice {
     /// Fields that differ.
     pub differences: Vec<FieldDifference>,
     /// The fields as a KubeletConfiguration, in YAML.

@@ -23,9 +23,9 @@ use berth_api::infra_node::KubeletMode;
 use super::change::Change;
 use super::input::Input;
 use super::target::Targets;
-use crate::manifest::{Fault, Part};
+use crate::manifest::{Fault, SpecPart};
 pub use action::KubeletAction;
-pub use advice::Advice;
+pub use advice::KubeletAdvice;
 use advice::advice_steps;
 pub use berth_host_facts::kubelet::config_diff::FieldDifference;
 use berth_host_facts::kubelet::config_diff::find_differences;
@@ -40,10 +40,10 @@ pub use next_start::{NextStartFailure, next_start_failure};
 pub(super) fn plan(
     input: Input,
     reserved: Option<&CpuSet>,
-    frozen: &BTreeSet<Part>,
+    frozen: &BTreeSet<SpecPart>,
     targets: &mut Targets,
-) -> (Vec<Change>, Option<Advice>) {
-    if frozen.contains(&Part::Cpu) {
+) -> (Vec<Change>, Option<KubeletAdvice>) {
+    if frozen.contains(&SpecPart::Cpu) {
         return (Vec::new(), None);
     }
     let mode = input.spec.cpu.as_ref().and_then(|cpu| cpu.kubelet);
@@ -71,7 +71,7 @@ pub(super) fn plan(
         KubeletMode::Stage => plan_drop_in(input, &differences, &configuration),
         _ => plan_drop_in_removal(input),
     };
-    let advice = (!differences.is_empty()).then(|| Advice {
+    let advice = (!differences.is_empty()).then(|| KubeletAdvice {
         steps: advice_steps(input, mode, &desired),
         differences,
         configuration,

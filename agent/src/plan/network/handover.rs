@@ -23,8 +23,8 @@ pub(super) struct Handover {
     /// All VLANs that the previous uplinks carry, which the new uplink then carries.
     vlans: VlanSet,
     /// Names of the links that are disconnected during the handover.
-    pub(super) users: BTreeSet<String>,
-    /// Text that describes the operation that disconnects `users`.
+    pub(super) disconnected_links: BTreeSet<String>,
+    /// Text that describes the operation that disconnects these links.
     pub(super) operation: String,
 }
 
@@ -64,7 +64,8 @@ impl Planner<'_> {
         ops.extend(previous_uplinks.iter().map(leave));
         let mut undo: Vec<LinkOp> = remove(to, &vlans).into_iter().collect();
         undo.extend(previous_uplinks.iter().filter_map(|port| add(&port.name, &carried(port))));
-        let users = ops.iter().flat_map(|op| disconnected_links(op, self.links, &ops)).collect();
+        let disconnected_links =
+            ops.iter().flat_map(|op| disconnected_links(op, self.links, &ops)).collect();
         let names: Vec<&str> = previous_uplinks.iter().map(|port| port.name.as_str()).collect();
         let from = names.join(", ");
         Some(Handover {
@@ -78,7 +79,7 @@ impl Planner<'_> {
             ops,
             rollback_ops: undo,
             vlans,
-            users,
+            disconnected_links,
         })
     }
 
@@ -93,7 +94,7 @@ impl Planner<'_> {
             uplink.as_str(),
             ops,
         );
-        self.record_disruption(&handover.users, &handover.operation);
+        self.record_disruption(&handover.disconnected_links, &handover.operation);
         // A VLAN still belongs to the tenant that the rollback ledger records, even if the spec assigns the VLAN to
         // another tenant.
         let mut owners =

@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 
 use super::change::Change;
 use super::input::Input;
-use crate::manifest::{Fault, Part};
+use crate::manifest::{Fault, SpecPart};
 pub use action::{FilterAction, LinkAction, Stage};
 use berth_host_facts::ledger::NetworkRecord;
 pub use desired_link::{DesiredKind, DesiredLink};
@@ -61,7 +61,7 @@ pub(super) struct NetworkPlan {
 
 /// Plans all networks.
 pub(super) fn plan(input: Input) -> NetworkPlan {
-    if input.unparsed.parts.contains(&Part::Networks) {
+    if input.unparsed.parts.contains(&SpecPart::Networks) {
         // The desired state is unknown, so no original value is restored, and existing links stay.
         return NetworkPlan::default();
     }

@@ -87,7 +87,8 @@ impl<'a> Planner<'a> {
         let uplink = self.network.uplink;
         let handover = self.find_handover(&bridge.name);
         if let Some(handover) = &handover
-            && let Some(refusal) = self.disruption_refusal(&handover.users, &handover.operation)
+            && let Some(refusal) =
+                self.disruption_refusal(&handover.disconnected_links, &handover.operation)
         {
             self.add_change(
                 Stage::Handovers,
@@ -196,29 +197,31 @@ impl<'a> Planner<'a> {
         false
     }
 
-    /// Returns a refusal if `users`, the attached links, would be disconnected, and the spec does not allow that;
-    /// `None` if no link is attached, or if the spec allows it. `operation` is the operation that disconnects them.
+    /// Returns a refusal if `attached_links` would be disconnected, and the spec does not allow that; `None` if no link
+    /// is attached, or if the spec allows it. `operation` is the operation that disconnects them.
     pub(super) fn disruption_refusal(
         &self,
-        users: &BTreeSet<String>,
+        attached_links: &BTreeSet<String>,
         operation: &str,
     ) -> Option<DisruptionRefused> {
-        if users.is_empty() || self.network.allow_disruption {
+        if attached_links.is_empty() || self.network.allow_disruption {
             return None;
         }
-        let (users, loses) = (users.clone(), operation.to_owned());
-        Some(DisruptionRefused { users, operation: loses, network: self.network.name.to_owned() })
+        let (attached_links, operation) = (attached_links.clone(), operation.to_owned());
+        Some(DisruptionRefused { attached_links, operation, network: self.network.name.to_owned() })
     }
 
-    /// Records in the last change that it disconnects `users`, the attached links.
-    pub(super) fn record_disruption(&mut self, users: &BTreeSet<String>, operation: &str) {
-        if users.is_empty() {
+    /// Records in the last change that it disconnects `attached_links`.
+    pub(super) fn record_disruption(&mut self, attached_links: &BTreeSet<String>, operation: &str) {
+        if attached_links.is_empty() {
             return;
         }
         if let Some(change) = self.changes.last_mut() {
             change.disruption = Disruption::High;
-            change.effect =
-                format!("{} will lose the network while {operation}", removal::format_users(users));
+            change.effect = format!(
+                "{} will lose the network while {operation}",
+                removal::format_links(attached_links)
+            );
         }
         if let Some(action) = self.last_action() {
             action.may_disrupt = true;

@@ -38,14 +38,14 @@ pub(super) enum TenantError {
     #[error(transparent)]
     UnusableLink(#[from] UnusableLink),
     /// The bridge belongs to another tenant, and has ports.
-    #[error("{link} still belongs to {tenant}: {}", removal::in_use_message(.users))]
+    #[error("{link} still belongs to {tenant}: {}", removal::in_use_message(.ports))]
     OwnedByOtherTenant {
         /// The bridge.
         link: LinkName,
         /// The other tenant.
         tenant: String,
         /// The ports.
-        users: BTreeSet<String>,
+        ports: BTreeSet<String>,
     },
     /// Attached links would lose the network.
     #[error(transparent)]
@@ -57,11 +57,11 @@ pub(super) enum TenantError {
 #[error(
     "{} would lose the network while {operation}; migrate these VMs first, or set \
      spec.networks[{network}].allowDisruption: true",
-    removal::format_users(.users)
+    removal::format_links(.attached_links)
 )]
 pub(super) struct DisruptionRefused {
     /// The attached links.
-    pub(super) users: BTreeSet<String>,
+    pub(super) attached_links: BTreeSet<String>,
     /// Text that describes the operation that disconnects the links.
     pub(super) operation: String,
     /// The host network.

@@ -202,12 +202,12 @@ fn single_step_change(id: LinkChangeId, [was, will_be]: [&str; 2], op: LinkOp) -
 pub(super) fn in_use_message(users: &BTreeSet<String>) -> String {
     format!(
         "still in use by {}; waiting until the last of its ports is removed",
-        format_users(users)
+        format_links(users)
     )
 }
 
 /// Returns the names of the first links, and the number of the other links.
-pub(super) fn format_users(users: &BTreeSet<String>) -> String {
+pub(super) fn format_links(users: &BTreeSet<String>) -> String {
     let named: Vec<&str> = users.iter().take(MAX_LISTED_LINKS).map(String::as_str).collect();
     match users.len().saturating_sub(MAX_LISTED_LINKS) {
         0 => named.join(", "),

@@ -324,7 +324,7 @@ impl Planner<'_> {
             return Ok(());
         }
         let (link, tenant) = (link.name.clone(), other.to_owned());
-        Err(TenantError::OwnedByOtherTenant { link, tenant, users })
+        Err(TenantError::OwnedByOtherTenant { link, tenant, ports: users })
     }
 
     fn add_tenant_change_id(&self, tenant: &DesiredTenant, partly: bool) -> LinkChangeId {
