@@ -48,7 +48,7 @@ pub struct Input<'a> {
     pub address_conflicts: &'a [AddressConflictStatus],
 }
 
-/// Types of the conditions that the agent writes; the controller writes others.
+/// Types of the conditions that the agent writes; the controller writes the other conditions.
 pub const CONDITION_TYPES: [&str; 8] = [
     VIRTUALIZATION_READY,
     "HostTuned",

@@ -21,7 +21,7 @@ mod ipv6;
 #[path = "dhcp/namespace.rs"]
 mod namespace;
 
-/// Steps after those of [`namespace`].
+/// Script that runs after the prelude of [`namespace`].
 const SCRIPT: &str = r#"
 # Sends what a DHCP server would send to all machines of the network 10.1.0.0/24, from a guest with an address.
 send_as_server() {

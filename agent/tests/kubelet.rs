@@ -314,7 +314,7 @@ fn kubelet_in_a_pod_is_not_the_host_kubelet() {
             "{what}, without the kubelet of the host"
         );
     }
-    // Both processes could be the host's kubelet: neither is used.
+    // Both processes could be the host's kubelet, so the agent reads neither.
     let tree = impostor("0::/\n", ours);
     tree.write_file("proc/1412/cgroup", "0::/\n");
     assert_eq!(reported_kubelet_config(&tree), Value::Null);

@@ -183,7 +183,7 @@ fn plan_is_readable_for_operators() {
     assert!(make_plan(&facts, &spec).changes[0].drift);
     let not_enforced = make_plan(&facts, &("  enforce: false\n".to_owned() + &spec));
     assert!(
-        change_lines(&not_enforced)[0].contains("BLOCKED another program changed it"),
+        change_lines(&not_enforced)[0].contains("BLOCKED another program changed the network"),
         "{:?}",
         change_lines(&not_enforced)
     );
@@ -196,7 +196,7 @@ fn change_that_disconnects_the_host_is_blocked() {
     let refused = change_lines(&make_plan(&facts, &spec));
     assert_eq!(refused.len(), 1, "{refused:?}");
     assert!(refused[0].contains(
-        "BLOCKED the host's default route leaves through it, and it carries 10.0.0.1/24 on eth0"
+        "BLOCKED the host's default route leaves through eth0, and the host has the address 10.0.0.1/24 on eth0"
     ));
     let allowed =
         make_plan(&facts, &spec.replace("{name: eth0}", "{name: eth0, allowManagement: true}"));
@@ -482,7 +482,7 @@ fn changed_rules_are_restored() {
         assert!(plan.changes[0].drift);
         let not_enforced = make_plan(&facts, &("  enforce: false\n".to_owned() + &spec));
         assert!(
-            change_lines(&not_enforced)[0].contains("BLOCKED another program changed it"),
+            change_lines(&not_enforced)[0].contains("BLOCKED another program changed the network"),
             "{not_enforced:?}"
         );
     }

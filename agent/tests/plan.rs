@@ -544,7 +544,9 @@ fn drift_is_corrected_or_only_reported() {
     assert_eq!(repaired.code, 0);
     let drift = run_plan(&tree, "  enforce: false\n  transparentHugepages: Never");
     assert!(
-        drift.only_line().contains("BLOCKED another program changed it after Berth had set it")
+        drift
+            .only_line()
+            .contains("BLOCKED another program changed this setting after Berth had set it")
     );
     let misspelt = run_plan(&tree, "  enforce: 'no'\n  transparentHugepages: Never");
     assert!(misspelt.only_line().contains("spec.enforce is false"), "{}", misspelt.only_line());

@@ -103,7 +103,7 @@ async fn save_leases(root: Arc<Root>, mut to_save: watch::Receiver<Option<String
 
 fn log_faults(faults: &[Fault]) {
     if let Some(first) = faults.first() {
-        tracing::warn!(count = faults.len(), %first, "faults in the leases; their VMs get no address");
+        tracing::warn!(count = faults.len(), %first, "ignored leases with faults; their VMs get no address");
     }
 }
 

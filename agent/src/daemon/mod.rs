@@ -66,7 +66,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
 pub fn run(root: Root, settings: &Settings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // One thread runs the cycle and one thread answers a scrape; the others resolve the name of the API
+        // One thread runs the cycle and one thread answers a scrape; the remaining threads resolve the name of the API
         // server, which may block.
         .max_blocking_threads(8)
         .thread_keep_alive(Duration::from_secs(5))
@@ -266,7 +266,7 @@ async fn shut_down(
     if let Some(cycle) = cycle
         && timeout(SHUTDOWN_TIMEOUT, cycle).await.is_err()
     {
-        tracing::warn!(timeout = ?SHUTDOWN_TIMEOUT, "a change is still in progress, the next start verifies it");
+        tracing::warn!(timeout = ?SHUTDOWN_TIMEOUT, "a change is still in progress; the next start of the agent verifies it");
         // An unfinished trial is rolled back now, because the agent may not start again.
         let boot_id = berth_host_facts::kernel_files::boot_id(root).unwrap_or_default();
         match crate::apply::links::trial::roll_back_unfinished_trial(root, &boot_id) {

@@ -27,7 +27,7 @@ pub(super) fn separate_drift(input: Input, changes: Vec<Change>) -> Vec<Change> 
         change.drift = if enforcement_off { some_drifted } else { all_drifted };
         if change.drift && enforcement_off {
             change.blocked.get_or_insert_with(|| {
-                "another program changed it after Berth had set it, and spec.enforce is false"
+                "another program changed this setting after Berth had set it, and spec.enforce is false"
                     .to_owned()
             });
         }

@@ -58,10 +58,10 @@ fn render_change(out: &mut String, change: &Change, style: Style) {
     }
     let mut details = Vec::new();
     if change.drift {
-        details.push("another program changed it after Berth had set it".to_owned());
+        details.push("another program changed the value after Berth had set it".to_owned());
     }
     if change.why == ChangeReason::Restore {
-        details.push("no longer in the spec: the original value is restored".to_owned());
+        details.push("no longer in the spec: the original value will be restored".to_owned());
     }
     if !change.effect.is_empty() {
         details.push(match change.disruption {

@@ -78,9 +78,9 @@ fn listed_pods(facts: &HostFacts) -> Vec<(&str, &PodResources)> {
 }
 
 /// Returns true if a pod has a control group, and false if it has none and the kubelet would release its allocations;
-/// `None` if one of both is unknown. A starting kubelet admits the pods of its first list before its managers may remove
-/// the allocations of ended pods (`syncLoopIteration` of pkg/kubelet/kubelet.go calls `AddSource` last), so no reader
-/// may regard an allocation as free until these pods are admitted.
+/// `None` if either is unknown. A starting kubelet admits the pods of its first list before its managers may remove the
+/// allocations of ended pods (`syncLoopIteration` of pkg/kubelet/kubelet.go calls `AddSource` last), so no reader may
+/// regard an allocation as free until these pods are admitted.
 fn has_control_group(facts: &HostFacts, uid: &str) -> Option<bool> {
     if facts.pod_allocations.hugepage_limits.contains_key(uid) {
         return Some(true);

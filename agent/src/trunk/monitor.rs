@@ -47,7 +47,7 @@ impl TrunkMonitor {
         if let Some(error) = &error
             && self.last_error.as_ref() != Some(error)
         {
-            tracing::warn!(%error, "trunks are not probed");
+            tracing::warn!(%error, "trunks are not probed, because there is no valid key");
         }
         self.last_error = error;
         let targets = Targets::new(node, keys, networks, links);

@@ -40,7 +40,7 @@ fn write_machine(tree: &Tree) {
         );
 }
 
-/// Writes the processors: CPUs 0-23 and 48-71 are on socket 0, the others on socket 1; siblings are 48 apart.
+/// Writes the processors: CPUs 0-23 and 48-71 are on socket 0, the other CPUs on socket 1; siblings are 48 apart.
 fn write_processors(tree: &Tree) {
     let mut cpuinfo = String::new();
     for cpu in 0..96 {

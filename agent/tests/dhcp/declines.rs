@@ -3,7 +3,7 @@
 
 use crate::namespace::run_script;
 
-/// Steps after those of [`crate::namespace`].
+/// Script that runs after the prelude of [`crate::namespace`].
 const SCRIPT: &str = r#"
 # Sends a decline of an address with the Ethernet address of the guest's link.
 decline() { # NAME MAC ADDRESS

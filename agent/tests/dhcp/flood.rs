@@ -3,7 +3,7 @@
 
 use crate::namespace::run_script;
 
-/// Steps after those of [`crate::namespace`].
+/// Script that runs after the prelude of [`crate::namespace`].
 const SCRIPT: &str = r#"
 # Sends requests for an address until SIGTERM, at most 2,000 per second, and prints their number.
 flood() { # NAME MAC

@@ -26,7 +26,7 @@ reaches() { # NAME ADDRESS
 }
 "#;
 
-/// Steps after those of [`crate::namespace`] and [`FUNCTIONS`].
+/// Script that runs after the prelude of [`crate::namespace`] and after [`FUNCTIONS`].
 const SCRIPT: &str = r#"
 cat >dhclient.conf <<'END'
 request dhcp6.name-servers, dhcp6.domain-search;

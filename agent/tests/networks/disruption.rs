@@ -292,7 +292,7 @@ fn vlan_on_a_shared_wire_belongs_to_one_tenant() {
     add_link(&mut facts, Link { physical_function: Some(link_name("eth1")), ..function });
     let plan = make_plan(&facts, &two("eth1v0", &requested));
     assert!(!plan.faults.is_empty(), "{:?}", change_lines(&plan));
-    // Tunnels with the same port are one network, too.
+    // Tunnels with the same UDP port are also one network.
     let overlays = "  networks: [{name: n1, scenario: Vxlan, bridge: one, vxlan: {localAddress: 10.0.0.1}}, {name: n2, scenario: Vxlan, bridge: two, vxlan: {localAddress: 10.0.0.1, port: PORT}}]\n  tenantNetworks: [{name: a, network: n1, vni: 120}, {name: b, network: n2, vni: 120}]\n";
     let plan = make_plan(&host_facts(), &overlays.replace("PORT", "4790"));
     assert!(

@@ -39,7 +39,7 @@ pub(crate) fn management_traffic_is_kept(hosts: &mut [Host; 2], thorough: bool) 
     let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert_eq!(result.code, 1, "{}", result.output);
     assert!(
-        join_lines(&result.output).contains("the host's default route leaves through it"),
+        join_lines(&result.output).contains("the host's default route leaves through trunk0"),
         "{}",
         result.output
     );

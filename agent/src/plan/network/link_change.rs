@@ -7,7 +7,7 @@ use crate::plan::id::ChangeId;
 
 /// Reason why drift is not corrected.
 pub(super) const NOT_ENFORCED_REASON: &str =
-    "another program changed it after Berth had set it, and spec.enforce is false";
+    "another program changed the network after Berth had set it up, and spec.enforce is false";
 
 pub(super) fn new_link_change(
     id: LinkChangeId,

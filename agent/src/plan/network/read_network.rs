@@ -15,7 +15,7 @@ use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, Links};
 
-/// Returns the network of the spec, without its tenants. `others` are the networks that precede it in the spec.
+/// Returns the network of the spec, without its tenants. `preceding_networks` are the networks that precede it in the spec.
 ///
 /// # Errors
 /// If the spec of the network has a fault on this host.
@@ -23,14 +23,14 @@ pub(super) fn read_network<'a>(
     links: &'a Links,
     spec: &'a NetworkSpec,
     path: &FieldPath,
-    others: &[DesiredNetwork],
+    preceding_networks: &[DesiredNetwork],
 ) -> Result<DesiredNetwork<'a>, Fault> {
     if !is_dns_label(&spec.name) {
         return Err(path.child("name").fault(&spec.name, DNS_LABEL_RULE));
     }
     let uplink = find_uplink(links, spec, path)?;
     let mtu = network_mtu(links, spec, uplink, path)?;
-    check_uplink_is_free(spec, uplink, path, others)?;
+    check_uplink_is_free(spec, uplink, path, preceding_networks)?;
     let stp = spec.stp == Some(true);
     let seed = hardware_addresses(links, uplink);
     let bridges = TenantBridges { prefix: spec.bridge_prefix(), stp };
@@ -122,11 +122,11 @@ fn check_uplink_is_free(
     spec: &NetworkSpec,
     uplink: &Link,
     path: &FieldPath,
-    others: &[DesiredNetwork],
+    preceding_networks: &[DesiredNetwork],
 ) -> Result<(), Fault> {
     let by_vxlan = spec.scenario == NetworkScenario::Vxlan;
     let is_shared = spec.scenario == NetworkScenario::VlanAwareBridge;
-    let taken = others.iter().find(|other| {
+    let taken = preceding_networks.iter().find(|other| {
         (is_shared || other.scenario.shared_bridge().is_some())
             && !by_vxlan
             && !other.scenario.is_vxlan()

@@ -1,10 +1,10 @@
 //! Selects the networks in which messages of DHCP servers and routers among VMs are dropped.
 //!
-//! A guest takes the first answer to its request, so a VM that answers faster than the agent would control its
-//! neighbours. The rules drop these messages when a bridge forwards them from the port of a VM: to other VMs of the host,
-//! and to the link that leaves the host. The answers of the agent pass no bridge: it sends them by the port itself, from a
-//! packet socket. Frames from uplinks, VLAN links and tunnels pass too: a router of the network may be there, and the
-//! agents of other hosts drop what their own VMs send.
+//! A guest takes the first answer to its request, so a VM that answers faster than the agent could redirect the traffic
+//! of other VMs. The rules drop these messages when a bridge forwards them from the port of a VM: to other VMs of the
+//! host, and to the link that leaves the host. The answers of the agent pass no bridge: it sends them by the port
+//! itself, from a packet socket. Frames from uplinks, VLAN links and tunnels pass too: a router of the network may be
+//! there, and the agents of other hosts drop what their own VMs send.
 //!
 //! The rules recognize a network by its bridge, and on a shared bridge also by the VLAN of the port, so that they need no
 //! change when a VM starts.

@@ -81,13 +81,15 @@ pub(super) fn describe_host_traffic(links: &Links, uplink: &Link) -> Option<Stri
         .iter()
         .find_map(|link| Some((link.route_destination.as_ref()?, link.name.as_str())));
     let route = if !links.are_routes_known {
-        Some("it is unknown whether the host's routes leave through it".to_owned())
+        Some(format!("it is unknown whether the host's routes leave through {}", uplink.name))
     } else if uplink.has_default_route {
-        Some("the host's default route leaves through it".to_owned())
+        Some(format!("the host's default route leaves through {}", uplink.name))
     } else {
         destination.map(|(to, link)| format!("the host's route to {to} leaves through {link}"))
     };
-    let addresses = (!addresses.is_empty()).then(|| format!("it carries {}", addresses.join(", ")));
+    let noun = if addresses.len() == 1 { "address" } else { "addresses" };
+    let addresses = (!addresses.is_empty())
+        .then(|| format!("the host has the {noun} {}", addresses.join(", ")));
     let carried: Vec<String> = route.into_iter().chain(addresses).collect();
     (!carried.is_empty()).then(|| carried.join(", and "))
 }
