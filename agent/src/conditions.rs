@@ -414,7 +414,7 @@ mod tests {
         trunks.insert("b".to_owned(), trunk(TrunkState::Unknown, "", without_peers));
         let state = trunk_verified_condition(&trunks).unwrap();
         assert_eq!((state.status, state.reason), ("Unknown", ConditionReason::VlansUnverified));
-        // A reason that may be permanent hides no other.
+        // A reason that may be permanent does not hide other reasons.
         trunks.insert("bb".to_owned(), trunk(TrunkState::Unknown, "", no_key));
         let state = trunk_verified_condition(&trunks).unwrap();
         assert_eq!((state.status, state.reason), ("Unknown", ConditionReason::NoTrunkKey));

@@ -110,7 +110,8 @@ fn capture_and_live_machine_have_equal_reports() {
             |node: &serde_json::Value| node["status"]["capabilities"]["machine"][field].clone();
         assert_eq!(field(&capture), field(&live));
     }
-    // Without KSM, whose counters change, and the state of KVM, for which device files are opened.
+    // KSM is not compared, because its counters change. The state of KVM is not compared, because it depends on device
+    // files.
     for (part, field) in [
         ("memory", "total"),
         ("memory", "swap"),

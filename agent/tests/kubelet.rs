@@ -192,7 +192,7 @@ fn pages_are_restored_if_the_old_checkpoint_returns() {
     let restored = outcome_lines(&apply_spec(&tree, PAGES_SPEC));
     assert!(restored.contains("Done hugepages 2Mi zone 0: 4200 -> 4096"), "{restored}");
     assert_eq!(read_file(&tree, PAGE_COUNT_FILE), "4096");
-    // The same result for a stopped kubelet that cannot start, because pods are still on its disk.
+    // The result is the same for a stopped kubelet that cannot start, because pods are still on its disk.
     let tree = host::rack1_a();
     tree.create_folder("var/lib/berth");
     set_static_memory_manager(&tree);

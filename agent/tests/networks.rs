@@ -215,7 +215,7 @@ fn change_that_disconnects_the_host_is_blocked() {
         refused[0].contains("BLOCKED the host's route to 10.0.0.0/8 leaves through eth1."),
         "{refused:?}"
     );
-    // The same with the route on a VLAN link that is stacked on the uplink.
+    // The change is also blocked if the route is on a VLAN link that is stacked on the uplink.
     let mut stacked = host_facts();
     let vlan = stacked.links.all.iter_mut().find(|link| link.name.as_str() == "eth1.99").unwrap();
     vlan.route_destination = Some("10.0.0.0/8".to_owned());

@@ -370,7 +370,7 @@ fn housekeeping_skips_units_with_pods_or_vms() {
     assert!(lines.len() == 1 && lines[0].contains("below system.slice"), "{lines:?}");
     // If the start of a path is unknown, the path may be below any of the units.
     assert_eq!(blocked(&[("4711", "nginx", &format!("/../{POD_CGROUP}"))]).len(), 3);
-    // Pods below kubepods.slice, and services that are not pods.
+    // Pods below kubepods.slice and services that are not pods do not block the change.
     assert!(
         blocked(&[
             ("4711", "virt-launcher-m", &format!("/kubepods.slice/{POD_CGROUP}")),

@@ -41,8 +41,8 @@ fn apply_kubelet_action(context: &ApplyContext, action: &KubeletAction) -> Resul
             Ok(ApplyResult::Done(None))
         }
         KubeletAction::Activate { staged, active: _, checkpoints } => {
-            // Checkpoints are removed first: a kubelet without checkpoints starts with any policy, a
-            // kubelet with old checkpoints only with the old policy.
+            // Checkpoints are removed first: a kubelet without checkpoints starts with any policy, but a kubelet with
+            // old checkpoints starts only with the old policy.
             for file in checkpoints {
                 root.remove(file)?;
             }

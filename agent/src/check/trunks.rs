@@ -47,7 +47,7 @@ fn check_trunk(input: &Input) -> Outcome {
             Some(TrunkUnknownReason::VlansWithoutPeers) => outcome.remedy(
                 "kubectl get inode -o yaml: if another host has these VLANs, add them to the switch ports of both",
             ),
-            // A single host, or the first host with these VLANs, is no fault.
+            // It is no fault if this host is the only host, or the first host with these VLANs.
             Some(TrunkUnknownReason::NoPeers) | None => {
                 Outcome::skip(format!("{network}: {message}"))
             }

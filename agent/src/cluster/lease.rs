@@ -41,7 +41,7 @@ pub(super) async fn renew_lease(
             continue;
         };
         if !is_alive() {
-            // `/healthz` reports that the daemon makes no progress; the Lease is not renewed.
+            // The daemon makes no progress, which `/healthz` also reports, so the Lease is not renewed.
             tokio::time::sleep(RETRY_INTERVAL).await;
             continue;
         }

@@ -218,7 +218,7 @@ impl SharedState {
         node.status = Some(status);
         self.node = Some(node);
         self.applied_generation.clone_from(&desired.generation);
-        // While the desired state is unknown, a bridge that is missing may be desired.
+        // While the desired state is unknown, a bridge that does not exist may be desired.
         let networks_unknown = desired.not_applied_reason.is_some()
             || faults.iter().any(|fault| fault.is_about_part(SpecPart::Networks));
         self.bridges =

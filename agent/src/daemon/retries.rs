@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(retries.time_until_retry(now), Some(BACKOFF_LIMITS.0));
         assert!(retries.postponed_attempts(now).contains(&id));
         assert!(retries.postponed_attempts(now + BACKOFF_LIMITS.0).is_empty(), "the retry is due");
-        // A link event does not affect this attempt.
+        // A link event allows earlier retries only of failed changes of links.
         retries.retry_links_soon(now);
         assert_eq!(retries.time_until_retry(now), Some(BACKOFF_LIMITS.0));
         retries.link_failures.insert(id.change.clone(), String::new());

@@ -119,7 +119,8 @@ mod tests {
             ("tunnels", record(None, 5001, "cluster-c")),
             ("cards", record(None, 400, "cluster-d")),
             ("other", record(Some("bond0"), 500, "cluster-e")),
-            // The network got tunnels, and its record still names the uplink of its former bridge.
+            // The scenario of the network was changed to Vxlan, and its record still names the uplink of its former
+            // bridge.
             ("tunnels2", record(Some("bond0"), 600, "cluster-f")),
         ]
         .map(|(name, record)| (name.to_owned(), record))

@@ -233,7 +233,7 @@ mod tests {
     async fn a_new_lease_and_the_end_of_a_network_are_noticed_between_probes() {
         let started = Instant::now();
         let probes = Arc::new(NetworkProbes::new(started));
-        // A probe takes 50 ms, and the round of all addresses 9 s.
+        // A probe takes 50 ms, and a round of probes of all addresses takes 9 s.
         let ports: Vec<_> = (0..50).map(|_| probes.subscribe()).collect();
         let (network_sender, network) = watch::channel(served(60));
         let (exit_sender, exit) = watch::channel(None);

@@ -46,7 +46,7 @@ fn find_thread_sets(topology: &Topology, cpus: &CpuSet) -> Option<Vec<CpuSet>> {
         let siblings: Option<Vec<u32>> =
             cores.iter().map(|core| core.get(number).copied()).collect();
         let siblings = siblings?;
-        // A CPU set is always in ascending order.
+        // A `CpuSet` is always in ascending order.
         if !siblings.is_sorted() {
             return None;
         }

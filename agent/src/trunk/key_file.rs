@@ -63,7 +63,7 @@ pub(super) fn read_keys(file: &Path) -> Result<ProbeKeys, NoKeys> {
         Ok(folder) => folder,
         Err(RootError { .. }) => return Err(NoKeys::Absent { path }),
     };
-    // If the file does not exist, the read returns the error.
+    // If the file does not exist, the read below returns the error.
     let mode = fstatat(folder.folder(), name, AtFlags::empty()).map_or(0, |stat| stat.st_mode);
     if mode & OTHER_USERS != 0 {
         return Err(NoKeys::Exposed { path, mode: mode & PERMISSIONS });

@@ -58,7 +58,7 @@ pub(crate) fn compare(output: &str, machine: &mut CapturedMachine) {
             machine.capability("cpu/threadsPerCore"),
         );
     }
-    // On a machine with books, the summary describes the whole machine and not this partition.
+    // On a machine with books (s390x), the summary describes the whole machine and not this partition.
     let sockets: Vec<_> = summary.numbers("Socket(s)").collect();
     let cores: Vec<_> = summary.numbers("Core(s) per socket").collect();
     if let ([sockets], [cores], None) = (&*sockets, &*cores, summary.first_value("Book(s)")) {

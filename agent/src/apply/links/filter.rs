@@ -170,7 +170,7 @@ const ICMPV6: u8 = 58;
 fn expressions(rule: Rule) -> Vec<Expression> {
     match rule {
         Rule::JumpForReserved => vec![
-            // The destination address.
+            // Loads the destination MAC address.
             ("payload", payload_expression(LINK_LAYER_HEADER, 0, 6)),
             ("bitwise", bitwise_expression(&RESERVED_MASK)),
             ("lookup", lookup_expression(RESERVED_SET)),
@@ -194,7 +194,7 @@ fn expressions(rule: Rule) -> Vec<Expression> {
         Rule::JumpForServers => vec![
             ("meta", meta_expression(PROTOCOL)),
             ("cmp", compare_expression(&[UDP])),
-            // The destination port.
+            // Loads the destination port.
             ("payload", payload_expression(TRANSPORT_HEADER, 2, 2)),
             ("lookup", lookup_expression(CLIENT_PORT_SET)),
             ("immediate", verdict_attributes(NFT_JUMP, Some(GUARD_CHAIN))),

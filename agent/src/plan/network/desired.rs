@@ -74,7 +74,7 @@ impl<'a> DesiredNetworks<'a> {
         let path = FieldPath::spec("tenantNetworks").item(&spec.name);
         let network = self.networks.iter_mut().find(|network| network.name == spec.network);
         let Some(network) = network else {
-            // The fault of the network is reported elsewhere.
+            // If the network itself has a fault, that fault has already been reported.
             let reported = names.contains(&spec.network) || self.is_frozen(input, &spec.network);
             if reported {
                 return Ok(());
