@@ -92,10 +92,7 @@ fn check_balance(input: &Input) -> Outcome {
     }
     let Some(size) = uneven else {
         let size = used.last().copied().unwrap_or(PageSize::MIB_2);
-        return evidence(
-            Outcome::pass("every zone with CPUs has the same number of huge pages"),
-            size,
-        );
+        return evidence(Outcome::pass("equal huge pages in all zones with CPUs"), size);
     };
     let counts: Vec<String> = zones
         .iter()

@@ -15,7 +15,7 @@ use crate::manifest::Fault;
 use crate::plan::field_path::FieldPath;
 use berth_host_facts::links::{Link, Links};
 
-/// Returns the network of the spec, without its tenants. `preceding_networks` are the networks that precede it in the spec.
+/// Returns the network of the spec, without its tenants. `preceding_networks` are the networks before it in the spec.
 ///
 /// # Errors
 /// If the spec of the network has a fault on this host.
