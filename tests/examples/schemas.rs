@@ -31,7 +31,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Removes descriptions. A property can have the name of a schema keyword, so all children of `properties` stay.
+/// Removes descriptions. A property can be named like a schema keyword, so the children of `properties` are never
+/// removed.
 fn strip_descriptions(value: &Value, is_properties: bool) -> Value {
     match value {
         Value::Object(map) => {

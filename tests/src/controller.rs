@@ -192,8 +192,7 @@ impl Controller {
 
     /// Sends SIGTERM and waits until the process has ended.
     ///
-    /// # Errors
-    /// Fails if the process ends in another way than a regular exit.
+    /// # Errors Fails if the exit code of the process is not 0.
     pub fn terminate(&mut self) -> Result<()> {
         self.running.send_signal("TERM")?;
         ensure!(

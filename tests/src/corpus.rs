@@ -1,4 +1,5 @@
-//! Checks of the parsers of untrusted bytes, which several packages include: their fuzz targets, and the corpus of these.
+//! Tests of parsers of untrusted input: each parser has a fuzz target, and accepts the corpus of this target without a
+//! panic. Several packages include this file as a module.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -7,7 +8,7 @@ use std::path::Path;
 /// Name of a parser, which is also the name of its fuzz target, and the parser.
 type Parser = (&'static str, fn(&[u8]));
 
-/// Runs the parsers on the corpus in the folder `fuzz`, with its seeds.
+/// Runs each parser on its corpus below the folder `fuzz`. The seeds belong to the corpus.
 pub(crate) fn replay_corpus(fuzz: &Path, parsers: &[Parser]) {
     for (name, parse) in parsers {
         let files: Vec<_> = std::fs::read_dir(fuzz.join("corpus").join(name))

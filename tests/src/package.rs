@@ -18,7 +18,7 @@ pub fn newest_package() -> Result<PathBuf> {
     let modified = |path: &PathBuf| path.metadata().and_then(|data| data.modified()).ok();
     let newest = packages.max_by_key(modified).with_context(missing)?;
     let program = crate::program("berth-agent");
-    // A test with another agent than the one that was built last would mislead.
+    // A test with an outdated package would test an earlier agent.
     ensure!(
         modified(&program) <= modified(&newest),
         "{} is older than {}: run `make test` to build it again",

@@ -31,7 +31,7 @@ pub(crate) fn longest_loss(lost: &[u32]) -> u32 {
 }
 
 /// Returns the sequence numbers of lost pings that no lost control ping explains. The control pings start together with
-/// the other pings and use a link that is not under test. A busy machine delays and drops frames of both.
+/// the other pings and use a link that is not under test. A busy machine delays and drops frames on both links.
 #[must_use]
 pub fn unexplained_losses(log: &str, control: &str) -> Vec<u32> {
     let of_control = lost_pings(control);

@@ -8,8 +8,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// Runs `berth-controller plan -o json` with these arguments in the repository, and returns its output. The exit code is
-/// not checked: it is not zero if a VM has no place.
+/// Runs `berth-controller plan -o json` with these arguments in the repository, and returns its output. The exit code
+/// is not checked: it is not zero if a VM fits on no host.
 ///
 /// # Errors
 /// Fails if the output is not JSON; the error message has the standard error of the program.

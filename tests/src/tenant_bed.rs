@@ -1,4 +1,4 @@
-//! Two real API servers, the infra cluster and a tenant, in a network namespace of the test.
+//! Two real API servers, one of the infra cluster and one of a tenant, in a network namespace of the test.
 
 #![expect(
     clippy::disallowed_methods,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::cluster::{ControlPlane, ControlPlaneOptions, Version, condition, spread_workload};
 use crate::skip;
 
-/// Address of the tenant's API server, from a network for documentation. The loopback address would be refused.
+/// Address of the tenant's API server, from a documentation range (RFC 5737). The loopback address would be refused.
 pub const TENANT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// User of the controller in the tenant's cluster.
@@ -37,8 +37,8 @@ pub struct Clusters {
     log: &'static str,
 }
 
-/// Runs a test again in a network namespace of its own, in which [`TENANT_ADDRESS`] is an address of the loopback. Returns
-/// true in this namespace.
+/// Runs a test again in a separate network namespace, in which [`TENANT_ADDRESS`] is an address of the loopback.
+/// Returns true in this namespace.
 #[must_use]
 pub fn is_in_namespace(test: &str) -> bool {
     if std::env::var_os(IN_NAMESPACE).is_some() {

@@ -14,7 +14,7 @@ use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Time limit for the end of the work thread after a stop signal.
+/// Time that the worker thread may take to end after a stop signal.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts all of Berth on this machine: a control plane, three emulated hosts, two tenants; prints its state and
@@ -73,8 +73,8 @@ fn run_demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
                 drop(stop_sender);
             }
         });
-        // After a signal, the work thread may still wait for a slow operation. After `STOP_TIMEOUT` the process exits,
-        // and all child processes end with it.
+        // After a signal, the worker thread may still wait for a slow operation. After `STOP_TIMEOUT` the process
+        // exits, and all child processes end with it.
         let begin = std::time::Instant::now();
         while !work.is_finished() {
             if screen.is_stopped() && begin.elapsed() > STOP_TIMEOUT {

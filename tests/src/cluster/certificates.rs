@@ -1,4 +1,4 @@
-//! Certificates that the control plane's own authority signs, and kubeconfigs with client certificates.
+//! Certificates that the control plane's own CA signs, and kubeconfigs with client certificates.
 
 use std::path::PathBuf;
 
@@ -8,13 +8,13 @@ use super::ControlPlane;
 use super::keys::Keys;
 
 impl ControlPlane {
-    /// Returns the certificate of the control plane's own authority.
+    /// Returns the certificate of the control plane's own CA.
     #[must_use]
     pub fn authority(&self) -> PathBuf {
         Keys::in_folder(self.folder.path()).authority
     }
 
-    /// Returns a client certificate of a user in a group, signed by the control plane's own authority, and the key
+    /// Returns a client certificate of a user in a group, signed by the control plane's own CA, and the key
     /// of the certificate.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ impl ControlPlane {
     }
 
     /// Returns the certificate of a server with these alternative names, such as `IP:127.0.0.1`, signed by the control
-    /// plane's own authority, and the key of the certificate. `name` is a path below the control plane's folder.
+    /// plane's own CA, and the key of the certificate. `name` is a path below the control plane's folder.
     ///
     /// # Errors
     /// Fails if openssl fails.

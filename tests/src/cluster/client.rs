@@ -28,7 +28,7 @@ struct Job {
     response: Sender<kube::Result<String>>,
 }
 
-/// Error that the API server returns, in the words of kubectl.
+/// Error that the API server returns, in the format in which kubectl prints it.
 #[derive(Debug, thiserror::Error)]
 #[error("Error from server ({}): {}", .0.reason, .0.message)]
 pub(super) struct Refusal(Box<Status>);
@@ -52,7 +52,7 @@ impl ApiClient {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (jobs, queue) = unbounded_channel::<Job>();
         let (started, start) = channel::<Result<()>>();
-        // Callers may run in an asynchronous runtime, in which they cannot wait for another one.
+        // Callers may run in an asynchronous runtime, in which blocking on a second runtime panics.
         std::thread::spawn(move || {
             runtime.block_on(async move {
                 match create_client(&kubeconfig).await {
@@ -103,7 +103,7 @@ async fn create_client(kubeconfig: &Path) -> Result<Client> {
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
     // The API server is on this machine.
     config.proxy_url = None;
-    // Tests decide themselves what they repeat.
+    // Tests retry requests themselves, if they want retries.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
 }
@@ -112,7 +112,7 @@ async fn send_requests(client: Client, mut queue: UnboundedReceiver<Job>) {
     while let Some(Job { request, response }) = queue.recv().await {
         let client = client.clone();
         tokio::spawn(async move {
-            // Without a receiver, the test has ended.
+            // The receiver is missing if the test has ended.
             response.send(client.request_text(request).await).unwrap_or_default();
         });
     }

@@ -127,7 +127,7 @@ impl ControlPlane {
         Some(Ok(found))
     }
 
-    /// Changes an object of a response to what this version of kubectl prints.
+    /// Changes the fields of an object that this version of kubectl prints differently from the API server.
     fn complete(&self, kind: &Kind, object: &mut Value) {
         let Some(fields) = object.as_object_mut() else { return };
         for (field, value) in [("apiVersion", &kind.api_version), ("kind", &kind.name)] {

@@ -44,7 +44,7 @@ impl Keys {
         }
     }
 
-    /// Creates the files. `address` is that of the API server.
+    /// Creates the files. `address` is the address of the API server.
     pub(super) fn create_in_folder(folder: &Path, address: Ipv4Addr) -> Result<Self> {
         let keys = Self::in_folder(folder);
         let authority = path_str(&keys.authority)?;
@@ -105,14 +105,14 @@ impl Keys {
         self.create_signed_certificate(file, &format!("/O={group}/CN={user}"), &[])
     }
 
-    /// Returns the flags for front proxies, which name a user in request headers. The API server publishes their authority
-    /// in the ConfigMap `kube-system/extension-apiserver-authentication`, and is itself the front proxy of virt-api.
+    /// Returns the flags for front proxies, which name a user in request headers. The API server publishes their CA in
+    /// the ConfigMap `kube-system/extension-apiserver-authentication`, and is itself the front proxy of virt-api.
     pub(super) fn front_proxy_flags(&self) -> Result<[String; 7]> {
         let file = self.authority.with_file_name("front-proxy");
         let [certificate, key] = self.create_client_certificate(&file, "front-proxy", "berth")?;
         Ok([
             format!("--requestheader-client-ca-file={}", self.authority.display()),
-            // Certificates of other clients are signed by the same authority.
+            // The same CA signs the certificates of other clients, which must not be accepted as front proxies.
             "--requestheader-allowed-names=front-proxy".to_owned(),
             "--requestheader-username-headers=X-Remote-User".to_owned(),
             "--requestheader-group-headers=X-Remote-Group".to_owned(),
@@ -122,7 +122,7 @@ impl Keys {
         ])
     }
 
-    /// Creates a certificate that the authority has signed, and its key.
+    /// Creates a certificate that the CA has signed, and its key.
     fn create_signed_certificate(
         &self,
         file: &Path,

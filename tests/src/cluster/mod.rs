@@ -2,7 +2,7 @@
 //!
 //! The programs come from the folder `KUBEBUILDER_ASSETS`, as for controller-runtime's envtest. Without this variable,
 //! `tests/cluster/assets.sh` builds them once. A part of a test that needs a newer Kubernetes version is skipped, and
-//! recorded by its name.
+//! the name of the part is recorded.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs and read files")]
 
@@ -77,9 +77,9 @@ pub struct ControlPlaneOptions {
     pub has_controllers: bool,
     /// Writes an audit log of all requests to `audit.log` in the folder.
     pub has_audit_log: bool,
-    /// Prepares the servers for KubeVirt's programs and for Nodes without a kubelet: the API server publishes the
-    /// authority of front proxies, without which virt-api does not start, and accepts privileged pods; the controller
-    /// manager keeps the status that a test has written to a Node, also of a Node with a slow kubelet.
+    /// Prepares the servers for KubeVirt's programs and for Nodes without a kubelet: the API server publishes the CA of
+    /// front proxies, without which virt-api does not start, and accepts privileged pods; the controller manager keeps
+    /// the status that a test has written to a Node, also of a Node with a slow kubelet.
     pub has_kubevirt: bool,
     /// The Nodes have kubelets: also with [`has_kubevirt`](Self::has_kubevirt), the controller manager marks a Node as
     /// not ready if its kubelet does not report.

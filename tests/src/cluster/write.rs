@@ -89,7 +89,7 @@ impl ControlPlane {
         Some(kind.path(object["metadata"]["namespace"].as_str().or(Some("default"))))
     }
 
-    /// Records an error of the server for messages of waits.
+    /// Records an error of the server, so that the error message of a timeout contains it.
     fn finish(&self, action: &str, response: Result<String, Refusal>) -> Result<String> {
         response.map_err(|refusal| {
             let message = format!("{action}: {refusal}");

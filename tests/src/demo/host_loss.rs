@@ -25,9 +25,9 @@ const REPLACE_AFTER: &str = "60s";
 const DATA_TENANT: &str = "bank";
 /// Namespace of the machines with data disks.
 const DATA_NAMESPACE: &str = "cluster-bank";
-/// Number of machines that the other tenant requests while the host is off.
+/// Number of machines that the tenant without data disks requests while the host is off.
 const REPLICAS: usize = 4;
-/// Time for which the machines with data disks are observed after the others were replaced.
+/// Time for which the machines with data disks are observed after the machines without data disks were replaced.
 const OBSERVATION_TIME: Duration = Duration::from_secs(30);
 
 /// Host that has lost power, and what an operator sees since then.
@@ -51,8 +51,8 @@ impl HostLoss<'_> {
         self.vms.iter().filter(|vm| vm.tenant == DATA_TENANT)
     }
 
-    /// Adds what has changed since the last call. Returns true if each machine without data disks is marked, and the
-    /// others are reported.
+    /// Adds what has changed since the last call. Returns true if each machine without data disks is marked, and each
+    /// machine with data disks is reported as waiting.
     fn observe(&mut self, plane: &ControlPlane) -> Result<bool> {
         let node = plane.get_json(&["node", LOST_HOST])?;
         let ready = condition_text(&node, "Ready");
@@ -182,7 +182,8 @@ impl Demo<'_> {
         Ok(format!("report stale after {stale} s; one more VM runs on {} after {took} s", new.host))
     }
 
-    /// Waits until the machines of the lost host are replaced, and checks that those with data disks are not.
+    /// Waits until the machines of the lost host are replaced, and checks that machines with data disks are not
+    /// replaced.
     pub(super) fn wait_for_replacements(&mut self) -> Result<String> {
         let Self { plane, addresses, screen, loss, .. } = self;
         let loss = loss.as_mut().context("no host is lost")?;

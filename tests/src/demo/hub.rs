@@ -56,8 +56,8 @@ impl Hub {
             let name = || cable.hub_socket.display().to_string();
             let from = UnixDatagram::bind(&cable.hub_socket).with_context(name)?;
             from.set_read_timeout(Some(POLL_INTERVAL))?;
-            // The socket does not block: a host with a full queue loses a frame, as on a real cable, and does not
-            // delay other hosts. Two hosts lose no frame, as with a cable without a hub.
+            // The socket does not block: a host with a full queue loses a frame, as on a real cable, and does not delay
+            // other hosts. With only two hosts, the hub waits instead and loses no frame, like a direct cable.
             let to = UnixDatagram::unbound()?;
             to.set_nonblocking(hosts > 2)?;
             to.set_write_timeout(Some(FULL_QUEUE_TIMEOUT))?;
@@ -78,7 +78,7 @@ impl Hub {
         Some(Trunk { local_socket: &cable.host_socket, peer_socket: &cable.hub_socket })
     }
 
-    /// Connects the control cables of two hosts with each other, before the hosts boot. They do not lead through the hub.
+    /// Connects the control cables of two hosts with each other, before the hosts boot. Control cables bypass the hub.
     ///
     /// # Errors
     /// Fails if the hub is not for two hosts, or a link cannot be created in the folder.

@@ -1,5 +1,5 @@
 //! Simulation of the kubelets of a tenant's machines: each running VM has a Node in the tenant's cluster, which is
-//! ready while the VM's host is.
+//! Ready while the Node of the VM's host is Ready.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;

@@ -69,7 +69,7 @@ pub struct Demo<'a> {
     timelines: String,
 }
 
-/// Expectation of failed pods.
+/// Whether the demo accepts failed pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailedPods {
     /// No pod may have failed.

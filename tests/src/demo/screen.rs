@@ -57,9 +57,8 @@ impl Screen {
 
     /// Calls a function repeatedly until the function returns a value or an error.
     ///
-    /// # Errors
-    /// Fails if there is no value and no step for the time of the limit, or if the demo is to stop. A slow machine needs
-    /// several times longer than an idle one, but makes progress.
+    /// # Errors Fails if there is neither a value nor a new step for the duration of `timeout`, or if the demo is to
+    /// stop. Each new step restarts the timeout, because a busy machine is slow but makes progress.
     pub fn wait_until<T>(
         &self,
         step: &str,

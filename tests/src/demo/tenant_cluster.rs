@@ -50,7 +50,7 @@ impl TenantPlane {
         Ok(Self { _nodes: nodes, kubelets, plane })
     }
 
-    /// Creates the permissions of Berth, and gives Berth a kubeconfig with them.
+    /// Grants Berth its permissions in the tenant's cluster, and gives Berth a kubeconfig with these permissions.
     fn connect(&self, infra: &ControlPlane) -> Result<()> {
         let program = crate::program("berth-controller");
         let mut render = Command::new(&program);
@@ -146,8 +146,8 @@ pub(super) fn budget(
 }
 
 impl Demo<'_> {
-    /// Starts the API server of a tenant, and connects Berth to it. From then on, the tenant's machines are ready when
-    /// their Nodes are.
+    /// Starts the API server of a tenant, and connects Berth to it. From then on, a machine of the tenant is ready when
+    /// its Node is Ready.
     pub(super) fn connect_tenant(&mut self) -> Result<String> {
         let (began, screen) = (Instant::now(), self.screen);
         let tenant = TenantPlane::start(&self.plane)?;

@@ -1,4 +1,4 @@
-//! What an operator sees while something happens in the demo, as a table: each observation once, with its time.
+//! Observations of an operator during a fault of the demo, as a table: each observation once, with its time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@ use crate::wait;
 
 /// Time limit for a boot, which takes 30 s on two idle cores and several times longer on busy cores.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(600);
-/// Time limit for a command of [`Host::run`]. The installation of the package took 117 s beside six other hosts.
+/// Time limit for a command of [`Host::run`]. The installation of the package took 117 s while six other hosts ran.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(600);
 /// Size of the blocks of a copied file; direct reads require whole sectors.
 const COPY_BLOCK_SIZE: u64 = 256 << 10;

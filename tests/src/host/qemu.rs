@@ -27,7 +27,7 @@ const TRANSFER_DISK_SIZE: u64 = 192 << 20;
 #[derive(Debug)]
 pub(super) struct Qemu {
     arguments: Vec<String>,
-    /// Folder of the port, the console, and the error output of QEMU.
+    /// Folder of the socket of the serial port, the console log, and the error output of QEMU.
     folder: tempfile::TempDir,
     disks: Disks,
     running: Option<Running>,

@@ -13,7 +13,7 @@ use super::CommandOutput;
 /// Time that the host may take to answer after the end of a command.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Port of a host, from power on to power off.
+/// Serial port of a host, from power on to power off.
 #[derive(Debug)]
 pub(super) struct Shell {
     port: BufReader<UnixStream>,
@@ -23,7 +23,7 @@ pub(super) struct Shell {
 }
 
 impl Shell {
-    /// Waits until the host answers at the other end.
+    /// Waits until the host responds on the port.
     pub(super) fn wait_until_ready(port: UnixStream, timeout: Duration) -> Result<Self> {
         port.set_write_timeout(Some(RESPONSE_TIMEOUT))?;
         let mut shell = Self { port: BufReader::new(port), last_number: 0 };

@@ -1,5 +1,5 @@
-//! Simulation of agents: an agent reports the resources that the kubelet beside it has allocated, and that the networks
-//! of the spec are applied.
+//! Simulation of agents: an agent reports the resources that the kubelet of its host has allocated, and that the
+//! networks of the spec are applied.
 
 use std::collections::BTreeMap;
 

@@ -46,7 +46,7 @@ const CERTIFICATE_FOLDER: &str = "kubevirt-certificates";
 /// Programs that run on the Nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nodes {
-    /// None: a simulation replaces them, and KubeVirt's images do not exist.
+    /// No programs: a simulation replaces them, and KubeVirt's images do not exist.
     Simulated,
     /// A kubelet and virt-handler, with KubeVirt's images on each host.
     Real {

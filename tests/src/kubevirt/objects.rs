@@ -12,15 +12,14 @@ use crate::cluster::ControlPlane;
 
 /// Namespace of KubeVirt.
 pub(super) const NAMESPACE: &str = "kubevirt";
-/// ConfigMaps with authorities of KubeVirt's programs. virt-controller lists all of them.
+/// ConfigMaps with the CAs of KubeVirt's programs. virt-controller lists all of them.
 const AUTHORITIES: [&str; 3] = ["kubevirt-ca", "kubevirt-export-ca", "kubevirt-backup-ca"];
 /// Time limit for the API server to publish an object.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Creates the objects, and waits until virt-api can start.
 ///
-/// # Errors
-/// Fails if the server refuses an object, or does not publish the authority of front proxies.
+/// # Errors Fails if the server refuses an object, or does not publish the CA of front proxies.
 pub(super) fn create_objects(plane: &ControlPlane, assets: &Assets, nodes: Nodes) -> Result<()> {
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});

@@ -108,7 +108,7 @@ fn start(
     Ok(program)
 }
 
-/// Returns the body of an HTTPS response of a program whose certificate the control plane's own authority has signed.
+/// Returns the body of an HTTPS response of a program whose certificate the control plane's own CA has signed.
 fn https_get(plane: &ControlPlane, address: &str) -> Result<String> {
     let mut curl = Command::new("curl");
     curl.args(["-sS", "--fail", "--max-time", "10", "--cacert"]).arg(plane.authority());

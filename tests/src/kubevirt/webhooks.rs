@@ -35,7 +35,7 @@ impl WebhookConfiguration {
     }
 
     /// Returns the configuration whose webhooks call this port of the loopback. `authority` is the PEM certificate of
-    /// the authority that has signed virt-api's certificate.
+    /// the CA that has signed virt-api's certificate.
     pub(super) fn for_port(&self, port: u16, authority: &[u8]) -> Value {
         let authority = STANDARD.encode(authority);
         let mut object = self.0.clone();

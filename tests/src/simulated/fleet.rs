@@ -28,7 +28,7 @@ pub enum FleetBehaviour {
 #[derive(Debug)]
 pub struct Fleet {
     runtime: Option<Runtime>,
-    /// True while agents answer.
+    /// True while the simulated agents respond.
     pub is_responding: Arc<AtomicBool>,
 }
 

@@ -17,7 +17,7 @@ use super::{create_client, create_runtime};
 #[derive(Debug)]
 pub struct KubeVirt {
     runtime: Option<Runtime>,
-    /// True while machines start to run.
+    /// True while the simulation starts VMs.
     pub starts_vms: Arc<AtomicBool>,
 }
 

@@ -24,7 +24,7 @@ use crate::cluster::registered_node;
 
 /// Namespace of the pods.
 const PODS_NAMESPACE: &str = "default";
-/// One of this number of volumes that may be detached is detached in each round.
+/// In each round, a volume that may be detached is detached with the probability 1 / `DETACH_RATE`.
 const DETACH_RATE: u64 = 4;
 
 /// Running simulation; drop ends the simulation.
@@ -134,8 +134,8 @@ impl Simulation {
         Ok(())
     }
 
-    /// Attaches a volume and makes a Node ready. Its machine may have been marked a moment ago, so that the controller has
-    /// deleted the Node: then the volume is detached.
+    /// Attaches a volume and makes a Node ready. If its machine was just marked for removal and the controller has
+    /// deleted the Node, the volume is detached.
     async fn make_ready(&self, name: &str) -> kube::Result<()> {
         let volume = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": name},
@@ -153,8 +153,8 @@ impl Simulation {
         }
     }
 
-    /// Detaches the volumes of cordoned Nodes without pods, some of them in each round. The volume of a Node that does not
-    /// exist stays, so that the test finds it.
+    /// Detaches the volumes of cordoned Nodes without pods, some of them in each round. The volume of a Node that does
+    /// not exist is not detached, so that the test detects it.
     async fn detach_volumes(&mut self) -> kube::Result<()> {
         let nodes = self.nodes.list(&ListParams::default()).await?;
         let pods = self.pods.list(&ListParams::default()).await?;

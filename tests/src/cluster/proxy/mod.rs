@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::ControlPlane;
 use super::keys::Keys;
 
-/// Handling of requests.
+/// What the proxy does with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Behaviour {
     /// Forwards requests and responses unchanged.
@@ -86,8 +86,7 @@ struct ResponseLimits {
 impl Proxy {
     /// Starts the proxy, which forwards everything unchanged at first.
     ///
-    /// # Errors
-    /// Fails if the control plane's authority cannot be read, or no port is free.
+    /// # Errors Fails if the control plane's CA certificate cannot be read, or no port is free.
     pub fn start(plane: &ControlPlane) -> Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
@@ -144,7 +143,7 @@ impl Proxy {
         lock(&self.shared.requests).len()
     }
 
-    /// Returns the requests that arrived after a mark.
+    /// Returns the requests that arrived after the first `mark` requests.
     #[must_use]
     pub fn requests_since(&self, mark: usize) -> Vec<Request> {
         lock(&self.shared.requests).get(mark..).unwrap_or_default().to_vec()

@@ -26,7 +26,7 @@ use super::{Behaviour, Shared};
 pub(super) type Client =
     hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Incoming>;
 
-/// Creates a client that trusts the control plane's authority.
+/// Creates a client that trusts the control plane's CA.
 pub(super) fn create_client(authority: &Path) -> Result<Client> {
     let mut roots = rustls::RootCertStore::empty();
     let certificate = CertificateDer::from_pem_file(authority);
