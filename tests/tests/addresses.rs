@@ -121,7 +121,7 @@ fn machine_names(plane: &ControlPlane, deployment: &str) -> BTreeSet<String> {
     vms.iter().map(|vm| vm["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Returns the machines of the claims of one family by address, without the claims in quarantine.
+/// Returns the machine of each claim of one address family, by address. Claims in quarantine are omitted.
 fn claimed(plane: &ControlPlane, is_family: fn(&str) -> bool) -> BTreeMap<String, String> {
     let claims = list_items(plane, &["addressclaims", "-l", "berth.dev/tenant=shop"]);
     let active = claims.iter().filter(|claim| claim["status"]["releasedAt"].is_null());
@@ -256,7 +256,8 @@ fn patch_ipv4(plane: &ControlPlane, pool: &Value) {
     plane.kubectl(&["patch", "tenantcluster", "shop", "--type=merge", "-p", &patch]).unwrap();
 }
 
-/// Tests that the replacement of a machine gets the listed address at once, without a quarantine.
+/// Tests that the replacement of a machine gets the listed address at once, although released addresses otherwise stay
+/// in quarantine.
 fn listed_addresses_stay_with_their_deployment(plane: &ControlPlane) {
     patch_ipv4(plane, &json!({"cidr": "10.0.0.0/28", "ranges": ["10.0.0.2-10.0.0.5"]}));
     apply(plane, &deployment("nodes", 1, "2Gi", Some("10.0.0.1")));

@@ -277,7 +277,7 @@ fn node_ports(tenant: &ControlPlane) -> Vec<u64> {
     ports
 }
 
-/// Returns the ports that the NetworkPolicy of the load balancer opens, or None without a policy.
+/// Returns the ports that the NetworkPolicy of the load balancer opens, or `None` if there is no policy.
 fn open_ports(infra: &ControlPlane) -> Option<Vec<u64>> {
     let list = infra.get_json(&["networkpolicies", "-n", NAMESPACE]).ok()?;
     let policies = list["items"].as_array()?;

@@ -29,7 +29,8 @@ use serde_json::{Value, json};
 use observer::Observer;
 
 const NAMESPACE: &str = "cluster-shop";
-/// Name of the controller's log. Each controller has the same identity, so it acquires the Lease of the killed one at once.
+/// Name of the controller's log. Each controller has the same identity, so it acquires the Lease of the killed
+/// controller at once.
 const LOG: &str = "drain-faults";
 /// Names of the tenant's workloads. Each has a PodDisruptionBudget.
 const APPS: [&str; 2] = ["shop", "cart"];
@@ -43,7 +44,7 @@ const KILLS_PER_ROUND: usize = 2;
 /// Size of a run.
 #[derive(Clone, Copy, Debug)]
 struct Size {
-    /// Smallest number of drains, and of kills.
+    /// Minimum number of drains, and of kills.
     drains: usize,
     kills: usize,
     machines: usize,
@@ -125,7 +126,7 @@ impl Bed {
         }
     }
 
-    /// Replaces all machines by others, whose number alternates. The controller is killed meanwhile.
+    /// Replaces all machines, and alternates their number. The controller is killed during the rollout.
     fn run_round(&mut self, number: usize) {
         let machines = self.size.machines / (1 + number % 2);
         self.apply_deployment(machines, &format!("{}Gi", 2 + number % 4));
@@ -165,7 +166,7 @@ impl Bed {
         std::thread::sleep(Duration::from_millis(milliseconds));
     }
 
-    /// Marks some machines for removal, as an operator does. Returns the machines whose marks are to be withdrawn.
+    /// Marks some machines for removal, as an operator does. Returns the machines whose marks are to be removed.
     fn mark_machines(&mut self) -> Vec<String> {
         let unmarked = |vm: &&Value| vm["metadata"]["annotations"][REMOVAL_ANNOTATION].is_null();
         let mut names: Vec<String> = self.machines().iter().filter(unmarked).map(name).collect();
@@ -241,7 +242,8 @@ impl Bed {
         });
     }
 
-    /// Waits until exactly the machines have Nodes, and no Node is cordoned. Then verifies the drains until now.
+    /// Waits until each machine has a Node, no other Nodes exist, and no Node is cordoned. Then verifies all drains
+    /// until now.
     fn check_drains(&self) {
         self.wait_until("each machine has a Node, which is schedulable", |bed| {
             let nodes = bed.nodes();

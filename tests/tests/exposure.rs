@@ -118,7 +118,7 @@ fn pools_serve_one_tenant(plane: &ControlPlane) {
         pool(plane, "shop")["spec"],
         json!({
             "addresses": ["198.51.100.0-198.51.100.15"], "autoAssign": true,
-            // A default of MetalLB's definition.
+            // MetalLB's CRD sets this default.
             "avoidBuggyIPs": false,
             "serviceAllocation": {"namespaces": [NAMESPACE]},
         })
@@ -136,8 +136,8 @@ fn pools_serve_one_tenant(plane: &ControlPlane) {
     wait_until(plane, "the advertisement is deleted", |plane| plane.get_json(&resource).is_err());
 }
 
-/// Tests that only the younger of two tenants with overlapping pools is refused, and that the pool of the older one can
-/// still change.
+/// Tests that only the younger of two tenants with overlapping pools is refused, and that the pool of the older tenant
+/// can still change.
 fn overlapping_pools_of_younger_tenants_are_refused(plane: &ControlPlane) {
     let before = pool(plane, "shop");
     create_tenant(plane, "other", &json!(["198.51.100.8-198.51.100.40"]));
@@ -185,7 +185,7 @@ fn foreign_pools_stay(plane: &ControlPlane) {
 }
 
 fn target_ports_of_load_balancers_are_open(plane: &ControlPlane) {
-    // This Service is as the cloud controller manager creates it, without labels of Berth.
+    // Like the Services of the cloud controller manager, this Service has no labels of Berth.
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "a0123", "namespace": NAMESPACE},

@@ -225,7 +225,8 @@ impl Cluster {
         });
     }
 
-    /// Writes the fields that virt-handler and virt-api would write. `evacuated` is the host whose pod was evicted.
+    /// Writes the fields that virt-handler and virt-api would write. `evacuated` is the host from which the pod was
+    /// evicted.
     fn patch_instance(&self, name: &str, host: &str, evacuated: Option<&str>, migratable: bool) {
         let time = "2026-01-01T00:00:00Z";
         let conditions = json!([
@@ -279,7 +280,7 @@ impl Cluster {
         let name = self.first_machine();
         self.plane.kubectl(&["cordon", HOST]).unwrap();
         self.patch_instance(&name, HOST, None, true);
-        // A cordoned host alone has no effect.
+        // Cordoning the host has no effect while no pod is evicted.
         std::thread::sleep(Duration::from_secs(2));
         assert!(self.migrations().is_empty() && self.draining().is_null());
         self.patch_instance(&name, HOST, Some(HOST), true);
@@ -312,8 +313,7 @@ impl Cluster {
         self.wait_until_cleared(&name);
     }
 
-    /// Tests the call-off of a drain. The API server here does not have KubeVirt's subresources, as before KubeVirt
-    /// v1.8.
+    /// Tests a cancelled drain. This API server does not have KubeVirt's subresources, as with KubeVirt before v1.8.
     fn uncordoned_host_keeps_its_machines(&self) {
         self.kubevirt.starts_vms.store(false, Ordering::SeqCst);
         let name = self.first_machine();

@@ -48,7 +48,7 @@ fn machines_of_a_lost_host_are_replaced() {
     one_source_of_evidence_is_not_sufficient(&plane, &web);
     let replacement = machine_is_replaced_under_another_name(&plane, &web);
     machine_with_data_disk_waits(&plane, &db);
-    // The next leader writes no second mark.
+    // The next leader does not write the removal mark again.
     let mark = annotation(&plane, &web, "berth.dev/removal-since");
     controller.terminate().unwrap();
     let _controller = Controller::start(&plane, LOG, &[]).unwrap();
@@ -57,7 +57,7 @@ fn machines_of_a_lost_host_are_replaced() {
     host_returns(&plane, &web, &db);
 }
 
-/// With the API server of a tenant, which has a Node for each machine.
+/// Tests a tenant with an API server, where each machine has a Node.
 #[test]
 fn nodes_of_lost_machines_stay_until_there_is_proof() {
     if is_in_namespace("nodes_of_lost_machines_stay_until_there_is_proof") {
@@ -85,7 +85,8 @@ fn create_infra_node(plane: &ControlPlane, host: &str) {
     renew_lease(plane, host, 3600);
 }
 
-/// Writes the status as the agent does, which ends the conditions that the controller wrote in its place.
+/// Writes the status as the agent does. This replaces the conditions that the controller wrote while the agent was
+/// unresponsive.
 fn write_agent_status(plane: &ControlPlane, host: &str) {
     let ready = json!({
         "type": "Ready", "status": "True", "reason": "Applied", "message": "set by a test",
@@ -95,7 +96,7 @@ fn write_agent_status(plane: &ControlPlane, host: &str) {
     write_status(plane, &path, &ready, &json!({"agent": {"version": "test"}}));
 }
 
-/// Renews the Lease of an agent. The controller measures its duration by its own clock.
+/// Renews the Lease of an agent. The controller measures the lease duration by its own clock.
 fn renew_lease(plane: &ControlPlane, host: &str, seconds: u32) {
     let time = k8s_openapi::jiff::Timestamp::now();
     let lease = json!({
@@ -186,7 +187,7 @@ fn machines(plane: &ControlPlane, deployment: &str) -> Vec<String> {
     items.iter().filter_map(|vm| vm["metadata"]["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// Waits until a MachineDeployment has a running machine besides these ones, and returns its name.
+/// Waits until a MachineDeployment has a running machine that is not in `others`, and returns the name of this machine.
 fn wait_for_machine(plane: &ControlPlane, deployment: &str, others: &[&str]) -> String {
     let found = plane.wait_until(&format!("a machine of {deployment}"), TIMEOUT, |plane| {
         let mut all = machines(plane, deployment);
@@ -238,7 +239,7 @@ fn machine_is_replaced_under_another_name(plane: &ControlPlane, web: &str) -> St
     let unresponsive = condition(&plane.infra_node(LOST), "Ready")["reason"].clone();
     assert_eq!(unresponsive, "AgentUnresponsive");
     let replacement = wait_for_machine(plane, "web", &[web]);
-    // The old machine stays, because its host may still run it.
+    // The old machine is kept, because the lost host may still run it.
     assert!(machines(plane, "web").contains(&web.to_owned()));
     move_to_host(plane, &replacement, "rack1-b");
     replacement
@@ -253,7 +254,7 @@ fn machine_with_data_disk_waits(plane: &ControlPlane, db: &str) {
     assert_eq!(machines(plane, "db"), [db], "no second machine");
 }
 
-/// A second host goes down: two of four hosts are more than 40 %.
+/// A second host goes down: two of four hosts exceed the limit of 40 %.
 fn no_machine_is_replaced_while_many_hosts_are_away(plane: &ControlPlane, replacement: &str) {
     renew_lease(plane, "rack1-b", 5);
     set_node_ready(plane, "rack1-b", "Unknown");

@@ -1,4 +1,4 @@
-//! Test of tenants that are misconfigured or hostile, with two real API servers: a kubeconfig with a wrong authority, a
+//! Test of tenants that are misconfigured or hostile, with two real API servers: a kubeconfig with a wrong CA, a
 //! webhook that refuses every write, and Nodes that name other machines. KubeVirt is simulated.
 
 #![expect(
@@ -95,7 +95,7 @@ fn has_machine(clusters: &Clusters, machine: &str) -> bool {
     clusters.infra.get_json(&["virtualmachine", machine, "-n", NAMESPACE]).is_ok()
 }
 
-/// Scales down by this machine.
+/// Scales down by one, and selects this machine for the deletion.
 fn remove(clusters: &Clusters, machine: &str) {
     let mark = format!("{DELETE_MACHINE_ANNOTATION}=true");
     let annotate = ["annotate", "virtualmachine", machine, "-n", NAMESPACE, &mark];
@@ -153,7 +153,7 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
     clusters.tenant.kubectl(&delete).unwrap();
 }
 
-/// The Node with the name of the machine has the providerID of another one.
+/// Tests a Node that has the name of this machine and the providerID of another machine.
 fn node_of_another_machine_stays(clusters: &Clusters, machine: &str, other: &str) {
     create_node(clusters, machine, other);
     remove(clusters, machine);
@@ -164,7 +164,7 @@ fn node_of_another_machine_stays(clusters: &Clusters, machine: &str, other: &str
     assert!(has_machine(clusters, other));
 }
 
-/// Two Nodes have the providerID of the machine. Neither is drained.
+/// Tests two Nodes with the providerID of the same machine: neither Node is drained.
 fn ambiguous_nodes_stay(clusters: &Clusters, machine: &str) {
     let nodes = [machine, "impostor"];
     for node in nodes {

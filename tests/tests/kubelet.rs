@@ -56,7 +56,8 @@ fn daemonset_configures_and_reports_the_host() {
 fn deploy(plane: &ControlPlane, host: &mut Host) {
     for program in ["berth-agent", "berth-controller"] {
         let archive = plane.folder().join(format!("{program}.tar"));
-        // Without symbols, the image is a third smaller. The host computes its checksum, which takes a minute.
+        // Without symbols, the image is a third smaller. The host computes the checksum of the image, which takes a
+        // minute.
         let stripped = plane.folder().join(program);
         let strip = Command::new("strip")
             .arg("-o")

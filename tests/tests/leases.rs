@@ -75,7 +75,7 @@ where
     });
 }
 
-/// Creates a tenant whose machines get addresses; all tenants have the same ones.
+/// Creates a tenant whose machines get addresses; all tenants have the same addresses.
 fn create_tenant(plane: &ControlPlane, name: &str, vlan: u16) {
     plane.kubectl(&["create", "namespace", &format!("cluster-{name}")]).unwrap();
     let network = json!({

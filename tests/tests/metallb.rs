@@ -1,5 +1,5 @@
 //! The real controller of MetalLB on a real API server: Services of tenants get addresses of their tenant's pool, and
-//! of no other. Agents and KubeVirt are simulated, and no speaker announces the addresses.
+//! of no other pool. Agents and KubeVirt are simulated, and no speaker announces the addresses.
 //!
 //! `METALLB_CONTROLLER` names the program.
 
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time in which a controller would have made a change that the test does not expect.
 const QUIET_TIME: Duration = Duration::from_secs(5);
 const METALLB: &str = "metallb-controller";
-/// Addresses of the tenants' pools. That of `bank` has two.
+/// Addresses of the tenants' pools. The pool of `bank` has two addresses.
 const SHOP_POOL: &str = "198.51.100.0/28";
 const BANK_POOL: &str = "198.51.100.16-198.51.100.17";
 
@@ -167,8 +167,8 @@ fn an_extended_pool_serves_the_waiting_service(plane: &ControlPlane) {
     assert_eq!(after, before, "the other Services keep their addresses");
 }
 
-/// Tests that Berth writes nothing again because of the defaults of MetalLB's definitions, or of the status that MetalLB
-/// writes.
+/// Tests that Berth does not rewrite objects because of the defaults of MetalLB's definitions, or of the status that
+/// MetalLB writes.
 fn objects_stay_as_they_are(plane: &ControlPlane) {
     let versions = || {
         ["ipaddresspools.metallb.io", "l2advertisements.metallb.io"].map(|kind| {

@@ -193,8 +193,8 @@ fn read_link_state(host: &mut Host) -> String {
     read_settled(host, |host| host.run_checked("tenants links").unwrap())
 }
 
-/// Reads a state until it is the same twice. The kernel updates carriers and operational states up to a second after a
-/// change (linkwatch).
+/// Reads a state until two consecutive results are equal. The kernel updates carriers and operational states up to a
+/// second after a change (linkwatch).
 fn read_settled(host: &mut Host, read: impl Fn(&mut Host) -> String) -> String {
     let mut last = read(host);
     for _ in 0..20 {
@@ -208,13 +208,13 @@ fn read_settled(host: &mut Host, read: impl Fn(&mut Host) -> String) -> String {
     last
 }
 
-/// Asserts that the links have a former state again.
+/// Asserts that the links have the state `before` again.
 #[track_caller]
 fn assert_link_state(before: &str, host: &mut Host) {
     assert_state(before, host, |host| host.run_checked("tenants links").unwrap());
 }
 
-/// Asserts that a state is the former one, after the kernel has updated it.
+/// Asserts that a state equals `before`, after the kernel has updated the state.
 #[track_caller]
 fn assert_state(before: &str, host: &mut Host, read: impl Fn(&mut Host) -> String) {
     let mut after = read(host);
@@ -304,8 +304,8 @@ fn run_on_two_hosts(numbers: [u8; 2], kernel: Kernel, scenario: fn(&mut [Host; 2
     run_on_hosts(|| ((), boot(numbers, kernel, false)), |(), hosts| scenario(hosts));
 }
 
-/// Runs a scenario on two hosts and what connects them, and repeats it on new hosts if the emulation itself failed. The
-/// tests run one after the other: four hosts at the same time need too much memory.
+/// Runs a scenario on two hosts and their connection, and repeats the scenario on new hosts if the emulation itself
+/// failed. The tests run one after the other: four hosts at the same time need too much memory.
 fn run_on_hosts<T>(boot: impl Fn() -> (T, [Host; 2]), scenario: impl Fn(&T, &mut [Host; 2])) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

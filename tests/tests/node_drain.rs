@@ -54,7 +54,7 @@ fn removed_machines_are_drained() {
     machines_are_ready_with_their_nodes(&bed);
     bed.start_workload();
     let victim = budget_blocks_a_removal(&bed);
-    // The next leader continues from the mark.
+    // The next leader reads the removal mark, and continues the removal.
     drop(controller);
     bed.clusters.apply_budget(APP, PODS - 1);
     let controller = Controller::start(&bed.clusters.infra, LOG, &[]).unwrap();
@@ -250,11 +250,11 @@ fn rollout_respects_the_budget(bed: &Bed) {
     assert!(fewest >= PODS - 1, "an eviction exceeded the budget");
 }
 
-/// A mark of another part of Berth, or of an operator, is removed before the machine is drained.
+/// Tests removal marks of another part of Berth and of an operator that are removed before the machine is drained.
 fn removal_is_cancelled(bed: &Bed) {
     bed.clusters.apply_budget(APP, PODS);
     let machine = bed.machine_names().remove(0);
-    // A malformed time is written again.
+    // The controller replaces a malformed timestamp.
     let marks = [
         format!("{REMOVAL_ANNOTATION}=HostDrain"),
         format!("{REMOVAL_SINCE_ANNOTATION}=yesterday"),

@@ -135,7 +135,7 @@ fn gates_are_read_from_kubevirts_own_kind(plane: &ControlPlane) {
     let replace = ["replace", "--raw", path, "-f", "-"];
     for (available, expected) in [("False", "WARN"), ("True", "PASS")] {
         object["status"] = status_with(available);
-        // Each write changes the version.
+        // Each write changes the resource version.
         let current = plane.get_json(&["kubevirt", "kubevirt", "-n", "kubevirt"]).unwrap();
         object["metadata"] = current["metadata"].clone();
         plane.kubectl_with(&plane.kubeconfig(), &replace, &object.to_string()).unwrap();
@@ -184,7 +184,7 @@ fn storage_and_hosts_are_examined(plane: &ControlPlane) {
     assert_eq!(status(plane, "hosts.responsive"), "FAIL");
 }
 
-/// The tenant's API server is the server of this test, to which the controller does not connect.
+/// Tests the kubeconfig of a tenant. It names the API server of this test, to which the controller does not connect.
 fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
     plane.kubectl(&["create", "namespace", "cluster-bank"]).unwrap();
     plane.kubectl(&["label", "namespace", "cluster-bank", "berth.dev/tenant=bank"]).unwrap();
@@ -250,7 +250,7 @@ fn kubeconfig_of_a_tenant_is_used_and_not_printed(plane: &ControlPlane) {
     assert!(!marker.exists(), "a program of the tenant ran");
 }
 
-/// The user is an agent, which has few permissions.
+/// Tests a user with few permissions: an agent.
 fn forbidden_reads_are_skipped(plane: &ControlPlane) {
     let token = plane.create_token("berth-agent").unwrap();
     let kubeconfig = plane.write_kubeconfig("preflight-agent", &token, false).unwrap();

@@ -29,7 +29,7 @@ fn labels_follow_the_machines() {
     clusters.grant_permissions(&[]);
     let _controller = Controller::start(&clusters.infra, "tenant-nodes", &[]).unwrap();
     clusters.create_tenant("bank");
-    // A tenant that never answers must not delay the other one.
+    // A tenant that never answers must not delay the other tenant.
     let stalled = TcpListener::bind((TENANT_ADDRESS, 0)).unwrap();
     clusters.create_tenant("stalled");
     let kubeconfig = clusters.kubeconfig("any");
@@ -199,7 +199,7 @@ fn annotations_and_taints_follow_the_host(clusters: &Clusters) {
     wait_until_taints(&[mine, gpu]);
     assert_eq!(annotation("berth.dev/replicated-taints"), json!(gpu));
     assert!(taints(clusters, "renamed").iter().all(|taint| !taint.contains("gpu")));
-    // A value of the host changes, and another manager changes it in the tenant.
+    // A value of the host changes, and another manager changes its copy in the tenant's cluster.
     taint(&clusters.infra, "rack1-a", "example.com/gpu=h100:NoSchedule");
     wait_until_taints(&[mine, "example.com/gpu=h100:NoSchedule"]);
     taint(&clusters.tenant, "web-1", "example.com/gpu=own:NoSchedule");

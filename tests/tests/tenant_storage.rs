@@ -183,7 +183,7 @@ fn classes_of_others_stay(clusters: &Clusters) {
     clusters.wait_until_condition("bank", READY, "True StorageClassesApplied");
 }
 
-/// The list becomes empty while no controller runs.
+/// Tests a list that becomes empty while no controller runs.
 fn removed_classes_stay_after_a_restart(clusters: &Clusters) {
     let claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"},

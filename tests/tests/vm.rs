@@ -41,10 +41,10 @@ use testbed::Testbed;
 /// True if QEMU emulates the CPUs of the guests. Set it to true only if KVM does not work on the emulated hosts: KubeVirt
 /// then does not place the threads of the guest's CPUs.
 const USES_EMULATION: bool = false;
-/// The hosts of one test use all CPUs of this machine.
+/// Lock that prevents parallel tests, because the hosts of one test use all CPUs of this machine.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Test on one host: a VM that Berth places gets the CPUs and the memory that Berth plans, and its deletion.
+/// Test on one host: a VM gets the CPUs and the memory that Berth has planned, and releases them when it is deleted.
 #[test]
 #[ignore = "needs KUBEVIRT_ASSETS: make test-current"]
 fn vm_gets_the_planned_cpus_and_memory() {

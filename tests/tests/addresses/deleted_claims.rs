@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{NAMESPACE, SHORT_TIMEOUT, WEB, apply, machine_names, wait_until_condition};
 
-/// Deletes an object without waiting for a claim that may be created again.
+/// Deletes a claim without waiting for its absence, because the controller may recreate it.
 fn delete_claim(plane: &ControlPlane, name: &str) {
     plane.kubectl(&["delete", "addressclaim", name, "--wait=false"]).unwrap();
 }
@@ -21,8 +21,8 @@ fn wait_until_restored(plane: &ControlPlane, name: &str, before: &serde_json::Va
         .unwrap();
 }
 
-/// Tests that a machine keeps its address, and that nothing is taken from a machine or an administrator that has
-/// claimed the address meanwhile.
+/// Tests that the deleted claim of a machine is recreated, unless another claim for the same address was created in the
+/// meantime: then a condition reports the lost claim.
 pub(super) fn deleted_claims_are_created_again(plane: &ControlPlane) {
     let machines = machine_names(plane, "web");
     for name in ["cluster-shop-10.0.0.3", "cluster-shop-fd00-120-0-0-0-0-0-2"] {

@@ -26,8 +26,8 @@ const STEPS: [(&str, &str); 3] =
 /// Time within which a controller starts, or an API server calls a new webhook.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns a controller that runs at the end. All controllers have the same identity, so each acquires the lease of the
-/// one before at once.
+/// Returns a controller that runs at the end. All controllers have the same identity, so each controller acquires the
+/// lease of its predecessor at once.
 pub(super) fn killed_controller_leaves_no_orphans(
     plane: &ControlPlane,
     mut controller: Controller,
@@ -100,7 +100,7 @@ fn scale(plane: &ControlPlane, replicas: u64) {
     plane.kubectl(&["scale", "machinedeployment", "many", "-n", NAMESPACE, &replicas]).unwrap();
 }
 
-/// Creates a webhook that never answers, so the API server holds each creation of an object of this kind.
+/// Creates a webhook that never answers, so that each creation of an object of this kind blocks in the API server.
 fn hold_creation(plane: &ControlPlane, group: &str, resource: &str) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -134,7 +134,7 @@ fn accept(webhook: &TcpListener) -> Option<TcpStream> {
     None
 }
 
-/// Counts claims without the delay of a start of kubectl.
+/// Counts claims by an API client, because each start of kubectl takes too long.
 struct ClaimCounter {
     runtime: tokio::runtime::Runtime,
     api: Api<AddressClaim>,

@@ -1,6 +1,6 @@
-//! Test that machines that claim addresses at the same time get different ones, on a real API server. Two controllers
-//! claim addresses in each network, more than leader election permits, and neither watches the claims of the other. All
-//! networks have the same addresses.
+//! Test that machines that claim addresses at the same time get different addresses, on a real API server. Two
+//! controllers claim addresses in each network, although leader election permits only one, and neither controller
+//! watches the claims of the other controller. All networks have the same addresses.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +27,7 @@ const CONTROLLERS: u32 = 2;
 /// Machines of each network, in `make test` and in `make faults-cluster`.
 const FEW_MACHINES: u32 = 50;
 const MANY_MACHINES: u32 = 500;
-/// The gateway; machines get the addresses after it.
+/// The gateway. Machines get the addresses after the gateway.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 

@@ -106,7 +106,7 @@ pub(crate) fn set_lease(bed: &Testbed, spec: &Value) {
     bed.server.put(path, &current);
 }
 
-/// Releases the Lease, as a scheduler does at its end.
+/// Releases the Lease, as a scheduler does when it terminates.
 pub(crate) fn release_lease(bed: &Testbed) {
     set_lease(bed, &json!({"holderIdentity": "", "leaseDurationSeconds": 1}));
 }

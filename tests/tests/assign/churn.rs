@@ -1,8 +1,8 @@
 //! Creation and deletion of thousands of VMs while the scheduler and the extender are killed and suspended, reports
 //! are late and hosts are drained.
 //!
-//! [`berth_kubelet_admission`] simulates the kubelets: each kubelet admits or refuses a bound pod immediately and
-//! finally.
+//! [`berth_kubelet_admission`] simulates the kubelets: each kubelet admits or refuses a bound pod immediately, and
+//! never changes this decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;

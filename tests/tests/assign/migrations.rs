@@ -5,7 +5,7 @@ use berth_tests::cluster::ControlPlane;
 use crate::testbed::{PODS_PATH, Testbed, Vm};
 
 /// Tests that a migration target needs resources like any VM. Also tests that the resources of a failed target, or of
-/// the source after a successful migration, are used again.
+/// the source after a successful migration, can be allocated again.
 pub(crate) fn migration_targets_allocate_and_release_resources(
     plane: &ControlPlane,
     bed: &mut Testbed,

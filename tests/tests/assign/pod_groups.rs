@@ -49,7 +49,7 @@ fn wait_until_nothing_is_reserved(plane: &ControlPlane, extender: &Controller) {
     }
 }
 
-/// Asserts that the scheduler decides against both VMs of a group, and binds none of them later.
+/// Asserts that the scheduler finds no host for both VMs of a group, and binds neither of them later.
 #[track_caller]
 fn assert_group_waits(bed: &Testbed, group: &[String; 2]) {
     for vm in group {

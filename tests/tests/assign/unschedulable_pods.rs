@@ -9,8 +9,8 @@ use berth_tests::controller::Controller;
 
 use crate::testbed::{Testbed, Vm};
 
-/// Tests that VMs wait when the zones of all hosts are full. The sum of the CPUs is sufficient for nine VMs, but
-/// kubelets would refuse three of them.
+/// Tests that VMs stay pending when the zones of all hosts are full. The sum of the CPUs is sufficient for nine VMs,
+/// but kubelets would refuse three of them.
 pub(crate) fn pods_wait_when_zones_are_full(plane: &ControlPlane, bed: &mut Testbed) {
     let vms: Vec<String> = (0..6).map(|_| bed.create_vm(Vm::large("plain"))).collect();
     for vm in &vms {

@@ -1,5 +1,5 @@
-//! Zone labels of a tenant's Nodes when their VMs move to a host in another zone: the labels that Berth copies follow,
-//! and those of the cloud controller manager become stale.
+//! Zone labels of a tenant's Nodes when their VMs move to a host in another zone: Berth updates the labels that it
+//! copies, and the labels of the cloud controller manager become stale.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub(crate) fn labels_follow_a_migration(clusters: &Clusters, program: &Path) {
     labels_are_given_to_berth(clusters, &machines[1]);
 }
 
-/// With the setting of Berth's Deployment, the zone of the new host is in the label.
+/// With the setting in Berth's Deployment, the label has the zone of the new host.
 fn labels_are_left_to_berth(clusters: &Clusters, machine: &str) {
     node_is_initialized_from_its_machine(&clusters.infra, &clusters.tenant, machine);
     wait_until_label(clusters, machine, ZONE, Some("a"));
@@ -58,26 +58,28 @@ fn labels_are_left_to_berth(clusters: &Clusters, machine: &str) {
     clusters.wait_until_condition("shop", "NodeLabelsReady", "True LabelsReplicated");
 }
 
-/// With zones, the cloud controller manager writes the zone of the first host again and again.
+/// With `zoneAndRegionEnabled`, the cloud controller manager repeatedly writes the zone of the first host.
 fn labels_of_the_manager_become_stale(clusters: &Clusters, machine: &str) {
     node_is_initialized_from_its_machine(&clusters.infra, &clusters.tenant, machine);
     wait_until_label(clusters, machine, OLD_ZONE, Some("a"));
     wait_until_label(clusters, machine, ZONE, Some("a"));
     print_zones(clusters, "zoneAndRegionEnabled: true, before the migration");
     move_to_host(&clusters.infra, machine, "rack1-b");
-    // If Berth labelled the Node first, its label follows until the cloud controller manager restores its own.
+    // If Berth labelled the Node first, Berth updates the label until the cloud controller manager overwrites the
+    // label.
     let expected = "False FieldsOwnedByOthers";
     let message = clusters.condition_message("shop", "NodeLabelsReady", expected);
     assert!(message.contains(ZONE) && message.contains(machine), "{message}");
     assert_eq!(label(clusters, machine, ZONE).as_deref(), Some("a"));
     print_zones(clusters, "zoneAndRegionEnabled: true, after the migration");
-    // The copy restores the label, also if Berth has written it meanwhile.
+    // The cloud controller manager restores the label from the copy, even if Berth has written the label in the
+    // meantime.
     remove_label(clusters, machine, ZONE);
     wait_until_label(clusters, machine, ZONE, Some("a"));
     clusters.wait_until_condition("shop", "NodeLabelsReady", expected);
 }
 
-/// Without the copy, the label stays Berth's: the cloud controller manager sets zones only on new Nodes.
+/// Without the copy, Berth remains the owner of the label: the cloud controller manager sets zones only on new Nodes.
 fn labels_are_given_to_berth(clusters: &Clusters, machine: &str) {
     remove_label(clusters, machine, OLD_ZONE);
     remove_label(clusters, machine, ZONE);
@@ -88,7 +90,7 @@ fn labels_are_given_to_berth(clusters: &Clusters, machine: &str) {
     clusters.wait_until_condition("shop", "NodeLabelsReady", "True LabelsReplicated");
 }
 
-/// The setting needs the permission to read the Nodes of the infra cluster, which Berth does not give.
+/// The setting needs the permission to read the Nodes of the infra cluster, which Berth does not grant.
 fn permit_reading_hosts(infra: &ControlPlane) {
     let role = ["create", "clusterrole", "zones", "--verb=get,list,watch", "--resource=nodes"];
     infra.kubectl(&role).unwrap();

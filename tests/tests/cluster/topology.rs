@@ -88,7 +88,7 @@ fn object_follows_the_host(plane: &ControlPlane, tree: &Tree) {
         .unwrap();
 }
 
-/// Tests that the agent leaves the object alone after the exporter of another project has taken it over.
+/// Tests that the agent does not write the object after the exporter of another project has become its owner.
 fn object_of_another_manager_is_kept(plane: &ControlPlane, tree: &Tree) {
     let theirs = json!({
         "apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "metadata": {"name": "rack1-a"},

@@ -93,10 +93,10 @@ pub(crate) fn highest_priority_wins_and_ties_are_reported(plane: &ControlPlane) 
         "/metadata/labels/berth.dev~1class",
         &json!("Standard"),
     );
-    // With a lower priority the profile loses its hosts to the profile of their rack.
+    // With a lower priority, the profile no longer applies: the profile of the rack applies to these hosts.
     apply_profile(plane, "zz-all", &all(-5));
     wait_until_field(plane, &RACK1_A, "/spec/profile", &json!("rack1"));
-    // With equal priority neither profile applies, and the hosts stay unchanged.
+    // With equal priorities, neither profile applies, and the hosts are not changed.
     apply_profile(plane, "zz-all", &json!({"priority": 0, "ksm": {"mode": "On"}}));
     wait_until_condition(
         plane,
@@ -195,7 +195,7 @@ pub(crate) fn tenants_are_added_and_removed(plane: &ControlPlane) {
         ])
         .unwrap();
     wait_until_field(plane, &RACK1_A, "/spec/tenantNetworks", &json!([tenant_network("xyz", 121)]));
-    // A host that leaves its profile is still updated when a tenant is deleted.
+    // A host that no profile selects any more is still updated when a tenant is deleted.
     plane.kubectl(&["label", "--overwrite", "node", "rack1-b", "rack=3"]).unwrap();
     plane.kubectl(&["delete", "tenantcluster", "xyz", "--wait=false"]).unwrap();
     wait_until_field(plane, &RACK1_B, "/spec/tenantNetworks", &Value::Null);
@@ -261,7 +261,7 @@ pub(crate) fn configuration_is_validated(plane: &ControlPlane) {
         "Ready",
         Some("`150-160` has VLANs 150-160 that the pool already contains"),
     );
-    // The two networks may share a wire: their pools overlap, and two tenants already have the same VLAN.
+    // The two networks may share a physical network: their pools overlap, and two tenants already have the same VLAN.
     let two = json!([
         {"network": "trunk", "ranges": ["100-199"]}, {"network": "yard", "ranges": ["190-210"]},
     ]);

@@ -1,4 +1,4 @@
-//! Observes drains with watches of its own of both API servers.
+//! Observes drains with separate watches of both API servers.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -69,7 +69,7 @@ impl Observer {
         lock(&self.record).drained_nodes()
     }
 
-    /// Returns the violations, as [`Record::violations`].
+    /// Returns the result of [`Record::violations`].
     pub(crate) fn violations(&self) -> Vec<String> {
         lock(&self.record).violations()
     }
@@ -122,7 +122,7 @@ async fn observe(
             Err(kube::Error::Api(status)) if status.code == 410 => {
                 return report_loss(&record, &kind, &status.message);
             }
-            // A busy server is retried.
+            // The server is busy; the request is retried.
             Err(_) => {}
         }
         tokio::time::sleep(Duration::from_millis(500)).await;

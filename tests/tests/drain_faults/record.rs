@@ -1,5 +1,6 @@
-//! Record of all events of the tenant's Nodes, pods and VolumeAttachments, and the rules that they must keep. The events
-//! of all kinds are ordered by their resource versions, which are revisions of one etcd.
+//! Record of all events of the tenant's Nodes, pods and VolumeAttachments, and the invariants of drains that these
+//! events must satisfy. The events of all kinds are ordered by their resource versions, which are revisions of one
+//! etcd.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +44,7 @@ struct VolumeRecord {
     deleted_at: Option<u64>,
 }
 
-/// A pod that stopped while its PodDisruptionBudget needed it.
+/// A pod that stopped although its PodDisruptionBudget permitted no eviction.
 #[derive(Debug)]
 struct Shortage {
     pod: String,
@@ -56,7 +57,7 @@ pub(crate) struct Record {
     /// Number of pods of each app that must be healthy.
     pub(crate) minimum: usize,
     nodes: BTreeMap<String, NodeRecord>,
-    /// By UID.
+    /// Pods by their UIDs.
     pods: BTreeMap<String, PodRecord>,
     volumes: BTreeMap<String, VolumeRecord>,
     shortages: Vec<Shortage>,

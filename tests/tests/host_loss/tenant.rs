@@ -16,7 +16,7 @@ use crate::{
 };
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// Second host that is lost, after the first one is back.
+/// Host that is lost after the first lost host is back.
 const DELETED: &str = "rack2-a";
 
 pub(crate) fn nodes_stay_until_there_is_proof() {
@@ -34,7 +34,7 @@ pub(crate) fn nodes_stay_until_there_is_proof() {
     let db = create_machine(&clusters, "db", DELETED);
 
     lose_host(infra, LOST, &web);
-    // The next leader continues from the mark.
+    // The next leader reads the removal mark, and continues the removal.
     drop(controller);
     let _controller = Controller::start(infra, LOG, &[]).unwrap();
     node_waits_for_proof(&clusters, "web", &web);

@@ -67,8 +67,8 @@ pub(crate) fn room_is_reserved_during_the_import(bed: &Testbed) {
     delete_vms(bed, &COMPETITORS);
 }
 
-/// Tests the same with a fast CDI: the import has already started when the first-consumer pod runs, so virt-controller
-/// deletes the pod at once, without a grace period.
+/// Tests the reservation with a fast CDI: the import has already started when the first-consumer pod runs, so
+/// virt-controller deletes the pod at once, without a grace period.
 pub(crate) fn room_is_reserved_if_the_pod_is_deleted_at_once(bed: &Testbed) {
     let (vm, competitor, host) = ("imported-2", "competitor-3", DISK_HOSTS[0]);
     set_import_steps(bed, true, false);

@@ -15,7 +15,7 @@ use crate::host::{HostDescription, ZoneDescription};
 pub(crate) const TENANT_HOSTS: [&str; 3] = ["rack1-a", "rack1-b", "rack1-c"];
 /// Host like [`TENANT_HOSTS`], but without the bridge.
 pub(crate) const HOST_WITHOUT_BRIDGE: &str = "rack2-a";
-/// Hosts on each of which only one of the migration's VMs fits. Other VMs do not tolerate their taint.
+/// Hosts that each have room for only one VM of the migration test. Other VMs do not tolerate their taint.
 pub(crate) const MIGRATION_HOSTS: [&str; 2] = ["rack3-a", "rack3-b"];
 /// Hosts of VMs with local disks. Two such VMs fit on the first host, one in each zone. The Node of the second host has
 /// enough resources for one, but no zone of this host has enough huge pages. Other VMs do not tolerate their taint.
@@ -76,7 +76,7 @@ fn disk_host(name: &str, small_pages_mib: u64) -> HostDescription {
     dedicated_host(name, "disks", DISK_TAINT, zone)
 }
 
-/// Describes a host with two such zones, for the VMs that tolerate the taint.
+/// Describes a host with two zones like `zone`, for the VMs that tolerate the taint.
 fn dedicated_host(
     name: &str,
     purpose: &str,

@@ -11,7 +11,7 @@ use crate::testbed::{Testbed, text};
 
 /// VM that is migrated.
 const MIGRATING_VM: &str = "migrating-1";
-/// VM that fits only on a host without the other VM.
+/// VM that fits only on a host on which [`MIGRATING_VM`] does not run.
 const WAITING_VM: &str = "waiting-1";
 
 /// Tests that the target pod gets the other host, that both hosts are full during the migration, and that the source is

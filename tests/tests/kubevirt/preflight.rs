@@ -6,7 +6,7 @@ use crate::machines::BANK;
 use crate::testbed::Testbed;
 
 /// Tests that the check of the feature gate `ExternalNetResourceInjection` warns exactly if KubeVirt creates launcher
-/// pods that do not request their bridge, and that the other findings fit to the running programs.
+/// pods that do not request their bridge, and that the other findings agree with the running programs.
 pub(crate) fn checks_agree_with_kubevirt(bed: &Testbed) {
     let output = CheckOutput::run(&bed.plane.kubeconfig(), &[]).unwrap();
     let pods = bed.launcher_pods(BANK);

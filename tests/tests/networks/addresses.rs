@@ -91,7 +91,7 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
         hosts[0].run_checked("tenants unreachable a11 10.1.0.14").unwrap();
 
         servers_among_vms_are_dropped(hosts);
-        // Each of these steps needs one host, and the clients of the second wait for 20 s.
+        // Each of these steps needs one host, and the clients on the second host wait for 20 s.
         on_both(hosts, |index, host| {
             if index == 0 {
                 addresses_are_kept_when_the_agent_restarts(host);
@@ -128,7 +128,7 @@ fn start_capture(host: &mut Host) {
 }
 
 /// Tests that the requests of the clients, which the bridge sends to all ports, were captured on the uplink, but no
-/// message of a server: it would be an answer of an agent.
+/// message of a DHCP server. Only an agent or a VM could have sent such a message.
 fn assert_no_answer_left(host: &mut Host) {
     host.run_checked("kill $(cat /run/wire.pid)").unwrap();
     let messages = host.run_checked("cat /run/wire").unwrap();
@@ -151,8 +151,8 @@ fn assert_addresses(host: &mut Host, vms: [(&str, u8, &str); 3]) {
     assert!(metrics.contains("berth_dhcp_ports 3"), "{metrics}");
 }
 
-/// Tests that what a VM sends as a DHCP server reaches no other VM of its tenant; [`assert_no_answer_left`] tests that it
-/// does not reach the uplink.
+/// Tests that DHCP server messages of a VM reach no other VM of its tenant; [`assert_no_answer_left`] tests that they
+/// do not reach the uplink.
 fn servers_among_vms_are_dropped(hosts: &mut [Host; 2]) {
     hosts[0]
         .run_checked(

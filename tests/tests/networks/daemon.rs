@@ -123,7 +123,7 @@ fn drift_is_corrected(host: &mut Host) {
     frames::other_tables_are_kept(host);
     let report = read_report(host);
     assert_eq!(networks_condition(&report).0, "True", "{report}");
-    // A foreign tool that repeats the change does not stop the corrections.
+    // Another program that repeats the change does not stop the corrections.
     host.run_checked(
         "for i in $(seq 40); do ip link del tn300 2>/dev/null; bridge vlan del vid 200 dev trunk0 2>/dev/null; sleep 0.1; done",
     )

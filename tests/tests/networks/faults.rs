@@ -27,7 +27,7 @@ fn manifest_with_forty_tenants() -> String {
     manifest(&[SHARED_NETWORK, own], &tenants)
 }
 
-/// Kills apply or revert at any moment, and asserts that the next apply or revert reaches the same state.
+/// Kills apply or revert after various delays, and asserts that the next apply or revert reaches the same state.
 pub(crate) fn killed_commands_are_completed(host: &mut Host, count: u32) {
     host.run_checked(CREATE_LINK_COMMAND).unwrap();
     wait_for_link_local_address(host, UPLINK_NAME);

@@ -106,8 +106,8 @@ pub(crate) fn other_tables_are_kept(host: &mut Host) {
     host.run_checked("nft delete table bridge other; nft delete table inet berth").unwrap();
 }
 
-/// Tests a kernel without nf_tables: no network is created, and the error gives the reason. Existing networks would
-/// stay.
+/// Tests a kernel without nf_tables: no network is created, and the error gives the reason. Existing networks would be
+/// kept.
 pub(crate) fn networks_are_not_created_without_nftables(host: &mut Host) {
     host.run_checked(
         "mkdir -p /run/modprobe.d; echo 'install nf_tables /bin/false' >/run/modprobe.d/berth-test.conf; \

@@ -1,5 +1,5 @@
-//! Tests that agents verify the trunk between two hosts: a VLAN that the trunk does not carry is named by both hosts,
-//! until the trunk carries it again; and a switch that announces itself with LLDP is reported.
+//! Tests that agents verify the trunk between two hosts: both hosts report a VLAN that the trunk does not carry, until
+//! the trunk carries it again; and a switch that announces itself with LLDP is reported.
 
 use berth_tests::demo::hub::Hub;
 use berth_tests::host::Host;

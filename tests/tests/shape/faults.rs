@@ -141,7 +141,7 @@ pub(super) fn values_reset_by_a_reboot_are_not_restored(host: &mut Host) {
     host.run_checked(&format!("echo 0 > {pool}")).unwrap();
 }
 
-/// Cuts the power at any moment; afterwards the rollback ledger is intact, and has only entries of the current
+/// Cuts the power after various delays; afterwards the rollback ledger is intact, and has only entries of the current
 /// boot.
 pub(super) fn ledger_survives_power_cuts(host: &mut Host, n: u32) {
     for millis in kill_delays(n) {

@@ -15,13 +15,13 @@ use crate::placement::{self, PlannedPlacement};
 use crate::print;
 use crate::testbed::{Testbed, text};
 
-/// Name of a pod with huge pages, which needs to know the free zones of a host.
+/// Name of a pod with huge pages, which the engine places only on a host whose free zones are known.
 const PROBE: &str = "probe";
 /// Huge pages of 2 MiB of this pod.
 const PROBE_PAGES: u64 = 2;
 /// Words in the reason why the scheduler extender refuses a host with such a launcher pod.
 const REFUSAL: &str = "had terminating pods";
-/// Time after which a Terminating pod is taken for one that does not end.
+/// Time after which a Terminating pod counts as stuck.
 const END_TIMEOUT: Duration = Duration::from_secs(120);
 /// Metric with the number of free exclusive CPUs.
 const FREE_CPUS: &str = "berth_assignment_free{resource=\"cpus\"}";

@@ -49,7 +49,7 @@ pub(crate) fn boot(number: u8, archives: &[&Path], trunk: Option<Trunk<'_>>) -> 
     .unwrap();
     let uplink = match trunk {
         Some(_) => format!("52:54:00:be:27:{number:02x}"),
-        // QEMU's address of the second card.
+        // MAC address that QEMU gives to the second card.
         None => "52:54:00:12:34:57".to_owned(),
     };
     copy_script(&mut host, "vm-host.sh", "/usr/local/bin/vm-host");
