@@ -54,7 +54,7 @@ fn machines_get_addresses() {
     exhaustion_is_reported(&plane);
     addresses_of_deleted_machines_are_in_quarantine(&plane);
     listed_addresses_stay_with_their_deployment(&plane);
-    changed_pools_take_nothing_away(&plane);
+    machines_keep_addresses_when_pools_change(&plane);
     networks_get_prefixes_from_a_pool(&plane);
     claims_are_deleted_with_their_tenant(&plane);
     let _controller = interruptions::killed_controller_leaves_no_orphans(&plane, controller);
@@ -285,7 +285,7 @@ fn listed_addresses_stay_with_their_deployment(plane: &ControlPlane) {
     wait_until_condition(plane, &TENANT, "AddressesReady", "True AddressesReady");
 }
 
-fn changed_pools_take_nothing_away(plane: &ControlPlane) {
+fn machines_keep_addresses_when_pools_change(plane: &ControlPlane) {
     let before = claimed(plane, is_ipv4);
     patch_ipv4(plane, &json!({"ranges": ["10.0.0.8-10.0.0.9"]}));
     wait_until_condition(plane, &TENANT, "AddressesReady", "False AddressesOutsidePool");

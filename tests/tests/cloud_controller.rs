@@ -56,8 +56,8 @@ fn services_of_a_tenant_get_addresses() {
     node_is_initialized_from_its_machine(&infra, &tenant, &machine);
     load_balancer_selects_machines(&infra, &tenant, &machine);
     address_reaches_the_service(&infra, &tenant);
-    changed_ports_are_followed(&infra, &tenant);
-    deleted_service_leaves_nothing(&infra, &tenant);
+    changed_ports_are_opened(&infra, &tenant);
+    deleted_service_leaves_no_objects(&infra, &tenant);
     for (program, start) in [(NAME, 0), ("berth", start)] {
         let log = infra.log(program).unwrap();
         let refused: Vec<&str> = log
@@ -73,15 +73,15 @@ fn services_of_a_tenant_get_addresses() {
 /// Berth connects to this tenant, so its API server is not on the loopback address.
 #[test]
 #[ignore = "needs CLOUD_CONTROLLER_MANAGER: make test-current"]
-fn zone_labels_follow_a_migration() {
-    if !is_in_namespace("zone_labels_follow_a_migration") {
+fn zone_labels_are_updated_after_a_migration() {
+    if !is_in_namespace("zone_labels_are_updated_after_a_migration") {
         return;
     }
     let program = std::env::var_os("CLOUD_CONTROLLER_MANAGER").unwrap();
     let infra = ControlPlaneOptions { has_controllers: true, ..ControlPlaneOptions::default() };
     let clusters = Clusters::start_with("berth", infra, ControlPlaneOptions::default());
     clusters.infra.prepare_load_balancers().unwrap();
-    zones::labels_follow_a_migration(&clusters, Path::new(&program));
+    zones::labels_are_updated_after_a_migration(&clusters, Path::new(&program));
 }
 
 fn create_tenant(infra: &ControlPlane, tenant: &ControlPlane) {
@@ -237,7 +237,7 @@ fn address_reaches_the_service(infra: &ControlPlane, tenant: &ControlPlane) {
     });
 }
 
-fn changed_ports_are_followed(infra: &ControlPlane, tenant: &ControlPlane) {
+fn changed_ports_are_opened(infra: &ControlPlane, tenant: &ControlPlane) {
     let before = node_ports(tenant);
     let patch = json!({"spec": {"ports": [
         {"name": "https", "port": 443, "targetPort": 8443, "protocol": "TCP"},
@@ -249,7 +249,7 @@ fn changed_ports_are_followed(infra: &ControlPlane, tenant: &ControlPlane) {
     wait_until_ports_are_open(infra, &ports);
 }
 
-fn deleted_service_leaves_nothing(infra: &ControlPlane, tenant: &ControlPlane) {
+fn deleted_service_leaves_no_objects(infra: &ControlPlane, tenant: &ControlPlane) {
     tenant.kubectl(&["delete", "service", "web", "--wait=false"]).unwrap();
     wait_until(infra, "the Service and its NetworkPolicy are deleted", || {
         let is_closed = open_ports(infra).is_none();

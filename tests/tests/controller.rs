@@ -12,7 +12,7 @@
 #[path = "controller/hosts.rs"]
 mod hosts;
 #[path = "controller/leader_election.rs"]
-mod lead;
+mod leader_election;
 #[path = "controller/process.rs"]
 mod process;
 
@@ -32,7 +32,7 @@ fn hosts_match_their_profiles() {
     })
     .unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
-    let first = lead::controller_waits_for_missing_crds(&plane);
+    let first = leader_election::controller_waits_for_missing_crds(&plane);
     for (number, name) in ["rack1-a", "rack1-b", "rack2-a"].into_iter().enumerate() {
         hosts::create_host(&plane, name, number);
     }
@@ -52,8 +52,8 @@ fn hosts_match_their_profiles() {
     }
     hosts::configuration_is_validated(&plane);
     hosts::malformed_object_is_reported(&plane);
-    lead::idle_controller_writes_nothing(&plane);
-    lead::another_controller_takes_over(&plane, first);
+    leader_election::idle_controller_writes_nothing(&plane);
+    leader_election::another_controller_takes_over(&plane, first);
 }
 
 fn read_spec(plane: &ControlPlane, host: &str) -> Value {

@@ -17,21 +17,21 @@ mod tree;
 #[path = "cluster/agent.rs"]
 mod agent;
 
-#[path = "degraded/testbed.rs"]
-mod bed;
-#[path = "degraded/malformed_responses.rs"]
-mod broken;
 #[path = "degraded/controller.rs"]
 mod controller;
+#[path = "degraded/malformed_responses.rs"]
+mod malformed_responses;
 #[path = "degraded/refusals.rs"]
 mod refusals;
 #[path = "degraded/slow.rs"]
 mod slow;
 #[path = "degraded/stalled_watches.rs"]
 mod stalled_watches;
+#[path = "degraded/testbed.rs"]
+mod testbed;
 
-use bed::Testbed;
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
+use testbed::Testbed;
 use tree::Tree;
 
 /// All tests share one control plane, because its start takes longest. The test of stalled watches has its own agent,
@@ -50,9 +50,9 @@ fn an_agent_tolerates_a_degraded_server() {
         refusals::write_conflicts_are_tolerated(&bed);
         slow::slow_responses_are_tolerated(&bed);
         slow::timeouts_are_tolerated(&mut bed);
-        broken::truncated_responses_are_tolerated(&bed);
-        broken::invalid_json_is_tolerated(&bed);
-        broken::malformed_objects_are_tolerated(&bed);
+        malformed_responses::truncated_responses_are_tolerated(&bed);
+        malformed_responses::invalid_json_is_tolerated(&bed);
+        malformed_responses::malformed_objects_are_tolerated(&bed);
     });
 }
 

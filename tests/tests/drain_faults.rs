@@ -52,15 +52,15 @@ struct Size {
     pods: usize,
     minimum: usize,
     /// Longest wait before a kill, in milliseconds.
-    longest_wait: u64,
+    max_wait_millis: u64,
 }
 
 const SMALL: Size =
-    Size { drains: 12, kills: 3, machines: 6, pods: 4, minimum: 2, longest_wait: 4_000 };
+    Size { drains: 12, kills: 3, machines: 6, pods: 4, minimum: 2, max_wait_millis: 4_000 };
 const LARGE: Size =
-    Size { drains: 1_000, kills: 50, machines: 50, pods: 30, minimum: 20, longest_wait: 12_000 };
+    Size { drains: 1_000, kills: 50, machines: 50, pods: 30, minimum: 20, max_wait_millis: 12_000 };
 
-struct Bed {
+struct Testbed {
     size: Size,
     random: Random,
     controller: Controller,
@@ -86,7 +86,7 @@ fn killed_controller_drains_all_machines() {
     let controller = Controller::start(&clusters.infra, LOG, &[]).unwrap();
     clusters.create_tenant_with_machines("shop");
     let random = Random::new(seed);
-    let mut bed = Bed { size, random, controller, observer, clusters, kills: 0 };
+    let mut bed = Testbed { size, random, controller, observer, clusters, kills: 0 };
     bed.start_workload();
     bed.run_rounds(seed);
     for app in APPS {
@@ -98,7 +98,7 @@ fn killed_controller_drains_all_machines() {
     bed.check_drains();
 }
 
-impl Bed {
+impl Testbed {
     /// Starts the machines, and then the pods with their PodDisruptionBudgets.
     fn start_workload(&self) {
         self.apply_deployment(self.size.machines, "5Gi");
@@ -116,9 +116,9 @@ impl Bed {
         let (size, begin) = (self.size, Instant::now());
         eprintln!("{size:?}, seed {seed}");
         let mut round = 0;
-        while self.observer.drains() < size.drains || self.kills < size.kills {
+        while self.observer.drained_nodes() < size.drains || self.kills < size.kills {
             self.run_round(round);
-            let (drains, kills) = (self.observer.drains(), self.kills);
+            let (drains, kills) = (self.observer.drained_nodes(), self.kills);
             let seconds = begin.elapsed().as_secs();
             eprintln!("round {round}: {drains} drains, {kills} kills, {seconds} s");
             assert!(begin.elapsed() < TIME_LIMIT, "{drains} drains in {seconds} s");
@@ -141,11 +141,11 @@ impl Bed {
             marked.retain(|machine| nodes.contains(machine));
             let is_early = self.random.below(2) == 0;
             if is_early {
-                self.withdraw_marks(&marked);
+                self.remove_marks(&marked);
             }
             self.controller = Controller::start(&self.clusters.infra, LOG, &[]).unwrap();
             if !is_early {
-                self.withdraw_marks(&marked);
+                self.remove_marks(&marked);
             }
         }
         self.wait_until_complete(machines);
@@ -162,7 +162,7 @@ impl Bed {
     }
 
     fn wait_randomly(&mut self) {
-        let milliseconds = self.random.below(self.size.longest_wait / 2);
+        let milliseconds = self.random.below(self.size.max_wait_millis / 2);
         std::thread::sleep(Duration::from_millis(milliseconds));
     }
 
@@ -183,7 +183,7 @@ impl Bed {
         marked
     }
 
-    fn withdraw_marks(&self, machines: &[String]) {
+    fn remove_marks(&self, machines: &[String]) {
         let withdrawn = [format!("{REMOVAL_ANNOTATION}-"), format!("{REMOVAL_SINCE_ANNOTATION}-")];
         self.annotate(machines, &[&withdrawn[0], &withdrawn[1]]);
     }

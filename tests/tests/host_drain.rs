@@ -68,7 +68,7 @@ fn machines_leave_a_drained_host() {
     let controller = cluster.start_controller();
     cluster.wait_until_complete(2);
     cluster.migratable_machine_is_migrated();
-    cluster.failed_migration_is_repeated();
+    cluster.failed_migration_is_retried();
     cluster.uncordoned_host_keeps_its_machines();
     cluster.machine_without_a_host_is_replaced(controller);
 }
@@ -178,7 +178,7 @@ impl Cluster {
     }
 
     /// Returns the status of a machine's evacuation, from its annotation.
-    fn record(&self, name: &str) -> Value {
+    fn evacuation_status(&self, name: &str) -> Value {
         let machine = self.machine(name);
         let text = machine["metadata"]["annotations"]["berth.dev/evacuation"].as_str();
         serde_json::from_str(text.unwrap_or("null")).unwrap()
@@ -215,11 +215,11 @@ impl Cluster {
         });
     }
 
-    fn wait_until_cleared(&self, name: &str) {
+    fn wait_until_evacuation_ends(&self, name: &str) {
         self.wait_until(&format!("the evacuation of {name} has ended"), || {
             let machine = self.machine(name);
             let is_clear = machine["metadata"]["labels"]["berth.dev/evacuating"].is_null()
-                && self.record(name).is_null()
+                && self.evacuation_status(name).is_null()
                 && machine["metadata"]["annotations"]["berth.dev/replacement-requested"].is_null();
             (is_clear && self.draining().is_null()).then_some(())
         });
@@ -286,31 +286,31 @@ impl Cluster {
         self.patch_instance(&name, HOST, Some(HOST), true);
         let migration = self.wait_for_migration(&name);
         self.wait_until("the status names the migration", || {
-            let is_reported = self.record(&name)["reason"] == "Migrating"
+            let is_reported = self.evacuation_status(&name)["reason"] == "Migrating"
                 && self.draining()["reason"] == "HostCordoned";
             is_reported.then_some(())
         });
         assert_eq!(self.machine(&name)["metadata"]["labels"]["berth.dev/evacuating"], "true");
         self.patch_instance(&name, OTHER_HOST, None, true);
         self.set_migration_phase(&migration, "Succeeded");
-        self.wait_until_cleared(&name);
+        self.wait_until_evacuation_ends(&name);
         self.wait_until_complete(2);
     }
 
-    fn failed_migration_is_repeated(&self) {
+    fn failed_migration_is_retried(&self) {
         let name = self.first_machine();
         self.patch_instance(&name, HOST, Some(HOST), true);
         let migration = self.wait_for_migration(&name);
         self.set_migration_phase(&migration, "Failed");
         self.wait_until("the machine waits for the next attempt", || {
-            let record = self.record(&name);
+            let record = self.evacuation_status(&name);
             (record["reason"] == "MigrationBackoff" && record["until"].is_string()).then_some(())
         });
         let next = self.wait_for_migration(&name);
         assert_ne!(next, migration);
         self.patch_instance(&name, OTHER_HOST, None, true);
         self.set_migration_phase(&next, "Succeeded");
-        self.wait_until_cleared(&name);
+        self.wait_until_evacuation_ends(&name);
     }
 
     /// Tests a cancelled drain. This API server does not have KubeVirt's subresources, as with KubeVirt before v1.8.
@@ -319,7 +319,7 @@ impl Cluster {
         let name = self.first_machine();
         self.patch_instance(&name, HOST, Some(HOST), false);
         self.wait_until("the machine waits for its replacement", || {
-            let record = self.record(&name);
+            let record = self.evacuation_status(&name);
             (record["reason"] == "WaitingForReplacement"
                 && record["message"].as_str()?.contains("disk is not shared"))
             .then_some(())
@@ -338,7 +338,7 @@ impl Cluster {
         });
         assert!(self.machine(&name)["metadata"]["deletionTimestamp"].is_null());
         self.patch_instance(&name, HOST, None, false);
-        self.wait_until_cleared(&name);
+        self.wait_until_evacuation_ends(&name);
         self.kubevirt.starts_vms.store(true, Ordering::SeqCst);
         self.wait_until_complete(2);
         assert!(!self.machine(&name).is_null(), "the machine must stay");
@@ -352,7 +352,7 @@ impl Cluster {
         self.plane.kubectl(&["cordon", HOST]).unwrap();
         self.patch_instance(&name, HOST, Some(HOST), true);
         self.wait_until("a replacement is requested", || {
-            let record = self.record(&name);
+            let record = self.evacuation_status(&name);
             (record["reason"] == "WaitingForReplacement"
                 && record["message"].as_str()?.contains("1 node(s) were full"))
             .then_some(())

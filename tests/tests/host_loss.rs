@@ -18,8 +18,8 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "cluster-bank";
 const LOG: &str = "host-loss";
 /// Host that is lost.
-const LOST: &str = "rack1-a";
-const HOSTS: [&str; 4] = [LOST, "rack1-b", "rack2-a", "rack2-b"];
+const LOST_HOST: &str = "rack1-a";
+const HOSTS: [&str; 4] = [LOST_HOST, "rack1-b", "rack2-a", "rack2-b"];
 /// `replaceAfter` of the tenant.
 const REPLACE_AFTER: &str = "5s";
 
@@ -43,7 +43,7 @@ fn machines_of_a_lost_host_are_replaced() {
     let web = wait_for_machine(&plane, "web", &[]);
     let db = wait_for_machine(&plane, "db", &[]);
     for machine in [&web, &db] {
-        move_to_host(&plane, machine, LOST);
+        move_to_host(&plane, machine, LOST_HOST);
     }
     one_source_of_evidence_is_not_sufficient(&plane, &web);
     let replacement = machine_is_replaced_under_another_name(&plane, &web);
@@ -54,7 +54,7 @@ fn machines_of_a_lost_host_are_replaced() {
     let _controller = Controller::start(&plane, LOG, &[]).unwrap();
     no_machine_is_replaced_while_many_hosts_are_away(&plane, &replacement);
     assert_eq!(annotation(&plane, &web, "berth.dev/removal-since"), mark);
-    host_returns(&plane, &web, &db);
+    old_machine_is_deleted_when_its_host_is_back(&plane, &web, &db);
 }
 
 /// Tests a tenant with an API server, where each machine has a Node.
@@ -224,19 +224,19 @@ fn wait_until_host_lost(plane: &ControlPlane, kind: &str, name: &str, words: &[&
 }
 
 fn one_source_of_evidence_is_not_sufficient(plane: &ControlPlane, web: &str) {
-    set_node_ready(plane, LOST, "Unknown");
+    set_node_ready(plane, LOST_HOST, "Unknown");
     // Longer than `replaceAfter`.
     std::thread::sleep(Duration::from_secs(15));
     assert_eq!(annotation(plane, web, "berth.dev/removal"), Value::Null);
-    assert!(condition(&plane.infra_node(LOST), "HostLost").is_null());
+    assert!(condition(&plane.infra_node(LOST_HOST), "HostLost").is_null());
 }
 
 fn machine_is_replaced_under_another_name(plane: &ControlPlane, web: &str) -> String {
-    renew_lease(plane, LOST, 5);
+    renew_lease(plane, LOST_HOST, 5);
     wait_until(plane, "the machine is marked", |plane| {
         annotation(plane, web, "berth.dev/removal") == "HostLost"
     });
-    let unresponsive = condition(&plane.infra_node(LOST), "Ready")["reason"].clone();
+    let unresponsive = condition(&plane.infra_node(LOST_HOST), "Ready")["reason"].clone();
     assert_eq!(unresponsive, "AgentUnresponsive");
     let replacement = wait_for_machine(plane, "web", &[web]);
     // The old machine is kept, because the lost host may still run it.
@@ -248,7 +248,7 @@ fn machine_is_replaced_under_another_name(plane: &ControlPlane, web: &str) -> St
 fn machine_with_data_disk_waits(plane: &ControlPlane, db: &str) {
     let disk = format!("{NAMESPACE}/{db}: has data disks ({db}-secondarydisk0)");
     let words = ["MachinesWaitForHost", "1 machines are being replaced", &disk];
-    wait_until_host_lost(plane, "infranode", LOST, &words);
+    wait_until_host_lost(plane, "infranode", LOST_HOST, &words);
     wait_until_host_lost(plane, "tenantcluster", "bank", &words);
     assert_eq!(annotation(plane, db, "berth.dev/removal"), Value::Null);
     assert_eq!(machines(plane, "db"), [db], "no second machine");
@@ -268,17 +268,17 @@ fn no_machine_is_replaced_while_many_hosts_are_away(plane: &ControlPlane, replac
     });
 }
 
-fn host_returns(plane: &ControlPlane, web: &str, db: &str) {
+fn old_machine_is_deleted_when_its_host_is_back(plane: &ControlPlane, web: &str, db: &str) {
     assert!(machines(plane, "web").contains(&web.to_owned()), "deleted without proof");
-    set_node_ready(plane, LOST, "True");
-    renew_lease(plane, LOST, 3600);
-    write_agent_status(plane, LOST);
+    set_node_ready(plane, LOST_HOST, "True");
+    renew_lease(plane, LOST_HOST, 3600);
+    write_agent_status(plane, LOST_HOST);
     wait_until(plane, "the old machine is deleted", |plane| {
         !machines(plane, "web").contains(&web.to_owned())
     });
     assert_eq!(machines(plane, "web").len(), 1);
     assert_eq!(machines(plane, "db"), [db]);
-    for (kind, name) in [("infranode", LOST), ("tenantcluster", "bank")] {
+    for (kind, name) in [("infranode", LOST_HOST), ("tenantcluster", "bank")] {
         wait_until(plane, &format!("{kind} {name} has no condition HostLost"), |plane| {
             condition(&plane.get_json(&[kind, name]).unwrap_or_default(), "HostLost").is_null()
         });

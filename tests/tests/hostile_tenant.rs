@@ -96,7 +96,7 @@ fn has_machine(clusters: &Clusters, machine: &str) -> bool {
 }
 
 /// Scales down by one, and selects this machine for the deletion.
-fn remove(clusters: &Clusters, machine: &str) {
+fn scale_down_by_machine(clusters: &Clusters, machine: &str) {
     let mark = format!("{DELETE_MACHINE_ANNOTATION}=true");
     let annotate = ["annotate", "virtualmachine", machine, "-n", NAMESPACE, &mark];
     clusters.infra.kubectl(&annotate).unwrap();
@@ -145,7 +145,7 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
         let create = ["create", "namespace", "probe", "--dry-run=server"];
         clusters.tenant.kubectl(&create).is_err()
     });
-    remove(clusters, machine);
+    scale_down_by_machine(clusters, machine);
     wait_until_explained(clusters, machine, ("TenantUnreachable", "refuse.example.com"));
     clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
     assert!(!is_cordoned(clusters, machine), "the webhook refuses the cordon");
@@ -156,7 +156,7 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
 /// Tests a Node that has the name of this machine and the providerID of another machine.
 fn node_of_another_machine_stays(clusters: &Clusters, machine: &str, other: &str) {
     create_node(clusters, machine, other);
-    remove(clusters, machine);
+    scale_down_by_machine(clusters, machine);
     clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
     for node in [machine, other] {
         assert!(!is_cordoned(clusters, node), "{node} is cordoned");
@@ -172,7 +172,7 @@ fn ambiguous_nodes_stay(clusters: &Clusters, machine: &str) {
     }
     // The controller reads Nodes by a watch.
     std::thread::sleep(Duration::from_secs(3));
-    remove(clusters, machine);
+    scale_down_by_machine(clusters, machine);
     wait_until_reported(clusters, machine, "AmbiguousNodes");
     clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
     for node in nodes {

@@ -55,7 +55,7 @@ fn machines_run_with_real_kubevirt() {
     machines::changed_flavor_replaces_machines(&bed);
     machines::edited_instance_type_applies_to_new_machines(&bed);
     machines::ended_machine_is_replaced(&bed);
-    evictions::called_off_eviction_leaves_the_machine(&bed);
+    evictions::cancelled_evacuation_keeps_the_machine(&bed);
     evictions::evicted_machine_leaves_its_host(&bed);
     instances::deleted_instance_is_placed_again(&bed);
     instances::halted_vm_has_no_pod(&bed);

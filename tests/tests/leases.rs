@@ -181,7 +181,7 @@ fn host_leases_contain_the_machines_of_each_host() {
     machines_start(&plane);
     machine_migrates(&plane);
     tenant_changes(&plane);
-    changes_of_others_are_reverted(&plane);
+    foreign_changes_are_reverted(&plane);
     machine_migrates_back(&plane, false);
     wait_until_leases(&plane, "rack1-a", &[BANK_1, WEB_1, WEB_2]);
     drop(controller);
@@ -270,7 +270,7 @@ fn tenant_changes(plane: &ControlPlane) {
     wait_until_leases(plane, "rack1-b", &[WEB_1]);
 }
 
-fn changes_of_others_are_reverted(plane: &ControlPlane) {
+fn foreign_changes_are_reverted(plane: &ControlPlane) {
     merge_patch(plane, "hostleases", "rack1-a", &json!({"spec": {"networks": []}}));
     wait_until_leases(plane, "rack1-a", &[BANK_1, WEB_2]);
     plane.kubectl(&["delete", "hostleases", "rack1-b"]).unwrap();

@@ -9,7 +9,7 @@
 )]
 
 #[path = "machines/namespace_rules.rs"]
-mod contained;
+mod namespace_rules;
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -177,17 +177,17 @@ fn machines_are_created_and_reconciled() {
     ended_machine_is_replaced(&plane);
     existing_machine_is_adopted(&plane, &kubevirt);
     invalid_deployment_is_reported_and_others_are_reconciled(&plane);
-    contained::secrets_of_other_namespaces_are_not_read(&plane);
-    contained::omitted_fields_are_reported_in_a_condition(&plane);
-    contained::only_listed_namespaces_may_name_a_tenant(&plane);
-    contained::edited_tenant_annotation_orphans_no_machines(&plane);
-    contained::machines_wait_for_their_network_definition(&plane);
-    contained::secret_content_is_not_exposed(&plane);
+    namespace_rules::secrets_of_other_namespaces_are_not_read(&plane);
+    namespace_rules::omitted_fields_are_reported_in_a_condition(&plane);
+    namespace_rules::only_listed_namespaces_may_name_a_tenant(&plane);
+    namespace_rules::edited_tenant_annotation_orphans_no_machines(&plane);
+    namespace_rules::machines_wait_for_their_network_definition(&plane);
+    namespace_rules::secret_content_is_not_exposed(&plane);
     drop(controller);
     killed_controller_reaches_the_requested_count(&plane);
     let _controller = start_controller(&plane);
     machines_are_deleted_with_their_deployment(&plane);
-    contained::malformed_deployment_is_deleted_with_its_machines(&plane);
+    namespace_rules::malformed_deployment_is_deleted_with_its_machines(&plane);
     deleted_tenant_gets_no_machines(&plane);
     no_machines_are_created_beside_machine_controller(&plane);
 }

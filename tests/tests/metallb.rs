@@ -38,10 +38,10 @@ fn services_get_addresses_of_their_tenant() {
     let _metallb = start_metallb(Path::new(&program), &plane);
 
     each_tenant_gets_its_own_addresses(&plane);
-    addresses_of_others_are_refused(&plane);
-    a_full_pool_takes_no_address_of_another(&plane);
+    foreign_addresses_are_refused(&plane);
+    full_pool_uses_no_address_of_another_pool(&plane);
     an_extended_pool_serves_the_waiting_service(&plane);
-    objects_stay_as_they_are(&plane);
+    objects_are_not_rewritten(&plane);
 }
 
 fn create_tenant(plane: &ControlPlane, name: &str, addresses: &str) {
@@ -95,7 +95,7 @@ fn create_service(plane: &ControlPlane, namespace: &str, name: &str, annotations
 }
 
 /// Returns the last byte of the Service's address.
-fn host_number(plane: &ControlPlane, namespace: &str, name: &str) -> Option<u8> {
+fn last_address_byte(plane: &ControlPlane, namespace: &str, name: &str) -> Option<u8> {
     let service = plane.get_json(&["service", name, "-n", namespace]).ok()?;
     let address = service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str()?.to_owned();
     let [a, b, c, last] = address.parse::<Ipv4Addr>().unwrap().octets();
@@ -104,7 +104,7 @@ fn host_number(plane: &ControlPlane, namespace: &str, name: &str) -> Option<u8> 
 }
 
 fn wait_for_address(plane: &ControlPlane, namespace: &str, name: &str) -> u8 {
-    wait_until(plane, "the Service has an address", || host_number(plane, namespace, name))
+    wait_until(plane, "the Service has an address", || last_address_byte(plane, namespace, name))
 }
 
 /// Waits until MetalLB reports that it has no address for a Service.
@@ -116,7 +116,7 @@ fn wait_for_refusal(plane: &ControlPlane, namespace: &str, name: &str) {
         };
         events["items"].as_array()?.iter().any(is_refusal).then_some(())
     });
-    assert_eq!(host_number(plane, namespace, name), None);
+    assert_eq!(last_address_byte(plane, namespace, name), None);
 }
 
 fn each_tenant_gets_its_own_addresses(plane: &ControlPlane) {
@@ -133,7 +133,7 @@ fn each_tenant_gets_its_own_addresses(plane: &ControlPlane) {
 }
 
 /// Tests that a Service cannot request an address, or the pool, of another tenant.
-fn addresses_of_others_are_refused(plane: &ControlPlane) {
+fn foreign_addresses_are_refused(plane: &ControlPlane) {
     let requests = [
         ("address", json!({"metallb.io/loadBalancerIPs": "198.51.100.9"})),
         ("pool", json!({"metallb.io/address-pool": "tenant-shop"})),
@@ -148,7 +148,7 @@ fn addresses_of_others_are_refused(plane: &ControlPlane) {
     assert_eq!(wait_for_address(plane, "cluster-shop", "address"), 9);
 }
 
-fn a_full_pool_takes_no_address_of_another(plane: &ControlPlane) {
+fn full_pool_uses_no_address_of_another_pool(plane: &ControlPlane) {
     create_service(plane, "cluster-bank", "second", &json!({}));
     let second = wait_for_address(plane, "cluster-bank", "second");
     assert!((16..18).contains(&second), "{second}");
@@ -157,19 +157,19 @@ fn a_full_pool_takes_no_address_of_another(plane: &ControlPlane) {
 }
 
 fn an_extended_pool_serves_the_waiting_service(plane: &ControlPlane) {
-    let before = ["web", "second"].map(|name| host_number(plane, "cluster-bank", name));
+    let before = ["web", "second"].map(|name| last_address_byte(plane, "cluster-bank", name));
     let addresses = json!(["198.51.100.16-198.51.100.18"]);
     let patch = json!({"spec": {"exposure": {"loadBalancers": {"addresses": addresses}}}});
     let patch = patch.to_string();
     plane.kubectl(&["patch", "tenantcluster", "bank", "--type=merge", "-p", &patch]).unwrap();
     assert_eq!(wait_for_address(plane, "cluster-bank", "third"), 18);
-    let after = ["web", "second"].map(|name| host_number(plane, "cluster-bank", name));
+    let after = ["web", "second"].map(|name| last_address_byte(plane, "cluster-bank", name));
     assert_eq!(after, before, "the other Services keep their addresses");
 }
 
 /// Tests that Berth does not rewrite objects because of the defaults of MetalLB's definitions, or of the status that
 /// MetalLB writes.
-fn objects_stay_as_they_are(plane: &ControlPlane) {
+fn objects_are_not_rewritten(plane: &ControlPlane) {
     let versions = || {
         ["ipaddresspools.metallb.io", "l2advertisements.metallb.io"].map(|kind| {
             let object = plane.get_json(&[kind, "tenant-shop", "-n", METALLB_NAMESPACE]).unwrap();

@@ -7,14 +7,14 @@
 
 #[path = "networks/addresses.rs"]
 mod addresses;
-#[path = "networks/desired_networks.rs"]
-mod asked;
 #[path = "networks/bad_input.rs"]
 mod bad_input;
 #[path = "networks/daemon.rs"]
 mod daemon;
 #[path = "networks/definitions.rs"]
 mod definitions;
+#[path = "networks/desired_networks.rs"]
+mod desired_networks;
 #[path = "networks/faults.rs"]
 mod faults;
 #[path = "networks/frames.rs"]
@@ -150,7 +150,7 @@ fn apply(host: &mut Host, manifest: &str) -> String {
 
 /// Runs a function on both hosts at the same time, with the index of the host, and returns the results in the order of
 /// the hosts.
-fn on_both<T: Send>(
+fn run_on_both_hosts<T: Send>(
     hosts: &mut [Host; 2],
     function: impl Fn(usize, &mut Host) -> T + Sync,
 ) -> [T; 2] {
@@ -240,7 +240,7 @@ fn tenant_networks_are_isolated() {
         || boot_on_switch([11, 12], Kernel::Stable),
         |switch, hosts| {
             // Each of these scenarios needs one host.
-            on_both(hosts, |index, host| {
+            run_on_both_hosts(hosts, |index, host| {
                 if index == 0 {
                     frames::networks_are_not_created_without_nftables(host);
                     bad_input::invalid_networks_are_reported_and_others_are_created(host);
@@ -253,7 +253,7 @@ fn tenant_networks_are_isolated() {
             daemon::daemon_maintains_networks(hosts);
             addresses::vms_get_the_addresses_of_their_leases(hosts);
             management::management_traffic_is_kept(hosts, false);
-            trunk::removed_vlan_is_named_by_both_hosts(switch, hosts);
+            trunk::missing_vlan_is_reported_by_both_hosts(switch, hosts);
         },
     );
 }

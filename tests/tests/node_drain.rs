@@ -31,7 +31,7 @@ const APP: &str = "shop";
 /// Number of pods of the tenant's workload.
 const PODS: usize = 4;
 
-struct Bed {
+struct Testbed {
     clusters: Clusters,
     kubelets: Kubelets,
     /// Machines whose Node has been created. A deleted Node is not created again.
@@ -47,7 +47,7 @@ fn removed_machines_are_drained() {
     let clusters = Clusters::start_for_drains(LOG);
     let _kubevirt = KubeVirt::start(&clusters.infra.kubeconfig()).unwrap();
     let kubelets = Kubelets::start(&clusters.tenant.kubeconfig()).unwrap();
-    let bed = Bed { clusters, kubelets, joined: RefCell::default() };
+    let bed = Testbed { clusters, kubelets, joined: RefCell::default() };
     let controller = Controller::start(&bed.clusters.infra, LOG, &[]).unwrap();
     bed.clusters.create_tenant_with_machines("shop");
 
@@ -69,7 +69,7 @@ fn removed_machines_are_drained() {
     deletion_ends_at_the_time_limit(&bed);
 }
 
-impl Bed {
+impl Testbed {
     /// Starts pods on both Nodes, with a PodDisruptionBudget that permits no eviction.
     fn start_workload(&self) {
         self.clusters.apply_workload(APP, PODS);
@@ -167,7 +167,7 @@ impl Bed {
     }
 }
 
-fn machines_are_ready_with_their_nodes(bed: &Bed) {
+fn machines_are_ready_with_their_nodes(bed: &Testbed) {
     bed.clusters.infra.apply(&web_deployment(NAMESPACE, 2).to_string()).unwrap();
     bed.wait_until("two instances run", |bed| {
         let list = bed.clusters.infra.get_json(&["virtualmachineinstances", "-n", NAMESPACE]);
@@ -185,7 +185,7 @@ fn machines_are_ready_with_their_nodes(bed: &Bed) {
 }
 
 /// Scales down while the budget permits no eviction. Returns the machine that is removed.
-fn budget_blocks_a_removal(bed: &Bed) -> String {
+fn budget_blocks_a_removal(bed: &Testbed) -> String {
     let victim = bed.machine_names().remove(0);
     bed.annotate("virtualmachine", &victim, &[&format!("{DELETE_MACHINE_ANNOTATION}=true")]);
     let volume = json!({
@@ -193,7 +193,7 @@ fn budget_blocks_a_removal(bed: &Bed) -> String {
         "spec": {"attacher": "csi.example", "nodeName": victim, "source": {"persistentVolumeName": "data"}},
     });
     bed.clusters.tenant.apply(&volume.to_string()).unwrap();
-    bed.kubelets.forget_health();
+    bed.kubelets.reset_fewest_healthy_pods();
     bed.scale(1);
     bed.wait_until_removal("DrainBlocked", "PodDisruptionBudget shop permits no eviction");
     let node = bed.node(&victim).unwrap();
@@ -206,7 +206,7 @@ fn budget_blocks_a_removal(bed: &Bed) -> String {
     victim
 }
 
-fn volumes_are_waited_for(bed: &Bed, victim: &str) {
+fn volumes_are_waited_for(bed: &Testbed, victim: &str) {
     bed.wait_until_removal("WaitingForVolumes", "1 VolumeAttachments");
     assert!(!bed.nodes_of_pods().contains(&victim.to_owned()), "all pods are evicted");
     assert!(bed.kubelets.fewest_healthy_pods() >= PODS - 1, "an eviction exceeded the budget");
@@ -214,7 +214,7 @@ fn volumes_are_waited_for(bed: &Bed, victim: &str) {
     assert!(bed.machine_names().contains(&victim.to_owned()));
 }
 
-fn detached_machine_is_deleted(bed: &Bed, victim: &str) {
+fn detached_machine_is_deleted(bed: &Testbed, victim: &str) {
     bed.clusters.tenant.kubectl(&["delete", "volumeattachment", "data"]).unwrap();
     bed.wait_until_available(1);
     assert!(!bed.machine_names().contains(&victim.to_owned()));
@@ -224,12 +224,12 @@ fn detached_machine_is_deleted(bed: &Bed, victim: &str) {
     });
 }
 
-fn rollout_respects_the_budget(bed: &Bed) {
+fn rollout_respects_the_budget(bed: &Testbed) {
     bed.wait_until("all pods run", |bed| bed.nodes_of_pods().len() == PODS);
     bed.wait_until("the budget permits an eviction", |bed| {
         bed.clusters.budget_status(APP)["disruptionsAllowed"] == json!(1)
     });
-    bed.kubelets.forget_health();
+    bed.kubelets.reset_fewest_healthy_pods();
     let before = bed.machine_names();
     let mut changed = web_deployment(NAMESPACE, 1);
     changed["spec"]["template"]["spec"]["providerSpec"]["value"]["cloudProviderSpec"]["virtualMachine"]
@@ -251,7 +251,7 @@ fn rollout_respects_the_budget(bed: &Bed) {
 }
 
 /// Tests removal marks of another part of Berth and of an operator that are removed before the machine is drained.
-fn removal_is_cancelled(bed: &Bed) {
+fn removal_is_cancelled(bed: &Testbed) {
     bed.clusters.apply_budget(APP, PODS);
     let machine = bed.machine_names().remove(0);
     // The controller replaces a malformed timestamp.
@@ -277,7 +277,7 @@ fn removal_is_cancelled(bed: &Bed) {
     assert_eq!(bed.nodes_of_pods().len(), PODS);
 }
 
-fn deletion_ends_at_the_time_limit(bed: &Bed) {
+fn deletion_ends_at_the_time_limit(bed: &Testbed) {
     let machine = bed.machine_names().remove(0);
     let limit = format!("{NODE_DRAIN_TIMEOUT_ANNOTATION}=30s");
     bed.annotate("machinedeployment", "web", &[&limit]);

@@ -13,10 +13,10 @@
     reason = "tests fail by panicking, run programs, read files and print the skipped parts"
 )]
 
-#[path = "rules/scheduler_bug.rs"]
-mod flaw;
 #[path = "../../controller/tests/rules/random.rs"]
 mod random;
+#[path = "rules/scheduler_bug.rs"]
+mod scheduler_bug;
 #[path = "rules/server.rs"]
 mod server;
 #[path = "../../controller/tests/rules/slow.rs"]
@@ -87,7 +87,7 @@ fn rules_agree_with_kube_scheduler() {
     }
     let mut dice = RandomGenerator(20_261_122);
     let server = Server::new(&plane);
-    let has_bug = current && flaw::has_namespace_selector_bug(&server);
+    let has_bug = current && scheduler_bug::has_namespace_selector_bug(&server);
     eprintln!("Kubernetes {version} has the bug of NotIn in namespaceSelector: {has_bug}");
     let mut bed = Testbed {
         server,

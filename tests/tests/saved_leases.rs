@@ -27,7 +27,7 @@ const LOG: &str = "agent";
 const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Creates the folders and the uplink of the agent. The state folder has room for a few files.
-const MOUNTS: &str = "
+const PREPARE_MOUNTS: &str = "
 mount -t sysfs none /sys
 mkdir -p /var/lib/berth
 mount -t tmpfs -o size=256k none /var/lib/berth
@@ -56,7 +56,7 @@ struct Guest {
 const FIRST: Guest = Guest { name: "first", mac: "02:00:00:00:00:a1", address: "10.1.0.10" };
 const SECOND: Guest = Guest { name: "second", mac: "02:00:00:00:00:a2", address: "10.1.0.11" };
 
-struct Bed {
+struct Testbed {
     agent: Option<Running>,
     kubeconfig: PathBuf,
     /// Process that keeps the mount namespace of the agent.
@@ -73,7 +73,7 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
     if Command::new("udhcpc").arg("--version").output().is_err() {
         return skip::skip(test, "needs udhcpc");
     }
-    let mut bed = Bed::start();
+    let mut bed = Testbed::start();
     bed.start_agent();
     bed.create_network();
     bed.apply_leases(&[FIRST]);
@@ -105,7 +105,10 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
     bed.wait_for_lease(SECOND);
     bed.restart_agent();
     bed.wait_for_lease(FIRST);
-    assert!(!bed.gets_lease(SECOND).status.success(), "the lease is neither on disk nor in memory");
+    assert!(
+        !bed.request_lease(SECOND).status.success(),
+        "the lease is neither on disk nor in memory"
+    );
 
     // The next connection replaces the leases in memory and on disk.
     bed.check("rm /var/lib/berth/filler");
@@ -118,7 +121,7 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
     bed.wait_for_lease(FIRST);
 }
 
-impl Bed {
+impl Testbed {
     fn start() -> Self {
         let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
         plane.deploy(&[]).unwrap();
@@ -129,7 +132,7 @@ impl Bed {
         std::fs::write(&script, LEASE_SCRIPT).unwrap();
         std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
         let mut mounts = Running::command(Path::new("unshare"), None);
-        mounts.args(["--mount", "--propagation", "private", "sh", "-ec", MOUNTS]);
+        mounts.args(["--mount", "--propagation", "private", "sh", "-ec", PREPARE_MOUNTS]);
         mounts.stdin(Stdio::null()).stdout(Stdio::null());
         let mounts = Running::spawn(mounts).unwrap();
         let bed = Self { agent: None, kubeconfig, mounts, plane };
@@ -229,7 +232,7 @@ impl Bed {
     }
 
     /// Returns a script that succeeds if a guest gets its address.
-    fn request(&self, guest: Guest) -> String {
+    fn lease_request_script(&self, guest: Guest) -> String {
         let Guest { name, address, .. } = guest;
         let script = self.plane.folder().join("lease.sh");
         let lease = self.plane.folder().join(format!("{name}.lease"));
@@ -241,12 +244,15 @@ impl Bed {
         )
     }
 
-    fn gets_lease(&self, guest: Guest) -> Output {
-        self.run(&self.request(guest))
+    fn request_lease(&self, guest: Guest) -> Output {
+        self.run(&self.lease_request_script(guest))
     }
 
     #[track_caller]
     fn wait_for_lease(&self, guest: Guest) {
-        self.wait_until(&format!("{} has its address", guest.name), &self.request(guest));
+        self.wait_until(
+            &format!("{} has its address", guest.name),
+            &self.lease_request_script(guest),
+        );
     }
 }

@@ -6,16 +6,16 @@
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
-#[path = "shape/other_tools.rs"]
-mod agreement;
+#[path = "shape/apply_and_revert.rs"]
+mod apply_and_revert;
 #[path = "shape/daemon.rs"]
 mod daemon;
 #[path = "shape/faults.rs"]
 mod faults;
+#[path = "shape/other_tools.rs"]
+mod other_tools;
 #[path = "shape/package.rs"]
 mod package;
-#[path = "shape/apply_and_revert.rs"]
-mod whole;
 
 use std::io::Write as _;
 
@@ -44,11 +44,11 @@ fn boot(number: u8, kernel: Kernel) -> Host {
 #[test]
 fn host_is_configured_and_restored() {
     run_on_host(2, Kernel::Backports, |host| {
-        agreement::report_matches_other_tools(host);
-        whole::invalid_manifest_changes_nothing(host);
-        whole::sample_is_applied_and_reverted(host);
-        whole::removed_values_are_restored(host);
-        whole::partial_allocation_is_reported(host);
+        other_tools::report_matches_other_tools(host);
+        apply_and_revert::invalid_manifest_changes_nothing(host);
+        apply_and_revert::sample_is_applied_and_reverted(host);
+        apply_and_revert::removed_values_are_restored(host);
+        apply_and_revert::partial_allocation_is_reported(host);
         faults::killed_commands_are_completed(host, 5);
         daemon::daemon_maintains_the_desired_state(host);
         package::package_is_installed_and_purged(host);
@@ -67,7 +67,7 @@ fn faults_of_kills_are_tolerated() {
 #[ignore = "slow: make faults"]
 fn faults_of_many_kinds_are_tolerated() {
     run_on_stable_host(4, |host| {
-        whole::sample_is_applied_and_reverted(host);
+        apply_and_revert::sample_is_applied_and_reverted(host);
         faults::unwritable_state_folder_prevents_changes(host);
         faults::refused_write_is_reported(host);
         faults::second_agent_is_refused(host);

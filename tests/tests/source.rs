@@ -7,6 +7,8 @@
     reason = "tests read the repository's files, and fail by panicking"
 )]
 
+#[path = "source/crate_dependencies.rs"]
+mod crate_dependencies;
 #[path = "source/errors.rs"]
 mod errors;
 #[path = "source/harness.rs"]
@@ -20,10 +22,8 @@ mod syntax;
 #[path = "source/test_code.rs"]
 mod test_code;
 #[path = "source/text_comparisons.rs"]
-mod texts;
+mod text_comparisons;
 #[path = "source/tree.rs"]
 mod tree;
 #[path = "source/vocabulary.rs"]
 mod vocabulary;
-#[path = "source/crate_dependencies.rs"]
-mod walls;

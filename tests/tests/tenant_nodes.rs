@@ -41,10 +41,10 @@ fn labels_follow_the_machines() {
     clusters.wait_until_condition("stalled", "TenantAccessReady", "False TenantUnreachable");
     // The API server permits reads of Secrets some time after the RoleBindings are created.
     let start = clusters.infra.log("tenant-nodes").unwrap().len();
-    labels_follow_a_migration(&clusters);
+    labels_are_updated_after_a_migration(&clusters);
     list_of_keys_is_live(&clusters);
-    labels_of_others_stay(&clusters);
-    annotations_and_taints_follow_the_host(&clusters);
+    foreign_labels_are_kept(&clusters);
+    annotations_and_taints_of_the_host_are_copied(&clusters);
     clusters.check_idle();
     new_kubeconfig_is_used(&clusters);
     refused_kubeconfigs_are_not_used(&clusters);
@@ -120,7 +120,7 @@ fn show_zones(clusters: &Clusters, when: &str) {
     eprintln!("{when}: kubectl get nodes -L {ZONE}\n{table}");
 }
 
-fn labels_follow_a_migration(clusters: &Clusters) {
+fn labels_are_updated_after_a_migration(clusters: &Clusters) {
     show_zones(clusters, "before the migration of web-1");
     write_instance(clusters, "web-1", "rack1-b");
     wait_until_label(clusters, "web-1", ZONE, &json!("b"));
@@ -142,7 +142,7 @@ fn list_of_keys_is_live(clusters: &Clusters) {
     wait_until_label(clusters, "renamed", "example.com/rack", &Value::Null);
 }
 
-fn labels_of_others_stay(clusters: &Clusters) {
+fn foreign_labels_are_kept(clusters: &Clusters) {
     let key = "example.com/rack";
     clusters.tenant.kubectl(&["label", "node", "web-1", "example.com/rack=mine"]).unwrap();
     set_keys(clusters, &json!([key, ZONE]));
@@ -168,7 +168,7 @@ fn taints(clusters: &Clusters, node: &str) -> Vec<String> {
     node["spec"]["taints"].as_array().into_iter().flatten().map(taint).collect()
 }
 
-fn annotations_and_taints_follow_the_host(clusters: &Clusters) {
+fn annotations_and_taints_of_the_host_are_copied(clusters: &Clusters) {
     let annotation = |key: &str| {
         let node = clusters.tenant.get_json(&["node", "web-1"]).unwrap();
         node["metadata"]["annotations"][key].clone()

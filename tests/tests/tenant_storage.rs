@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const READY: &str = "StorageClassesReady";
 const DEFAULT_ANNOTATION: &str = "storageclass.kubernetes.io/is-default-class";
-const INITIALIZE_ANNOTATION: &str = "kubevirt-initialization.k8c.io/initialize-sc";
+const INITIALIZE_ANNOTATION: &str = "kubevirt-initialization.k8c.io/set_initialize_annotation-sc";
 
 /// All tests share the control planes, because their start takes longest.
 #[test]
@@ -40,9 +40,9 @@ fn classes_follow_the_list() {
     classes_are_created(&clusters);
     annotated_classes_are_created(&clusters);
     changes_are_applied(&clusters);
-    choices_of_the_tenant_stay(&clusters);
+    choices_of_the_tenant_are_kept(&clusters);
     immutable_fields_are_reported(&clusters);
-    classes_of_others_stay(&clusters);
+    foreign_classes_are_kept(&clusters);
     clusters.check_idle();
     drop(controller);
     removed_classes_stay_after_a_restart(&clusters);
@@ -65,7 +65,7 @@ fn is_default(clusters: &Clusters, name: &str) -> Value {
 }
 
 /// Sets the annotation with which a class of the infra cluster is selected.
-fn initialize(clusters: &Clusters, name: &str, is_set: bool) {
+fn set_initialize_annotation(clusters: &Clusters, name: &str, is_set: bool) {
     let change = match is_set {
         true => format!("{INITIALIZE_ANNOTATION}=true"),
         false => format!("{INITIALIZE_ANNOTATION}-"),
@@ -107,7 +107,7 @@ fn classes_are_created(clusters: &Clusters) {
 }
 
 fn annotated_classes_are_created(clusters: &Clusters) {
-    initialize(clusters, "slow", true);
+    set_initialize_annotation(clusters, "slow", true);
     clusters.wait_until("the annotated class exists", |clusters| {
         class(clusters, "kubevirt-slow")["volumeBindingMode"] == "Immediate"
     });
@@ -138,7 +138,7 @@ fn changes_are_applied(clusters: &Clusters) {
     clusters.wait_until_condition("bank", READY, "True StorageClassesApplied");
 }
 
-fn choices_of_the_tenant_stay(clusters: &Clusters) {
+fn choices_of_the_tenant_are_kept(clusters: &Clusters) {
     let change = format!("{DEFAULT_ANNOTATION}=false");
     let annotate = ["annotate", "--overwrite", "storageclass", "kubevirt-fast"];
     clusters.tenant.kubectl(&[&annotate[..], &[&change]].concat()).unwrap();
@@ -165,8 +165,8 @@ fn immutable_fields_are_reported(clusters: &Clusters) {
     clusters.wait_until_condition("bank", READY, "True StorageClassesApplied");
 }
 
-fn classes_of_others_stay(clusters: &Clusters) {
-    initialize(clusters, "slow", false);
+fn foreign_classes_are_kept(clusters: &Clusters) {
+    set_initialize_annotation(clusters, "slow", false);
     clusters.wait_until_condition("bank", READY, "False StorageClassesRetained");
     delete(clusters, "kubevirt-slow");
     clusters.wait_until_condition("bank", READY, "True StorageClassesApplied");
@@ -175,7 +175,7 @@ fn classes_of_others_stay(clusters: &Clusters) {
         "provisioner": "example.com/own", "volumeBindingMode": "Immediate",
     });
     clusters.tenant.apply(&theirs.to_string()).unwrap();
-    initialize(clusters, "slow", true);
+    set_initialize_annotation(clusters, "slow", true);
     let message = clusters.condition_message("bank", READY, "False NotOwned");
     assert!(message.contains("kubevirt-slow"), "{message}");
     assert_eq!(class(clusters, "kubevirt-slow")["provisioner"], "example.com/own");
@@ -194,7 +194,7 @@ fn removed_classes_stay_after_a_restart(clusters: &Clusters) {
     });
     clusters.tenant.apply(&claim.to_string()).unwrap();
     write_list(clusters, &json!([]));
-    initialize(clusters, "slow", false);
+    set_initialize_annotation(clusters, "slow", false);
     let _controller = Controller::start(&clusters.infra, "tenant-storage", &[]).unwrap();
     let message = clusters.condition_message("bank", READY, "False StorageClassesRetained");
     assert!(message.contains("kubevirt-fast, kubevirt-slow"), "{message}");

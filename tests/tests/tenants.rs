@@ -144,7 +144,7 @@ fn tenants_are_created_and_deleted() {
     let _controller = start_controller(&plane);
     tenant_is_deleted_in_order(&plane, &fleet);
     recreated_tenant_gets_its_former_vlan(&plane);
-    policies_follow_cluster_facts(&plane);
+    policies_are_updated_after_cluster_changes(&plane);
     let _other = start_controller(&plane);
     malformed_tenant_is_deleted(&plane);
     // This test is the last, because it ends with two networks that have the same VLANs.
@@ -441,7 +441,7 @@ fn recreated_tenant_gets_its_former_vlan(plane: &ControlPlane) {
 
 /// Tests that a new Node's public address is immediately excluded for importers, and that without cluster DNS the
 /// policies stay unchanged and a condition reports this.
-fn policies_follow_cluster_facts(plane: &ControlPlane) {
+fn policies_are_updated_after_cluster_changes(plane: &ControlPlane) {
     let importer = || {
         plane
             .get_json(&["networkpolicy", "allow-kubevirt-importer", "-n", "cluster-again"])

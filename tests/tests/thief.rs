@@ -21,18 +21,18 @@ mod infra_nodes;
 mod nodes;
 #[path = "thief/objects.rs"]
 mod objects;
+#[path = "thief/other_requests.rs"]
+mod other_requests;
+#[path = "thief/permitted.rs"]
+mod permitted;
 #[path = "thief/reports.rs"]
 mod reports;
 #[path = "thief/request.rs"]
 mod request;
-#[path = "thief/other_requests.rs"]
-mod rest;
 #[path = "thief/results.rs"]
 mod results;
 #[path = "thief/state.rs"]
 mod state;
-#[path = "thief/permitted.rs"]
-mod works;
 #[path = "thief/world.rs"]
 mod world;
 

@@ -42,13 +42,13 @@ use testbed::Testbed;
 /// then does not place the threads of the guest's CPUs.
 const USES_EMULATION: bool = false;
 /// Lock that prevents parallel tests, because the hosts of one test use all CPUs of this machine.
-static ALONE: Mutex<()> = Mutex::new(());
+static ONE_TEST_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Test on one host: a VM gets the CPUs and the memory that Berth has planned, and releases them when it is deleted.
 #[test]
 #[ignore = "needs KUBEVIRT_ASSETS: make test-current"]
 fn vm_gets_the_planned_cpus_and_memory() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ONE_TEST_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Testbed::start(&[41]);
     let machine = BANK_MACHINES[0];
     machines::create_tenant(&mut bed, machine.tenant, Some(BANK_VLAN));
@@ -66,7 +66,7 @@ fn vm_gets_the_planned_cpus_and_memory() {
 #[test]
 #[ignore = "needs KUBEVIRT_ASSETS: make test-current"]
 fn vms_exchange_frames_only_within_their_tenant() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ONE_TEST_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut bed = Testbed::start(&[42, 43]);
     frames::only_vms_of_one_tenant_exchange_frames(&mut bed);
 }

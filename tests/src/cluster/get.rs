@@ -118,17 +118,17 @@ impl ControlPlane {
         self.record_output(&text);
         let mut found: Value = serde_json::from_str(&text).ok()?;
         if query.name.is_some() {
-            self.complete(&kind, &mut found);
+            self.format_like_kubectl(&kind, &mut found);
         } else {
             let mut items = found["items"].take().as_array_mut().map(std::mem::take);
-            items.iter_mut().flatten().for_each(|item| self.complete(&kind, item));
+            items.iter_mut().flatten().for_each(|item| self.format_like_kubectl(&kind, item));
             found["items"] = Value::Array(items.unwrap_or_default());
         }
         Some(Ok(found))
     }
 
     /// Changes the fields of an object that this version of kubectl prints differently from the API server.
-    fn complete(&self, kind: &Kind, object: &mut Value) {
+    fn format_like_kubectl(&self, kind: &Kind, object: &mut Value) {
         let Some(fields) = object.as_object_mut() else { return };
         for (field, value) in [("apiVersion", &kind.api_version), ("kind", &kind.name)] {
             fields.entry(field).or_insert_with(|| json!(value));

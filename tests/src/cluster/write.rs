@@ -18,7 +18,7 @@ impl ControlPlane {
     /// Fails like [`Self::kubectl`].
     pub fn apply(&self, objects: &str) -> Result<String> {
         if let Some(response) = self.apply_one(objects) {
-            return self.finish("kubectl apply", response);
+            return self.record_error("kubectl apply", response);
         }
         let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
         self.kubectl_with(&self.kubeconfig(), &apply, objects)
@@ -30,7 +30,7 @@ impl ControlPlane {
     /// Fails like [`Self::kubectl`], also if the object exists.
     pub(super) fn create(&self, object: &Value) -> Result<()> {
         match self.post(object) {
-            Some(response) => self.finish("kubectl create", response).map(drop),
+            Some(response) => self.record_error("kubectl create", response).map(drop),
             None => {
                 let create = ["create", "-f", "-"];
                 self.kubectl_with(&self.kubeconfig(), &create, &object.to_string()).map(drop)
@@ -56,7 +56,7 @@ impl ControlPlane {
     ) -> Result<String> {
         let action = format!("{method} {path}");
         match self.client.send_body(method, path, content, &body.to_string()) {
-            Some(response) => self.finish(&action, response),
+            Some(response) => self.record_error(&action, response),
             None => bail!("{action}: no response"),
         }
     }
@@ -90,7 +90,7 @@ impl ControlPlane {
     }
 
     /// Records an error of the server, so that the error message of a timeout contains it.
-    fn finish(&self, action: &str, response: Result<String, Refusal>) -> Result<String> {
+    fn record_error(&self, action: &str, response: Result<String, Refusal>) -> Result<String> {
         response.map_err(|refusal| {
             let message = format!("{action}: {refusal}");
             self.record_output(&message);

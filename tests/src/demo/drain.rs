@@ -90,7 +90,7 @@ impl DrainView<'_, '_> {
         for line in self.drain.read_new_lines()? {
             self.timeline.add("kubectl drain", &line);
             if self.is_webhook_simulated {
-                self.answer_refusal(&line)?;
+                self.set_evacuation_node(&line)?;
             }
         }
         let infra_node = self.plane.infra_node(DRAINED_HOST);
@@ -114,7 +114,7 @@ impl DrainView<'_, '_> {
     }
 
     /// Writes the status that virt-api writes when it refuses an eviction.
-    fn answer_refusal(&self, line: &str) -> Result<()> {
+    fn set_evacuation_node(&self, line: &str) -> Result<()> {
         let is_refused = |vm: &&Vm| {
             line.contains("error when evicting") && line.contains(&format!("\"{}\"", vm.pod))
         };
@@ -243,7 +243,7 @@ impl Demo<'_> {
         let plan = self.plan_drain()?;
         timeline.add("plan --drain", &render_plan(&plan));
         let tenant = self.tenant.as_ref().context("no tenant has an API server")?;
-        tenant.kubelets().forget_health();
+        tenant.kubelets().reset_fewest_healthy_pods();
         let drain = KubectlDrain::start(&self.plane, self.logs.join("kubectl-drain.log"))?;
         let plane = &self.plane;
         let mut view = DrainView { plane, tenant, vms, is_webhook_simulated, drain, timeline };

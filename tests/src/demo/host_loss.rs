@@ -42,12 +42,12 @@ pub(super) struct HostLoss<'a> {
 
 impl HostLoss<'_> {
     /// Returns the machines of the host that have no data disks.
-    fn replaced(&self) -> impl Iterator<Item = &Vm> {
+    fn vms_without_data_disks(&self) -> impl Iterator<Item = &Vm> {
         self.vms.iter().filter(|vm| vm.tenant == TENANT)
     }
 
     /// Returns the machines of the host that have data disks.
-    fn waiting(&self) -> impl Iterator<Item = &Vm> {
+    fn vms_with_data_disks(&self) -> impl Iterator<Item = &Vm> {
         self.vms.iter().filter(|vm| vm.tenant == DATA_TENANT)
     }
 
@@ -75,11 +75,11 @@ impl HostLoss<'_> {
             let removal = machine.map(|one| &one["metadata"]["annotations"][REMOVAL_ANNOTATION]);
             let text = match removal {
                 None => "deleted".to_owned(),
-                Some(removal) => removal.as_str().map(mark_text).unwrap_or_default(),
+                Some(removal) => removal.as_str().map(removal_mark_text).unwrap_or_default(),
             };
             self.timeline.observe(&format!("VM {}/{}", vm.tenant, vm.name), &text);
             is_complete &= if vm.tenant == TENANT {
-                text == mark_text(HOST_LOST_REMOVAL)
+                text == removal_mark_text(HOST_LOST_REMOVAL)
             } else {
                 // The conditions of the host and of the tenant name the machine.
                 let words = format!("{}/{}: has data disks", vm.namespace, vm.name);
@@ -120,7 +120,7 @@ fn name_of(object: &Value) -> String {
     object["metadata"]["name"].as_str().unwrap_or_default().to_owned()
 }
 
-fn mark_text(removal: &str) -> String {
+fn removal_mark_text(removal: &str) -> String {
     format!("{REMOVAL_ANNOTATION}: {removal}")
 }
 
@@ -138,9 +138,10 @@ impl Demo<'_> {
             observe::list_items(&self.plane, &["virtualmachines", "-n", DATA_NAMESPACE])?;
         let data_machines = data_machines.iter().map(name_of).collect();
         let mut loss = HostLoss { vms, data_machines, timeline: Timeline::start(self.screen) };
-        for (machines, kind) in
-            [(loss.replaced().count(), "without"), (loss.waiting().count(), "with")]
-        {
+        for (machines, kind) in [
+            (loss.vms_without_data_disks().count(), "without"),
+            (loss.vms_with_data_disks().count(), "with"),
+        ] {
             ensure!(machines > 0, "{LOST_HOST} has no machine {kind} a data disk");
         }
         self.host(LOST_HOST)?.power_off();
@@ -205,7 +206,8 @@ impl Demo<'_> {
             }
             Ok(complete_at.is_some_and(|at| at.elapsed() >= OBSERVATION_TIME).then_some(()))
         })?;
-        let (replaced, waiting) = (loss.replaced().count(), loss.waiting().count());
+        let (replaced, waiting) =
+            (loss.vms_without_data_disks().count(), loss.vms_with_data_disks().count());
         Ok(format!(
             "{replaced} machines without data disks are replaced; {waiting} with data disks wait, and run nowhere else"
         ))
@@ -251,7 +253,7 @@ impl Demo<'_> {
             let is_deleted = |vm: &Vm| observe::find_machine(&machines, vm).is_none();
             let infra = self.plane.infra_node(LOST_HOST);
             let is_lost = !condition(&infra, HOST_LOST).is_null();
-            Ok((loss.replaced().all(is_deleted) && !is_lost).then_some(()))
+            Ok((loss.vms_without_data_disks().all(is_deleted) && !is_lost).then_some(()))
         })?;
         self.wait_until_vms_run(FailedPods::Allowed)?;
         self.wait_until_tenants_are_ready()?;

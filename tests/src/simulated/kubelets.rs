@@ -46,14 +46,14 @@ impl Kubelets {
         Ok(Self { runtime: Some(runtime), fewest })
     }
 
-    /// Returns the smallest number of healthy pods since the start, or since the last call of [`Self::forget_health`].
+    /// Returns the smallest number of healthy pods since the start, or since the last call of [`Self::reset_fewest_healthy_pods`].
     #[must_use]
     pub fn fewest_healthy_pods(&self) -> usize {
         self.fewest.load(Ordering::SeqCst)
     }
 
     /// Begins a new observation of the number of healthy pods.
-    pub fn forget_health(&self) {
+    pub fn reset_fewest_healthy_pods(&self) {
         self.fewest.store(usize::MAX, Ordering::SeqCst);
     }
 }

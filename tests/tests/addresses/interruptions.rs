@@ -38,7 +38,7 @@ pub(super) fn killed_controller_leaves_no_orphans(
     apply(plane, &many);
     let mut replicas = 1;
     for (group, resource) in STEPS {
-        let webhook = hold_creation(plane, group, resource);
+        let webhook = block_creations(plane, group, resource);
         let held = loop {
             replicas += 1;
             scale(plane, replicas);
@@ -101,7 +101,7 @@ fn scale(plane: &ControlPlane, replicas: u64) {
 }
 
 /// Creates a webhook that never answers, so that each creation of an object of this kind blocks in the API server.
-fn hold_creation(plane: &ControlPlane, group: &str, resource: &str) -> TcpListener {
+fn block_creations(plane: &ControlPlane, group: &str, resource: &str) -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();

@@ -54,7 +54,7 @@ impl RandomNumbers {
 
 /// Simulated kubelet and its agent.
 struct Host {
-    form: HostDescription,
+    description: HostDescription,
     state: HostState,
     /// Time at which the agent reports the next change.
     report_due: Option<Instant>,
@@ -187,15 +187,19 @@ async fn run_concurrently<F: Future<Output = ()> + Send + 'static>(all: impl Ite
 impl Churn {
     fn new(client: Client, bed: &Testbed) -> Self {
         let ours = bed.hosts.iter().filter(|(name, _)| name.starts_with("churn-"));
-        let host = |form: &HostDescription| {
-            let (facts, _) = form.reported_host().unwrap();
-            Host { form: form.clone(), state: HostState::new(&facts.admission), report_due: None }
+        let host = |description: &HostDescription| {
+            let (facts, _) = description.reported_host().unwrap();
+            Host {
+                description: description.clone(),
+                state: HostState::new(&facts.admission),
+                report_due: None,
+            }
         };
         Self {
             pods: Api::namespaced(client.clone(), "vms"),
             client,
             random: RandomNumbers(1),
-            hosts: ours.map(|(name, form)| (name.clone(), host(form))).collect(),
+            hosts: ours.map(|(name, description)| (name.clone(), host(description))).collect(),
             running: BTreeMap::new(),
             created_count: 0,
             bound_count: 0,
@@ -272,11 +276,11 @@ impl Churn {
             }
             host.report_due = None;
             let on_host = self.running.iter().filter(|(_, (on, ..))| on == name);
-            host.form.allocations =
+            host.description.allocations =
                 on_host.filter_map(|(uid, _)| reported_allocation(&host.state, uid)).collect();
-            let mut status = json!(host.form.infra_node().status);
+            let mut status = json!(host.description.infra_node().status);
             // Serialization omits an empty list, and a merge patch keeps omitted fields.
-            status["allocations"] = json!(host.form.allocations);
+            status["allocations"] = json!(host.description.allocations);
             reports.push((name.clone(), json!({"status": status})));
         }
         run_concurrently(reports.into_iter().map(|(name, status)| {

@@ -78,7 +78,7 @@ impl Testbed {
     /// would be sufficient for three such VMs.
     pub(crate) fn add_host(&mut self, name: &str, rack: &str, taints: &[&str]) {
         let zone = ZoneDescription { cpus: 8, memory: 64, huge_pages_gib: 0, small_pages_mib: 0 };
-        let form = HostDescription {
+        let description = HostDescription {
             name: name.to_owned(),
             zones: vec![zone; 2],
             taints: taints.iter().map(|taint| (*taint).to_owned()).collect(),
@@ -86,16 +86,16 @@ impl Testbed {
             version: "v1.27.3".to_owned(),
             ..HostDescription::default()
         };
-        let node = serde_json::to_value(form.node()).unwrap();
+        let node = serde_json::to_value(description.node()).unwrap();
         self.server.post("/api/v1/nodes", &node);
         // A new Node has a not-ready taint, which the node controller would remove.
         let path = format!("/api/v1/nodes/{name}");
         let mut current = self.server.get(&path);
         current["spec"] = node["spec"].clone();
         self.server.put(&path, &current);
-        let infra_node = serde_json::to_value(form.infra_node()).unwrap();
+        let infra_node = serde_json::to_value(description.infra_node()).unwrap();
         self.server.post("/apis/berth.dev/v1alpha1/infranodes", &infra_node);
-        self.hosts.insert(name.to_owned(), form);
+        self.hosts.insert(name.to_owned(), description);
         self.write_report(name);
     }
 
@@ -246,10 +246,11 @@ impl Testbed {
         // The binding is the last write to each pod.
         pods.sort_by_key(|pod| binding_version(pod));
         let mut states: BTreeMap<String, (HostState, Vec<String>)> = BTreeMap::new();
-        for (name, form) in &self.hosts {
-            let (facts, _) = form.reported_host().unwrap();
+        for (name, description) in &self.hosts {
+            let (facts, _) = description.reported_host().unwrap();
             let mut state = HostState::new(&facts.admission);
-            for one in form.allocations.iter().filter(|one| one.pod_uid.starts_with("gone-")) {
+            for one in description.allocations.iter().filter(|one| one.pod_uid.starts_with("gone-"))
+            {
                 state.admit(&pod_of_allocation(one)).unwrap();
             }
             states.insert(name.clone(), (state, Vec::new()));
@@ -271,11 +272,13 @@ impl Testbed {
     /// Writes the reports of all agents with the current allocations of their kubelets.
     pub(crate) fn write_all_reports(&mut self) {
         for (name, (state, uids)) in self.kubelet_states() {
-            let form = self.hosts.get_mut(&name).unwrap();
-            let before = form.allocations.clone();
-            form.allocations.retain(|one| one.pod_uid.starts_with("gone-"));
-            form.allocations.extend(uids.iter().filter_map(|uid| reported_allocation(&state, uid)));
-            if form.allocations != before {
+            let description = self.hosts.get_mut(&name).unwrap();
+            let before = description.allocations.clone();
+            description.allocations.retain(|one| one.pod_uid.starts_with("gone-"));
+            description
+                .allocations
+                .extend(uids.iter().filter_map(|uid| reported_allocation(&state, uid)));
+            if description.allocations != before {
                 self.write_report(&name);
             }
         }

@@ -60,15 +60,15 @@ pub(crate) fn reported_free_resources_are_used(
     extender: &Controller,
 ) {
     bed.add_host("reported-0", "reported", &[]);
-    let form = bed.hosts.get_mut("reported-0").unwrap();
-    let zones = form.cpus_by_zone_and_thread();
+    let description = bed.hosts.get_mut("reported-0").unwrap();
+    let zones = description.cpus_by_zone_and_thread();
     let allocation = |uid: &str, zone: usize, skipped_cpus: usize| Allocation {
         pod_uid: uid.to_owned(),
         cpus: Some(zones[zone][0][skipped_cpus..].iter().copied().collect()),
         zones: vec![u32::try_from(zone).unwrap()],
         ..Allocation::default()
     };
-    form.allocations = vec![allocation("gone-0", 0, 1), allocation("gone-1", 1, 0)];
+    description.allocations = vec![allocation("gone-0", 0, 1), allocation("gone-1", 1, 0)];
     bed.write_report("reported-0");
     let condition = "the CPUs of the new host are allocated";
     plane

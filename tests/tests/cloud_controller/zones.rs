@@ -16,9 +16,9 @@ use crate::{
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 /// Copy of the zone, from which the cloud controller manager restores the label above.
-const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
+const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
 
-pub(crate) fn labels_follow_a_migration(clusters: &Clusters, program: &Path) {
+pub(crate) fn labels_are_updated_after_a_migration(clusters: &Clusters, program: &Path) {
     let (infra, tenant) = (&clusters.infra, &clusters.tenant);
     let hosts = ["rack1-a", "rack1-b"];
     let _fleet = Fleet::start(&infra.kubeconfig(), &hosts, FleetBehaviour::Agents).unwrap();
@@ -35,16 +35,16 @@ pub(crate) fn labels_follow_a_migration(clusters: &Clusters, program: &Path) {
     clusters.wait_until_condition("shop", "TenantAccessReady", "True Connected");
 
     let manager = start_cloud_controller_manager(program, infra, tenant, false);
-    labels_are_left_to_berth(clusters, &machines[0]);
+    only_berth_writes_zone_labels(clusters, &machines[0]);
     drop(manager);
     permit_reading_hosts(infra);
     let _manager = start_cloud_controller_manager(program, infra, tenant, true);
-    labels_of_the_manager_become_stale(clusters, &machines[1]);
-    labels_are_given_to_berth(clusters, &machines[1]);
+    labels_of_the_cloud_controller_manager_become_stale(clusters, &machines[1]);
+    berth_owns_labels_after_their_removal(clusters, &machines[1]);
 }
 
 /// With the setting in Berth's Deployment, the label has the zone of the new host.
-fn labels_are_left_to_berth(clusters: &Clusters, machine: &str) {
+fn only_berth_writes_zone_labels(clusters: &Clusters, machine: &str) {
     node_is_initialized_from_its_machine(&clusters.infra, &clusters.tenant, machine);
     wait_until_label(clusters, machine, ZONE, Some("a"));
     print_zones(clusters, "zoneAndRegionEnabled: false, before the migration");
@@ -53,15 +53,15 @@ fn labels_are_left_to_berth(clusters: &Clusters, machine: &str) {
     // Longer than the period in which the cloud controller manager updates Nodes.
     std::thread::sleep(std::time::Duration::from_secs(12));
     assert_eq!(label(clusters, machine, ZONE).as_deref(), Some("b"));
-    assert_eq!(label(clusters, machine, OLD_ZONE), None);
+    assert_eq!(label(clusters, machine, BETA_ZONE), None);
     print_zones(clusters, "zoneAndRegionEnabled: false, after the migration");
     clusters.wait_until_condition("shop", "NodeLabelsReady", "True LabelsReplicated");
 }
 
 /// With `zoneAndRegionEnabled`, the cloud controller manager repeatedly writes the zone of the first host.
-fn labels_of_the_manager_become_stale(clusters: &Clusters, machine: &str) {
+fn labels_of_the_cloud_controller_manager_become_stale(clusters: &Clusters, machine: &str) {
     node_is_initialized_from_its_machine(&clusters.infra, &clusters.tenant, machine);
-    wait_until_label(clusters, machine, OLD_ZONE, Some("a"));
+    wait_until_label(clusters, machine, BETA_ZONE, Some("a"));
     wait_until_label(clusters, machine, ZONE, Some("a"));
     print_zones(clusters, "zoneAndRegionEnabled: true, before the migration");
     move_to_host(&clusters.infra, machine, "rack1-b");
@@ -80,8 +80,8 @@ fn labels_of_the_manager_become_stale(clusters: &Clusters, machine: &str) {
 }
 
 /// Without the copy, Berth remains the owner of the label: the cloud controller manager sets zones only on new Nodes.
-fn labels_are_given_to_berth(clusters: &Clusters, machine: &str) {
-    remove_label(clusters, machine, OLD_ZONE);
+fn berth_owns_labels_after_their_removal(clusters: &Clusters, machine: &str) {
+    remove_label(clusters, machine, BETA_ZONE);
     remove_label(clusters, machine, ZONE);
     wait_until_label(clusters, machine, ZONE, Some("b"));
     std::thread::sleep(std::time::Duration::from_secs(12));
@@ -121,6 +121,6 @@ fn wait_until_label(clusters: &Clusters, node: &str, key: &str, value: Option<&s
 }
 
 fn print_zones(clusters: &Clusters, when: &str) {
-    let nodes = clusters.tenant.kubectl(&["get", "nodes", "-L", ZONE, "-L", OLD_ZONE]).unwrap();
+    let nodes = clusters.tenant.kubectl(&["get", "nodes", "-L", ZONE, "-L", BETA_ZONE]).unwrap();
     eprintln!("{when}:\n{nodes}");
 }

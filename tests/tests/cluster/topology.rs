@@ -24,7 +24,7 @@ pub(crate) fn topology_is_written_if_enabled(plane: &ControlPlane, tree: &Tree, 
     let deploy = repository().join("tests/cluster/noderesourcetopologies.yaml");
     plane.kubectl(&["apply", "-f", deploy.to_str().unwrap()]).unwrap();
     zones_are_reported(plane);
-    object_follows_the_host(plane, tree);
+    object_is_updated_after_host_changes(plane, tree);
     object_of_another_manager_is_kept(plane, tree);
     plane.kubectl(&["delete", "noderesourcetopology", "rack1-a"]).unwrap();
     agent.restart(&[]);
@@ -79,7 +79,7 @@ fn zones_are_reported(plane: &ControlPlane) {
     assert_eq!(count_requests(plane), before);
 }
 
-fn object_follows_the_host(plane: &ControlPlane, tree: &Tree) {
+fn object_is_updated_after_host_changes(plane: &ControlPlane, tree: &Tree) {
     tree.write_file(FREE_PAGES_FILE, "3072\n");
     plane
         .wait_until("the available pages decrease", SHORT_TIMEOUT, |plane| {

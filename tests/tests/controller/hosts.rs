@@ -337,7 +337,7 @@ pub(crate) fn malformed_object_is_reported(plane: &ControlPlane) {
             note.contains("spec.vlanPools").then_some(())
         })
         .unwrap();
-    crate::lead::idle_controller_writes_nothing(plane);
+    crate::leader_election::idle_controller_writes_nothing(plane);
     apply_vlan_pools(plane, &valid_pools);
     wait_until_field(
         plane,

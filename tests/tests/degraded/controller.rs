@@ -10,7 +10,7 @@ use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use berth_tests::controller::Controller;
 use serde_json::{Value, json};
 
-use crate::bed::group_by_path;
+use crate::testbed::group_by_path;
 
 const SHORT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which the server refuses requests.

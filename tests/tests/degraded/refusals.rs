@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use berth_tests::cluster::proxy::{Behaviour, RequestFilter};
 
-use crate::bed::{SHORT_TIMEOUT, Testbed, group_by_path};
+use crate::testbed::{SHORT_TIMEOUT, Testbed, group_by_path};
 
 /// Time for which the server refuses requests.
 const FAULT_DURATION: Duration = Duration::from_secs(15);

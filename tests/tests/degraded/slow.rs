@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_tests::cluster::proxy::{Behaviour, RequestFilter};
 
-use crate::bed::{SHORT_TIMEOUT, Testbed, group_by_path};
+use crate::testbed::{SHORT_TIMEOUT, Testbed, group_by_path};
 
 /// Time limit for several consecutive slow requests.
 const SLOW_TIMEOUT: Duration = Duration::from_secs(40);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::bed::{SHORT_TIMEOUT, Testbed};
+use crate::testbed::{SHORT_TIMEOUT, Testbed};
 
 /// Time limit for detection: the agent restarts a watch that has delivered nothing for 200 s.
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(215);

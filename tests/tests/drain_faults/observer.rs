@@ -65,7 +65,7 @@ impl Observer {
     }
 
     /// Returns the number of Nodes that were drained and deleted.
-    pub(crate) fn drains(&self) -> usize {
+    pub(crate) fn drained_nodes(&self) -> usize {
         lock(&self.record).drained_nodes()
     }
 
@@ -112,7 +112,7 @@ async fn observe(
                             continue;
                         }
                         WatchEvent::Error(error) => {
-                            return report_loss(&record, &kind, &error.message);
+                            return record_lost_events(&record, &kind, &error.message);
                         }
                     };
                     version = object.resource_version().unwrap_or_default();
@@ -120,7 +120,7 @@ async fn observe(
                 }
             }
             Err(kube::Error::Api(status)) if status.code == 410 => {
-                return report_loss(&record, &kind, &status.message);
+                return record_lost_events(&record, &kind, &status.message);
             }
             // The server is busy; the request is retried.
             Err(_) => {}
@@ -130,7 +130,7 @@ async fn observe(
 }
 
 /// Reports that events were lost, because the server does not have the last version any more.
-fn report_loss(record: &Mutex<Record>, kind: &Kind, message: &str) {
+fn record_lost_events(record: &Mutex<Record>, kind: &Kind, message: &str) {
     let violation = format!("events of {kind:?} are lost: {message}");
     lock(record).other_violations.push(violation);
 }

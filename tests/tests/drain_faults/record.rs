@@ -46,7 +46,7 @@ struct VolumeRecord {
 
 /// A pod that stopped although its PodDisruptionBudget permitted no eviction.
 #[derive(Debug)]
-struct Shortage {
+struct BudgetViolation {
     pod: String,
     healthy: usize,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Record {
     /// Pods by their UIDs.
     pods: BTreeMap<String, PodRecord>,
     volumes: BTreeMap<String, VolumeRecord>,
-    shortages: Vec<Shortage>,
+    budget_violations: Vec<BudgetViolation>,
     /// Violations that are not computed from the events of the tenant.
     pub(crate) other_violations: Vec<String>,
 }
@@ -111,7 +111,7 @@ impl Record {
             let is_healthy = |pod: &&PodRecord| pod.is_healthy && pod.app == app;
             let healthy = self.pods.values().filter(is_healthy).count();
             if healthy < self.minimum {
-                self.shortages.push(Shortage { pod: uid, healthy });
+                self.budget_violations.push(BudgetViolation { pod: uid, healthy });
             }
         }
     }
@@ -142,7 +142,7 @@ impl Record {
                 found.push(format!("VolumeAttachment {name}: its Node was deleted before"));
             }
         }
-        for Shortage { pod, healthy } in &self.shortages {
+        for BudgetViolation { pod, healthy } in &self.budget_violations {
             let Some(pod) = self.pods.get(pod) else { continue };
             // The pods of a deleted Node are deleted without an eviction.
             if !pod.stopped_at.is_some_and(|at| self.is_deleted(pod, at)) {

@@ -10,14 +10,14 @@ use berth_tests::tenant_bed::Clusters;
 use serde_json::json;
 
 use crate::{
-    HOSTS, LOG, LOST, NAMESPACE, REPLACE_AFTER, annotation, apply, create_infra_node, deployment,
-    machines, move_to_host, renew_lease, set_node_ready, wait_for_machine, wait_until,
+    HOSTS, LOG, LOST_HOST, NAMESPACE, REPLACE_AFTER, annotation, apply, create_infra_node,
+    deployment, machines, move_to_host, renew_lease, set_node_ready, wait_for_machine, wait_until,
     write_agent_status,
 };
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Host that is lost after the first lost host is back.
-const DELETED: &str = "rack2-a";
+const SECOND_LOST_HOST: &str = "rack2-a";
 
 pub(crate) fn nodes_stay_until_there_is_proof() {
     let clusters = Clusters::start(LOG);
@@ -30,22 +30,22 @@ pub(crate) fn nodes_stay_until_there_is_proof() {
     let _kubevirt = KubeVirt::start(&infra.kubeconfig()).unwrap();
     let controller = Controller::start(infra, LOG, &[]).unwrap();
     create_tenant(&clusters);
-    let web = create_machine(&clusters, "web", LOST);
-    let db = create_machine(&clusters, "db", DELETED);
+    let web = create_machine(&clusters, "web", LOST_HOST);
+    let db = create_machine(&clusters, "db", SECOND_LOST_HOST);
 
-    lose_host(infra, LOST, &web);
+    lose_host(infra, LOST_HOST, &web);
     // The next leader reads the removal mark, and continues the removal.
     drop(controller);
     let _controller = Controller::start(infra, LOG, &[]).unwrap();
     node_waits_for_proof(&clusters, "web", &web);
     let taint = format!("{OUT_OF_SERVICE}=nodeshutdown:NoExecute");
-    infra.kubectl(&["taint", "node", LOST, &taint]).unwrap();
+    infra.kubectl(&["taint", "node", LOST_HOST, &taint]).unwrap();
     wait_until_deleted(&clusters, "web", &web);
-    return_host(infra);
+    restore_host(infra);
 
-    lose_host(infra, DELETED, &db);
+    lose_host(infra, SECOND_LOST_HOST, &db);
     node_waits_for_proof(&clusters, "db", &db);
-    infra.kubectl(&["delete", "node", DELETED]).unwrap();
+    infra.kubectl(&["delete", "node", SECOND_LOST_HOST]).unwrap();
     wait_until_deleted(&clusters, "db", &db);
 }
 
@@ -81,13 +81,13 @@ fn lose_host(infra: &ControlPlane, host: &str, machine: &str) {
     });
 }
 
-fn return_host(infra: &ControlPlane) {
-    infra.kubectl(&["taint", "node", LOST, &format!("{OUT_OF_SERVICE}-")]).unwrap();
-    set_node_ready(infra, LOST, "True");
-    renew_lease(infra, LOST, 3600);
-    write_agent_status(infra, LOST);
+fn restore_host(infra: &ControlPlane) {
+    infra.kubectl(&["taint", "node", LOST_HOST, &format!("{OUT_OF_SERVICE}-")]).unwrap();
+    set_node_ready(infra, LOST_HOST, "True");
+    renew_lease(infra, LOST_HOST, 3600);
+    write_agent_status(infra, LOST_HOST);
     wait_until(infra, "the host is not lost", |infra| {
-        condition(&infra.infra_node(LOST), "HostLost").is_null()
+        condition(&infra.infra_node(LOST_HOST), "HostLost").is_null()
     });
 }
 

@@ -48,7 +48,7 @@ pub(crate) fn create_hosts(plane: &ControlPlane) -> Vec<SimulatedHost> {
     let hosts = hosts.chain(MIGRATION_HOSTS.map(migration_host));
     let [roomy, small] = DISK_HOSTS;
     let hosts = hosts.chain([disk_host(roomy, 8 << 10), disk_host(small, 4 << 10)]);
-    hosts.map(|form| create_host(plane, &form)).collect()
+    hosts.map(|description| create_host(plane, &description)).collect()
 }
 
 /// Describes a host with room for one VM `performance-4` in each of its two zones.
@@ -92,9 +92,9 @@ fn dedicated_host(
     }
 }
 
-fn create_host(plane: &ControlPlane, form: &HostDescription) -> SimulatedHost {
-    let node = node_object(form);
-    let infra_node = form.infra_node();
+fn create_host(plane: &ControlPlane, description: &HostDescription) -> SimulatedHost {
+    let node = node_object(description);
+    let infra_node = description.infra_node();
     for object in [&node, &serde_json::to_value(&infra_node).unwrap()] {
         let create = ["create", "--validate=false", "-f", "-"];
         plane.kubectl_with(&plane.kubeconfig(), &create, &object.to_string()).unwrap();
@@ -102,7 +102,7 @@ fn create_host(plane: &ControlPlane, form: &HostDescription) -> SimulatedHost {
     let node = serde_json::from_value(node).unwrap();
     let facts = ReportedHost::read(&infra_node, Some(&node), &mut Vec::new()).unwrap();
     SimulatedHost {
-        name: form.name.clone(),
+        name: description.name.clone(),
         state: HostState::new(&facts.admission),
         report: infra_node.status.unwrap(),
         report_allocation: reported_allocation,
@@ -110,8 +110,8 @@ fn create_host(plane: &ControlPlane, form: &HostDescription) -> SimulatedHost {
 }
 
 /// Returns the Node as its kubelet and virt-handler write it.
-fn node_object(form: &HostDescription) -> Value {
-    let mut node = serde_json::to_value(form.node()).unwrap();
+fn node_object(description: &HostDescription) -> Value {
+    let mut node = serde_json::to_value(description.node()).unwrap();
     node["apiVersion"] = "v1".into();
     node["kind"] = "Node".into();
     let labels = &mut node["metadata"]["labels"];

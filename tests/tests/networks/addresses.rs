@@ -4,7 +4,9 @@
 use berth_tests::host::Host;
 
 use crate::daemon::{start_agent, stop_agent, wait_until};
-use crate::{UPLINK_NAME, assert_link_state, manifest, on_both, read_link_state, write_manifest};
+use crate::{
+    UPLINK_NAME, assert_link_state, manifest, read_link_state, run_on_both_hosts, write_manifest,
+};
 
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
 const SEPARATE_NETWORK: &str = "{name: tenants, scenario: BridgePerTenant, uplink: {name: trunk0}}";
@@ -65,7 +67,7 @@ fn manifest_with_leases(network: &str) -> String {
 
 pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
     for network in [SHARED_NETWORK, SEPARATE_NETWORK] {
-        let before = on_both(hosts, |_, host| {
+        let before = run_on_both_hosts(hosts, |_, host| {
             let before = read_link_state(host);
             write_manifest(host, &manifest_with_leases(network));
             start_agent(host);
@@ -73,7 +75,7 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
             start_capture(host);
             before
         });
-        on_both(hosts, |index, host| {
+        run_on_both_hosts(hosts, |index, host| {
             for (tenant, number, client) in VMS[index] {
                 let (bridge, vlan) = port_of(network, tenant);
                 let mac = mac(tenant, number);
@@ -90,17 +92,17 @@ pub(crate) fn vms_get_the_addresses_of_their_leases(hosts: &mut [Host; 2]) {
         // This address belongs to a VM of the other tenant.
         hosts[0].run_checked("tenants unreachable a11 10.1.0.14").unwrap();
 
-        servers_among_vms_are_dropped(hosts);
+        dhcp_servers_on_vms_are_filtered(hosts);
         // Each of these steps needs one host, and the clients on the second host wait for 20 s.
-        on_both(hosts, |index, host| {
+        run_on_both_hosts(hosts, |index, host| {
             if index == 0 {
                 addresses_are_kept_when_the_agent_restarts(host);
             } else {
                 unknown_guests_get_no_address(host, network);
             }
         });
-        on_both(hosts, |index, host| {
-            assert_no_answer_left(host);
+        run_on_both_hosts(hosts, |index, host| {
+            assert_no_answer_on_uplink(host);
             stop_agent(host);
             for (tenant, number, _) in VMS[index] {
                 let (bridge, vlan) = port_of(network, tenant);
@@ -129,7 +131,7 @@ fn start_capture(host: &mut Host) {
 
 /// Tests that the requests of the clients, which the bridge sends to all ports, were captured on the uplink, but no
 /// message of a DHCP server. Only an agent or a VM could have sent such a message.
-fn assert_no_answer_left(host: &mut Host) {
+fn assert_no_answer_on_uplink(host: &mut Host) {
     host.run_checked("kill $(cat /run/wire.pid)").unwrap();
     let messages = host.run_checked("cat /run/wire").unwrap();
     assert!(
@@ -151,9 +153,9 @@ fn assert_addresses(host: &mut Host, vms: [(&str, u8, &str); 3]) {
     assert!(metrics.contains("berth_dhcp_ports 3"), "{metrics}");
 }
 
-/// Tests that DHCP server messages of a VM reach no other VM of its tenant; [`assert_no_answer_left`] tests that they
+/// Tests that DHCP server messages of a VM reach no other VM of its tenant; [`assert_no_answer_on_uplink`] tests that they
 /// do not reach the uplink.
-fn servers_among_vms_are_dropped(hosts: &mut [Host; 2]) {
+fn dhcp_servers_on_vms_are_filtered(hosts: &mut [Host; 2]) {
     hosts[0]
         .run_checked(
             "ip netns exec a11 perl -MSocket -e 'socket(S, PF_INET, SOCK_DGRAM, 0) or die; \

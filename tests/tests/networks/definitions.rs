@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 
 use berth_tests::host::Host;
 
-use crate::asked::{BANK_NETWORK, DesiredNetworks, ExampleOverrides};
-use crate::{MANIFEST_PATH, apply, assert_link_state, on_both, read_link_state, write_manifest};
+use crate::desired_networks::{BANK_NETWORK, DesiredNetworks, ExampleOverrides};
+use crate::{
+    MANIFEST_PATH, apply, assert_link_state, read_link_state, run_on_both_hosts, write_manifest,
+};
 
 /// Network namespace in the role of a VM's pod.
 struct Vm {
@@ -58,7 +60,7 @@ pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
     for (desired, shared, mtu) in
         [(shared, true, 1450), (DesiredNetworks::from_hosts(hosts, &SEPARATE_BRIDGES), false, 2000)]
     {
-        let states = on_both(hosts, |number, host| {
+        let states = run_on_both_hosts(hosts, |number, host| {
             let before = read_link_state(host);
             apply(host, &desired.manifest(number, &[]));
             let empty = read_link_state(host);
@@ -68,13 +70,13 @@ pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
             (before, empty)
         });
         assert_ports_are_in_their_vlan(hosts, &desired, shared);
-        assert_tenant_reaches_itself(hosts, &desired, mtu);
+        assert_vms_of_tenant_reach_each_other(hosts, &desired, mtu);
         for [from, to] in [["shop", "bank"], ["bank", "shop"]] {
             assert_tenants_are_isolated(hosts, &desired, from, to);
         }
         assert_spoofed_frames_are_dropped(hosts, &desired);
         tenant_is_removed_with_its_last_port(&mut hosts[0], &desired, shared);
-        on_both(hosts, |number, host| {
+        run_on_both_hosts(hosts, |number, host| {
             let (before, empty) = &states[number];
             for vm in vms_on_host(number).filter(|vm| number == 1 || vm.tenant == "shop") {
                 detach(host, vm);
@@ -124,11 +126,11 @@ fn receivers_of(
 ) -> BTreeSet<String> {
     let names =
         [0, 1].map(|host| vms_on_host(host).map(|vm| vm.name).collect::<Vec<_>>().join(" "));
-    on_both(hosts, |number, host| {
+    run_on_both_hosts(hosts, |number, host| {
         host.run_checked(&format!("tenants listen 'ether src {from}' {}", names[number])).unwrap();
     });
     send(&mut hosts[0]);
-    let receivers = on_both(hosts, |number, host| {
+    let receivers = run_on_both_hosts(hosts, |number, host| {
         host.run_checked(&format!("tenants heard {}", names[number])).unwrap()
     });
     receivers.iter().flat_map(|names| names.lines()).map(str::to_owned).collect()
@@ -223,7 +225,11 @@ fn assert_ports_are_in_their_vlan(hosts: &mut [Host; 2], desired: &DesiredNetwor
 
 /// Asserts that VMs of a tenant reach each other on the same host and on the other host, with the largest frame of
 /// the definition and with no larger frame.
-fn assert_tenant_reaches_itself(hosts: &mut [Host; 2], desired: &DesiredNetworks, mtu: u64) {
+fn assert_vms_of_tenant_reach_each_other(
+    hosts: &mut [Host; 2],
+    desired: &DesiredNetworks,
+    mtu: u64,
+) {
     for (from, to) in [("shop1", "10.20.0.2"), ("shop1", "10.20.0.3"), ("bank1", "10.20.0.12")] {
         hosts[0].run_checked(&format!("tenants ping {from} {to}")).unwrap();
     }

@@ -3,7 +3,8 @@
 use berth_tests::host::Host;
 
 use crate::{
-    apply, assert_link_state, frames, join_lines, manifest, on_both, read_link_state, running_pings,
+    apply, assert_link_state, frames, join_lines, manifest, read_link_state, run_on_both_hosts,
+    running_pings,
 };
 
 /// Isolation method of a network, and the ports of the tenants' VMs.
@@ -67,7 +68,7 @@ pub(crate) fn tenants_are_isolated_in_each_scenario(hosts: &mut [Host; 2]) {
                     .unwrap();
             }
         }
-        let before = on_both(hosts, |index, host| {
+        let before = run_on_both_hosts(hosts, |index, host| {
             // The first use of the modules creates links and tables that stay afterwards.
             host.run_checked("modprobe -a 8021q bridge vxlan br_netfilter && sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
             let before = read_link_state(host);
@@ -77,12 +78,12 @@ pub(crate) fn tenants_are_isolated_in_each_scenario(hosts: &mut [Host; 2]) {
             attach(host, index + 1, &scenario);
             before
         });
-        assert_tenant_reaches_itself(hosts);
+        assert_vms_of_tenant_reach_each_other(hosts);
         assert_tenants_are_isolated(hosts);
         frames::switch_frames_are_dropped(hosts, scenario.vlan());
         network_in_use_is_kept(&mut hosts[0], &scenario);
         uplink_change_waits_for_vms(hosts, &scenario);
-        on_both(hosts, |index, host| {
+        run_on_both_hosts(hosts, |index, host| {
             detach(host, index + 1, &scenario);
             host.run_checked("berth-agent revert").unwrap();
             assert_link_state(&before[index], host);
@@ -117,7 +118,7 @@ fn detach(host: &mut Host, number: usize, scenario: &Scenario) {
 }
 
 /// Asserts that VMs of a tenant reach each other, with frames up to the network's MTU.
-fn assert_tenant_reaches_itself(hosts: &mut [Host; 2]) {
+fn assert_vms_of_tenant_reach_each_other(hosts: &mut [Host; 2]) {
     hosts[0].run_checked("tenants ping a1 10.1.0.2").unwrap();
     hosts[0].run_checked("tenants ping b1 10.1.0.12").unwrap();
     hosts[1].run_checked("ip netns exec a2 ping -q -c 2 -W 2 -M do -s 1372 10.1.0.1").unwrap();
@@ -126,7 +127,7 @@ fn assert_tenant_reaches_itself(hosts: &mut [Host; 2]) {
 /// Asserts that frames of a tenant reach neither the other tenant nor the host. The frames are untagged, tagged, or
 /// tagged twice.
 fn assert_tenants_are_isolated(hosts: &mut [Host; 2]) {
-    on_both(hosts, |index, host| {
+    run_on_both_hosts(hosts, |index, host| {
         let unreachable =
             ["tenants unreachable a1 10.1.0.11 10.1.0.12", "tenants unreachable b2 10.1.0.2"];
         host.run_checked(unreachable[index]).unwrap();
@@ -233,12 +234,12 @@ fn network_in_use_is_kept(host: &mut Host, scenario: &Scenario) {
     host.run_checked("tenants ping a1 10.1.0.2").unwrap();
     crate::write_manifest(host, &manifest(&[&scenario.networks[0]], &scenario.tenants));
     host.run_checked("berth-agent apply -f /etc/berth/infranode.yaml").unwrap();
-    macvlan_of_a_pod_counts_as_user(host, scenario);
+    link_with_a_macvlan_of_a_pod_is_in_use(host, scenario);
 }
 
 /// Tests a third tenant whose bridge has no port, but is in use by a pod's macvlan. The macvlan does not appear in the
 /// link list of the host's network namespace.
-fn macvlan_of_a_pod_counts_as_user(host: &mut Host, scenario: &Scenario) {
+fn link_with_a_macvlan_of_a_pod_is_in_use(host: &mut Host, scenario: &Scenario) {
     if scenario.ports[0].0 == "br-tenant" {
         return;
     }

@@ -24,7 +24,7 @@ fn trunk_has_state(state: &str) -> String {
     )
 }
 
-pub(crate) fn removed_vlan_is_named_by_both_hosts(switch: &Hub, hosts: &mut [Host; 2]) {
+pub(crate) fn missing_vlan_is_reported_by_both_hosts(switch: &Hub, hosts: &mut [Host; 2]) {
     for (host, name) in hosts.iter_mut().zip(NAMES) {
         host.run_checked(&format!("hostname {name}; rm -f {KEY_FILE}")).unwrap();
         write_manifest(host, &manifest(&[NETWORK], &TENANTS).replace(NAMES[0], name));

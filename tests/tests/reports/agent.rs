@@ -162,7 +162,7 @@ pub(crate) fn report(
             .collect(),
         hugepage_limits: running
             .iter()
-            .map(|(uid, one)| (uid.clone(), group_limits(&one.pod)))
+            .map(|(uid, one)| (uid.clone(), cgroup_hugepage_limits(&one.pod)))
             .collect(),
         are_control_groups_visible: true,
     };
@@ -269,7 +269,7 @@ fn list_pod_resources(case: &Case, running: &BTreeMap<String, RunningPod>) -> Po
 }
 
 /// Returns the huge pages that the pod's control group allows, for any QoS class.
-fn group_limits(pod: &Pod) -> BTreeMap<PageSize, u64> {
+fn cgroup_hugepage_limits(pod: &Pod) -> BTreeMap<PageSize, u64> {
     let sum = |amount: &dyn Fn(&Container) -> u64| {
         let inits = pod.init_containers.iter().map(amount).max().unwrap_or_default();
         pod.containers.iter().map(amount).sum::<u64>().max(inits)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use berth_tests::host::Host;
 use serde_json::Value;
 
-use super::whole::assert_revert_restores;
+use super::apply_and_revert::assert_revert_restores;
 use super::{MANIFEST_PATH, read_state, write_manifest};
 
 const TRANSPARENT_HUGEPAGE_FILE: &str = "/sys/kernel/mm/transparent_hugepage/enabled";

@@ -2,7 +2,7 @@
 
 use berth_tests::host::Host;
 
-use super::whole::assert_revert_restores;
+use super::apply_and_revert::assert_revert_restores;
 use super::{MANIFEST_PATH, assert_same, read_state, write_manifest, write_sample_manifest};
 
 /// Returns delays in milliseconds after which `apply` is killed: spread over its whole duration, without

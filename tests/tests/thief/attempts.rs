@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::request::{Credential, Request};
 use crate::world::TestCluster;
-use crate::{credentials, infra_nodes, nodes, reports, rest, works};
+use crate::{credentials, infra_nodes, nodes, other_requests, permitted, reports};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExpectedResult {
@@ -68,17 +68,17 @@ impl Attempt {
 pub(crate) fn all_attempts(world: &TestCluster<'_>) -> Vec<(&'static str, Vec<Attempt>)> {
     vec![
         ("A missing InfraNode", infra_nodes::creation_attempts(world)),
-        ("Regular requests of the agent", works::agent_requests(world)),
+        ("Regular requests of the agent", permitted::agent_requests(world)),
         ("The agent's own Node", nodes::own_node_attempts(world)),
         ("Other Nodes", nodes::other_node_attempts()),
         ("InfraNodes", infra_nodes::update_attempts()),
         ("Leases", reports::lease_attempts(world)),
         ("Events", reports::event_attempts(world)),
         ("NodeResourceTopologies", reports::topology_attempts()),
-        ("Other writes", rest::write_attempts()),
-        ("Reads", rest::read_attempts()),
+        ("Other writes", other_requests::write_attempts()),
+        ("Reads", other_requests::read_attempts()),
         ("Other credentials", credentials::other_credential_attempts(world)),
-        ("Requests of other clients", works::other_client_requests(world)),
+        ("Requests of other clients", permitted::other_client_requests(world)),
     ]
 }
 
