@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes the table of tried versions in docs/compatibility.md from the results that have a table of versions, such as
+# Writes the table of tested versions in docs/compatibility.md from the results that have a table of versions, such as
 # those of `make test-current`.
 # usage: tests/compatibility.sh [FOLDER-OF-RESULTS [DOCUMENT]]
 set -eu

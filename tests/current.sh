@@ -35,7 +35,7 @@ code=0
 export BERTH_NO_SKIP=1
 ./tests/run.sh --locked --workspace >"$log" 2>&1 || code=1
 tail -30 "$log"
-# tests/run.sh sets the same file for its own run, and empties it.
+# tests/run.sh writes its skipped tests to the same file, which it empties when it starts.
 export BERTH_SKIPS="$PWD/target/tests-skipped.log" PROPTEST_RNG_SEED=20
 tests="kubevirt vm demo${CLOUD_CONTROLLER_MANAGER:+ cloud_controller}${METALLB_CONTROLLER:+ metallb}"
 for test in $tests; do

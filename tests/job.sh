@@ -12,7 +12,7 @@ run() { # a name, then a command
     log=$PROGRAM_LOGS/$name.log
     begin=$(date +%s)
     code=0
-    # The shell's children are only this program and what it has started.
+    # The only children of this shell are the test program and the processes that it has started.
     ("$@" >"$log" 2>&1 </dev/null; code=$?; times >"$log.times"; exit "$code") || code=$?
     # User and system time of the children, such as `1m2.500000s 0m0.310000s`.
     core=$(sed -n '2s/[ms]/ /gp' "$log.times" | awk '{ printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }')

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so four run in parallel; those with
-# emulated hosts are at most two of them. The last lines count the passed, failed and skipped tests.
+# Runs all tests for `make test`, after the build. Most test programs wait most of the time, so four run in parallel, of
+# which at most two use emulated hosts. The last lines count the passed, failed and skipped tests.
 # usage: tests/run.sh [CARGO TEST OPTION...]
 set -u
 cd "$(dirname "$0")/.."

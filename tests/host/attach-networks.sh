@@ -42,7 +42,7 @@ ADD)
         kubectl get network-attachment-definitions -n "$space" "$name" -o 'jsonpath={.spec.config}' >"$file" ||
             fail "NetworkAttachmentDefinition $space/$name: $(cat "$errors")"
         mac=$(field mac)
-        # The plugin's `macspoofchk` drops frames from other addresses than the one that it sets.
+        # The plugin's `macspoofchk` drops frames whose source address is not the address that the plugin has set.
         attached=$(CNI_ARGS="$CNI_ARGS${mac:+;MAC=$mac}" bridge ADD "$interface" <"$file") || { echo "$attached" && exit 1; }
         status="$status,{\"name\":\"$space/$name\",\"interface\":\"$interface\",\"mac\":\"$(address "$interface")\",\"dns\":{}}"
     done < <(tr '{' '\n' <<<"$networks" | grep '"interface":"')

@@ -79,7 +79,8 @@ topologyManagerPolicy: best-effort
 reservedSystemCPUs: "0"
 syncFrequency: 10s
 YAML
-# Go's garbage collector and idle threads that look for work take much of the time of emulated CPUs. The memory suffices.
+# Go's garbage collector and its spinning idle threads take much of the time of emulated CPUs. The host has enough
+# memory for less frequent collections.
 environment="GOGC=200 GOMAXPROCS=2"
 runtime=
 [ "$(/etc/kubelet/kubelet --version)" \< "Kubernetes v1.24" ] && runtime=--container-runtime=remote
@@ -101,6 +102,6 @@ printf '[Service]\nEnvironment=%s\n' "$environment" >/etc/systemd/system/contain
 systemctl daemon-reload
 systemctl restart containerd
 timeout 60 sh -c "until ctr version >/dev/null 2>&1; do sleep 1; done"
-# Imports this image, and the images that a test has put there.
+# Imports the busybox image, and the images that a test has put into the same folder.
 for image in /var/lib/kubelet-tests/*.tar; do ctr -n k8s.io images import "$image"; done
 systemctl restart kubelet

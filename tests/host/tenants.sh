@@ -34,7 +34,7 @@ cni() { # COMMAND NAME [MAC], with the configuration on standard input
         { cat /run/cni.log && exit 1; }
 }
 
-# Does the guest's part: the plugin assigns no address.
+# Configures the address and the link as the guest of a VM does, because the plugin assigns no address.
 raise() { # NAME ADDRESS
     ip -n "$1" address add "$2/24" dev net1
     ip -n "$1" link set net1 up
@@ -160,8 +160,8 @@ watch)
     echo $! >"$4.pid"
     ;;
 unwatch)
-    # A signal would end `ping` before the reply to its last ping, which is not a loss. The third ping from now was
-    # sent after this call.
+    # A signal would end `ping` before the reply to its last ping arrives, which would wrongly count as a loss. The
+    # third ping from now was sent after this call.
     last_reply() { sed -n 's/.*bytes from.* icmp_seq=\([0-9]*\) .*/\1/p' "$1" | sort -n | tail -1; }
     end=$(($(last_reply "$2") + 3))
     for _ in $(seq 100); do

@@ -10,7 +10,7 @@ hostname "$name"
 udevadm settle --timeout 100
 modprobe -a 8021q bridge tun vhost_net overlay br_netfilter
 modprobe kvm_amd nested=1
-# KVM interrupts all CPUs when the first VM is created and when the last one ends, and emulated CPUs may hang in this
+# KVM interrupts all CPUs when the first VM is created and when the last VM ends, and emulated CPUs may hang in this
 # interrupt. This VM without CPUs prevents further interrupts: 0xAE01 is KVM_CREATE_VM.
 systemd-run --unit kvm-in-use perl -e 'open(my $kvm, "+<", "/dev/kvm") or die; ioctl($kvm, 0xAE01, 0) or die "$!"; sleep 3600 while 1'
 
@@ -20,7 +20,8 @@ for link in /sys/class/net/*; do
         ip link set "${link##*/}" name eth1
     fi
 done
-# A trunk of a switch has no router for the host: QEMU's would give the card an address and a default route.
+# A trunk of a switch has no router for the host: QEMU's built-in router would give the card an address and a default
+# route.
 echo 1 >/proc/sys/net/ipv6/conf/eth1/disable_ipv6
 ip link set eth1 up
 
@@ -57,5 +58,5 @@ syncFrequency: 10s
 runtimeRequestTimeout: 15m
 nodeLeaseDurationSeconds: 600
 YAML
-# This name sorts before that of the configuration in `kubelet.sh`.
+# containerd uses the first file: this name sorts before the name of the configuration in `kubelet.sh`.
 echo '{"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "attach-networks"}]}' >/etc/cni/net.d/00-pods.conflist
