@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_try_is_shown() {
+    fn the_last_attempt_is_shown() {
         let mut tries = 0;
         let error = wait_until("three", Duration::from_millis(30), || -> Result<(), Pending> {
             tries += 1;

@@ -53,7 +53,7 @@ fn machines_get_addresses() {
     deleted_claims::deleted_claims_are_created_again(&plane);
     exhaustion_is_reported(&plane);
     addresses_of_deleted_machines_are_in_quarantine(&plane);
-    listed_addresses_stay_with_their_deployment(&plane);
+    listed_addresses_are_reused_by_their_deployment(&plane);
     machines_keep_addresses_when_pools_change(&plane);
     networks_get_prefixes_from_a_pool(&plane);
     claims_are_deleted_with_their_tenant(&plane);
@@ -122,7 +122,10 @@ fn machine_names(plane: &ControlPlane, deployment: &str) -> BTreeSet<String> {
 }
 
 /// Returns the machine of each claim of one address family, by address. Claims in quarantine are omitted.
-fn claimed(plane: &ControlPlane, is_family: fn(&str) -> bool) -> BTreeMap<String, String> {
+fn machines_by_address(
+    plane: &ControlPlane,
+    is_family: fn(&str) -> bool,
+) -> BTreeMap<String, String> {
     let claims = list_items(plane, &["addressclaims", "-l", "berth.dev/tenant=shop"]);
     let active = claims.iter().filter(|claim| claim["status"]["releasedAt"].is_null());
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -182,14 +185,14 @@ const NODES: [&str; 4] = ["machinedeployment", "nodes", "-n", NAMESPACE];
 fn each_machine_has_its_claims(plane: &ControlPlane) {
     apply(plane, &deployment("web", 3, "2Gi", None));
     wait_until_complete(plane, "web", 3);
-    let ipv4 = claimed(plane, is_ipv4);
+    let ipv4 = machines_by_address(plane, is_ipv4);
     assert_eq!(
         ipv4.keys().collect::<Vec<_>>(),
         ["10.0.0.2", "10.0.0.3", "10.0.0.4"],
         "the lowest addresses are claimed"
     );
     assert_eq!(
-        claimed(plane, is_ipv6).keys().collect::<Vec<_>>(),
+        machines_by_address(plane, is_ipv6).keys().collect::<Vec<_>>(),
         ["fd00:120::1", "fd00:120::2", "fd00:120::3"]
     );
     assert_eq!(ipv4.into_values().collect::<BTreeSet<_>>(), machine_names(plane, "web"));
@@ -226,7 +229,7 @@ fn exhaustion_is_reported(plane: &ControlPlane) {
     wait_until_condition(plane, &WEB, "Progressing", "False AddressesExhausted");
     wait_until_condition(plane, &TENANT, "AddressesReady", "False AddressesExhausted");
     assert_eq!(machine_names(plane, "web").len(), 4);
-    assert_eq!(claimed(plane, is_ipv6).len(), 4, "no claim without a machine remains");
+    assert_eq!(machines_by_address(plane, is_ipv6).len(), 4, "no claim without a machine remains");
 }
 
 fn addresses_of_deleted_machines_are_in_quarantine(plane: &ControlPlane) {
@@ -241,7 +244,10 @@ fn addresses_of_deleted_machines_are_in_quarantine(plane: &ControlPlane) {
         })
         .unwrap();
     let remaining = machine_names(plane, "web");
-    assert_eq!(claimed(plane, is_ipv4).into_values().collect::<BTreeSet<_>>(), remaining);
+    assert_eq!(
+        machines_by_address(plane, is_ipv4).into_values().collect::<BTreeSet<_>>(),
+        remaining
+    );
     plane
         .wait_until("the claims are deleted", SHORT_TIMEOUT, |plane| {
             (list_items(plane, &["addressclaims"]).len() == 4).then_some(())
@@ -258,7 +264,7 @@ fn patch_ipv4(plane: &ControlPlane, pool: &Value) {
 
 /// Tests that the replacement of a machine gets the listed address at once, although released addresses otherwise stay
 /// in quarantine.
-fn listed_addresses_stay_with_their_deployment(plane: &ControlPlane) {
+fn listed_addresses_are_reused_by_their_deployment(plane: &ControlPlane) {
     patch_ipv4(plane, &json!({"cidr": "10.0.0.0/28", "ranges": ["10.0.0.2-10.0.0.5"]}));
     apply(plane, &deployment("nodes", 1, "2Gi", Some("10.0.0.1")));
     wait_until_condition(plane, &NODES, "Valid", "lists 10.0.0.1, which machines cannot have");
@@ -266,7 +272,7 @@ fn listed_addresses_stay_with_their_deployment(plane: &ControlPlane) {
     wait_until_complete(plane, "nodes", 1);
     wait_until_condition(plane, &NODES, "TemplateHonored", "True");
     let before = machine_names(plane, "nodes");
-    assert_eq!(claimed(plane, is_ipv4).get("10.0.0.10"), before.first());
+    assert_eq!(machines_by_address(plane, is_ipv4).get("10.0.0.10"), before.first());
     apply(plane, &deployment("nodes", 1, "3Gi", Some("10.0.0.10")));
     plane
         .wait_until("the machine is replaced", SHORT_TIMEOUT, |plane| {
@@ -276,7 +282,7 @@ fn listed_addresses_stay_with_their_deployment(plane: &ControlPlane) {
         .unwrap();
     wait_until_complete(plane, "nodes", 1);
     let after = machine_names(plane, "nodes");
-    assert_eq!(claimed(plane, is_ipv4).get("10.0.0.10"), after.first());
+    assert_eq!(machines_by_address(plane, is_ipv4).get("10.0.0.10"), after.first());
     scale(plane, "nodes", 2);
     let words = "all 1 addresses are in use: 10.0.0.10 (machine cluster-shop/nodes-";
     wait_until_condition(plane, &NODES, "Progressing", words);
@@ -286,7 +292,7 @@ fn listed_addresses_stay_with_their_deployment(plane: &ControlPlane) {
 }
 
 fn machines_keep_addresses_when_pools_change(plane: &ControlPlane) {
-    let before = claimed(plane, is_ipv4);
+    let before = machines_by_address(plane, is_ipv4);
     patch_ipv4(plane, &json!({"ranges": ["10.0.0.8-10.0.0.9"]}));
     wait_until_condition(plane, &TENANT, "AddressesReady", "False AddressesOutsidePool");
     patch_ipv4(plane, &json!({"gateway": "10.9.0.1"}));
@@ -294,10 +300,10 @@ fn machines_keep_addresses_when_pools_change(plane: &ControlPlane) {
     scale(plane, "web", 3);
     let words = "spec.network.ipv4.gateway: 10.9.0.1 is not in 10.0.0.0/28";
     wait_until_condition(plane, &WEB, "Progressing", words);
-    assert_eq!(claimed(plane, is_ipv4), before);
+    assert_eq!(machines_by_address(plane, is_ipv4), before);
     patch_ipv4(plane, &json!({"gateway": "10.0.0.1"}));
     wait_until_complete(plane, "web", 3);
-    assert!(claimed(plane, is_ipv4).contains_key("10.0.0.8"));
+    assert!(machines_by_address(plane, is_ipv4).contains_key("10.0.0.8"));
 }
 
 /// Tests prefixes of the routed pool in `examples/tenants/config.yaml`.

@@ -55,7 +55,7 @@ fn services_of_a_tenant_get_addresses() {
 
     node_is_initialized_from_its_machine(&infra, &tenant, &machine);
     load_balancer_selects_machines(&infra, &tenant, &machine);
-    address_reaches_the_service(&infra, &tenant);
+    address_is_copied_to_the_service_of_the_tenant(&infra, &tenant);
     changed_ports_are_opened(&infra, &tenant);
     deleted_service_leaves_no_objects(&infra, &tenant);
     for (program, start) in [(NAME, 0), ("berth", start)] {
@@ -217,7 +217,7 @@ fn load_balancer_selects_machines(infra: &ControlPlane, tenant: &ControlPlane, m
 }
 
 /// MetalLB writes the address to the Service of the infra cluster.
-fn address_reaches_the_service(infra: &ControlPlane, tenant: &ControlPlane) {
+fn address_is_copied_to_the_service_of_the_tenant(infra: &ControlPlane, tenant: &ControlPlane) {
     let pool =
         infra.get_json(&["ipaddresspools.metallb.io", "tenant-shop", "-n", METALLB_NAMESPACE]);
     assert_eq!(

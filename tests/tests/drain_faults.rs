@@ -43,7 +43,7 @@ const KILLS_PER_ROUND: usize = 2;
 
 /// Size of a run.
 #[derive(Clone, Copy, Debug)]
-struct Size {
+struct RunSize {
     /// Minimum number of drains, and of kills.
     drains: usize,
     kills: usize,
@@ -55,13 +55,19 @@ struct Size {
     max_wait_millis: u64,
 }
 
-const SMALL: Size =
-    Size { drains: 12, kills: 3, machines: 6, pods: 4, minimum: 2, max_wait_millis: 4_000 };
-const LARGE: Size =
-    Size { drains: 1_000, kills: 50, machines: 50, pods: 30, minimum: 20, max_wait_millis: 12_000 };
+const SMALL: RunSize =
+    RunSize { drains: 12, kills: 3, machines: 6, pods: 4, minimum: 2, max_wait_millis: 4_000 };
+const LARGE: RunSize = RunSize {
+    drains: 1_000,
+    kills: 50,
+    machines: 50,
+    pods: 30,
+    minimum: 20,
+    max_wait_millis: 12_000,
+};
 
 struct Testbed {
-    size: Size,
+    size: RunSize,
     random: Random,
     controller: Controller,
     observer: Observer,

@@ -37,18 +37,18 @@ fn hostile_tenant_affects_only_itself() {
     let _controller = Controller::start(&clusters.infra, LOG, &[]).unwrap();
     clusters.create_tenant_with_machines("shop");
     clusters.wait_until_condition("shop", "TenantAccessReady", "True Connected");
-    wrong_authority_is_named(&clusters);
+    wrong_ca_is_reported(&clusters);
     let mut machines = create_machines(&clusters);
     let mut next = || machines.pop().unwrap();
     let other = next();
     create_node(&clusters, &other, &other);
     webhook_delays_a_removal_until_its_deadline(&clusters, &next());
-    node_of_another_machine_stays(&clusters, &next(), &other);
-    ambiguous_nodes_stay(&clusters, &next());
+    node_of_another_machine_is_not_drained(&clusters, &next(), &other);
+    ambiguous_nodes_are_not_drained(&clusters, &next());
     assert!(!is_cordoned(&clusters, &other), "the Node of another machine is cordoned");
 }
 
-fn wrong_authority_is_named(clusters: &Clusters) {
+fn wrong_ca_is_reported(clusters: &Clusters) {
     let authority = |plane: &ControlPlane| STANDARD.encode(fs::read(plane.authority()).unwrap());
     let kubeconfig = clusters.kubeconfig(&clusters.token());
     let (own, wrong) = (authority(&clusters.tenant), authority(&clusters.infra));
@@ -108,11 +108,11 @@ fn scale_down_by_machine(clusters: &Clusters, machine: &str) {
 }
 
 fn wait_until_reported(clusters: &Clusters, machine: &str, reason: &str) {
-    wait_until_explained(clusters, machine, (reason, machine));
+    wait_until_removal_has_reason(clusters, machine, (reason, machine));
 }
 
 /// Waits until the removal of a machine has a reason, and its message contains a word.
-fn wait_until_explained(clusters: &Clusters, machine: &str, (reason, word): (&str, &str)) {
+fn wait_until_removal_has_reason(clusters: &Clusters, machine: &str, (reason, word): (&str, &str)) {
     clusters.wait_until(&format!("the removal of {machine} has {reason}"), |clusters| {
         let deployment = ["machinedeployment", "web", "-n", NAMESPACE];
         let deployment: Value = clusters.infra.get_json(&deployment).unwrap_or_default();
@@ -146,7 +146,7 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
         clusters.tenant.kubectl(&create).is_err()
     });
     scale_down_by_machine(clusters, machine);
-    wait_until_explained(clusters, machine, ("TenantUnreachable", "refuse.example.com"));
+    wait_until_removal_has_reason(clusters, machine, ("TenantUnreachable", "refuse.example.com"));
     clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
     assert!(!is_cordoned(clusters, machine), "the webhook refuses the cordon");
     let delete = ["delete", "validatingwebhookconfiguration", "refuse"];
@@ -154,7 +154,7 @@ fn webhook_delays_a_removal_until_its_deadline(clusters: &Clusters, machine: &st
 }
 
 /// Tests a Node that has the name of this machine and the providerID of another machine.
-fn node_of_another_machine_stays(clusters: &Clusters, machine: &str, other: &str) {
+fn node_of_another_machine_is_not_drained(clusters: &Clusters, machine: &str, other: &str) {
     create_node(clusters, machine, other);
     scale_down_by_machine(clusters, machine);
     clusters.wait_until("the machine is deleted", |clusters| !has_machine(clusters, machine));
@@ -165,7 +165,7 @@ fn node_of_another_machine_stays(clusters: &Clusters, machine: &str, other: &str
 }
 
 /// Tests two Nodes with the providerID of the same machine: neither Node is drained.
-fn ambiguous_nodes_stay(clusters: &Clusters, machine: &str) {
+fn ambiguous_nodes_are_not_drained(clusters: &Clusters, machine: &str) {
     let nodes = [machine, "impostor"];
     for node in nodes {
         create_node(clusters, node, machine);

@@ -180,7 +180,7 @@ fn host_leases_contain_the_machines_of_each_host() {
     let controller = start_controller(&plane);
     machines_start(&plane);
     machine_migrates(&plane);
-    tenant_changes(&plane);
+    leases_are_updated_after_tenant_changes(&plane);
     foreign_changes_are_reverted(&plane);
     machine_migrates_back(&plane, false);
     wait_until_leases(&plane, "rack1-a", &[BANK_1, WEB_1, WEB_2]);
@@ -260,7 +260,7 @@ fn machine_migrates_back(plane: &ControlPlane, failed: bool) {
     set_instance(plane, "shop", "web-1", &status);
 }
 
-fn tenant_changes(plane: &ControlPlane) {
+fn leases_are_updated_after_tenant_changes(plane: &ControlPlane) {
     let dhcp = |value: Value| json!({"spec": {"network": {"dhcp": value}}});
     merge_patch(plane, "tenantcluster", "shop", &dhcp(false.into()));
     wait_until_leases(plane, "rack1-a", &[BANK_1]);

@@ -91,7 +91,7 @@ fn boot_with_cables(
         })
         .unwrap();
         host.run_checked("udevadm settle --timeout 100; modprobe -a 8021q bridge vxlan").unwrap();
-        name_uplink(&mut host);
+        rename_uplink(&mut host);
         host.copy_file(&repository().join("tests/host/tenants.sh"), "/usr/local/bin/tenants")
             .unwrap();
         host.copy_file(&repository().join("tests/host/frames.pl"), "/usr/local/bin/frames")
@@ -105,7 +105,7 @@ fn boot_with_cables(
     })
 }
 
-fn name_uplink(host: &mut Host) {
+fn rename_uplink(host: &mut Host) {
     let number = host.number();
     host.run_checked(&format!(
         "for link in /sys/class/net/*; do \
@@ -190,12 +190,12 @@ fn wait_for_link_local_address(host: &mut Host, link: &str) {
 
 /// Returns the kernel's state of links, bridges and addresses, without counters and timers.
 fn read_link_state(host: &mut Host) -> String {
-    read_settled(host, |host| host.run_checked("tenants links").unwrap())
+    read_until_stable(host, |host| host.run_checked("tenants links").unwrap())
 }
 
 /// Reads a state until two consecutive results are equal. The kernel updates carriers and operational states up to a
 /// second after a change (linkwatch).
-fn read_settled(host: &mut Host, read: impl Fn(&mut Host) -> String) -> String {
+fn read_until_stable(host: &mut Host, read: impl Fn(&mut Host) -> String) -> String {
     let mut last = read(host);
     for _ in 0..20 {
         std::thread::sleep(Duration::from_millis(1200));

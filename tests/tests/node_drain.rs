@@ -58,7 +58,7 @@ fn removed_machines_are_drained() {
     drop(controller);
     bed.clusters.apply_budget(APP, PODS - 1);
     let controller = Controller::start(&bed.clusters.infra, LOG, &[]).unwrap();
-    volumes_are_waited_for(&bed, &victim);
+    removal_waits_for_attached_volumes(&bed, &victim);
     drop(controller);
     let controller = Controller::start(&bed.clusters.infra, LOG, &[]).unwrap();
     detached_machine_is_deleted(&bed, &victim);
@@ -206,7 +206,7 @@ fn budget_blocks_a_removal(bed: &Testbed) -> String {
     victim
 }
 
-fn volumes_are_waited_for(bed: &Testbed, victim: &str) {
+fn removal_waits_for_attached_volumes(bed: &Testbed, victim: &str) {
     bed.wait_until_removal("WaitingForVolumes", "1 VolumeAttachments");
     assert!(!bed.nodes_of_pods().contains(&victim.to_owned()), "all pods are evicted");
     assert!(bed.kubelets.fewest_healthy_pods() >= PODS - 1, "an eviction exceeded the budget");

@@ -21,9 +21,10 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 const ADMISSION_POLICIES: Version = Version(1, 30);
 
 /// Newest release of Kubernetes that `kubernetes.version` accepts.
-const NEWEST: Version = Version(1, 36);
+const NEWEST_KUBERNETES: Version = Version(1, 36);
 /// Checks whose objects agents may read: /version, the Leases in berth-system, and InfraNodes.
-const AGENT_READS: [&str; 3] = ["kubernetes.version", "controller.leader", "hosts.responsive"];
+const CHECKS_PERMITTED_FOR_AGENTS: [&str; 3] =
+    ["kubernetes.version", "controller.leader", "hosts.responsive"];
 
 fn check(plane: &ControlPlane, arguments: &[&str]) -> CheckOutput {
     CheckOutput::run(&plane.kubeconfig(), arguments).unwrap()
@@ -51,7 +52,7 @@ fn checks_describe_a_real_cluster() {
     empty_cluster_fails(&plane);
     installed_objects_pass(&plane);
     missing_permission_is_named(&plane);
-    gates_are_read_from_kubevirts_own_kind(&plane);
+    feature_gates_are_read_from_the_kubevirt_object(&plane);
     storage_and_hosts_are_examined(&plane);
     kubeconfig_of_a_tenant_is_used_and_not_printed(&plane);
     forbidden_reads_are_skipped(&plane);
@@ -67,7 +68,7 @@ fn empty_cluster_fails(plane: &ControlPlane) {
     let output = check(plane, &[]);
     assert_eq!(output.code, Some(1), "{output:?}");
     let expected = [
-        ("kubernetes.version", if plane.version() > NEWEST { "WARN" } else { "PASS" }),
+        ("kubernetes.version", if plane.version() > NEWEST_KUBERNETES { "WARN" } else { "PASS" }),
         ("kubevirt.version", "FAIL"),
         ("cdi.version", "FAIL"),
         ("crd.installed", "FAIL"),
@@ -115,7 +116,7 @@ fn missing_permission_is_named(plane: &ControlPlane) {
     assert_eq!(status(plane, "controller.permissions"), "PASS");
 }
 
-fn gates_are_read_from_kubevirts_own_kind(plane: &ControlPlane) {
+fn feature_gates_are_read_from_the_kubevirt_object(plane: &ControlPlane) {
     plane.install_kubevirt_crds(&["kubevirts.kubevirt.io"]).unwrap();
     plane.kubectl(&["create", "namespace", "kubevirt"]).unwrap();
     let kubevirt = |developer: Value| {
@@ -263,7 +264,7 @@ fn forbidden_reads_are_skipped(plane: &ControlPlane) {
     let findings: Value = serde_json::from_str(&output.text).unwrap();
     assert!(findings["summary"]["unread"].as_u64().is_some_and(|count| count > 15), "{findings:#}");
     for finding in findings["checks"].as_array().unwrap() {
-        let is_allowed = AGENT_READS.iter().any(|id| finding["id"] == *id);
+        let is_allowed = CHECKS_PERMITTED_FOR_AGENTS.iter().any(|id| finding["id"] == *id);
         let is_known = ["PASS", "FAIL"].iter().any(|status| finding["status"] == *status);
         assert!(is_allowed || !is_known, "a guess: {finding:#}");
     }

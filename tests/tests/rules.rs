@@ -55,8 +55,8 @@ const MIN_VERSION: Version = Version(1, 34);
 struct Testbed {
     server: Server,
     version: Version,
-    world: ReferenceModel,
-    counts: ClusterState,
+    reference_model: ReferenceModel,
+    cluster_state: ClusterState,
     pod_ids: BTreeMap<String, PodId>,
 }
 
@@ -92,8 +92,8 @@ fn rules_agree_with_kube_scheduler() {
     let mut bed = Testbed {
         server,
         version,
-        world: ReferenceModel { has_scheduler_bug: has_bug, ..ReferenceModel::default() },
-        counts: ClusterState::with_scheduler_bugs(SchedulerBugs {
+        reference_model: ReferenceModel { has_scheduler_bug: has_bug, ..ReferenceModel::default() },
+        cluster_state: ClusterState::with_scheduler_bugs(SchedulerBugs {
             negative_namespace_selectors: has_bug,
         }),
         pod_ids: BTreeMap::new(),
@@ -151,8 +151,8 @@ impl Testbed {
             let labels = namespace_object["metadata"]["labels"].clone();
             let labels: BTreeMap<String, String> =
                 serde_json::from_value(labels).unwrap_or_default();
-            self.counts.set_namespace(name, &labels);
-            self.world.namespaces.insert(name.to_owned(), labels);
+            self.cluster_state.set_namespace(name, &labels);
+            self.reference_model.namespaces.insert(name.to_owned(), labels);
         }
         for number in 0..HOST_COUNT {
             let random_host = random::random_host(dice, &format!("host-{number}"));
@@ -169,18 +169,18 @@ impl Testbed {
 
     fn add_host(&mut self, made: GeneratedHost) {
         let parts = NodeFields::from_node(&made.node, &made.allocatable, made.pods_limit);
-        self.counts.set_host(&parts).unwrap();
-        self.world.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
+        self.cluster_state.set_host(&parts).unwrap();
+        self.reference_model.hosts.insert(made.node.metadata.name.clone().unwrap(), made);
     }
 
     fn hosts(&self) -> BTreeMap<HostId, String> {
-        let names = self.world.hosts.keys();
-        names.map(|name| (self.counts.host(name).unwrap(), name.clone())).collect()
+        let names = self.reference_model.hosts.keys();
+        names.map(|name| (self.cluster_state.host(name).unwrap(), name.clone())).collect()
     }
 
     fn schedule_pod(&mut self, made: GeneratedPod, coverage: &mut Coverage) {
         let parts = PodFields::from_pod(&made.pod, &made.containers);
-        let rules = Arc::new(Rules::compile(&mut self.counts, &parts).unwrap());
+        let rules = Arc::new(Rules::compile(&mut self.cluster_state, &parts).unwrap());
         let name = made.pod.metadata.name.clone().unwrap();
         let namespace = made.pod.metadata.namespace.as_deref().unwrap();
         let pods = format!("/api/v1/namespaces/{namespace}/pods");
@@ -210,9 +210,9 @@ impl Testbed {
             }
         };
         let Some(node_name) = node_name else { return };
-        let host = self.counts.host(&node_name).unwrap();
-        self.pod_ids.insert(name.clone(), self.counts.add_pod(rules, host).unwrap());
-        self.world.pods.insert(name, (made, node_name));
+        let host = self.cluster_state.host(&node_name).unwrap();
+        self.pod_ids.insert(name.clone(), self.cluster_state.add_pod(rules, host).unwrap());
+        self.reference_model.pods.insert(name, (made, node_name));
     }
 
     /// Compares the scheduler's answer with Berth's rules, and returns the difference.
@@ -223,7 +223,7 @@ impl Testbed {
         scheduled: &Value,
         coverage: &mut Coverage,
     ) -> Result<(), Difference> {
-        let filter = self.counts.pod_filter(rules);
+        let filter = self.cluster_state.pod_filter(rules);
         let hosts = self.hosts();
         let allowed: Vec<HostId> =
             hosts.keys().copied().filter(|host| filter.allows(*host)).collect();
@@ -243,10 +243,10 @@ impl Testbed {
         let scores = Scorer::new(&filter, &allowed).normalized_scores(&allowed);
         assert_eq!(
             scores,
-            self.world.scores(made, &names),
+            self.reference_model.scores(made, &names),
             "Berth's scores and the reference scores differ"
         );
-        let host = self.counts.host(node_name).unwrap();
+        let host = self.cluster_state.host(node_name).unwrap();
         let Some(chosen) = allowed.iter().position(|one| *one == host) else {
             let reasons: Vec<String> =
                 filter.reasons(host).iter().map(ToString::to_string).collect();
@@ -290,10 +290,10 @@ impl Testbed {
             *coverage.reasons.entry("(by name)".to_owned()).or_default() += 1;
             return Ok(());
         }
-        let filter = self.counts.pod_filter(rules);
+        let filter = self.cluster_state.pod_filter(rules);
         for (host, name) in self.hosts() {
             let mut reasons = short_reasons(&filter, host);
-            let mut slow = self.world.rejection_reasons(made, &name);
+            let mut slow = self.reference_model.rejection_reasons(made, &name);
             reasons.sort();
             slow.sort();
             assert_eq!(
@@ -322,7 +322,7 @@ impl Testbed {
 
     /// Returns the number of hosts for each of Berth's reasons.
     fn count_reasons(&self, rules: &Rules) -> BTreeMap<String, usize> {
-        let filter = self.counts.pod_filter(rules);
+        let filter = self.cluster_state.pod_filter(rules);
         let mut counts = BTreeMap::new();
         for reason in self.hosts().keys().flat_map(|host| short_reasons(&filter, *host)) {
             *counts.entry(reason).or_default() += 1;
@@ -333,8 +333,8 @@ impl Testbed {
     fn remove_random_pod(&mut self, dice: &mut RandomGenerator) {
         let index = usize::try_from(dice.next_below(self.pod_ids.len() as u64)).unwrap();
         let Some(name) = self.pod_ids.keys().nth(index).cloned() else { return };
-        let (made, _) = self.world.pods.remove(&name).unwrap();
-        assert!(self.counts.remove_pod(self.pod_ids.remove(&name).unwrap()));
+        let (made, _) = self.reference_model.pods.remove(&name).unwrap();
+        assert!(self.cluster_state.remove_pod(self.pod_ids.remove(&name).unwrap()));
         let namespace = made.pod.metadata.namespace.unwrap();
         self.server.delete(&format!("/api/v1/namespaces/{namespace}/pods/{name}"));
     }

@@ -53,8 +53,9 @@ struct Guest {
     address: &'static str,
 }
 
-const FIRST: Guest = Guest { name: "first", mac: "02:00:00:00:00:a1", address: "10.1.0.10" };
-const SECOND: Guest = Guest { name: "second", mac: "02:00:00:00:00:a2", address: "10.1.0.11" };
+const FIRST_GUEST: Guest = Guest { name: "first", mac: "02:00:00:00:00:a1", address: "10.1.0.10" };
+const SECOND_GUEST: Guest =
+    Guest { name: "second", mac: "02:00:00:00:00:a2", address: "10.1.0.11" };
 
 struct Testbed {
     agent: Option<Running>,
@@ -76,9 +77,9 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
     let mut bed = Testbed::start();
     bed.start_agent();
     bed.create_network();
-    bed.apply_leases(&[FIRST]);
-    bed.add_guest(FIRST);
-    bed.wait_for_lease(FIRST);
+    bed.apply_leases(&[FIRST_GUEST]);
+    bed.add_guest(FIRST_GUEST);
+    bed.wait_for_lease(FIRST_GUEST);
     bed.wait_until("the leases are saved", "grep -q first /var/lib/berth/leases.json");
 
     // A new lease is served from memory. The former leases stay on disk.
@@ -101,24 +102,24 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
 
     // Without the API server, the agent has all leases, and after a restart those on disk.
     bed.plane.stop_server();
-    bed.wait_for_lease(FIRST);
-    bed.wait_for_lease(SECOND);
+    bed.wait_for_lease(FIRST_GUEST);
+    bed.wait_for_lease(SECOND_GUEST);
     bed.restart_agent();
-    bed.wait_for_lease(FIRST);
+    bed.wait_for_lease(FIRST_GUEST);
     assert!(
-        !bed.request_lease(SECOND).status.success(),
+        !bed.request_lease(SECOND_GUEST).status.success(),
         "the lease is neither on disk nor in memory"
     );
 
     // The next connection replaces the leases in memory and on disk.
     bed.check("rm /var/lib/berth/filler");
     bed.plane.start_server().unwrap();
-    bed.wait_for_lease(SECOND);
+    bed.wait_for_lease(SECOND_GUEST);
     bed.wait_until("the leases are saved", "grep -q second /var/lib/berth/leases.json");
     bed.plane.stop_server();
     bed.restart_agent();
-    bed.wait_for_lease(SECOND);
-    bed.wait_for_lease(FIRST);
+    bed.wait_for_lease(SECOND_GUEST);
+    bed.wait_for_lease(FIRST_GUEST);
 }
 
 impl Testbed {

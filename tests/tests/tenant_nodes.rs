@@ -79,7 +79,7 @@ fn write_instance(clusters: &Clusters, name: &str, host: &str) {
     clusters.infra.apply(&instance.to_string()).unwrap();
 }
 
-fn set_keys(clusters: &Clusters, keys: &Value) {
+fn set_replicated_label_keys(clusters: &Clusters, keys: &Value) {
     clusters.write_config(&json!({"replicatedNodeLabels": keys}));
 }
 
@@ -130,14 +130,14 @@ fn labels_are_updated_after_a_migration(clusters: &Clusters) {
 }
 
 fn list_of_keys_is_live(clusters: &Clusters) {
-    set_keys(clusters, &json!(["example.com/*"]));
+    set_replicated_label_keys(clusters, &json!(["example.com/*"]));
     wait_until_label(clusters, "web-1", "example.com/rack", &json!("1"));
     wait_until_label(clusters, "web-1", ZONE, &Value::Null);
     clusters.infra.kubectl(&["label", "node", "rack1-a", "example.com/rack-"]).unwrap();
     wait_until_label(clusters, "web-1", "example.com/rack", &Value::Null);
     clusters.infra.kubectl(&["label", "node", "rack1-a", "example.com/rack=3"]).unwrap();
     wait_until_label(clusters, "web-1", "example.com/rack", &json!("3"));
-    set_keys(clusters, &json!([]));
+    set_replicated_label_keys(clusters, &json!([]));
     wait_until_label(clusters, "web-1", "example.com/rack", &Value::Null);
     wait_until_label(clusters, "renamed", "example.com/rack", &Value::Null);
 }
@@ -145,7 +145,7 @@ fn list_of_keys_is_live(clusters: &Clusters) {
 fn foreign_labels_are_kept(clusters: &Clusters) {
     let key = "example.com/rack";
     clusters.tenant.kubectl(&["label", "node", "web-1", "example.com/rack=mine"]).unwrap();
-    set_keys(clusters, &json!([key, ZONE]));
+    set_replicated_label_keys(clusters, &json!([key, ZONE]));
     let expected = "False FieldsOwnedByOthers";
     let message = clusters.condition_message("bank", "NodeLabelsReady", expected);
     assert!(message.contains("example.com/rack by kubectl"), "{message}");

@@ -148,7 +148,7 @@ fn tenants_are_created_and_deleted() {
     let _other = start_controller(&plane);
     malformed_tenant_is_deleted(&plane);
     // This test is the last, because it ends with two networks that have the same VLANs.
-    vlan_of_a_shared_wire_belongs_to_one_tenant(&plane);
+    vlan_of_a_shared_segment_belongs_to_one_tenant(&plane);
 }
 
 fn missing_crds_are_reported(plane: &ControlPlane) {
@@ -497,7 +497,7 @@ fn policies_are_updated_after_cluster_changes(plane: &ControlPlane) {
 
 /// Tests two host networks on one wire: if two tenants request the same VLAN at the same instant, only one tenant
 /// gets it.
-fn vlan_of_a_shared_wire_belongs_to_one_tenant(plane: &ControlPlane) {
+fn vlan_of_a_shared_segment_belongs_to_one_tenant(plane: &ControlPlane) {
     let yard = json!({"name": "yard", "scenario": "VlanAwareBridge", "uplink": {"name": "eth2"}});
     let trunk = json!({"name": "trunk", "scenario": "VlanAwareBridge", "uplink": {"name": "eth1"}, "mtu": 9000});
     for host in ["rack1-a", "rack1-b"] {

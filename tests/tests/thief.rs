@@ -33,8 +33,8 @@ mod request;
 mod results;
 #[path = "thief/state.rs"]
 mod state;
-#[path = "thief/world.rs"]
-mod world;
+#[path = "thief/test_cluster.rs"]
+mod test_cluster;
 
 use std::io::Write as _;
 
@@ -42,7 +42,7 @@ use attempts::{Attempt, ExpectedResult};
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use request::Verdict;
 use state::ClusterSnapshot;
-use world::TestCluster;
+use test_cluster::TestCluster;
 
 /// Node whose agent's token is stolen.
 const OWN_NODE: &str = "node-a";

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn other_arguments_are_left_to_kubectl() {
+    fn unsupported_arguments_are_passed_to_kubectl() {
         for arguments in [
             &["vm,vmi"][..],
             &["pod/web"],

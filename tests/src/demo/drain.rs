@@ -38,7 +38,7 @@ const SIMULATED_WEBHOOK: &str = "simulated-virt-api";
 struct KubectlDrain {
     program: Running,
     log: PathBuf,
-    seen: BTreeSet<String>,
+    printed_lines: BTreeSet<String>,
 }
 
 impl KubectlDrain {
@@ -54,14 +54,14 @@ impl KubectlDrain {
             "--timeout=1800s",
         ]);
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        Ok(Self { program: Running::spawn(command)?, log, seen: BTreeSet::new() })
+        Ok(Self { program: Running::spawn(command)?, log, printed_lines: BTreeSet::new() })
     }
 
     /// Returns the lines that were not printed before. kubectl repeats lines.
     fn read_new_lines(&mut self) -> Result<Vec<String>> {
         let output = fs::read_to_string(&self.log)?;
         let complete = output.rsplit_once('\n').map_or("", |(complete, _)| complete);
-        let new = complete.lines().filter(|line| self.seen.insert((*line).to_owned()));
+        let new = complete.lines().filter(|line| self.printed_lines.insert((*line).to_owned()));
         Ok(new.map(str::to_owned).collect())
     }
 

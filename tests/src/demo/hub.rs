@@ -16,7 +16,7 @@ use crate::host::{Trunk, control_socket};
 
 /// Buffer size, larger than any frame that QEMU sends.
 const MAX_FRAME_BYTES: usize = 70_000;
-/// Time within which a dropped hub ends.
+/// Time within which a dropped hub stops.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Time that a hub of two hosts waits for a host with a full queue.
 const FULL_QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,9 +63,9 @@ impl Hub {
             to.set_write_timeout(Some(FULL_QUEUE_TIMEOUT))?;
             let others = this.cables.iter().enumerate().filter(|(other, _)| *other != number);
             let others: Vec<Cable> = others.map(|(_, cable)| cable.clone()).collect();
-            let (cable, ends) = (cable.clone(), Arc::clone(&this.is_stopping));
+            let (cable, is_stopping) = (cable.clone(), Arc::clone(&this.is_stopping));
             this.threads.push(std::thread::spawn(move || {
-                forward_frames((&from, &cable), &to, &others, &ends);
+                forward_frames((&from, &cable), &to, &others, &is_stopping);
             }));
         }
         Ok(this)
@@ -127,10 +127,10 @@ fn forward_frames(
     (from, own): (&UnixDatagram, &Cable),
     to: &UnixDatagram,
     others: &[Cable],
-    ends: &AtomicBool,
+    is_stopping: &AtomicBool,
 ) {
     let mut frame = vec![0; MAX_FRAME_BYTES];
-    while !ends.load(Ordering::SeqCst) {
+    while !is_stopping.load(Ordering::SeqCst) {
         let Some(frame) = from.recv(&mut frame).ok().and_then(|length| frame.get(..length)) else {
             continue;
         };

@@ -108,10 +108,11 @@ impl Cdi {
                 .annotations()
                 .contains_key(provisioner::SELECTED_NODE_ANNOTATION),
             is_bound: claim_phase == Some("Bound"),
-            starts: self.starts_imports.load(Ordering::SeqCst),
-            completes: self.completes_imports.load(Ordering::SeqCst),
+            may_start: self.starts_imports.load(Ordering::SeqCst),
+            may_complete: self.completes_imports.load(Ordering::SeqCst),
         };
-        if phase == "ImportInProgress" && uses_populator && import.completes && !import.is_bound {
+        if phase == "ImportInProgress" && uses_populator && import.may_complete && !import.is_bound
+        {
             // The populator binds the imported volume to the claim of the DataVolume.
             provisioner::create_local_volume(&self.client, &claim).await?;
         }
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_and_claims_name_each_other() {
+    fn data_volumes_and_claims_refer_to_each_other() {
         let spec = json!({"storage": {"storageClassName": "longhorn", "resources": {"requests": {"storage": "1Gi"}}}});
         let mut claim = new_claim(&data_volume(&spec), false).unwrap();
         assert_eq!(claim["metadata"]["ownerReferences"][0]["kind"], "DataVolume");

@@ -16,17 +16,17 @@ pub(super) struct Import {
     pub(super) uses_populator: bool,
     pub(super) has_selected_node: bool,
     pub(super) is_bound: bool,
-    pub(super) starts: bool,
-    pub(super) completes: bool,
+    pub(super) may_start: bool,
+    pub(super) may_complete: bool,
 }
 
 /// Returns the next phase of a DataVolume, or the same phase.
 pub(super) fn next_phase(phase: &str, import: Import) -> &'static str {
     let has_consumer = import.is_bound || (import.uses_populator && import.has_selected_node);
     match phase {
-        "ImportInProgress" if import.completes && import.is_bound => "Succeeded",
+        "ImportInProgress" if import.may_complete && import.is_bound => "Succeeded",
         "ImportScheduled" | "ImportInProgress" => "ImportInProgress",
-        _ if import.starts && has_consumer => "ImportScheduled",
+        _ if import.may_start && has_consumer => "ImportScheduled",
         _ if !import.waits_for_consumer => "Pending",
         _ if import.uses_populator => "PendingPopulation",
         _ => "WaitForFirstConsumer",
@@ -61,15 +61,15 @@ mod tests {
             uses_populator: false,
             has_selected_node: false,
             is_bound: false,
-            starts: true,
-            completes: true,
+            may_start: true,
+            may_complete: true,
         };
         assert_eq!(next_phase("", unbound), "WaitForFirstConsumer");
         let selected = Import { has_selected_node: true, ..unbound };
         assert_eq!(next_phase("WaitForFirstConsumer", selected), "WaitForFirstConsumer");
         let bound = Import { is_bound: true, ..selected };
         assert_eq!(next_phase("WaitForFirstConsumer", bound), "ImportScheduled");
-        let stopped = Import { starts: false, completes: false, ..bound };
+        let stopped = Import { may_start: false, may_complete: false, ..bound };
         assert_eq!(next_phase("WaitForFirstConsumer", stopped), "WaitForFirstConsumer");
         assert_eq!(next_phase("ImportScheduled", stopped), "ImportInProgress");
         assert_eq!(next_phase("ImportInProgress", stopped), "ImportInProgress");

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_lead_to_the_target() {
+    fn migration_steps_end_on_the_target_node() {
         let labels =
             json!({"kubevirt.io/nodeName": "a", "kubevirt.io/migrationTargetNodeName": "b"});
         let mut instance = json!({"metadata": {"labels": labels}, "status": {"nodeName": "a"}});

@@ -21,7 +21,7 @@ const NAMESPACE: &str = "default";
 #[derive(Debug)]
 pub struct Kubelets {
     runtime: Option<Runtime>,
-    fewest: Arc<AtomicUsize>,
+    fewest_healthy: Arc<AtomicUsize>,
 }
 
 impl Kubelets {
@@ -32,8 +32,8 @@ impl Kubelets {
     pub fn start(kubeconfig: &Path) -> Result<Self> {
         let runtime = create_runtime()?;
         let client = runtime.block_on(create_client(kubeconfig))?;
-        let fewest = Arc::new(AtomicUsize::new(usize::MAX));
-        let observed = Arc::clone(&fewest);
+        let fewest_healthy = Arc::new(AtomicUsize::new(usize::MAX));
+        let observed = Arc::clone(&fewest_healthy);
         runtime.spawn(async move {
             loop {
                 // A conflict or a busy server is retried in the next round.
@@ -43,18 +43,19 @@ impl Kubelets {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         });
-        Ok(Self { runtime: Some(runtime), fewest })
+        Ok(Self { runtime: Some(runtime), fewest_healthy })
     }
 
-    /// Returns the smallest number of healthy pods since the start, or since the last call of [`Self::reset_fewest_healthy_pods`].
+    /// Returns the smallest number of healthy pods since the start, or since the last call of
+    /// [`Self::reset_fewest_healthy_pods`].
     #[must_use]
     pub fn fewest_healthy_pods(&self) -> usize {
-        self.fewest.load(Ordering::SeqCst)
+        self.fewest_healthy.load(Ordering::SeqCst)
     }
 
     /// Begins a new observation of the number of healthy pods.
     pub fn reset_fewest_healthy_pods(&self) {
-        self.fewest.store(usize::MAX, Ordering::SeqCst);
+        self.fewest_healthy.store(usize::MAX, Ordering::SeqCst);
     }
 }
 

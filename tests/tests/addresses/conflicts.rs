@@ -7,7 +7,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
-use super::{NAMESPACE, TENANT, claimed, is_ipv4, wait_until_condition};
+use super::{NAMESPACE, TENANT, is_ipv4, machines_by_address, wait_until_condition};
 
 /// Writes the conflicts that an agent reports.
 fn report_conflicts(plane: &ControlPlane, conflicts: &Value) {
@@ -21,7 +21,7 @@ fn report_conflicts(plane: &ControlPlane, conflicts: &Value) {
 /// Tests that the condition of the tenant names network, address, machine, host and remedy while a host reports a
 /// conflict, and that a report about a machine without this address has no effect.
 pub(super) fn conflicts_of_hosts_are_reported(plane: &ControlPlane) {
-    let addresses = claimed(plane, is_ipv4);
+    let addresses = machines_by_address(plane, is_ipv4);
     let machine = format!("{NAMESPACE}/{}", addresses["10.0.0.3"]);
     let conflict = |address: &str, mac: &str| json!({"network": NAMESPACE, "address": address, "machine": machine, "mac": mac});
     let wrong = conflict("10.0.0.2", "02:00:00:00:00:98");

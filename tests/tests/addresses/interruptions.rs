@@ -157,13 +157,13 @@ impl ClaimCounter {
 fn assert_consistent(plane: &ControlPlane, count: u64) {
     let mut last = Vec::new();
     let done = plane.wait_until("no orphan exists", SHORT_TIMEOUT, |plane| {
-        last = inconsistencies(plane, count);
+        last = find_inconsistencies(plane, count);
         last.is_empty().then_some(())
     });
     done.unwrap_or_else(|error| panic!("{error}: {last:#?}\n{}", plane.log_tail("first")));
 }
 
-fn inconsistencies(plane: &ControlPlane, count: u64) -> Vec<String> {
+fn find_inconsistencies(plane: &ControlPlane, count: u64) -> Vec<String> {
     let mut found = Vec::new();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let claims = list_items(plane, &["addressclaims", "-l", "berth.dev/tenant=many"]);

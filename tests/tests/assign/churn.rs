@@ -85,7 +85,7 @@ pub(crate) fn ten_thousand_vms_are_scheduled_despite_faults(
     let client = runtime.block_on(create_client(&plane.kubeconfig())).unwrap();
     let mut churn = Churn::new(client, bed);
     let begin = Instant::now();
-    let (mut mishap, mut mishaps) = (begin + FAULT_INTERVAL, 0);
+    let (mut mishap, mut fault_count) = (begin + FAULT_INTERVAL, 0);
     while !runtime.block_on(churn.run_round()) {
         assert!(churn.refusals.is_empty(), "kubelets refused pods: {:#?}", churn.refusals);
         assert!(
@@ -96,8 +96,8 @@ pub(crate) fn ten_thousand_vms_are_scheduled_despite_faults(
             pairs.logs(plane)
         );
         if mishap <= Instant::now() {
-            inject_fault(mishaps, plane, &mut churn, &runtime, &mut pairs);
-            mishaps += 1;
+            inject_fault(fault_count, plane, &mut churn, &runtime, &mut pairs);
+            fault_count += 1;
             mishap = Instant::now() + FAULT_INTERVAL;
             let Churn { bound_count: bound, created_count: made, max_running: most, .. } = churn;
             eprintln!(
@@ -111,10 +111,10 @@ pub(crate) fn ten_thousand_vms_are_scheduled_despite_faults(
     let took = begin.elapsed().as_secs();
     let leader_count = pairs.past_leaders.len();
     eprintln!(
-        "{VM_COUNT} VMs on {HOST_COUNT} hosts in {took} s, at most {} running, {mishaps} faults, {leader_count} of 2 schedulers were leader",
+        "{VM_COUNT} VMs on {HOST_COUNT} hosts in {took} s, at most {} running, {fault_count} faults, {leader_count} of 2 schedulers were leader",
         churn.max_running
     );
-    assert!(mishaps >= FAULT_KINDS, "not every kind of fault occurred");
+    assert!(fault_count >= FAULT_KINDS, "not every kind of fault occurred");
     assert_eq!(leader_count, 2, "the leader never changed");
 }
 

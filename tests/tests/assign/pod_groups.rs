@@ -51,7 +51,7 @@ fn wait_until_nothing_is_reserved(plane: &ControlPlane, extender: &Controller) {
 
 /// Asserts that the scheduler finds no host for both VMs of a group, and binds neither of them later.
 #[track_caller]
-fn assert_group_waits(bed: &Testbed, group: &[String; 2]) {
+fn assert_group_is_not_bound(bed: &Testbed, group: &[String; 2]) {
     for vm in group {
         bed.server.wait_until_scheduled(&format!("{PODS_PATH}/{vm}"));
     }
@@ -90,7 +90,7 @@ pub(crate) fn group_that_does_not_fit_is_not_bound(
     assert_eq!(bed.host_of(&single).as_deref(), Some("groups-1"));
     bed.write_all_reports();
     let group = create_group(bed, "too-large");
-    assert_group_waits(bed, &group);
+    assert_group_is_not_bound(bed, &group);
     for vm in &group {
         bed.server.delete(&format!("{PODS_PATH}/{vm}"));
     }
@@ -110,7 +110,7 @@ pub(crate) fn waiting_group_is_bound_later(
     extender: &Controller,
 ) {
     let group = create_group(bed, "late");
-    assert_group_waits(bed, &group);
+    assert_group_is_not_bound(bed, &group);
     let pods = bed.server.get(PODS_PATH);
     for pod in pods["items"].as_array().unwrap() {
         if pod["spec"]["nodeName"] == "groups-1" {

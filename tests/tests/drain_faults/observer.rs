@@ -54,7 +54,7 @@ impl Observer {
             ];
             let mut all = Vec::new();
             for (kind, client, resource) in watches {
-                all.push((kind, first_version(client, &resource).await));
+                all.push((kind, api_and_start_version(client, &resource).await));
             }
             all
         });
@@ -85,7 +85,10 @@ fn lock(record: &Mutex<Record>) -> MutexGuard<'_, Record> {
     record.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn first_version(client: &Client, resource: &ApiResource) -> (Api<DynamicObject>, String) {
+async fn api_and_start_version(
+    client: &Client,
+    resource: &ApiResource,
+) -> (Api<DynamicObject>, String) {
     let api = Api::all_with(client.clone(), resource);
     let list = api.list(&ListParams::default()).await.unwrap();
     let version = list.metadata.resource_version.unwrap();
@@ -116,7 +119,7 @@ async fn observe(
                         }
                     };
                     version = object.resource_version().unwrap_or_default();
-                    handle(&kind, is_deleted, &object, &record).await;
+                    record_event(&kind, is_deleted, &object, &record).await;
                 }
             }
             Err(kube::Error::Api(status)) if status.code == 410 => {
@@ -135,7 +138,12 @@ fn record_lost_events(record: &Mutex<Record>, kind: &Kind, message: &str) {
     lock(record).other_violations.push(violation);
 }
 
-async fn handle(kind: &Kind, is_deleted: bool, object: &DynamicObject, record: &Mutex<Record>) {
+async fn record_event(
+    kind: &Kind,
+    is_deleted: bool,
+    object: &DynamicObject,
+    record: &Mutex<Record>,
+) {
     let version = object.resource_version().and_then(|version| version.parse().ok());
     let event = Event { version: version.unwrap_or_default(), is_deleted, object };
     match kind {

@@ -193,7 +193,7 @@ mod tests {
 
     /// A step of a drain.
     #[derive(Clone, Copy)]
-    enum Change {
+    enum DrainStep {
         Cordon,
         Evict,
         Detach,
@@ -205,7 +205,7 @@ mod tests {
     }
 
     /// Returns the violations after these changes of a Node with one pod and one volume.
-    fn violations(minimum: usize, changes: &[Change]) -> Vec<String> {
+    fn violations(minimum: usize, changes: &[DrainStep]) -> Vec<String> {
         let object = |value: Value| serde_json::from_value::<DynamicObject>(value).unwrap();
         let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         let node = |is_cordoned: bool| {
@@ -223,10 +223,10 @@ mod tests {
         assert_eq!((record.was_ready("a"), record.drained_nodes()), (true, 0));
         for (version, change) in (4..).zip(changes) {
             match change {
-                Change::Cordon => record.handle_node(event(version, false, &node(true))),
-                Change::Evict => record.handle_pod(event(version, true, &pod)),
-                Change::Detach => record.handle_volume(event(version, true, &volume)),
-                Change::DeleteNode => record.handle_node(event(version, true, &node(true))),
+                DrainStep::Cordon => record.handle_node(event(version, false, &node(true))),
+                DrainStep::Evict => record.handle_pod(event(version, true, &pod)),
+                DrainStep::Detach => record.handle_volume(event(version, true, &volume)),
+                DrainStep::DeleteNode => record.handle_node(event(version, true, &node(true))),
             }
         }
         record.violations()
@@ -234,13 +234,13 @@ mod tests {
 
     #[test]
     fn a_complete_drain_has_no_violation() {
-        use Change::{Cordon, DeleteNode, Detach, Evict};
+        use DrainStep::{Cordon, DeleteNode, Detach, Evict};
         assert_eq!(violations(0, &[Cordon, Evict, Detach, DeleteNode]), [""; 0]);
     }
 
     #[test]
     fn each_missing_step_is_a_violation() {
-        use Change::{Cordon, DeleteNode, Detach, Evict};
+        use DrainStep::{Cordon, DeleteNode, Detach, Evict};
         for (minimum, changes, expected) in [
             (0, &[Evict, Cordon, Detach, DeleteNode], "pod p was evicted: Node a is not cordoned"),
             (0, &[Cordon, Detach, DeleteNode, Evict], "Node a was deleted before its pod p"),

@@ -6,8 +6,8 @@ use berth_tests::host::Host;
 
 use crate::daemon::{read_report, start_agent, stop_agent, wait_until};
 use crate::{
-    MANIFEST_PATH, UPLINK_NAME, assert_link_state, assert_state, manifest, name_uplink,
-    read_link_state, read_settled, wait_for_link_local_address, write_manifest,
+    MANIFEST_PATH, UPLINK_NAME, assert_link_state, assert_state, manifest, read_link_state,
+    read_until_stable, rename_uplink, wait_for_link_local_address, write_manifest,
 };
 
 const SHARED_NETWORK: &str = "{name: tenants, scenario: VlanAwareBridge, uplink: {name: trunk0}, bridge: br-tenant, mtu: 1500}";
@@ -34,7 +34,7 @@ pub(crate) fn killed_commands_are_completed(host: &mut Host, count: u32) {
     let before = read_link_state(host);
     write_manifest(host, &manifest_with_forty_tenants());
     host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
-    let whole = read_settled(host, links_by_name);
+    let whole = read_until_stable(host, links_by_name);
     host.run_checked("berth-agent revert").unwrap();
     assert_link_state(&before, host);
     for round in 0..count {
@@ -81,7 +81,7 @@ pub(crate) fn networks_are_restored_after_power_cuts(host: &mut Host, count: u32
     // The host is in the state after a boot, without changes of earlier tests.
     host.power_cycle().unwrap();
     host.run_checked("udevadm settle --timeout 100").unwrap();
-    name_uplink(host);
+    rename_uplink(host);
     for round in 0..count {
         host.run_checked(CREATE_LINK_COMMAND).unwrap();
         let before = host.run_checked(LIST_LINKS_COMMAND).unwrap();
@@ -89,7 +89,7 @@ pub(crate) fn networks_are_restored_after_power_cuts(host: &mut Host, count: u32
         std::thread::sleep(Duration::from_millis(u64::from(round) * 100));
         host.power_cycle().unwrap();
         host.run_checked("udevadm settle --timeout 100").unwrap();
-        name_uplink(host);
+        rename_uplink(host);
         host.run_checked(CREATE_LINK_COMMAND).unwrap();
         // The ledger entries of an earlier boot are ignored: there is nothing to restore, and all networks can be
         // created.

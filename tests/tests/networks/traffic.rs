@@ -192,7 +192,7 @@ fn uplink_change_waits_for_vms(hosts: &mut [Host; 2], scenario: &Scenario) {
     );
     let allowed = other.replace("{name: tenants,", "{name: tenants, allowDisruption: true,");
     if scenario.ports[0].0 == "br-tenant" {
-        refused_join_interrupts_no_vm(host, &allowed, scenario);
+        refused_bridge_port_interrupts_no_vm(host, &allowed, scenario);
     }
     running_pings::assert_answered(host);
     crate::write_manifest(host, &manifest(&[&allowed], &scenario.tenants));
@@ -210,7 +210,7 @@ fn uplink_change_waits_for_vms(hosts: &mut [Host; 2], scenario: &Scenario) {
 
 /// Tests that no VM is interrupted if the kernel refuses a bridge port: a link with a macvlan cannot become a bridge
 /// port (`EBUSY`).
-fn refused_join_interrupts_no_vm(host: &mut Host, network: &str, scenario: &Scenario) {
+fn refused_bridge_port_interrupts_no_vm(host: &mut Host, network: &str, scenario: &Scenario) {
     host.run_checked("ip link add link own0 name taken0 type macvlan && ip link set taken0 up")
         .unwrap();
     crate::write_manifest(host, &manifest(&[network], &scenario.tenants));

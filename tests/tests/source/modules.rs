@@ -25,7 +25,7 @@ struct ModuleReader<'m> {
 
 impl ModuleReader<'_> {
     /// Makes a path absolute; `None` if it leads to another crate.
-    fn absolute(&self, path: &[String]) -> Option<Vec<String>> {
+    fn absolute_path(&self, path: &[String]) -> Option<Vec<String>> {
         let mut own: Vec<String> = self.module_path_parts.to_vec();
         let mut rest = path;
         match rest.first()?.as_str() {
@@ -45,8 +45,8 @@ impl ModuleReader<'_> {
         Some(own)
     }
 
-    fn import(&mut self, alias: String, path: &[String]) {
-        let absolute = self.absolute(path).or_else(|| {
+    fn record_import(&mut self, alias: String, path: &[String]) {
+        let absolute = self.absolute_path(path).or_else(|| {
             // `use child::Name` imports from a child module.
             let mut own = self.module_path_parts.to_vec();
             own.extend(path.iter().cloned());
@@ -62,7 +62,7 @@ impl ModuleReader<'_> {
 impl<'ast> Visit<'ast> for ModuleReader<'_> {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         if !is_test(&item.attrs) {
-            visit_imports(&item.tree, &mut |alias, path| self.import(alias, path));
+            visit_imports(&item.tree, &mut |alias, path| self.record_import(alias, path));
         }
     }
 
@@ -80,7 +80,7 @@ impl<'ast> Visit<'ast> for ModuleReader<'_> {
         let names: Vec<String> =
             path.segments.iter().map(|segment| segment.ident.to_string()).collect();
         if names.len() > 1 && (names[0] == "crate" || names[0] == "super") {
-            if let Some(absolute) = self.absolute(&names) {
+            if let Some(absolute) = self.absolute_path(&names) {
                 self.module.paths.push(absolute);
             }
         } else if names.len() > 1 {
@@ -104,7 +104,10 @@ fn module_path(file: &SourceFile, source: &str) -> Vec<String> {
 }
 
 /// Follows re-exports of parents, so that `super::Name` leads to the sibling that defines it.
-fn resolve(modules: &BTreeMap<Vec<String>, Module>, path: &[String]) -> Option<Vec<String>> {
+fn resolve_reexports(
+    modules: &BTreeMap<Vec<String>, Module>,
+    path: &[String],
+) -> Option<Vec<String>> {
     let mut path = path.to_vec();
     for _ in 0..8 {
         let owner = (1..=path.len())
@@ -183,7 +186,8 @@ fn modules_have_no_cycles() {
         }
         let mut edges: BTreeMap<Vec<String>, BTreeSet<Vec<String>>> = BTreeMap::new();
         for (path, module) in &modules {
-            let targets = module.paths.iter().filter_map(|target| resolve(&modules, target));
+            let targets =
+                module.paths.iter().filter_map(|target| resolve_reexports(&modules, target));
             edges.insert(path.clone(), targets.filter(|target| target != path).collect());
         }
         for group in find_cycles(&edges) {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::request::{Credential, Request};
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 use crate::{credentials, infra_nodes, nodes, other_requests, permitted, reports};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::attempts::ExpectedResult::{self, DeniedByPolicy, DeniedByRbac, Succee
 use crate::attempts::{Attempt, new_attempt};
 use crate::objects::{host_tuned_condition, node_object, node_status_path};
 use crate::request::{Credential, apply, post};
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
 pub(crate) fn other_credential_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {

@@ -6,7 +6,7 @@ use crate::attempts::ExpectedResult::{ChangesStatusOnly, DeniedByPolicy, DeniedB
 use crate::attempts::{Attempt, new_attempt};
 use crate::objects::{INFRA_NODES, TIMESTAMP, infra_node, infra_node_status, owner_reference};
 use crate::request::{apply, delete, merge_patch, post};
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
 /// Returns attempts that need a missing InfraNode of node-a.

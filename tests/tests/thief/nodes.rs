@@ -9,7 +9,7 @@ use crate::objects::{
     owner_reference,
 };
 use crate::request::{apply, delete, merge_patch, post, strategic_patch};
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
 pub(crate) fn own_node_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {

@@ -3,7 +3,7 @@
 use berth_tests::cluster::Version;
 use serde_json::{Value, json};
 
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
 pub(crate) const INFRA_NODES: &str = "/apis/berth.dev/v1alpha1/infranodes";

@@ -12,7 +12,7 @@ use crate::objects::{
     node_status_path,
 };
 use crate::request::{apply, force_apply, merge_patch, post};
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 
 pub(crate) fn agent_requests(world: &TestCluster<'_>) -> Vec<Attempt> {
     let mut all = own_node_requests();

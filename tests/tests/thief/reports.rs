@@ -6,7 +6,7 @@ use crate::attempts::ExpectedResult::{DeniedByPolicy, DeniedByRbac, Succeeds};
 use crate::attempts::{Attempt, new_attempt};
 use crate::objects::{EVENTS, LEASES, TOPOLOGIES, event, event_series, lease, topology};
 use crate::request::{apply, delete, force_apply, merge_patch, post};
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 use crate::{OTHER_NODE, OWN_NODE};
 
 pub(crate) fn lease_attempts(world: &TestCluster<'_>) -> Vec<Attempt> {

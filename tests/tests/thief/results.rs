@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::attempts::{Attempt, ExpectedResult};
 use crate::request::Verdict;
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 
 /// Writes `<date>-thief.md` into the folder `BERTH_RESULTS`, relative to the top of the repository. Without the
 /// variable, writes nothing.

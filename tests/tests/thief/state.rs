@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::attempts::Attempt;
 use crate::objects::{EVENTS, INFRA_NODES, LEASES, TOPOLOGIES};
 use crate::request::{delete, get, merge_patch, put};
-use crate::world::TestCluster;
+use crate::test_cluster::TestCluster;
 
 const COLLECTIONS: [&str; 7] = [
     "/api/v1/nodes",

@@ -7,12 +7,12 @@ use crate::machines::{Machine, Vm};
 use crate::testbed::{TIMEOUT, Testbed, text};
 
 /// Words that the guest prints when it is up.
-const UP: &str = "guest is up";
+const GUEST_IS_UP: &str = "guest is up";
 
 impl Testbed {
     /// Waits until the guest of a VM is up, and returns its console.
     pub(crate) fn wait_until_guest_is_up(&mut self, vm: &Vm) -> String {
-        self.wait_until_printed(vm, UP)
+        self.wait_until_printed(vm, GUEST_IS_UP)
     }
 
     /// Tests that the guest's DHCP client has the address that Berth assigned to the machine.
