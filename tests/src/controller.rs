@@ -57,7 +57,7 @@ pub struct Controller {
     pub port: u16,
 }
 
-/// Writes a kubeconfig with the permissions of a controller, and no others. The test must apply
+/// Writes a kubeconfig with exactly the permissions of a controller. The test must apply
 /// `deploy/base/rbac-controller.yaml` before.
 ///
 /// # Errors
@@ -66,7 +66,8 @@ pub fn write_controller_kubeconfig(plane: &ControlPlane) -> Result<PathBuf> {
     plane.write_kubeconfig("berth-controller", &plane.create_token("berth-controller")?, false)
 }
 
-/// Lease duration in seconds: the time that the other controllers wait before they acquire the lease.
+/// Lease duration in seconds: the time for which other controllers wait before they acquire the lease of a killed
+/// leader.
 pub const LEASE_SECONDS: u64 = 6;
 /// Time limit for the extender to become ready.
 const EXTENDER_TIMEOUT: Duration = Duration::from_secs(90);

@@ -1,6 +1,6 @@
 //! Tests of the agent in a cluster: a real control plane, and an agent on the files of a simulated host.
 //!
-//! The agent has the permissions that `deploy/` grants, and no others.
+//! The agent has exactly the permissions that `deploy/` grants.
 
 #![expect(
     clippy::unwrap_used,

@@ -236,7 +236,7 @@ impl Testbed {
         });
     }
 
-    /// Waits until this number of machines is available and no others exist.
+    /// Waits until exactly this number of machines exists and all of them are available.
     fn wait_until_complete(&self, count: usize) {
         self.wait_until(&format!("{count} machines are available"), |bed| {
             let deployment = bed.deployment();

@@ -237,7 +237,7 @@ fn capacity_without_a_node_equals_the_node(plane: &ControlPlane) {
     assert_eq!(total("memory"), bytes("memory"), "{planned:#}\n{allocatable:#}");
 }
 
-/// Returns the state of pods on the host itself, for the message of a failure.
+/// Returns the state of pods on the host itself, for the error message of a failed test.
 fn pod_state(host: &mut Host) -> String {
     let commands = "cat /var/lib/kubelet/cpu_manager_state; echo; ls -la --time-style=full-iso /var/lib/kubelet /var/lib/kubelet/pods; \
                     find /sys/fs/cgroup -path '*kubepods*' -type d -name '*pod*'; find /sys/fs/cgroup -path '*kubepods*' -name cgroup.procs -exec cat {} +; \
@@ -342,7 +342,7 @@ fn upgrade_keeps_links(plane: &ControlPlane, host: &mut Host) {
 }
 
 /// Tests the Deployment of the controller: two pods run with the permissions of `deploy/`, one of them is the leader,
-/// and the other pod takes over when the leader ends.
+/// and the second pod takes over when the leader terminates.
 fn deployment_elects_a_leader(plane: &ControlPlane) {
     let available = plane.wait_until("both controllers are Ready", LONG_TIMEOUT, |plane| {
         let deployment =
@@ -378,7 +378,7 @@ fn deployment_elects_a_leader(plane: &ControlPlane) {
             (label(plane) == "Density").then_some(())
         })
         .unwrap();
-    // The leader ends and releases the Lease for the other pod.
+    // The leader terminates and releases the Lease, which the second pod acquires.
     let holder = |plane: &ControlPlane| {
         let lease = plane.get_json(&["lease", "-n", "berth-system", "berth-controller"]).unwrap();
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()

@@ -141,7 +141,8 @@ impl Testbed {
         });
     }
 
-    /// Waits until this number of machines is available, and no others exist. Machines join meanwhile.
+    /// Waits until this number of machines is available, and no other machines exist. Creates the Nodes of new machines
+    /// while it waits.
     fn wait_until_available(&self, count: usize) {
         self.wait_until(&format!("{count} machines are available"), |bed| {
             bed.join_machines();

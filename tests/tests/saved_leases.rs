@@ -100,7 +100,7 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
     bed.check("grep -q first /var/lib/berth/leases.json");
     bed.check("! grep -q second /var/lib/berth/leases.json");
 
-    // Without the API server, the agent has all leases, and after a restart those on disk.
+    // Without the API server, the agent has all leases. After a restart it has only the leases on disk.
     bed.plane.stop_server();
     bed.wait_for_lease(FIRST_GUEST);
     bed.wait_for_lease(SECOND_GUEST);

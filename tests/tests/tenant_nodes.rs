@@ -149,7 +149,7 @@ fn foreign_labels_are_kept(clusters: &Clusters) {
     let expected = "False FieldsOwnedByOthers";
     let message = clusters.condition_message("bank", "NodeLabelsReady", expected);
     assert!(message.contains("example.com/rack by kubectl"), "{message}");
-    // The other labels are copied nevertheless.
+    // All other labels are still copied.
     wait_until_label(clusters, "web-1", ZONE, &json!("a"));
     wait_until_label(clusters, "renamed", key, &json!("2"));
     assert_eq!(label(clusters, "web-1", key), json!("mine"));

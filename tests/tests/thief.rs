@@ -85,8 +85,7 @@ fn stolen_credential_grants_access_to_one_node_only() {
     results::write_results(&world, &groups, &deployed, all.as_deref());
 }
 
-/// Runs the attempts one after the other. Changes of an attempt are reverted, so that each attempt starts from the
-/// same state.
+/// Runs the attempts sequentially. Changes of an attempt are reverted, so that each attempt starts from the same state.
 fn run_attempts(
     world: &TestCluster<'_>,
     groups: &[(&str, Vec<Attempt>)],

@@ -50,8 +50,8 @@ fn run_demo(screen: &Screen, arguments: &Arguments) -> Result<ExitCode> {
     let logs = logs.canonicalize()?;
     screen.print(&format!("Other output is in {}/demo.log\n", logs.display()));
     nix::unistd::dup2_stderr(File::create(logs.join("demo.log"))?)?;
-    // The folder has a short name because paths of sockets have a length limit. All temporary files are in this one
-    // folder, so its removal at the end removes all of them.
+    // The folder has a short name because paths of sockets have a length limit. All temporary files are in this folder,
+    // which is removed at the end.
     let folder = tempfile::Builder::new().prefix("berth-demo-").tempdir()?;
     tempfile::env::override_temp_dir(folder.path()).map_err(|other| {
         anyhow::anyhow!("the folder of temporary files is already set to {}", other.display())

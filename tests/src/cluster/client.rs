@@ -103,7 +103,7 @@ async fn create_client(kubeconfig: &Path) -> Result<Client> {
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
     // The API server is on this machine.
     config.proxy_url = None;
-    // Tests retry requests themselves, if they want retries.
+    // The tests have their own retries.
     config.default_retry = false;
     Ok(Client::try_from(config)?)
 }

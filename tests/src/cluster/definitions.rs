@@ -86,7 +86,7 @@ impl ControlPlane {
         self.wait_until_served(name)
     }
 
-    /// Installs the kinds that machines of tenants need: those of KubeVirt without cluster-scoped instance types,
+    /// Installs the kinds that machines of tenants need: KubeVirt's kinds except cluster-scoped instance types,
     /// NetworkAttachmentDefinition and MachineDeployment.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl ControlPlane {
         names.iter().try_for_each(|name| self.wait_until_served(name))
     }
 
-    /// Waits until the kind of a CRD is served, which may be a moment after the CRD has the condition Established.
+    /// Waits until the kind of a CRD is served, which may happen shortly after the CRD has the condition Established.
     pub(super) fn wait_until_served(&self, name: &str) -> Result<()> {
         self.wait_until(&format!("crd/{name} is served"), Duration::from_secs(30), |plane| {
             let kind = plane.kinds.find(&plane.client, |kind| kind.has_word(name))?;

@@ -69,7 +69,7 @@ impl ControlPlane {
         })
     }
 
-    /// Returns an object or a list as JSON. The arguments are those of `kubectl get`.
+    /// Returns an object or a list as JSON. The arguments are arguments of `kubectl get`.
     ///
     /// # Errors
     /// Fails like [`Self::kubectl`], also if the object does not exist.

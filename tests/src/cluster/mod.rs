@@ -472,7 +472,7 @@ fn read_version(assets: &Path) -> Result<Version> {
     version.with_context(|| format!("kube-apiserver --version: unexpected output `{output}`"))
 }
 
-/// Returns ports that were free a moment ago.
+/// Returns TCP ports that no program uses at the time of the call.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let mut listeners = Vec::new();
     for _ in 0..N {

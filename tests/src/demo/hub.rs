@@ -163,7 +163,7 @@ mod tests {
             let length = hosts[1].recv(&mut frame).unwrap();
             assert_eq!(&frame[..length], text);
         }
-        // A cable without VLAN 200 drops its frames in both directions, and no others.
+        // A cable without VLAN 200 drops the frames of this VLAN in both directions, and only these frames.
         let tagged = |vlan: u8| [&[2; 12][..], &[0x81, 0x00, 0xE0, vlan, 0x08, 0x00]].concat();
         hub.set_missing_vlans(1, &[200]);
         for vlan in [200, 100] {

@@ -63,9 +63,9 @@ pub fn archive_disk(index: usize) -> String {
 /// address is the host's number: `52:54:00:be:27:01`.
 #[derive(Debug, Clone, Copy)]
 pub struct Trunk<'a> {
-    /// Socket of this end.
+    /// Socket of the end at this host.
     pub local_socket: &'a Path,
-    /// Socket of the other end.
+    /// Socket of the end at the peer host.
     pub peer_socket: &'a Path,
 }
 

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, ensure};
 use super::{HostOptions, Kernel, Machine, control_socket};
 use crate::running::Running;
 
-/// Time limit for operations of QEMU itself, not of the guest.
+/// Time limit for operations of QEMU that do not depend on the guest.
 const QEMU_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size of the disk that transfers a file into a host.
 const TRANSFER_DISK_SIZE: u64 = 192 << 20;

@@ -1,4 +1,4 @@
-//! Status of an admitted pod, as its kubelet writes it: the containers run until the pod is deleted, except those of a
+//! Status of an admitted pod, as its kubelet writes it: the containers run until the pod is deleted, except in a
 //! first-consumer pod, whose command ends at once.
 
 use k8s_openapi::api::core::v1::{Container, Pod};

@@ -78,7 +78,7 @@ fn local_volume(claim: &Value) -> Result<Value> {
     Ok(json!({
         "metadata": {
             "name": name,
-            // Without this annotation, the volume controller tries to delete the volume itself.
+            // Without this annotation, the volume controller would try to delete the volume.
             "annotations": {"pv.kubernetes.io/provisioned-by": provisioner},
         },
         "spec": {

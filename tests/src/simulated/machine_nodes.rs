@@ -1,6 +1,6 @@
 //! Simulation of machines inside a tenant's cluster: the Node of each VM that runs joins the cluster with an attached
-//! volume, and the volume is detached some time after the pods have left the cordoned Node. The pods are those of
-//! [`super::Kubelets`].
+//! volume, and the volume is detached some time after the pods have left the cordoned Node. [`super::Kubelets`]
+//! simulates the kubelets of these pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

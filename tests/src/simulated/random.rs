@@ -13,7 +13,7 @@ impl Random {
 
     /// Returns the next number, which is less than `limit`. The limit must not be zero.
     pub const fn below(&mut self, limit: u64) -> u64 {
-        // The constants are those of Knuth's MMIX.
+        // The constants come from Knuth's MMIX generator.
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit

@@ -10,7 +10,7 @@ fn delete_claim(plane: &ControlPlane, name: &str) {
     plane.kubectl(&["delete", "addressclaim", name, "--wait=false"]).unwrap();
 }
 
-/// Waits until a claim exists with another UID, and has the same spec as before.
+/// Waits until a claim exists with another UID, and with the same spec as `before`.
 fn wait_until_restored(plane: &ControlPlane, name: &str, before: &serde_json::Value) {
     plane
         .wait_until(&format!("{name} is created again"), SHORT_TIMEOUT, |plane| {

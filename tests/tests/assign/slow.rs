@@ -27,9 +27,8 @@ fn start_extender(
     Controller::start_behind_proxy(proxy, plane, name, &[&listen, &lease]).unwrap()
 }
 
-/// Tests that two concurrent bindings to one host are answered within kube-scheduler's timeout. The extender processes
-/// the bindings to a host one after the other. It reads the Lease before a binding waits for the other binding, and
-/// again after the wait.
+/// Tests that two concurrent bindings to one host are answered within kube-scheduler's timeout. The extender serializes
+/// the bindings to a host. It reads the Lease before a binding waits for its turn, and again after the wait.
 pub(crate) fn binding_completes_within_the_scheduler_timeout(
     plane: &ControlPlane,
     bed: &mut Testbed,

@@ -99,7 +99,8 @@ pub(crate) fn reported_free_resources_are_used(
     assert!(node.contains("berth.dev/capacity-generation"), "{node}");
 }
 
-/// Tests that the extender only sees hosts that other plugins allow, and that it considers pod affinity itself.
+/// Tests that kube-scheduler passes to the extender only hosts that its plugins allow, and that the extender evaluates
+/// pod affinity.
 pub(crate) fn taints_and_affinity_are_considered(bed: &mut Testbed) {
     for number in 0..3 {
         let taints: &[&str] = if number == 2 { &["special:NoSchedule"] } else { &[] };

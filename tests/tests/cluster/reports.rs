@@ -40,7 +40,7 @@ pub(crate) fn host_is_reported(plane: &ControlPlane) {
         columns.contains("rack1-a") && columns.contains("True") && columns.contains("48"),
         "{columns}"
     );
-    // The server publishes the fields of a new kind a moment later.
+    // The server publishes the schema of a new kind with a delay.
     plane
         .wait_until("kubectl explain shows the fields", SHORT_TIMEOUT, |plane| {
             let explained = plane.kubectl(&["explain", "infranodes.status.zones"]).ok()?;
@@ -160,7 +160,7 @@ pub(crate) fn fields_of_other_managers_are_kept(plane: &ControlPlane) {
             log.lines().any(refused).then_some(())
         })
         .unwrap();
-    // The agent still applies the other fields.
+    // The agent still applies the fields that it owns.
     plane.kubectl(&["label", "node", "rack1-a", "host.berth.dev/smt-"]).unwrap();
     plane
         .wait_until("the label is restored", SHORT_TIMEOUT, |plane| {

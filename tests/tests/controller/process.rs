@@ -14,7 +14,7 @@ pub(crate) fn controller_logs(plane: &ControlPlane) -> String {
     ["first", "second", "third"].map(log).concat()
 }
 
-/// Returns the write requests of controllers, except those for the Lease.
+/// Returns the write requests of controllers, except writes of the Lease.
 pub(crate) fn write_requests(plane: &ControlPlane) -> Vec<serde_json::Value> {
     let log = std::fs::read_to_string(plane.folder().join("audit.log")).unwrap();
     let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());

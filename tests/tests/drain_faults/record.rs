@@ -126,8 +126,8 @@ impl Record {
         self.nodes.get(node).is_some_and(|node| node.was_ready)
     }
 
-    /// Returns the violations. The events of one kind may arrive later than those of another kind, so a violation may
-    /// disappear a moment later.
+    /// Returns the violations. Events of different kinds may arrive out of order, so a violation may disappear when
+    /// later events arrive.
     pub(crate) fn violations(&self) -> Vec<String> {
         let mut found = self.other_violations.clone();
         for pod in self.pods.values() {
@@ -157,7 +157,7 @@ impl Record {
         let (name, node_name) = (&pod.name, pod.node.as_ref()?);
         let node = self.nodes.get(node_name)?;
         if let Some(deleted) = node.deleted_at {
-            // A scheduler may choose a Node that was deleted a moment ago.
+            // A scheduler whose cache is stale may choose a Node that is already deleted.
             let was_bound = pod.bound_at.is_some_and(|at| at < deleted);
             if was_bound && pod.deleted_at.is_none_or(|at| at > deleted) {
                 return Some(format!("Node {node_name} was deleted before its pod {name}"));

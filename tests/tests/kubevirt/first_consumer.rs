@@ -1,7 +1,7 @@
 //! VMs whose disks only one host can reach: CDI imports the image of a disk after the scheduler has chosen a host.
 //!
-//! Beside the VM [`NEIGHBOUR`], the first of [`DISK_HOSTS`] has room for one VM. On the second host, the resources of
-//! the Node are sufficient for kube-scheduler, but those of each zone are not.
+//! The first of [`DISK_HOSTS`] has room for the VM [`NEIGHBOUR`] and one more VM. On the second host, the resources of
+//! the Node are sufficient for kube-scheduler, but the resources of each zone are not sufficient.
 
 use serde_json::Value;
 
@@ -85,7 +85,7 @@ pub(crate) fn room_is_reserved_if_the_pod_is_deleted_at_once(bed: &Testbed) {
 }
 
 /// Tests a VM whose DataVolume is in phase `PendingPopulation`: its launcher pod is the first consumer and waits in the
-/// scheduler during the import. No other VM gets the room meanwhile.
+/// scheduler during the import. No other VM is placed there during the import.
 pub(crate) fn launcher_pod_waits_for_the_import(bed: &Testbed) {
     let (vm, competitor, host) = ("populated-1", "competitor-4", DISK_HOSTS[0]);
     set_import_steps(bed, true, false);

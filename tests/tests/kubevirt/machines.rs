@@ -106,7 +106,7 @@ pub(crate) fn ended_machine_is_replaced(bed: &Testbed) {
     bed.assert_kubelets_admit();
 }
 
-/// Waits until a machine is deleted, and as many machines as before run.
+/// Waits until a machine is deleted, and the same number of machines runs as before the deletion.
 pub(crate) fn wait_until_replaced(bed: &Testbed, namespace: &str, deployment: &str, name: &str) {
     bed.wait_until(&format!("{name} is deleted"), &["vm", name, "-n", namespace], || {
         bed.get("vm", namespace, name).is_null().then_some(())

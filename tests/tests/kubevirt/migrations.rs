@@ -14,8 +14,8 @@ const MIGRATING_VM: &str = "migrating-1";
 /// VM that fits only on a host on which [`MIGRATING_VM`] does not run.
 const WAITING_VM: &str = "waiting-1";
 
-/// Tests that the target pod gets the other host, that both hosts are full during the migration, and that the source is
-/// used again afterwards.
+/// Tests that the target pod gets the second host, that both hosts are full during the migration, and that the source
+/// host accepts a VM after the migration.
 pub(crate) fn migration_reserves_both_hosts(bed: &Testbed) {
     create_vm(bed, MIGRATING_VM);
     let instance = bed.wait_until_running(NAMESPACE, MIGRATING_VM, "");

@@ -1,4 +1,4 @@
-//! `berth-controller check` beside the real KubeVirt: its findings agree with what KubeVirt does.
+//! `berth-controller check` in a cluster with the real KubeVirt: the findings agree with the behaviour of KubeVirt.
 
 use berth_tests::check::CheckOutput;
 

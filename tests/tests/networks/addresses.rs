@@ -153,8 +153,8 @@ fn assert_addresses(host: &mut Host, vms: [(&str, u8, &str); 3]) {
     assert!(metrics.contains("berth_dhcp_ports 3"), "{metrics}");
 }
 
-/// Tests that DHCP server messages of a VM reach no other VM of its tenant; [`assert_no_answer_on_uplink`] tests that they
-/// do not reach the uplink.
+/// Tests that DHCP server messages of a VM reach no other VM of its tenant; [`assert_no_answer_on_uplink`] tests that
+/// they do not reach the uplink.
 fn dhcp_servers_on_vms_are_filtered(hosts: &mut [Host; 2]) {
     hosts[0]
         .run_checked(

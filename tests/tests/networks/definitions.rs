@@ -83,7 +83,8 @@ pub(crate) fn tenants_are_isolated_by_definitions(hosts: &mut [Host; 2]) {
             }
             let rules = host.run_checked("nft list ruleset; nft delete table bridge nat").unwrap();
             assert!(!rules.contains("veth") && !rules.contains("02:00:00"), "{rules}");
-            // On the second host, the test only created and deleted pods, so the links are the same as before the pods.
+            // On the second host, the test only created and deleted pods, so the links are the same as before the pods
+            // were created.
             if number == 1 {
                 assert_link_state(empty, host);
             }
@@ -223,8 +224,8 @@ fn assert_ports_are_in_their_vlan(hosts: &mut [Host; 2], desired: &DesiredNetwor
     }
 }
 
-/// Asserts that VMs of a tenant reach each other on the same host and on the other host, with the largest frame of
-/// the definition and with no larger frame.
+/// Asserts that VMs of a tenant reach each other on the same host and on different hosts, with the largest frame of the
+/// definition and with no larger frame.
 fn assert_vms_of_tenant_reach_each_other(
     hosts: &mut [Host; 2],
     desired: &DesiredNetworks,
@@ -249,8 +250,8 @@ fn assert_vms_of_tenant_reach_each_other(
     }
 }
 
-/// Asserts that another tenant gets neither an answer nor a single frame: untagged, with VLAN 0, with VLAN 1, with
-/// the VLAN of the other tenant, or with two tags. The sender's own tenant receives the frames on both hosts.
+/// Asserts that another tenant gets neither an answer nor a single frame: untagged, with VLAN 0, with VLAN 1, with the
+/// VLAN of the receiving tenant, or with two tags. VMs of the sender's tenant receive the frames on both hosts.
 fn assert_tenants_are_isolated(
     hosts: &mut [Host; 2],
     desired: &DesiredNetworks,

@@ -8,7 +8,7 @@ use berth_tests::host::Host;
 use crate::daemon::wait_until;
 use crate::{MANIFEST_PATH, UPLINK_NAME, join_lines, manifest, write_manifest};
 
-/// Returns the frames that arrive at the other end of the cable: sender, kind of frame, and tags.
+/// Returns the frames that the second host receives on the cable: sender, kind of frame, and tags.
 fn received_frames(hosts: &mut [Host; 2], sends: &str) -> BTreeSet<String> {
     hosts[1]
         .run_checked(&format!(

@@ -188,7 +188,7 @@ fn change_is_rolled_back_when_the_control_group_is_killed(host: &mut Host) {
         result.output
     );
     host.run_checked("berth-agent revert && test ! -e /var/lib/berth/trial.json").unwrap();
-    // The guard's unit ends by itself, and systemd unloads the unit.
+    // The guard exits, and systemd unloads its unit.
     wait_until(host, "! systemctl list-units --all --plain --no-legend | grep berth-trial-guard");
     assert_link_state(&before, host);
 }

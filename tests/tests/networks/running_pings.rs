@@ -17,7 +17,7 @@ pub(crate) fn start(hosts: &mut [Host; 2]) {
         .unwrap();
 }
 
-/// Ends the pings, and asserts that all were answered, except those that the cable lost.
+/// Ends the pings, and asserts that all pings were answered, except pings that the cable lost.
 #[track_caller]
 pub(crate) fn assert_answered(host: &mut Host) {
     let [tenant, control] =

@@ -75,7 +75,7 @@ pub(crate) fn missing_vlan_is_reported_by_both_hosts(switch: &Hub, hosts: &mut [
     }
 }
 
-/// Tests that an LLDP frame, which the second host sends in place of a switch, appears in the report of the first.
+/// Tests that an LLDP frame, which the second host sends in place of a switch, appears in the report of the first host.
 fn announced_switch_is_reported(first: &mut Host, second: &mut Host) {
     // Chassis id, port id, time to live, system name, port VLAN id 1, VLAN 100 with the name `a`, end.
     let frame = "0180c200000e 02aabbccdd01 88cc 0207 04 02aabbccdd01 0404 05 703137 0602 0078 0a05 6c65616631 \

@@ -73,7 +73,7 @@ pub(super) fn unwritable_state_folder_prevents_changes(host: &mut Host) {
     host.run_checked("rm /var/lib/berth/found.json").unwrap();
 }
 
-/// Tests that a write which the kernel refuses is reported with its errno, and that the other changes are made.
+/// Tests that a write which the kernel refuses is reported with its errno, and that all other changes are applied.
 pub(super) fn refused_write_is_reported(host: &mut Host) {
     let before = read_state(host);
     write_manifest(

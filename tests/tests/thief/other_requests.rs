@@ -11,7 +11,7 @@ use crate::attempts::{Attempt, new_attempt};
 use crate::objects::{INFRA_NODES, LEASES, SERVICE_ACCOUNTS, token_request};
 use crate::request::{delete, get, merge_patch, post};
 
-/// Path of the agent's pod on the other node.
+/// Path of the agent's pod on node-b.
 const POD_PATH: &str = "/api/v1/namespaces/berth-system/pods/berth-agent-b";
 
 pub(crate) fn write_attempts() -> Vec<Attempt> {

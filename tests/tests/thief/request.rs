@@ -105,7 +105,7 @@ pub(crate) enum Verdict {
     DeniedByRbac,
     /// Denied by the policy, with the reason.
     DeniedByPolicy(String),
-    /// Refused for another reason: the attempt itself is wrong.
+    /// Refused for a reason other than a missing permission: the request of the attempt is invalid.
     Refused(u16, String),
 }
 

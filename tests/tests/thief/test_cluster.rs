@@ -73,8 +73,7 @@ impl<'a> TestCluster<'a> {
         }
     }
 
-    /// Applies the policy on servers that support policies, and waits because permissions and policies take effect
-    /// a moment later.
+    /// Applies the policy on servers that support policies, and waits until permissions and policies take effect.
     fn apply_policy(&mut self) {
         let label = |labels: Value| {
             dry_run_apply(

@@ -1,5 +1,5 @@
-//! Deletion of a VM with exclusive CPUs: the engine counts them as long as the kubelet has not released them, also if the
-//! launcher pod stays Terminating.
+//! Deletion of a VM with exclusive CPUs: the engine counts the CPUs as allocated until the kubelet has released them,
+//! even if the launcher pod stays Terminating.
 //!
 //! After a VM with an isolated emulator thread ends, runc 1.1 with the cgroup driver `cgroupfs` cannot read the threaded
 //! child cgroup of the container, and the pod keeps its exclusive CPUs until an administrator removes the cgroup.

@@ -35,7 +35,7 @@ pub(crate) fn only_vms_of_one_tenant_exchange_frames(bed: &mut Testbed) {
         print(&format!("--- console of {} ---\n{console}", vm.name));
     }
     frames_have_the_vlan_of_their_tenant(bed, &vms, &other, shop_vlan);
-    // The address that this VM pings exists in both VLANs' subnet, and answers in the other VLAN only.
+    // The subnet is the same in both VLANs, but the address that this VM pings is used only in the VLAN of the bank.
     let console = bed.console(&other);
     print(&format!("--- console of {} ---\n{console}", other.name));
     assert!(console.contains(&ping_result(&SHOP_MACHINE, "lost")), "{console}");

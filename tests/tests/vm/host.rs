@@ -206,7 +206,7 @@ impl VmHost {
         serde_json::from_str(&state).unwrap()
     }
 
-    /// Returns the ends of the host's logs, for the message of a failure.
+    /// Returns the ends of the host's logs, for the error message of a failed test.
     pub(crate) fn diagnose(&mut self) -> String {
         let commands = "for unit in kubelet containerd virt-handler berth-agent kvm-in-use; do \
                echo \"--- $unit ---\"; journalctl -u $unit --no-pager | tail -n 25 | cut -c1-400; done; \

@@ -1,10 +1,10 @@
 //! Objects of the cluster: the profile of the hosts, two flavors, and the policy that gives a VM its guest.
 //!
-//! The VMs are those that Berth's controller creates for MachineDeployments, with one change. A MachineDeployment has no
-//! field for a kernel, and CDI, which would import the image of a disk, does not run. Therefore a policy of the API
-//! server replaces the disks of each new VM with an empty one and the kernel of the small guest, before KubeVirt's webhooks receive the
-//! VM. The alternative without this change is a volume with a bootable disk for each DataVolume, as
-//! `berth_tests::kubevirt::Simulation` creates volumes without content.
+//! Berth's controller creates the VMs for MachineDeployments. The test changes them in one place. A MachineDeployment
+//! has no field for a kernel, and CDI, which would import the image of a disk, does not run. Therefore a policy of the
+//! API server replaces the disks of each new VM with an empty one and the kernel of the small guest, before KubeVirt's
+//! webhooks receive the VM. The alternative without this change is a volume with a bootable disk for each DataVolume,
+//! as `berth_tests::kubevirt::Simulation` creates volumes without content.
 
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ pub(crate) const HOST_PAGES: u64 = 128;
 /// Number of huge pages of 2 MiB of a VM of the flavor [`PERFORMANCE_FLAVOR`].
 pub(crate) const GUEST_PAGES: u64 = 64;
 /// Annotation of the template of a MachineDeployment: arguments for the kernel of the guest. The init program of the
-/// guest reads those that begin with `guest.`.
+/// guest reads the arguments that begin with `guest.`.
 pub(crate) const ARGUMENTS_ANNOTATION: &str = "guest-arguments";
 
 /// Returns the huge pages of a host, as in the spec of an InfraNode.

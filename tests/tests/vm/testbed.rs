@@ -114,7 +114,7 @@ impl Testbed {
         }
     }
 
-    /// Returns the state of the cluster and the ends of all logs, for the message of a failure.
+    /// Returns the state of the cluster and the ends of all logs, for the error message of a failed test.
     pub(crate) fn diagnose(&mut self) -> String {
         let pods = self.plane.kubectl(&["get", "vm,vmi,pods", "-A", "-o", "wide"]);
         let events = self.plane.kubectl(&["get", "events", "-A", "--sort-by=.lastTimestamp"]);

@@ -130,8 +130,8 @@ impl Proxy {
         self.shared.response_limits.send_modify(|ended| ended.reset_before = request_count);
     }
 
-    /// Discards all later data of the responses that are still open, including their end. Later requests are forwarded
-    /// and answered as before.
+    /// Discards all later data of the responses that are still open, including the end of each response. Later requests
+    /// are not affected.
     pub fn stall_responses(&self) {
         let request_count = self.request_count();
         self.shared.response_limits.send_modify(|ended| ended.stalled_before = request_count);
