@@ -1,4 +1,4 @@
-//! Programs that run in the background during tests, and end with the test program at the latest.
+//! Programs that run in the background during tests, and are killed at the latest when the test program ends.
 
 #![expect(clippy::disallowed_methods, reason = "tests run programs")]
 

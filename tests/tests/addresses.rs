@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 const SHORT_TIMEOUT: Duration = Duration::from_secs(120);
 const NAMESPACE: &str = "cluster-shop";
 
-/// All tests share one control plane, because its start takes longest.
+/// All tests share one control plane, because starting it is the slowest step.
 #[test]
 fn machines_get_addresses() {
     let plane = ControlPlane::start(ControlPlaneOptions {

@@ -37,7 +37,7 @@ const NAME: &str = "kubevirt-cloud-controller-manager";
 /// Address that the simulated MetalLB assigns, from the tenant's pool.
 const ADDRESS: &str = "198.51.100.3";
 
-/// All scenarios share two control planes, because their start takes longest.
+/// All scenarios share both control planes, because starting them is the slowest step.
 #[test]
 #[ignore = "needs CLOUD_CONTROLLER_MANAGER: make test-current"]
 fn services_of_a_tenant_get_addresses() {

@@ -30,7 +30,7 @@ use berth_tests::repository;
 use serde_json::Value;
 use tree::Tree;
 
-/// All tests share one control plane, because its start takes longest.
+/// All tests share one control plane, because starting it is the slowest step.
 #[test]
 fn agent_works_in_a_cluster() {
     let mut plane = ControlPlane::start(ControlPlaneOptions {

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 const SHORT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// All tests share one control plane, because its start takes longest.
+/// All tests share one control plane, because starting it is the slowest step.
 #[test]
 fn hosts_match_their_profiles() {
     let plane = ControlPlane::start(ControlPlaneOptions {

@@ -34,8 +34,8 @@ use berth_tests::cluster::{ControlPlane, ControlPlaneOptions};
 use testbed::Testbed;
 use tree::Tree;
 
-/// All tests share one control plane, because its start takes longest. The test of stalled watches has its own agent,
-/// because the agent needs minutes to detect a stalled watch.
+/// All tests share one control plane, because starting it is the slowest step. The test of stalled watches has its own
+/// agent, because the agent needs minutes to detect a stalled watch.
 #[test]
 fn an_agent_tolerates_a_degraded_server() {
     let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();

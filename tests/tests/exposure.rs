@@ -21,7 +21,7 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(120);
 const NAMESPACE: &str = "cluster-shop";
 const SHOP: [&str; 2] = ["tenantcluster", "shop"];
 
-/// All tests share one control plane, because its start takes longest.
+/// All tests share one control plane, because starting it is the slowest step.
 #[test]
 fn services_and_machines_are_exposed() {
     let plane = ControlPlane::start(ControlPlaneOptions {

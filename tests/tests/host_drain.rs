@@ -61,7 +61,7 @@ struct Cluster {
     engine: Arc<Engine>,
 }
 
-/// All steps share one control plane, because its start takes longest.
+/// All steps share one control plane, because starting it is the slowest step.
 #[test]
 fn machines_leave_a_drained_host() {
     let cluster = Cluster::start();

@@ -23,13 +23,13 @@ const HOSTS: [&str; 4] = [LOST_HOST, "rack1-b", "rack2-a", "rack2-b"];
 /// `replaceAfter` of the tenant.
 const REPLACE_AFTER: &str = "5s";
 
-/// All tests share one control plane, because its start takes longest.
+/// All tests share one control plane, because starting it is the slowest step.
 #[test]
 fn machines_of_a_lost_host_are_replaced() {
     let plane = ControlPlane::start(ControlPlaneOptions::default()).unwrap();
     plane.install_machine_kinds().unwrap();
     plane.deploy(&["base/rbac-controller.yaml"]).unwrap();
-    // The controller applies NetworkPolicies, before which it creates no machine, only if it finds the cluster's DNS.
+    // The controller creates machines only after it has applied NetworkPolicies, for which it needs the cluster's DNS.
     plane.create_dns_service().unwrap();
     for host in HOSTS {
         plane.create_node(host).unwrap();

@@ -26,7 +26,7 @@ const LOG: &str = "hostile-tenant";
 const MACHINES: usize = 5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// All tests share the control planes, because their start takes longest.
+/// All tests share the control planes, because starting them is the slowest step.
 #[test]
 fn hostile_tenant_affects_only_itself() {
     if !is_in_namespace("hostile_tenant_affects_only_itself") {

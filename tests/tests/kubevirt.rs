@@ -43,7 +43,7 @@ mod testbed;
 
 use testbed::Testbed;
 
-/// All scenarios share one control plane, because its start takes longest.
+/// All scenarios share one control plane, because starting it is the slowest step.
 #[test]
 #[ignore = "needs KUBEVIRT_ASSETS: make test-current"]
 fn machines_run_with_real_kubevirt() {

@@ -153,7 +153,7 @@ const WEB_1: &str = "cluster-shop cluster-shop/web-1 10.0.0.11 fd00:120::11";
 const WEB_2: &str = "cluster-shop cluster-shop/web-2 10.0.0.12 -";
 const BANK_1: &str = "cluster-bank cluster-bank/web-1 10.0.0.11 -";
 
-/// All steps share one control plane, because its start takes longest.
+/// All steps share one control plane, because starting it is the slowest step.
 #[test]
 fn host_leases_contain_the_machines_of_each_host() {
     let plane = ControlPlane::start(ControlPlaneOptions {

@@ -141,7 +141,7 @@ fn apply(plane: &ControlPlane, object: &Value) {
     plane.apply(&object.to_string()).unwrap();
 }
 
-/// All tests share one control plane, because its start takes longest.
+/// All tests share one control plane, because starting it is the slowest step.
 #[test]
 fn machines_are_created_and_reconciled() {
     let plane = ControlPlane::start(ControlPlaneOptions {

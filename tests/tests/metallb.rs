@@ -25,7 +25,7 @@ const METALLB: &str = "metallb-controller";
 const SHOP_POOL: &str = "198.51.100.0/28";
 const BANK_POOL: &str = "198.51.100.16-198.51.100.17";
 
-/// All scenarios share one control plane, because its start takes longest.
+/// All scenarios share one control plane, because starting it is the slowest step.
 #[test]
 #[ignore = "needs METALLB_CONTROLLER: make test-current"]
 fn services_get_addresses_of_their_tenant() {

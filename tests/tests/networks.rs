@@ -1,7 +1,8 @@
 //! Tests of tenant networks on two emulated hosts, connected by one cable or switch: which VMs reach each other, which
 //! links stay up, and which state is restored.
 //!
-//! `make test` runs these tests with a few kills; `make faults` runs them with many kills and more severe faults.
+//! `make test` runs these tests with a few kills; `make faults` runs the same tests with many kills and more severe
+//! faults.
 
 #![expect(clippy::panic, clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -53,8 +54,8 @@ fn boot(numbers: [u8; 2], kernel: Kernel, cluster: bool) -> [Host; 2] {
         Trunk { local_socket: &second, peer_socket: &first },
     ];
     let hosts = boot_with_cables(numbers, cables, kernel, cluster);
-    // QEMU has opened the sockets by now, and a host that restarts creates its sockets again, so the folder must
-    // stay.
+    // QEMU has opened the sockets by now, and a host that restarts creates its sockets again, so the folder must not be
+    // deleted.
     drop(folder.keep());
     hosts
 }

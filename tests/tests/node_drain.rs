@@ -38,7 +38,7 @@ struct Testbed {
     joined: RefCell<BTreeSet<String>>,
 }
 
-/// All tests share the control planes, because their start takes longest.
+/// All tests share the control planes, because starting them is the slowest step.
 #[test]
 fn removed_machines_are_drained() {
     if !is_in_namespace("removed_machines_are_drained") {

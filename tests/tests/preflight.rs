@@ -41,7 +41,7 @@ fn status_for(kubeconfig: &Path, id: &str) -> String {
     finding["status"].as_str().unwrap().to_owned()
 }
 
-/// All tests share one control plane, because its start takes longest.
+/// All tests share one control plane, because starting it is the slowest step.
 #[test]
 fn checks_describe_a_real_cluster() {
     let mut plane = ControlPlane::start(ControlPlaneOptions {

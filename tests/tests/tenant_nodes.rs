@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const NAMESPACE: &str = "cluster-bank";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// All tests share the control planes, because their start takes longest.
+/// All tests share the control planes, because starting them is the slowest step.
 #[test]
 fn labels_follow_the_machines() {
     if !is_in_namespace("labels_follow_the_machines") {

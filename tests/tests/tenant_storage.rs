@@ -14,7 +14,7 @@ const READY: &str = "StorageClassesReady";
 const DEFAULT_ANNOTATION: &str = "storageclass.kubernetes.io/is-default-class";
 const INITIALIZE_ANNOTATION: &str = "kubevirt-initialization.k8c.io/set_initialize_annotation-sc";
 
-/// All tests share the control planes, because their start takes longest.
+/// All tests share the control planes, because starting them is the slowest step.
 #[test]
 fn classes_follow_the_list() {
     if !is_in_namespace("classes_follow_the_list") {

@@ -92,7 +92,7 @@ fn assert_unique_vlans(plane: &ControlPlane) -> BTreeMap<String, u64> {
     found
 }
 
-/// All tests share one control plane, because its start takes longest.
+/// All tests share one control plane, because starting it is the slowest step.
 #[test]
 fn tenants_are_created_and_deleted() {
     let plane = ControlPlane::start(ControlPlaneOptions {
@@ -147,7 +147,7 @@ fn tenants_are_created_and_deleted() {
     policies_are_updated_after_cluster_changes(&plane);
     let _other = start_controller(&plane);
     malformed_tenant_is_deleted(&plane);
-    // This test is the last, because it ends with two networks that have the same VLANs.
+    // This test is the last, because afterwards two networks have the same VLANs.
     vlan_of_a_shared_segment_belongs_to_one_tenant(&plane);
 }
 

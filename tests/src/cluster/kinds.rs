@@ -18,7 +18,7 @@ pub(super) struct Kind {
     words: Vec<String>,
 }
 
-/// Kinds that the API server served when they were read last.
+/// Cache of the kinds that the API server serves.
 #[derive(Debug, Default)]
 pub(super) struct Kinds(Mutex<Vec<Kind>>);
 
@@ -62,8 +62,8 @@ impl Kind {
 }
 
 impl Kinds {
-    /// Returns the first kind that meets a condition. Reads the kinds of the server again if none of the known kinds
-    /// meets it.
+    /// Returns the first kind that meets a condition. Reads the kinds of the server again if no cached kind meets the
+    /// condition.
     pub(super) fn find(
         &self,
         client: &ApiClient,

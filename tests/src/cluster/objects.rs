@@ -93,7 +93,8 @@ impl ControlPlane {
     pub fn create_node(&self, name: &str) -> Result<()> {
         let node = registered_node(name);
         self.create(&node)?;
-        // A client that creates a Node may set its status. This update sets it again, as kubelets do repeatedly.
+        // A client that creates a Node may set its status. This update sets the status again, as kubelets do
+        // repeatedly.
         let path = format!("/api/v1/nodes/{name}/status");
         let mut current = self.get_json(&["node", name])?;
         current["status"] = node["status"].clone();

@@ -124,7 +124,7 @@ impl DrainView<'_, '_> {
         self.plane.kubectl(&[&instance[..], &["-p", &patch]].concat()).map(drop)
     }
 
-    /// Waits until the tenant's budget blocks the drain, and checks that all its pods stay.
+    /// Waits until the tenant's budget blocks the drain, and checks that no pod of the tenant was evicted.
     fn wait_until_blocked(&mut self) -> Result<()> {
         let screen = self.timeline.screen();
         let mut blocked_at: Option<Instant> = None;

@@ -260,7 +260,7 @@ fn resource_amounts(requirements: &Resources, disk: u64) -> Value {
     all.into()
 }
 
-/// Updates the status of the instance from its pod. An instance that had a pod and has none now has failed.
+/// Updates the status of the instance from its pod. An instance whose pod was deleted has failed.
 async fn update_status(
     client: &Client,
     instances: &ApiResource,

@@ -35,7 +35,7 @@ fn string_value(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Returns all VMs, with their pods if they have pods.
+/// Returns all VMs, and the pod of each VM that has a pod.
 ///
 /// # Errors
 /// Fails like [`list_items`], and if a pod cannot be read.

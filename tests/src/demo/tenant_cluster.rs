@@ -86,7 +86,8 @@ impl TenantPlane {
         })
     }
 
-    /// Sets the number of pods that must stay, and waits until the tenant's controllers have updated the budget.
+    /// Sets `minAvailable` of the PodDisruptionBudget, and waits until the tenant's controllers have updated the
+    /// budget.
     pub(super) fn set_budget(&self, screen: &Screen, minimum: usize) -> Result<()> {
         let budget = budget(&self.plane, WORKLOAD_NAMESPACE, WORKLOAD, minimum, "app", WORKLOAD);
         self.plane.apply(&budget.to_string())?;

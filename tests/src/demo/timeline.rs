@@ -40,7 +40,8 @@ impl<'a> Timeline<'a> {
         self.rows.push(vec![time, source.to_owned(), text.to_owned()]);
     }
 
-    /// Adds the current state of a source if it has changed. An empty text means that there is nothing to see.
+    /// Adds the current state of a source if it has changed. An empty text means that the source does not exist or has
+    /// no state.
     pub(super) fn observe(&mut self, source: &str, text: &str) {
         let before = self.last.insert(source.to_owned(), text.to_owned()).unwrap_or_default();
         if before != text {

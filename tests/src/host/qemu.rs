@@ -35,7 +35,7 @@ pub(super) struct Qemu {
     earlier_console_length: usize,
 }
 
-/// Disk files. The files have no name, so the kernel deletes them when this program ends, for any reason.
+/// Disk files. The files have no name, so the kernel deletes them when this program ends, even after a crash.
 #[derive(Debug)]
 struct Disks {
     system: File,

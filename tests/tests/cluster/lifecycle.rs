@@ -137,7 +137,8 @@ pub(crate) fn deleted_objects_are_recreated(plane: &ControlPlane, tree: &Tree) {
     let conditions = status["conditions"].as_array().unwrap();
     assert!(conditions.iter().all(|one| one["observedGeneration"].is_null()), "{conditions:#?}");
 
-    // The Node is deleted, and its InfraNode is garbage-collected; then both are created again.
+    // The Node is deleted, and its InfraNode is garbage-collected; then the test creates the Node again, and the agent
+    // creates its InfraNode.
     plane.kubectl(&["delete", "node", "rack1-a"]).unwrap();
     plane
         // The garbage collector refreshes its list of kinds every 30 s, and waits longer after an outage of the

@@ -13,7 +13,8 @@ pub(crate) fn stalled_watch_is_restarted(bed: &Testbed<'_>) {
     bed.set_sleep(71);
     bed.wait_until_applied(71, DETECTION_TIMEOUT);
     bed.wait_until_observed("True", SHORT_TIMEOUT);
-    // The agent detected the stalled watches by its timeout: it neither polled the server nor received an event.
+    // The agent detected the stalled watches by its timeout: in the meantime, it neither polled the server nor received
+    // an event.
     let requests = bed.proxy.requests_since(mark);
     let count = |verb| requests.iter().filter(|one| one.verb == verb).count();
     assert!((1..=4).contains(&count("GET")) && count("WATCH") <= 4, "{requests:#?}");

@@ -20,7 +20,7 @@ pub(crate) const MIGRATION_HOSTS: [&str; 2] = ["rack3-a", "rack3-b"];
 /// Hosts of VMs with local disks. Two such VMs fit on the first host, one in each zone. The Node of the second host has
 /// enough resources for one, but no zone of this host has enough huge pages. Other VMs do not tolerate their taint.
 pub(crate) const DISK_HOSTS: [&str; 2] = ["rack4-a", "rack4-b"];
-/// Bridge of the host network `tenant-trunk` in `examples/tenants/config.yaml`.
+/// Node resource for the bridge of the host network `tenant-trunk` in `examples/tenants/config.yaml`.
 pub(crate) const BRIDGE_RESOURCE: &str = "bridge.network.kubevirt.io/br-tenant";
 /// Taint of [`MIGRATION_HOSTS`].
 pub(crate) const MIGRATION_TAINT: &str = "example.com/migrations";

@@ -12,7 +12,7 @@ use crate::hosts::{PURPOSE_LABEL, create_hosts};
 
 /// Time limit for a change to reach all programs, on an idle machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
-/// Names of the logs of the programs that take part.
+/// Names of the logs of the started programs.
 const LOGS: [&str; 6] = [
     "berth-controller",
     "virt-controller",

@@ -199,7 +199,7 @@ fn vms_stay_connected(host: &mut Host) {
     host.run_checked("dpkg -i /run/berth.deb && systemctl is-active berth-agent").unwrap();
     wait_until(host, "curl -sf http://127.0.0.1:9477/readyz");
     host.run_checked("systemctl stop berth-agent && dpkg --remove berth-agent").unwrap();
-    // Revert removes only networks that are not in use: the tenant with the VM stays.
+    // Revert removes only networks that are not in use: the network of the tenant with the VM is kept.
     let result = host.run("/usr/local/bin/berth-agent revert").unwrap();
     assert!(
         result.code == 1 && crate::join_lines(&result.output).contains("still in use by veth"),

@@ -69,7 +69,7 @@ pub(crate) fn tenants_are_isolated_in_each_scenario(hosts: &mut [Host; 2]) {
             }
         }
         let before = run_on_both_hosts(hosts, |index, host| {
-            // The first use of the modules creates links and tables that stay afterwards.
+            // The first use of the modules creates links and tables that remain when the modules are not in use.
             host.run_checked("modprobe -a 8021q bridge vxlan br_netfilter && sysctl -q net.bridge.bridge-nf-call-iptables=0").unwrap();
             let before = read_link_state(host);
             apply(host, &manifest(&[&scenario.networks[index]], &scenario.tenants));

@@ -139,7 +139,7 @@ pub(super) fn partial_allocation_is_reported(host: &mut Host) {
     assert_revert_restores(host, &before);
 }
 
-/// Tests that a removed field gets its original value; pages in use stay, and the agent reports this.
+/// Tests that a removed field gets its original value; pages in use are kept, and the agent reports them.
 pub(super) fn removed_values_are_restored(host: &mut Host) {
     let before = read_state(host);
     write_manifest(

@@ -122,8 +122,8 @@ pub(super) fn clock_jumps_have_no_effect(host: &mut Host) {
     assert_revert_restores(host, &before);
 }
 
-/// Tests that values which a reboot has reset are not restored again: an administrator's value of the later boot
-/// stays.
+/// Tests that values which a reboot has reset are not restored again: a value that an administrator sets after the
+/// reboot is kept.
 pub(super) fn values_reset_by_a_reboot_are_not_restored(host: &mut Host) {
     host.run_checked(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     host.reboot().unwrap();

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::testbed::TIMEOUT;
 use crate::{USES_EMULATION, objects};
 
-/// Memory of a host. Each of its two zones has half of it.
+/// Memory of a host. Each of the two NUMA zones has half of the memory.
 const MEMORY_MIB: u32 = 4096;
 /// Size of the disk of containerd.
 const SCRATCH_GIB: u8 = 8;

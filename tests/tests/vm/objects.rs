@@ -1,4 +1,4 @@
-//! Objects of the cluster: the profile of the hosts, two flavors, and the policy that gives a VM its guest.
+//! Objects of the cluster: the profile of the hosts, two flavors, and the policy with which a VM boots the small guest.
 //!
 //! Berth's controller creates the VMs for MachineDeployments. The test changes them in one place. A MachineDeployment
 //! has no field for a kernel, and CDI, which would import the image of a disk, does not run. Therefore a policy of the
@@ -66,7 +66,7 @@ pub(crate) fn flavors() -> [Value; 2] {
     [flavor(PERFORMANCE_FLAVOR, performance), flavor(DENSITY_FLAVOR, density)]
 }
 
-/// Returns the policy that gives a VM its guest, and the binding of the policy.
+/// Returns the policy with which a VM boots the small guest, and the binding of the policy.
 pub(crate) fn boot_policy() -> [Value; 2] {
     let patches = [
         r#"{op: "remove", path: "/spec/dataVolumeTemplates"}"#.to_owned(),

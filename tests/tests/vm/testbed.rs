@@ -151,7 +151,7 @@ fn needed_devices() -> Vec<&'static str> {
 
 /// Returns the sockets of the cable's ends, one for each host.
 fn cable_ends(numbers: &[u8]) -> Vec<PathBuf> {
-    // A host that restarts creates its socket again, so the folder must stay.
+    // A host that restarts creates its socket again, so the folder must not be deleted.
     let folder = tempfile::tempdir().unwrap().keep();
     numbers.iter().map(|number| folder.join(number.to_string())).collect()
 }
