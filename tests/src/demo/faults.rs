@@ -114,7 +114,7 @@ impl Demo<'_> {
                 Ok(now.iter().zip(before).all(|(now, before)| now != before).then_some(()))
             },
         )?;
-        Ok(format!("all Leases are renewed after {} s", began.elapsed().as_secs()))
+        Ok(format!("all Leases have been renewed after {} s", began.elapsed().as_secs()))
     }
 
     fn restart_api_server(&mut self) -> Result<String> {
@@ -241,10 +241,10 @@ impl Demo<'_> {
         let host = self.hosts.get_mut(host_index(&vm.host)?).context("unknown host")?;
         let pings = super::attach::send_pings(host, &from, &others)?;
         let reached = pings.iter().find(|(_, _, is_answered)| *is_answered);
-        ensure!(reached.is_none(), "it reaches a VM of another tenant: {reached:?}");
+        ensure!(reached.is_none(), "{} reaches a VM of another tenant: {reached:?}", vm.name);
         let vlan = self.plane.get_json(&["tenantcluster", ADDED_TENANT])?["status"]["vlan"].clone();
         Ok(format!(
-            "its VM runs on {} with VLAN {vlan} after {} s, and reaches no VM of another tenant",
+            "the new VM runs on {} with VLAN {vlan} after {} s, and reaches no VM of another tenant",
             vm.host,
             began.elapsed().as_secs()
         ))
@@ -277,7 +277,10 @@ impl Demo<'_> {
                 },
             )?;
         }
-        Ok(format!("its network is removed from all hosts after {} s", began.elapsed().as_secs()))
+        Ok(format!(
+            "the network has been removed from all hosts after {} s",
+            began.elapsed().as_secs()
+        ))
     }
 
     /// Waits until the kubelet and the agent of a host report Ready, and virt-handler's Node status is set again.

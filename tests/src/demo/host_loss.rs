@@ -101,7 +101,7 @@ impl HostLoss<'_> {
         let is_marked =
             |one: &&Value| !one["metadata"]["annotations"][REMOVAL_ANNOTATION].is_null();
         let marked = machines.iter().find(is_marked).map(name_of);
-        ensure!(marked.is_none(), "{marked:?} has data disks, and is removed");
+        ensure!(marked.is_none(), "machine {marked:?} has data disks, but has a removal mark");
         let pods = ["pods", "-n", DATA_NAMESPACE, "-l", "kubevirt.io=virt-launcher"];
         let pods = observe::list_items(plane, &pods)?;
         for name in &names {
@@ -180,7 +180,10 @@ impl Demo<'_> {
         ensure!(new.host != LOST_HOST, "the new VM is on the lost host");
         let took = began.elapsed().as_secs();
         self.loss = Some(loss);
-        Ok(format!("report stale after {stale} s; one more VM runs on {} after {took} s", new.host))
+        Ok(format!(
+            "the report was stale after {stale} s; the new VM runs on {} after {took} s",
+            new.host
+        ))
     }
 
     /// Waits until the machines of the lost host are replaced, and checks that machines with data disks are not
@@ -209,7 +212,7 @@ impl Demo<'_> {
         let (replaced, waiting) =
             (loss.vms_without_data_disks().count(), loss.vms_with_data_disks().count());
         Ok(format!(
-            "{replaced} machines without data disks are replaced; {waiting} with data disks wait, and run nowhere else"
+            "{replaced} machines without data disks have been replaced; {waiting} machines with data disks wait for the host"
         ))
     }
 
