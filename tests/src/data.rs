@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Returns the files of a kind whose names have this ending, sorted by name. A file of `tests/data/` hides another
-/// file of the same name.
+/// Returns the files of a kind whose names have this ending, sorted by name. A file of `tests/data/` takes precedence
+/// over a file of the same name in `BERTH_PEERS`.
 #[must_use]
 pub fn files(kind: &str, suffix: &str) -> Vec<PathBuf> {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data").join(kind);

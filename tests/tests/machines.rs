@@ -262,7 +262,7 @@ fn machines_wait_for_network_policies(plane: &ControlPlane) {
     assert!(machines(plane, "early").is_empty());
     set_policies_ready(plane, "True", "Ready");
     wait_until_complete(plane, "early", 1);
-    // While policies are not in force, running machines stay, and may be deleted.
+    // While policies are not in force, running machines are kept, and can still be deleted.
     set_policies_ready(plane, "False", "ApplyFailed");
     plane
         .kubectl(&["scale", "machinedeployment", "early", "-n", NAMESPACE, "--replicas=0"])
@@ -459,8 +459,8 @@ fn invalid_deployment_is_reported_and_others_are_reconciled(plane: &ControlPlane
     wait_until_complete(plane, "right", 1);
 }
 
-/// Ends the controller at random moments while the number and the template change; the next controller completes
-/// the work.
+/// Kills the controller at random moments while the number and the template change; the next controller completes the
+/// work.
 fn killed_controller_reaches_the_requested_count(plane: &ControlPlane) {
     let rounds = if std::env::var_os("BERTH_FAULTS").is_some() { 50 } else { 5 };
     let mut random = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();

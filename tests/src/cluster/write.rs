@@ -69,7 +69,7 @@ impl ControlPlane {
         let path = format!("{}/{name}?{parameters}", self.collection_path(&object)?);
         let response =
             self.client.send_body("PATCH", &path, "application/apply-patch+yaml", text)?;
-        // A new kind may be in the list of kinds before it is served.
+        // The API server may list a new kind before it serves the kind.
         let is_missing = response.as_ref().is_err_and(|refusal| refusal.code() == 404);
         (!is_missing).then_some(response)
     }

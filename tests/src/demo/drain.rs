@@ -1,8 +1,9 @@
 //! Drain of a host with `kubectl drain`, while the PodDisruptionBudget of a tenant first permits no eviction.
 //!
 //! virt-api refuses the evictions of launcher pods and writes the evacuated host to the VirtualMachineInstances. Where
-//! virt-controller is simulated, a PodDisruptionBudget refuses them, and [`DrainView`] writes the host for each refusal
-//! that kubectl reports. The condition LiveMigratable, which virt-handler sets, is simulated in both cases.
+//! virt-controller is simulated, a PodDisruptionBudget refuses these evictions, and [`DrainView`] writes the host for
+//! each refusal that kubectl reports. The condition LiveMigratable, which virt-handler sets, is simulated in both
+//! cases.
 
 #![expect(clippy::disallowed_methods, reason = "the demo reads its own files")]
 
@@ -262,7 +263,8 @@ impl Demo<'_> {
         Ok(plan)
     }
 
-    /// Writes that VMs cannot be migrated, as virt-handler does for a disk that only one host can access.
+    /// Sets the condition LiveMigratable of VMs to False, as virt-handler does for a disk that only one host can
+    /// access.
     fn set_not_migratable(&self, vms: &[Vm]) -> Result<()> {
         let kubeconfig = self.virt_controller.instance_kubeconfig(&self.plane);
         let write = |vm: &Vm| -> Result<()> {

@@ -32,9 +32,9 @@ pub struct DemoHost {
     pub purpose: &'static str,
     /// Installation method of the agent.
     pub install_method: InstallMethod,
-    /// `cpuManagerPolicy`
+    /// `cpuManagerPolicy` of the kubelet.
     pub cpu_manager_policy: &'static str,
-    /// `topologyManagerPolicy`
+    /// `topologyManagerPolicy` of the kubelet.
     pub topology_manager_policy: &'static str,
 }
 

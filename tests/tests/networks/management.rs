@@ -34,7 +34,7 @@ pub(crate) fn management_traffic_is_kept(hosts: &mut [Host; 2], thorough: bool) 
         .unwrap();
     let before = read_link_state(host);
 
-    // The network is refused, and nothing is changed.
+    // The agent refuses the network, and does not change the host.
     write_manifest(host, &manifest(&[&network_manifest(false)], &[TENANT]));
     let result = host.run(&format!("berth-agent apply -f {MANIFEST_PATH}")).unwrap();
     assert_eq!(result.code, 1, "{}", result.output);
