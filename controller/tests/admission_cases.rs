@@ -230,8 +230,9 @@ fn invalid_hosts_are_refused() {
     assert!(setting.to_string().starts_with("memoryManagerPolicy: "), "{setting}");
 }
 
-/// In container scope, a sidecar of a launcher is aligned first and independently, so no wide VM fits after it (a
-/// consequence of the group rule). In pod scope, the sidecar shares the group of the VM.
+/// In container scope, the kubelet aligns a sidecar of a launcher first and independently of the VM. The Memory Manager
+/// does not add a zone with such a single-zone allocation to a group of zones, so a VM that needs several zones does
+/// not fit afterwards. In pod scope, the sidecar shares the group of the VM.
 #[test]
 fn sidecar_in_container_scope_prevents_a_wide_vm() {
     let host = host_spec(2, 2, 4, 1);

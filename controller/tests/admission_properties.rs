@@ -228,7 +228,8 @@ proptest! {
         }
         let after = (state.shared_cpus(), state.memory_by_zone());
         prop_assert_eq!(&before.0, &after.0);
-        // With best-effort, memory of a broken group may be released to the wrong zone (memory.rs).
+        // With best-effort, the kubelet may release memory of a group of zones to the wrong zone (`memory.rs` of
+        // `berth_kubelet_admission`).
         if settings.topology_policy != TopologyPolicy::BestEffort {
             prop_assert_eq!(before.1, after.1);
         }

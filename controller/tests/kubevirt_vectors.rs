@@ -1,5 +1,5 @@
-//! Compares the predicted launcher pods with those that KubeVirt's own code made of the same machines, in several
-//! releases, and the predicted refusals with KubeVirt's.
+//! Compares predicted launcher pods and refusals with the launcher pods and refusals of KubeVirt's own code for the
+//! same machines, in several releases.
 //!
 //! The answers were recorded with KubeVirt's own packages: see `tests/data/README.md`.
 #![expect(clippy::disallowed_methods, reason = "the test reads recorded answers")]
@@ -22,7 +22,7 @@ use flate2::read::GzDecoder;
 /// Releases of the records, in the order of the counts in [`KNOWN`].
 const RELEASES: [&str; 5] = ["v1.5.3", "v1.6.6", "v1.8.4", "v1.9.0", "main"];
 
-/// A kind of difference that is known.
+/// A known kind of difference between predictions and records.
 struct Known {
     class: &'static str,
     /// Why the difference remains.
@@ -101,7 +101,8 @@ const KNOWN: [Known; 13] = [
     },
 ];
 
-/// Machines by release and outcome, and machines with a difference by its class and release.
+/// Number of machines by release and outcome, and the machines with a difference by class of the difference and by
+/// release.
 #[derive(Default)]
 struct Tally {
     outcomes: BTreeMap<(String, &'static str), usize>,
@@ -193,7 +194,7 @@ fn unlisted_differences(tally: &Tally) -> Vec<String> {
         .collect()
 }
 
-/// Returns a message for each number in [`KNOWN`] that differs.
+/// Returns a message for each number in [`KNOWN`] that differs from the counted number.
 fn changed_counts(tally: &Tally) -> Vec<String> {
     let mut faults = Vec::new();
     for Known { class, reason, counts } in &KNOWN {
@@ -211,13 +212,14 @@ fn changed_counts(tally: &Tally) -> Vec<String> {
     faults
 }
 
-/// Returns the first machines with a difference.
+/// Returns a message with the first machines that have a difference.
 fn described(class: &str, release: &str, found: &[String], known: &str) -> String {
     let first: Vec<&str> = found.iter().take(5).map(String::as_str).collect();
     format!("{class}, {release}: {} machines, {known}\n  {}", found.len(), first.join("\n  "))
 }
 
-/// Returns the files of `tests/data`, and further files. `BERTH_KUBEVIRT_VECTORS` names a folder that replaces both.
+/// Returns the recorded files of `tests/data`, and additional files. If `BERTH_KUBEVIRT_VECTORS` is set, returns no
+/// files of `tests/data`, and the files of the folder that the variable names.
 fn files() -> (Vec<PathBuf>, Vec<PathBuf>) {
     let Some(path) = std::env::var_os("BERTH_KUBEVIRT_VECTORS").map(PathBuf::from) else {
         let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data");

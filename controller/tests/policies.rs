@@ -111,7 +111,7 @@ const CONNECTIONS: [(&str, &str, &str, u16, [bool; 2]); 64] = [
 /// Verdict of an inbound connection from outside the tenant: isolation `Egress` allows all inbound connections.
 const INBOUND_FROM_OUTSIDE: [bool; 2] = [false, true];
 /// Verdict of a connection from the other tenant. That tenant has isolation `InCluster`, so its pods cannot connect to
-/// other namespaces, even if the destination would allow it.
+/// other namespaces, even if the destination allows the connection.
 const BLOCKED_AT_SOURCE: [bool; 2] = [false, false];
 
 /// Returns the verdict. The verdict must be the same for both address families, and for both meanings of `ipBlock`

@@ -1,5 +1,5 @@
-//! Renders MachineDeployments as VirtualMachines, and compares the result with that of machine-controller and of
-//! KKP's documents.
+//! Renders MachineDeployments as VirtualMachines, and compares the result with the golden files of machine-controller
+//! and with the examples in KKP's documents.
 
 #![expect(
     clippy::disallowed_methods,
@@ -84,7 +84,7 @@ fn render_deployment(
     )
 }
 
-/// Renders a MachineDeployment in the namespace that follows from the objects.
+/// Renders a MachineDeployment without a given namespace: the namespace of its machines is derived from the objects.
 fn render_in_its_namespace(
     deployment: &Value,
     other_objects: &[Value],

@@ -3,7 +3,8 @@
 use super::documents::compare_sample;
 use super::program::{repository, run_controller, run_plan, stdout};
 
-/// Three hosts, and the control planes of six tenants with three VMs each, and one VM more.
+/// Returns the manifests of three hosts, of six tenants with three control-plane VMs each, and of a seventh tenant with
+/// one control-plane VM.
 fn control_planes() -> String {
     let host = std::fs::read_to_string(repository().join("examples/fleet/rack1-b.yaml")).unwrap();
     let hosts = ["rack-a", "rack-b", "rack-c"].map(|name| host.replace("rack1-b", name));

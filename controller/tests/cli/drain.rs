@@ -94,7 +94,7 @@ fn drain_moves_vms_or_reports_the_blocking_rule() {
         )
     });
     let arguments = ["-f", "examples/fleet/", "-f", "-", "--drain", "rack1-a"];
-    // No MachineDeployment owns these; the label shows that one owns the last instance.
+    // No MachineDeployment owns the first two instances. The label of `db-9` shows that a MachineDeployment owns it.
     let managed = instances[0]
         .replace("name: db-1,", "name: db-9, labels: {md: db},")
         .replace("domain: {", "domain: {memory: {guest: 64Mi}, ");

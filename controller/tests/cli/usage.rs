@@ -8,11 +8,12 @@ use serde_json::Value;
 
 use super::program::{repository, run_controller, stderr, stdout};
 
-/// An API server that does not answer has another exit code than invalid usage.
+/// The exit code for an API server that does not answer differs from the exit code for invalid usage.
 #[test]
 fn unreachable_cluster_is_reported_by_check() {
     let kubeconfig = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unreachable.kubeconfig");
-    // Without an authority, the client needs those of the operating system, which may be missing.
+    // Without a certificate authority in the kubeconfig, the client needs the root certificates of the operating
+    // system, which may be missing.
     let authority = std::fs::read(repository().join("crates/runtime/tests/agent.crt")).unwrap();
     let authority = base64::engine::general_purpose::STANDARD.encode(authority);
     // Port 1 is reserved, and no program listens on it.

@@ -27,8 +27,8 @@ struct Scenario {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Step {
-    /// Pod to be placed. The expected host is `on`; without `on`, the reason of each host in `nowhere` must contain
-    /// these words.
+    /// Pod to be placed. `on` is the expected host. Without `on`, no host must fit; `nowhere` contains words of the
+    /// reason for each host.
     place: Option<PodDescription>,
     #[serde(rename = "on")]
     expected_host: Option<String>,

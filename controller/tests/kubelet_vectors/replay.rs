@@ -26,9 +26,9 @@ pub(crate) struct ReplayCounts {
     pub(crate) nondeterministic_restarts: usize,
     /// Number of admissions, by policy, scope and outcome.
     pub(crate) outcomes: BTreeMap<(String, String, String), usize>,
-    /// Number of admissions for which the kubelet selects CPUs or devices at random. The next field counts those of
-    /// them with another result.
+    /// Number of admissions for which the kubelet selects CPUs or devices at random.
     pub(crate) nondeterministic_admissions: usize,
+    /// Number of these admissions for which the recorded answer differs from the prediction.
     pub(crate) nondeterministic_mismatches: usize,
     /// Number of refusals in which the kubelet names another device than the predictor, because several devices are
     /// insufficient.
@@ -198,7 +198,8 @@ impl Replay<'_> {
             && (is_recorded || self.names_other_devices(&without, outcome, &other))
     }
 
-    /// Continues with the CPUs that the kubelet allocated, if the kubelet could also have allocated others.
+    /// Replaces the predicted CPUs by the CPUs that the kubelet allocated. Used if the kubelet could have allocated
+    /// other CPUs as well.
     fn restore_recorded(&mut self, pod: &Pod, outcome: &OutcomeRecord) {
         let containers = outcome.containers.iter().map(|given| ReportedContainer {
             cpus: parse_cpus(&given.exclusive_cpus),

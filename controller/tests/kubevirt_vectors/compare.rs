@@ -1,4 +1,4 @@
-//! Compares a predicted launcher pod with the recorded one, aspect by aspect.
+//! Compares a predicted launcher pod with the recorded launcher pod, one aspect at a time.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::format::{Case, ContainerRecord, ErrorRecord, GuestRecord, PodRecord, amount};
 
-/// What is compared, by name.
+/// Compared values of a launcher pod, by name.
 type Aspects = BTreeMap<&'static str, Value>;
 
 /// A difference between a prediction and a record.
@@ -77,7 +77,7 @@ fn conflict_fields(refusal: &ErrorRecord) -> Vec<&str> {
     causes.map(|cause| cause.field.as_str()).collect()
 }
 
-/// Returns the kind of a refusal that Berth does not predict, by its first cause.
+/// Returns the class of a refusal by KubeVirt that Berth does not predict, by its first cause.
 fn refusal_class(refusal: &ErrorRecord) -> &'static str {
     let cause = refusal.causes.first();
     let (field, message) =
@@ -100,7 +100,7 @@ fn refusal_class(refusal: &ErrorRecord) -> &'static str {
     }
 }
 
-/// Returns the kind of a refusal by Berth alone, by its field.
+/// Returns the class of a refusal by Berth of a machine that KubeVirt accepts, by its field.
 fn own_refusal_class(field: &str) -> &'static str {
     if field.ends_with("memory.guest") {
         "Berth: guest memory"
@@ -198,7 +198,7 @@ fn predicted(launcher: &Launcher) -> Aspects {
 fn recorded(pod: &PodRecord, guest: &GuestRecord) -> Aspects {
     let scheduler = pod.scheduler_name.as_deref().unwrap_or("default-scheduler");
     let claims: Vec<&str> = pod.resource_claims.iter().map(|claim| claim.name.as_str()).collect();
-    // A count of 0 is not set.
+    // A count of 0 means that the count is not set.
     let counts = [guest.sockets, guest.cores, guest.threads];
     let vcpus: u64 = counts.into_iter().filter(|count| *count != 0).product();
     aspects([
@@ -255,7 +255,7 @@ fn amounts(resources: &Resources) -> BTreeMap<String, u64> {
     all
 }
 
-/// Returns the same for the resources of a record, without ephemeral storage.
+/// Returns the amounts of the resources of a record, as [`amounts`] does, without ephemeral storage.
 fn recorded_amounts(resources: &BTreeMap<String, String>) -> BTreeMap<&str, u64> {
     let listed = resources.iter().filter(|(name, _)| *name != "ephemeral-storage");
     let amounts = listed

@@ -1,4 +1,5 @@
-//! Format of the recorded answers: a machine, the cluster around it, and what `KubeVirt` made of it.
+//! Format of the recorded answers: a machine, the objects of its cluster, and the launcher pod or the error that
+//! `KubeVirt` returned.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use berth_kubevirt_render::launcher::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A line of a file.
+/// One recorded answer: a line of a file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Case {
@@ -29,7 +30,7 @@ pub(crate) struct Case {
     pub(crate) error: Option<ErrorRecord>,
 }
 
-/// What the launcher pod requests. Empty fields are left out.
+/// Launcher pod with the fields that the prediction covers. Empty fields are left out.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PodRecord {
@@ -70,7 +71,7 @@ pub(crate) struct ClaimRecord {
     pub(crate) name: String,
 }
 
-/// The guest after defaults.
+/// CPUs and memory of the guest after KubeVirt has applied its defaults.
 #[derive(Deserialize)]
 pub(crate) struct GuestRecord {
     pub(crate) sockets: u64,
@@ -124,11 +125,11 @@ impl Case {
     }
 }
 
-/// Parts of a unit in which [`parse_quantity`] counts.
+/// [`parse_quantity`] returns billionths of a unit.
 const PARTS: u64 = 1_000_000_000;
 
-/// Parses a quantity as an API server writes it. The prediction has another parser (`berth_api::Quantity`), which this
-/// one does not use.
+/// Parses a quantity as an API server writes it. This parser is independent of the parser that the prediction uses
+/// (`berth_api::Quantity`).
 fn parse_quantity(text: &str) -> i128 {
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);

@@ -89,18 +89,20 @@ fn tenant_policies(
 }
 
 impl TwoTenants {
-    /// Creates a cluster with this isolation of tenant `abc`; the other tenant has the default isolation.
+    /// Creates a cluster in which tenant `abc` has the isolation `isolation`; the other tenant has the default
+    /// isolation.
     pub(crate) fn with_isolation(isolation: &str) -> Self {
         Self::with_isolations(isolation, "InCluster")
     }
 
-    /// Creates a cluster with the isolation of both tenants.
+    /// Creates a cluster in which tenant `abc` has the isolation `isolation`, and the other tenant has the isolation
+    /// `other`.
     pub(crate) fn with_isolations(isolation: &str, other: &str) -> Self {
         Self::with_policies(tenant_policies("abc", isolation, None, &[]), other)
     }
 
     /// Creates a cluster in which tenant `abc`, with isolation `InCluster`, exposes port 30443 of its machines by a
-    /// load balancer, and port 6443 by a Service of each machine. The other tenant has this isolation.
+    /// load balancer, and port 6443 by a Service of each machine. The other tenant has the isolation `other`.
     pub(crate) fn with_exposure(other: &str) -> Self {
         let exposure: Exposure = serde_json::from_value(json!({
             "loadBalancers": {"addresses": ["198.51.100.64/28"]},
@@ -117,7 +119,7 @@ impl TwoTenants {
         Self::with_policies(policies, other)
     }
 
-    /// Creates a cluster with these policies of tenant `abc`, and the isolation of the other tenant.
+    /// Creates a cluster with these policies of tenant `abc`; the other tenant has the isolation `other`.
     fn with_policies(policies: Vec<Value>, other: &str) -> Self {
         let name = |name: &str| (name.to_owned(), labels(&[(NAMESPACE_NAME_LABEL, name)]));
         let tenant = |id: &str| {

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{DISK_POINTER, base_provider_spec, machine_deployment, render_deployment, set_value};
 
-/// Returns the complete flat form of the first proposal, with the example of each preset.
+/// Returns a MachineDeployment in the flat form of KKP's first proposal, with all fields and with the example of each
+/// preset.
 fn flat_deployment() -> Value {
     json!({
         "apiVersion": "cluster.k8s.io/v1alpha1", "kind": "MachineDeployment",

@@ -103,7 +103,7 @@ fn further_networks_are_attached() {
     assert_eq!(render(&fields, &objects()).unwrap().machine, rendered.machine);
 }
 
-/// The condition TemplateHonored has the warnings.
+/// The condition TemplateHonored reports these warnings.
 #[test]
 fn addresses_in_further_networks_are_reported() {
     let networks = json!([{"name": "storage/ceph", "addresses": ["10.9.0.7/24"]}]);

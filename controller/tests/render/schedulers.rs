@@ -43,7 +43,7 @@ fn recorded_rejections(field: &str) -> BTreeMap<(bool, bool), bool> {
     all
 }
 
-/// Returns the shipped instance types, and two others.
+/// Returns the shipped instance types, and two instance types of this test.
 fn shipped_and_test_instancetypes() -> Vec<Value> {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/instancetypes");
     let mut all = Vec::new();

@@ -260,7 +260,7 @@ fn annotations_that_act_on_pods_are_ignored_and_reported() {
         machine.machine["spec"]["dataVolumeTemplates"][0]["metadata"]["annotations"],
         json!({"cdi.kubevirt.io/storage.usePopulator": "false"})
     );
-    // These annotations are listed by an administrator.
+    // The InfraConfig permits these annotations.
     let listed = infra_config(
         json!({"annotationPrefixes": ["example.com/", "hooks.kubevirt.io/hookSidecars"]}),
     );

@@ -67,7 +67,7 @@ impl Request {
     }
 
     /// Returns true if the pod counts for the spread of control-plane VMs. As in spread constraints, a terminating pod
-    /// does not, so that its replacement may get the same host.
+    /// does not count, so that its replacement may be placed on the same host.
     pub(super) fn counts_for_spread(&self) -> bool {
         self.is_control_plane() && !self.rules.is_terminating()
     }

@@ -94,13 +94,13 @@ pub(crate) struct RequestClass {
     pub(crate) vm_requirements: VmRequirements,
     /// Score of each host, by rank ([`HostOrder`](super::host_order::HostOrder)).
     pub(crate) scores: ScoreIndex,
-    /// Points of each host, by number, for its own properties, independent of pods and resources; [`UNSUITABLE`] if the host is
-    /// unsuitable for the class.
+    /// Score of each host, by host number, for the host's own properties, independent of pods and resources;
+    /// [`UNSUITABLE`] if the host is unsuitable for the class.
     pub(crate) base_scores: Vec<Score>,
-    /// Number of the newest change ([`ChangeLog`]) that `scores` and `base` include.
+    /// Number of the newest change ([`ChangeLog`]) that `scores` and `base_scores` include.
     pub(crate) last_seen_change: u64,
-    /// Generation of the [`SpreadIndex`](super::spread_index::SpreadIndex) that `scores` include; unused unless the
-    /// class is of control-plane VMs.
+    /// Generation of the [`SpreadIndex`](super::spread_index::SpreadIndex) that `scores` include; used only for classes
+    /// of control-plane VMs.
     pub(crate) spread_generation: u64,
     /// Index of the class's fit scores in `RequestClasses::fit_scores`.
     fit_index: usize,
@@ -117,10 +117,9 @@ pub(crate) struct FitScores {
     /// Rules of the first request; the requested amounts are equal for all requests.
     pub(crate) rules: Arc<Rules>,
     pub(crate) zone_request: ZoneRequest,
-    /// Points of each host for the resources that would be left free; [`UNSUITABLE`] if the host has too few
-    /// resources.
-    pub(crate) points: Vec<Score>,
-    /// Number of the newest change ([`ChangeLog`]) that `points` includes.
+    /// Score of each host for the resources that would be left free; [`UNSUITABLE`] if the host has too few resources.
+    pub(crate) scores: Vec<Score>,
+    /// Number of the newest change ([`ChangeLog`]) that `scores` includes.
     pub(crate) last_seen_change: u64,
     /// Number of classes that use these fit scores.
     class_count: usize,
@@ -133,11 +132,11 @@ impl RequestClass {
 }
 
 impl FitScores {
-    /// Returns the points of the host at index `host_index` for the resources that would be left free; [`UNSUITABLE`]
-    /// if its free resources are insufficient.
-    pub(crate) fn resource_points(
+    /// Returns the score of the host at index `host_index` for the resources that would be left free; [`UNSUITABLE`] if
+    /// its free resources are insufficient.
+    pub(crate) fn resource_score(
         &self,
-        counts: &ClusterState,
+        cluster: &ClusterState,
         free: &[FreeResources],
         host_index: usize,
     ) -> Score {
@@ -145,7 +144,8 @@ impl FitScores {
             free.get(host_index).and_then(|free| score::resource_points(free, &self.zone_request));
         match points {
             Some(points)
-                if counts.has_sufficient_resources(&self.rules, HostId::from_index(host_index)) =>
+                if cluster
+                    .has_sufficient_resources(&self.rules, HostId::from_index(host_index)) =>
             {
                 score::score_from_points(points)
             }
@@ -153,11 +153,11 @@ impl FitScores {
         }
     }
 
-    pub(crate) fn set_points(&mut self, host: usize, points: Score) {
-        if self.points.len() <= host {
-            self.points.resize(host + 1, UNSUITABLE);
+    pub(crate) fn set_score(&mut self, host: usize, score: Score) {
+        if self.scores.len() <= host {
+            self.scores.resize(host + 1, UNSUITABLE);
         }
-        self.points[host] = points;
+        self.scores[host] = score;
     }
 }
 
@@ -232,7 +232,7 @@ impl RequestClasses {
             requests: requests.clone(),
             rules: Arc::clone(rules),
             zone_request: ZoneRequest::from_pod(&requests.pod),
-            points: Vec::new(),
+            scores: Vec::new(),
             last_seen_change: 0,
             class_count: 1,
         };
@@ -270,19 +270,19 @@ impl RequestClasses {
         Some((class, fit))
     }
 
-    /// Makes the scores of all classes be computed again, because the ranks of hosts have changed.
+    /// Invalidates the scores of all classes, because the ranks of hosts have changed.
     pub(crate) fn reset_scores(&mut self) {
         for class in &mut self.classes {
             class.last_seen_change = 0;
         }
     }
 
-    /// Updates the score of the newest changed host in those eager fit scores that already include all earlier
+    /// Updates the score of the newest changed host in those recently used fit scores that already include all earlier
     /// changes. All other fit scores are updated when they are used.
     pub(crate) fn update_recent_fit_scores(
         &mut self,
         changes: &ChangeLog,
-        compute_points: impl Fn(&FitScores) -> Score,
+        compute_score: impl Fn(&FitScores) -> Score,
     ) {
         let Some(host) = changes.newest_host() else { return };
         for at in &self.recent_fit_indexes {
@@ -290,8 +290,8 @@ impl RequestClasses {
                 && fit.last_seen_change > 0
                 && fit.last_seen_change + 1 == changes.last_number()
             {
-                let points = compute_points(fit);
-                fit.set_points(host, points);
+                let score = compute_score(fit);
+                fit.set_score(host, score);
                 fit.last_seen_change = changes.last_number();
             }
         }

@@ -17,7 +17,7 @@ pub(crate) type Score = u16;
 /// Score of a host that cannot accept the request.
 pub(crate) const UNSUITABLE: Score = Score::MAX;
 
-/// The score of each host, by the number that the caller gives it: its rank in the order of names.
+/// Scores by host number. The engine numbers the hosts by rank ([`HostOrder`](super::host_order::HostOrder)).
 #[derive(Debug, Default)]
 pub(crate) struct ScoreIndex {
     scores: Vec<Score>,
@@ -68,8 +68,8 @@ impl ScoreIndex {
         Some((score, find_minimum_in_block(&self.scores, block)?))
     }
 
-    /// Returns the suitable hosts by ascending score; hosts with equal scores are ordered by number. `scratch` is
-    /// memory that calls reuse.
+    /// Returns the suitable hosts by ascending score; hosts with equal scores are ordered by number. `scratch` contains
+    /// buffers that are reused between calls.
     pub(crate) fn hosts_by_score<'a>(
         &'a mut self,
         scratch: &'a mut SearchBuffers,
@@ -79,7 +79,7 @@ impl ScoreIndex {
     }
 }
 
-/// Memory that [`ScoreIndex::hosts_by_score`] reuses.
+/// Buffers that [`ScoreIndex::hosts_by_score`] reuses between calls.
 #[derive(Debug, Default)]
 pub(crate) struct SearchBuffers {
     /// Hosts that were already returned; their score is [`UNSUITABLE`] until the iterator is dropped.

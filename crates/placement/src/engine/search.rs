@@ -196,8 +196,8 @@ impl Engine {
         class.last_seen_change = self.change_log.last_number();
     }
 
-    /// Computes the scores of all hosts again from their points. Unsuitable hosts remain unsuitable, because only the
-    /// points of the spread have changed.
+    /// Computes the scores of all hosts again from their stored base scores and resource scores. Unsuitable hosts
+    /// remain unsuitable, because only the points of the spread have changed.
     fn update_spread_points(&self, class: &mut RequestClass, fit: &FitScores) {
         let score = |(rank, host)| match class.scores.get(rank) {
             UNSUITABLE => UNSUITABLE,
@@ -211,22 +211,22 @@ impl Engine {
         match self.change_log.changes_after(fit.last_seen_change) {
             Some(changed) if fit.last_seen_change > 0 => {
                 for change in changed {
-                    let points =
-                        fit.resource_points(&self.cluster, &self.free_resources, change.host());
-                    fit.set_points(change.host(), points);
+                    let score =
+                        fit.resource_score(&self.cluster, &self.free_resources, change.host());
+                    fit.set_score(change.host(), score);
                 }
             }
             _ => {
                 let hosts = 0..self.host_entries.len();
-                fit.points = hosts
-                    .map(|host| fit.resource_points(&self.cluster, &self.free_resources, host))
+                fit.scores = hosts
+                    .map(|host| fit.resource_score(&self.cluster, &self.free_resources, host))
                     .collect();
             }
         }
         fit.last_seen_change = self.change_log.last_number();
     }
 
-    /// Returns the points of the host at index `host_index` that depend neither on other pods nor on resources;
+    /// Returns the score of the host at index `host_index` for properties that depend neither on other pods nor on resources;
     /// [`UNSUITABLE`] if the host is unsuitable for the class.
     fn base_score(&self, host_index: usize, class: &RequestClass) -> Score {
         let Some(entry) = self.host_entries.get(host_index).and_then(Option::as_ref) else {
@@ -250,7 +250,7 @@ impl Engine {
     }
 }
 
-/// Returns the score of a host for a class, from the stored points. `spread` is `None` unless the class is of
+/// Returns the score of a host for a class, from the stored scores. `spread` is `None` unless the class is of
 /// control-plane VMs.
 fn host_score(
     class: &RequestClass,
@@ -258,7 +258,7 @@ fn host_score(
     spread: Option<&SpreadIndex>,
     host: usize,
 ) -> Score {
-    let score = sum_points(&class.base_scores, &fit.points, host);
+    let score = sum_scores(&class.base_scores, &fit.scores, host);
     match spread {
         Some(spread) if score != UNSUITABLE => {
             score.saturating_add(spread.points(host)).min(UNSUITABLE - 1)
@@ -267,13 +267,13 @@ fn host_score(
     }
 }
 
-/// Returns the sum of a host's points in `base` and `points`; [`UNSUITABLE`] if either value is [`UNSUITABLE`].
-fn sum_points(base: &[Score], resource_points: &[Score], host: usize) -> Score {
-    let points_of = |points: &[Score]| points.get(host).copied().unwrap_or(UNSUITABLE);
-    let (base, resource_points) = (points_of(base), points_of(resource_points));
-    if base == UNSUITABLE || resource_points == UNSUITABLE {
+/// Returns the sum of a host's base score and resource score; [`UNSUITABLE`] if either score is [`UNSUITABLE`].
+fn sum_scores(base_scores: &[Score], resource_scores: &[Score], host: usize) -> Score {
+    let score_of = |scores: &[Score]| scores.get(host).copied().unwrap_or(UNSUITABLE);
+    let (base, resource) = (score_of(base_scores), score_of(resource_scores));
+    if base == UNSUITABLE || resource == UNSUITABLE {
         UNSUITABLE
     } else {
-        base.saturating_add(resource_points).min(UNSUITABLE - 1)
+        base.saturating_add(resource).min(UNSUITABLE - 1)
     }
 }

@@ -21,9 +21,9 @@ impl Engine {
         &self.spread
     }
 
-    /// Updates the domain of a host after a change of its labels, its taints, or its report. A host with a taint, such as
-    /// a lost or a dedicated one, stays without VMs, and would set the minimum to 0: then many domains reach the maximum
-    /// of the points, and are equal.
+    /// Updates the domain of a host after a change of its labels, its taints, or its report. A tainted host, such as a
+    /// lost or a dedicated host, gets no VMs. It does not count for the minimum: otherwise the minimum would stay 0,
+    /// many domains would reach the maximum of the points, and these domains would be indistinguishable.
     pub(super) fn update_spread_host(&mut self, host: HostId) {
         let Self { spread, cluster, host_entries, .. } = self;
         let entry = host_entries.get(host.index()).and_then(Option::as_ref);

@@ -58,8 +58,8 @@ pub struct SpreadDomain<'a> {
 }
 
 impl Domain {
-    /// Returns the number of VMs if the domain counts for the minimum: a domain without schedulable hosts never gets
-    /// another VM.
+    /// Returns the number of VMs if the domain has schedulable hosts. A domain without schedulable hosts gets no
+    /// further VMs, so it does not count for the minimum.
     fn vms_if_schedulable(&self) -> Option<u32> {
         (self.schedulable_hosts > 0).then_some(self.vms)
     }
@@ -129,7 +129,8 @@ impl SpreadIndex {
         Score::try_from(points).unwrap_or(Score::MAX)
     }
 
-    /// Returns a number that changes if the points of hosts may have changed that did not change themselves.
+    /// Returns the generation: a number that changes if the points of hosts that did not change themselves may have
+    /// changed.
     pub(super) const fn generation(&self) -> u64 {
         self.generation
     }

@@ -53,7 +53,7 @@ fn pod_request(
     let pod =
         Pod { uid: format!("{tenant}/{name}"), containers: vec![container], ..Pod::default() };
     let labels = BTreeMap::from([(ROLE_LABEL.to_owned(), role.to_owned())]);
-    let parts = PodFields {
+    let fields = PodFields {
         namespace: tenant,
         labels: Some(&labels),
         is_terminating,
@@ -64,7 +64,7 @@ fn pod_request(
         containers: &pod,
     };
     let needs = VmRequirements { is_vm: true, ..VmRequirements::default() };
-    engine.compile_request(&parts, needs).unwrap()
+    engine.compile_request(&fields, needs).unwrap()
 }
 
 fn place(engine: &mut Engine, tenant: &str, name: &str, role: &str) -> usize {
@@ -76,8 +76,8 @@ fn spread_config(topology_key: &str, weight: u32) -> ControlPlaneSpread {
     ControlPlaneSpread { topology_key: Some(topology_key.to_owned()), weight: Some(weight) }
 }
 
-/// Places the three control-plane VMs of six tenants, each tenant's with a worker. Returns the hosts of the
-/// control-plane VMs by tenant.
+/// Places a worker and three control-plane VMs of each of six tenants. Returns the hosts of the control-plane VMs by
+/// tenant.
 fn place_six_tenants(engine: &mut Engine) -> Vec<Vec<usize>> {
     let tenants = ["a", "b", "c", "d", "e", "f"].into_iter().map(|tenant| {
         place(engine, tenant, "worker", "worker");
@@ -98,7 +98,7 @@ fn control_planes_of_all_tenants_are_spread_evenly() {
     }
     let counts: Vec<_> = engine.control_plane_spread().domains().map(|one| one.vms).collect();
     assert_eq!(counts, [6, 6, 6]);
-    // A new host gets the next VMs, until it has as many as the others.
+    // The next VMs are placed on a new host until it has as many VMs as each other host.
     engine.set_host(host("4", "z"), Class::Standard).unwrap();
     for number in 0..6 {
         assert_eq!(place(&mut engine, "g", &format!("cp-{number}"), "control-plane"), 3);
@@ -113,7 +113,7 @@ fn a_weight_of_zero_packs_control_planes() {
     for hosts in place_six_tenants(&mut engine) {
         assert_eq!(hosts, [0, 0, 0]);
     }
-    // The configuration takes effect at once, for the VMs that are placed from then on.
+    // The configuration takes effect immediately, for VMs that are placed afterwards.
     engine.set_control_plane_spread(&ControlPlaneSpread::default());
     assert_eq!(place(&mut engine, "g", "cp-1", "control-plane"), 1);
     assert_eq!(place(&mut engine, "g", "cp-2", "control-plane"), 2);
@@ -172,7 +172,7 @@ fn hosts_with_taints_do_not_count_for_the_minimum() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// The other engine is built from scratch for each decision, so it computes all scores without its caches.
+    /// For each decision, a new engine is built from scratch, so it computes all scores without caches.
     #[test]
     fn the_chosen_host_equals_that_of_a_new_engine(
         steps in prop::collection::vec((0_usize..12, any::<prop::sample::Index>()), 1..40),

@@ -110,9 +110,9 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
-    pub fn set_node(&mut self, parts: &NodeFields<'_>) -> Result<HostId, InvalidField> {
-        let id = self.cluster.set_host(parts)?;
-        self.host_order.add(id, parts.name);
+    pub fn set_node(&mut self, fields: &NodeFields<'_>) -> Result<HostId, InvalidField> {
+        let id = self.cluster.set_host(fields)?;
+        self.host_order.add(id, fields.name);
         if self.host_entries.len() <= id.index() {
             self.host_entries.resize_with(id.index() + 1, || None);
             self.free_resources.resize_with(id.index() + 1, FreeResources::default);
@@ -189,15 +189,15 @@ impl Engine {
     /// Returns the invalid rule and the problem if the API server would have rejected the pod.
     pub fn compile_request(
         &mut self,
-        parts: &PodFields<'_>,
+        fields: &PodFields<'_>,
         vm_requirements: VmRequirements,
     ) -> Result<Request, InvalidField> {
-        let rules = Arc::new(Rules::compile(&mut self.cluster, parts)?);
-        let is_control_plane = vm_requirements.is_vm && has_control_plane_role(parts);
+        let rules = Arc::new(Rules::compile(&mut self.cluster, fields)?);
+        let is_control_plane = vm_requirements.is_vm && has_control_plane_role(fields);
         let key = RequestClassKey::new(&vm_requirements, &rules, is_control_plane);
         let (class, key) = self.request_classes.find_or_insert(key, &rules);
         Ok(Request {
-            uid: parts.containers.uid.as_str().into(),
+            uid: fields.containers.uid.as_str().into(),
             rules,
             vm_requirements,
             class_key: key,
@@ -357,12 +357,12 @@ impl Engine {
         let Self {
             request_classes: classes,
             change_log: changes,
-            cluster: counts,
+            cluster,
             free_resources: free,
             ..
         } = self;
         classes.update_recent_fit_scores(changes, |fit| {
-            fit.resource_points(counts, free, host.index())
+            fit.resource_score(cluster, free, host.index())
         });
     }
 }

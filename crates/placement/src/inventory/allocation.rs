@@ -37,8 +37,8 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Returns true if the pod uses nothing of the allocation: its kubelet has created no control group for it yet, or
-    /// has removed the control group and the exclusive CPUs of the ended pod.
+    /// Returns true if the pod does not use the allocation: its kubelet has not created the pod's control group yet, or
+    /// has removed the control group and released the exclusive CPUs after the pod ended.
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.has_control_group == Some(false) && self.cpus.is_empty()

@@ -177,7 +177,7 @@ impl ReportedHost {
 }
 
 impl ReportedHost {
-    /// Returns the parts of the host that the rules of kube-scheduler read.
+    /// Returns the fields of the host that the rules of kube-scheduler read.
     #[must_use]
     pub fn node_fields(&self) -> NodeFields<'_> {
         NodeFields {

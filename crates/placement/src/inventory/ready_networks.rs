@@ -9,12 +9,13 @@ use berth_api::names::READY_NETWORK_PREFIX;
 use berth_api::{InfraNode, InfraNodeStatus, VlanId, VlanRanges};
 use berth_kubelet_admission::pod::Resources;
 
-/// Number of VMs that a ready network takes on one host: more than the bridge takes.
-const UNITS: u64 = 100_000;
+/// Amount of a ready network's resource on one host. Each VM requests one unit. The amount exceeds the number of ports
+/// of a bridge, so it never limits the number of VMs.
+const UNITS_PER_NETWORK: u64 = 100_000;
 
-/// Adds the resources of networks to the amounts of a host. `rules` are the amounts for kube-scheduler's rules, and
-/// `kubelet` those for the prediction of the kubelet's admission, which does not depend on readiness: a VM whose
-/// network has a fault stays on its host.
+/// Adds the resources of networks to the amounts of a host. `rules` are the amounts for kube-scheduler's rules.
+/// `kubelet` are the amounts for the prediction of the kubelet's admission, which does not depend on readiness: a VM
+/// whose network has a fault stays on its host.
 pub(super) fn add_resources(
     infra: &InfraNode,
     status: &InfraNodeStatus,
@@ -25,12 +26,12 @@ pub(super) fn add_resources(
     for network in networks.filter(|network| network.ready_hosts_only == Some(true)) {
         let name = format!("{READY_NETWORK_PREFIX}{}", network.name);
         if is_ready(infra, status, network) {
-            rules.extended.insert(name.clone(), UNITS);
+            rules.extended.insert(name.clone(), UNITS_PER_NETWORK);
         } else {
-            // A Node may have any resource in its status.
+            // The status of a Node may contain a resource with any name.
             rules.extended.remove(&name);
         }
-        kubelet.extended.insert(name, UNITS);
+        kubelet.extended.insert(name, UNITS_PER_NETWORK);
     }
 }
 
@@ -41,18 +42,18 @@ fn is_ready(infra: &InfraNode, status: &InfraNodeStatus, network: &TenantNetwork
     }
     let mut reported = status.networks.iter();
     let Some(host_network) = reported.find(|one| one.name == network.network) else { return false };
-    // Beyond a limit, the report counts networks that are not ready without naming them.
+    // The report lists only a limited number of the networks that are not ready, and counts the others.
     let not_ready = u64::from(host_network.pending) + u64::from(host_network.failed);
     let named = u64::try_from(host_network.not_ready.len()).unwrap_or(u64::MAX);
     let mut faults = host_network.not_ready.iter();
     let has_fault = not_ready > named
         || faults.any(|one| one.tenant == network.name && one.state != TenantNetworkState::Ready);
-    !has_fault && !network.vlan.is_some_and(|vlan| is_cut_off(host_network, vlan))
+    !has_fault && !network.vlan.is_some_and(|vlan| receives_vlan_from_no_host(host_network, vlan))
 }
 
-/// Returns true if other hosts carry a VLAN, but it arrives from none of them. If it arrives from some, the fault is
-/// at the switch port of another host.
-fn is_cut_off(network: &NetworkStatus, vlan: VlanId) -> bool {
+/// Returns true if other hosts carry the VLAN, but this host receives it from none of them. If this host receives the
+/// VLAN from some hosts, the fault is at the switch port of another host.
+fn receives_vlan_from_no_host(network: &NetworkStatus, vlan: VlanId) -> bool {
     let contains = |vlans: Option<&VlanRanges>| vlans.is_some_and(|all| all.ids().contains(vlan));
     network.trunk.as_ref().is_some_and(|trunk| {
         trunk.state == TrunkState::Missing

@@ -147,24 +147,24 @@ impl ClusterState {
     ///
     /// # Errors
     /// Returns an error for a taint that the API server would have rejected.
-    pub fn set_host(&mut self, parts: &NodeFields<'_>) -> Result<HostId, InvalidField> {
+    pub fn set_host(&mut self, fields: &NodeFields<'_>) -> Result<HostId, InvalidField> {
         let spec = FieldPath::root("spec");
         let taints_path = spec.field("taints");
-        let mut taints = Vec::with_capacity(parts.taints.len());
-        for (at, taint) in parts.taints.iter().enumerate() {
+        let mut taints = Vec::with_capacity(fields.taints.len());
+        for (at, taint) in fields.taints.iter().enumerate() {
             taints.push(Taint::read(&mut self.symbols, &taints_path.item(at), taint)?);
         }
-        let name = self.symbols.intern(parts.name);
+        let name = self.symbols.intern(fields.name);
         let host = NodeInfo {
             name,
-            labels: Labels::intern(&mut self.symbols, parts.labels.into_iter().flatten()),
+            labels: Labels::intern(&mut self.symbols, fields.labels.into_iter().flatten()),
             taints: taints.into(),
-            is_cordoned: parts.is_cordoned,
+            is_cordoned: fields.is_cordoned,
         };
-        let number = self.hosts.intern_name(parts.name);
-        let allocatable = Amounts::intern(&mut self.symbols, parts.allocatable);
+        let number = self.hosts.intern_name(fields.name);
+        let allocatable = Amounts::intern(&mut self.symbols, fields.allocatable);
         if let Some(resources) = self.hosts.resources.get_mut(to_index(number)) {
-            resources.set(allocatable, parts.pods_limit);
+            resources.set(allocatable, fields.pods_limit);
         }
         if self.pods_by_host.len() <= to_index(number) {
             self.pods_by_host.resize_with(to_index(number) + 1, Vec::new);

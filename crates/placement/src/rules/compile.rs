@@ -12,7 +12,7 @@ use super::cluster_state::ClusterState;
 use super::compiled::{CompiledSpread, CompiledTemplate, Rules};
 use super::counter::{CounterKey, CounterKind};
 use super::field_path::{FieldPath, InvalidField, validate_label_key};
-use super::groups::{PodGroupSelector, Term};
+use super::groups::{AffinityTerm, PodGroupSelector};
 use super::hosts::EligibilityRule;
 use super::node_affinity::{NodeRule, read_preferred_terms, validate_weight};
 use super::object_fields::PodFields;
@@ -27,32 +27,35 @@ impl Rules {
     ///
     /// # Errors
     /// Returns the invalid field and the problem if the API server would have rejected the pod.
-    pub fn compile(counts: &mut ClusterState, parts: &PodFields<'_>) -> Result<Self, InvalidField> {
-        let (number, known) = counts.compile_cache.find_template(parts);
+    pub fn compile(
+        cluster: &mut ClusterState,
+        fields: &PodFields<'_>,
+    ) -> Result<Self, InvalidField> {
+        let (number, known) = cluster.compile_cache.find_template(fields);
         let known = known.map(Arc::clone);
-        let namespace = if parts.namespace.is_empty() { "default" } else { parts.namespace };
-        let symbols = &mut counts.symbols;
+        let namespace = if fields.namespace.is_empty() { "default" } else { fields.namespace };
+        let symbols = &mut cluster.symbols;
         let namespace =
             known.as_ref().map_or_else(|| symbols.intern(namespace), |known| known.namespace);
-        let labels = Labels::intern(symbols, parts.labels.into_iter().flatten());
+        let labels = Labels::intern(symbols, fields.labels.into_iter().flatten());
         let template = match known {
             Some(known) => known,
             None => {
                 let new = Arc::new(CompiledTemplate::compile_template(
-                    counts, parts, namespace, &labels,
+                    cluster, fields, namespace, &labels,
                 )?);
-                counts.compile_cache.store_template(number, parts, &new);
+                cluster.compile_cache.store_template(number, fields, &new);
                 new
             }
         };
-        let ClusterState { compile_cache, symbols, .. } = counts;
+        let ClusterState { compile_cache, symbols, .. } = cluster;
         let pod_requests = compile_cache
-            .find_or_compute_requests(parts.containers, |pod| compute_requests(symbols, pod));
+            .find_or_compute_requests(fields.containers, |pod| compute_requests(symbols, pod));
         let self_matches =
             template.hard_spread.iter().map(|(_, pods)| pods.matches(symbols, &labels));
         let counts_itself = self_matches.collect();
-        let is_terminating = parts.is_terminating;
-        let membership = counts.compute_membership(namespace, &labels, is_terminating);
+        let is_terminating = fields.is_terminating;
+        let membership = cluster.compute_membership(namespace, &labels, is_terminating);
         Ok(Self {
             labels,
             is_terminating,
@@ -67,22 +70,22 @@ impl Rules {
 impl CompiledTemplate {
     fn compile_template(
         cluster: &mut ClusterState,
-        parts: &PodFields<'_>,
+        fields: &PodFields<'_>,
         namespace: Symbol,
         labels: &Labels,
     ) -> Result<Self, InvalidField> {
         let spec = FieldPath::root("spec");
         let symbols = &mut cluster.symbols;
-        let node_affinity = parts.affinity.and_then(|affinity| affinity.node_affinity.as_ref());
-        let rule = NodeRule::read(symbols, &spec, parts.node_selector, node_affinity)?;
+        let node_affinity = fields.affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+        let rule = NodeRule::read(symbols, &spec, fields.node_selector, node_affinity)?;
         let preference = read_preferred_terms(symbols, &spec, node_affinity)?;
         let path = spec.field("tolerations");
-        let tolerations = Tolerations::read(symbols, &path, parts.tolerations)?;
+        let tolerations = Tolerations::read(symbols, &path, fields.tolerations)?;
         let tolerates_unschedulable = tolerations.tolerates_unschedulable(symbols);
-        let pod_affinity = PodAffinityTerms::read(symbols, &spec, parts, namespace, labels)?;
+        let pod_affinity = PodAffinityTerms::read(symbols, &spec, fields, namespace, labels)?;
         let path = spec.field("topologySpreadConstraints");
-        let mut constraints = Vec::with_capacity(parts.spread_constraints.len());
-        for (at, one) in parts.spread_constraints.iter().enumerate() {
+        let mut constraints = Vec::with_capacity(fields.spread_constraints.len());
+        for (at, one) in fields.spread_constraints.iter().enumerate() {
             constraints.push(SpreadConstraint::read(symbols, &path.item(at), one, labels)?);
         }
 
@@ -118,21 +121,21 @@ impl CompiledTemplate {
 /// Terms of pod affinity and anti-affinity, each with the topology key of the term.
 #[derive(Default)]
 struct PodAffinityTerms {
-    affinity: Vec<(Term, Symbol)>,
-    anti_affinity: Vec<(Term, Symbol)>,
+    affinity: Vec<(AffinityTerm, Symbol)>,
+    anti_affinity: Vec<(AffinityTerm, Symbol)>,
     /// Preferred terms with topology keys and weights. The weights are positive for affinity and negative for
     /// anti-affinity.
-    preferred: Vec<(Term, Symbol, i64)>,
+    preferred: Vec<(AffinityTerm, Symbol, i64)>,
 }
 
-type ReadTerm<'a> =
-    dyn FnMut(&FieldPath<'_>, &PodAffinityTerm) -> Result<(Term, Symbol), InvalidField> + 'a;
+type ReadTerm<'a> = dyn FnMut(&FieldPath<'_>, &PodAffinityTerm) -> Result<(AffinityTerm, Symbol), InvalidField>
+    + 'a;
 
 fn required_terms(
     read: &mut ReadTerm<'_>,
     affinity: &FieldPath<'_>,
     terms: &[PodAffinityTerm],
-) -> Result<Vec<(Term, Symbol)>, InvalidField> {
+) -> Result<Vec<(AffinityTerm, Symbol)>, InvalidField> {
     let path = affinity.field("requiredDuringSchedulingIgnoredDuringExecution");
     terms.iter().enumerate().map(|(at, term)| read(&path.item(at), term)).collect()
 }
@@ -142,7 +145,7 @@ fn weighted_terms(
     read: &mut ReadTerm<'_>,
     affinity: &FieldPath<'_>,
     terms: &[WeightedPodAffinityTerm],
-) -> Result<Vec<(Term, Symbol, i64)>, InvalidField> {
+) -> Result<Vec<(AffinityTerm, Symbol, i64)>, InvalidField> {
     let path = affinity.field("preferredDuringSchedulingIgnoredDuringExecution");
     let read_term = |(at, one): (usize, &WeightedPodAffinityTerm)| {
         let path = path.item(at);
@@ -159,12 +162,12 @@ impl PodAffinityTerms {
     fn read(
         symbols: &mut Symbols,
         spec: &FieldPath<'_>,
-        parts: &PodFields<'_>,
+        fields: &PodFields<'_>,
         namespace: Symbol,
         labels: &Labels,
     ) -> Result<Self, InvalidField> {
         let mut terms = Self::default();
-        let Some(affinity) = parts.affinity else { return Ok(terms) };
+        let Some(affinity) = fields.affinity else { return Ok(terms) };
         let affinity_path = spec.field("affinity");
         let mut read = |path: &FieldPath<'_>, term: &PodAffinityTerm| {
             compile_affinity_term(symbols, path, term, namespace, labels)
@@ -188,45 +191,47 @@ impl PodAffinityTerms {
         Ok(terms)
     }
 
-    fn intern(self, counts: &mut ClusterState) -> CompiledAffinity {
+    fn intern(self, cluster: &mut ClusterState) -> CompiledAffinity {
         /// Default of `hardPodAffinityWeight` in the scheduler's configuration.
         const HARD_POD_AFFINITY_WEIGHT: i64 = 1;
-        let counter = |counts: &mut ClusterState, term: &Term, key: Symbol, kind: CounterKind| {
-            let group = counts.intern_group(PodGroupSelector::new(vec![term.clone()], false));
-            let topology = counts.hosts.intern_topology(key);
-            counts.intern_counter(CounterKey { group, topology, kind })
-        };
+        let counter =
+            |cluster: &mut ClusterState, term: &AffinityTerm, key: Symbol, kind: CounterKind| {
+                let group = cluster.intern_group(PodGroupSelector::new(vec![term.clone()], false));
+                let topology = cluster.hosts.intern_topology(key);
+                cluster.intern_counter(CounterKey { group, topology, kind })
+            };
         let mut contributions = Vec::new();
         for (term, key) in &self.affinity {
             contributions.push((
-                counter(counts, term, *key, CounterKind::AffinityWeights),
+                counter(cluster, term, *key, CounterKind::AffinityWeights),
                 HARD_POD_AFFINITY_WEIGHT,
             ));
         }
         let mut anti_affinity = Vec::new();
         for (term, key) in &self.anti_affinity {
-            contributions.push((counter(counts, term, *key, CounterKind::ExistingAntiAffinity), 1));
-            let incoming_term = term_for_incoming_pod(counts, term);
-            anti_affinity.push(counter(counts, &incoming_term, *key, CounterKind::GroupPods));
+            contributions
+                .push((counter(cluster, term, *key, CounterKind::ExistingAntiAffinity), 1));
+            let incoming_term = term_for_incoming_pod(cluster, term);
+            anti_affinity.push(counter(cluster, &incoming_term, *key, CounterKind::GroupPods));
         }
         let mut preferred = Vec::new();
         for (term, key, weight) in &self.preferred {
             contributions
-                .push((counter(counts, term, *key, CounterKind::AffinityWeights), *weight));
-            let incoming_term = term_for_incoming_pod(counts, term);
+                .push((counter(cluster, term, *key, CounterKind::AffinityWeights), *weight));
+            let incoming_term = term_for_incoming_pod(cluster, term);
             preferred
-                .push((counter(counts, &incoming_term, *key, CounterKind::GroupPods), *weight));
+                .push((counter(cluster, &incoming_term, *key, CounterKind::GroupPods), *weight));
         }
         // An existing pod counts for a term only if it matches all terms (interpodaffinity
         // `podMatchesAllAffinityTerms`).
-        let (terms, keys): (Vec<Term>, Vec<Symbol>) = self.affinity.into_iter().unzip();
-        let terms: Vec<Term> =
-            terms.iter().map(|term| term_for_incoming_pod(counts, term).into_owned()).collect();
+        let (terms, keys): (Vec<AffinityTerm>, Vec<Symbol>) = self.affinity.into_iter().unzip();
+        let terms: Vec<AffinityTerm> =
+            terms.iter().map(|term| term_for_incoming_pod(cluster, term).into_owned()).collect();
         let affinity = (!terms.is_empty()).then(|| {
-            let group = counts.intern_group(PodGroupSelector::new(terms, false));
+            let group = cluster.intern_group(PodGroupSelector::new(terms, false));
             let counters = keys.into_iter().map(|key| {
-                let topology = counts.hosts.intern_topology(key);
-                counts.intern_counter(CounterKey { group, topology, kind: CounterKind::GroupPods })
+                let topology = cluster.hosts.intern_topology(key);
+                cluster.intern_counter(CounterKey { group, topology, kind: CounterKind::GroupPods })
             });
             let counters = counters.collect();
             (group, counters)
@@ -237,12 +242,15 @@ impl PodAffinityTerms {
 
 /// Returns the term as kube-scheduler evaluates it as a term of the incoming pod, which may differ from the written
 /// term because of `SchedulerBugs`. For terms of existing pods, kube-scheduler evaluates the written term.
-fn term_for_incoming_pod<'a>(counts: &ClusterState, term: &'a Term) -> Cow<'a, Term> {
-    if counts.scheduler_bugs.negative_namespace_selectors
-        && term.namespace_selector.matches(&counts.symbols, &counts.no_labels)
+fn term_for_incoming_pod<'a>(
+    cluster: &ClusterState,
+    term: &'a AffinityTerm,
+) -> Cow<'a, AffinityTerm> {
+    if cluster.scheduler_bugs.negative_namespace_selectors
+        && term.namespace_selector.matches(&cluster.symbols, &cluster.no_labels)
     {
         let namespace_selector = Selector::from_requirements(Vec::new());
-        return Cow::Owned(Term { namespace_selector, ..term.clone() });
+        return Cow::Owned(AffinityTerm { namespace_selector, ..term.clone() });
     }
     Cow::Borrowed(term)
 }
@@ -253,7 +261,7 @@ fn compile_affinity_term(
     term: &PodAffinityTerm,
     namespace: Symbol,
     labels: &Labels,
-) -> Result<(Term, Symbol), InvalidField> {
+) -> Result<(AffinityTerm, Symbol), InvalidField> {
     let key = read_topology_key(symbols, path, &term.topology_key)?;
     let mut own_label_requirements = Vec::new();
     let label_key_fields = [
@@ -287,7 +295,7 @@ fn compile_affinity_term(
     }
     namespaces.sort_unstable();
     namespaces.dedup();
-    Ok((Term { namespaces: namespaces.into(), namespace_selector, selector }, key))
+    Ok((AffinityTerm { namespaces: namespaces.into(), namespace_selector, selector }, key))
 }
 
 fn read_topology_key(
@@ -403,7 +411,7 @@ impl SpreadContext {
     /// Compiles all constraints of the pod that have the same `whenUnsatisfiable`.
     fn compile_constraints(
         &self,
-        counts: &mut ClusterState,
+        cluster: &mut ClusterState,
         all: &[SpreadConstraint],
     ) -> Vec<CompiledSpread> {
         let mut keys: Vec<Symbol> = all.iter().map(|one| one.key).collect();
@@ -413,20 +421,20 @@ impl SpreadContext {
             // An empty selector counts no pods, although the pod itself matches it (podtopologyspread
             // `countPodsMatchSelector`).
             let matches_everything = one.selector.matches_everything();
-            let term = Term {
+            let term = AffinityTerm {
                 namespaces: [self.namespace].into(),
                 namespace_selector: Selector::Nothing,
                 selector: if matches_everything { Selector::Nothing } else { one.selector.clone() },
             };
-            let group = counts.intern_group(PodGroupSelector::new(vec![term], true));
-            let topology = counts.hosts.intern_topology(one.key);
-            let eligible = counts.hosts.intern_eligibility_rule(EligibilityRule {
+            let group = cluster.intern_group(PodGroupSelector::new(vec![term], true));
+            let topology = cluster.hosts.intern_topology(one.key);
+            let eligible = cluster.hosts.intern_eligibility_rule(EligibilityRule {
                 required_keys: keys.clone().into(),
                 node_rule: self.node_rule.filter(|_| one.honors_node_affinity),
                 tolerations: one.honors_node_taints.then_some(self.tolerations),
             });
             CompiledSpread {
-                counter: counts.intern_counter(CounterKey {
+                counter: cluster.intern_counter(CounterKey {
                     group,
                     topology,
                     kind: CounterKind::Spread(eligible),

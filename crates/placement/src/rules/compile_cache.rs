@@ -68,10 +68,10 @@ impl CompileCache {
     /// Returns the hash of the template's source, and the template if it is cached.
     pub(super) fn find_template(
         &self,
-        parts: &PodFields<'_>,
+        fields: &PodFields<'_>,
     ) -> (u64, Option<&Arc<CompiledTemplate>>) {
-        let hash = hash_rules(parts);
-        let found = self.templates.find(hash, |(source, _)| source.matches_parts(parts));
+        let hash = hash_rules(fields);
+        let found = self.templates.find(hash, |(source, _)| source.matches_fields(fields));
         (hash, found.map(|(_, template)| template))
     }
 
@@ -79,11 +79,11 @@ impl CompileCache {
     pub(super) fn store_template(
         &mut self,
         hash: u64,
-        parts: &PodFields<'_>,
+        fields: &PodFields<'_>,
         template: &Arc<CompiledTemplate>,
     ) {
-        if !uses_own_labels(parts) {
-            self.templates.store(hash, (TemplateSource::from_parts(parts), Arc::clone(template)));
+        if !uses_own_labels(fields) {
+            self.templates.store(hash, (TemplateSource::from_fields(fields), Arc::clone(template)));
         }
     }
 
@@ -117,32 +117,33 @@ impl CompileCache {
 }
 
 impl TemplateSource {
-    fn from_parts(parts: &PodFields<'_>) -> Self {
+    fn from_fields(fields: &PodFields<'_>) -> Self {
         Self {
-            namespace: parts.namespace.to_owned(),
-            node_selector: parts.node_selector.cloned(),
-            affinity: parts.affinity.cloned(),
-            tolerations: parts.tolerations.to_vec(),
-            spread: parts.spread_constraints.to_vec(),
+            namespace: fields.namespace.to_owned(),
+            node_selector: fields.node_selector.cloned(),
+            affinity: fields.affinity.cloned(),
+            tolerations: fields.tolerations.to_vec(),
+            spread: fields.spread_constraints.to_vec(),
         }
     }
 
-    fn matches_parts(&self, parts: &PodFields<'_>) -> bool {
-        self.namespace == parts.namespace
-            && self.node_selector.as_ref() == parts.node_selector
-            && self.affinity.as_ref() == parts.affinity
-            && self.tolerations == parts.tolerations
-            && self.spread == parts.spread_constraints
+    fn matches_fields(&self, fields: &PodFields<'_>) -> bool {
+        self.namespace == fields.namespace
+            && self.node_selector.as_ref() == fields.node_selector
+            && self.affinity.as_ref() == fields.affinity
+            && self.tolerations == fields.tolerations
+            && self.spread == fields.spread_constraints
     }
 }
 
 /// Returns true if the compiled rules depend on the pod's own labels: `matchLabelKeys` and `mismatchLabelKeys` build
 /// a selector from these labels (KEP-3243, KEP-3633).
-fn uses_own_labels(parts: &PodFields<'_>) -> bool {
+fn uses_own_labels(fields: &PodFields<'_>) -> bool {
     let spread_uses_labels =
-        parts.spread_constraints.iter().any(|one| one.match_label_keys.is_some());
-    let pod_affinity = parts.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
-    let pod_anti_affinity = parts.affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+        fields.spread_constraints.iter().any(|one| one.match_label_keys.is_some());
+    let pod_affinity = fields.affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+    let pod_anti_affinity =
+        fields.affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
     let required = [
         pod_affinity
             .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref()),
@@ -163,18 +164,18 @@ fn uses_own_labels(parts: &PodFields<'_>) -> bool {
 
 /// Returns a hash of those parts of the source that distinguish most templates. All parts are compared for equality
 /// afterwards.
-fn hash_rules(parts: &PodFields<'_>) -> u64 {
+fn hash_rules(fields: &PodFields<'_>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    parts.namespace.hash(&mut hasher);
-    parts.node_selector.hash(&mut hasher);
-    for one in parts.tolerations {
+    fields.namespace.hash(&mut hasher);
+    fields.node_selector.hash(&mut hasher);
+    for one in fields.tolerations {
         (&one.key, &one.value, &one.effect).hash(&mut hasher);
     }
-    for one in parts.spread_constraints {
+    for one in fields.spread_constraints {
         one.topology_key.hash(&mut hasher);
         one.label_selector.as_ref().map(|selector| &selector.match_labels).hash(&mut hasher);
     }
-    if let Some(affinity) = parts.affinity {
+    if let Some(affinity) = fields.affinity {
         let nodes = affinity.node_affinity.as_ref();
         let required = nodes
             .and_then(|one| one.required_during_scheduling_ignored_during_execution.as_ref())
@@ -218,8 +219,8 @@ mod tests {
 
     #[test]
     fn only_equal_sources_share_a_template() {
-        let mut counts = ClusterState::new();
-        let mut compile = |parts: &PodFields<'_>| Rules::compile(&mut counts, parts).unwrap();
+        let mut cluster = ClusterState::new();
+        let mut compile = |fields: &PodFields<'_>| Rules::compile(&mut cluster, fields).unwrap();
         let text = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
         let (a, b) = (text("a"), text("b"));
         let pod = |uid: &str, limit: u64| {
@@ -258,7 +259,7 @@ mod tests {
             label_selector: Some(LabelSelector::default()),
             ..TopologySpreadConstraint::default()
         }];
-        for parts in [
+        for fields in [
             PodFields { namespace: "m", ..plain },
             PodFields { node_selector: Some(&b), ..plain },
             PodFields { node_selector: None, ..plain },
@@ -266,13 +267,13 @@ mod tests {
             PodFields { affinity: Some(&affinity), ..plain },
             PodFields { spread_constraints: &spread, ..plain },
         ] {
-            let [new, again] = [compile(&parts), compile(&parts)];
-            assert!(!Arc::ptr_eq(&one.template, &new.template), "{parts:?}");
-            assert!(Arc::ptr_eq(&again.template, &new.template), "{parts:?}");
+            let [new, again] = [compile(&fields), compile(&fields)];
+            assert!(!Arc::ptr_eq(&one.template, &new.template), "{fields:?}");
+            assert!(Arc::ptr_eq(&again.template, &new.template), "{fields:?}");
         }
         spread[0].match_label_keys = Some(vec!["a".to_owned()]);
-        let parts = PodFields { spread_constraints: &spread, ..plain };
-        let [new, again] = [compile(&parts), compile(&parts)];
+        let fields = PodFields { spread_constraints: &spread, ..plain };
+        let [new, again] = [compile(&fields), compile(&fields)];
         assert!(!Arc::ptr_eq(&again.template, &new.template));
     }
 }

@@ -44,9 +44,9 @@ struct SpreadCheck<'a> {
 }
 
 impl<'a> DomainCounter<'a> {
-    pub(super) fn look_up(counts: &'a ClusterState, number: u32) -> Option<Self> {
-        let (counted, counter) = counts.get_counter(number)?;
-        let topology = counts.hosts.topologies.get(to_index(counted.topology))?;
+    pub(super) fn look_up(cluster: &'a ClusterState, number: u32) -> Option<Self> {
+        let (counted, counter) = cluster.get_counter(number)?;
+        let topology = cluster.hosts.topologies.get(to_index(counted.topology))?;
         Some(Self { topology, counter, counter_key: counted })
     }
 
@@ -56,18 +56,18 @@ impl<'a> DomainCounter<'a> {
         (domain != NO_DOMAIN).then(|| self.counter.get(domain))
     }
 
-    fn topology_key(&self, counts: &ClusterState) -> String {
-        counts.symbols.name(self.topology.key).to_owned()
+    fn topology_key(&self, cluster: &ClusterState) -> String {
+        cluster.symbols.name(self.topology.key).to_owned()
     }
 
-    fn domain_value(&self, counts: &ClusterState, host: HostId) -> Option<String> {
+    fn domain_value(&self, cluster: &ClusterState, host: HostId) -> Option<String> {
         let value = self.topology.value(self.topology.domain_of(host.0))?;
-        Some(counts.symbols.name(value).to_owned())
+        Some(cluster.symbols.name(value).to_owned())
     }
 
-    fn selector_text(&self, counts: &ClusterState) -> String {
-        let group = counts.groups.get(self.counter_key.group);
-        group.map(|(group, _)| group.to_display_text(&counts.symbols)).unwrap_or_default()
+    fn selector_text(&self, cluster: &ClusterState) -> String {
+        let group = cluster.groups.get(self.counter_key.group);
+        group.map(|(group, _)| group.to_display_text(&cluster.symbols)).unwrap_or_default()
     }
 }
 
@@ -109,45 +109,45 @@ impl ClusterState {
 }
 
 impl<'a> PodFilter<'a> {
-    pub(super) fn new(counts: &'a ClusterState, rules: &'a Rules) -> Self {
-        let lookup = |number: &u32| DomainCounter::look_up(counts, *number);
-        let member = counts.pod_attributes(rules);
+    pub(super) fn new(cluster: &'a ClusterState, rules: &'a Rules) -> Self {
+        let lookup = |number: &u32| DomainCounter::look_up(cluster, *number);
+        let member = cluster.pod_attributes(rules);
         let (mut affinity, mut starts_group) = (Vec::new(), false);
         if let Some((group, counters)) = &rules.template.affinity {
             affinity = counters.iter().filter_map(lookup).collect();
             // The first pod of a group that has an affinity to itself does not need another pod
             // (`satisfyPodAffinity`).
             starts_group = affinity.iter().all(|near| near.counter.total == 0)
-                && counts
+                && cluster
                     .groups
                     .get(*group)
-                    .is_some_and(|(group, _)| group.contains(&counts.symbols, member));
+                    .is_some_and(|(group, _)| group.contains(&cluster.symbols, member));
         }
         let has_pods = |near: &DomainCounter<'_>| near.counter.total > 0;
         let mut existing_anti_affinity = Vec::new();
-        let membership = counts.membership(rules);
+        let membership = cluster.membership(rules);
         existing_anti_affinity
             .extend(membership.anti_affinity_counters().iter().filter_map(lookup).filter(has_pods));
         let spread = rules.template.hard_spread.iter().zip(&rules.matches_own_constraints);
         let spread = spread.filter_map(|((rule, _), self_match)| {
-            let domain_count = DomainCounter::look_up(counts, rule.counter)?;
+            let domain_count = DomainCounter::look_up(cluster, rule.counter)?;
             Some(SpreadCheck {
                 domain_counter: domain_count,
                 constraint: *rule,
                 matches_itself: *self_match,
                 minimum_count: domain_count
                     .counter
-                    .minimum_count(&counts.eligible_domains, rule.min_domains),
+                    .minimum_count(&cluster.eligible_domains, rule.min_domains),
             })
         });
         Self {
-            cluster: counts,
+            cluster,
             rules,
             node_rule_hosts: rules
                 .template
                 .node_rule
-                .and_then(|rule| Some(counts.hosts.node_rules.get(rule)?.1)),
-            tolerated_hosts: counts
+                .and_then(|rule| Some(cluster.hosts.node_rules.get(rule)?.1)),
+            tolerated_hosts: cluster
                 .hosts
                 .tolerations
                 .get(rules.template.tolerations)
@@ -283,16 +283,16 @@ impl<'a> PodFilter<'a> {
     }
 
     fn pod_rule_rejection(&self, host: HostId) -> Option<Reason> {
-        let counts = self.cluster;
+        let cluster = self.cluster;
         for one in &self.spread {
-            let key = one.domain_counter.topology_key(counts);
+            let key = one.domain_counter.topology_key(cluster);
             let Some(pods) = one.domain_counter.count_for_host(host) else {
                 return Some(Reason::MissingTopologyLabel { key });
             };
             if one.exceeds_max_skew(pods) {
                 return Some(Reason::TopologySpread {
                     key,
-                    domain: one.domain_counter.domain_value(counts, host).unwrap_or_default(),
+                    domain: one.domain_counter.domain_value(cluster, host).unwrap_or_default(),
                     pods,
                     minimum_pods: one.minimum_count,
                     max_skew: one.constraint.max_skew,
@@ -304,25 +304,25 @@ impl<'a> PodFilter<'a> {
         });
         if let Some(near) = unsatisfied {
             return Some(Reason::PodAffinity {
-                key: near.topology_key(counts),
-                domain: near.domain_value(counts, host),
-                pods: near.selector_text(counts),
+                key: near.topology_key(cluster),
+                domain: near.domain_value(cluster, host),
+                pods: near.selector_text(cluster),
             });
         }
         let has_pods_in_domain =
             |near: &&DomainCounter<'_>| near.count_for_host(host).is_some_and(|pods| pods > 0);
         if let Some(near) = self.anti_affinity.iter().find(has_pods_in_domain) {
             return Some(Reason::PodAntiAffinity {
-                key: near.topology_key(counts),
-                domain: near.domain_value(counts, host).unwrap_or_default(),
-                pods: near.selector_text(counts),
+                key: near.topology_key(cluster),
+                domain: near.domain_value(cluster, host).unwrap_or_default(),
+                pods: near.selector_text(cluster),
             });
         }
         let near = self.existing_anti_affinity.iter().find(has_pods_in_domain)?;
         Some(Reason::ExistingAntiAffinity {
-            key: near.topology_key(counts),
-            domain: near.domain_value(counts, host).unwrap_or_default(),
-            pods: near.selector_text(counts),
+            key: near.topology_key(cluster),
+            domain: near.domain_value(cluster, host).unwrap_or_default(),
+            pods: near.selector_text(cluster),
         })
     }
 }

@@ -11,7 +11,7 @@ use super::symbols::{
 
 /// Selects pods in these namespaces with these labels (kube-scheduler `framework.AffinityTerm`).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Term {
+pub(super) struct AffinityTerm {
     /// Names of the namespaces, sorted.
     pub(super) namespaces: Box<[Symbol]>,
     /// Label selector of further namespaces.
@@ -23,7 +23,7 @@ pub(super) struct Term {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct PodGroupSelector {
     /// Terms of the group, sorted; there is at least one term.
-    pub(super) terms: Box<[Term]>,
+    pub(super) terms: Box<[AffinityTerm]>,
     /// True if pods that are being deleted do not belong to the group. Spread constraints exclude such pods; affinity
     /// terms do not.
     pub(super) excludes_terminating: bool,
@@ -39,14 +39,14 @@ pub(super) struct PodAttributes<'a> {
 }
 
 impl PodGroupSelector {
-    pub(super) fn new(mut terms: Vec<Term>, excludes_terminating: bool) -> Self {
+    pub(super) fn new(mut terms: Vec<AffinityTerm>, excludes_terminating: bool) -> Self {
         terms.sort_unstable();
         terms.dedup();
         Self { terms: terms.into(), excludes_terminating }
     }
 
     pub(super) fn contains(&self, symbols: &Symbols, member: PodAttributes<'_>) -> bool {
-        let matches_namespace = |term: &Term| {
+        let matches_namespace = |term: &AffinityTerm| {
             term.namespaces.contains(&member.namespace)
                 || term.namespace_selector.matches(symbols, member.namespace_labels)
         };
@@ -115,7 +115,7 @@ pub(super) struct GroupCounters {
     pub(super) weights: Vec<u32>,
 }
 
-/// All groups.
+/// All pod groups that compiled rules refer to, indexed by the labels of their pods.
 #[derive(Debug)]
 pub(super) struct Groups {
     interner: Interner<PodGroupSelector, GroupCounters>,

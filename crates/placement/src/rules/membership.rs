@@ -43,7 +43,7 @@ impl GroupMembership {
         }
     }
 
-    /// Returns the indexes of the counters of the groups to which the pod belongs.
+    /// Returns the numbers of the counters that count the pods of these groups.
     pub(super) fn group_pod_counters(&self) -> &[u32] {
         self.counters.get(..to_index(self.existing_anti_affinity_start)).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! The parts of a pod and a Node that the rules read, as Kubernetes API types.
+//! Fields of pods and Nodes that the rules read, as Kubernetes API types.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1;
 
 use berth_kubelet_admission::pod::{Pod, Resources};
 
-/// The parts of a pod that affect its placement and the placement of other pods.
+/// The fields of a pod that affect its placement and the placement of other pods.
 #[derive(Clone, Copy, Debug)]
 pub struct PodFields<'a> {
     /// `metadata.namespace`; an empty namespace means `default`.
@@ -28,7 +28,7 @@ pub struct PodFields<'a> {
 }
 
 impl<'a> PodFields<'a> {
-    /// Returns the parts of a pod; `containers` are the requests that were read from the same pod.
+    /// Returns the fields of a pod; `containers` are the requests that were read from the same pod.
     #[must_use]
     pub fn from_pod(pod: &'a v1::Pod, containers: &'a Pod) -> Self {
         let spec = pod.spec.as_ref();
@@ -46,7 +46,7 @@ impl<'a> PodFields<'a> {
         }
     }
 
-    /// Returns the parts without the pod's rules about hosts and about other pods. The pod's labels and resources
+    /// Returns the fields without the pod's rules about hosts and about other pods. The pod's labels and resources
     /// remain, because they affect other pods.
     #[must_use]
     pub const fn without_rules(self) -> Self {
@@ -60,7 +60,7 @@ impl<'a> PodFields<'a> {
     }
 }
 
-/// The parts of a Node that determine which pods may run on it.
+/// The fields of a Node that determine which pods may run on it.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeFields<'a> {
     /// Field `metadata.name`.
@@ -78,7 +78,7 @@ pub struct NodeFields<'a> {
 }
 
 impl<'a> NodeFields<'a> {
-    /// Returns the parts of a Node; `allocatable` and `pods_limit` are the amounts that were read from the same Node.
+    /// Returns the fields of a Node; `allocatable` and `pods_limit` are the amounts that were read from the same Node.
     #[must_use]
     pub fn from_node(node: &'a v1::Node, allocatable: &'a Resources, pods_limit: u64) -> Self {
         let spec = node.spec.as_ref();

@@ -45,14 +45,14 @@ impl<'a> PodFilter<'a> {
     /// existing pod affects the choice.
     #[must_use]
     pub fn pod_preference_scores(&self) -> Option<PreferenceScores<'a>> {
-        let (counts, rules) = (self.cluster, self.rules);
+        let (cluster, rules) = (self.cluster, self.rules);
         let has_count = |near: &DomainCounter<'_>| near.counter.total != 0;
-        let lookup = |number: u32| DomainCounter::look_up(counts, number).filter(has_count);
+        let lookup = |number: u32| DomainCounter::look_up(cluster, number).filter(has_count);
         let mut affinity_counts = Vec::new();
         for (number, weight) in &rules.template.preferred_affinity {
             affinity_counts.extend(lookup(*number).map(|near| (near, *weight)));
         }
-        let membership = counts.membership(rules);
+        let membership = cluster.membership(rules);
         affinity_counts.extend(
             membership.weight_counters().iter().filter_map(|number| Some((lookup(*number)?, 1))),
         );
@@ -61,9 +61,9 @@ impl<'a> PodFilter<'a> {
             .soft_spread
             .iter()
             .filter_map(|rule| {
-                let near = DomainCounter::look_up(counts, rule.counter)?;
+                let near = DomainCounter::look_up(cluster, rule.counter)?;
                 let minimum_count =
-                    near.counter.minimum_count(&counts.eligible_domains, rule.min_domains);
+                    near.counter.minimum_count(&cluster.eligible_domains, rule.min_domains);
                 // If the spread group has no pods, the constraint treats all hosts that have the topology label
                 // equally. Every host has the label `kubernetes.io/hostname`, but may lack other labels.
                 (has_count(&near) || !rule.is_per_host).then_some((near, *rule, minimum_count))

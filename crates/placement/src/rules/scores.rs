@@ -59,23 +59,23 @@ impl<'a> Scorer<'a> {
     /// weight of each spread constraint.
     #[must_use]
     pub fn new(filter: &'a PodFilter<'a>, hosts: &[HostId]) -> Self {
-        let (counts, rules) = (filter.cluster, filter.rules);
+        let (cluster, rules) = (filter.cluster, filter.rules);
         let mut affinity_counts: Vec<(DomainCounter<'a>, i64)> = Vec::new();
         for (number, weight) in &rules.template.preferred_affinity {
             affinity_counts
-                .extend(DomainCounter::look_up(counts, *number).map(|near| (near, *weight)));
+                .extend(DomainCounter::look_up(cluster, *number).map(|near| (near, *weight)));
         }
-        let membership = counts.membership(rules);
+        let membership = cluster.membership(rules);
         let weights = membership
             .weight_counters()
             .iter()
-            .filter_map(|number| DomainCounter::look_up(counts, *number));
+            .filter_map(|number| DomainCounter::look_up(cluster, *number));
         affinity_counts.extend(weights.map(|near| (near, 1)));
         let constraints: Vec<(DomainCounter<'a>, CompiledSpread)> = rules
             .template
             .soft_spread
             .iter()
-            .filter_map(|rule| Some((DomainCounter::look_up(counts, rule.counter)?, *rule)))
+            .filter_map(|rule| Some((DomainCounter::look_up(cluster, rule.counter)?, *rule)))
             .collect();
         let domain = |near: &DomainCounter<'_>, host: &HostId| near.topology.domain_of(host.0);
         let is_scored = |host: &&HostId| {
