@@ -6,14 +6,14 @@
 mod allocated;
 #[path = "engine/allocation.rs"]
 mod allocation;
-#[path = "engine/dice.rs"]
-mod dice;
 #[path = "engine/host.rs"]
 mod host;
 #[path = "engine/pod.rs"]
 mod pod;
 #[path = "engine/random.rs"]
 mod random;
+#[path = "engine/random_choices.rs"]
+mod random_choices;
 #[path = "engine/reference_model.rs"]
 mod reference_model;
 #[path = "engine/scenarios.rs"]

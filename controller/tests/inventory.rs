@@ -86,7 +86,7 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
     let mut taken = reported;
     for number in 0..40 {
         let pod = vm_pod(&format!("vm-{number}"));
-        let parts = PodFields {
+        let fields = PodFields {
             namespace: "default",
             labels: None,
             is_terminating: false,
@@ -97,7 +97,7 @@ fn fill_with_vms(facts: ReportedHost) -> TestCaseResult {
             containers: &pod,
         };
         let needs = VmRequirements { is_vm: true, is_pinned: true, ..VmRequirements::default() };
-        let request = engine.compile_request(&parts, needs).expect("the rules are valid");
+        let request = engine.compile_request(&fields, needs).expect("the rules are valid");
         let reasons = engine.rejection_reasons(&request, host);
         let placed = engine.place_pod(&request, None);
         prop_assert_eq!(placed.is_some(), reasons.is_empty(), "{:?}", reasons);

@@ -12,14 +12,14 @@
 mod data;
 #[path = "render/documents.rs"]
 mod documents;
+#[path = "render/invalid.rs"]
+mod invalid;
 #[path = "render/networks.rs"]
 mod networks;
 #[path = "render/schedulers.rs"]
 mod schedulers;
 #[path = "render/tenant_isolation.rs"]
 mod tenant_isolation;
-#[path = "render/wrong.rs"]
-mod wrong;
 
 use base64::Engine as _;
 use berth_controller::fleet::{RenderInput, stream};

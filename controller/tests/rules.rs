@@ -9,13 +9,13 @@
     reason = "tests fail by panicking, and compute as the scheduler does"
 )]
 
-#[path = "rules/agree.rs"]
-mod agree;
+#[path = "rules/comparison.rs"]
+mod comparison;
 #[path = "rules/invalid.rs"]
 mod invalid;
 #[path = "rules/random.rs"]
 mod random;
+#[path = "rules/reference_model.rs"]
+mod reference_model;
 #[path = "rules/scheduler_cases.rs"]
 mod scheduler_cases;
-#[path = "rules/slow.rs"]
-mod slow;

@@ -15,12 +15,12 @@
 
 #[path = "../../controller/tests/rules/random.rs"]
 mod random;
+#[path = "../../controller/tests/rules/reference_model.rs"]
+mod reference_model;
 #[path = "rules/scheduler_bug.rs"]
 mod scheduler_bug;
 #[path = "rules/server.rs"]
 mod server;
-#[path = "../../controller/tests/rules/slow.rs"]
-mod slow;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,9 +33,9 @@ use berth_placement::rules::{
 };
 use berth_tests::cluster::{ControlPlane, ControlPlaneOptions, Version};
 use random::{GeneratedHost, GeneratedPod, GeneratorOptions, NAMESPACES, RandomGenerator};
+use reference_model::ReferenceModel;
 use serde_json::{Value, json};
 use server::Server;
-use slow::ReferenceModel;
 
 /// Difference between Berth's rules and kube-scheduler's answer.
 #[derive(Debug)]

@@ -88,10 +88,10 @@ fn leases_are_served_with_a_full_disk_and_without_the_api_server() {
         "cat /dev/zero 2>/dev/null >>/var/lib/berth/filler || true
          test \"$(stat -f -c %a /var/lib/berth)\" = 0",
     );
-    bed.apply_leases(&[FIRST, SECOND]);
-    bed.add_guest(SECOND);
-    bed.wait_for_lease(SECOND);
-    bed.wait_for_lease(FIRST);
+    bed.apply_leases(&[FIRST_GUEST, SECOND_GUEST]);
+    bed.add_guest(SECOND_GUEST);
+    bed.wait_for_lease(SECOND_GUEST);
+    bed.wait_for_lease(FIRST_GUEST);
     let failure = "failed to persist the leases";
     let reported = bed.plane.wait_until("the failure is reported", TIMEOUT, |plane| {
         plane.log(LOG).ok()?.contains(failure).then_some(())

@@ -28,10 +28,14 @@ pub(crate) struct HostDescription {
     /// True for `memoryManagerPolicy: Static`.
     #[serde(rename = "keepsMemory")]
     pub(crate) has_static_memory_policy: bool,
-    pub(crate) policy: String,
-    pub(crate) scope: String,
-    pub(crate) options: Vec<String>,
-    pub(crate) version: String,
+    #[serde(rename = "policy")]
+    pub(crate) topology_policy: String,
+    #[serde(rename = "scope")]
+    pub(crate) topology_scope: String,
+    #[serde(rename = "options")]
+    pub(crate) cpu_manager_options: Vec<String>,
+    #[serde(rename = "version")]
+    pub(crate) kubelet_version: String,
     pub(crate) labels: BTreeMap<String, String>,
     /// Taints of the Node, as `key:Effect`.
     pub(crate) taints: Vec<String>,
@@ -87,10 +91,10 @@ impl Default for HostDescription {
             threads: 1,
             has_static_cpu_policy: true,
             has_static_memory_policy: true,
-            policy: "single-numa-node".to_owned(),
-            scope: "pod".to_owned(),
-            options: Vec::new(),
-            version: "v1.36.0".to_owned(),
+            topology_policy: "single-numa-node".to_owned(),
+            topology_scope: "pod".to_owned(),
+            cpu_manager_options: Vec::new(),
+            kubelet_version: "v1.36.0".to_owned(),
             labels: BTreeMap::new(),
             taints: Vec::new(),
             is_cordoned: false,
@@ -118,8 +122,8 @@ impl HostDescription {
         let mut zones = vec![Vec::new(); self.zones.len()];
         let mut next = 0;
         for _ in 0..threads {
-            for (zone, form) in zones.iter_mut().zip(&self.zones) {
-                let end = next + form.cpus / threads;
+            for (zone, description) in zones.iter_mut().zip(&self.zones) {
+                let end = next + description.cpus / threads;
                 zone.push((next..end).collect::<Vec<u32>>());
                 next = end;
             }
@@ -143,16 +147,16 @@ impl HostDescription {
         let word = |is: bool, yes: &str, no: &str| Some(if is { yes } else { no }.to_owned());
         has.kubelet = Some(Kubelet {
             cpu_manager_policy: word(self.has_static_cpu_policy, "static", "none"),
-            cpu_manager_policy_options: self.options.clone(),
-            topology_manager_policy: Some(self.policy.clone()),
-            topology_manager_scope: Some(self.scope.clone()),
+            cpu_manager_policy_options: self.cpu_manager_options.clone(),
+            topology_manager_policy: Some(self.topology_policy.clone()),
+            topology_manager_scope: Some(self.topology_scope.clone()),
             topology_manager_policy_options: Vec::new(),
             memory_manager_policy: word(self.has_static_memory_policy, "Static", "None"),
             reserved_system_cpus: Some(self.reserved_cpus().into_iter().collect()),
             allocatable_reservation: None,
             started_with: None,
         });
-        for (at, (form, threads)) in
+        for (at, (description, threads)) in
             (0u32..).zip(self.zones.iter().zip(self.cpus_by_zone_and_thread()))
         {
             let pool = |size: PageSize, bytes: u64| HugepagePool {
@@ -169,11 +173,11 @@ impl HostDescription {
                 cpus: Some(threads.iter().flatten().copied().collect()),
                 socket: Some(at),
                 threads: threads.iter().map(|thread| thread.iter().copied().collect()).collect(),
-                memory: Some(Bytes(form.memory << 30)),
+                memory: Some(Bytes(description.memory << 30)),
                 reserved_memory: (at == 0).then_some(Bytes(1 << 30)),
                 hugepages: vec![
-                    pool(PageSize::GIB_1, form.huge_pages_gib << 30),
-                    pool(PageSize::MIB_2, form.small_pages_mib << 20),
+                    pool(PageSize::GIB_1, description.huge_pages_gib << 30),
+                    pool(PageSize::MIB_2, description.small_pages_mib << 20),
                 ],
                 distances: (0..zones)
                     .map(|zone| ZoneDistance { zone, distance: far(zone) })
@@ -241,7 +245,7 @@ impl HostDescription {
         node.status = Some(v1::NodeStatus {
             allocatable: Some(amounts.chain(bridges).collect()),
             node_info: Some(v1::NodeSystemInfo {
-                kubelet_version: self.version.clone(),
+                kubelet_version: self.kubelet_version.clone(),
                 ..v1::NodeSystemInfo::default()
             }),
             ..v1::NodeStatus::default()

@@ -45,7 +45,8 @@ pub(crate) struct PodDescription {
     #[serde(rename = "numa")]
     pub(crate) has_numa_passthrough: bool,
     pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) selector: BTreeMap<String, String>,
+    #[serde(rename = "selector")]
+    pub(crate) node_selector: BTreeMap<String, String>,
     /// Keys of tolerated taints, with any value and effect.
     #[serde(rename = "tolerates")]
     pub(crate) tolerated_taints: Vec<String>,
@@ -113,7 +114,7 @@ pub(crate) struct BuiltPod {
     pub(crate) pod: Pod,
     pub(crate) requirements: VmRequirements,
     labels: BTreeMap<String, String>,
-    selector: BTreeMap<String, String>,
+    node_selector: BTreeMap<String, String>,
     affinity: v1::Affinity,
     tolerations: Vec<v1::Toleration>,
     spread: Vec<v1::TopologySpreadConstraint>,
@@ -121,12 +122,12 @@ pub(crate) struct BuiltPod {
 }
 
 impl BuiltPod {
-    fn spec_parts(&self) -> PodFields<'_> {
+    fn pod_fields(&self) -> PodFields<'_> {
         PodFields {
             namespace: "default",
             labels: Some(&self.labels),
             is_terminating: self.is_terminating,
-            node_selector: Some(&self.selector),
+            node_selector: Some(&self.node_selector),
             affinity: Some(&self.affinity),
             tolerations: &self.tolerations,
             spread_constraints: &self.spread,
@@ -136,12 +137,12 @@ impl BuiltPod {
 
     pub(crate) fn request(&self, engine: &mut Engine) -> Request {
         engine
-            .compile_request(&self.spec_parts(), self.requirements.clone())
+            .compile_request(&self.pod_fields(), self.requirements.clone())
             .expect("the rules are valid")
     }
 
-    pub(crate) fn rules(&self, counts: &mut ClusterState) -> Rules {
-        Rules::compile(counts, &self.spec_parts()).expect("the rules are valid")
+    pub(crate) fn rules(&self, cluster: &mut ClusterState) -> Rules {
+        Rules::compile(cluster, &self.pod_fields()).expect("the rules are valid")
     }
 }
 
@@ -161,7 +162,7 @@ impl PodDescription {
                     }),
             },
             labels: self.labels.clone(),
-            selector: self.selector.clone(),
+            node_selector: self.node_selector.clone(),
             affinity: self.affinity(),
             tolerations: self
                 .tolerated_taints
@@ -196,16 +197,23 @@ impl PodDescription {
             Resources { cpu_millis: 0, memory: 0, ..requests.clone() }
         };
         let main = Container { name: "compute".to_owned(), is_sidecar: false, requests, limits };
-        let beside = |(at, form): (usize, &ContainerDescription)| {
+        let beside = |(at, description): (usize, &ContainerDescription)| {
             let own = Resources {
-                cpu_millis: form.millis,
-                memory: form.memory << 20,
+                cpu_millis: description.millis,
+                memory: description.memory << 20,
                 ..Resources::default()
             };
             let name = format!("beside-{at}");
-            Container { name, is_sidecar: form.is_sidecar, requests: own.clone(), limits: own }
+            Container {
+                name,
+                is_sidecar: description.is_sidecar,
+                requests: own.clone(),
+                limits: own,
+            }
         };
-        let is_first = |(_, form): &(usize, &ContainerDescription)| form.is_init || form.is_sidecar;
+        let is_first = |(_, description): &(usize, &ContainerDescription)| {
+            description.is_init || description.is_sidecar
+        };
         let all = || self.additional_containers.iter().enumerate();
         Pod {
             uid: self.name.clone(),
@@ -235,13 +243,13 @@ impl PodDescription {
             });
             weighted.collect::<Vec<_>>()
         };
-        let prefer = |form: &PreferenceDescription| v1::PreferredSchedulingTerm {
-            weight: form.weight,
+        let prefer = |description: &PreferenceDescription| v1::PreferredSchedulingTerm {
+            weight: description.weight,
             preference: v1::NodeSelectorTerm {
                 match_expressions: Some(vec![v1::NodeSelectorRequirement {
-                    key: form.label.clone(),
+                    key: description.label.clone(),
                     operator: "In".to_owned(),
-                    values: Some(vec![form.value.clone()]),
+                    values: Some(vec![description.value.clone()]),
                 }]),
                 ..v1::NodeSelectorTerm::default()
             },
@@ -274,12 +282,16 @@ impl PodDescription {
 
     fn spread_constraints(&self) -> Vec<v1::TopologySpreadConstraint> {
         let app = self.labels.get("app").map(String::as_str).unwrap_or_default();
-        let one = |form: &SpreadDescription| v1::TopologySpreadConstraint {
+        let one = |description: &SpreadDescription| v1::TopologySpreadConstraint {
             label_selector: Some(selector(app)),
-            max_skew: form.max_skew,
-            topology_key: form.topology_key.clone(),
-            when_unsatisfiable: if form.is_soft { "ScheduleAnyway" } else { "DoNotSchedule" }
-                .to_owned(),
+            max_skew: description.max_skew,
+            topology_key: description.topology_key.clone(),
+            when_unsatisfiable: if description.is_soft {
+                "ScheduleAnyway"
+            } else {
+                "DoNotSchedule"
+            }
+            .to_owned(),
             ..v1::TopologySpreadConstraint::default()
         };
         self.spread.iter().map(one).collect()

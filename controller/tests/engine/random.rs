@@ -14,9 +14,9 @@ use proptest::test_runner::{RngAlgorithm, TestCaseResult, TestRng, TestRunner};
 
 use super::allocated::{check_allocations, free_resources, total_free_memory};
 use super::allocation::reported_allocation;
-use super::dice::Dice;
 use super::host::HostDescription;
 use super::pod::BuiltPod;
+use super::random_choices::RandomChoices;
 use super::reference_model::ReferenceModel;
 
 /// An engine, a second engine that handles the same events, and the reference model.
@@ -30,8 +30,8 @@ struct Testbed {
 }
 
 impl Testbed {
-    fn new(dice: &mut Dice<'_>, tally: Rc<CaseCounts>) -> Self {
-        let hosts = 1 + dice.next_below(12);
+    fn new(choices: &mut RandomChoices<'_>, tally: Rc<CaseCounts>) -> Self {
+        let hosts = 1 + choices.next_below(12);
         let mut testbed = Self {
             engine: Engine::new(),
             second_engine: Engine::new(),
@@ -41,15 +41,15 @@ impl Testbed {
             counts: tally,
         };
         for _ in 0..hosts {
-            let form = dice.random_host(testbed.descriptions.len());
+            let description = choices.random_host(testbed.descriptions.len());
             // Some descriptions are invalid: no kubelet would start on such a host.
-            if form.reported_host().is_ok() {
-                testbed.descriptions.push(form);
+            if description.reported_host().is_ok() {
+                testbed.descriptions.push(description);
                 testbed.set_host(testbed.descriptions.len() - 1);
             }
         }
         // Some fleets are large, because the engine does not scan all hosts of a large fleet.
-        if dice.is_one_in(20) {
+        if choices.is_one_in(20) {
             for at in 0..testbed.descriptions.len() * 9 {
                 let name = format!("host-{}", testbed.descriptions.len());
                 testbed
@@ -62,11 +62,14 @@ impl Testbed {
     }
 
     fn set_host(&mut self, at: usize) {
-        let form = &self.descriptions[at];
-        let (facts, _) = form.reported_host().expect("the description was valid before");
-        let id = self.engine.set_host(facts.clone(), form.class).expect("the taints are valid");
-        let twin =
-            self.second_engine.set_host(facts.clone(), form.class).expect("the taints are valid");
+        let description = &self.descriptions[at];
+        let (facts, _) = description.reported_host().expect("the description was valid before");
+        let id =
+            self.engine.set_host(facts.clone(), description.class).expect("the taints are valid");
+        let twin = self
+            .second_engine
+            .set_host(facts.clone(), description.class)
+            .expect("the taints are valid");
         assert_eq!(id, twin);
         self.reference.set_host(at, facts);
         if at == self.ids.len() {
@@ -78,23 +81,23 @@ impl Testbed {
         self.ids.iter().position(|id| *id == host).expect("the host exists")
     }
 
-    fn run_step(&mut self, dice: &mut Dice<'_>, number: usize) -> TestCaseResult {
+    fn run_step(&mut self, choices: &mut RandomChoices<'_>, number: usize) -> TestCaseResult {
         let hosts = self.ids.len();
-        match dice.next_below(10) {
+        match choices.next_below(10) {
             0..=4 => {
-                let pod = dice.random_pod(format!("pod-{number}")).build();
-                let among = self.random_hosts(dice);
+                let pod = choices.random_pod(format!("pod-{number}")).build();
+                let among = self.random_hosts(choices);
                 self.place(&pod, among.as_deref())
             }
             5 => {
-                if let Some((pod, _)) = self.random_pod(dice) {
-                    let among = self.random_hosts(dice);
+                if let Some((pod, _)) = self.random_pod(choices) {
+                    let among = self.random_hosts(choices);
                     self.place(&pod, among.as_deref())?;
                 }
                 Ok(())
             }
             6 => {
-                if let Some((pod, _)) = self.random_pod(dice) {
+                if let Some((pod, _)) = self.random_pod(choices) {
                     let uid = pod.pod.uid.as_str();
                     prop_assert!(self.engine.remove_pod(uid) && self.second_engine.remove_pod(uid));
                     self.reference.remove(uid);
@@ -102,33 +105,33 @@ impl Testbed {
                 Ok(())
             }
             7 => {
-                let pod = dice.random_pod(format!("pod-{number}")).build();
-                let at = dice.next_below(hosts);
+                let pod = choices.random_pod(format!("pod-{number}")).build();
+                let at = choices.next_below(hosts);
                 self.bind(&pod, at)
             }
             8 => {
-                if let Some((pod, at)) = self.random_pod(dice) {
-                    let at = if dice.is_one_in(2) { dice.next_below(hosts) } else { at };
-                    if dice.is_one_in(2) { self.admit(&pod, at) } else { self.bind(&pod, at) }
+                if let Some((pod, at)) = self.random_pod(choices) {
+                    let at = if choices.is_one_in(2) { choices.next_below(hosts) } else { at };
+                    if choices.is_one_in(2) { self.admit(&pod, at) } else { self.bind(&pod, at) }
                 } else {
                     Ok(())
                 }
             }
             _ => {
-                self.report(dice);
+                self.report(choices);
                 Ok(())
             }
         }
     }
 
-    fn random_hosts(&self, dice: &mut Dice<'_>) -> Option<Vec<HostId>> {
-        let count = dice.next_below(self.ids.len() + 2);
-        (count > 0).then(|| (1..count).map(|_| dice.choose(&self.ids)).collect())
+    fn random_hosts(&self, choices: &mut RandomChoices<'_>) -> Option<Vec<HostId>> {
+        let count = choices.next_below(self.ids.len() + 2);
+        (count > 0).then(|| (1..count).map(|_| choices.choose(&self.ids)).collect())
     }
 
-    fn random_pod(&self, dice: &mut Dice<'_>) -> Option<(BuiltPod, usize)> {
+    fn random_pod(&self, choices: &mut RandomChoices<'_>) -> Option<(BuiltPod, usize)> {
         let assumed = self.reference.assumed();
-        assumed.get(dice.next_below(assumed.len())).cloned()
+        assumed.get(choices.next_below(assumed.len())).cloned()
     }
 
     fn place(&mut self, pod: &BuiltPod, candidates: Option<&[HostId]>) -> TestCaseResult {
@@ -260,16 +263,16 @@ impl Testbed {
         Ok(())
     }
 
-    fn report(&mut self, dice: &mut Dice<'_>) {
+    fn report(&mut self, choices: &mut RandomChoices<'_>) {
         increment(&self.counts.reports);
-        let at = dice.next_below(self.ids.len());
+        let at = choices.next_below(self.ids.len());
         let state = self.engine.kubelet_state(self.ids[at]).expect("the host exists").clone();
         let uids: Vec<String> =
             self.engine.pods_on_host(self.ids[at]).map(|r| r.uid().to_owned()).collect();
-        if dice.is_one_in(2) {
-            dice.change_host(&mut self.descriptions[at]);
+        if choices.is_one_in(2) {
+            choices.change_host(&mut self.descriptions[at]);
         }
-        dice.change_report(&mut self.descriptions[at], &state, &uids);
+        choices.change_report(&mut self.descriptions[at], &state, &uids);
         for one in &self.descriptions[at].allocations {
             let zones = |container: &AllocatedContainer| {
                 container.memory.iter().map(|block| block.zones.clone()).collect::<Vec<_>>()
@@ -324,8 +327,8 @@ impl Testbed {
     }
 
     /// Returns true unless the report contains only sums over several zones for at least one pod.
-    fn report_has_zones(form: &HostDescription) -> bool {
-        form.allocations.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
+    fn report_has_zones(description: &HostDescription) -> bool {
+        description.allocations.iter().all(|one| !one.containers.is_empty() || one.zones.len() < 2)
     }
 
     /// Checks an engine that is rebuilt from reports and bound pods: if every kubelet reports all its allocations,
@@ -342,9 +345,9 @@ impl Testbed {
         }
         self.check_invariants()?;
         let mut rebuilt = Engine::new();
-        for (at, form) in self.descriptions.iter().enumerate() {
-            let (facts, _) = form.reported_host().expect("the description was valid before");
-            let id = rebuilt.set_host(facts, form.class).expect("the taints are valid");
+        for (at, description) in self.descriptions.iter().enumerate() {
+            let (facts, _) = description.reported_host().expect("the description was valid before");
+            let id = rebuilt.set_host(facts, description.class).expect("the taints are valid");
             prop_assert_eq!(id, self.ids[at]);
         }
         // Pods with an allocation in the report are added first, because the remainder for other pods is only known
@@ -399,15 +402,15 @@ fn the_engine_agrees_with_the_reference_model() {
     let result = TestRunner::new_with_rng(config, rng).run(
         &prop::collection::vec(any::<u8>(), 0..1500),
         |bytes| {
-            let mut dice = Dice::new(&bytes);
-            let mut testbed = Testbed::new(&mut dice, Rc::clone(&tally));
+            let mut choices = RandomChoices::new(&bytes);
+            let mut testbed = Testbed::new(&mut choices, Rc::clone(&tally));
             if testbed.ids.is_empty() {
                 return Ok(());
             }
             let mut number = 0;
-            while !dice.is_empty() && number < 60 {
+            while !choices.is_empty() && number < 60 {
                 number += 1;
-                testbed.run_step(&mut dice, number)?;
+                testbed.run_step(&mut choices, number)?;
                 testbed.check_invariants()?;
             }
             testbed.check_rebuilt_engine()

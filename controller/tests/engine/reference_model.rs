@@ -121,9 +121,9 @@ impl ReferenceModel {
 
     /// Returns the hosts that would accept a pod that has no host yet.
     pub(crate) fn accepting_hosts(&self, pod: &BuiltPod) -> Vec<usize> {
-        let (mut counts, ids) = self.counts();
-        let rules = pod.rules(&mut counts);
-        let filter = counts.pod_filter(&rules);
+        let (mut cluster, ids) = self.cluster_state();
+        let rules = pod.rules(&mut cluster);
+        let filter = cluster.pod_filter(&rules);
         let fits = |at: &usize| {
             let facts = &self.hosts[*at].facts;
             let state = self.state(*at);
@@ -137,17 +137,17 @@ impl ReferenceModel {
         (0..self.hosts.len()).filter(fits).collect()
     }
 
-    fn counts(&self) -> (ClusterState, Vec<HostId>) {
-        let mut counts = ClusterState::new();
+    fn cluster_state(&self) -> (ClusterState, Vec<HostId>) {
+        let mut cluster = ClusterState::new();
         let mut ids = Vec::new();
         for ModelHost { facts, .. } in &self.hosts {
-            ids.push(counts.set_host(&facts.node_fields()).expect("the taints are valid"));
+            ids.push(cluster.set_host(&facts.node_fields()).expect("the taints are valid"));
         }
         for (pod, at) in &self.assumed {
-            let rules: Rules = pod.rules(&mut counts);
-            counts.add_pod(Arc::new(rules), ids[*at]);
+            let rules: Rules = pod.rules(&mut cluster);
+            cluster.add_pod(Arc::new(rules), ids[*at]);
         }
-        (counts, ids)
+        (cluster, ids)
     }
 }
 

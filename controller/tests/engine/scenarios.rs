@@ -69,8 +69,8 @@ fn scenarios_have_the_expected_results() {
 
 fn run_scenario(scenario: &Scenario) -> anyhow::Result<()> {
     let mut engine = Engine::new();
-    for form in &scenario.hosts {
-        set_host(&mut engine, form)?;
+    for description in &scenario.hosts {
+        set_host(&mut engine, description)?;
     }
     for (at, step) in scenario.steps.iter().enumerate() {
         run_step(&mut engine, step).with_context(|| format!("step {}", at + 1))?;
@@ -78,35 +78,40 @@ fn run_scenario(scenario: &Scenario) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn set_host(engine: &mut Engine, form: &HostDescription) -> anyhow::Result<()> {
-    let (facts, problems) = form.reported_host().map_err(|problem| anyhow!("{problem}"))?;
+fn set_host(engine: &mut Engine, description: &HostDescription) -> anyhow::Result<()> {
+    let (facts, problems) = description.reported_host().map_err(|problem| anyhow!("{problem}"))?;
     if let Some(problem) = problems.first() {
         bail!("{problem}");
     }
-    engine.set_host(facts, form.class)?;
+    engine.set_host(facts, description.class)?;
     Ok(())
 }
 
 fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
     match step {
-        Step { place: Some(form), expected_host: on, expected_reasons: nowhere, .. } => {
-            place(engine, form, on.as_deref(), nowhere.as_ref())
+        Step { place: Some(description), expected_host: on, expected_reasons: nowhere, .. } => {
+            place(engine, description, on.as_deref(), nowhere.as_ref())
         }
-        Step { bound: Some(form), expected_host: Some(on), expected_refusal: refused, .. } => {
+        Step {
+            bound: Some(description),
+            expected_host: Some(on),
+            expected_refusal: refused,
+            ..
+        } => {
             let host = engine.host(on).with_context(|| format!("the scenario has no host {on}"))?;
-            let request = form.build().request(engine);
+            let request = description.build().request(engine);
             match (engine.add_bound_pod(&request, host), refused) {
                 (Ok(()), None) => Ok(()),
                 (Err(reason), Some(words)) if reason.to_string().contains(words) => Ok(()),
-                (Err(reason), _) => bail!("pod {}: unexpected refusal: {reason}", form.name),
-                (Ok(()), Some(_)) => bail!("pod {} is not refused", form.name),
+                (Err(reason), _) => bail!("pod {}: unexpected refusal: {reason}", description.name),
+                (Ok(()), Some(_)) => bail!("pod {} is not refused", description.name),
             }
         }
         Step { remove: Some(name), .. } => {
             ensure!(engine.remove_pod(name), "pod {name} is not on a host");
             Ok(())
         }
-        Step { report: Some(form), .. } => set_host(engine, form),
+        Step { report: Some(description), .. } => set_host(engine, description),
         Step { expected_free_cpus: Some(by_host), .. } => {
             for (name, wanted) in by_host {
                 let state = engine.host(name).and_then(|host| engine.kubelet_state(host));
@@ -125,11 +130,11 @@ fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
 
 fn place(
     engine: &mut Engine,
-    form: &PodDescription,
+    description: &PodDescription,
     on: Option<&str>,
     nowhere: Option<&BTreeMap<String, String>>,
 ) -> anyhow::Result<()> {
-    let request = form.build().request(engine);
+    let request = description.build().request(engine);
     let reasons = |engine: &Engine| -> BTreeMap<String, String> {
         let all = engine.hosts().map(|(host, facts)| {
             let reasons = engine.rejection_reasons(&request, host);
@@ -150,11 +155,11 @@ fn place(
                 ensure!(
                     is_expected,
                     "pod {} on host {name}: unexpected reason: {found}",
-                    form.name
+                    description.name
                 );
             }
             Ok(())
         }
-        (host, ..) => bail!("pod {} is on host {host:?}; reasons: {before:?}", form.name),
+        (host, ..) => bail!("pod {} is on host {host:?}; reasons: {before:?}", description.name),
     }
 }

@@ -13,8 +13,8 @@ fn compile(spec: Value) -> Result<Rules, InvalidField> {
     spec["containers"] = json!([]);
     let pod: v1::Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
     let containers = Pod::default();
-    let parts = PodFields::from_pod(&pod, &containers);
-    Rules::compile(&mut ClusterState::new(), &parts)
+    let fields = PodFields::from_pod(&pod, &containers);
+    Rules::compile(&mut ClusterState::new(), &fields)
 }
 
 fn pod_affinity_spec(kind: &str, term: Value) -> Value {
@@ -138,13 +138,13 @@ proptest! {
     #[test]
     fn hosts_are_found_by_arbitrary_labels(labels: BTreeMap<String, String>, name: String, key: String) {
         use berth_placement::rules::NodeFields;
-        let mut counts = ClusterState::new();
+        let mut cluster = ClusterState::new();
         let allocatable = berth_kubelet_admission::pod::Resources::default();
-        let parts = NodeFields { name: &name, labels: Some(&labels), taints: &[], is_cordoned: false, allocatable: &allocatable, pods_limit: u64::MAX };
-        let host = counts.set_host(&parts).unwrap();
+        let fields = NodeFields { name: &name, labels: Some(&labels), taints: &[], is_cordoned: false, allocatable: &allocatable, pods_limit: u64::MAX };
+        let host = cluster.set_host(&fields).unwrap();
         for (key, value) in &labels {
-            prop_assert_eq!(counts.hosts_with_label(key, value).collect::<Vec<_>>(), vec![host]);
+            prop_assert_eq!(cluster.hosts_with_label(key, value).collect::<Vec<_>>(), vec![host]);
         }
-        prop_assert_eq!(counts.hosts_with_label(&key, "no value").count(), 0);
+        prop_assert_eq!(cluster.hosts_with_label(&key, "no value").count(), 0);
     }
 }

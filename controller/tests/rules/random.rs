@@ -63,30 +63,30 @@ pub(crate) struct GeneratedPod {
     pub(crate) containers: Pod,
 }
 
-pub(crate) fn random_namespace_labels(dice: &mut RandomGenerator) -> BTreeMap<String, String> {
+pub(crate) fn random_namespace_labels(generator: &mut RandomGenerator) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
-    if !dice.is_one_in(4) {
-        labels.insert("team".to_owned(), dice.choose(&["one", "two"]).to_owned());
+    if !generator.is_one_in(4) {
+        labels.insert("team".to_owned(), generator.choose(&["one", "two"]).to_owned());
     }
     labels
 }
 
-pub(crate) fn random_host(dice: &mut RandomGenerator, name: &str) -> GeneratedHost {
+pub(crate) fn random_host(generator: &mut RandomGenerator, name: &str) -> GeneratedHost {
     let mut labels = json!({HOSTNAME: name});
-    if !dice.is_one_in(6) {
-        labels[ZONE] = dice.choose(&["z1", "z2", "z3"]).into();
+    if !generator.is_one_in(6) {
+        labels[ZONE] = generator.choose(&["z1", "z2", "z3"]).into();
     }
-    if !dice.is_one_in(5) {
-        labels["rack"] = dice.choose(&["r1", "r2", "r3", "r4", "r5"]).into();
+    if !generator.is_one_in(5) {
+        labels["rack"] = generator.choose(&["r1", "r2", "r3", "r4", "r5"]).into();
     }
-    if !dice.is_one_in(3) {
-        labels["row"] = dice.choose(&["a", "b"]).into();
+    if !generator.is_one_in(3) {
+        labels["row"] = generator.choose(&["a", "b"]).into();
     }
-    if !dice.is_one_in(4) {
-        labels["disk"] = dice.choose(&["ssd", "hdd"]).into();
+    if !generator.is_one_in(4) {
+        labels["disk"] = generator.choose(&["ssd", "hdd"]).into();
     }
-    if !dice.is_one_in(4) {
-        labels["generation"] = dice.choose(&["3", "4", "5", "12", "new"]).into();
+    if !generator.is_one_in(4) {
+        labels["generation"] = generator.choose(&["3", "4", "5", "12", "new"]).into();
     }
     let mut taints = Vec::new();
     for (key, value, effect) in [
@@ -96,22 +96,22 @@ pub(crate) fn random_host(dice: &mut RandomGenerator, name: &str) -> GeneratedHo
         ("loud", "fan", "PreferNoSchedule"),
         ("drained", "", "NoExecute"),
     ] {
-        if dice.is_one_in(9) {
+        if generator.is_one_in(9) {
             taints.push(json!({"key": key, "value": value, "effect": effect}));
         }
     }
     let allocatable = Resources {
-        cpu_millis: 1000 * (3 + dice.next_below(6)),
-        memory: (4 + dice.next_below(9)) << 30,
-        hugepages: [("2Mi".parse().unwrap(), dice.next_below(4) << 29)].into(),
-        extended: [("example.com/gpu".to_owned(), dice.next_below(3))].into(),
+        cpu_millis: 1000 * (3 + generator.next_below(6)),
+        memory: (4 + generator.next_below(9)) << 30,
+        hugepages: [("2Mi".parse().unwrap(), generator.next_below(4) << 29)].into(),
+        extended: [("example.com/gpu".to_owned(), generator.next_below(3))].into(),
     };
-    let pods_limit = 3 + dice.next_below(8);
+    let pods_limit = 3 + generator.next_below(8);
     let mut amounts = format_amounts(&allocatable, true);
     amounts["pods"] = pods_limit.to_string().into();
     let node = json!({
         "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": taints, "unschedulable": dice.is_one_in(12)},
+        "spec": {"taints": taints, "unschedulable": generator.is_one_in(12)},
         "status": {
             "capacity": amounts, "allocatable": amounts,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
@@ -139,121 +139,123 @@ fn format_amounts(resources: &Resources, include_zero: bool) -> Value {
     all
 }
 
-fn random_container(dice: &mut RandomGenerator, name: String) -> Container {
+fn random_container(generator: &mut RandomGenerator, name: String) -> Container {
     let requests = Resources {
-        cpu_millis: dice.next_below(5) * 200,
-        memory: (1 + dice.next_below(6)) << 28,
-        hugepages: [("2Mi".parse().unwrap(), if dice.is_one_in(6) { 1 << 29 } else { 0 })].into(),
-        extended: [("example.com/gpu".to_owned(), u64::from(dice.is_one_in(8)))].into(),
+        cpu_millis: generator.next_below(5) * 200,
+        memory: (1 + generator.next_below(6)) << 28,
+        hugepages: [("2Mi".parse().unwrap(), if generator.is_one_in(6) { 1 << 29 } else { 0 })]
+            .into(),
+        extended: [("example.com/gpu".to_owned(), u64::from(generator.is_one_in(8)))].into(),
     };
     Container { name, is_sidecar: false, requests: requests.clone(), limits: requests }
 }
 
-fn random_requirement(dice: &mut RandomGenerator, of_pods: bool) -> Value {
-    let (key, values): (&str, &[&str]) = match (of_pods, dice.next_below(3)) {
+fn random_requirement(generator: &mut RandomGenerator, is_for_pods: bool) -> Value {
+    let (key, values): (&str, &[&str]) = match (is_for_pods, generator.next_below(3)) {
         (true, 0) => ("tier", &["x", "y"]),
         (true, _) => ("app", &["a", "b", "c", "d"]),
         (false, 0) => ("rack", &["r1", "r2", "r3", "r4"]),
         (false, 1) => ("disk", &["ssd", "hdd"]),
         (false, _) => (ZONE, &["z1", "z2", "z3"]),
     };
-    if !of_pods && dice.is_one_in(4) {
-        let (operator, bound) = (dice.choose(&["Gt", "Lt"]), dice.choose(&["3", "4", "10"]));
+    if !is_for_pods && generator.is_one_in(4) {
+        let (operator, bound) =
+            (generator.choose(&["Gt", "Lt"]), generator.choose(&["3", "4", "10"]));
         return json!({"key": "generation", "operator": operator, "values": [bound]});
     }
-    match dice.next_below(6) {
+    match generator.next_below(6) {
         0 => json!({"key": key, "operator": "Exists"}),
         1 => json!({"key": key, "operator": "DoesNotExist"}),
-        2 => json!({"key": key, "operator": "NotIn", "values": dice.choose_some(values)}),
-        _ => json!({"key": key, "operator": "In", "values": dice.choose_some(values)}),
+        2 => json!({"key": key, "operator": "NotIn", "values": generator.choose_some(values)}),
+        _ => json!({"key": key, "operator": "In", "values": generator.choose_some(values)}),
     }
 }
 
-fn random_label_selector(dice: &mut RandomGenerator) -> Value {
-    match dice.next_below(12) {
+fn random_label_selector(generator: &mut RandomGenerator) -> Value {
+    match generator.next_below(12) {
         0 => json!({}),
         1 | 2 => {
-            json!({"matchExpressions": [random_requirement(dice, true), random_requirement(dice, true)]})
+            json!({"matchExpressions": [random_requirement(generator, true), random_requirement(generator, true)]})
         }
         3 => {
-            json!({"matchLabels": {"tier": dice.choose(&["x", "y"])}, "matchExpressions": [random_requirement(dice, true)]})
+            json!({"matchLabels": {"tier": generator.choose(&["x", "y"])}, "matchExpressions": [random_requirement(generator, true)]})
         }
-        4 | 5 => json!({"matchExpressions": [random_requirement(dice, true)]}),
-        _ => json!({"matchLabels": {"app": dice.choose(&["a", "b", "c", "d"])}}),
+        4 | 5 => json!({"matchExpressions": [random_requirement(generator, true)]}),
+        _ => json!({"matchLabels": {"app": generator.choose(&["a", "b", "c", "d"])}}),
     }
 }
 
-fn random_affinity_term(dice: &mut RandomGenerator, kind: GeneratorOptions) -> Value {
-    let mut term = json!({"topologyKey": dice.choose(&TOPOLOGIES)});
-    let has_selector = !dice.is_one_in(15);
+fn random_affinity_term(generator: &mut RandomGenerator, options: GeneratorOptions) -> Value {
+    let mut term = json!({"topologyKey": generator.choose(&TOPOLOGIES)});
+    let has_selector = !generator.is_one_in(15);
     if has_selector {
-        term["labelSelector"] = random_label_selector(dice);
+        term["labelSelector"] = random_label_selector(generator);
     }
-    if dice.is_one_in(4) {
-        term["namespaces"] = dice.choose_some(&NAMESPACES).into();
+    if generator.is_one_in(4) {
+        term["namespaces"] = generator.choose_some(&NAMESPACES).into();
     }
-    if kind.uses_current_features && dice.is_one_in(5) {
-        term["namespaceSelector"] = match dice.next_below(4) {
+    if options.uses_current_features && generator.is_one_in(5) {
+        term["namespaceSelector"] = match generator.next_below(4) {
             0 => json!({}),
             1 => {
                 json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["one"]}]})
             }
-            _ => json!({"matchLabels": {"team": dice.choose(&["one", "two"])}}),
+            _ => json!({"matchLabels": {"team": generator.choose(&["one", "two"])}}),
         };
     }
-    if kind.uses_current_features && has_selector && dice.is_one_in(6) {
-        let field = dice.choose(&["matchLabelKeys", "mismatchLabelKeys"]);
-        term[field] = json!([dice.choose(&["revision", "absent"])]);
+    if options.uses_current_features && has_selector && generator.is_one_in(6) {
+        let field = generator.choose(&["matchLabelKeys", "mismatchLabelKeys"]);
+        term[field] = json!([generator.choose(&["revision", "absent"])]);
     }
     term
 }
 
-fn random_node_term(dice: &mut RandomGenerator) -> Value {
-    if dice.is_one_in(12) {
-        let name = format!("host-{}", dice.next_below(24));
-        let operator = dice.choose(&["In", "NotIn"]);
+fn random_node_term(generator: &mut RandomGenerator) -> Value {
+    if generator.is_one_in(12) {
+        let name = format!("host-{}", generator.next_below(24));
+        let operator = generator.choose(&["In", "NotIn"]);
         return json!({"matchFields": [{"key": "metadata.name", "operator": operator, "values": [name]}]});
     }
-    let mut all = vec![random_requirement(dice, false)];
-    if dice.is_one_in(2) {
-        all.push(random_requirement(dice, false));
+    let mut all = vec![random_requirement(generator, false)];
+    if generator.is_one_in(2) {
+        all.push(random_requirement(generator, false));
     }
     json!({"matchExpressions": all})
 }
 
-fn random_spread_constraint(dice: &mut RandomGenerator, kind: GeneratorOptions) -> Value {
-    let is_hard = dice.is_one_in(2);
+fn random_spread_constraint(generator: &mut RandomGenerator, options: GeneratorOptions) -> Value {
+    let is_hard = generator.is_one_in(2);
     let mut one = json!({
-        "topologyKey": dice.choose(&TOPOLOGIES),
-        "maxSkew": 1 + dice.next_below(3),
+        "topologyKey": generator.choose(&TOPOLOGIES),
+        "maxSkew": 1 + generator.next_below(3),
         "whenUnsatisfiable": if is_hard { "DoNotSchedule" } else { "ScheduleAnyway" },
     });
-    let has_selector = !dice.is_one_in(15);
+    let has_selector = !generator.is_one_in(15);
     if has_selector {
-        one["labelSelector"] = random_label_selector(dice);
-        if !kind.uses_current_features && one["labelSelector"] == json!({}) {
+        one["labelSelector"] = random_label_selector(generator);
+        if !options.uses_current_features && one["labelSelector"] == json!({}) {
             one["labelSelector"] = json!({"matchLabels": {"app": "a"}});
         }
     }
-    if kind.uses_current_features {
-        if is_hard && dice.is_one_in(4) {
-            one["minDomains"] = (1 + dice.next_below(4)).into();
+    if options.uses_current_features {
+        if is_hard && generator.is_one_in(4) {
+            one["minDomains"] = (1 + generator.next_below(4)).into();
         }
-        if dice.is_one_in(3) {
-            one["nodeAffinityPolicy"] = dice.choose(&["Honor", "Ignore"]).into();
+        if generator.is_one_in(3) {
+            one["nodeAffinityPolicy"] = generator.choose(&["Honor", "Ignore"]).into();
         }
-        if dice.is_one_in(3) {
-            one["nodeTaintsPolicy"] = dice.choose(&["Honor", "Ignore"]).into();
+        if generator.is_one_in(3) {
+            one["nodeTaintsPolicy"] = generator.choose(&["Honor", "Ignore"]).into();
         }
-        if has_selector && dice.is_one_in(6) {
+        if has_selector && generator.is_one_in(6) {
             one["matchLabelKeys"] = json!(["revision"]);
         }
     }
     one
 }
 
-fn random_toleration(dice: &mut RandomGenerator) -> Value {
-    match dice.next_below(7) {
+fn random_toleration(generator: &mut RandomGenerator) -> Value {
+    match generator.next_below(7) {
         0 => json!({"operator": "Exists"}),
         1 => json!({"key": "dedicated", "operator": "Exists"}),
         2 => json!({"key": "dedicated", "value": "db", "effect": "NoSchedule"}),
@@ -265,68 +267,69 @@ fn random_toleration(dice: &mut RandomGenerator) -> Value {
 }
 
 fn generate_several(
-    dice: &mut RandomGenerator,
+    generator: &mut RandomGenerator,
     one_in: u64,
     mut make: impl FnMut(&mut RandomGenerator) -> Value,
 ) -> Vec<Value> {
     let mut all = Vec::new();
-    while all.len() < 3 && dice.is_one_in(one_in + all.len() as u64) {
-        all.push(make(dice));
+    while all.len() < 3 && generator.is_one_in(one_in + all.len() as u64) {
+        all.push(make(generator));
     }
     all
 }
 
 pub(crate) fn random_pod(
-    dice: &mut RandomGenerator,
-    kind: GeneratorOptions,
+    generator: &mut RandomGenerator,
+    options: GeneratorOptions,
     name: &str,
 ) -> GeneratedPod {
-    let mut labels = json!({"name": name, "app": dice.choose(&["a", "b", "c", "d"])});
-    if !dice.is_one_in(3) {
-        labels["tier"] = dice.choose(&["x", "y"]).into();
+    let mut labels = json!({"name": name, "app": generator.choose(&["a", "b", "c", "d"])});
+    if !generator.is_one_in(3) {
+        labels["tier"] = generator.choose(&["x", "y"]).into();
     }
-    if !dice.is_one_in(3) {
-        labels["revision"] = dice.choose(&["1", "2"]).into();
+    if !generator.is_one_in(3) {
+        labels["revision"] = generator.choose(&["1", "2"]).into();
     }
-    let weighted = |dice: &mut RandomGenerator, field: &str, value: Value| json!({"weight": 1 + dice.next_below(100), field: value});
-    let preferred_near = |dice: &mut RandomGenerator| {
-        let term = random_affinity_term(dice, kind);
-        weighted(dice, "podAffinityTerm", term)
+    let weighted = |generator: &mut RandomGenerator, field: &str, value: Value| json!({"weight": 1 + generator.next_below(100), field: value});
+    let preferred_near = |generator: &mut RandomGenerator| {
+        let term = random_affinity_term(generator, options);
+        weighted(generator, "podAffinityTerm", term)
     };
     let mut affinity = json!({});
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
     const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-    let terms = generate_several(dice, 5, random_node_term);
+    let terms = generate_several(generator, 5, random_node_term);
     if !terms.is_empty() {
         affinity["nodeAffinity"] = json!({REQUIRED: {"nodeSelectorTerms": &terms}});
     }
-    let preferred = generate_several(dice, 4, |dice| {
-        let term = random_node_term(dice);
-        weighted(dice, "preference", term)
+    let preferred = generate_several(generator, 4, |generator| {
+        let term = random_node_term(generator);
+        weighted(generator, "preference", term)
     });
     if !preferred.is_empty() {
         affinity["nodeAffinity"][PREFERRED] = preferred.into();
     }
-    let near = generate_several(dice, 5, |dice| random_affinity_term(dice, kind));
-    let liked = generate_several(dice, 4, preferred_near);
+    let near = generate_several(generator, 5, |generator| random_affinity_term(generator, options));
+    let liked = generate_several(generator, 4, preferred_near);
     if !near.is_empty() || !liked.is_empty() {
         affinity["podAffinity"] = json!({REQUIRED: near, PREFERRED: liked});
     }
-    let far = generate_several(dice, 5, |dice| random_affinity_term(dice, kind));
-    let disliked = generate_several(dice, 4, preferred_near);
+    let far = generate_several(generator, 5, |generator| random_affinity_term(generator, options));
+    let disliked = generate_several(generator, 4, preferred_near);
     if !far.is_empty() || !disliked.is_empty() {
         affinity["podAntiAffinity"] = json!({REQUIRED: far, PREFERRED: disliked});
     }
     let mut node_selector = json!({});
-    if dice.is_one_in(8) {
-        node_selector["disk"] = dice.choose(&["ssd", "hdd"]).into();
+    if generator.is_one_in(8) {
+        node_selector["disk"] = generator.choose(&["ssd", "hdd"]).into();
     }
-    let mut constraints = generate_several(dice, 3, |dice| random_spread_constraint(dice, kind));
+    let mut constraints =
+        generate_several(generator, 3, |generator| random_spread_constraint(generator, options));
     // A server accepts each topology key only once for each value of `whenUnsatisfiable`.
     constraints
         .sort_by_key(|one| (one["topologyKey"].to_string(), one["whenUnsatisfiable"].to_string()));
     constraints.dedup_by_key(|one| (one["topologyKey"].clone(), one["whenUnsatisfiable"].clone()));
-    if !kind.uses_current_features {
+    if !options.uses_current_features {
         // Old schedulers also count pods on hosts that are not eligible, if other hosts of the same domain are
         // eligible.
         let takes_all = terms.is_empty() && node_selector == json!({});
@@ -336,13 +339,13 @@ pub(crate) fn random_pod(
         constraints.extend(hard);
     }
     let mut containers = Pod { uid: name.to_owned(), ..Pod::default() };
-    containers.containers.push(random_container(dice, "c0".to_owned()));
-    for number in 0..dice.next_below(3) {
-        let mut one = random_container(dice, format!("i{number}"));
-        one.is_sidecar = kind.uses_current_features && dice.is_one_in(2);
+    containers.containers.push(random_container(generator, "c0".to_owned()));
+    for number in 0..generator.next_below(3) {
+        let mut one = random_container(generator, format!("i{number}"));
+        one.is_sidecar = options.uses_current_features && generator.is_one_in(2);
         containers.init_containers.push(one);
     }
-    if !kind.is_for_api_server && dice.is_one_in(4) {
+    if !options.is_for_api_server && generator.is_one_in(4) {
         containers.overhead.memory = 1 << 27;
     }
     let shown = |one: &Container| {
@@ -354,10 +357,10 @@ pub(crate) fn random_pod(
         shown
     };
     let pod = json!({
-        "metadata": {"name": name, "namespace": dice.choose(&NAMESPACES), "labels": labels},
+        "metadata": {"name": name, "namespace": generator.choose(&NAMESPACES), "labels": labels},
         "spec": {
             "affinity": affinity, "nodeSelector": node_selector,
-            "tolerations": generate_several(dice, 3, random_toleration),
+            "tolerations": generate_several(generator, 3, random_toleration),
             "topologySpreadConstraints": constraints,
             "automountServiceAccountToken": false,
             "terminationGracePeriodSeconds": 0,

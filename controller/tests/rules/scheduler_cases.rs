@@ -17,7 +17,7 @@ const SPREAD_MISSING_LABEL: &str =
     "node(s) didn't match pod topology spread constraints (missing required label)";
 
 struct SchedulerCase {
-    counts: ClusterState,
+    cluster: ClusterState,
 }
 
 fn parse_pod(labels: Value, spec: Value) -> v1::Pod {
@@ -28,12 +28,12 @@ fn parse_pod(labels: Value, spec: Value) -> v1::Pod {
 
 impl SchedulerCase {
     fn new(hosts: &[(&str, Value)]) -> Self {
-        let mut counts = ClusterState::new();
+        let mut cluster = ClusterState::new();
         for (name, labels) in hosts {
             let labels: BTreeMap<String, String> = serde_json::from_value(labels.clone()).unwrap();
             let allocatable =
                 Resources { cpu_millis: 1000, memory: 1 << 30, ..Resources::default() };
-            counts
+            cluster
                 .set_host(&NodeFields {
                     name,
                     labels: Some(&labels),
@@ -44,7 +44,7 @@ impl SchedulerCase {
                 })
                 .unwrap();
         }
-        Self { counts }
+        Self { cluster }
     }
 
     /// Creates four hosts in two zones, as most tests of spread constraints use them.
@@ -61,10 +61,10 @@ impl SchedulerCase {
     fn with_pod(mut self, host: &str, namespace: &str, labels: Value, spec: Value) -> Self {
         let pod = parse_pod(labels, spec);
         let containers = Pod::default();
-        let parts = PodFields { namespace, ..PodFields::from_pod(&pod, &containers) };
-        let rules = Rules::compile(&mut self.counts, &parts).unwrap();
-        let host = self.counts.host(host).unwrap();
-        self.counts.add_pod(Arc::new(rules), host).unwrap();
+        let fields = PodFields { namespace, ..PodFields::from_pod(&pod, &containers) };
+        let rules = Rules::compile(&mut self.cluster, &fields).unwrap();
+        let host = self.cluster.host(host).unwrap();
+        self.cluster.add_pod(Arc::new(rules), host).unwrap();
         self
     }
 
@@ -76,13 +76,13 @@ impl SchedulerCase {
     fn expect_reasons(mut self, labels: Value, spec: Value, expected: &[&str]) {
         let pod = parse_pod(labels, spec);
         let containers = Pod::default();
-        let parts = PodFields::from_pod(&pod, &containers);
-        let rules = Rules::compile(&mut self.counts, &parts).unwrap();
-        let filter = self.counts.pod_filter(&rules);
+        let fields = PodFields::from_pod(&pod, &containers);
+        let rules = Rules::compile(&mut self.cluster, &fields).unwrap();
+        let filter = self.cluster.pod_filter(&rules);
         let hosts = ["machine1", "node-a", "node-b", "node-x", "node-y"];
         let actual: Vec<String> = hosts
             .into_iter()
-            .filter_map(|name| self.counts.host(name))
+            .filter_map(|name| self.cluster.host(name))
             .map(|host| filter.reasons(host).first().map_or(String::new(), |r| r.summary().into()))
             .collect();
         assert_eq!(actual, expected);
@@ -261,9 +261,9 @@ fn requests_of_init_containers_and_sidecars_are_combined() {
             ..Pod::default()
         };
         let rules =
-            Rules::compile(&mut case.counts, &PodFields::from_pod(&pod, &containers)).unwrap();
-        let host = case.counts.host("machine1").unwrap();
-        let reasons = case.counts.pod_filter(&rules).reasons(host);
+            Rules::compile(&mut case.cluster, &PodFields::from_pod(&pod, &containers)).unwrap();
+        let host = case.cluster.host("machine1").unwrap();
+        let reasons = case.cluster.pod_filter(&rules).reasons(host);
         reasons.first().map(ToString::to_string)
     };
     assert_eq!(
@@ -294,14 +294,14 @@ fn requests_of_init_containers_and_sidecars_are_combined() {
 
 #[test]
 fn messages_have_names_and_values() {
-    let mut counts = ClusterState::new();
+    let mut cluster = ClusterState::new();
     let taints: Vec<v1::Taint> = serde_json::from_value(
         json!([{"key": "dedicated", "value": "db", "effect": "NoSchedule"}]),
     )
     .unwrap();
     let labels = BTreeMap::from([("disk".to_owned(), "hdd".to_owned())]);
     let allocatable = Resources::default();
-    let parts = NodeFields {
+    let fields = NodeFields {
         name: "machine1",
         labels: Some(&labels),
         taints: &taints,
@@ -309,12 +309,12 @@ fn messages_have_names_and_values() {
         allocatable: &allocatable,
         pods_limit: 0,
     };
-    let host = counts.set_host(&parts).unwrap();
+    let host = cluster.set_host(&fields).unwrap();
     let mut reasons_for = |spec: Value| {
         let pod = parse_pod(json!({}), spec);
         let containers = Pod::default();
-        let rules = Rules::compile(&mut counts, &PodFields::from_pod(&pod, &containers)).unwrap();
-        let reasons = counts.pod_filter(&rules).reasons(host);
+        let rules = Rules::compile(&mut cluster, &PodFields::from_pod(&pod, &containers)).unwrap();
+        let reasons = cluster.pod_filter(&rules).reasons(host);
         reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     };
     assert_eq!(reasons_for(json!({})), "taint dedicated=db:NoSchedule is not tolerated");

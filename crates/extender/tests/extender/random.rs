@@ -35,8 +35,8 @@ impl RandomChoices<'_> {
         HostDescription {
             name: format!("host-{at}"),
             zones: vec![zone; self.choose(&[2, 2, 1])],
-            policy: self.choose(&["single-numa-node", "restricted"]).to_owned(),
-            scope: self.choose(&["pod", "container"]).to_owned(),
+            topology_policy: self.choose(&["single-numa-node", "restricted"]).to_owned(),
+            topology_scope: self.choose(&["pod", "container"]).to_owned(),
             has_static_memory_policy: self.random_below(4) > 0,
             ..HostDescription::default()
         }

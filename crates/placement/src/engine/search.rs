@@ -226,8 +226,8 @@ impl Engine {
         fit.last_seen_change = self.change_log.last_number();
     }
 
-    /// Returns the score of the host at index `host_index` for properties that depend neither on other pods nor on resources;
-    /// [`UNSUITABLE`] if the host is unsuitable for the class.
+    /// Returns the score of the host at index `host_index` for properties that depend neither on other pods nor on
+    /// resources; [`UNSUITABLE`] if the host is unsuitable for the class.
     fn base_score(&self, host_index: usize, class: &RequestClass) -> Score {
         let Some(entry) = self.host_entries.get(host_index).and_then(Option::as_ref) else {
             return UNSUITABLE;

@@ -346,27 +346,27 @@ impl ReferenceModel {
     fn counts_host(
         &self,
         pod: &GeneratedPod,
-        one: &TopologySpreadConstraint,
+        constraint: &TopologySpreadConstraint,
         host: &GeneratedHost,
     ) -> bool {
         let honours =
             |policy: &Option<String>, absent: &str| policy.as_deref().unwrap_or(absent) == "Honor";
-        (!honours(&one.node_affinity_policy, "Honor") || pod.matches_node_affinity(host))
-            && (!honours(&one.node_taints_policy, "Ignore")
+        (!honours(&constraint.node_affinity_policy, "Honor") || pod.matches_node_affinity(host))
+            && (!honours(&constraint.node_taints_policy, "Ignore")
                 || host.taints(true).all(|taint| tolerates(pod, taint)))
     }
 
     fn is_counted(
         pod: &GeneratedPod,
-        one: &TopologySpreadConstraint,
+        constraint: &TopologySpreadConstraint,
         other: &GeneratedPod,
     ) -> bool {
         let same = |key: &String| {
             pod.labels().get(key).is_none_or(|value| other.labels().get(key) == Some(value))
         };
         pod.namespace() == other.namespace()
-            && matches_selector(one.label_selector.as_ref(), other.labels())
-            && one.match_label_keys.iter().flatten().all(same)
+            && matches_selector(constraint.label_selector.as_ref(), other.labels())
+            && constraint.match_label_keys.iter().flatten().all(same)
     }
 
     /// Returns the pods of each domain that a constraint counts.
@@ -374,7 +374,7 @@ impl ReferenceModel {
         &self,
         pod: &GeneratedPod,
         all: &[TopologySpreadConstraint],
-        one: &TopologySpreadConstraint,
+        constraint: &TopologySpreadConstraint,
     ) -> BTreeMap<String, i64> {
         let mut domains = BTreeMap::new();
         // The scheduler counts no pods for an empty selector.
@@ -382,18 +382,20 @@ impl ReferenceModel {
             of.match_label_keys.iter().flatten().any(|key| pod.labels().contains_key(key))
         };
         let is_empty_selector =
-            one.label_selector.as_ref().is_some_and(|s| *s == LabelSelector::default())
-                && !keys(one);
+            constraint.label_selector.as_ref().is_some_and(|s| *s == LabelSelector::default())
+                && !keys(constraint);
         for (name, host) in &self.hosts {
-            let has_keys = all.iter().all(|one| host.labels().contains_key(&one.topology_key));
-            if has_keys && self.counts_host(pod, one, host) {
+            let has_keys =
+                all.iter().all(|constraint| host.labels().contains_key(&constraint.topology_key));
+            if has_keys && self.counts_host(pod, constraint, host) {
                 let pods = self.pods_on(name).filter(|other| {
                     !is_empty_selector
                         && !other.is_terminating()
-                        && Self::is_counted(pod, one, other)
+                        && Self::is_counted(pod, constraint, other)
                 });
                 let pods = i64::try_from(pods.count()).unwrap();
-                *domains.entry(host.labels()[&one.topology_key].clone()).or_default() += pods;
+                *domains.entry(host.labels()[&constraint.topology_key].clone()).or_default() +=
+                    pods;
             }
         }
         domains
@@ -401,18 +403,19 @@ impl ReferenceModel {
 
     fn spread_reason(&self, pod: &GeneratedPod, host: &GeneratedHost) -> Option<&'static str> {
         let all = pod.spread_constraints("DoNotSchedule");
-        for one in &all {
-            let Some(domain) = host.labels().get(&one.topology_key) else {
+        for constraint in &all {
+            let Some(domain) = host.labels().get(&constraint.topology_key) else {
                 return Some(
                     "node(s) didn't match pod topology spread constraints (missing required label)",
                 );
             };
-            let domains = self.pods_by_domain(pod, &all, one);
-            let enough = domains.len() >= usize::try_from(one.min_domains.unwrap_or(1)).unwrap();
+            let domains = self.pods_by_domain(pod, &all, constraint);
+            let enough =
+                domains.len() >= usize::try_from(constraint.min_domains.unwrap_or(1)).unwrap();
             let least = if enough { domains.values().copied().min().unwrap() } else { 0 };
-            let itself = i64::from(Self::is_counted(pod, one, pod));
+            let itself = i64::from(Self::is_counted(pod, constraint, pod));
             let here = domains.get(domain).copied().unwrap_or(0);
-            if here + itself - least > i64::from(one.max_skew) {
+            if here + itself - least > i64::from(constraint.max_skew) {
                 return Some("node(s) didn't match pod topology spread constraints");
             }
         }
@@ -494,19 +497,20 @@ impl ReferenceModel {
     fn spread_scores(&self, pod: &GeneratedPod, hosts: &[&GeneratedHost]) -> Vec<Option<i64>> {
         let all = pod.spread_constraints("ScheduleAnyway");
         let is_scored = |host: &GeneratedHost| {
-            all.iter().all(|one| host.labels().contains_key(&one.topology_key))
+            all.iter().all(|constraint| host.labels().contains_key(&constraint.topology_key))
         };
         let scored: Vec<&GeneratedHost> =
             hosts.iter().copied().filter(|host| is_scored(host)).collect();
         let spread_score = |host: &GeneratedHost| {
             let mut sum = 0.0;
-            for one in &all {
-                let domain = &host.labels()[&one.topology_key];
+            for constraint in &all {
+                let domain = &host.labels()[&constraint.topology_key];
                 let domains: BTreeSet<&String> =
-                    scored.iter().map(|host| &host.labels()[&one.topology_key]).collect();
-                let here = self.pods_by_domain(pod, &all, one).get(domain).copied().unwrap_or(0);
-                sum +=
-                    here as f64 * (domains.len() as f64 + 2.0).ln() + f64::from(one.max_skew - 1);
+                    scored.iter().map(|host| &host.labels()[&constraint.topology_key]).collect();
+                let here =
+                    self.pods_by_domain(pod, &all, constraint).get(domain).copied().unwrap_or(0);
+                sum += here as f64 * (domains.len() as f64 + 2.0).ln()
+                    + f64::from(constraint.max_skew - 1);
             }
             sum.round() as i64
         };

@@ -11,9 +11,9 @@ use super::pod::{
     SpreadDescription,
 };
 
-/// Bytes that are read in sequence. After the last byte, zeros are read.
+/// Random choices that are derived from bytes, one byte for each choice. After the last byte, zeros are used.
 #[derive(Debug)]
-pub(crate) struct Dice<'a> {
+pub(crate) struct RandomChoices<'a> {
     bytes: &'a [u8],
 }
 
@@ -21,7 +21,7 @@ const ZONE_LABEL: &str = "zone";
 const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
 const APPS: [&str; 3] = ["web", "db", "job"];
 
-impl<'a> Dice<'a> {
+impl<'a> RandomChoices<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
@@ -54,22 +54,22 @@ impl<'a> Dice<'a> {
             huge_pages_gib: self.choose(&[4, 0, 6, 2]),
             small_pages_mib: self.choose(&[0, 512, 1024]),
         };
-        let mut form = HostDescription {
+        let mut description = HostDescription {
             name: format!("host-{at}"),
             zones: vec![zone; zones],
             threads,
             has_static_cpu_policy: !self.is_one_in(8),
             has_static_memory_policy: !self.is_one_in(3),
-            policy: self
+            topology_policy: self
                 .choose(&["single-numa-node", "restricted", "best-effort", "none"])
                 .to_owned(),
-            scope: self.choose(&["pod", "container"]).to_owned(),
-            options: if self.is_one_in(3) {
+            topology_scope: self.choose(&["pod", "container"]).to_owned(),
+            cpu_manager_options: if self.is_one_in(3) {
                 vec!["full-pcpus-only".to_owned()]
             } else {
                 Vec::new()
             },
-            version: self.choose(&["v1.36.0", "v1.27.3", "v1.31.0"]).to_owned(),
+            kubelet_version: self.choose(&["v1.36.0", "v1.27.3", "v1.31.0"]).to_owned(),
             class: self.random_class(),
             max_pods: self.choose(&[110, 110, 3]),
             kvm_devices: self.choose(&[1000, 1000, 2]),
@@ -79,15 +79,15 @@ impl<'a> Dice<'a> {
         };
         if self.is_one_in(4) {
             // The last zone has only memory, or is a larger zone.
-            let last = form.zones.len() - 1;
-            form.zones[last].cpus = if last > 0 && self.is_one_in(2) { 0 } else { 16 };
+            let last = description.zones.len() - 1;
+            description.zones[last].cpus = if last > 0 && self.is_one_in(2) { 0 } else { 16 };
         }
-        form.labels.insert(ZONE_LABEL.to_owned(), self.choose(&["a", "b", "c"]).to_owned());
+        description.labels.insert(ZONE_LABEL.to_owned(), self.choose(&["a", "b", "c"]).to_owned());
         if self.is_one_in(4) {
-            form.labels.remove(ZONE_LABEL);
+            description.labels.remove(ZONE_LABEL);
         }
-        self.change_host(&mut form);
-        form
+        self.change_host(&mut description);
+        description
     }
 
     fn random_class(&mut self) -> Class {
@@ -95,27 +95,27 @@ impl<'a> Dice<'a> {
     }
 
     /// Changes the properties of a host that can change without a reboot.
-    pub(crate) fn change_host(&mut self, form: &mut HostDescription) {
-        form.is_cordoned = self.is_one_in(10);
-        form.is_stale = self.is_one_in(8);
-        form.ksm = self.choose(&[Some(false), Some(true), None]);
-        form.kvm = self.choose(&[Some(KvmState::Ready), Some(KvmState::Ready), None]);
+    pub(crate) fn change_host(&mut self, description: &mut HostDescription) {
+        description.is_cordoned = self.is_one_in(10);
+        description.is_stale = self.is_one_in(8);
+        description.ksm = self.choose(&[Some(false), Some(true), None]);
+        description.kvm = self.choose(&[Some(KvmState::Ready), Some(KvmState::Ready), None]);
         if self.is_one_in(10) {
-            form.kvm = Some(KvmState::DisabledInFirmware);
+            description.kvm = Some(KvmState::DisabledInFirmware);
         }
-        form.taints = match self.next_below(6) {
+        description.taints = match self.next_below(6) {
             4 => vec!["special:NoSchedule".to_owned()],
             5 => vec!["special:PreferNoSchedule".to_owned()],
             _ => Vec::new(),
         };
         if self.is_one_in(6) {
-            form.labels.insert("fast".to_owned(), "yes".to_owned());
+            description.labels.insert("fast".to_owned(), "yes".to_owned());
         }
     }
 
     pub(crate) fn random_pod(&mut self, name: String) -> PodDescription {
         let app = self.choose(&APPS);
-        let mut form = PodDescription {
+        let mut description = PodDescription {
             name,
             is_plain_pod: self.is_one_in(3),
             is_emulated: self.is_one_in(6),
@@ -128,17 +128,17 @@ impl<'a> Dice<'a> {
             has_numa_passthrough: self.is_one_in(4),
             ..PodDescription::default()
         };
-        form.labels.insert("app".to_owned(), app.to_owned());
-        if form.cpus > 0 && !form.is_plain_pod && !self.is_one_in(3) {
+        description.labels.insert("app".to_owned(), app.to_owned());
+        if description.cpus > 0 && !description.is_plain_pod && !self.is_one_in(3) {
             // This is a typical VM: KubeVirt logs the guest's console in an additional container, and the VM may
             // have a virtual function.
-            form.additional_containers.push(ContainerDescription {
+            description.additional_containers.push(ContainerDescription {
                 millis: 15,
                 memory: 60,
                 is_init: true,
                 is_sidecar: true,
             });
-            form.vfs = self.choose(&[0, 1, 1, 2]);
+            description.vfs = self.choose(&[0, 1, 1, 2]);
         } else if self.is_one_in(3) {
             let beside = ContainerDescription {
                 millis: self.choose(&[100, 1000, 2000, 4000]),
@@ -146,13 +146,15 @@ impl<'a> Dice<'a> {
                 is_init: self.is_one_in(2),
                 is_sidecar: self.is_one_in(2),
             };
-            form.additional_containers.push(beside);
+            description.additional_containers.push(beside);
         }
         if self.is_one_in(5) {
-            form.selector.insert(ZONE_LABEL.to_owned(), self.choose(&["a", "b"]).to_owned());
+            description
+                .node_selector
+                .insert(ZONE_LABEL.to_owned(), self.choose(&["a", "b"]).to_owned());
         }
         if self.is_one_in(3) {
-            form.tolerated_taints.push("special".to_owned());
+            description.tolerated_taints.push("special".to_owned());
         }
         let by = self.choose(&[HOSTNAME_LABEL, ZONE_LABEL]).to_owned();
         let weight = self.choose(&[None, Some(100), Some(1)]);
@@ -162,11 +164,11 @@ impl<'a> Dice<'a> {
             weight,
         };
         match self.next_below(8) {
-            4 => form.anti_affinities.push(near),
-            5 => form.affinities.push(near),
+            4 => description.anti_affinities.push(near),
+            5 => description.affinities.push(near),
             6 | 7 => {
                 let (max, soft) = (self.choose(&[1, 2]), self.is_one_in(2));
-                form.spread.push(SpreadDescription {
+                description.spread.push(SpreadDescription {
                     topology_key: by,
                     max_skew: max,
                     is_soft: soft,
@@ -176,9 +178,9 @@ impl<'a> Dice<'a> {
         }
         if self.is_one_in(5) {
             let (label, value, weight) = ("fast".to_owned(), "yes".to_owned(), 10);
-            form.preferences.push(PreferenceDescription { label, value, weight });
+            description.preferences.push(PreferenceDescription { label, value, weight });
         }
-        form
+        description
     }
 
     /// Generates a report with some allocations of a host, and with pods that only the report contains. Such a pod may
@@ -186,11 +188,11 @@ impl<'a> Dice<'a> {
     /// yet.
     pub(crate) fn change_report(
         &mut self,
-        form: &mut HostDescription,
+        description: &mut HostDescription,
         state: &HostState,
         assumed: &[String],
     ) {
-        let known: Vec<Allocation> = std::mem::take(&mut form.allocations);
+        let known: Vec<Allocation> = std::mem::take(&mut description.allocations);
         for uid in assumed {
             if self.is_one_in(2)
                 && let Some(mut allocation) = reported_allocation(state, uid)
@@ -199,41 +201,45 @@ impl<'a> Dice<'a> {
                     // This is the report of an agent that only reports sums.
                     allocation.containers.clear();
                 }
-                form.allocations.push(allocation);
+                description.allocations.push(allocation);
             }
         }
         let strangers = known.into_iter().filter(|one| one.pod_uid.starts_with("stranger"));
-        form.allocations.extend(strangers.filter(|_| self.is_one_in(2)));
+        description.allocations.extend(strangers.filter(|_| self.is_one_in(2)));
         if self.is_one_in(3) {
-            let stranger = self.unknown_allocation(form);
-            form.allocations.push(stranger);
+            let stranger = self.unknown_allocation(description);
+            description.allocations.push(stranger);
         }
     }
 
-    fn unknown_allocation(&mut self, form: &HostDescription) -> Allocation {
-        let taken: CpuSet = form
+    fn unknown_allocation(&mut self, description: &HostDescription) -> Allocation {
+        let taken: CpuSet = description
             .allocations
             .iter()
             .filter_map(|one| one.cpus.as_ref())
             .flat_map(CpuSet::iter)
             .collect();
-        let at = self.next_below(form.zones.len());
-        let reserved = form.reserved_cpus();
-        let mut free: Vec<u32> = form.cpus_by_zone_and_thread()[at].concat();
+        let at = self.next_below(description.zones.len());
+        let reserved = description.reserved_cpus();
+        let mut free: Vec<u32> = description.cpus_by_zone_and_thread()[at].concat();
         free.retain(|cpu| !taken.contains(*cpu) && !reserved.contains(cpu));
         free.truncate(self.next_below(5));
         let zone = u32::try_from(at).unwrap_or(0);
-        let used: u64 =
-            form.allocations.iter().flat_map(|one| &one.hugepages).map(|one| one.count).sum();
-        let free_pages = form.zones[at].huge_pages_gib.saturating_sub(used);
-        let count = if form.has_static_memory_policy {
+        let used: u64 = description
+            .allocations
+            .iter()
+            .flat_map(|one| &one.hugepages)
+            .map(|one| one.count)
+            .sum();
+        let free_pages = description.zones[at].huge_pages_gib.saturating_sub(used);
+        let count = if description.has_static_memory_policy {
             free_pages.min(self.next_below(3) as u64)
         } else {
             0
         };
         Allocation {
             pod_uid: format!("stranger-{}", self.next_below(200)),
-            cpus: (form.has_static_cpu_policy && !free.is_empty())
+            cpus: (description.has_static_cpu_policy && !free.is_empty())
                 .then(|| free.into_iter().collect()),
             zones: vec![zone],
             hugepages: if count > 0 {
