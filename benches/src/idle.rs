@@ -154,7 +154,7 @@ fn start_agent(host: &mut Host) -> Result<()> {
         "setsid berth-agent run --standalone /etc/berth/infranode.yaml </dev/null >/run/agent.log 2>&1 & \
          until curl -sf http://127.0.0.1:9477/readyz; do sleep 0.5; done",
     )?;
-    // Waits until the threads of the first cycle have ended. An idle thread stays for a while.
+    // Waits until the threads of the first cycle have ended. An idle thread ends only after some time.
     host.run_checked("sleep 20").map(drop)
 }
 

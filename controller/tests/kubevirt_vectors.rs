@@ -23,7 +23,7 @@ use flate2::read::GzDecoder;
 const RELEASES: [&str; 5] = ["v1.5.3", "v1.6.6", "v1.8.4", "v1.9.0", "main"];
 
 /// A known kind of difference between predictions and records.
-struct Known {
+struct KnownDifference {
     class: &'static str,
     /// Why the difference remains.
     reason: &'static str,
@@ -33,68 +33,68 @@ struct Known {
 
 /// Known differences. The numbers must be exact, so that a fix lowers them. No entry may be added for a difference that
 /// a change of the prediction causes.
-const KNOWN: [Known; 13] = [
-    Known {
+const KNOWN: [KnownDifference; 13] = [
+    KnownDifference {
         class: "affinity of claims",
         reason: "since 1.9 a term names the UID of a claim with a persistent reservation",
         counts: [0, 0, 0, 59, 59],
     },
-    Known {
+    KnownDifference {
         class: "Berth: device",
         reason: "1.5 requests a resource without a name for a GPU without deviceName",
         counts: [4, 0, 0, 0, 0],
     },
-    Known {
+    KnownDifference {
         class: "Berth: number of CPUs",
         reason: "KubeVirt admits a VM with 10,000,000 CPUs; Berth's maximum is 1,048,576",
         counts: [4, 4, 4, 4, 4],
     },
-    Known {
+    KnownDifference {
         class: "Berth: guest memory",
         reason: "KubeVirt admits guest memory that is not positive; such a VM never starts",
         counts: [3, 4, 4, 4, 4],
     },
-    Known {
+    KnownDifference {
         class: "Berth: instance type",
         reason: "KubeVirt admits an instance type without vCPUs or memory; such a VM never starts",
         counts: [2, 2, 2, 2, 2],
     },
-    Known {
+    KnownDifference {
         class: "Berth: negative overhead",
         reason: "KubeVirt admits a negative reservedOverhead.addedOverhead",
         counts: [0, 0, 1, 1, 1],
     },
-    Known {
+    KnownDifference {
         class: "Berth: resource name",
         reason: "an API server refuses resources such as `foo`, which the records do not show",
         counts: [6, 6, 6, 6, 6],
     },
-    Known {
+    KnownDifference {
         class: "KubeVirt: schema",
         reason: "the schema of the release has no such field or value",
         counts: [385, 226, 29, 29, 29],
     },
-    Known {
+    KnownDifference {
         class: "KubeVirt: feature gate",
         reason: "Berth does not check whether a field needs a feature gate that is disabled",
         counts: [371, 403, 303, 144, 144],
     },
-    Known {
+    KnownDifference {
         class: "KubeVirt: guest memory",
         reason: "Berth does not check memory hotplug, nor, in 1.5, guest memory above the limit",
         counts: [27, 10, 14, 16, 16],
     },
-    Known {
+    KnownDifference {
         class: "KubeVirt: launch security",
         reason: "Berth does not check what launch security needs, such as UEFI",
         counts: [8, 8, 30, 38, 38],
     },
-    Known {
+    KnownDifference {
         class: "KubeVirt: machine type",
         reason: "Berth does not check whether a release supports a machine type",
         counts: [13, 14, 15, 15, 15],
     },
-    Known {
+    KnownDifference {
         class: "KubeVirt: other checks",
         reason: "Berth checks only fields on which the requests of a pod depend",
         counts: [184, 183, 165, 177, 177],
@@ -104,16 +104,16 @@ const KNOWN: [Known; 13] = [
 /// Number of machines by release and outcome, and the machines with a difference by class of the difference and by
 /// release.
 #[derive(Default)]
-struct Tally {
+struct OutcomeCounts {
     outcomes: BTreeMap<(String, &'static str), usize>,
     differences: BTreeMap<String, BTreeMap<String, Vec<String>>>,
 }
 
 const OUTCOMES: [&str; 5] =
-    ["equal", "different", "refused by both", "by KubeVirt only", "by Berth only"];
+    ["equal", "different", "refused by both", "refused by KubeVirt", "refused by Berth"];
 
-impl Tally {
-    fn count(&mut self, case: &format::Case) {
+impl OutcomeCounts {
+    fn add(&mut self, case: &format::Case) {
         let (outcome, differences) = match compare::compare(case) {
             Outcome::Equal => (OUTCOMES[0], Vec::new()),
             Outcome::Different(differences) => (OUTCOMES[1], differences),
@@ -122,17 +122,17 @@ impl Tally {
             Outcome::RefusedByBerth(difference) => (OUTCOMES[4], vec![difference]),
         };
         *self.outcomes.entry((case.release.clone(), outcome)).or_default() += 1;
-        for Difference { class, ours, theirs } in differences {
+        for Difference { class, predicted, recorded } in differences {
             let by_release = self.differences.entry(class).or_default();
             let details = by_release.entry(case.release.clone()).or_default();
             details.push(format!(
-                "{} {}\n    ours:   {ours}\n    theirs: {theirs}",
+                "{} {}\n    predicted: {predicted}\n    recorded:  {recorded}",
                 case.release, case.id
             ));
         }
     }
 
-    fn found(&self, class: &str, release: &str) -> &[String] {
+    fn machines_with_difference(&self, class: &str, release: &str) -> &[String] {
         let by_release = self.differences.get(class);
         let found = by_release.and_then(|by_release| by_release.get(release));
         found.map(Vec::as_slice).unwrap_or_default()
@@ -141,7 +141,7 @@ impl Tally {
     fn print(&self) {
         let mut out = std::io::stderr().lock();
         let mut write_row = |name: &str, columns: [String; 5]| {
-            let columns = columns.map(|column| format!("{column:>18}")).concat();
+            let columns = columns.map(|column| format!("{column:>20}")).concat();
             writeln!(out, "{name:<8}{columns}").expect("stderr");
         };
         write_row("release", OUTCOMES.map(str::to_owned));
@@ -154,55 +154,55 @@ impl Tally {
 
 #[test]
 fn predictions_equal_recorded_answers() {
-    let (ours, others) = files();
+    let (stored_files, other_files) = input_files();
     // The numbers in `KNOWN` are those of the files in tests/data.
-    let counted = tally(&ours);
+    let counted = count_outcomes(&stored_files);
     let mut faults = unlisted_differences(&counted);
-    if !ours.is_empty() {
+    if !stored_files.is_empty() {
         faults.extend(changed_counts(&counted));
     }
-    faults.extend(unlisted_differences(&tally(&others)));
+    faults.extend(unlisted_differences(&count_outcomes(&other_files)));
     assert!(faults.is_empty(), "{}", faults.join("\n\n"));
 }
 
 /// Compares all machines of these files, and prints the outcomes.
-fn tally(files: &[PathBuf]) -> Tally {
-    let mut tally = Tally::default();
+fn count_outcomes(files: &[PathBuf]) -> OutcomeCounts {
+    let mut counts = OutcomeCounts::default();
     for file in files {
         let unpacked = GzDecoder::new(std::fs::File::open(file).expect("the file opens"));
         for line in BufReader::new(unpacked).lines() {
             let line = line.expect("the file unpacks");
             let case: format::Case = serde_json::from_str(&line)
                 .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-            tally.count(&case);
+            counts.add(&case);
         }
     }
     if !files.is_empty() {
-        assert!(!tally.outcomes.is_empty(), "no machine in any file");
-        tally.print();
+        assert!(!counts.outcomes.is_empty(), "no machine in any file");
+        counts.print();
     }
-    tally
+    counts
 }
 
 /// Returns a message for each class of differences that is not in [`KNOWN`].
-fn unlisted_differences(tally: &Tally) -> Vec<String> {
+fn unlisted_differences(counts: &OutcomeCounts) -> Vec<String> {
     let is_unlisted = |class: &str| KNOWN.iter().all(|known| known.class != class);
-    let unlisted = tally.differences.iter().filter(|(class, _)| is_unlisted(class));
+    let unlisted = counts.differences.iter().filter(|(class, _)| is_unlisted(class));
     unlisted
         .flat_map(|(class, by_release)| by_release.iter().map(move |found| (class, found)))
-        .map(|(class, (release, found))| described(class, release, found, "none is known"))
+        .map(|(class, (release, found))| describe_machines(class, release, found, "none is known"))
         .collect()
 }
 
 /// Returns a message for each number in [`KNOWN`] that differs from the counted number.
-fn changed_counts(tally: &Tally) -> Vec<String> {
+fn changed_counts(counts: &OutcomeCounts) -> Vec<String> {
     let mut faults = Vec::new();
-    for Known { class, reason, counts } in &KNOWN {
-        for (release, count) in RELEASES.iter().zip(counts) {
-            let found = tally.found(class, release);
+    for KnownDifference { class, reason, counts: known_counts } in &KNOWN {
+        for (release, count) in RELEASES.iter().zip(known_counts) {
+            let found = counts.machines_with_difference(class, release);
             if found.len() > *count {
                 let known = format!("{count} are known: {reason}");
-                faults.push(described(class, release, found, &known));
+                faults.push(describe_machines(class, release, found, &known));
             } else if found.len() < *count {
                 let number = found.len();
                 faults.push(format!("{class}, {release}: lower {count} to {number} in `KNOWN`"));
@@ -213,14 +213,14 @@ fn changed_counts(tally: &Tally) -> Vec<String> {
 }
 
 /// Returns a message with the first machines that have a difference.
-fn described(class: &str, release: &str, found: &[String], known: &str) -> String {
+fn describe_machines(class: &str, release: &str, found: &[String], known: &str) -> String {
     let first: Vec<&str> = found.iter().take(5).map(String::as_str).collect();
     format!("{class}, {release}: {} machines, {known}\n  {}", found.len(), first.join("\n  "))
 }
 
 /// Returns the recorded files of `tests/data`, and additional files. If `BERTH_KUBEVIRT_VECTORS` is set, returns no
 /// files of `tests/data`, and the files of the folder that the variable names.
-fn files() -> (Vec<PathBuf>, Vec<PathBuf>) {
+fn input_files() -> (Vec<PathBuf>, Vec<PathBuf>) {
     let Some(path) = std::env::var_os("BERTH_KUBEVIRT_VECTORS").map(PathBuf::from) else {
         let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
         let all = data::files("kubevirt", ".jsonl.gz").into_iter();

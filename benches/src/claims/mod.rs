@@ -85,27 +85,28 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let index_mib = index_mib_in_child_process()?;
     let expected = u64::from(args.tenants) * u64::from(args.machines);
     print_step(format!("{expected} claims"));
-    let (counts, ours) = measure(|| {
+    let (counts, controller_cost) = measure(|| {
         let counts = race_for_all(args)?;
         Ok((counts, counts.claims))
     })?;
     let peak_mib = Usage::of_process(process::id())?.peak_resident;
     print_step(format!("{} claims of the peer", args.machines));
-    let (_, theirs) = measure(|| {
+    let (_, peer_cost) = measure(|| {
         let reservations = scan::reserve_all(args.machines)?;
         let count = u64::try_from(reservations.len())?;
         Ok((reservations, count))
     })?;
-    let numbers = Numbers { expected, counts, ours, theirs, peak_mib, index_mib };
-    args.output.publish(&build_result(args, &numbers)?)
+    let measured =
+        Measurements { expected, counts, controller_cost, peer_cost, peak_mib, index_mib };
+    args.output.publish(&build_result(args, &measured)?)
 }
 
-/// All measured numbers.
-struct Numbers {
+/// All measured values.
+struct Measurements {
     expected: u64,
     counts: RaceCounts,
-    ours: AllocationCost,
-    theirs: AllocationCost,
+    controller_cost: AllocationCost,
+    peer_cost: AllocationCost,
     peak_mib: f64,
     index_mib: f64,
 }
@@ -181,8 +182,8 @@ fn index_mib_in_child_process() -> Result<f64> {
     output.trim().parse().with_context(|| format!("unexpected output of the index: `{output}`"))
 }
 
-fn build_result(args: &Args, numbers: &Numbers) -> Result<BenchResult> {
-    let Numbers { expected, counts, peak_mib, index_mib, .. } = *numbers;
+fn build_result(args: &Args, measured: &Measurements) -> Result<BenchResult> {
+    let Measurements { expected, counts, peak_mib, index_mib, .. } = *measured;
     let Args { tenants, machines, controllers, watch_lag, .. } = *args;
     let index_claims = INDEX_SIZE.0 * INDEX_SIZE.1;
     let text = format!(
@@ -214,7 +215,7 @@ fn build_result(args: &Args, numbers: &Numbers) -> Result<BenchResult> {
                  builds a map of all reservations and checks the addresses from the first on; its requests cost nothing"
             ),
         ],
-        sections: vec![Section::untitled(text, vec![cost_table(numbers)])],
+        sections: vec![Section::untitled(text, vec![cost_table(measured)])],
         goals: vec![Goal::new(
             format!("{expected} claims without a duplicate"),
             counts.claims == expected && counts.duplicates == 0,
@@ -226,21 +227,23 @@ fn build_result(args: &Args, numbers: &Numbers) -> Result<BenchResult> {
     })
 }
 
-fn cost_table(numbers: &Numbers) -> Table {
+fn cost_table(measured: &Measurements) -> Table {
     let mut table = Table::new(
         &["allocator"],
         &["claims", "seconds", "claims per second", "ratio", "CPU us per claim", "ratio"],
     );
-    let ours = numbers.ours;
-    for (name, cost) in [("berth-controller", ours), ("scan of the range", numbers.theirs)] {
+    let controller_cost = measured.controller_cost;
+    for (name, cost) in
+        [("berth-controller", controller_cost), ("scan of the range", measured.peer_cost)]
+    {
         table.push([
             name.to_owned(),
             format!("{:.0}", cost.claims),
             format!("{:.1}", cost.seconds),
             format!("{:.0}", cost.claims_per_second()),
-            format!("{:.2}", ours.claims_per_second() / cost.claims_per_second()),
+            format!("{:.2}", controller_cost.claims_per_second() / cost.claims_per_second()),
             format!("{:.1}", cost.cpu_micros()),
-            format!("{:.3}", ours.cpu_micros() / cost.cpu_micros()),
+            format!("{:.3}", controller_cost.cpu_micros() / cost.cpu_micros()),
         ]);
     }
     table
@@ -264,11 +267,17 @@ mod tests {
         let cost = AllocationCost { claims: 100.0, seconds: 1.0, cpu_seconds: 0.5 };
         let is_met = |claims, duplicates| {
             let counts = RaceCounts { claims, duplicates, ..RaceCounts::default() };
-            let (ours, theirs) = (cost, AllocationCost { seconds: 2.0, ..cost });
-            let numbers =
-                Numbers { expected: 100, counts, ours, theirs, peak_mib: 1.0, index_mib: 1.0 };
-            assert_eq!(cost_table(&numbers).rows[1][4], "2.00");
-            build_result(&args, &numbers).unwrap().all_goals_met()
+            let (controller_cost, peer_cost) = (cost, AllocationCost { seconds: 2.0, ..cost });
+            let measured = Measurements {
+                expected: 100,
+                counts,
+                controller_cost,
+                peer_cost,
+                peak_mib: 1.0,
+                index_mib: 1.0,
+            };
+            assert_eq!(cost_table(&measured).rows[1][4], "2.00");
+            build_result(&args, &measured).unwrap().all_goals_met()
         };
         assert!(is_met(100, 0));
         assert!(!is_met(99, 0) && !is_met(100, 1));

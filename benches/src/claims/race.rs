@@ -32,7 +32,7 @@ pub(super) struct RaceSize {
     pub(super) watch_lag: u32,
 }
 
-/// Numbers of a race.
+/// Results of a race.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RaceCounts {
     /// Machines with an address.
@@ -46,7 +46,7 @@ pub(super) struct RaceCounts {
 }
 
 impl RaceCounts {
-    /// Adds the numbers of another race.
+    /// Adds the results of another race.
     pub(super) const fn add(&mut self, other: Self) {
         self.claims += other.claims;
         self.duplicates += other.duplicates;
@@ -160,7 +160,7 @@ impl<'a> Controller<'a> {
                         continue;
                     }
                     refused.insert(address);
-                    // The controller reads the claim that it does not know.
+                    // The claim exists on the server, but not in the index: the controller reads the claim.
                     if let Some(existing) = self.server.get(&self.tenant.claim_name(address)) {
                         self.index.insert(existing);
                     }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!((total.claims, total.duplicates, server.len()), (900, 0, 900));
     }
 
-    /// One controller whose watch delivers nothing finds the claims of another one by conflicts only.
+    /// A controller whose watch delivers no events detects the claims of another controller only by conflicts.
     #[test]
     fn a_conflict_leads_to_the_next_address() {
         let (server, pools) = (ModelServer::default(), new_pools().unwrap());

@@ -91,7 +91,7 @@ pub(super) fn serve_guests(
     }
 }
 
-/// All exchanges that wait, by transaction id.
+/// All exchanges that wait for an answer, by transaction id.
 struct Exchanges<'a> {
     socket: &'a GuestSocket,
     waiting: BTreeMap<u32, Exchange>,

@@ -106,7 +106,7 @@ spec:
     leases:
 ";
 
-/// The same leases as those of the agent. Without the ping of an address before its first use, and without a log of
+/// dnsmasq has the same leases as the agent. Without the ping of an address before its first use, and without a log of
 /// each answer, dnsmasq answers faster than with its default settings.
 const DNSMASQ_CONF: &str = "\
 port=0

@@ -29,10 +29,10 @@ const STATES: [&str; 5] = [
 ];
 /// Index of the state that the goal limits.
 const AGENT_STATE: usize = 3;
-/// Index of the peer.
+/// Index of the state of dnsmasq.
 const DNSMASQ_STATE: usize = 4;
 
-/// An idle thread of the agent stays for a while, so each measurement waits.
+/// An idle thread of the agent ends only after some time, so the script waits before each measurement.
 const SCRIPT: &str = r#"
 measure() { # PID
     sleep 20

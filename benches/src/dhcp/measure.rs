@@ -14,9 +14,9 @@ use super::socket::{GuestSocket, link_addresses};
 use crate::memory::Usage;
 use crate::progress::print_step;
 
-/// Wait before each measurement, so that the work of the previous one has ended.
+/// Wait before each measurement, so that the servers are idle when it starts.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
-/// Number of guests that start at the same time, in addition to all guests.
+/// Numbers of guests that start at the same time. One more load starts all guests at the same time.
 const SMALL_LOADS: [u16; 2] = [1, 16];
 
 /// Runs in the network namespace of the guests: lets guests get their addresses, and prints the times as JSON.
@@ -45,7 +45,7 @@ pub(super) struct MeasuredServer {
     pub(super) resident_mib: f64,
 }
 
-/// Answers to guests, of which a number starts at the same time.
+/// Answers to guests, with a fixed number of guests that start at the same time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeasuredLoad {
     pub(super) times: AnswerTimes,

@@ -95,7 +95,7 @@ mod tests {
     use super::super::guests::Server;
     use super::*;
 
-    /// The guest speaks with the code of the agent.
+    /// The guest exchanges its messages with the responder of the agent.
     #[test]
     fn a_guest_gets_its_address() {
         let guest = Server::Agent.guests(1000).last().unwrap();

@@ -13,7 +13,7 @@ use std::io::Write;
 use anyhow::Result;
 use jiff::civil::Date;
 
-use run::{Speed, measure_speed};
+use run::{WorkloadMeasurements, measure_speed};
 
 use crate::fleet::PINNABLE_CPUS;
 use crate::output::OutputArgs;
@@ -112,7 +112,7 @@ fn rebuild_in_child_process() -> Result<rebuild::RebuildCost> {
 fn build_result(
     date: Date,
     host: &str,
-    speeds: &[Speed],
+    speeds: &[WorkloadMeasurements],
     rebuilt: &[rebuild::RebuildCost],
 ) -> BenchResult {
     let median_of = |what: fn(&rebuild::RebuildCost) -> f64| {
@@ -194,7 +194,7 @@ fn conditions(host: &str) -> Vec<String> {
     ]
 }
 
-fn rate_table(speeds: &[Speed]) -> Table {
+fn rate_table(speeds: &[WorkloadMeasurements]) -> Table {
     let mut table = Table::new(
         &[],
         &[
@@ -237,7 +237,7 @@ fn rate_table(speeds: &[Speed]) -> Table {
     table
 }
 
-fn step_table(speeds: &[Speed]) -> Table {
+fn step_table(speeds: &[WorkloadMeasurements]) -> Table {
     let mut table = Table::new(
         &[],
         &[

@@ -17,7 +17,7 @@ use crate::full_fleet::PAGE_SIZE;
 
 /// Measured values of one workload.
 #[derive(Debug, Default)]
-pub(super) struct Speed {
+pub(super) struct WorkloadMeasurements {
     pub(super) workload: Workload,
     pub(super) pods: usize,
     pub(super) allocated_fraction: f64,
@@ -33,7 +33,7 @@ pub(super) struct Speed {
     pub(super) peer_micros: Vec<f64>,
 }
 
-impl Speed {
+impl WorkloadMeasurements {
     pub(super) fn decision_micros(&self) -> Vec<f64> {
         self.request_micros
             .iter()
@@ -80,7 +80,7 @@ enum Event {
 
 /// Fills the hosts and measures pairs of a decision and a removal with the engine only. Afterwards the peer places
 /// the same VMs on the same hosts and checks each decision with the same rules and the same admission.
-pub(super) fn measure_speed(workload: Workload, pairs: usize) -> Result<Speed> {
+pub(super) fn measure_speed(workload: Workload, pairs: usize) -> Result<WorkloadMeasurements> {
     let Workload { hosts, control_plane_percent } = workload;
     let template = fleet::reported_host("like", PAGE_SIZE)?;
     let mut engine = Engine::new();
@@ -92,12 +92,19 @@ pub(super) fn measure_speed(workload: Workload, pairs: usize) -> Result<Speed> {
     let deployments = workload::deployments(vms, control_plane_percent, &mut Rng::with_seed(3))?;
     let chain = DeploymentChain::new(deployments.len());
     let (placed_vms, log) = (Vec::new(), Vec::new());
-    let mut bench =
-        Bench { engine, chain, deployments, placed_vms, log, pinned_cpus: 0, next_vm_number: 0 };
-    let mut speed = Speed { workload, ..Speed::default() };
-    let is_full = |bench: &Bench| bench.pinned_cpus as f64 >= target_cpus;
+    let mut bench = MeasuredRun {
+        engine,
+        chain,
+        deployments,
+        placed_vms,
+        log,
+        pinned_cpus: 0,
+        next_vm_number: 0,
+    };
+    let mut speed = WorkloadMeasurements { workload, ..WorkloadMeasurements::default() };
+    let is_full = |bench: &MeasuredRun| bench.pinned_cpus as f64 >= target_cpus;
     while !is_full(&bench) {
-        bench.place(&mut Speed::default())?;
+        bench.place(&mut WorkloadMeasurements::default())?;
     }
     for pair in 0..pairs {
         bench.place(&mut speed)?;
@@ -120,7 +127,7 @@ pub(super) fn measure_speed(workload: Workload, pairs: usize) -> Result<Speed> {
     Ok(speed)
 }
 
-struct Bench {
+struct MeasuredRun {
     engine: Engine,
     deployments: Vec<Deployment>,
     chain: DeploymentChain,
@@ -132,18 +139,18 @@ struct Bench {
     next_vm_number: u32,
 }
 
-impl Bench {
+impl MeasuredRun {
     /// Places the next VM.
-    fn place(&mut self, speed: &mut Speed) -> Result<()> {
+    fn place(&mut self, speed: &mut WorkloadMeasurements) -> Result<()> {
         let (vm, of) = self.next_vm();
         let deployment = &self.deployments[of];
         let pod = deployment.pod(uid(vm));
-        let parts = deployment.spec_parts(&pod);
+        let fields = deployment.pod_fields(&pod);
         let class = Class::Performance;
         let needs =
             VmRequirements { is_vm: true, is_pinned: true, class, ..VmRequirements::default() };
         let begin = Instant::now();
-        let request = self.engine.compile_request(&parts, needs)?;
+        let request = self.engine.compile_request(&fields, needs)?;
         let middle = Instant::now();
         let host = self.engine.place_pod(&request, None);
         let end = Instant::now();
@@ -163,7 +170,7 @@ impl Bench {
     }
 
     /// Removes a random VM.
-    fn remove(&mut self, speed: &mut Speed) {
+    fn remove(&mut self, speed: &mut WorkloadMeasurements) {
         let (vm, cpus) =
             self.placed_vms.swap_remove(self.chain.random_index(self.placed_vms.len()));
         self.pinned_cpus -= u64::from(cpus);
@@ -205,7 +212,12 @@ impl Bench {
     }
 
     /// Measures the same pairs with the peer.
-    fn measure_peer(&mut self, scan: &mut FullScan, speed: &mut Speed, pairs: usize) -> Result<()> {
+    fn measure_peer(
+        &mut self,
+        scan: &mut FullScan,
+        speed: &mut WorkloadMeasurements,
+        pairs: usize,
+    ) -> Result<()> {
         for _ in 0..pairs {
             let (vm, of) = self.next_vm();
             let deployment = &self.deployments[of];

@@ -17,7 +17,7 @@ use crate::full_fleet::PAGE_SIZE;
 /// Hosts and the pods on the hosts.
 #[derive(Debug)]
 pub(super) struct FullScan {
-    counts: ClusterState,
+    cluster: ClusterState,
     hosts: Vec<Host>,
     pods: HashMap<String, (usize, PodId)>,
 }
@@ -38,11 +38,11 @@ struct Zone {
 
 impl FullScan {
     pub(super) fn new() -> Self {
-        Self { counts: ClusterState::new(), hosts: Vec::new(), pods: HashMap::new() }
+        Self { cluster: ClusterState::new(), hosts: Vec::new(), pods: HashMap::new() }
     }
 
     pub(super) fn add_host(&mut self, facts: &ReportedHost) -> Result<()> {
-        let id = self.counts.set_host(&facts.node_fields())?;
+        let id = self.cluster.set_host(&facts.node_fields())?;
         let state = HostState::new(&facts.admission);
         let mut host = Host { id, state, zones: [Zone::default(); 2] };
         host.update_zones();
@@ -52,8 +52,8 @@ impl FullScan {
 
     /// Finds the best host for a VM and allocates the resources.
     pub(super) fn place(&mut self, deployment: &Deployment, pod: &Pod) -> Result<Option<usize>> {
-        let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.spec_parts(pod))?);
-        let filter = self.counts.pod_filter(&rules);
+        let rules = Arc::new(Rules::compile(&mut self.cluster, &deployment.pod_fields(pod))?);
+        let filter = self.cluster.pod_filter(&rules);
         let preference_scores = filter.pod_preference_scores();
         let mut possible: Vec<(i64, usize)> = Vec::new();
         for (at, host) in self.hosts.iter().enumerate() {
@@ -92,9 +92,9 @@ impl FullScan {
         pod: &Pod,
         index: usize,
     ) -> Result<()> {
-        let rules = Arc::new(Rules::compile(&mut self.counts, &deployment.spec_parts(pod))?);
+        let rules = Arc::new(Rules::compile(&mut self.cluster, &deployment.pod_fields(pod))?);
         let id = self.hosts.get(index).context("unknown host")?.id;
-        let filter = self.counts.pod_filter(&rules);
+        let filter = self.cluster.pod_filter(&rules);
         if let Some(reason) = filter.reasons(id).first() {
             anyhow::bail!("host {index}, pod {}: the placement violates a rule: {reason}", pod.uid);
         }
@@ -106,14 +106,14 @@ impl FullScan {
         let refused = |refusal| anyhow::anyhow!("host {at}, pod {}: {refusal}", pod.uid);
         host.state.admit(pod).map(|_| ()).map_err(refused)?;
         host.update_zones();
-        let pod_id = self.counts.add_pod(rules, host.id).context("unknown host")?;
+        let pod_id = self.cluster.add_pod(rules, host.id).context("unknown host")?;
         self.pods.insert(pod.uid.clone(), (at, pod_id));
         Ok(())
     }
 
     pub(super) fn remove(&mut self, uid: &str) {
         if let Some((at, pod_id)) = self.pods.remove(uid) {
-            self.counts.remove_pod(pod_id);
+            self.cluster.remove_pod(pod_id);
             let host = &mut self.hosts[at];
             host.state.remove(uid);
             host.update_zones();

@@ -54,7 +54,7 @@ impl Deployment {
         fleet::launcher_pod(uid, self.size, PAGE_SIZE)
     }
 
-    pub(super) fn spec_parts<'a>(&'a self, pod: &'a Pod) -> PodFields<'a> {
+    pub(super) fn pod_fields<'a>(&'a self, pod: &'a Pod) -> PodFields<'a> {
         PodFields {
             namespace: &self.namespace,
             labels: Some(&self.labels),

@@ -9,7 +9,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 
-/// Number of events that a slow watch may be behind. Then it ends, and the client lists again.
+/// Number of events by which a watch may lag. A watch that lags further ends, and its client lists again.
 const MAX_EVENTS: usize = 256;
 
 /// The Nodes of all tenants.
@@ -42,7 +42,7 @@ struct Counters {
     patches: AtomicU64,
 }
 
-/// Numbers of requests.
+/// Number of requests of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RequestCounts {
     pub(super) lists: u64,
@@ -52,7 +52,7 @@ pub(super) struct RequestCounts {
 }
 
 impl RequestCounts {
-    /// Returns the numbers since an earlier moment.
+    /// Returns the number of requests since `before`.
     pub(super) const fn delta_since(self, before: Self) -> Self {
         Self {
             lists: self.lists - before.lists,
@@ -98,7 +98,7 @@ impl FakeTenants {
         self.tenants.len()
     }
 
-    /// Returns the numbers of requests since the start.
+    /// Returns the number of requests since the start.
     pub(super) fn counts(&self) -> RequestCounts {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let all = &self.counters;

@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 const SETTLE_TIME: Duration = Duration::from_secs(5);
 /// Interval between two reads of a Node of a real API server.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// The label that is copied. The peer sets another one.
+/// Label of a host that the controller copies to Nodes. The peer sets [`PEER_LABEL`] instead.
 const LABEL: &str = "example.com/rack";
 const PEER_LABEL: &str = "example.com/peer";
 
@@ -76,7 +76,7 @@ struct Measurements {
     usage: Usage,
 }
 
-/// One change of the label, in seconds from before the change of the host.
+/// Durations of one change of the label, in seconds. Each duration starts before the label of the host is changed.
 #[derive(Debug, Clone, Default)]
 struct Round {
     /// Until each Node of the host's machines has the label.
@@ -88,8 +88,8 @@ struct Round {
 /// Runs the benchmark and publishes the result. Returns true if all goals are met.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     crate::program::ensure_controller_exists(&args.controller)?;
-    if !namespace::is_inside() {
-        return namespace::run_inside();
+    if !namespace::is_in_namespace() {
+        return namespace::run_in_namespace();
     }
     let measured = measure(args)?;
     let host = crate::report::describe_host()?;
@@ -100,7 +100,7 @@ fn measure(args: &Args) -> Result<Measurements> {
     let testbed = setup::start(args)?;
     print_step(format_args!("connect {} tenants", args.tenants));
     let connect_seconds = testbed.connect_tenants(args)?;
-    wait_until_idle(&testbed.fake)?;
+    wait_until_idle(&testbed.fake_tenants)?;
     let peer = Peer::new(&testbed.kubeconfigs, usize::try_from(args.at_once)?)?;
     let mut rounds = Vec::new();
     // The first round of the peer opens its connections, and is not counted.
@@ -109,17 +109,18 @@ fn measure(args: &Args) -> Result<Measurements> {
         print_step(format_args!("change {number} of {}", args.rounds));
         let value = format!("round-{number}");
         let nodes = change_label(&testbed, &value)?;
-        wait_until_idle(&testbed.fake)?;
+        wait_until_idle(&testbed.fake_tenants)?;
         let peer = peer.patch_all(&value)?.as_secs_f64();
-        wait_until_idle(&testbed.fake)?;
+        wait_until_idle(&testbed.fake_tenants)?;
         rounds.push(Round { nodes, peer });
     }
     drop(peer);
     print_step(format_args!("wait for {} s without changes", args.idle_seconds));
-    let (before, cpu_before) = (testbed.fake.counts(), testbed.controller_usage()?.cpu_seconds);
+    let (before, cpu_before) =
+        (testbed.fake_tenants.counts(), testbed.controller_usage()?.cpu_seconds);
     std::thread::sleep(Duration::from_secs(args.idle_seconds.into()));
     let usage = testbed.controller_usage()?;
-    let idle = testbed.fake.counts().delta_since(before);
+    let idle = testbed.fake_tenants.counts().delta_since(before);
     let connected = testbed.connected_count()?;
     ensure!(
         connected == usize::try_from(args.tenants)?,
@@ -128,7 +129,7 @@ fn measure(args: &Args) -> Result<Measurements> {
     );
     Ok(Measurements {
         version: testbed.infra.version(),
-        real_servers: testbed.real.len(),
+        real_servers: testbed.real_tenants.len(),
         connect_seconds,
         rounds,
         idle,
@@ -137,23 +138,23 @@ fn measure(args: &Args) -> Result<Measurements> {
     })
 }
 
-/// Changes the label of the first host, and returns the seconds until each Node of its machines has it.
+/// Changes the label of the first host, and returns the seconds until each Node of its machines has the label.
 fn change_label(testbed: &Testbed, value: &str) -> Result<Vec<f64>> {
-    testbed.fake.clear_arrivals();
+    testbed.fake_tenants.clear_arrivals();
     let change = json!({"metadata": {"labels": {LABEL: value}}});
     let begin = Instant::now();
     testbed.cluster.merge("/api/v1/nodes", "", &[(setup::host_name(1), change)])?;
-    let mut real_times: Vec<Option<Duration>> = vec![None; testbed.real.len()];
+    let mut real_times: Vec<Option<Duration>> = vec![None; testbed.real_tenants.len()];
     loop {
-        for (tenant, time) in testbed.real.iter().zip(&mut real_times) {
+        for (tenant, time) in testbed.real_tenants.iter().zip(&mut real_times) {
             if time.is_none() && tenant.label(LABEL)?.as_deref() == Some(value) {
                 *time = Some(begin.elapsed());
             }
         }
-        let arrivals = testbed.fake.arrivals(value);
+        let arrivals = testbed.fake_tenants.arrivals(value);
         let known: Vec<f64> = real_times.iter().flatten().map(Duration::as_secs_f64).collect();
         let count = arrivals.len() + known.len();
-        if count >= testbed.fake.tenant_count() + testbed.real.len() {
+        if count >= testbed.fake_tenants.tenant_count() + testbed.real_tenants.len() {
             let fake = arrivals.iter().map(|at| at.duration_since(begin).as_secs_f64());
             return Ok(fake.chain(known).collect());
         }

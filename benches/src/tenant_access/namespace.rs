@@ -1,5 +1,5 @@
-//! Runs the benchmark in a network namespace of its own, in which the address of the tenants' API servers belongs to the
-//! loopback: the controller refuses loopback addresses.
+//! Runs the benchmark in a separate network namespace. In this namespace, the address of the tenants' API servers
+//! belongs to the loopback interface: the controller refuses loopback addresses.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
@@ -13,12 +13,12 @@ pub(super) const TENANT_ADDRESS: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 53);
 const IN_NAMESPACE: &str = "BERTH_BENCH_IN_NAMESPACE";
 
 /// Returns true in the namespace.
-pub(super) fn is_inside() -> bool {
+pub(super) fn is_in_namespace() -> bool {
     std::env::var_os(IN_NAMESPACE).is_some()
 }
 
 /// Runs this command again in a namespace. Returns true if all goals are met.
-pub(super) fn run_inside() -> Result<bool> {
+pub(super) fn run_in_namespace() -> Result<bool> {
     let script = format!(
         "ip link set lo up && ip address add {TENANT_ADDRESS}/32 dev lo && exec \"$0\" \"$@\""
     );

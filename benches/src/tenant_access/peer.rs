@@ -1,4 +1,4 @@
-//! The peer: a plain client that knows all Nodes beforehand and patches one label of each.
+//! The peer: a plain client that knows all Nodes beforehand and patches one label of each Node.
 
 use std::time::{Duration, Instant};
 

@@ -50,7 +50,7 @@ pub(super) async fn start(
         .route("/t/{tenant}/api/v1/nodes/{name}", get(get_node).patch(patch_node))
         .with_state(tenants);
     tokio::spawn(async move {
-        // Ends only with the runtime.
+        // The task runs until the runtime ends.
         drop(axum::serve(TlsConnections { connections, local }, router).await);
     });
     Ok(local.port())

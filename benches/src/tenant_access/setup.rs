@@ -21,7 +21,8 @@ use crate::memory::Usage;
 const MAX_REAL_SERVERS: u32 = 2;
 /// Number of parallel requests to the infra API server.
 const CONCURRENCY: usize = 8;
-/// Number of images in the status of a Node, which a kubelet reports; they make up most of its size.
+/// Number of images in the status of a Node. A kubelet reports these images, and they make up most of the size of a
+/// Node.
 const IMAGES: u32 = 30;
 /// Name of the controller's log.
 const LOG: &str = "tenant-access";
@@ -33,8 +34,8 @@ const TENANTS: &str = "/apis/berth.dev/v1alpha1/tenantclusters";
 pub(super) struct Testbed {
     controller: Controller,
     pub(super) cluster: Cluster,
-    pub(super) fake: Arc<FakeTenants>,
-    pub(super) real: Vec<RealTenant>,
+    pub(super) fake_tenants: Arc<FakeTenants>,
+    pub(super) real_tenants: Vec<RealTenant>,
     pub(super) infra: ControlPlane,
     /// Names and kubeconfigs of all tenants.
     pub(super) kubeconfigs: Vec<(String, String)>,
@@ -88,18 +89,18 @@ pub(super) fn start(args: &Args) -> Result<Testbed> {
     let names: Vec<String> = (1..=args.tenants).map(tenant_name).collect();
     let real_count = usize::try_from(args.tenants.min(MAX_REAL_SERVERS))?;
     let (real_names, fake_names) = names.split_at(real_count);
-    let (mut real, mut kubeconfigs) = (Vec::new(), Vec::new());
+    let (mut real_tenants, mut kubeconfigs) = (Vec::new(), Vec::new());
     for name in real_names {
         let (tenant, text) = start_real_server(args)?;
-        real.push(tenant);
+        real_tenants.push(tenant);
         kubeconfigs.push((name.clone(), text));
     }
     let nodes: Vec<Value> = (1..=args.machines).map(node).collect();
-    let fake = Arc::new(FakeTenants::new(fake_names, &nodes, LABEL));
+    let fake_tenants = Arc::new(FakeTenants::new(fake_names, &nodes, LABEL));
     let certificate =
         infra.create_serving_certificate("small-server", &format!("IP:{TENANT_ADDRESS}"))?;
     let address = SocketAddr::from((TENANT_ADDRESS, 0));
-    let port = cluster.block_on(server::start(address, &certificate, Arc::clone(&fake)))?;
+    let port = cluster.block_on(server::start(address, &certificate, Arc::clone(&fake_tenants)))?;
     // The kubeconfig has the authority that signed the certificate; the server accepts any token.
     let file = infra.write_kubeconfig("small-server", "token", false)?;
     let template = read(&file)?;
@@ -110,7 +111,7 @@ pub(super) fn start(args: &Args) -> Result<Testbed> {
         kubeconfigs.push((name.clone(), template.replace(&infra_server, &server)));
     }
     let controller = Controller::start_program(&args.controller, &infra, LOG, None, &[])?;
-    Ok(Testbed { controller, cluster, fake, real, infra, kubeconfigs })
+    Ok(Testbed { controller, cluster, fake_tenants, real_tenants, infra, kubeconfigs })
 }
 
 #[expect(clippy::disallowed_methods, reason = "the benchmark reads its own kubeconfigs")]
@@ -200,10 +201,10 @@ impl Testbed {
         let begin = Instant::now();
         self.cluster.create(&secrets)?;
         let machines = usize::try_from(args.machines)?;
-        let wanted_labels = self.fake.tenant_count() * machines;
+        let wanted_labels = self.fake_tenants.tenant_count() * machines;
         loop {
             let (connected, labels) =
-                (self.connected_count()?, self.fake.arrivals(FIRST_VALUE).len());
+                (self.connected_count()?, self.fake_tenants.arrivals(FIRST_VALUE).len());
             if connected == wanted && labels >= wanted_labels && self.real_servers_have_label()? {
                 return Ok(begin.elapsed().as_secs_f64());
             }
@@ -218,7 +219,7 @@ impl Testbed {
     }
 
     fn real_servers_have_label(&self) -> Result<bool> {
-        for tenant in &self.real {
+        for tenant in &self.real_tenants {
             if tenant.label(LABEL)?.as_deref() != Some(FIRST_VALUE) {
                 return Ok(false);
             }
@@ -228,7 +229,7 @@ impl Testbed {
 
     /// Returns the number of tenants to which the controller is connected.
     pub(super) fn connected_count(&self) -> Result<usize> {
-        // Immediately after its start, the controller does not answer.
+        // The controller does not answer immediately after its start.
         let text = self.controller.http_get("/metrics").map(|(_, text)| text).unwrap_or_default();
         let all = samples(&text, "berth_controller_tenant_connections");
         let connected = all.filter(|sample| sample.label("state") == Some("connected"));

@@ -23,7 +23,7 @@ pub(super) struct VmToPlace {
 /// A placement policy.
 pub(super) trait Policy {
     /// Returns the index of a host. A policy with full information can read the free resources from `cluster`.
-    fn choose(&mut self, guest: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>>;
+    fn choose(&mut self, vm: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>>;
 
     /// Called when a VM has stopped or the kubelet has refused the VM.
     fn on_removed(&mut self, _uid: &str) {}
@@ -68,8 +68,9 @@ struct KubeScheduler {
     /// True if an ideal NodeResourceTopologyMatch filters the hosts. The ideal filter is exact and always has the
     /// current state of the kubelet.
     has_numa_filter: bool,
-    kubelets: KubeletAnswers,
-    next: usize,
+    admission_cache: AdmissionCache,
+    /// Index of the host with which the next search starts.
+    next_host: usize,
     rng: Rng,
 }
 
@@ -78,8 +79,8 @@ impl KubeScheduler {
         Self {
             strategy: allocated,
             has_numa_filter,
-            kubelets: KubeletAnswers::default(),
-            next: 0,
+            admission_cache: AdmissionCache::default(),
+            next_host: 0,
             rng: Rng::with_seed(1),
         }
     }
@@ -113,15 +114,15 @@ fn feasible_hosts_to_find(hosts: usize) -> usize {
 }
 
 impl Policy for KubeScheduler {
-    fn choose(&mut self, guest: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>> {
+    fn choose(&mut self, vm: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>> {
         let hosts = &cluster.hosts;
-        let wanted = NodeTotals::from_resources(&guest.pod.requests(), cluster.page);
+        let wanted = NodeTotals::from_resources(&vm.pod.requests(), cluster.page);
         let (mut best, mut equals, mut found, mut looked) = (None, 0_u32, 0, 0);
-        for at in (self.next..hosts.len()).chain(0..self.next) {
+        for at in (self.next_host..hosts.len()).chain(0..self.next_host) {
             looked += 1;
             let host = &hosts[at];
             if !host.has_room(&wanted)
-                || self.has_numa_filter && self.kubelets.cost(guest, at, host).is_none()
+                || self.has_numa_filter && self.admission_cache.cost(vm, at, host).is_none()
             {
                 continue;
             }
@@ -144,55 +145,55 @@ impl Policy for KubeScheduler {
                 break;
             }
         }
-        self.next = (self.next + looked) % hosts.len().max(1);
+        self.next_host = (self.next_host + looked) % hosts.len().max(1);
         Ok(best.map(|(_, at)| at))
     }
 }
 
 /// Cached answers of the kubelets for each VM size. A change on the host invalidates the answer.
 #[derive(Debug, Default)]
-struct KubeletAnswers {
+struct AdmissionCache {
     answers: HashMap<Size, Vec<(u64, Option<f64>)>>,
 }
 
-impl KubeletAnswers {
+impl AdmissionCache {
     /// Returns the score for the free resources in the zone that the kubelet would choose, or `None` if the kubelet
     /// would refuse the VM.
-    fn cost(&mut self, guest: &VmToPlace, at: usize, host: &Host) -> Option<f64> {
-        let answers = self.answers.entry(guest.size).or_default();
+    fn cost(&mut self, vm: &VmToPlace, at: usize, host: &Host) -> Option<f64> {
+        let answers = self.answers.entry(vm.size).or_default();
         if answers.len() <= at {
             answers.resize(at + 1, (0, None));
         }
         let (seen, cost) = &mut answers[at];
         if *seen != host.change_count {
             *seen = host.change_count;
-            *cost = kubelet_cost(guest, host);
+            *cost = kubelet_cost(vm, host);
         }
         *cost
     }
 }
 
-fn kubelet_cost(guest: &VmToPlace, host: &Host) -> Option<f64> {
-    if !host.fits_a_zone(guest.size) {
+fn kubelet_cost(vm: &VmToPlace, host: &Host) -> Option<f64> {
+    if !host.fits_a_zone(vm.size) {
         return None;
     }
-    let placements = host.state.check(&guest.pod).ok()?.placements(host.state.host());
+    let placements = host.state.check(&vm.pod).ok()?.placements(host.state.host());
     let zone = *placements.first()?.affinity.as_ref()?.first()?;
-    Some(free_score(host.zones.get(usize::try_from(zone).ok()?)?, guest.size))
+    Some(free_score(host.zones.get(usize::try_from(zone).ok()?)?, vm.size))
 }
 
 /// Best fit with full information. The policy checks the kubelet admission of every host and chooses the host with
 /// the least free CPUs and huge pages in the zone that the kubelet would choose.
 #[derive(Debug, Default)]
 pub(super) struct BestFit {
-    kubelets: KubeletAnswers,
+    admission_cache: AdmissionCache,
 }
 
 impl Policy for BestFit {
-    fn choose(&mut self, guest: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>> {
+    fn choose(&mut self, vm: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>> {
         let mut best: Option<(f64, usize)> = None;
         for (at, host) in cluster.hosts.iter().enumerate() {
-            if let Some(cost) = self.kubelets.cost(guest, at, host)
+            if let Some(cost) = self.admission_cache.cost(vm, at, host)
                 && best.is_none_or(|(least, _)| cost < least)
             {
                 best = Some((cost, at));
@@ -227,8 +228,8 @@ impl Berth {
 }
 
 impl Policy for Berth {
-    fn choose(&mut self, guest: &VmToPlace, _: &Cluster) -> Result<Option<usize>> {
-        let parts = PodFields {
+    fn choose(&mut self, vm: &VmToPlace, _: &Cluster) -> Result<Option<usize>> {
+        let fields = PodFields {
             namespace: "tenants",
             labels: None,
             is_terminating: false,
@@ -236,13 +237,13 @@ impl Policy for Berth {
             affinity: None,
             tolerations: &[],
             spread_constraints: &[],
-            containers: &guest.pod,
+            containers: &vm.pod,
         };
         let class = Class::Performance;
         let needs =
             VmRequirements { is_vm: true, is_pinned: true, class, ..VmRequirements::default() };
         let request =
-            self.engine.compile_request(&parts, needs).context("compile the rules of a pod")?;
+            self.engine.compile_request(&fields, needs).context("compile the rules of a pod")?;
         Ok(self.engine.place_pod(&request, None).map(HostId::index))
     }
 

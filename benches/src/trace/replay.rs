@@ -72,48 +72,48 @@ pub(super) fn replay(
     let mut empty = cluster.hosts.len();
     let all = cluster.pinnable_cpus();
     let remove_vm =
-        |cluster: &mut Cluster, policy: &mut dyn Policy, guest: Option<(usize, VmToPlace)>| {
-            let Some((host, guest)) = guest else { return (0, 0) };
-            cluster.remove(host, &guest.pod);
-            policy.on_removed(&guest.pod.uid);
-            (guest.size.cpus, usize::from(cluster.hosts[host].state.pod_count() == 0))
+        |cluster: &mut Cluster, policy: &mut dyn Policy, vm: Option<(usize, VmToPlace)>| {
+            let Some((host, vm)) = vm else { return (0, 0) };
+            cluster.remove(host, &vm.pod);
+            policy.on_removed(&vm.pod.uid);
+            (vm.size.cpus, usize::from(cluster.hosts[host].state.pod_count() == 0))
         };
     for (at, vm) in vms.iter().enumerate() {
         while let Some(Reverse((when, _))) = vm_ends.peek()
             && f64::from_bits(*when) <= vm.start.max(0.0)
         {
-            let Some(Reverse((when, gone))) = vm_ends.pop() else { break };
+            let Some(Reverse((when, ended))) = vm_ends.pop() else { break };
             clock.advance(
                 f64::from_bits(when),
                 [pinned, requested].map(|cpus| f64::from(cpus) / all),
                 empty,
             );
-            let (cpus, hosts) = remove_vm(cluster, policy, guests[gone].take());
+            let (cpus, hosts) = remove_vm(cluster, policy, guests[ended].take());
             pinned -= cpus;
             empty += hosts;
-            requested -= vms[gone].size.cpus;
+            requested -= vms[ended].size.cpus;
         }
         clock.advance(vm.start, [pinned, requested].map(|cpus| f64::from(cpus) / all), empty);
-        let guest = VmToPlace {
+        let vm_to_place = VmToPlace {
             pod: launcher_pod(format!("vm-{at}"), vm.size, cluster.page),
             size: vm.size,
         };
         let begin = Instant::now();
-        let chosen = policy.choose(&guest, cluster)?;
+        let chosen = policy.choose(&vm_to_place, cluster)?;
         outcome.decision_nanos.push(begin.elapsed().as_secs_f64() * 1e9);
         let class = size_class(vm.size);
         outcome.vms_by_class[class] += 1;
         requested += vm.size.cpus;
         // The times are not negative, so the bits sort like the numbers.
         vm_ends.push(Reverse((vm.end.max(0.0).to_bits(), at)));
-        match chosen.map(|host| (host, cluster.admit(host, &guest.pod))) {
+        match chosen.map(|host| (host, cluster.admit(host, &vm_to_place.pod))) {
             Some((host, Ok(()))) => {
                 pinned += vm.size.cpus;
                 empty -= usize::from(cluster.hosts[host].state.pod_count() == 1);
-                guests[at] = Some((host, guest));
+                guests[at] = Some((host, vm_to_place));
             }
             Some((_, Err(_))) => {
-                policy.on_removed(&guest.pod.uid);
+                policy.on_removed(&vm_to_place.pod.uid);
                 outcome.rejected_by_class[class] += 1;
                 outcome.refused_count += 1;
             }
@@ -122,34 +122,40 @@ pub(super) fn replay(
     }
     clock.advance(days, [pinned, requested].map(|cpus| f64::from(cpus) / all), empty);
     let hosts = cluster.hosts.len() as f64;
-    [outcome.mean_pinned, outcome.mean_requested] = clock.areas.map(|area| area / days);
+    [outcome.mean_pinned, outcome.mean_requested] = clock.weighted_sums.map(|sum| sum / days);
     outcome.empty_fraction = clock.empty / days / hosts;
-    [outcome.pinned_curve, outcome.requested_curve] = clock.points;
+    [outcome.pinned_curve, outcome.requested_curve] = clock.curves;
     Ok(outcome)
 }
 
-/// The current time, and sums over the time.
+/// Simulated time, and time-weighted sums of the measured values.
 struct Clock {
     now: f64,
     days: f64,
-    areas: [f64; 2],
+    weighted_sums: [f64; 2],
     empty: f64,
-    points: [Vec<f64>; 2],
+    curves: [Vec<f64>; 2],
 }
 
 impl Clock {
     const fn new(days: f64) -> Self {
-        Self { now: 0.0, days, areas: [0.0; 2], empty: 0.0, points: [Vec::new(), Vec::new()] }
+        Self {
+            now: 0.0,
+            days,
+            weighted_sums: [0.0; 2],
+            empty: 0.0,
+            curves: [Vec::new(), Vec::new()],
+        }
     }
 
     /// Advances the time to `time` and adds the values for the elapsed time.
     fn advance(&mut self, time: f64, values: [f64; 2], empty: usize) {
         let time = time.clamp(self.now, self.days);
-        while (self.points[0].len() as f64) / POINTS_PER_DAY < time {
-            self.points.iter_mut().zip(values).for_each(|(points, value)| points.push(value));
+        while (self.curves[0].len() as f64) / POINTS_PER_DAY < time {
+            self.curves.iter_mut().zip(values).for_each(|(curve, value)| curve.push(value));
         }
         let elapsed = time - self.now;
-        self.areas.iter_mut().zip(values).for_each(|(area, value)| *area += value * elapsed);
+        self.weighted_sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value * elapsed);
         self.empty += empty as f64 * elapsed;
         self.now = time;
     }
@@ -168,11 +174,10 @@ pub(super) fn fill_cluster(outcome: &mut Outcome, mut cluster: Cluster, vms: &[V
     while !sizes.is_empty() {
         let size = sizes[added % sizes.len()];
         added += 1;
-        let guest =
-            VmToPlace { pod: launcher_pod(format!("more-{added}"), size, cluster.page), size };
-        let chosen = policy.choose(&guest, &cluster)?;
+        let vm = VmToPlace { pod: launcher_pod(format!("more-{added}"), size, cluster.page), size };
+        let chosen = policy.choose(&vm, &cluster)?;
         if let Some(host) = chosen
-            && cluster.admit(host, &guest.pod).is_ok()
+            && cluster.admit(host, &vm.pod).is_ok()
         {
             continue;
         }

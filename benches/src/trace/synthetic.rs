@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_follow_the_day() {
+    fn arrival_rate_depends_on_the_time_of_day() {
         let mut hours = vec![0.0_f64; 14 * 24];
         for vm in arrived_vms() {
             let hour = (0..hours.len()).rfind(|hour| *hour as f64 / 24.0 <= vm.start).unwrap();

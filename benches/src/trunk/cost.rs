@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cost {
     pub(super) seconds: f64,
-    /// User and system time. `getrusage` has it in microseconds, `/proc/PID/stat` only in hundredths of a second.
+    /// User and system time. `getrusage` returns microseconds; the resolution of `/proc/PID/stat` is only 10 ms.
     pub(super) cpu_seconds: f64,
     /// Voluntary context switches.
     pub(super) wake_ups: f64,
@@ -36,7 +36,7 @@ impl Cost {
     }
 }
 
-/// Begin of a period.
+/// A period that has begun: the values of the counters at its begin.
 #[derive(Debug)]
 pub(super) struct Period<'a> {
     begin: Instant,

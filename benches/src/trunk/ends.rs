@@ -1,5 +1,5 @@
-//! The ends of the trunk: an agent's probes, or pings, each in its own process and network namespace. They print what they
-//! measured as JSON.
+//! The two ends of the trunk: agents that send probes, or a program that sends pings. Each end is a process in its own
+//! network namespace, and prints the measured values as JSON.
 
 #![expect(
     clippy::disallowed_methods,
@@ -26,9 +26,10 @@ use super::cost::{Cost, Period};
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 /// Longest time until the VLANs are verified.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time between two reads of the verdict, which changes every 500 ms at most.
+/// Time between two reads of the verdict, which changes at most every 500 ms.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Time for which an agent runs after its measurement, so that the other one can end its own.
+/// Time for which an agent continues to run after its measurement, so that the agent at the other end can complete its
+/// measurement.
 const OVERTIME: Duration = Duration::from_secs(5);
 
 /// Probes a link with the code of the agent.
@@ -64,7 +65,7 @@ pub(super) struct MeasuredAgent {
     pub(super) idle: Cost,
 }
 
-/// Measured values of the other program.
+/// Measured values of the peer program.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct MeasuredPeer {
     pub(super) cost: Cost,
@@ -72,7 +73,7 @@ pub(super) struct MeasuredPeer {
 
 /// Probes the link, and prints the measured values.
 pub(crate) fn run_agent(args: &AgentArgs) -> Result<()> {
-    // The daemon has one thread, too.
+    // The daemon also has one thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     print_line(&runtime.block_on(measure_agent(args))?)
 }

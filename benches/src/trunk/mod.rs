@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// Number of VLANs
     #[arg(long, default_value_t = 4000, value_parser = clap::value_parser!(u16).range(1..=4000))]
     vlans: u16,
-    /// Seconds between the verification and the measurement, in which the fast rounds end
+    /// Seconds between the verification and the measurement. The fast rounds of probes end in this time
     #[arg(long, default_value_t = 60)]
     settle: u32,
     /// Seconds of the measurement

@@ -15,8 +15,8 @@ type Aspects = BTreeMap<&'static str, Value>;
 pub(crate) struct Difference {
     /// Kind of the difference, for the list of known differences.
     pub(crate) class: String,
-    pub(crate) ours: String,
-    pub(crate) theirs: String,
+    pub(crate) predicted: String,
+    pub(crate) recorded: String,
 }
 
 /// Result of the comparison of one machine.
@@ -38,26 +38,27 @@ pub(crate) fn compare(case: &Case) -> Outcome {
     match (case.predict(), &case.pod, &case.error) {
         (Ok(launcher), Some(pod), _) => {
             let guest = case.guest.as_ref().expect("a pod has a guest");
-            let differences = differences(&predicted(&launcher), &recorded(pod, guest));
+            let differences =
+                differences(&predicted_aspects(&launcher), &recorded_aspects(pod, guest));
             if differences.is_empty() { Outcome::Equal } else { Outcome::Different(differences) }
         }
         (Ok(_), None, Some(refusal)) => Outcome::RefusedByKubeVirt(Difference {
             class: refusal_class(refusal).to_owned(),
-            ours: "a pod".to_owned(),
-            theirs: format!("{}: {:?}", refusal.stage, refusal.causes),
+            predicted: "a pod".to_owned(),
+            recorded: format!("{}: {:?}", refusal.stage, refusal.causes),
         }),
         (Err(invalid), Some(_), _) => Outcome::RefusedByBerth(Difference {
             class: own_refusal_class(&invalid.field).to_owned(),
-            ours: invalid.to_string(),
-            theirs: "a pod".to_owned(),
+            predicted: invalid.to_string(),
+            recorded: "a pod".to_owned(),
         }),
         (Err(invalid), None, Some(refusal)) => {
             let fields = conflict_fields(refusal);
             let is_same = fields.is_empty() || fields.contains(&invalid.field.as_str());
             Outcome::RefusedByBoth((!is_same).then(|| Difference {
                 class: "field of a conflict".to_owned(),
-                ours: invalid.to_string(),
-                theirs: format!("{:?}", refusal.causes),
+                predicted: invalid.to_string(),
+                recorded: format!("{:?}", refusal.causes),
             }))
         }
         (_, None, None) => panic!("{}: neither a pod nor an error", case.id),
@@ -119,13 +120,17 @@ fn own_refusal_class(field: &str) -> &'static str {
     }
 }
 
-fn differences(ours: &Aspects, theirs: &Aspects) -> Vec<Difference> {
-    let unequal = theirs.iter().filter(|(aspect, value)| ours.get(*aspect) != Some(*value));
+fn differences(predicted: &Aspects, recorded: &Aspects) -> Vec<Difference> {
+    let unequal = recorded.iter().filter(|(aspect, value)| predicted.get(*aspect) != Some(*value));
     let differences = unequal.map(|(aspect, value)| {
-        let own = ours.get(aspect).unwrap_or(&Value::Null);
+        let own = predicted.get(aspect).unwrap_or(&Value::Null);
         let is_of_claims = *aspect == "affinity" && without_claims(value) == *own;
         let class = if is_of_claims { "affinity of claims" } else { *aspect };
-        Difference { class: class.to_owned(), ours: own.to_string(), theirs: value.to_string() }
+        Difference {
+            class: class.to_owned(),
+            predicted: own.to_string(),
+            recorded: value.to_string(),
+        }
     });
     differences.collect()
 }
@@ -169,7 +174,7 @@ fn aspects<const N: usize>(all: [(&'static str, Value); N]) -> Aspects {
     all.into_iter().map(|(aspect, value)| (aspect, without_empty(value))).collect()
 }
 
-fn predicted(launcher: &Launcher) -> Aspects {
+fn predicted_aspects(launcher: &Launcher) -> Aspects {
     let pod = &launcher.pod;
     let mut labels = launcher.labels.clone();
     labels.remove("kubevirt.io/created-by");
@@ -195,7 +200,7 @@ fn predicted(launcher: &Launcher) -> Aspects {
     ])
 }
 
-fn recorded(pod: &PodRecord, guest: &GuestRecord) -> Aspects {
+fn recorded_aspects(pod: &PodRecord, guest: &GuestRecord) -> Aspects {
     let scheduler = pod.scheduler_name.as_deref().unwrap_or("default-scheduler");
     let claims: Vec<&str> = pod.resource_claims.iter().map(|claim| claim.name.as_str()).collect();
     // A count of 0 means that the count is not set.
