@@ -178,8 +178,8 @@ impl Cluster {
         }
     }
 
-    /// Returns all objects of a collection from the watch cache of the API server, which costs the API server the
-    /// least.
+    /// Returns all objects of a collection from the watch cache of the API server, which is the cheapest kind of list
+    /// for the API server.
     pub(crate) fn list_from_cache(&self, path: &str) -> Result<Vec<Value>> {
         let params = ListParams::default().match_any();
         let mut list = self.runtime.block_on(self.client.list(path, &params))?;

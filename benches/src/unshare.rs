@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 /// Longest duration of a script, in seconds.
 const MAX_SECONDS: &str = "3600";
 
-/// Runs a bash script in new network and mount namespaces, with the folder as `$1` and these variables. Returns what it
-/// writes to standard output.
+/// Runs a bash script in new network and mount namespaces, with the folder as `$1` and these variables. Returns the
+/// standard output of the script.
 pub(crate) fn run_unshared(
     script: &str,
     folder: &Path,

@@ -339,7 +339,7 @@ fn resources_json(amounts: &berth_kubelet_admission::pod::Resources) -> Value {
     all
 }
 
-/// A predicted pod equals the pod that is read from an object with its containers.
+/// A predicted pod equals the pod that is read from a Pod object with the same containers.
 #[test]
 fn a_predicted_pod_read_as_a_created_pod_is_the_same() {
     let spec = json!({"domain": {"cpu": {"cores": 3}, "memory": {"guest": "1Gi"}}, "hostname": "host-1",

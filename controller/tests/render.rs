@@ -85,7 +85,7 @@ fn render_deployment(
 }
 
 /// Renders a MachineDeployment without a given namespace: the namespace of its machines is derived from the objects.
-fn render_in_its_namespace(
+fn render_in_derived_namespace(
     deployment: &Value,
     other_objects: &[Value],
     machine: &str,

@@ -265,7 +265,7 @@ mod tests {
 
     /// Returns the result for an agent that renews the Lease twice in one minute and sends the additional requests
     /// `extra_requests`.
-    fn report(resident: f64, extra_requests: &str) -> BenchResult {
+    fn example_result(resident: f64, extra_requests: &str) -> BenchResult {
         let args = parse_args(&["--agent=berth-agent", "--agents=1"]);
         let renewal =
             r#"{"verb":"patch","user":{"username":"a"},"objectRef":{"resource":"leases"}}"#;
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn goals_are_met_or_missed_one_by_one() {
-        let result = report(10.0, "");
+        let result = example_result(10.0, "");
         assert!(result.all_goals_met() && result.goals.len() == 3, "{result:?}");
         let text = document(&result);
         assert!(text.contains("| requests per minute and node | 2.00 | 0.10 | 20.00 |"), "{text}");
@@ -311,7 +311,7 @@ mod tests {
             (10.0, get, 1, "1 other requests"),
             (10.0, update, 0, "0.05"),
         ] {
-            let result = report(resident, more);
+            let result = example_result(resident, more);
             assert!(!result.goals[at].met, "{result:?}");
             assert_eq!(result.goals[at].value, value);
         }

@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Number of controllers that claim addresses of the same tenant
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     controllers: u32,
-    /// Number of claims of a controller until its watch delivers the claims of the others
+    /// Number of claims of a controller until its watch delivers the claims of the other controllers
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
     watch_lag: u32,
     #[command(flatten)]

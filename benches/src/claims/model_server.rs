@@ -62,7 +62,7 @@ impl ModelServer {
 pub(super) struct WatchLog(Mutex<Vec<Arc<AddressClaim>>>);
 
 impl WatchLog {
-    /// Returns the claims after the first `count`.
+    /// Returns all claims except the first `count` claims.
     pub(super) fn after(&self, count: usize) -> Vec<Arc<AddressClaim>> {
         lock(&self.0).get(count..).unwrap_or_default().to_vec()
     }

@@ -28,7 +28,7 @@ pub(super) struct RaceSize {
     pub(super) machines: u32,
     /// Number of controllers that share the machines.
     pub(super) controllers: u32,
-    /// Number of claims that a controller creates until its watch delivers the claims of the others.
+    /// Number of claims that a controller creates until its watch delivers the claims of the other controllers.
     pub(super) watch_lag: u32,
 }
 

@@ -55,8 +55,8 @@ impl NamespaceArgs {
     }
 }
 
-/// Functions of both benchmarks: `$1` is the folder with the files of [`write_files`], `$count` the number of guests.
-/// Only what is written to file descriptor 3 belongs to the result.
+/// Shell functions of both benchmarks: `$1` is the folder with the files of [`write_files`], `$count` the number of
+/// guests. The result contains only what is written to file descriptor 3.
 const PRELUDE: &str = r#"
 exec 3>&1 1>&2
 trap '[ $? = 0 ] || tail -n 30 agent.log dnsmasq.log || true; kill $(jobs -p) || true' EXIT
@@ -107,7 +107,8 @@ ip link set uplink-peer up
 ip address add 172.16.0.1/24 dev up0
 "#;
 
-/// Runs a script in new network and mount namespaces, after [`PRELUDE`]. Returns what it writes to file descriptor 3.
+/// Runs a script in new network and mount namespaces, after [`PRELUDE`]. Returns the text that the script writes to
+/// file descriptor 3.
 pub(super) fn run_script(args: &NamespaceArgs, script: &str, rounds: u32) -> Result<String> {
     let agent = fs::canonicalize(&args.agent).with_context(|| args.agent.display().to_string())?;
     let (dnsmasq, benches) = (args.dnsmasq_path()?, std::env::current_exe()?);

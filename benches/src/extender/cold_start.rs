@@ -32,7 +32,7 @@ pub(super) struct ColdStart {
 
 impl ColdStart {
     /// Returns the time from the arrival of the lists to the first decision. The end of counting is included twice, in
-    /// `pods` and in `list_to_decision_seconds`.
+    /// `pods_seconds` and in `list_to_decision_seconds`.
     pub(super) fn seconds_after_lists(&self) -> f64 {
         self.hosts_seconds + self.pods_seconds + self.list_to_decision_seconds
     }

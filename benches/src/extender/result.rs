@@ -201,7 +201,7 @@ mod tests {
     use crate::output::parse_args;
     use crate::render::document;
 
-    fn report(slow: f64, hosts: f64, peak_mib: f64, ours: f64) -> BenchResult {
+    fn example_result(slow: f64, hosts: f64, peak_mib: f64, ours: f64) -> BenchResult {
         let args = parse_args(&["--controller=/x/berth-controller", "--pairs=1"]);
         let usage = Usage {
             resident: peak_mib,
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn goals_are_met_or_missed_one_by_one() {
-        let result = report(1.0, 0.5, 400.0, 60.0);
+        let result = example_result(1.0, 0.5, 400.0, 60.0);
         assert!(result.all_goals_met() && result.goals.len() == 4, "{result:?}");
         let text = document(&result);
         assert!(text.contains("| VMs with shared CPUs | 0.50 | 0.50 | 0.50 | 2.00 |"), "{text}");
@@ -245,7 +245,7 @@ mod tests {
             (1.0, 0.5, 501.0, 60.0, 2, "501 MiB"),
             (1.0, 0.5, 400.0, 54.0, 3, "1.08"),
         ] {
-            let result = report(slow, hosts, peak_mib, ours);
+            let result = example_result(slow, hosts, peak_mib, ours);
             let missed: Vec<_> = result.goals.iter().filter(|goal| !goal.met).collect();
             assert_eq!(missed, [&result.goals[at]]);
             assert_eq!(missed[0].value, value);

@@ -79,9 +79,9 @@ struct Measurements {
 /// Durations of one change of the label, in seconds. Each duration starts before the label of the host is changed.
 #[derive(Debug, Clone, Default)]
 struct Round {
-    /// Until each Node of the host's machines has the label.
+    /// Seconds until each Node of the host's machines has the label.
     nodes: Vec<f64>,
-    /// Until the plain client has patched the same Nodes.
+    /// Seconds until the plain client has patched the same Nodes.
     peer: f64,
 }
 

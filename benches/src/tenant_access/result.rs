@@ -147,7 +147,7 @@ mod tests {
     use crate::output::parse_args;
     use crate::render::document;
 
-    fn report(slowest: f64, patches: u64, peak_resident: f64) -> BenchResult {
+    fn example_result(slowest: f64, patches: u64, peak_resident: f64) -> BenchResult {
         let args = parse_args(&["--controller=/x/berth-controller", "--tenants=20"]);
         let usage = Usage { resident: 90.0, anonymous: 80.0, peak_resident, cpu_seconds: 3.0 };
         let round = Round { nodes: vec![0.1, 0.2, slowest], peer: 0.4 };
@@ -165,14 +165,14 @@ mod tests {
 
     #[test]
     fn goals_are_met_or_missed_one_by_one() {
-        let result = report(0.8, 0, 100.0);
+        let result = example_result(0.8, 0, 100.0);
         assert!(result.all_goals_met() && result.goals.len() == 3, "{result:?}");
         let text = document(&result);
         assert!(text.contains("| all Nodes have it | 0.800 | 0.800 |"), "{text}");
         assert!(text.contains("| ratio of all Nodes to the plain client | 2.00 |"), "{text}");
         for (slowest, patches, peak, at) in [(2.5, 0, 9.0, 0), (0.5, 1, 9.0, 1), (0.5, 0, 301.0, 2)]
         {
-            let result = report(slowest, patches, peak);
+            let result = example_result(slowest, patches, peak);
             let missed: Vec<_> = result.goals.iter().filter(|goal| !goal.met).collect();
             assert_eq!(missed, [&result.goals[at]]);
         }

@@ -227,7 +227,7 @@ mod tests {
         Phase { seconds: 60.0, sent, requests: counts, cpu_seconds: 1.0, usage }
     }
 
-    fn report(peak_mib: f64, resync: &[(&str, &str, f64)]) -> BenchResult {
+    fn example_result(peak_mib: f64, resync: &[(&str, &str, f64)]) -> BenchResult {
         let args = parse_args(&["--controller=/x/berth-controller", "--tenants=2"]);
         let quiet = [("PUT", "leases", 16.0), ("WATCH", "nodes", 1.0)];
         let measured = Measurements {
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn goals_are_met_or_missed_one_by_one() {
-        let result = report(100.0, &[("PUT", "leases", 16.0)]);
+        let result = example_result(100.0, &[("PUT", "leases", 16.0)]);
         assert!(result.all_goals_met() && result.goals.len() == 4, "{result:?}");
         let text = document(&result);
         assert!(
@@ -267,7 +267,7 @@ mod tests {
             (201.0, ("PUT", "leases", 16.0), 2, "201.0 MiB"),
             (100.0, ("PATCH", "secrets", 3.0), 1, "3 writes in 3 requests"),
         ] {
-            let result = report(peak_mib, &[resync]);
+            let result = example_result(peak_mib, &[resync]);
             let missed: Vec<_> = result.goals.iter().filter(|goal| !goal.met).collect();
             assert_eq!(missed, [&result.goals[at]]);
             assert_eq!(missed[0].value, value);

@@ -30,7 +30,7 @@ pub(super) struct Outcome {
     /// Number of all VMs and of VMs that did not run, by size class.
     pub(super) vms_by_class: [usize; SIZE_CLASSES.len()],
     pub(super) rejected_by_class: [usize; SIZE_CLASSES.len()],
-    /// Number of VMs that the kubelet of the chosen host refused. `rejected` includes these VMs.
+    /// Number of VMs that the kubelet of the chosen host refused. `rejected_by_class` includes these VMs.
     pub(super) refused_count: usize,
     /// Free CPUs as a fraction of all CPUs, while VMs with the sizes of the trace are added at the end: when the first
     /// VM finds no host, and when no VM finds a host.

@@ -50,7 +50,7 @@ pub(crate) struct Args {
 /// Frames of all hosts of a segment per second while nothing changes (`docs/trunks.md`). A ping has two frames.
 const FRAMES_PER_SECOND: u32 = 540;
 
-/// `$vlans`, `$settle` and `$seconds` are the arguments. Only what is written to file descriptor 3 belongs to the result.
+/// `$vlans`, `$settle` and `$seconds` are the arguments. The result contains only what is written to file descriptor 3.
 const SCRIPT: &str = r#"
 exec 3>&1 1>&2
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT

@@ -11,9 +11,9 @@ use berth_kubelet_admission::{HostState, MemoryKind, Placement};
 
 /// Returns the report of an agent about an admitted pod: by container, and as sums.
 pub(crate) fn reported_allocation(state: &HostState, uid: &str) -> Option<Allocation> {
-    let given = state.admission(uid)?;
+    let admission = state.admission(uid)?;
     let host = state.host();
-    let placements = given.placements(host);
+    let placements = admission.placements(host);
     let blocks = || placements.iter().flat_map(|one| &one.memory);
     let zones: BTreeSet<u32> = blocks().flat_map(|block| block.zones.iter().copied()).collect();
     let mut hugepages: BTreeMap<PageSize, u64> = BTreeMap::new();
@@ -28,7 +28,7 @@ pub(crate) fn reported_allocation(state: &HostState, uid: &str) -> Option<Alloca
     for (name, _, count) in placements.iter().flat_map(|one| &one.devices) {
         *devices.entry(name).or_default() += count;
     }
-    let cpus = given.cpus(host);
+    let cpus = admission.cpus(host);
     let containers = (0..).zip(&placements).map(|(number, one)| reported_container(number, one));
     let all = Allocation {
         pod_uid: uid.to_owned(),
@@ -49,8 +49,8 @@ pub(crate) fn reported_allocation(state: &HostState, uid: &str) -> Option<Alloca
     (!all.containers.is_empty()).then_some(all)
 }
 
-fn reported_container(number: usize, given: &Placement) -> Option<AllocatedContainer> {
-    let memory = given.memory.iter().map(|block| AllocatedMemory {
+fn reported_container(number: usize, placement: &Placement) -> Option<AllocatedContainer> {
+    let memory = placement.memory.iter().map(|block| AllocatedMemory {
         page_size: match block.kind {
             MemoryKind::Memory => None,
             MemoryKind::HugePages(size) => Some(size),
@@ -58,14 +58,14 @@ fn reported_container(number: usize, given: &Placement) -> Option<AllocatedConta
         size: Bytes(block.bytes),
         zones: block.zones.clone(),
     });
-    let devices = given.devices.iter().map(|(resource, zone, count)| AllocatedZoneDevices {
+    let devices = placement.devices.iter().map(|(resource, zone, count)| AllocatedZoneDevices {
         resource: resource.clone(),
         zone: *zone,
         count: *count,
     });
     let container = AllocatedContainer {
         name: format!("container-{number}"),
-        cpus: (!given.cpus.is_empty()).then(|| given.cpus.clone()),
+        cpus: (!placement.cpus.is_empty()).then(|| placement.cpus.clone()),
         memory: memory.collect(),
         devices: devices.collect(),
     };

@@ -48,7 +48,10 @@ impl ReferenceModel {
         for allocation in allocations {
             let pod = self.assumed.iter().map(|(pod, _)| &pod.pod);
             let pod = pod.into_iter().find(|pod| pod.uid == allocation.uid);
-            events.push(Event::Reported(allocation.uid.clone(), restored(allocation, pod)));
+            events.push(Event::Reported(
+                allocation.uid.clone(),
+                restored_allocation(allocation, pod),
+            ));
         }
         for (pod, _) in self.assumed.iter().filter(|(_, host)| *host == at) {
             if facts.allocation(&pod.pod.uid).is_none() {
@@ -77,9 +80,10 @@ impl ReferenceModel {
         self.remove(&pod.pod.uid);
         let host = &mut self.hosts[at];
         host.events.push(match host.facts.allocation(&pod.pod.uid) {
-            Some(allocation) if bound => {
-                Event::Reported(pod.pod.uid.clone(), restored(allocation, Some(&pod.pod)))
-            }
+            Some(allocation) if bound => Event::Reported(
+                pod.pod.uid.clone(),
+                restored_allocation(allocation, Some(&pod.pod)),
+            ),
             _ => Event::Added(pod.pod.clone()),
         });
         self.assumed.push((pod.clone(), at));
@@ -128,10 +132,11 @@ impl ReferenceModel {
             let facts = &self.hosts[*at].facts;
             let state = self.state(*at);
             filter.allows(ids[*at])
-                && meets_needs(&pod.requirements, facts)
+                && meets_vm_requirements(&pod.requirements, facts)
                 && is_predictable(&pod.pod, facts)
-                && state.check(&pod.pod).is_ok_and(|given| {
-                    !given.takes_cpus_in_use() && has_pages(pod, &given, &state, facts)
+                && state.check(&pod.pod).is_ok_and(|admission| {
+                    !admission.takes_cpus_in_use()
+                        && has_enough_pages(pod, &admission, &state, facts)
                 })
         };
         (0..self.hosts.len()).filter(fits).collect()
@@ -151,7 +156,7 @@ impl ReferenceModel {
     }
 }
 
-fn meets_needs(needs: &VmRequirements, host: &ReportedHost) -> bool {
+fn meets_vm_requirements(needs: &VmRequirements, host: &ReportedHost) -> bool {
     !needs.is_vm
         || (needs.is_emulated || host.kvm_state.is_none_or(|state| state == KvmState::Ready))
             && !(needs.is_pinned && host.stale_reason.is_some())
@@ -161,7 +166,7 @@ fn meets_needs(needs: &VmRequirements, host: &ReportedHost) -> bool {
 
 /// Returns true if the zones have enough pages. KubeVirt requires the same number of pages from each zone of the
 /// VM's CPUs; the first zones provide the remainder.
-fn has_pages(
+fn has_enough_pages(
     pod: &BuiltPod,
     admission: &Admission,
     before: &HostState,
@@ -198,7 +203,7 @@ fn is_predictable(pod: &Pod, facts: &ReportedHost) -> bool {
             .any(|name| facts.devices_with_unknown_zones.contains(name)))
 }
 
-fn restored(allocation: &Allocation, pod: Option<&Pod>) -> ReportedPod {
+fn restored_allocation(allocation: &Allocation, pod: Option<&Pod>) -> ReportedPod {
     let requests = match pod {
         Some(pod) => pod.requests(),
         None => Resources {

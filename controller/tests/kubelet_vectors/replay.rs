@@ -148,26 +148,26 @@ impl Replay<'_> {
         }
         tally.nondeterministic_admissions += usize::from(!admission.is_deterministic());
         let mut same_numbers = true;
-        for (given, placement) in outcome.containers.iter().zip(&placements) {
-            if !has_same_zones_and_memory(given, placement) {
-                bail!(describe_difference(given, placement));
+        for (allocation, placement) in outcome.containers.iter().zip(&placements) {
+            if !has_same_zones_and_memory(allocation, placement) {
+                bail!(describe_difference(allocation, placement));
             }
-            let (recorded, mine) = (recorded_devices(given), placement_devices(placement));
+            let (recorded, mine) = (recorded_devices(allocation), placement_devices(placement));
             if recorded != mine {
                 if admission.is_deterministic()
                     || count_by_resource(&recorded) != count_by_resource(&mine)
                 {
-                    bail!(describe_difference(given, placement));
+                    bail!(describe_difference(allocation, placement));
                 }
                 tally.nondeterministic_mismatches += 1;
             }
-            let recorded = parse_cpus(&given.exclusive_cpus);
+            let recorded = parse_cpus(&allocation.exclusive_cpus);
             if recorded == placement.cpus {
                 continue;
             }
             let same_zones = self.count_by_zone(&recorded) == self.count_by_zone(&placement.cpus);
             if self.compares_cpu_numbers || (!same_zones && admission.is_deterministic()) {
-                bail!(describe_difference(given, placement));
+                bail!(describe_difference(allocation, placement));
             }
             tally.nondeterministic_mismatches += usize::from(!same_zones);
             same_numbers = false;
@@ -201,8 +201,8 @@ impl Replay<'_> {
     /// Replaces the predicted CPUs by the CPUs that the kubelet allocated. Used if the kubelet could have allocated
     /// other CPUs as well.
     fn restore_recorded(&mut self, pod: &Pod, outcome: &OutcomeRecord) {
-        let containers = outcome.containers.iter().map(|given| ReportedContainer {
-            cpus: parse_cpus(&given.exclusive_cpus),
+        let containers = outcome.containers.iter().map(|allocation| ReportedContainer {
+            cpus: parse_cpus(&allocation.exclusive_cpus),
             ..ReportedContainer::default()
         });
         let requests = pod_requests(pod);
@@ -260,7 +260,7 @@ fn predicted_memory(state: &HostState, recorded: &StateRecord) -> Vec<MemoryReco
     records.collect()
 }
 
-fn has_same_zones_and_memory(given: &ContainerAllocation, placement: &Placement) -> bool {
+fn has_same_zones_and_memory(allocation: &ContainerAllocation, placement: &Placement) -> bool {
     let mut blocks: Vec<BlockRecord> = placement
         .memory
         .iter()
@@ -270,17 +270,17 @@ fn has_same_zones_and_memory(given: &ContainerAllocation, placement: &Placement)
             numa_nodes: block.zones.clone(),
         })
         .collect();
-    let mut recorded = given.memory_blocks.clone();
+    let mut recorded = allocation.memory_blocks.clone();
     blocks.sort();
     recorded.sort();
-    given.numa_affinity == placement.affinity
-        && given.preferred == placement.is_preferred
+    allocation.numa_affinity == placement.affinity
+        && allocation.preferred == placement.is_preferred
         && recorded == blocks
 }
 
 type DeviceCounts = BTreeMap<(String, Option<u32>), u32>;
 
-fn recorded_devices(given: &ContainerAllocation) -> DeviceCounts {
+fn recorded_devices(allocation: &ContainerAllocation) -> DeviceCounts {
     let each = |device: &DeviceRecord| {
         let name = device.resource_name.clone();
         let near = device.per_numa_node.iter();
@@ -288,7 +288,7 @@ fn recorded_devices(given: &ContainerAllocation) -> DeviceCounts {
         let all = near.chain([(None, device.without_numa_node)]);
         all.map(|(zone, count)| ((name.clone(), zone), count)).collect::<Vec<_>>()
     };
-    given.devices.iter().flat_map(each).filter(|&(_, count)| count > 0).collect()
+    allocation.devices.iter().flat_map(each).filter(|&(_, count)| count > 0).collect()
 }
 
 fn placement_devices(placement: &Placement) -> DeviceCounts {

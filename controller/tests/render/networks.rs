@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Returns a TenantCluster that lists a further network, and an InfraConfig that permits this network.
-fn objects() -> [Value; 2] {
+fn tenant_and_infra_config() -> [Value; 2] {
     [
         json!({"apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": "cluster-name"},
             "spec": {"machineNamespaces": ["test-namespace"],
@@ -36,7 +36,7 @@ fn spec_of(rendered: &RenderedMachine) -> &Value {
     &rendered.machine["spec"]["template"]["spec"]
 }
 
-fn config(name: &str) -> InterfaceConfig {
+fn interface_config(name: &str) -> InterfaceConfig {
     InterfaceConfig {
         name: name.to_owned(),
         mac: "02:10:20:30:40:50".parse().unwrap(),
@@ -57,15 +57,15 @@ fn allocated_addresses_set_the_ethernet_address() {
     set_value(&mut deployment, "/metadata/annotations", annotations);
     let render = |interfaces: Vec<InterfaceConfig>| {
         let options = RenderOptions { interfaces, ..render_options("vm") };
-        render_with_options(&deployment, &objects(), options).unwrap()
+        render_with_options(&deployment, &tenant_and_infra_config(), options).unwrap()
     };
-    let rendered = render(vec![config("unknown"), config("tenant")]);
+    let rendered = render(vec![interface_config("unknown"), interface_config("tenant")]);
     assert_eq!(
         spec_of(&rendered)["domain"]["devices"]["interfaces"],
         json!([{"name": "default", "bridge": {}},
             {"name": "tenant", "bridge": {}, "macAddress": "02:10:20:30:40:50"}])
     );
-    assert_eq!(rendered.interfaces, [config("tenant")]);
+    assert_eq!(rendered.interfaces, [interface_config("tenant")]);
     let without = render(Vec::new());
     assert_eq!(
         spec_of(&without)["domain"]["devices"]["interfaces"],
@@ -81,7 +81,7 @@ fn further_networks_are_attached() {
         {"name": "cluster-cluster-name/own.2", "binding": "Macvtap"}
     ]);
     let fields = [("additionalNetworks", networks), ("attachDefaultNetwork", json!(false))];
-    let rendered = render(&fields, &objects()).unwrap();
+    let rendered = render(&fields, &tenant_and_infra_config()).unwrap();
     assert_eq!(
         spec_of(&rendered)["networks"],
         json!([
@@ -100,14 +100,14 @@ fn further_networks_are_attached() {
     assert_eq!(interfaces[2]["sriov"], json!({}));
     assert_eq!(interfaces[3]["binding"], json!({"name": "macvtap"}));
     assert!(!rendered.has_pod_network);
-    assert_eq!(render(&fields, &objects()).unwrap().machine, rendered.machine);
+    assert_eq!(render(&fields, &tenant_and_infra_config()).unwrap().machine, rendered.machine);
 }
 
 /// The condition TemplateHonored reports these warnings.
 #[test]
 fn addresses_in_further_networks_are_reported() {
     let networks = json!([{"name": "storage/ceph", "addresses": ["10.9.0.7/24"]}]);
-    let rendered = render(&[("additionalNetworks", networks)], &objects()).unwrap();
+    let rendered = render(&[("additionalNetworks", networks)], &tenant_and_infra_config()).unwrap();
     let warnings: Vec<String> = rendered.warnings.iter().map(ToString::to_string).collect();
     let words = ["additionalNetworks[0].addresses", "allocates no addresses in further networks"];
     let is_reported = |warning: &String| words.iter().all(|word| warning.contains(word));
@@ -131,7 +131,7 @@ fn further_networks_must_be_listed() {
         (json!("storage/ceph"), true, "must be a list"),
         (json!(vec![json!({"name": "storage/ceph"}); 17]), true, "has more than 16 networks"),
     ] {
-        let all = objects();
+        let all = tenant_and_infra_config();
         let other = if other { &all[..] } else { &[] };
         let problems = render(&[("additionalNetworks", fields)], other).unwrap_err();
         let field = "cloudProviderSpec.additionalNetworks";
@@ -146,9 +146,9 @@ fn further_networks_must_be_listed() {
 #[test]
 fn coreos_with_allocated_addresses_reads_a_config_drive() {
     for (system, interfaces, source) in [
-        ("rhcos", vec![config("tenant")], "cloudInitConfigDrive"),
+        ("rhcos", vec![interface_config("tenant")], "cloudInitConfigDrive"),
         ("rhcos", Vec::new(), "cloudInitNoCloud"),
-        ("ubuntu", vec![config("tenant")], "cloudInitNoCloud"),
+        ("ubuntu", vec![interface_config("tenant")], "cloudInitNoCloud"),
     ] {
         let mut provider = base_provider_spec();
         provider["operatingSystem"] = json!(system);
@@ -156,7 +156,8 @@ fn coreos_with_allocated_addresses_reads_a_config_drive() {
         let annotations = json!({"berth.dev/tenant": "cluster-name"});
         set_value(&mut deployment, "/metadata/annotations", annotations);
         let options = RenderOptions { interfaces, ..render_options("vm") };
-        let rendered = render_with_options(&deployment, &objects(), options).unwrap();
+        let rendered =
+            render_with_options(&deployment, &tenant_and_infra_config(), options).unwrap();
         let secret = json!({"secretRef": {"name": "udsn"}});
         let expected = json!({"name": "cloudinitdisk", source: secret});
         assert_eq!(spec_of(&rendered)["volumes"][1], expected, "{system}");

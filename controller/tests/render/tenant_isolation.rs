@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     DISK_POINTER, base_provider_spec, machine_deployment, render_deployment,
-    render_in_its_namespace, set_value,
+    render_in_derived_namespace, set_value,
 };
 
 /// A value that only a Secret contains.
@@ -150,7 +150,7 @@ fn references_may_use_own_and_listed_namespaces() {
         let cpus = |machine: &Value| {
             machine["spec"]["template"]["spec"]["domain"]["resources"]["requests"]["cpu"].clone()
         };
-        render_in_its_namespace(&deployment, &other_objects, "vm")
+        render_in_derived_namespace(&deployment, &other_objects, "vm")
             .map(|rendered| cpus(&rendered.machine))
     };
     assert_eq!(report("kube-system", &[]).unwrap(), "3");
@@ -190,7 +190,7 @@ fn tenant_lists_the_namespaces_that_may_reference_it() {
             "abc",
             json!({"network": {"name": "trunk", "binding": "Bridge"}, "machineNamespaces": listed}),
         );
-        render_in_its_namespace(&deployment, &[tenant], "vm")
+        render_in_derived_namespace(&deployment, &[tenant], "vm")
     };
     for by in ["annotation", "clusterName"] {
         let refused = from("other", by, json!([])).unwrap_err();
@@ -211,12 +211,12 @@ fn tenant_lists_the_namespaces_that_may_reference_it() {
         vec![tenant_cluster("abc", json!({}))],
         vec![tenant_cluster("abc", json!({})), tenant_cluster("thief", json!({}))],
     ] {
-        let refused = render_in_its_namespace(&foreign, &beside, "vm").unwrap_err();
+        let refused = render_in_derived_namespace(&foreign, &beside, "vm").unwrap_err();
         assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
     }
     // A tenant that is named but does not exist is an error: machines in another namespace would become orphans
     // after the tenant is created.
-    let refused = render_in_its_namespace(&foreign, &[], "vm").unwrap_err();
+    let refused = render_in_derived_namespace(&foreign, &[], "vm").unwrap_err();
     assert!(refused.contains("metadata.annotations[berth.dev/tenant]: `abc`"), "{refused}");
 }
 

@@ -1,5 +1,5 @@
-//! Search of the best host for a request: hosts are ordered by score and name, then checked against the rules that depend
-//! on other pods, then against the kubelet's admission.
+//! Search of the best host for a request: hosts are ordered by score and name, then checked against the rules that
+//! depend on other pods, then against the kubelet's admission.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -95,7 +95,7 @@ impl VmRequirements {
 
     /// Returns the reason why the kubelet's admission of the pod is insufficient for KubeVirt: each zone of the VM's
     /// CPUs must have enough free memory for its share of the guest's memory, which the kubelet does not check.
-    /// `before` is the state of the host without the pod.
+    /// `state_before` is the state of the host without the pod.
     ///
     /// If the kubelet does not account for memory by zone, the guest's share is compared with the total memory of the
     /// zone.

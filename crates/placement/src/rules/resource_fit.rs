@@ -102,21 +102,21 @@ impl NodeResources {
         self.recompute_remaining();
     }
 
-    pub(super) fn fits(&self, wanted: &Amounts) -> bool {
+    pub(super) fn fits(&self, requested: &Amounts) -> bool {
         self.remaining_pods > 0
-            && wanted.cpu_millis <= self.remaining.cpu_millis
-            && wanted.memory <= self.remaining.memory
-            && self.has_extended_resources(wanted)
+            && requested.cpu_millis <= self.remaining.cpu_millis
+            && requested.memory <= self.remaining.memory
+            && self.has_extended_resources(requested)
     }
 
     /// Returns true if the remaining huge pages and extended resources are sufficient. Both lists are sorted, so one
     /// pass is enough.
-    fn has_extended_resources(&self, wanted: &Amounts) -> bool {
+    fn has_extended_resources(&self, requested: &Amounts) -> bool {
         let mut remaining = self.remaining.other_resources.iter();
-        wanted.other_resources.iter().filter(|(_, wanted)| *wanted > 0).all(|(name, wanted)| {
+        requested.other_resources.iter().filter(|(_, amount)| *amount > 0).all(|(name, amount)| {
             remaining
                 .find(|(other, _)| other >= name)
-                .is_some_and(|(other, left)| other == name && wanted <= left)
+                .is_some_and(|(other, left)| other == name && amount <= left)
         })
     }
 
@@ -124,29 +124,29 @@ impl NodeResources {
     pub(super) fn insufficient_resources(
         &self,
         symbols: &Symbols,
-        wanted: &Amounts,
+        requested: &Amounts,
     ) -> Vec<Reason> {
         let mut shortages = Vec::new();
         if self.pods >= self.pods_limit {
             shortages.push(Reason::PodsLimit { limit: self.pods_limit });
         }
         let (all, used) = (&self.allocatable, &self.used);
-        let mut check_resource = |resource: &str, wanted: u64, all: u64, used: u64| {
+        let mut check_resource = |resource: &str, requested: u64, all: u64, used: u64| {
             let free = all.saturating_sub(used);
-            if wanted > free {
+            if requested > free {
                 shortages.push(Reason::InsufficientResource {
                     resource: resource.to_owned(),
-                    requested: wanted,
+                    requested,
                     free,
                 });
             }
         };
-        check_resource("cpu", wanted.cpu_millis, all.cpu_millis, used.cpu_millis);
-        check_resource("memory", wanted.memory, all.memory, used.memory);
-        for (name, wanted) in &wanted.other_resources {
+        check_resource("cpu", requested.cpu_millis, all.cpu_millis, used.cpu_millis);
+        check_resource("memory", requested.memory, all.memory, used.memory);
+        for (name, amount) in &requested.other_resources {
             check_resource(
                 symbols.name(*name),
-                *wanted,
+                *amount,
                 all.other_amount(*name),
                 used.other_amount(*name),
             );
