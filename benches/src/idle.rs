@@ -23,7 +23,7 @@ const CPU_GOAL_PERCENT: f64 = 0.1;
 const PLAN_RUNS: u32 = 20;
 const AGENT: &str = "berth-agent";
 /// Daemons for comparison. Every systemd host runs these daemons.
-const PEERS: [&str; 3] = ["systemd-udevd", "systemd-logind", "systemd-journald"];
+const PEER_DAEMONS: [&str; 3] = ["systemd-udevd", "systemd-logind", "systemd-journald"];
 
 /// Measures the idle daemon on an emulated host.
 #[derive(Debug, clap::Args)]
@@ -73,9 +73,9 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     let slowdown = measure_slowdown(&mut host, args)?;
 
     let minutes = f64::from(args.minutes);
-    let ours = *after.get(AGENT).context("the agent is not running")?;
+    let agent_usage = *after.get(AGENT).context("the agent is not running")?;
     let start = before.get(AGENT).copied().unwrap_or_default();
-    let percent = (ours.cpu_seconds - start.cpu_seconds) / minutes / 60.0 * 100.0;
+    let percent = (agent_usage.cpu_seconds - start.cpu_seconds) / minutes / 60.0 * 100.0;
     let local_percent = percent / slowdown;
     let (agent, tree) = (args.agent.display(), args.tree.display());
     let text = format!(
@@ -101,12 +101,12 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
             ),
             "peers: daemons of every systemd host, on the same host in the same minutes".to_owned(),
         ],
-        sections: vec![Section::untitled(text, vec![usage_table(&before, &after, minutes, ours)])],
+        sections: vec![Section::untitled(text, vec![usage_table(&before, &after, minutes, agent_usage)])],
         goals: vec![
             Goal::new(
                 format!("less than {MEMORY_GOAL_MIB} MiB resident"),
-                ours.resident_mib < MEMORY_GOAL_MIB,
-                format!("{:.1} MiB", ours.resident_mib),
+                agent_usage.resident_mib < MEMORY_GOAL_MIB,
+                format!("{:.1} MiB", agent_usage.resident_mib),
             ),
             Goal::new(
                 format!("less than {CPU_GOAL_PERCENT} % of a core of this machine"),
@@ -125,7 +125,7 @@ fn usage_table(
     before: &BTreeMap<String, Usage>,
     after: &BTreeMap<String, Usage>,
     minutes: f64,
-    ours: Usage,
+    agent_usage: Usage,
 ) -> Table {
     let mut table = Table::new(
         &["daemon"],
@@ -138,7 +138,7 @@ fn usage_table(
             format!("{:.1}", end.resident_mib),
             format!("{:.3}", (end.cpu_seconds - start.cpu_seconds) / minutes / 60.0 * 100.0),
             format!("{:.1}", (end.wake_ups - start.wake_ups) / minutes),
-            format!("{:.2}", ours.resident_mib / end.resident_mib),
+            format!("{:.2}", agent_usage.resident_mib / end.resident_mib),
         ]);
     }
     table
@@ -160,7 +160,7 @@ fn start_agent(host: &mut Host) -> Result<()> {
 
 fn read_usage(host: &mut Host) -> Result<BTreeMap<String, Usage>> {
     let mut all = BTreeMap::new();
-    for name in ["berth-agent"].into_iter().chain(PEERS) {
+    for name in ["berth-agent"].into_iter().chain(PEER_DAEMONS) {
         // The kernel truncates the name of a process to 15 bytes.
         let short: String = name.chars().take(15).collect();
         let output = host.run_checked(&format!(

@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use support::{admission_state, host_spec, launcher_pod, launcher_pod_with_log};
 
-const PAGES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
+const PAGE_SIZES: [PageSize; 2] = [PageSize::MIB_2, PageSize::GIB_1];
 
 fn any_amount() -> impl Strategy<Value = u64> {
     prop_oneof![0..4u64, (0..64u64).prop_map(|gib| gib << 30), any::<u64>()]
@@ -26,7 +26,7 @@ fn any_amount() -> impl Strategy<Value = u64> {
 
 fn any_resources() -> impl Strategy<Value = Resources> {
     let cpu = prop_oneof![(0..12u64).prop_map(|cpus| cpus * 1000), 0..3000u64, any::<u64>()];
-    let pages = btree_map(select(&PAGES[..]), any_amount(), 0..2);
+    let pages = btree_map(select(&PAGE_SIZES[..]), any_amount(), 0..2);
     let extended = btree_map(select(&["a/vf", "b/kvm"][..]), any_amount(), 0..2);
     (cpu, any_amount(), pages, extended).prop_map(|(cpu_millis, memory, hugepages, extended)| {
         let extended = extended.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
@@ -55,7 +55,7 @@ fn any_pod() -> impl Strategy<Value = Pod> {
 fn any_host() -> impl Strategy<Value = HostSpec> {
     let core = (vec(0..30u32, 0..3), 0..3u32, proptest::option::of(0..3u32));
     let core = core.prop_map(|(cpus, socket, cache)| CoreSpec { cpus, socket, cache });
-    let pages = btree_map(select(&PAGES[..]), 0..8u64, 0..2);
+    let pages = btree_map(select(&PAGE_SIZES[..]), 0..8u64, 0..2);
     let zone = (0..9u32, vec(core, 0..4), any_amount(), pages, vec(any::<u64>(), 0..4)).prop_map(
         |(id, cores, memory, pages, distances)| {
             let hugepages = pages.into_iter().map(|(size, count)| (size, count << 30)).collect();

@@ -9,14 +9,14 @@ use std::path::Path;
 
 use berth_controller::parsers::PARSERS;
 
-const FUZZ: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz");
+const FUZZ_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz");
 
 #[test]
 fn every_parser_returns_on_its_corpus() {
-    corpus::replay_corpus(Path::new(FUZZ), PARSERS);
+    corpus::replay_corpus(Path::new(FUZZ_FOLDER), PARSERS);
 }
 
 #[test]
 fn every_parser_has_its_fuzz_target() {
-    corpus::check_fuzz_targets(Path::new(FUZZ), PARSERS);
+    corpus::check_fuzz_targets(Path::new(FUZZ_FOLDER), PARSERS);
 }

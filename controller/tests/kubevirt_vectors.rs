@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use compare::{Difference, Outcome};
 use flate2::read::GzDecoder;
 
-/// Releases of the records, in the order of the counts in [`KNOWN`].
+/// Releases of the records, in the order of the counts in [`KNOWN_DIFFERENCES`].
 const RELEASES: [&str; 5] = ["v1.5.3", "v1.6.6", "v1.8.4", "v1.9.0", "main"];
 
 /// A known kind of difference between predictions and records.
@@ -33,7 +33,7 @@ struct KnownDifference {
 
 /// Known differences. The numbers must be exact, so that a fix lowers them. No entry may be added for a difference that
 /// a change of the prediction causes.
-const KNOWN: [KnownDifference; 13] = [
+const KNOWN_DIFFERENCES: [KnownDifference; 13] = [
     KnownDifference {
         class: "affinity of claims",
         reason: "since 1.9 a term names the UID of a claim with a persistent reservation",
@@ -155,7 +155,7 @@ impl OutcomeCounts {
 #[test]
 fn predictions_equal_recorded_answers() {
     let (stored_files, other_files) = input_files();
-    // The numbers in `KNOWN` are those of the files in tests/data.
+    // The numbers in `KNOWN_DIFFERENCES` are those of the files in tests/data.
     let counted = count_outcomes(&stored_files);
     let mut faults = unlisted_differences(&counted);
     if !stored_files.is_empty() {
@@ -184,9 +184,9 @@ fn count_outcomes(files: &[PathBuf]) -> OutcomeCounts {
     counts
 }
 
-/// Returns a message for each class of differences that is not in [`KNOWN`].
+/// Returns a message for each class of differences that is not in [`KNOWN_DIFFERENCES`].
 fn unlisted_differences(counts: &OutcomeCounts) -> Vec<String> {
-    let is_unlisted = |class: &str| KNOWN.iter().all(|known| known.class != class);
+    let is_unlisted = |class: &str| KNOWN_DIFFERENCES.iter().all(|known| known.class != class);
     let unlisted = counts.differences.iter().filter(|(class, _)| is_unlisted(class));
     unlisted
         .flat_map(|(class, by_release)| by_release.iter().map(move |found| (class, found)))
@@ -194,10 +194,10 @@ fn unlisted_differences(counts: &OutcomeCounts) -> Vec<String> {
         .collect()
 }
 
-/// Returns a message for each number in [`KNOWN`] that differs from the counted number.
+/// Returns a message for each number in [`KNOWN_DIFFERENCES`] that differs from the counted number.
 fn changed_counts(counts: &OutcomeCounts) -> Vec<String> {
     let mut faults = Vec::new();
-    for KnownDifference { class, reason, counts: known_counts } in &KNOWN {
+    for KnownDifference { class, reason, counts: known_counts } in &KNOWN_DIFFERENCES {
         for (release, count) in RELEASES.iter().zip(known_counts) {
             let found = counts.machines_with_difference(class, release);
             if found.len() > *count {
@@ -205,7 +205,9 @@ fn changed_counts(counts: &OutcomeCounts) -> Vec<String> {
                 faults.push(describe_machines(class, release, found, &known));
             } else if found.len() < *count {
                 let number = found.len();
-                faults.push(format!("{class}, {release}: lower {count} to {number} in `KNOWN`"));
+                faults.push(format!(
+                    "{class}, {release}: lower {count} to {number} in `KNOWN_DIFFERENCES`"
+                ));
             }
         }
     }

@@ -172,14 +172,14 @@ fn case_changes(case: &str) -> Vec<(String, Value)> {
 
 /// Normalizes the case of names, and removes empty objects and `null`.
 fn normalize(value: &Value) -> Value {
-    const KEPT: [&str; 3] = ["affinity", "bridge", "pod"];
+    const KEYS_KEPT_IF_EMPTY: [&str; 3] = ["affinity", "bridge", "pod"];
     match value {
         Value::Object(map) => {
             let mut plainer = Map::new();
             for (key, value) in map {
                 let (key, value) = (key.to_lowercase(), normalize(value));
                 let is_empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-                if !is_empty || KEPT.contains(&key.as_str()) {
+                if !is_empty || KEYS_KEPT_IF_EMPTY.contains(&key.as_str()) {
                     plainer.insert(key, value);
                 }
             }

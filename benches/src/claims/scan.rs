@@ -11,10 +11,10 @@ use std::net::Ipv4Addr;
 use anyhow::{Context, Result};
 
 /// The range of the tenants' pool: 10.0.0.0/16 without network, gateway and broadcast address.
-const FIRST: u32 = 0x0a00_0002;
-const LAST: u32 = 0x0a00_fffe;
+const FIRST_ADDRESS: u32 = 0x0a00_0002;
+const LAST_ADDRESS: u32 = 0x0a00_fffe;
 /// Addresses that the tenants' pool excludes.
-const EXCLUDED: std::ops::RangeInclusive<u32> = 0x0a00_0100..=0x0a00_01ff;
+const EXCLUDED_ADDRESSES: std::ops::RangeInclusive<u32> = 0x0a00_0100..=0x0a00_01ff;
 
 /// Reservation of an address, as the object of the range lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,8 @@ pub(super) fn reserve_all(machines: u32) -> Result<Vec<Reservation>> {
         let owner = format!("cluster-a/workers-5d4f8c7b9-{machine:05}");
         let reserved: HashMap<Ipv4Addr, &str> =
             reservations.iter().map(|one| (one.address, one.owner.as_str())).collect();
-        let mut numbers = (FIRST..=LAST).filter(|number| !EXCLUDED.contains(number));
+        let mut numbers =
+            (FIRST_ADDRESS..=LAST_ADDRESS).filter(|number| !EXCLUDED_ADDRESSES.contains(number));
         let free = numbers.find(|number| {
             let holder = reserved.get(&Ipv4Addr::from_bits(*number));
             holder.is_none_or(|holder| *holder == owner)
@@ -55,7 +56,9 @@ mod tests {
         assert!(addresses.iter().all(|address| pool.allocates((*address).into())));
         assert!(addresses.is_sorted() && addresses.windows(2).all(|pair| pair[0] != pair[1]));
         assert_eq!(addresses[299], Ipv4Addr::new(10, 0, 2, 45));
-        let count = (FIRST..=LAST).filter(|number| !EXCLUDED.contains(number)).count();
+        let count = (FIRST_ADDRESS..=LAST_ADDRESS)
+            .filter(|number| !EXCLUDED_ADDRESSES.contains(number))
+            .count();
         assert_eq!(pool.len(), count as u128);
     }
 }

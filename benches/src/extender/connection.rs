@@ -92,8 +92,8 @@ impl Connection {
 
 /// Returns the offset and the length of the body, or `None` if the head is not complete.
 fn parse_head(response: &[u8]) -> Result<Option<(usize, usize)>> {
-    const END: &[u8] = b"\r\n\r\n";
-    let Some(end) = response.windows(END.len()).position(|four| four == END) else {
+    const HEAD_END: &[u8] = b"\r\n\r\n";
+    let Some(end) = response.windows(HEAD_END.len()).position(|four| four == HEAD_END) else {
         return Ok(None);
     };
     let text = String::from_utf8_lossy(response.get(..end).unwrap_or_default()).to_lowercase();
@@ -102,7 +102,7 @@ fn parse_head(response: &[u8]) -> Result<Option<(usize, usize)>> {
     ensure!(first.contains(" 200 "), "the extender responded with `{first}`");
     let length = lines.find_map(|line| line.strip_prefix("content-length:"));
     let length = length.with_context(|| format!("the response has no Content-Length: {text}"))?;
-    Ok(Some((end + END.len(), length.trim().parse()?)))
+    Ok(Some((end + HEAD_END.len(), length.trim().parse()?)))
 }
 
 #[cfg(test)]

@@ -23,12 +23,12 @@ const MAX_REAL_SERVERS: u32 = 2;
 const CONCURRENCY: usize = 8;
 /// Number of images in the status of a Node. A kubelet reports these images, and they make up most of the size of a
 /// Node.
-const IMAGES: u32 = 30;
+const IMAGE_COUNT: u32 = 30;
 /// Name of the controller's log.
-const LOG: &str = "tenant-access";
+const LOG_NAME: &str = "tenant-access";
 /// Value of the label before the first round.
 const FIRST_VALUE: &str = "first";
-const TENANTS: &str = "/apis/berth.dev/v1alpha1/tenantclusters";
+const TENANT_CLUSTERS_PATH: &str = "/apis/berth.dev/v1alpha1/tenantclusters";
 
 /// All servers, and the controller under test. The controller ends first.
 pub(super) struct Testbed {
@@ -110,7 +110,7 @@ pub(super) fn start(args: &Args) -> Result<Testbed> {
         let server = format!("https://{TENANT_ADDRESS}:{port}/t/{name}");
         kubeconfigs.push((name.clone(), template.replace(&infra_server, &server)));
     }
-    let controller = Controller::start_program(&args.controller, &infra, LOG, None, &[])?;
+    let controller = Controller::start_program(&args.controller, &infra, LOG_NAME, None, &[])?;
     Ok(Testbed { controller, cluster, fake_tenants, real_tenants, infra, kubeconfigs })
 }
 
@@ -148,7 +148,7 @@ fn start_real_server(args: &Args) -> Result<(RealTenant, String)> {
 /// Returns a Node of about the size of a real one.
 fn node(number: u32) -> Value {
     let mut node = registered_node(&machine_name(number));
-    let images = (0..IMAGES).map(|image| {
+    let images = (0..IMAGE_COUNT).map(|image| {
         let name = format!("registry.example.com/team/image-{image:02}@sha256:{image:064x}");
         json!({"names": [name, format!("registry.example.com/team/image-{image:02}:v1")], "sizeBytes": 1})
     });
@@ -170,12 +170,12 @@ impl Testbed {
                 "apiVersion": "berth.dev/v1alpha1", "kind": "TenantCluster", "metadata": {"name": name},
                 "spec": {"kubeconfigSecretRef": {"name": "kubeconfig"}},
             });
-            NewObject::new(TENANTS, &tenant)
+            NewObject::new(TENANT_CLUSTERS_PATH, &tenant)
         });
         self.cluster.create(&tenants.collect::<Vec<_>>())?;
         let wanted = self.kubeconfigs.len();
         self.cluster.wait_until("namespaces", TIMEOUT, |cluster| {
-            let all = cluster.list_from_cache(TENANTS)?;
+            let all = cluster.list_from_cache(TENANT_CLUSTERS_PATH)?;
             let count = all.iter().filter(|one| one["status"]["namespace"].is_string()).count();
             Ok(if count == wanted {
                 ControlFlow::Break(())
@@ -243,7 +243,7 @@ impl Testbed {
 
     /// Returns the end of the controller's log.
     pub(super) fn log_tail(&self) -> String {
-        self.infra.log_tail(LOG)
+        self.infra.log_tail(LOG_NAME)
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Controller(controller::Controller);
 /// Number of requests from the metrics of the controller.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(super) struct SentRequests {
-    pub(super) all: f64,
+    pub(super) total: f64,
     /// Requests that change objects, without lease renewals. A renewal uses PUT, and no other request uses PUT while
     /// nothing changes.
     pub(super) changes: f64,
@@ -30,7 +30,7 @@ impl SentRequests {
     fn from_metrics(metrics: &str) -> Self {
         let mut sent = Self::default();
         for sample in samples(metrics, "berth_controller_requests_total") {
-            sent.all += sample.value;
+            sent.total += sample.value;
             if matches!(sample.label("method"), Some("POST" | "PATCH" | "DELETE")) {
                 sent.changes += sample.value;
             }
@@ -39,7 +39,7 @@ impl SentRequests {
     }
 
     pub(super) fn delta_since(self, before: Self) -> Self {
-        Self { all: self.all - before.all, changes: self.changes - before.changes }
+        Self { total: self.total - before.total, changes: self.changes - before.changes }
     }
 }
 
@@ -107,10 +107,10 @@ mod tests {
         let text = "berth_controller_requests_total{method=\"GET\"} 5\n\
             berth_controller_requests_total{method=\"PUT\"} 3\nberth_controller_requests_total{method=\"PATCH\"} 2\n";
         let sent = SentRequests::from_metrics(text);
-        assert_eq!(sent, SentRequests { all: 10.0, changes: 2.0 });
+        assert_eq!(sent, SentRequests { total: 10.0, changes: 2.0 });
         assert_eq!(
-            sent.delta_since(SentRequests { all: 4.0, changes: 2.0 }),
-            SentRequests { all: 6.0, changes: 0.0 }
+            sent.delta_since(SentRequests { total: 4.0, changes: 2.0 }),
+            SentRequests { total: 6.0, changes: 0.0 }
         );
     }
 }

@@ -174,7 +174,7 @@ impl Testbed<'_> {
         loop {
             std::thread::sleep(IDLE_THRESHOLD.1);
             let next = self.phase_since(snapshot)?;
-            if next.sent.delta_since(phase.sent).all <= IDLE_THRESHOLD.0 {
+            if next.sent.delta_since(phase.sent).total <= IDLE_THRESHOLD.0 {
                 return Ok(phase);
             }
             anyhow::ensure!(begin.elapsed() < TIMEOUT, "the controller does not become idle");

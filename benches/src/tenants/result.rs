@@ -89,7 +89,7 @@ fn creation_table(measured: &Measurements) -> Table {
 fn objects_text(args: &Args, measured: &Measurements) -> String {
     let (of_tenants, of_machines) = measured.created_objects;
     let requests_per_object =
-        |phase: &Phase, made: u64| phase.sent.all / (made + u64::from(args.tenants)) as f64;
+        |phase: &Phase, made: u64| phase.sent.total / (made + u64::from(args.tenants)) as f64;
     format!(
         "Requests for each object: {:.2} for tenants ({of_tenants} objects created for {tenants} TenantClusters), {:.2} for machines \
          ({of_machines} objects for {tenants} MachineDeployments).",
@@ -125,7 +125,7 @@ fn phase_table(measured: &Measurements) -> Table {
         table.push([
             name.to_owned(),
             format!("{:.1}", phase.seconds),
-            phase.sent.all.to_string(),
+            phase.sent.total.to_string(),
             phase.sent.changes.to_string(),
             format!("{:.2}", phase.cpu_seconds),
             format!("{:.1}", phase.usage.resident),
@@ -179,8 +179,8 @@ fn goals(measured: &Measurements) -> Vec<Goal> {
         ),
         Goal::new(
             "no writes except Lease renewals in one minute with three resyncs, and at most one request per second",
-            resync.changes < 1.0 && resync.all <= 60.0,
-            format!("{} writes in {} requests", resync.changes, resync.all),
+            resync.changes < 1.0 && resync.total <= 60.0,
+            format!("{} writes in {} requests", resync.changes, resync.total),
         ),
         Goal::new(
             format!("at most {MEMORY_GOAL_MIB:.0} MiB resident at any time"),
@@ -219,11 +219,11 @@ mod tests {
             peak_resident: peak_mib,
             cpu_seconds: 1.0,
         };
-        let all: f64 = requests.iter().map(|(.., count)| count).sum();
+        let total: f64 = requests.iter().map(|(.., count)| count).sum();
         let changes = requests
             .iter()
             .filter(|(verb, ..)| *verb != "PUT" && *verb != "LIST" && *verb != "WATCH");
-        let sent = SentRequests { all, changes: changes.map(|(.., count)| count).sum() };
+        let sent = SentRequests { total, changes: changes.map(|(.., count)| count).sum() };
         Phase { seconds: 60.0, sent, requests: counts, cpu_seconds: 1.0, usage }
     }
 

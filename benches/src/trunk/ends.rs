@@ -23,14 +23,14 @@ use serde::{Deserialize, Serialize};
 use super::cost::{Cost, Period};
 
 /// Key of both agents.
-const KEY: &str = "0123456789abcdef0123456789abcdef";
+const PROBE_KEY: &str = "0123456789abcdef0123456789abcdef";
 /// Longest time until the VLANs are verified.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Time between two reads of the verdict, which changes at most every 500 ms.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for which an agent continues to run after its measurement, so that the agent at the other end can complete its
 /// measurement.
-const OVERTIME: Duration = Duration::from_secs(5);
+const TIME_AFTER_MEASUREMENT: Duration = Duration::from_secs(5);
 
 /// Probes a link with the code of the agent.
 #[derive(Debug, clap::Args)]
@@ -87,7 +87,7 @@ async fn measure_agent(args: &AgentArgs) -> Result<MeasuredAgent> {
         read_link::<u32>(&args.link, "ifindex")?,
         read_link::<MacAddress>(&args.link, "address")?,
     );
-    let probe = LinkProbe::start(&args.node, KEY, link, vlans)?;
+    let probe = LinkProbe::start(&args.node, PROBE_KEY, link, vlans)?;
     while !is_verified(&probe) {
         ensure!(begin.elapsed() < TIMEOUT, "{}: not verified: {:?}", args.node, probe.status());
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -100,7 +100,7 @@ async fn measure_agent(args: &AgentArgs) -> Result<MeasuredAgent> {
     if !is_verified(&probe) {
         bail!("{}: no longer verified: {:?}", args.node, probe.status());
     }
-    tokio::time::sleep(OVERTIME).await;
+    tokio::time::sleep(TIME_AFTER_MEASUREMENT).await;
     Ok(MeasuredAgent { verified_seconds, idle })
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn total_free_memory(state: &HostState) -> BTreeMap<MemoryKind, u64> 
 /// unknown, and the sum of the pages is not checked.
 pub(crate) fn check_allocations(
     state: &HostState,
-    empty: &HostState,
+    empty_state: &HostState,
     uids: BTreeSet<&str>,
     are_zones_known: bool,
 ) -> TestCaseResult {
@@ -58,7 +58,7 @@ pub(crate) fn check_allocations(
         }
     }
     prop_assert!(!cpus.intersects(&state.free_cpus()));
-    prop_assert!(cpus.is_subset(&empty.free_cpus()));
+    prop_assert!(cpus.is_subset(&empty_state.free_cpus()));
     // With best-effort, a kubelet may allocate memory of a single zone to one block, although the zone belongs to a
     // group that another block uses. The list of blocks does not show from which zone of the group the memory of the
     // other block comes (`memorymanager` allocates and releases greedily).
@@ -67,7 +67,7 @@ pub(crate) fn check_allocations(
     if !are_zones_known || groups.iter().any(shares_zone) {
         return Ok(());
     }
-    let (free, all) = (total_free_memory(state), total_free_memory(empty));
+    let (free, all) = (total_free_memory(state), total_free_memory(empty_state));
     for (kind, bytes) in bytes {
         prop_assert!(bytes + free[&kind] <= all[&kind], "{bytes} of {kind}, {free:?} of {all:?}");
     }

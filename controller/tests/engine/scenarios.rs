@@ -89,8 +89,8 @@ fn set_host(engine: &mut Engine, description: &HostDescription) -> anyhow::Resul
 
 fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
     match step {
-        Step { place: Some(description), expected_host: on, expected_reasons: nowhere, .. } => {
-            place(engine, description, on.as_deref(), nowhere.as_ref())
+        Step { place: Some(description), expected_host, expected_reasons, .. } => {
+            place(engine, description, expected_host.as_deref(), expected_reasons.as_ref())
         }
         Step {
             bound: Some(description),
@@ -131,8 +131,8 @@ fn run_step(engine: &mut Engine, step: &Step) -> anyhow::Result<()> {
 fn place(
     engine: &mut Engine,
     description: &PodDescription,
-    on: Option<&str>,
-    nowhere: Option<&BTreeMap<String, String>>,
+    expected_host: Option<&str>,
+    expected_reasons: Option<&BTreeMap<String, String>>,
 ) -> anyhow::Result<()> {
     let request = description.build().request(engine);
     let reasons = |engine: &Engine| -> BTreeMap<String, String> {
@@ -146,8 +146,8 @@ fn place(
     let before = reasons(engine);
     let host = engine.place_pod(&request, None);
     let host = host.and_then(|host| Some(engine.reported_host(host)?.name.clone()));
-    match (host, on, nowhere) {
-        (Some(host), Some(on), None) if host == on => Ok(()),
+    match (host, expected_host, expected_reasons) {
+        (Some(host), Some(expected), None) if host == expected => Ok(()),
         (None, None, Some(wanted)) => {
             for (name, words) in wanted {
                 let found = before.get(name).cloned().unwrap_or_default();

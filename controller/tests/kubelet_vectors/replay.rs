@@ -43,8 +43,8 @@ impl ReplayCounts {
 }
 
 /// Replays a case. After a mismatch, the rest of the case is skipped.
-pub(crate) fn replay(case: &Case, tally: &mut ReplayCounts) {
-    tally.cases += 1;
+pub(crate) fn replay(case: &Case, counts: &mut ReplayCounts) {
+    counts.cases += 1;
     let mut replay = Replay {
         case,
         state: HostState::new(&Arc::new(case.host())),
@@ -52,30 +52,30 @@ pub(crate) fn replay(case: &Case, tally: &mut ReplayCounts) {
         compares_cpu_numbers: case.kubelet().version.minor > 22,
     };
     if let Err(difference) = replay.compare_state(&case.state_initial) {
-        tally.mismatches.push(format!("{} before the first event: {difference}", case.case_id));
+        counts.mismatches.push(format!("{} before the first event: {difference}", case.case_id));
         return;
     }
     for (index, event) in case.events.iter().enumerate() {
-        tally.events += 1;
-        if let Err(difference) = replay.replay_event(event, tally) {
-            tally.mismatches.push(format!("{} event {index}: {difference}", case.case_id));
+        counts.events += 1;
+        if let Err(difference) = replay.replay_event(event, counts) {
+            counts.mismatches.push(format!("{} event {index}: {difference}", case.case_id));
             return;
         }
     }
     if let Some(expected) = &case.memory_manager_restart {
-        tally.restarts += 1;
+        counts.restarts += 1;
         let predicted = match replay.state.predict_restart() {
             RestartPrediction::Accepted => "ok",
             RestartPrediction::Refused(error) => error,
             RestartPrediction::Nondeterministic => {
-                tally.nondeterministic_restarts += 1;
+                counts.nondeterministic_restarts += 1;
                 expected
             }
         };
-        tally.restarts_refused += usize::from(expected != "ok");
+        counts.restarts_refused += usize::from(expected != "ok");
         if predicted != expected {
             let id = &case.case_id;
-            tally.mismatches.push(format!(
+            counts.mismatches.push(format!(
                 "{id} restart: the kubelet returns {expected}, predicted: {predicted}"
             ));
         }
@@ -89,7 +89,7 @@ struct Replay<'c> {
 }
 
 impl Replay<'_> {
-    fn replay_event(&mut self, event: &Event, tally: &mut ReplayCounts) -> anyhow::Result<()> {
+    fn replay_event(&mut self, event: &Event, counts: &mut ReplayCounts) -> anyhow::Result<()> {
         match event {
             Event::AdmitPod { pod, outcome, state_after } => {
                 let pod = pod.pod();
@@ -99,14 +99,14 @@ impl Replay<'_> {
                     kubelet.topology_manager_scope.clone(),
                     outcome.reason.clone().unwrap_or_else(|| "admitted".to_owned()),
                 );
-                *tally.outcomes.entry(key).or_default() += 1;
+                *counts.outcomes.entry(key).or_default() += 1;
                 let checked = self.state.check(&pod);
                 let answer = self.state.admit(&pod).cloned();
                 ensure!(
                     checked == answer,
                     "check returns {checked:?}, but admit returns {answer:?}"
                 );
-                self.compare_outcome(&pod, outcome, answer, tally)?;
+                self.compare_outcome(&pod, outcome, answer, counts)?;
                 self.compare_state(state_after)
             }
             Event::StartContainers { pod_uid, containers, state_after } => {
@@ -125,7 +125,7 @@ impl Replay<'_> {
         pod: &Pod,
         outcome: &OutcomeRecord,
         answer: Result<Admission, Refusal>,
-        tally: &mut ReplayCounts,
+        counts: &mut ReplayCounts,
     ) -> anyhow::Result<()> {
         let admission = match answer {
             Ok(admission) => admission,
@@ -137,7 +137,7 @@ impl Replay<'_> {
                 if !same && !self.names_other_devices(pod, outcome, &refusal) {
                     bail!(describe_difference(outcome, &refusal));
                 }
-                tally.other_devices_named += usize::from(!same);
+                counts.other_devices_named += usize::from(!same);
                 return Ok(());
             }
         };
@@ -146,7 +146,7 @@ impl Replay<'_> {
         if !outcome.admitted || outcome.containers.len() != placements.len() {
             bail!(describe_difference(outcome, &placements));
         }
-        tally.nondeterministic_admissions += usize::from(!admission.is_deterministic());
+        counts.nondeterministic_admissions += usize::from(!admission.is_deterministic());
         let mut same_numbers = true;
         for (allocation, placement) in outcome.containers.iter().zip(&placements) {
             if !has_same_zones_and_memory(allocation, placement) {
@@ -159,7 +159,7 @@ impl Replay<'_> {
                 {
                     bail!(describe_difference(allocation, placement));
                 }
-                tally.nondeterministic_mismatches += 1;
+                counts.nondeterministic_mismatches += 1;
             }
             let recorded = parse_cpus(&allocation.exclusive_cpus);
             if recorded == placement.cpus {
@@ -169,7 +169,7 @@ impl Replay<'_> {
             if self.compares_cpu_numbers || (!same_zones && admission.is_deterministic()) {
                 bail!(describe_difference(allocation, placement));
             }
-            tally.nondeterministic_mismatches += usize::from(!same_zones);
+            counts.nondeterministic_mismatches += usize::from(!same_zones);
             same_numbers = false;
         }
         if !same_numbers {

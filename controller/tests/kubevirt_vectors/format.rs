@@ -126,14 +126,14 @@ impl Case {
 }
 
 /// [`parse_quantity`] returns billionths of a unit.
-const PARTS: u64 = 1_000_000_000;
+const PARTS_PER_UNIT: u64 = 1_000_000_000;
 
 /// Parses a quantity as an API server writes it. This parser is independent of the parser that the prediction uses
 /// (`berth_api::Quantity`).
 fn parse_quantity(text: &str) -> i128 {
     let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
-    let unit = i128::from(PARTS);
+    let unit = i128::from(PARTS_PER_UNIT);
     let scale = match suffix {
         "n" => 1,
         "u" => 1_000,
@@ -157,6 +157,6 @@ fn parse_quantity(text: &str) -> i128 {
 
 /// Returns a quantity as a number of `1/fraction` units, rounded up.
 pub(crate) fn amount(text: &str, fraction: u64) -> u64 {
-    let step = i128::from(PARTS / fraction);
+    let step = i128::from(PARTS_PER_UNIT / fraction);
     u64::try_from((parse_quantity(text) + step - 1) / step).expect("an amount")
 }

@@ -228,7 +228,7 @@ fn deployment_with_template(metadata: Value) -> Value {
 
 #[test]
 fn annotations_that_act_on_pods_are_ignored_and_reported() {
-    const REFUSED: [&str; 8] = [
+    const REFUSED_ANNOTATIONS: [&str; 8] = [
         "hooks.kubevirt.io/hookSidecars",
         "v1.multus-cni.io/default-network",
         "k8s.v1.cni.cncf.io/networks",
@@ -239,14 +239,14 @@ fn annotations_that_act_on_pods_are_ignored_and_reported() {
         "example.com/own",
     ];
     let mut annotations: Map<String, Value> =
-        REFUSED.iter().map(|key| ((*key).to_owned(), json!("x"))).collect();
+        REFUSED_ANNOTATIONS.iter().map(|key| ((*key).to_owned(), json!("x"))).collect();
     annotations.insert("own".to_owned(), json!("kept"));
     annotations.insert("cdi.kubevirt.io/storage.usePopulator".to_owned(), json!("false"));
     let deployment = deployment_with_template(json!({"annotations": annotations}));
     let machine = render_deployment(&deployment, &[], "vm").unwrap();
     let text = machine.machine.to_string();
     let report: String = machine.warnings.iter().map(|note| format!("{note}\n")).collect();
-    for key in REFUSED {
+    for key in REFUSED_ANNOTATIONS {
         assert!(!text.contains(key), "{key}: {text}");
         assert!(
             report.contains(&format!("spec.template.metadata.annotations: `{key}`")),
@@ -275,7 +275,7 @@ fn annotations_that_act_on_pods_are_ignored_and_reported() {
 
 #[test]
 fn labels_that_controllers_act_on_are_ignored_and_reported() {
-    const REFUSED: [(&str, &str); 6] = [
+    const REFUSED_LABELS: [(&str, &str); 6] = [
         ("kubevirt.io/migrationJobUID", "x"),
         ("cdi.kubevirt.io", "importer"),
         ("berth.dev/tenant", "other"),
@@ -284,7 +284,7 @@ fn labels_that_controllers_act_on_are_ignored_and_reported() {
         ("cluster.x-k8s.io/cluster-name", "other"),
     ];
     let labels: Map<String, Value> =
-        REFUSED.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+        REFUSED_LABELS.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
     let mut labels = json!(labels);
     labels["team"] = json!("shop");
     labels["app.kubernetes.io/name"] = json!("web");
@@ -294,7 +294,7 @@ fn labels_that_controllers_act_on_are_ignored_and_reported() {
     let report: String = machine.warnings.iter().map(|note| format!("{note}\n")).collect();
     for place in ["/metadata/labels", "/spec/template/metadata/labels"] {
         let labels = machine.machine.pointer(place).unwrap();
-        for (key, value) in REFUSED {
+        for (key, value) in REFUSED_LABELS {
             assert_ne!(labels[key], value, "{labels}");
         }
         assert_eq!(
@@ -302,7 +302,7 @@ fn labels_that_controllers_act_on_are_ignored_and_reported() {
             (&json!("shop"), &json!("web"), &json!("kmvh888v9h"))
         );
     }
-    for (key, _) in REFUSED {
+    for (key, _) in REFUSED_LABELS {
         assert!(
             report.contains(&format!("spec.template.metadata.labels: `{key}`")),
             "{key}: {report}"

@@ -50,7 +50,7 @@ pub(crate) struct GeneratorOptions {
 pub(crate) const NAMESPACES: [&str; 3] = ["red", "green", "blue"];
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOSTNAME: &str = "kubernetes.io/hostname";
-const TOPOLOGIES: [&str; 4] = [ZONE, HOSTNAME, "rack", "row"];
+const TOPOLOGY_KEYS: [&str; 4] = [ZONE, HOSTNAME, "rack", "row"];
 
 pub(crate) struct GeneratedHost {
     pub(crate) node: v1::Node,
@@ -186,7 +186,7 @@ fn random_label_selector(generator: &mut RandomGenerator) -> Value {
 }
 
 fn random_affinity_term(generator: &mut RandomGenerator, options: GeneratorOptions) -> Value {
-    let mut term = json!({"topologyKey": generator.choose(&TOPOLOGIES)});
+    let mut term = json!({"topologyKey": generator.choose(&TOPOLOGY_KEYS)});
     let has_selector = !generator.is_one_in(15);
     if has_selector {
         term["labelSelector"] = random_label_selector(generator);
@@ -226,7 +226,7 @@ fn random_node_term(generator: &mut RandomGenerator) -> Value {
 fn random_spread_constraint(generator: &mut RandomGenerator, options: GeneratorOptions) -> Value {
     let is_hard = generator.is_one_in(2);
     let mut one = json!({
-        "topologyKey": generator.choose(&TOPOLOGIES),
+        "topologyKey": generator.choose(&TOPOLOGY_KEYS),
         "maxSkew": 1 + generator.next_below(3),
         "whenUnsatisfiable": if is_hard { "DoNotSchedule" } else { "ScheduleAnyway" },
     });

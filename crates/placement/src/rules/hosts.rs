@@ -142,7 +142,7 @@ impl Hosts {
         }
     }
 
-    fn existing(&self) -> impl Iterator<Item = (u32, &NodeInfo)> {
+    fn existing_nodes(&self) -> impl Iterator<Item = (u32, &NodeInfo)> {
         self.existing_hosts
             .iter()
             .filter_map(|number| Some((number, self.nodes.get(to_index(number))?)))
@@ -175,7 +175,7 @@ impl Hosts {
     ) -> u32 {
         let mut weights = Vec::new();
         if !self.preferences.contains(&preference) {
-            for (number, host) in self.existing() {
+            for (number, host) in self.existing_nodes() {
                 set_weight(&mut weights, number, preference_weight(symbols, &preference, host));
             }
         }
@@ -185,7 +185,7 @@ impl Hosts {
     pub(super) fn intern_tolerations(&mut self, tolerations: Tolerations) -> u32 {
         let mut hosts = HostSet::default();
         if !self.tolerations.contains(&tolerations) {
-            for (number, host) in self.existing() {
+            for (number, host) in self.existing_nodes() {
                 hosts.set_member(number, tolerations.first_untolerated(&host.taints).is_none());
             }
         }
@@ -195,7 +195,7 @@ impl Hosts {
     pub(super) fn intern_eligibility_rule(&mut self, eligible: EligibilityRule) -> u32 {
         let mut hosts = HostSet::default();
         if !self.eligibility_rules.contains(&eligible) {
-            for (number, host) in self.existing() {
+            for (number, host) in self.existing_nodes() {
                 let is_member =
                     is_eligible(&eligible, number, host, &self.node_rules, &self.tolerations);
                 hosts.set_member(number, is_member);
@@ -212,7 +212,7 @@ impl Hosts {
         let known = self.topologies.iter().position(|topology| topology.key == key);
         let at = known.unwrap_or_else(|| {
             let mut new = Topology::new(key);
-            for (number, host) in self.existing() {
+            for (number, host) in self.existing_nodes() {
                 new.set_value(number, host.labels.get(key));
             }
             self.topologies.push(new);
