@@ -265,7 +265,7 @@ impl CountingClient {
     }
 }
 
-/// Returns the object as a user would create the object, without the fields that the API server adds.
+/// Returns the object as a user would create it, without the fields that the API server adds.
 pub(crate) fn strip_server_fields(mut object: Value, kind: (&str, &str)) -> Value {
     let kept_fields =
         ["name", "namespace", "labels", "annotations", "ownerReferences", "finalizers"];

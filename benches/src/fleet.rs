@@ -35,7 +35,7 @@ impl Size {
     }
 }
 
-/// Returns the InfraNode of a two-zone host with 96 CPUs, as the agent writes the InfraNode.
+/// Returns the InfraNode that the agent of a two-zone host with 96 CPUs writes.
 pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> Value {
     let zone = |id: u32, first: u32, reserved: &str, kept: u64| {
         let (last, other) = (first + 23, first + 48);
@@ -73,7 +73,7 @@ pub(crate) fn infra_node(name: &str, page: PageSize, allocations: &[Value]) -> V
     })
 }
 
-/// Returns a host as the controller reads the host from an InfraNode, with the same function as in a cluster.
+/// Returns a host that the function of the controller reads from an InfraNode.
 pub(crate) fn reported_host(name: &str, page: PageSize) -> Result<ReportedHost> {
     let infra =
         serde_json::from_value(infra_node(name, page, &[])).context("parse the InfraNode")?;

@@ -74,7 +74,7 @@ pub(crate) fn node(at: usize) -> Value {
     })
 }
 
-/// The launcher pod of a VM: with huge pages the pod has whole CPUs, without huge pages the pod has a share of CPUs.
+/// The launcher pod of a VM. A pod with huge pages has whole CPUs; a pod without huge pages has a share of CPUs.
 #[derive(Debug, Clone)]
 pub(crate) struct Launcher {
     pub(crate) name: String,
@@ -109,7 +109,7 @@ impl Launcher {
         (u64::from(self.cpus) * 8 + 256 + guest) << 20
     }
 
-    /// Returns the pod as `KubeVirt` creates the pod, without an assigned host.
+    /// Returns the pod as `KubeVirt` creates it, without an assigned host.
     pub(crate) fn pod(&self) -> Value {
         let memory = self.memory().to_string();
         let mut limits = json!({

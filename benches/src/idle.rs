@@ -22,7 +22,7 @@ const CPU_GOAL_PERCENT: f64 = 0.1;
 /// Number of runs of `plan` that measure how much slower the emulated host is.
 const PLAN_RUNS: u32 = 20;
 const AGENT: &str = "berth-agent";
-/// Daemons for comparison. Every systemd host runs these daemons.
+/// Daemons for comparison, which run on every systemd host.
 const PEER_DAEMONS: [&str; 3] = ["systemd-udevd", "systemd-logind", "systemd-journald"];
 
 /// Measures the idle daemon on an emulated host.
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
-/// Usage of a daemon since the start of the daemon.
+/// Usage of a daemon since its start.
 #[derive(Debug, Clone, Copy, Default)]
 struct Usage {
     resident_mib: f64,

@@ -155,7 +155,7 @@ impl OutcomeCounts {
 #[test]
 fn predictions_equal_recorded_answers() {
     let (stored_files, other_files) = input_files();
-    // The numbers in `KNOWN_DIFFERENCES` are those of the files in tests/data.
+    // The numbers in `KNOWN_DIFFERENCES` apply only to the files in tests/data.
     let counted = count_outcomes(&stored_files);
     let mut faults = unlisted_differences(&counted);
     if !stored_files.is_empty() {

@@ -63,7 +63,7 @@ impl Fleet {
         Ok(Self { running: Vec::new(), names, folder })
     }
 
-    /// Starts all agents, with a wait after each start.
+    /// Starts all agents, with an interval of [`START_INTERVAL`] between two starts.
     pub(super) fn start(&mut self) -> Result<()> {
         let root = self.folder.path();
         for (number, name) in self.names.iter().enumerate() {

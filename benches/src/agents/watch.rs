@@ -78,7 +78,7 @@ impl ReadyTracker {
     }
 }
 
-/// A running `kubectl get --watch`. The server ends a watch that is too slow, and then the watch is restarted.
+/// A running `kubectl get --watch`. The server ends a watch that is too slow; [`Watch`] then starts a new watch.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
     plane: &'a ControlPlane,

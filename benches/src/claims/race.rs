@@ -1,5 +1,5 @@
-//! Controllers that claim addresses for the machines of one tenant at the same time. Each has its own index of claims,
-//! which the watch updates late.
+//! Controllers that claim addresses for the machines of one tenant at the same time. Each controller has its own index
+//! of claims, which its watch updates with a delay.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ pub(super) struct RaceSize {
 pub(super) struct RaceCounts {
     /// Machines with an address.
     pub(super) claims: u64,
-    /// Machines whose address another machine has too.
+    /// Machines with an address that another machine also has.
     pub(super) duplicates: u64,
     /// Creations that the server refused, because the name existed.
     pub(super) conflicts: u64,

@@ -13,7 +13,7 @@ use serde_json::json;
 /// Maximum number of machines of a tenant, for which the pool has enough addresses.
 pub(super) const MAX_MACHINES: i64 = 65_000;
 
-/// Returns the address pool that all tenants have, each in its own network.
+/// Returns the address pool of a tenant. All tenants have equal pools, each in a separate network.
 pub(super) fn new_pools() -> Result<NetworkPools> {
     let network: TenantNetwork = serde_json::from_value(json!({
         "name": "trunk",

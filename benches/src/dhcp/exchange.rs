@@ -1,4 +1,4 @@
-//! The guests: each gets its address by DHCPDISCOVER and DHCPREQUEST, and each answer is timed.
+//! The guests: each guest obtains its address by DHCPDISCOVER and DHCPREQUEST, and the time of each answer is measured.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -140,7 +140,7 @@ fn plan_command(controller: &Path, folder: &Path) -> Command {
     command
 }
 
-/// Returns the output of the plan. An exit status for unplaced VMs is a valid answer too.
+/// Returns the output of the plan. The exit status of a plan with unplaced VMs is accepted.
 fn plan_as_json(controller: &Path, folder: &Path) -> Result<Value> {
     let output = plan_command(controller, folder).args(["-o", "json"]).output();
     let output = output.with_context(|| {

@@ -71,7 +71,8 @@ fn tenant_name(number: u32) -> String {
     format!("t{number:04}")
 }
 
-/// Returns the host of a machine: the first machine of each tenant is on the first host, the others on all other hosts.
+/// Returns the host of a machine. The first machine of each tenant is on the first host; all other machines are on the
+/// other hosts.
 fn host_of(tenant: u32, machine: u32, hosts: u32) -> String {
     match machine {
         1 => host_name(1),

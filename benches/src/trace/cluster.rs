@@ -1,4 +1,4 @@
-//! The actual state of the hosts. The kubelet admission checks the choice of every policy here.
+//! The observed state of the hosts. The kubelet admission checks the host that a policy has chosen.
 
 use anyhow::Result;
 use berth_api::PageSize;

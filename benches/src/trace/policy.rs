@@ -25,7 +25,7 @@ pub(super) trait Policy {
     /// Returns the index of a host. A policy with full information can read the free resources from `cluster`.
     fn choose(&mut self, vm: &VmToPlace, cluster: &Cluster) -> Result<Option<usize>>;
 
-    /// Called when a VM has stopped or the kubelet has refused the VM.
+    /// Updates the policy after a VM has stopped, or after the kubelet has refused a VM.
     fn on_removed(&mut self, _uid: &str) {}
 }
 

@@ -198,8 +198,8 @@ impl Replay<'_> {
             && (is_recorded || self.names_other_devices(&without, outcome, &other))
     }
 
-    /// Replaces the predicted CPUs by the CPUs that the kubelet allocated. Used if the kubelet could have allocated
-    /// other CPUs as well.
+    /// Restores the pod with the CPUs that the kubelet allocated, because the kubelet may allocate other CPUs than the
+    /// prediction.
     fn restore_recorded(&mut self, pod: &Pod, outcome: &OutcomeRecord) {
         let containers = outcome.containers.iter().map(|allocation| ReportedContainer {
             cpus: parse_cpus(&allocation.exclusive_cpus),

@@ -65,7 +65,7 @@ fn cluster_facts() -> ClusterFacts {
     }
 }
 
-/// Returns the policies of a tenant, with those of its exposure.
+/// Returns the policies of a tenant, including the policies of its exposure.
 fn tenant_policies(
     tenant: &str,
     isolation: &str,

@@ -22,9 +22,9 @@ struct EqualPods<'r> {
 }
 
 impl Engine {
-    /// Returns true if the host's kubelet would admit the pod of `request` and all pods of `bound_pods` in every order. The
-    /// pods of `bound_pods` and `excluded_uids` are already assumed on the host. The pods of `excluded_uids` are ignored,
-    /// because the kubelet admits them after the others, if at all.
+    /// Returns true if the host's kubelet would admit the pod of `request` and all pods of `bound_pods` in every order.
+    /// The pods of `bound_pods` and `excluded_uids` are already assumed on the host. The pods of `excluded_uids` are
+    /// ignored, because the kubelet admits them after all other pods, or not at all.
     pub fn fits_in_all_orders(
         &self,
         host: HostId,

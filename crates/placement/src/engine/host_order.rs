@@ -22,7 +22,7 @@ impl HostOrder {
         }
     }
 
-    /// Assigns ranks to the added hosts. Returns true if a host that already had a rank may have got another one.
+    /// Assigns ranks to the added hosts. Returns true if the rank of a host that already had a rank may have changed.
     pub(crate) fn update(&mut self) -> bool {
         let ranked_count = self.ranks.len();
         if ranked_count == self.names.len() {

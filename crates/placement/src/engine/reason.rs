@@ -99,7 +99,7 @@ impl fmt::Display for Reason {
             }
             Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.explanation),
             Self::CpusInUse => f.write_str(
-                "the kubelet would allocate CPUs that another pod uses, because the host's sockets or cores differ",
+                "the kubelet would allocate CPUs that another pod uses: it calculates with average sizes, and the host's sockets or cores have different sizes",
             ),
             Self::Unpredictable(MissingInformation::MemoryZones(pod)) => write!(
                 f,

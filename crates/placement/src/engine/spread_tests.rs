@@ -141,7 +141,7 @@ fn removed_vms_and_hosts_no_longer_count() {
     }
     assert!(engine.remove_pod("a/cp-2"));
     assert_eq!(place(&mut engine, "b", "cp-1", "control-plane"), 1);
-    // A terminating VM does not count, so that its replacement may get the same host.
+    // A terminating VM does not count, so that its replacement may be placed on the same host.
     let terminating = pod_request(&mut engine, "a", "cp-1", "control-plane", true);
     engine.add_bound_pod(&terminating, HostId::from_index(0)).unwrap();
     assert_eq!(place(&mut engine, "a", "cp-4", "control-plane"), 0);

@@ -5,9 +5,9 @@ use berth_api::{CpuSet, InfraNodeStatus};
 
 use berth_kubelet_admission::CoreSpec;
 
-/// Returns the cores of a zone as the agent reports them. If the report has no cores, assumes one of the two usual
-/// CPU numberings: all first threads before all second threads (Intel, AMD), or sibling threads with adjacent numbers
-/// (most others).
+/// Returns the cores of a zone as the agent reports them. If the report has no cores, assumes one of the two usual CPU
+/// numberings: all first threads before all second threads (Intel, AMD), or sibling threads with adjacent numbers (most
+/// other CPUs).
 pub(super) fn zone_cores(
     status: &InfraNodeStatus,
     zone: &Zone,

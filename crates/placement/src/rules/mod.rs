@@ -2,10 +2,10 @@
 //!
 //! A pod's rules are compiled once ([`Rules::compile`]) into numbers that identify entries of a [`ClusterState`]. The
 //! [`ClusterState`] updates its counters whenever a pod or a host is added, changed or removed. Therefore the cost to
-//! evaluate a host ([`ClusterState::pod_filter`], [`PodFilter::allows`], [`PodFilter::reasons`], [`Scorer`]) depends only
-//! on the number of the pod's own terms, not on the number of pods.
+//! evaluate a host ([`ClusterState::pod_filter`], [`PodFilter::allows`], [`PodFilter::reasons`], [`Scorer`]) depends
+//! only on the number of the pod's own terms, not on the number of pods.
 //!
-//! The rules are those of kube-scheduler 1.36 with its default configuration. They cover the plugins
+//! The rules equal the rules of kube-scheduler 1.36 with its default configuration. They cover the plugins
 //! NodeUnschedulable, TaintToleration, NodeAffinity, NodeResourcesFit, PodTopologySpread (without default constraints)
 //! and InterPodAffinity. `tests/tests/rules.rs` compares their results with the real scheduler.
 
