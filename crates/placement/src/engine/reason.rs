@@ -99,7 +99,8 @@ impl fmt::Display for Reason {
             }
             Self::Kubelet(refusal) => write!(f, "{}: {}", refusal.reason, refusal.explanation),
             Self::CpusInUse => f.write_str(
-                "the kubelet would allocate CPUs that another pod uses: it calculates with average sizes, and the host's sockets or cores have different sizes",
+                "the kubelet would allocate CPUs that another pod uses: it calculates with average sizes, and the host's \
+                 sockets or cores have different sizes",
             ),
             Self::Unpredictable(MissingInformation::MemoryZones(pod)) => write!(
                 f,
