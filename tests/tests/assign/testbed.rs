@@ -83,7 +83,7 @@ impl Testbed {
             zones: vec![zone; 2],
             taints: taints.iter().map(|taint| (*taint).to_owned()).collect(),
             labels: BTreeMap::from([("rack".to_owned(), rack.to_owned())]),
-            version: "v1.27.3".to_owned(),
+            kubelet_version: "v1.27.3".to_owned(),
             ..HostDescription::default()
         };
         let node = serde_json::to_value(description.node()).unwrap();
