@@ -176,7 +176,7 @@ impl Testbed {
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut agent = Running::command(Path::new("nsenter"), None);
         agent.args(self.namespace_arguments());
-        agent.arg(repository().join("target/release/berth-agent"));
+        agent.arg(berth_tests::program("berth-agent"));
         agent.args(["run", "--node-name", NODE, "--interval", "10"]);
         agent.arg(format!("--kubeconfig={}", self.kubeconfig.display()));
         agent.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -85,7 +85,7 @@ mod tests {
             "2026-05-01T18:00:00Z"
         );
         // After a restart of the controller.
-        let returned = machine(&patch["metadata"]["annotations"]);
+        let returned = patched(&marked, &patch);
         let removal = RemovalMark::from_machine(&returned).unwrap();
         assert_eq!(removal.since, now);
         assert_eq!(record_patch(&returned, &removal, RETURNED, time("2026-05-01T19:00:00Z")), None);

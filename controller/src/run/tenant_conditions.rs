@@ -144,7 +144,8 @@ pub(super) fn conditions_body(
     });
     if conditions_are_atomic(tenant.metadata.managed_fields.as_deref().unwrap_or_default()) {
         let existing = tenant.status.iter().flat_map(|status| &status.conditions);
-        body["status"]["conditions"] = json!(with_existing_conditions(existing, owned, conditions.to_vec()));
+        body["status"]["conditions"] =
+            json!(with_existing_conditions(existing, owned, conditions.to_vec()));
         // The list of conditions is atomic, so the apply also contains conditions of other reconcilers. The resource
         // version ensures that these conditions are current.
         body["metadata"]["resourceVersion"] = tenant.resource_version().into();

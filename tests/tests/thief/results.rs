@@ -42,7 +42,7 @@ fn result_header(world: &TestCluster<'_>, date: &str, groups: &[(&str, Vec<Attem
          - the thief has the token of the agent's pod on node-a; {thefts} attempts, besides the requests that must succeed\n\
          {policy}\n\n\
          After each denied attempt, Nodes, InfraNodes, Leases, Events, pods, ConfigMaps and NodeResourceTopologies are unchanged.\n\n\
-         Command: `{programs}BERTH_RESULTS=docs/results cargo test --release -p berth-tests --test thief`.\n",
+         Command: `{programs}BERTH_RESULTS=docs/results cargo test -p berth-tests --test thief`.\n",
         world.version()
     )
 }

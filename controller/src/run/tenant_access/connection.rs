@@ -57,7 +57,7 @@ pub(super) struct Environment {
     pub(super) infra_nodes: Informer<Node>,
     pub(super) infra_server: InfraServer,
     pub(super) connections: Connections,
-    pub(super) large_answers: LargeAnswers,
+    pub(super) large_answers: LargeAnswerPermits,
     /// Sender of each observed state of a kubeconfig.
     pub(super) kubeconfigs: UnboundedSender<WatchedKubeconfig>,
 }

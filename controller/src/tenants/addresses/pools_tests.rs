@@ -71,7 +71,7 @@ fn each_problem_is_named() {
             "nameservers: 2001:db8::53 is not an IPv4 address",
         ),
         (with("searchDomains", json!(["a..b"])), "searchDomains: `a..b` is not a domain name"),
-        (with("searchDomains", json!(["a b\n"])), "searchDomains: `a b` is not a domain name"),
+        (with("searchDomains", json!(["a b\n"])), "searchDomains: `a b ` is not a domain name"),
         (with("ranges", json!(["10.0.0.0", "10.0.0.255"])), "no address of 10.0.0.0/24 remains"),
         (
             json!({"ipv4": {"cidr": "10.0.0.0/30", "gateway": "10.0.0.1", "nameservers": ["10.0.0.2"]}}),
