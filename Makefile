@@ -3,7 +3,7 @@ CARGO ?= cargo
 RESULTS ?= docs/results
 # Duration of each fuzz target, in seconds.
 FUZZ_SECONDS ?= 60
-# Captured tree for the benchmark; CONTRIBUTING.md describes how to create one.
+# Folder for the captured host that the benchmark reads; benches/tree.sh unpacks it.
 BENCH_TREE ?= target/bench-tree
 
 # Version of the workspace.
@@ -120,7 +120,7 @@ soak:  ## record for ten minutes, from the audit log, the writes of an idle agen
 	$(CARGO) build --locked -p berth-agent -p berth-controller
 	BERTH_SOAK=$(abspath $(RESULTS))/$$(date -u +%F)-soak.md $(CARGO) test --locked -p berth-tests --test cluster -- --nocapture
 
-dist:  ## build the agent with the release profile (dist-agent)
+dist:  ## build the agent as it is shipped (profile dist-agent)
 	$(CARGO) build --locked --profile dist-agent -p berth-agent
 
 image:  ## build the container images as archives: target/berth-agent-image.tar, target/berth-controller-image.tar

@@ -39,10 +39,9 @@ const EXIT_CODES: &str = "  \
 #[command(
     name = "berth-controller",
     version,
-    about = "Predicts the hosts of virtual machines, and explains why a VM fits on no host",
-    long_about = "Predicts the bare-metal hosts of virtual machines, and explains why a VM fits \
-    on no host, by the rules of \
-        kube-scheduler and of the hosts' kubelets.",
+    about = "Reconciles tenants' machines and hosts; also predicts the placement of virtual machines",
+    long_about = "Reconciles tenants' machines and hosts. Also predicts the placement of virtual machines, and \
+        explains why a VM fits on no host, by the rules of kube-scheduler and of the hosts' kubelets.",
     after_help = format!("Examples:\n{EXAMPLES}\nExit codes:\n{EXIT_CODES}"),
     max_term_width = 100
 )]
