@@ -27,8 +27,8 @@
 //!   OVN-Kubernetes uses inside of nodes. The gateway's address is no choice: a gateway that serves DHCP itself would
 //!   believe that clients selected its own offer.
 //! * The route to it is in option 121 (classless static routes), directly on the link, and the responder answers ARP
-//!   for it. A client that ignores option 121 sends the renewal to the gateway's Ethernet address; the responder sees this
-//!   frame too. A client that has neither renews at T2 (rebinding), by broadcast.
+//!   for it. A client that ignores option 121 sends the renewal to the gateway's Ethernet address; the responder sees
+//!   this frame too. A client that has neither renews at T2 (rebinding), by broadcast.
 //! * A client that uses option 121 ignores option 3 (RFC 3442), so option 121 also contains the default route.
 //!
 //! # IPv6 default route

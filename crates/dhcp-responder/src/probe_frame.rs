@@ -1,9 +1,10 @@
 //! Frames of address probes, and their answers.
 //!
-//! An ARP probe has no sender IP address, so it changes no ARP cache (RFC 5227). On the port of a VM, its sender Ethernet
-//! address is that of the owner: a guest that tests its own address at the same time would otherwise take the probe of
-//! another machine for a conflict. A probe that leaves the host never has the owner's Ethernet address, because switches
-//! would learn that the owner is at this host, while it may still run on another host before a migration.
+//! An ARP probe has no sender IP address, so it changes no ARP cache (RFC 5227). On the port of a VM, its sender
+//! Ethernet address is that of the owner: a guest that tests its own address at the same time would otherwise take the
+//! probe of another machine for a conflict. A probe that leaves the host never has the owner's Ethernet address,
+//! because switches would learn that the owner is at this host, while it may still run on another host before a
+//! migration.
 //!
 //! A neighbor solicitation has a link-local source address. A solicitation without source address, as in duplicate
 //! address detection (RFC 4862), would make the guest that just tests the same address give it up; with a source

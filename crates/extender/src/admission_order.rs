@@ -38,15 +38,16 @@ pub(super) enum OrderConflict {
 }
 
 impl ReservationTable {
-    /// Places a pod on the best host of `candidates` on which all other reservations still fit. Tries `preferred` first.
+    /// Places a pod on the best host of `candidates` on which all other reservations still fit. Tries `preferred_host`
+    /// first.
     pub(super) fn choose_host(
         &mut self,
         now: Instant,
         request: &Request,
         mut candidates: Vec<HostId>,
-        preferred: Option<HostId>,
+        preferred_host: Option<HostId>,
     ) -> HostChoice {
-        let preferred = preferred.filter(|host| candidates.contains(host));
+        let preferred = preferred_host.filter(|host| candidates.contains(host));
         let preferred = preferred.and_then(|host| self.engine.place_pod(request, Some(&[host])));
         let mut host = preferred.or_else(|| self.engine.place_pod(request, Some(&candidates)));
         let mut unordered = HashSet::new();
@@ -62,9 +63,9 @@ impl ReservationTable {
         HostChoice { host, order_dependent_hosts: unordered }
     }
 
-    /// Returns true if the pod fits on a host in every order in which the kubelet may admit the pods that are bound
-    /// to the host. While reports keep up with bindings, pods are admitted in the order of binding, so the result is
-    /// true without a computation.
+    /// Returns true if the pod fits on a host in every order in which the kubelet may admit the pods that are bound to
+    /// the host. If every unreported pod was bound less than [`REPORT_DELAY`] ago, the kubelet admits the pods in the
+    /// order of binding, so the result is true without a computation.
     pub(super) fn fits_in_every_order(
         &self,
         now: Instant,
@@ -87,8 +88,8 @@ impl ReservationTable {
         self.engine.fits_in_all_orders(host, request, &unreported, &movable.collect::<Vec<_>>())
     }
 
-    /// Returns the pods with exclusive CPUs that are bound or being bound to a host and that the host's report does
-    /// not list, except the pod with the UID `excluded_uid`. Each pod has the time at which it was bound.
+    /// Returns the pods with exclusive CPUs that are bound or being bound to a host and that the host's report does not
+    /// list, each with the time of its binding. Omits the pod with the UID `excluded_uid`.
     fn unreported_pods(
         &self,
         now: Instant,
@@ -120,7 +121,7 @@ impl ReservationTable {
     fn preserves_reservations(&mut self, request: &Request, host: HostId) -> bool {
         let others = self.movable_reservations(host, request.uid());
         let mut requests = others.iter().map(|(_, reservation)| &reservation.request);
-        // The order matters only between pods that need resources of zones and that differ for the kubelet.
+        // The order matters only between pods that need resources of zones and whose requests differ for the kubelet.
         if has_no_zone_resources(request)
             || requests
                 .all(|other| has_no_zone_resources(other) || request.is_equal_for_kubelet(other))

@@ -17,14 +17,19 @@ pub(super) const AWAITING_REPORT_REASON: &str =
 const AWAITING_POD_REMOVAL_REASON: &str = "node(s) had terminating pods";
 
 impl Availability {
-    /// Returns the reason why the host does not accept a pod. `has_exclusive_resources` is true for a pod with exclusive CPUs or
-    /// huge pages.
-    pub(super) const fn refusal_reason(self, has_exclusive: bool) -> Option<&'static str> {
+    /// Returns the reason why the host does not accept a pod. `has_exclusive_resources` is true for a pod with
+    /// exclusive CPUs or huge pages.
+    pub(super) const fn refusal_reason(
+        self,
+        has_exclusive_resources: bool,
+    ) -> Option<&'static str> {
         match self {
             Self::Available => None,
             Self::Unusable => Some(UNUSABLE_REASON),
-            Self::AwaitingReport if has_exclusive => Some(AWAITING_REPORT_REASON),
-            Self::AwaitingPodRemoval if has_exclusive => Some(AWAITING_POD_REMOVAL_REASON),
+            Self::AwaitingReport if has_exclusive_resources => Some(AWAITING_REPORT_REASON),
+            Self::AwaitingPodRemoval if has_exclusive_resources => {
+                Some(AWAITING_POD_REMOVAL_REASON)
+            }
             Self::AwaitingReport | Self::AwaitingPodRemoval => None,
         }
     }
@@ -110,7 +115,7 @@ impl HostAvailability {
         self.debug_assert_transition(host, before);
     }
 
-    /// Ends the waits for reports that have timed out, and returns the hosts of these waits.
+    /// Ends the waits for reports that have timed out, and returns the hosts that were waiting.
     pub(super) fn expire_report_waits(&mut self, now: Instant) -> Vec<HostId> {
         let timed_out = self.report_deadlines.iter().filter(|(_, until)| **until <= now);
         let timed_out: Vec<HostId> = timed_out.map(|(host, _)| *host).collect();
@@ -144,8 +149,8 @@ impl HostAvailability {
         self.pods_awaiting_removal.get(&host).into_iter().flatten()
     }
 
-    /// Records whether a host has allocations that are going to become stale. Returns true if the host had some
-    /// before and has none now.
+    /// Records whether a host has allocations that are going to become stale. Returns true if the host had such
+    /// allocations before and has none now.
     pub(super) fn set_orphaned_allocations(&mut self, host: HostId, has_some: bool) -> bool {
         let before = self.get(host);
         let had_some = if has_some {

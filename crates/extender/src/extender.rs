@@ -37,13 +37,13 @@ pub struct Extender {
 }
 
 impl Extender {
-    /// Creates a state without hosts and pods that answers calls at once.
+    /// Creates an extender without hosts and pods that answers calls immediately.
     #[must_use]
     pub fn new() -> Self {
         Self { reservations: ReservationTable::new(), ..Self::default() }
     }
 
-    /// Creates a state without hosts and pods that answers no call before pods are listed.
+    /// Creates an extender without hosts and pods that answers no call before pods are listed.
     #[must_use]
     pub fn new_awaiting_pod_list() -> Self {
         Self { awaits_pod_list: true, ..Self::new() }

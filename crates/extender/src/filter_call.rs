@@ -27,8 +27,8 @@ type NamedHost<'n> = (&'n str, Result<HostId, &'static str>);
 
 impl Extender {
     /// Reserves the best host of `names` for the pod. A repeated call returns the same host as long as the host is
-    /// among `names` and accepts the pod. For a pod with ResourceClaims, returns all hosts that accept the pod, unless a
-    /// host is already reserved for the pod or its VM.
+    /// among `names` and accepts the pod. For a pod with ResourceClaims, returns all hosts that accept the pod, unless
+    /// a host is already reserved for the pod or its VM.
     pub fn answer_filter<'n>(
         &mut self,
         now: Instant,
@@ -38,8 +38,8 @@ impl Extender {
         self.filter_and_reserve(now, pod, names, false)
     }
 
-    /// Answers a `filter` call for a pod of a PodGroup like [`Self::answer_filter`]. Unless the pod waits for volumes, the
-    /// reservation times out sooner, because kube-scheduler may only simulate the placement.
+    /// Answers a `filter` call for a pod of a PodGroup like [`Self::answer_filter`]. Unless the pod waits for volumes,
+    /// the reservation times out sooner, because kube-scheduler may only simulate the placement.
     pub fn answer_pod_group_filter<'n>(
         &mut self,
         now: Instant,

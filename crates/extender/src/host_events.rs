@@ -12,11 +12,11 @@ use super::extender::Extender;
 use super::reservation::{LIST_TIMEOUT, Stage, has_exclusive_resources};
 
 impl Extender {
-    /// Updates a host from its Node and its agent's report. If `facts` is `None`, the host accepts no pods. Ignores a
-    /// report whose `version` is lower than that of the last report.
+    /// Updates a host from its Node and its agent's report. If `reported_host` is `None`, the host accepts no pods.
+    /// Ignores a report whose `version` is lower than that of the last report.
     ///
     /// # Errors
-    /// Returns an error if a taint is one that the API server would refuse; the host then accepts no pods.
+    /// Returns an error if the Node has a taint that the API server would refuse; the host then accepts no pods.
     pub fn update_host(
         &mut self,
         now: Instant,
@@ -29,7 +29,7 @@ impl Extender {
             return Ok(());
         }
         let Some((mut facts, class)) = reported_host else {
-            // The pods of the host continue to use their resources, because no watch has shown their end.
+            // The pods of the host continue to use their resources, because no watch event has shown that they ended.
             if let Some(host) = known {
                 self.availability.set_unusable(host);
                 self.availability.remove_report_version(host);
@@ -65,7 +65,7 @@ impl Extender {
 
     /// Places the pods that were counted on a host before the host was known.
     fn place_pods_of_new_host(&mut self, name: &str, host: HostId) {
-        for uid in self.reservations.records.take_pods_without_host(name) {
+        for uid in self.reservations.records.take_pods_on_host(name) {
             let Some(reservation) = self.reservations.get(&uid) else { continue };
             let request = reservation.request.clone();
             let is_leaving = matches!(reservation.stage, Stage::Leaving { .. });
@@ -82,7 +82,7 @@ impl Extender {
     /// pods, because kube-scheduler counts them too and offers only hosts that satisfy the rules.
     ///
     /// # Errors
-    /// Returns an error if a taint is one that the API server would refuse.
+    /// Returns an error if the Node has a taint that the API server would refuse.
     pub fn update_node(&mut self, parts: &NodeFields<'_>) -> Result<(), InvalidField> {
         let name = parts.name;
         if self.reservations.engine.host(name).is_some() {
@@ -109,7 +109,7 @@ impl Extender {
     /// Removes a deleted Node, so that rules no longer count the Node and its pods. If the Node is created again, its
     /// pods are counted again.
     pub fn delete_node(&mut self, name: &str) {
-        // Also of a host whose reports the engine has never accepted.
+        // A host can have candidates even if the engine has accepted none of its reports.
         self.stale_candidates.remove_host(name);
         let Some(host) = self.reservations.engine.node(name) else { return };
         let unreported: Vec<Arc<str>> =
@@ -118,7 +118,7 @@ impl Extender {
             self.reservations.engine.remove_pod(&uid);
         }
         for uid in self.reservations.engine.remove_host(host) {
-            self.reservations.records.mark_without_host(&uid);
+            self.reservations.records.mark_on_unknown_host(&uid);
         }
         self.availability.remove_host(host);
         self.queue.refused_pods.schedule_full_scan();

@@ -51,9 +51,9 @@ impl Extender {
         self.retry_pods(&pods);
     }
 
-    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Only hosts with
-    /// all of them have the network. Pods on hosts stay counted with the resources that the network had when they were
-    /// counted, until the state is rebuilt.
+    /// Sets the resources of a NetworkAttachmentDefinition `namespace/name`; none if it was deleted. Only a host with
+    /// all of these resources can attach a pod to the network. Pods on hosts stay counted with the resources that the
+    /// network had when they were counted, until the state is rebuilt.
     pub fn update_network_resources(&mut self, network: &str, resources: &[&str]) {
         if self.virtual_machines.set_network_resources(network, resources) {
             let attached = self.queue.unassigned_pods.uids_with_network(network);
@@ -77,8 +77,8 @@ impl Extender {
         }
     }
 
-    /// Updates a claim. `unbound` is `None` if the claim is bound to a volume or deleted. Otherwise it is the claim's
-    /// selected node, if a node was selected.
+    /// Updates a claim. `unbound_claim` is `None` if the claim is bound to a volume or deleted. Otherwise it contains
+    /// the claim's selected node, if a node was selected.
     pub fn update_claim(
         &mut self,
         now: Instant,

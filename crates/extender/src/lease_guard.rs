@@ -1,5 +1,5 @@
-//! The lease guard: among several extenders, only the extender whose kube-scheduler holds the scheduler's Lease
-//! decides.
+//! The lease guard: among several extenders, only the extender whose kube-scheduler holds the scheduler's Lease answers
+//! calls.
 //!
 //! kube-scheduler and its extender share a pod. The scheduler's identity in the Lease consists of the pod's host
 //! name, `_` and a random part. A Lease that is not renewed expires after the duration in the Lease, measured from
@@ -14,11 +14,11 @@ use k8s_openapi::api::coordination::v1::Lease;
 pub const READ_VALIDITY: Duration = Duration::from_secs(1);
 /// Timeout of a request that sends a binding.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time for which this pod's scheduler must hold the Lease before the extender decides, if another scheduler held the
-/// Lease before. The time is longer than the validity of a read plus the duration of a binding.
+/// Time for which this pod's scheduler must hold the Lease before the extender answers calls, if another scheduler held
+/// the Lease before. The time is longer than the validity of a read plus the duration of a binding.
 const TAKEOVER_DELAY: Duration = Duration::from_secs(4);
 
-/// Reason why this extender may not decide now.
+/// Reason why this extender may not answer calls now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     /// The result is outdated, because a read that began later has already returned.
@@ -51,7 +51,7 @@ pub enum LeaseError {
     },
 }
 
-/// State of the scheduler's Lease, as far as it was read.
+/// State of the scheduler's Lease, from the reads until now.
 #[derive(Clone, Debug, Default)]
 pub struct LeaseGuard {
     host: String,
@@ -61,7 +61,7 @@ pub struct LeaseGuard {
     last_acquisition: Option<(String, String, Instant)>,
     /// Time at which the read with the latest result began.
     last_read: Option<Instant>,
-    /// Time at which the last read began, if this pod's scheduler held the Lease and may decide.
+    /// Time at which the last read began, if this pod's scheduler held the Lease and the extender may answer calls.
     last_held_read: Option<Instant>,
 }
 
@@ -81,7 +81,7 @@ impl LeaseGuard {
     /// Updates the state with the Lease from a read that began at `read_started` and has just returned.
     ///
     /// # Errors
-    /// Returns the reason if this extender may not decide.
+    /// Returns the reason if this extender may not answer calls.
     pub fn update(
         &mut self,
         read_started: Instant,

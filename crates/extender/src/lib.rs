@@ -1,8 +1,8 @@
 //! The scheduler extender: kube-scheduler calls `filter` to choose the host of a pod and `bind` to send its binding.
 //!
 //! ```text
-//! watches ─► Extender { reservations, availability, queue, vms } ◄─ filter: reserves one host
-//!              │                                                  ◄─ bind: checks the reservation again
+//! watches ─► Extender { reservations, availability, queue, … } ◄─ filter: reserves one host
+//!              │                                                ◄─ bind: checks the reservation again
 //!              ▼
 //!            hosts on which a waiting pod now fits ─► patch of the Node
 //! ```
@@ -16,9 +16,9 @@
 //! | `VirtualMachines` | VirtualMachineInstances and claims |
 //!
 //! The module `state_transitions` documents the transitions of reservations and of hosts, and the module
-//! `stale_allocations` the rule for allocations of ended pods. The extender stores nothing: after a restart the state
-//! is rebuilt from bound pods, reports, nominated nodes and the selected nodes of claims. The crate is pure: callers
-//! pass the time and send the bindings.
+//! `stale_allocations` the rule for allocations of ended pods. The extender has no persistent state: after a restart
+//! the state is rebuilt from bound pods, reports, nominated nodes and the selected nodes of claims. The crate does no
+//! I/O: callers pass the time and send the bindings.
 
 mod admission_order;
 mod availability;

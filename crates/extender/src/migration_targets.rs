@@ -1,8 +1,8 @@
 //! Forecast of live migrations: which host `filter` would choose for the target pod of each VM, if it were called now.
 //!
-//! The answer reserves nothing, because the target pod does not exist yet: KubeVirt creates it after the migration, and
-//! kube-scheduler then calls `filter` for it as for each pod. Several VMs are placed one after another, so the same
-//! free resources are not counted for two VMs in one answer.
+//! The forecast reserves nothing, because the target pod does not exist yet: KubeVirt creates the pod after the
+//! VirtualMachineInstanceMigration, and kube-scheduler then calls `filter` for the pod as for each pod. Several VMs are
+//! placed one after another, so the same free resources are not counted for two VMs in one forecast.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -30,8 +30,8 @@ pub struct MigrationQuery {
 pub enum MigrationTarget {
     /// The VM fits on this host, or its target pod already has this host.
     Host(String),
-    /// The VM fits on no other host. Each reason has the number of hosts that refuse the VM for it, the most frequent
-    /// reason first.
+    /// The VM fits on no other host. Each reason has the number of hosts that refuse the VM for this reason. The most
+    /// frequent reason is first.
     NoHost(Vec<(String, usize)>),
     /// The VM's pod is not known yet.
     UnknownVm,
@@ -57,7 +57,7 @@ impl Extender {
         if self.awaits_pod_list {
             return vec![MigrationTarget::UnknownVm; queries.len()];
         }
-        let mut pods = self.pods_of(queries);
+        let mut pods = self.pods_by_vm(queries);
         let mut placed = Vec::new();
         let mut targets = Vec::with_capacity(queries.len());
         for query in queries {
@@ -83,7 +83,7 @@ impl Extender {
     }
 
     /// Returns the pods of the VMs, by the UID of the instance.
-    fn pods_of<'q>(&self, queries: &'q [MigrationQuery]) -> HashMap<&'q str, VmPods> {
+    fn pods_by_vm<'q>(&self, queries: &'q [MigrationQuery]) -> HashMap<&'q str, VmPods> {
         let wanted: BTreeMap<&str, &MigrationQuery> =
             queries.iter().map(|query| (query.instance_uid.as_str(), query)).collect();
         let mut pods: HashMap<&str, VmPods> = HashMap::new();

@@ -42,7 +42,7 @@ pub fn selector_for_node(node: &str) -> NodeSelector {
 }
 
 impl PendingVm {
-    /// Reads a VirtualMachineInstance. Returns `None` if it is on a host, has ended, has another scheduler, or has no
+    /// Reads a VirtualMachineInstance. Returns `None` if it is on a host, has ended, uses another scheduler, or has no
     /// claims.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl PendingVm {
             return Ok(None);
         }
         let machine = Machine::read(object)?.ok_or(VmError::WrongKind)?;
-        // Resources of networks are left out, because the host is already determined by the volumes.
+        // Resources of networks are omitted, because the volumes already determine the host.
         let mut cluster_objects = ClusterObjects::default();
         cluster_objects.add_networks_without_resource(&machine);
         let launcher = Box::new(predict(&machine, configuration, &cluster_objects)?);
@@ -102,8 +102,8 @@ pub(super) fn intersect_selectors(
                 b: &Option<Vec<NodeSelectorRequirement>>| {
         Some(a.iter().chain(b).flatten().cloned().collect())
     };
-    // Terms without requirements are left out. Such a term matches no node, but its combination with another term
-    // would match the nodes of the other term.
+    // Terms without requirements are omitted. Such a term matches no node, but its combination with another term would
+    // match the nodes of the other term.
     let has_requirements = |term: &&NodeSelectorTerm| {
         let all = [&term.match_expressions, &term.match_fields];
         all.into_iter().flatten().any(|all| !all.is_empty())

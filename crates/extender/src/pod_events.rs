@@ -144,7 +144,7 @@ impl Extender {
             // the host.
             Some(id) => drop(self.reservations.engine.add_bound_pod(&request, id)),
             None => {
-                self.reservations.records.mark_without_host(uid);
+                self.reservations.records.mark_on_unknown_host(uid);
                 self.reservations.count_pod_on_unreported_node(&request, host);
             }
         }

@@ -1,5 +1,5 @@
-//! Cache of the reasons why hosts refuse a pod: `filter` is called again and again for a waiting pod and for other
-//! pods of its request class, and few hosts change between the calls.
+//! Cache of the reasons why hosts refuse a pod: `filter` is called repeatedly for a waiting pod and for other pods of
+//! its request class, and few hosts change between the calls.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ pub(super) struct RefusalCache(HashMap<RequestClassKey, ClassRefusalReasons>);
 /// Reasons of hosts for one request class.
 #[derive(Debug, Default)]
 pub(super) struct ClassRefusalReasons {
-    /// Number of the last host change that is taken into account.
+    /// Sequence number of the last host change that the reasons reflect.
     last_change: u64,
     reasons: Vec<Option<Cow<'static, str>>>,
 }

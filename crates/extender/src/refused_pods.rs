@@ -1,8 +1,8 @@
 //! Pods that no host accepted, and the hosts that have changed since. Decides which pods kube-scheduler must retry,
 //! and on which host they fit.
 //!
-//! The scheduler retries a pod after a Kubernetes event that may have made room for the pod. A new agent report is no
-//! such event. Therefore the extender patches a Node when a waiting pod fits on that Node, once for each refusal of
+//! The scheduler retries a pod after a Kubernetes event that may have made room for the pod. A new agent report is not
+//! such an event. Therefore the extender patches a Node when a waiting pod fits on that Node, once for each refusal of
 //! the pod.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -9,7 +9,7 @@ use berth_placement::engine::Request;
 use super::state_transitions::ReservationState;
 
 /// Timeout of the reservation of a pod in a PodGroup. kube-scheduler 1.36 calls `filter` for each pod of the group and
-/// for each placement that it simulates, and does not report to an extender which placements it drops
+/// for each placement that it simulates, and does not report to an extender which placements it discards
 /// (`podGroupPodSchedulingAlgorithm`).
 pub(super) const POD_GROUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after a `filter` call within which the pod must be bound, or `filter` must be called for the pod again.

@@ -1,7 +1,7 @@
 //! Records of reservations, indexed by pod, by VM and by host.
 //!
-//! The placement engine stores the amounts of resources; a record stores the stage and the expiry. Each pod has at
-//! most one record, and there are no counters, so no amount is released twice.
+//! The placement engine stores the amounts of resources; a record stores the stage and the expiry. Each pod has at most
+//! one record, so no amount is released twice.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub(super) struct ReservationRecords {
     pods_by_vm: HashMap<VmKey, Arc<str>>,
     /// UIDs of the pods that are not bound, whose reservations may expire.
     unbound_pods: BTreeSet<Arc<str>>,
-    /// UIDs of the pods on each host that is unknown to the engine.
-    pods_without_host: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
+    /// For each host that the engine does not know, by name, the UIDs of its pods.
+    pods_on_unknown_hosts: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     host_names: HashSet<Arc<str>>,
 }
 
@@ -121,7 +121,7 @@ impl ReservationRecords {
             self.pods_by_vm.remove(vm);
         }
         self.unbound_pods.remove(uid);
-        if let Some(pods) = self.pods_without_host.get_mut(&reservation.host) {
+        if let Some(pods) = self.pods_on_unknown_hosts.get_mut(&reservation.host) {
             pods.remove(uid);
         }
         Some(reservation)
@@ -137,20 +137,20 @@ impl ReservationRecords {
     }
 
     /// Records that the engine does not know the pod's host.
-    pub(super) fn mark_without_host(&mut self, uid: &str) {
+    pub(super) fn mark_on_unknown_host(&mut self, uid: &str) {
         if let Some((uid, reservation)) = self.reservations_by_pod.get_key_value(uid) {
             let host = Arc::clone(&reservation.host);
-            self.pods_without_host.entry(host).or_default().insert(Arc::clone(uid));
+            self.pods_on_unknown_hosts.entry(host).or_default().insert(Arc::clone(uid));
         }
     }
 
     /// Returns the UIDs of the pods on this Node, whose agent has not reported yet.
     pub(super) fn pods_without_report(&self, node: &str) -> impl Iterator<Item = &Arc<str>> {
-        self.pods_without_host.get(node).into_iter().flatten()
+        self.pods_on_unknown_hosts.get(node).into_iter().flatten()
     }
 
-    /// Removes and returns the UIDs of the pods on this host that were marked by [`Self::mark_without_host`].
-    pub(super) fn take_pods_without_host(&mut self, host: &str) -> BTreeSet<Arc<str>> {
-        self.pods_without_host.remove(host).unwrap_or_default()
+    /// Removes and returns the UIDs of the pods on this host that were marked by [`Self::mark_on_unknown_host`].
+    pub(super) fn take_pods_on_host(&mut self, host: &str) -> BTreeSet<Arc<str>> {
+        self.pods_on_unknown_hosts.remove(host).unwrap_or_default()
     }
 }

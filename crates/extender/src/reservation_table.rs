@@ -75,7 +75,7 @@ impl ReservationTable {
     }
 
     /// Removes and returns the reservation of the pod or, if it has none, the reservation of its VM, so that the pod
-    /// can be placed again. Leaves a reservation whose binding was sent.
+    /// can be placed again. Does not remove a reservation whose binding was sent.
     pub(super) fn take_for_pod(&mut self, pod: &ObservedPod) -> Option<(Arc<str>, Reservation)> {
         let own = self.records.get(pod.uid()).map(|_| Arc::from(pod.uid()));
         let uid = own.or_else(|| {
@@ -104,7 +104,7 @@ impl ReservationTable {
         let Some(host) = host else {
             // The host is unknown, but its Node may be created again.
             self.records.insert(&uid, reservation);
-            self.records.mark_without_host(&uid);
+            self.records.mark_on_unknown_host(&uid);
             return RestoreResult::NotRestored;
         };
         // The reservation is restored even if the kubelet would not admit the pod; the next `filter` call for the pod
@@ -126,7 +126,7 @@ impl ReservationTable {
     pub(super) fn differs_from_report(&self, host: HostId) -> bool {
         let Some(facts) = self.engine.reported_host(host) else { return false };
         let is_listed = |request: &Request| facts.allocation(request.uid()).is_some();
-        // A pod that only has a reservation is left out, because the kubelet has allocated nothing to it.
+        // A pod that only has a reservation is omitted, because the kubelet has allocated nothing to it.
         let is_on_host = |request: &Request| {
             self.records
                 .get(request.uid())

@@ -5,22 +5,22 @@
 //! (`removeStaleState` of pkg/kubelet/cm/memorymanager/memory_manager.go). If such an entry counted as allocated, the
 //! host would accept no pod with exclusive CPUs or huge pages until another pod is admitted there.
 //!
-//! An allocation is stale, and does not count, if both of these statements have been true for a while:
+//! An allocation is stale, and does not count, if both of these statements have been true for a certain time:
 //!
-//! * **Nothing uses the allocation.** The report shows neither a control group nor exclusive CPUs of the pod. The pods
-//!   of the API server are not enough: `GetActivePods` of the kubelet omits force-deleted pods whose containers still
-//!   run (Kubernetes issue 104824), so the kubelet would allocate memory that is in use. The control group is also the
-//!   evidence for a static pod without a mirror pod, which the API server does not list.
-//! * **The pod does not exist.** No pod with this UID is on a host or waits for one. A pod without a control group may
-//!   also be one that the kubelet has just admitted.
+//! * **Nothing uses the allocation.** The report shows neither a control group nor exclusive CPUs of the pod. The API
+//!   server's list of pods is not sufficient evidence: `GetActivePods` of the kubelet omits force-deleted pods whose
+//!   containers still run (Kubernetes issue 104824), so the kubelet would allocate memory that is in use. The control
+//!   group is also the only evidence of a static pod without a mirror pod, which the API server does not list.
+//! * **The pod does not exist.** No pod with this UID is on a host or waits for one. This condition is needed because a
+//!   pod that the kubelet has just admitted has no control group either.
 //!
-//! The time is [`END_DELAY`] if the watch has shown the end of the pod in the last minute, and the reports have shown the
-//! end of its control group. Otherwise the pod may be new and the watch or the report late, or the extender was
-//! restarted and has not seen the end: then the time is [`LIST_TIMEOUT`]. Meanwhile the host awaits the removal of the
-//! pod, because it is unknown which zones a new pod would get.
+//! This time is [`END_DELAY`] if the watch has shown the end of the pod in the last minute, and the reports have shown
+//! the end of its control group. Otherwise the time is [`LIST_TIMEOUT`], because the pod may be new and the watch or
+//! the report late, or the extender was restarted and has not seen the end of the pod. Meanwhile the host awaits the
+//! removal of the pod, because it is unknown which zones a new pod would get.
 //!
-//! A pod ends with its containers (phase `Succeeded` or `Failed`) or with its deletion. The kubelet removes the entries
-//! of both.
+//! A pod ends with its containers (phase `Succeeded` or `Failed`) or with its deletion. In both cases the kubelet
+//! removes the entries of the pod.
 
 use std::time::{Duration, Instant};
 

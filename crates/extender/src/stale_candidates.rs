@@ -9,7 +9,8 @@ use berth_placement::inventory::ReportedHost;
 /// An allocation that nothing uses according to the report of its host.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    /// True if the report before showed a control group of the pod, so the kubelet has removed the control group.
+    /// True if the previous report showed a control group of the pod, so the kubelet has removed the control group
+    /// since.
     had_control_group: bool,
     state: State,
 }
@@ -31,8 +32,8 @@ pub(super) struct StaleCandidates {
 }
 
 impl StaleCandidates {
-    /// Replaces the candidates of a host with the unused allocations in its new report. An allocation that was unused in
-    /// the last report, too, keeps its state.
+    /// Replaces the candidates of a host with the unused allocations in its new report. An allocation that was also
+    /// unused in the last report keeps its state.
     pub(super) fn read_report(
         &mut self,
         host: &str,
@@ -81,8 +82,8 @@ impl StaleCandidates {
     }
 
     /// Updates the candidates of a host, and returns the UIDs of those that have become stale. `orphan_delay` returns
-    /// the time after which the allocation of a pod becomes stale, and `None` for a pod that exists; its second argument
-    /// is true if the kubelet has removed the control group of the pod.
+    /// the time after which the allocation of a pod becomes stale, and `None` for a pod that exists; its second
+    /// argument is true if the kubelet has removed the control group of the pod.
     pub(super) fn update(
         &mut self,
         host: &str,

@@ -15,7 +15,7 @@ use super::vm_instance::VmInstance;
 /// All VirtualMachineInstances, all claims that are not bound to a volume, and all networks with a resource.
 #[derive(Debug, Default)]
 pub(super) struct VirtualMachines {
-    /// VirtualMachineInstances by uid; `None` if KubeVirt is not installed.
+    /// VirtualMachineInstances by UID; `None` if KubeVirt is not installed.
     pub(super) instances: Option<HashMap<String, VmInstance>>,
     /// Claims that are not bound to a volume, each with its selected node.
     unbound_claims: BTreeMap<Claim, Option<String>>,
@@ -34,7 +34,8 @@ impl VirtualMachines {
         (*instance.namespace == *vm.namespace).then_some(instance)
     }
 
-    /// Returns true if the VM's instance exists and has not ended. Always true if KubeVirt is not installed.
+    /// Returns true if the VM's instance exists and has not ended. Returns true for every VM if KubeVirt is not
+    /// installed.
     pub(super) fn is_alive(&self, vm: &VmKey) -> bool {
         match &self.instances {
             Some(_) => self.instance(vm).is_some_and(|instance| !instance.has_ended),

@@ -15,7 +15,8 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Shortest time between two challenges of a session.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Another agent on the segment. Sets of VLANs are bitmaps, so that hundreds of peers with 4,000 VLANs need few megabytes.
+/// Another agent on the segment. Sets of VLANs are bitmaps, so that hundreds of peers with 4,000 VLANs need few
+/// megabytes.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     /// Session that answered a solicitation of this agent. Frames of other sessions may be replays.
@@ -207,8 +208,9 @@ impl Peer {
         }
     }
 
-    /// Returns the solicitations to send now, for at most `limit` VLANs at the same time. For each there is a second one
-    /// in a VLAN in which the peer was received: only a peer that answers there can be expected to answer in the first.
+    /// Returns the solicitations to send now, for at most `limit` VLANs at the same time. For each there is a second
+    /// one in a VLAN in which the peer was received: only a peer that answers there can be expected to answer in the
+    /// first.
     pub(crate) fn take_solicitations(
         &mut self,
         now: Duration,

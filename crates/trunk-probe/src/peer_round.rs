@@ -1,5 +1,5 @@
-//! Rounds of a peer, as this agent receives them. A peer probes its VLANs in ascending order, so a probe proves that the
-//! peer also sent the probes of all lower VLANs in this round.
+//! Rounds of a peer, as this agent receives them. A peer probes its VLANs in ascending order, so a probe proves that
+//! the peer also sent the probes of all lower VLANs in this round.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -46,8 +46,8 @@ impl PeerRound {
         }
     }
 
-    /// Records the newest probe of the peer. Returns the VLANs of `common` that the peer probed before, but that were not
-    /// received.
+    /// Records the newest probe of the peer. Returns the VLANs of `common` that the peer probed before, but that were
+    /// not received.
     pub(crate) fn record_probe(
         &mut self,
         vlan: VlanId,

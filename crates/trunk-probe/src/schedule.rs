@@ -1,8 +1,8 @@
 //! Schedule of probes: one probe in each VLAN per round, in ascending order, several per wake-up, at a limited rate.
 //!
 //! After a change the schedule runs some fast rounds, so that all agents soon have complete evidence. Otherwise a round
-//! takes so long that all agents of a segment together send about [`IDLE_FRAMES_PER_SECOND`] frames, and the agents keep
-//! equal distances from each other in the list of VLANs:
+//! takes so long that all agents of a segment together send about [`IDLE_FRAMES_PER_SECOND`] frames, and the agents
+//! keep equal distances from each other in the list of VLANs:
 //!
 //! ```text
 //! VLANs       2 ........ 1000 ........ 2000 ........ 3000 ........ 4000
@@ -17,9 +17,9 @@ use std::time::Duration;
 use berth_api::{VlanId, VlanSet};
 
 /// Rate of all agents of a segment together while nothing changes, whatever their number. Every agent sends or receives
-/// each of these frames, so the rate determines the cost of an idle agent: 0.1 % of a core if the agent sends or receives
-/// a frame in 1.8 microseconds. It also determines how soon a removed VLAN is detected: one of 4,000 has a probe at least
-/// every seven seconds, and is named two seconds later.
+/// each of these frames, so the rate determines the cost of an idle agent: 0.1 % of a core if the agent sends or
+/// receives a frame in 1.8 microseconds. It also determines how soon a removed VLAN is detected: one of 4,000 has a
+/// probe at least every seven seconds, and is named two seconds later.
 const IDLE_FRAMES_PER_SECOND: u32 = 540;
 /// Rate of all agents of a segment together in fast rounds.
 const FAST_FRAMES_PER_SECOND: u32 = 8192;
@@ -27,8 +27,8 @@ const FAST_FRAMES_PER_SECOND: u32 = 8192;
 const MIN_FAST_ROUND: Duration = Duration::from_millis(250);
 const MIN_IDLE_ROUND: Duration = Duration::from_secs(2);
 const MAX_ROUND: Duration = Duration::from_secs(3600);
-/// Longest duration of a fast round. In a larger fleet no round is fast; the agents are so many that every VLAN soon has
-/// a probe of one of them.
+/// Longest duration of a fast round. In a larger fleet no round is fast; the agents are so many that every VLAN soon
+/// has a probe of one of them.
 const MAX_FAST_ROUND: Duration = Duration::from_secs(10);
 /// Number of fast rounds after a change. The first may have begun before the change.
 const FAST_ROUNDS: u32 = 3;
@@ -168,8 +168,8 @@ impl Schedule {
         u32::try_from(self.vlans.len()).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Returns the time from one probe to the next, with a jitter of up to 10 %, so that the probes of several agents do
-    /// not stay synchronous.
+    /// Returns the time from one probe to the next, with a jitter of up to 10 %, so that the probes of several agents
+    /// do not stay synchronous.
     fn interval(&mut self) -> Duration {
         let interval = self.round_duration() / self.count();
         let correction = if self.is_fast() { 0 } else { self.correction };

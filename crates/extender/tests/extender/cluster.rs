@@ -1,5 +1,5 @@
 //! A simulated API server, kubelets with their own admission rules, agents and a scheduler, and the watches that
-//! connect them to the extender. Each of them may lag behind, and events may arrive in any order.
+//! connect them to the extender. Each component may lag behind, and events may arrive in any order.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -59,8 +59,8 @@ pub(crate) struct SimulatedCluster {
     pub(crate) bound_count: usize,
     pub(crate) refused_count: usize,
     pub(crate) refused_binding_count: usize,
-    /// True if the checkpoints list the memory of an ended pod until the next admission. It is not part of the state of
-    /// the kubelets, because they remove it before they allocate.
+    /// True if the checkpoints list the memory of an ended pod until the next admission. The memory is not part of
+    /// `SimulatedKubelet::state`, because a kubelet removes it before it allocates.
     pub(crate) keeps_stale_memory: bool,
     /// Number of ended pods whose memory was listed.
     pub(crate) stale_memory_count: usize,
@@ -107,7 +107,7 @@ impl SimulatedCluster {
         self.kubelets.iter().map(|kubelet| kubelet.host.name.clone()).collect()
     }
 
-    /// Restarts the extender with the objects on the API server.
+    /// Restarts the extender and rebuilds its state from the objects on the API server.
     pub(crate) fn restart(&mut self) {
         self.log.push("the extender restarts".to_owned());
         self.extender = Extender::new_awaiting_pod_list();
@@ -150,7 +150,7 @@ impl SimulatedCluster {
         let name = &self.kubelets[at].host.name;
         self.log.push(format!("Node {name} is deleted"));
         self.extender.delete_node(name);
-        // The extender accepts the next report whatever its version is, so that report counts as the newest.
+        // The extender accepts the next report with any version, so that report counts as the newest.
         self.kubelets[at].newest_version = 0;
     }
 
@@ -287,7 +287,7 @@ impl SimulatedCluster {
             uids.filter_map(|uid| reported_allocation(&kubelet.state, &uid)).collect();
         if self.keeps_stale_memory {
             for allocation in &mut form.allocations {
-                // The first report of a pod is older than its control group.
+                // The first report that lists a pod is read before the kubelet creates the pod's control group.
                 let is_new = kubelet.reported_pods.insert(allocation.pod_uid.clone());
                 allocation.has_control_group = Some(!is_new);
             }
@@ -297,7 +297,7 @@ impl SimulatedCluster {
         kubelet.reports.push_back((self.version, form));
     }
 
-    /// Delivers a report; with `keep_queued`, the report is delivered a second time later.
+    /// Delivers a report. If `keep_queued` is true, a later call delivers the same report again.
     pub(crate) fn deliver_report(&mut self, at: usize, keep_queued: bool) {
         let next = if keep_queued {
             self.kubelets[at].reports.front().cloned()
@@ -325,7 +325,7 @@ impl SimulatedCluster {
     }
 
     /// Deletes a pod: the watch shows that the pod is terminating, and its kubelet ends the pod before the pod is
-    /// deleted. With `is_forced` the pod is deleted at once, and its kubelet ends the pod some time later.
+    /// deleted. If `is_forced` is true, the pod is deleted immediately, and its kubelet ends the pod some time later.
     pub(crate) fn delete_pod(&mut self, uid: &str, is_forced: bool) {
         let Some(mut pod) = self.pods.get(uid).cloned() else { return };
         self.log.push(format!("pod {uid} is deleted; forced: {is_forced}"));
@@ -352,7 +352,8 @@ impl SimulatedCluster {
         }
     }
 
-    /// Advances the time. Within seconds, kubelets and agents finish their tasks, and the watches deliver all events.
+    /// Advances the time. After a few seconds without a call, kubelets and agents finish their tasks, and the watches
+    /// deliver all events.
     pub(crate) fn advance_time(&mut self, time: Duration) {
         self.idle += time;
         if self.idle >= Duration::from_secs(5) {

@@ -16,7 +16,7 @@ fn host_with_one_zone(name: &str) -> HostDescription {
     HostDescription { name: name.to_owned(), zones: vec![zone], ..HostDescription::default() }
 }
 
-/// A pod with a spread constraint: a host may have at most one such pod more than another host.
+/// Returns a pod with a spread constraint: a host may have at most one such pod more than another host.
 fn pod_with_spread_constraint(name: &str) -> v1::Pod {
     let mut pod = PodBuilder::vm(name, 1).build();
     pod.metadata.labels.get_or_insert_default().insert("app".to_owned(), "web".to_owned());
@@ -108,7 +108,7 @@ fn terminating_pod_without_exclusive_resources_does_not_block_a_recreated_node()
     assert_eq!(extender.answer_filter(now, &vm, &["a"]), FilterAnswer::ReservedHost("a"));
 }
 
-/// The pods are deleted with the Node, but the kubelet runs the pods a moment longer.
+/// The pods are deleted with the Node, but the kubelet runs the pods for a moment longer.
 #[test]
 fn resources_of_a_deleted_node_are_released_after_a_delay() {
     let now = Instant::now();
@@ -125,7 +125,7 @@ fn resources_of_a_deleted_node_are_released_after_a_delay() {
     assert_eq!(extender.answer_filter(now, &other, &["a"]), FilterAnswer::ReservedHost("a"));
 }
 
-/// A broken watch does not show deletions; the next list does.
+/// A broken watch does not show deletions; a pod that is missing from the next list was deleted.
 #[test]
 fn pods_missing_from_a_list_are_deleted() {
     let now = Instant::now();

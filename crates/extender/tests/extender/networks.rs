@@ -34,7 +34,7 @@ fn vm(name: &str) -> PodBuilder {
 fn vm_is_placed_only_on_a_host_with_its_network() {
     let (mut extender, now) = (extender_with_network(), Instant::now());
     let answer = extender.answer_filter(now, &PodBuilder::vm("plain", 2).build(), &["a", "b"]);
-    assert_eq!(answer, FilterAnswer::ReservedHost("a"), "a VM without this network");
+    assert_eq!(answer, FilterAnswer::ReservedHost("a"), "the VM does not use this network");
     let pod = vm("red").build();
     assert_eq!(extender.answer_filter(now, &pod, &["a", "b"]), FilterAnswer::ReservedHost("b"));
     let FilterAnswer::Refused(refusals) = extender.answer_filter(now, &vm("other").build(), &["a"])
@@ -42,7 +42,7 @@ fn vm_is_placed_only_on_a_host_with_its_network() {
         unreachable!("host a has no bridge")
     };
     assert!(refusals[0].1.contains(RESOURCE), "{refusals:?}");
-    // A user can set the label of a launcher pod; only the owner makes it one.
+    // A user can set the label of a launcher pod; only a pod with the VM's owner reference is a launcher pod.
     let mut not_owned = vm("not-owned").build();
     not_owned.metadata.owner_references = None;
     assert_eq!(extender.answer_filter(now, &not_owned, &["a"]), FilterAnswer::ReservedHost("a"));

@@ -76,7 +76,7 @@ fn pod_must_fit_in_every_admission_order() {
     assert_eq!(extender.answer_bind(late, "more", "a", None), BindAnswer::SendBinding);
 }
 
-/// All orders of equal pods count as one order; many different pods have too many orders to compute.
+/// All orders of equal pods count as one order; there are too many orders of many different pods to compute.
 #[test]
 fn pod_is_refused_if_admission_orders_are_too_many() {
     let zone = ZoneDescription { cpus: 32, memory: 64, huge_pages_gib: 0, small_pages_mib: 0 };
@@ -108,8 +108,8 @@ fn pod_is_refused_if_admission_orders_are_too_many() {
     );
 }
 
-/// For a static pod, the kubelet and its checkpoint use another uid than the API server, which stores the mirror pod's
-/// uid.
+/// For a static pod, the kubelet and its checkpoint use another UID than the API server, which stores the mirror pod's
+/// UID.
 #[test]
 fn static_pod_uses_the_allocation_of_the_kubelet_uid() {
     let now = Instant::now();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 /// Short description of a pod.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PodBuilder {
-    /// Name and uid.
+    /// Name and UID of the pod.
     pub(crate) name: String,
     /// The VM's instance; `None` if the pod has no VM.
     pub(crate) instance: Option<String>,
@@ -30,7 +30,7 @@ pub(crate) struct PodBuilder {
 }
 
 impl PodBuilder {
-    /// Returns the form of a VM with exclusive CPUs.
+    /// Returns the builder of the launcher pod of a VM with exclusive CPUs.
     pub(crate) fn vm(name: &str, cpus: u64) -> Self {
         let instance = Some(format!("vmi-{name}"));
         Self { name: name.to_owned(), instance, cpus, ..Self::default() }

@@ -1,5 +1,5 @@
-//! Pods of PodGroups: kube-scheduler 1.36 calls `filter` for each placement that it simulates, drops most placements
-//! without notice (`podGroupPodSchedulingAlgorithm`), and binds some pods. No reservation may remain.
+//! Pods of PodGroups: kube-scheduler 1.36 calls `filter` for each placement that it simulates, discards most placements
+//! without a notification (`podGroupPodSchedulingAlgorithm`), and binds some pods. No reservation may remain.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const HOSTS: [&str; 4] = ["a", "b", "c", "d"];
 /// Number of simulated scheduling cycles of groups in each case. All cases together have 10,000 cycles.
 const CYCLES: usize = 100;
 const CASES: u32 = 100;
-/// Random bytes of a cycle; a cycle that needs more continues with those of the next cycle.
+/// Random bytes of a cycle; a cycle that needs more bytes continues with the bytes of the next cycle.
 const BYTES_PER_CYCLE: usize = 12;
 
 #[derive(Default)]
@@ -70,7 +70,7 @@ fn run_cycle(
                 counts.bound += 1;
                 bound.push(pod);
             }
-            // The placement is dropped. The pod is deleted later, or was never in the watch.
+            // The scheduler discards the placement. The pod is deleted later, or was never in the watch.
             None if is_watched => extender.delete_pod(now, &uid(&pod)),
             None => {}
         }

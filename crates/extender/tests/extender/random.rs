@@ -11,7 +11,7 @@ use super::cluster::SimulatedCluster;
 use super::host::{HostDescription, ZoneDescription};
 use super::pod::{PodBuilder, observe_pod};
 
-/// Random bytes, followed by zeros.
+/// Random bytes from which choices are made. After the last byte, zeros are used.
 pub(crate) struct RandomChoices<'a>(pub(crate) &'a [u8]);
 
 impl RandomChoices<'_> {
@@ -185,7 +185,8 @@ fn kubelets_admit_all_bound_pods() {
     );
 }
 
-/// The checkpoints list the memory of ended pods until the next admission. No host refuses pods for ever because of it.
+/// The checkpoints list the memory of ended pods until the next admission. No host may refuse pods forever because of
+/// this memory.
 #[test]
 fn hosts_with_stale_memory_accept_pods() {
     let tally = ActionCounts::default();

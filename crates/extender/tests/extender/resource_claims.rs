@@ -57,7 +57,7 @@ fn host_without_room_is_refused_at_the_binding() {
     assert_eq!(extender.stage_counts().reserved, 1);
 }
 
-/// The volumes of the VM are on host a, so there is nothing to choose.
+/// The volumes of the VM are on host a, so no other host can be chosen.
 #[test]
 fn existing_reservation_of_the_vm_is_used() {
     let now = Instant::now();

@@ -88,7 +88,7 @@ fn bind_checks_the_reservation() {
     assert!(matches!(extender.answer_bind(now, "vm", "a", None), BindAnswer::NotReady(_)));
     extender.record_binding_success(now, "vm");
     assert_eq!(extender.answer_bind(now, "vm", "a", None), BindAnswer::AlreadyBound);
-    // A pod without a reservation, as after a restart.
+    // After a restart, a pod may have no reservation.
     let late = PodBuilder::vm("late", 4).build();
     assert_eq!(extender.answer_bind(now, "late", "b", None), BindAnswer::PodRequired);
     assert!(
@@ -230,7 +230,7 @@ fn migration_source_and_target_have_separate_reservations() {
 }
 
 /// kube-scheduler 1.36 calls `filter` for each placement that it simulates, and does not report which placements it
-/// drops.
+/// discards.
 #[test]
 fn a_simulated_reservation_of_a_pod_group_is_replaced_and_expires_soon() {
     let mut extender =

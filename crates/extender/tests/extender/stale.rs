@@ -1,5 +1,5 @@
-//! Memory of ended pods that a report still lists: the kubelet removes it from the checkpoint of its Memory Manager only
-//! when it admits another pod.
+//! Memory of ended pods that a report still lists: the kubelet removes it from the checkpoint of its Memory Manager
+//! only when it admits another pod.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use super::pod::{PodBuilder, bind_to, observe_pod};
 const SECOND: Duration = Duration::from_secs(1);
 const TERMINATING_REASON: &str = "node(s) had terminating pods";
 
-/// A pod with all huge pages of the host.
+/// Returns a pod that requests all huge pages of the host.
 fn pod_with_all_pages(name: &str) -> PodBuilder {
     PodBuilder { huge_pages_gib: 8, ..PodBuilder::vm(name, 4) }
 }
 
-/// Returns the allocation of such a pod.
+/// Returns the allocation of a running pod from [`pod_with_all_pages`].
 fn running_allocation(uid: &str) -> Allocation {
     let allocation = json!({
         "podUID": uid, "cpus": "1-4", "zones": [0], "hugepages": [{"size": "1Gi", "count": 8}],
@@ -33,7 +33,7 @@ fn running_allocation(uid: &str) -> Allocation {
     serde_json::from_value(allocation).expect("the allocation should be valid")
 }
 
-/// Returns the memory of such a pod after the end of the pod.
+/// Returns the allocation that a report lists after a pod from [`pod_with_all_pages`] has ended.
 fn stale_allocation(uid: &str) -> Allocation {
     memory_of_ended_pod(running_allocation(uid)).expect("the pod should have memory")
 }
@@ -131,7 +131,7 @@ fn allocation_without_evidence_of_the_end_counts() {
     }
 }
 
-/// The containers have ended, and the pod was not deleted.
+/// The containers of the pod have ended, but the pod was not deleted.
 #[test]
 fn memory_of_a_completed_pod_becomes_stale() {
     let now = Instant::now();
@@ -168,7 +168,7 @@ fn memory_of_an_unknown_pod_becomes_stale_a_minute_after_the_list() {
     assert_eq!(refusal_reason(&mut extender, listed_at + SECOND * 60, &next), None);
 }
 
-/// The report lists a pod that the kubelet has just admitted before the watch shows the pod.
+/// The kubelet has just admitted the pod, and the report lists it before the watch shows it.
 #[test]
 fn allocation_of_a_new_pod_counts() {
     let now = Instant::now();
@@ -226,7 +226,7 @@ fn expect_stale_after_a_minute(extender: &mut Extender, now: Instant) {
     assert_eq!(refusal_reason(extender, now + SECOND * 60, &next), None);
 }
 
-/// For a static pod, the report has the uid of the kubelet, and the API server has the mirror pod.
+/// For a static pod, the report has the UID that the kubelet uses, and the API server has the mirror pod.
 #[test]
 fn allocation_of_a_static_pod_counts() {
     let now = Instant::now();
@@ -240,7 +240,7 @@ fn allocation_of_a_static_pod_counts() {
     for minutes in 0..5 {
         let later = now + SECOND * 60 * minutes;
         extender.expire_timeouts(later);
-        // The host does not await the end of the pod, and its memory is not free.
+        // The host does not await the end of the static pod, and the memory of the static pod is not free.
         let small = PodBuilder::vm("small", 1).build();
         assert_eq!(refusal_reason(&mut extender, later, &small), None, "after {minutes} minutes");
         let next = pod_with_all_pages("next").build();

@@ -14,7 +14,7 @@ use super::volumes::{extender_after_first_consumer, host_with_one_zone, vm_insta
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A pod in another namespace with the labels and the owner reference of the VM for which host a is reserved.
+/// Returns a pod in another namespace with the labels and the owner reference of the VM for which host a is reserved.
 fn forged_pod(name: &str) -> v1::Pod {
     let instance = Some("vmi-vm".to_owned());
     PodBuilder { namespace: Some("other".to_owned()), instance, ..PodBuilder::vm(name, 8) }.build()
@@ -32,7 +32,7 @@ fn pod_of_another_namespace_cannot_use_the_reservation() {
     drop(extender.answer_filter(now, &forged_pod("forged"), &["a"]));
     assert!(is_refused(&mut extender, later, &forged_pod("forged")));
     assert_eq!(extender.stage_counts().kept, 1);
-    // A pod that another scheduler bound.
+    // Another scheduler has bound this pod.
     let bound = bind_to(forged_pod("bound"), "b");
     extender
         .update_pod(later, bound.clone(), &observe_pod(&bound))

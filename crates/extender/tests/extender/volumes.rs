@@ -40,14 +40,14 @@ fn first_consumer_pod() -> PodBuilder {
     }
 }
 
-/// Returns the state after the first-consumer pod has ended on host a.
+/// Returns an extender after the first-consumer pod has ended on host a.
 pub(crate) fn extender_after_first_consumer(now: Instant) -> Extender {
     let (mut extender, _) = extender_with_first_consumer(now);
     extender.delete_pod(now, "first-consumer");
     extender
 }
 
-/// Returns the state while the first-consumer pod is on host a, and the pod.
+/// Returns an extender while the first-consumer pod is on host a, and the pod.
 fn extender_with_first_consumer(now: Instant) -> (Extender, v1::Pod) {
     let mut extender = extender_with_hosts(&[host_with_one_zone("a"), host_with_one_zone("b")]);
     extender.replace_instances(HashMap::from([vm_instance("vmi-vm", "Pending")]));
@@ -247,7 +247,7 @@ fn pending_vm() -> PendingVm {
     read.expect("the VM should be pending and have a claim")
 }
 
-/// Returns the state after a restart, with a VM that is on no host and with the volume of its claim.
+/// Returns an extender after a restart, with a VM that is on no host and with the volume of its claim.
 fn restarted_extender(now: Instant, volume: Option<NodeSelector>, pods: &[v1::Pod]) -> Extender {
     let mut extender = Extender::new_awaiting_pod_list();
     for name in ["a", "b"] {

@@ -78,8 +78,8 @@ fn check_devices(machine: &Machine) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Checks that the memory request does not exceed the memory limit (`validateMemoryLimitsNegativeOrNull`). Huge pages
-/// hide this in the pod, because `WithHugePages` subtracts the guest's memory from both.
+/// Checks that the memory request does not exceed the memory limit (`validateMemoryLimitsNegativeOrNull`). With huge
+/// pages the excess is not visible in the pod, because `WithHugePages` subtracts the guest's memory from both.
 fn check_memory_request(machine: &Machine) -> Result<(), Invalid> {
     let resources = &machine.spec.domain.resources;
     let request = amount(&resources.requests, "memory");
@@ -146,7 +146,7 @@ fn check_dedicated(machine: &Machine, cpu: &Cpu) -> Result<(), Invalid> {
 }
 
 /// Checks the threads per core of a machine with dedicated CPUs (`validateThreadCountOnArchitecture`,
-/// `validateThreadCountOnDedicatedCPUPlacement`). The fields are those that `KubeVirt` names.
+/// `validateThreadCountOnDedicatedCPUPlacement`). The errors name the same fields as the errors of `KubeVirt`.
 fn check_threads(machine: &Machine, threads: u32) -> Result<(), Invalid> {
     if threads > 1 && machine.spec.architecture == "arm64" {
         let message = format!("allows one thread per core with dedicated CPUs, not {threads}");

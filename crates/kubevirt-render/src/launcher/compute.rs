@@ -303,8 +303,9 @@ fn divide_by_ratio(vcpus: u64, ratio: i64) -> Quantity {
 }
 
 /// Returns the resources of the machine's networks that the pod does not request, although the networks exist only on
-/// hosts with these resources ([`Launcher::unrequested_resources`](super::Launcher::unrequested_resources)). KubeVirt
-/// does not read the NetworkAttachmentDefinitions then, so an unknown one is no error.
+/// hosts with these resources ([`Launcher::unrequested_resources`](super::Launcher::unrequested_resources)). In this
+/// case KubeVirt does not read the NetworkAttachmentDefinitions, so an unknown NetworkAttachmentDefinition is not an
+/// error.
 pub(super) fn unrequested_network_resources(
     machine: &Machine,
     configuration: &Configuration,

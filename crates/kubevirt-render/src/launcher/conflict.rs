@@ -28,7 +28,7 @@ pub(super) fn check(
     if let Some(field) = conflicts.into_iter().flatten().next() {
         return Err(machine.invalid(field, problem));
     }
-    // `applyInstanceTypeAnnotations` compares the annotations of the template. Equal values are no conflict.
+    // `applyInstanceTypeAnnotations` compares the annotations of the template. Equal values do not conflict.
     let differs = |key: &str, value: &str| {
         machine.annotations.get(key).is_some_and(|own| own.as_str() != value)
     };
@@ -46,7 +46,7 @@ fn first<const N: usize>(conflicts: [(&'static str, bool); N]) -> Option<&'stati
     conflicts.into_iter().find(|(_, is_conflict)| *is_conflict).map(|(field, _)| field)
 }
 
-/// `applyNodeSelector`, `applySchedulerName`.
+/// Returns the conflicting scheduling field (`applyNodeSelector`, `applySchedulerName`).
 fn scheduling_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
     first([
         ("nodeSelector", from.node_selector.is_some() && !spec.node_selector.is_empty()),
@@ -54,7 +54,8 @@ fn scheduling_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str>
     ])
 }
 
-/// `validateCPU`. The CPU request, the CPU limit and the topology conflict with every instance type.
+/// Returns the conflicting CPU field (`validateCPU`). The CPU request, the CPU limit and the topology conflict with
+/// every instance type.
 fn cpu_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
     let none = Cpu::default();
     let cpu = spec.domain.cpu.as_ref().unwrap_or(&none);
@@ -81,8 +82,8 @@ fn cpu_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
     ])
 }
 
-/// `validateMemory`. Before 1.7, `applyMemory` rejected every machine with `domain.memory`, whatever the field
-/// contained.
+/// Returns the conflicting memory field (`validateMemory`). Before 1.7, `applyMemory` rejected every machine with
+/// `domain.memory`, even if the field was empty.
 fn memory_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option<&'static str> {
     let (memory, resources) = (&spec.domain.memory, &spec.domain.resources);
     let from = &from.memory;
@@ -97,7 +98,7 @@ fn memory_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option
     ])
 }
 
-/// `applyIOThreads` (since 1.7), `applyIOThreadPolicy`.
+/// Returns the conflicting field about I/O threads (`applyIOThreads` since 1.7, `applyIOThreadPolicy`).
 fn thread_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option<&'static str> {
     let domain = &spec.domain;
     let sets_pool_threads = |threads: &IoThreads| threads.supplemental_pool_thread_count.is_some();
@@ -115,7 +116,8 @@ fn thread_conflict(spec: &Spec, from: &Instancetype, version: Version) -> Option
     ])
 }
 
-/// `applyLaunchSecurity`, `applyGPUs`, `applyHostDevices`.
+/// Returns the conflicting field about devices or launch security (`applyLaunchSecurity`, `applyGPUs`,
+/// `applyHostDevices`).
 fn device_conflict(spec: &Spec, from: &Instancetype) -> Option<&'static str> {
     let (domain, devices) = (&spec.domain, &spec.domain.devices);
     first([

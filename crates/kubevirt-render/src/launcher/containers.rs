@@ -123,7 +123,7 @@ pub(super) fn other_containers(
     let filesystems: BTreeSet<&String> =
         spec.domain.devices.filesystems.iter().map(|it| &it.name).collect();
     for volume in &spec.volumes {
-        // A container path (`containerPath` of a volume) gets its containers from another webhook.
+        // For a container path (`containerPath` of a volume), another webhook adds the containers.
         if filesystems.contains(&volume.name) && volume.container_path.is_none() {
             let name = format!("virtiofs-{}", volume.name);
             concurrent.push(renderer.container(name, "virtiofs", VIRTIOFS));

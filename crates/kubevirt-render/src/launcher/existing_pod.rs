@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use berth_api::Quantity;
 use k8s_openapi::api::core::v1 as core;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as QuantityText;
 
 use super::amounts;
 use super::invalid::Invalid;
@@ -17,7 +17,7 @@ use berth_kubelet_admission::pod::{Container, Pod, Resources};
 /// A pod that exists in the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExistingPod {
-    /// Requests and limits of the pod's containers, and the pod's uid.
+    /// Requests and limits of the pod's containers, and the pod's UID.
     pub pod: Pod,
     /// Bytes of the node's disk that the pod requests.
     pub ephemeral_storage: u64,
@@ -212,7 +212,7 @@ fn read_container(
     is_init: bool,
 ) -> Result<(Container, u64), Invalid> {
     let resources = container.resources.as_ref();
-    let read = |field: &str, list: Option<&BTreeMap<String, Written>>| {
+    let read = |field: &str, list: Option<&BTreeMap<String, QuantityText>>| {
         amounts(qualified_name, &format!("{path}.{field}"), list)
     };
     let requests = read("requests", resources.and_then(|it| it.requests.as_ref()))?;
@@ -232,9 +232,9 @@ fn read_container(
 fn amounts(
     qualified_name: &str,
     field: &str,
-    quantities: Option<&BTreeMap<String, Written>>,
+    quantities: Option<&BTreeMap<String, QuantityText>>,
 ) -> Result<Amounts, Invalid> {
-    let read = quantities.into_iter().flatten().map(|(name, Written(text))| {
+    let read = quantities.into_iter().flatten().map(|(name, QuantityText(text))| {
         let quantity: Result<Quantity, _> = text.parse();
         let quantity = quantity.map_err(|error| {
             Invalid::new(qualified_name, format!("{field}.{name}"), error.to_string())

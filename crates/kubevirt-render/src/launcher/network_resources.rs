@@ -1,8 +1,8 @@
 //! Device plugin resources of a pod's networks that the pod does not request itself.
 //!
-//! With the feature gate `ExternalNetResourceInjection` (on by default since KubeVirt 1.9), launcher pods do not request
-//! the resources of their NetworkAttachmentDefinitions. Another webhook, network-resources-injector, adds the requests if
-//! it is installed. Without it, kube-scheduler does not know which hosts have a network.
+//! With the feature gate `ExternalNetResourceInjection` (on by default since KubeVirt 1.9), launcher pods do not
+//! request the resources of their NetworkAttachmentDefinitions. Another webhook, network-resources-injector, adds the
+//! requests if it is installed. Without it, kube-scheduler does not know which hosts have a network.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use serde::Deserialize;
 use super::annotations::{DEFAULT_NETWORK, NETWORKS};
 use super::namespace::split_network_name;
 
-/// Maximum length of an annotation that is read. No launcher pod has so many networks, and a user can set the annotation
-/// of any pod.
+/// Maximum length of an annotation that is read. A user can set the annotation of any pod, and the networks of a
+/// launcher pod never need a longer annotation.
 const MAX_ANNOTATION_BYTES: usize = 16 * 1024;
 
 /// An entry of [`NETWORKS`], with the fields that identify the NetworkAttachmentDefinition.
@@ -27,8 +27,8 @@ struct Selection {
 
 /// Returns the NetworkAttachmentDefinitions of a pod in `namespace`, as `namespace/name`, one entry for each
 /// attachment. Multus accepts a JSON list, or names with commas between them, such as `namespace/name@interface`
-/// (`parsePodNetworkAnnotation`). A malformed or very long annotation has no entries: Multus refuses a pod with a malformed
-/// one on every host.
+/// (`parsePodNetworkAnnotation`). A malformed or very long annotation has no entries: Multus refuses a pod with a
+/// malformed annotation on every host.
 pub(super) fn attached_networks(
     namespace: &str,
     annotations: &BTreeMap<String, String>,
@@ -130,7 +130,7 @@ mod tests {
         assert!(matches!(with_resources(&pod, ["bridge/a"]), Cow::Borrowed(_)));
         let counted = with_resources(&pod, ["bridge/a", "bridge/a"]).into_owned();
         assert_eq!(counted.containers[0].requests.extended["bridge/a"], 1);
-        // A user may request any number.
+        // A user may request any number of units.
         for container in &mut pod.containers {
             container.requests.extended.insert("bridge/a".to_owned(), u64::MAX);
         }

@@ -19,11 +19,11 @@ use berth_kubelet_admission::pod::{Pod, Resources};
 /// A predicted launcher pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Launcher {
-    /// Requests and limits of the pod's containers. The pod has no uid yet.
+    /// Requests and limits of the pod's containers. The pod has no UID yet.
     pub pod: Pod,
     /// Device plugin resources of the machine's networks that the pod does not request, because the feature gate
-    /// `ExternalNetResourceInjection` leaves these requests to another webhook. Only hosts with these resources have the
-    /// networks.
+    /// `ExternalNetResourceInjection` leaves these requests to another webhook. Only hosts with these resources have
+    /// the networks.
     pub unrequested_resources: Vec<String>,
     /// Bytes of the node's disk that the pod requests. These bytes belong to no NUMA zone and therefore are not in
     /// `pod`.

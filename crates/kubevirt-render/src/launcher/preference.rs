@@ -5,8 +5,8 @@ use super::machine::Machine;
 use super::spec::Spec;
 use super::version::Version;
 
-/// Sets the fields `autoattach...` of a machine from a preference, where they are unset
-/// (`ApplyAutoAttachPreferences`). The default network depends on one of them.
+/// Sets the unset fields `autoattach...` of a machine from a preference (`ApplyAutoAttachPreferences`). The default
+/// network depends on `autoattachPodInterface`.
 pub(super) fn apply_autoattach(preference: &Preference, spec: &mut Spec) {
     let (devices, prefer) = (&mut spec.domain.devices, &preference.devices);
     for (field, preferred) in [

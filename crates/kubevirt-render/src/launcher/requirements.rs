@@ -12,7 +12,7 @@ use super::version::Version;
 ///
 /// # Errors
 ///
-/// Returns the first field that is too small or differs. The path is spelled as in `KubeVirt`'s answer.
+/// Returns the first field whose value is too small or different. The path is spelled as in `KubeVirt`'s answer.
 pub(super) fn check(
     machine: &Machine,
     instancetype: Option<&Instancetype>,
@@ -39,8 +39,8 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks the number of vCPUs (`checkCPU`). Without an instance type, only the fields count by which the preference
-/// splits vCPUs. A field that the machine does not set counts as 0.
+/// Checks the number of vCPUs (`checkCPU`). Without an instance type, the number is the product of only those fields
+/// over which the preference spreads vCPUs. A field that the machine does not set counts as 0.
 fn check_cpus(
     machine: &Machine,
     instancetype: Option<&Instancetype>,
@@ -59,7 +59,7 @@ fn check_cpus(
     let cpu = machine.spec.domain.cpu.clone().unwrap_or_default();
     let (cores, sockets, threads) =
         (("cores", cpu.cores), ("sockets", cpu.sockets), ("threads", cpu.threads));
-    let counts = match topology::preferred(Some(preference)) {
+    let counts = match topology::preferred_cpu_topology(Some(preference)) {
         name if THREADS.contains(&name) => vec![threads],
         name if CORES.contains(&name) => vec![cores],
         name if SOCKETS.contains(&name) => vec![sockets],

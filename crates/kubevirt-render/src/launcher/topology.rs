@@ -32,7 +32,7 @@ impl TopologyError {
 }
 
 /// Returns the name of the preferred topology (`GetPreferredTopology`).
-pub(super) fn preferred(preference: Option<&Preference>) -> &str {
+pub(super) fn preferred_cpu_topology(preference: Option<&Preference>) -> &str {
     preference.map_or("", |preference| preference.cpu.preferred_cpu_topology.as_str())
 }
 
@@ -56,7 +56,7 @@ pub(super) fn topology(
     vcpus: u32,
     preference: Option<&Preference>,
 ) -> Result<[u32; 3], TopologyError> {
-    match preferred(preference) {
+    match preferred_cpu_topology(preference) {
         name if SOCKETS.contains(&name) || ANY.contains(&name) => Ok([1, vcpus, 1]),
         name if CORES.contains(&name) => Ok([vcpus, 1, 1]),
         name if THREADS.contains(&name) => Ok([1, 1, vcpus]),

@@ -1,4 +1,4 @@
-//! Interfaces of a machine in further networks, and the check which networks it may use.
+//! Interfaces of a machine in further networks, and the check of which networks the machine may use.
 
 use berth_api::{MacAddress, TenantCluster};
 
@@ -15,8 +15,8 @@ pub(super) fn interface_name(index: usize) -> String {
     format!("additional-{}", index.saturating_add(1))
 }
 
-/// Returns the Ethernet address of an interface in a further network. It depends on the machine only, so the network
-/// data can refer to it, and stays the same when the launcher pod is replaced.
+/// Returns the Ethernet address of an interface in a further network. The address depends only on the machine, so the
+/// network data can refer to it, and it stays the same when the launcher pod is replaced.
 pub(super) fn interface_mac(machine: &MachineRenderer<'_>, interface: &str) -> MacAddress {
     let text = format!("{}/{}/{interface}", machine.namespace, machine.name);
     let [_, _, _, b, c, d, e, f] = stable_hash(text.bytes()).to_be_bytes();
@@ -30,21 +30,21 @@ pub(super) fn check_networks(machine: &MachineRenderer<'_>) {
     for (index, network) in networks.iter().enumerate() {
         if let Some(message) = refusal(machine, network) {
             let path = format!("{SPEC_PATH}.{NETWORKS_FIELD}[{index}].name");
-            machine.reader.report_error(&path, &network.name, message);
+            machine.reporter.report_error(&path, &network.name, message);
         }
     }
     let has_tenant_network = machine.tenant.is_some_and(|tenant| tenant.spec.network.is_some());
     if *has_pod_network == Some(false) && networks.is_empty() && !has_tenant_network {
-        machine.reader.report_error(
+        machine.reporter.report_error(
             &format!("{SPEC_PATH}.{DEFAULT_NETWORK_FIELD}"),
             "false",
-            "leaves the machine without a network: set additionalNetworks, or spec.network of its tenant",
+            "leaves the machine without a network: set additionalNetworks, or spec.network of its TenantCluster",
         );
     }
 }
 
-/// Returns the reason why the machine must not use a network. Networks in other namespaces are wires of other owners:
-/// the administrator of the infra cluster and the administrator of the tenant must both list them.
+/// Returns the reason why the machine must not use a network. A network in another namespace may belong to another
+/// owner. Therefore the administrator of the infra cluster and the administrator of the tenant must both list it.
 fn refusal(machine: &MachineRenderer<'_>, network: &AdditionalNetwork) -> Option<String> {
     let AdditionalNetwork { name, namespace, .. } = network;
     let Some(tenant) = machine.tenant else {

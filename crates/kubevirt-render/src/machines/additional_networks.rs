@@ -1,5 +1,5 @@
-//! Further networks of a machine: `additionalNetworks` and `attachDefaultNetwork` of `cloudProviderSpec`. Names and
-//! meaning are those of HyperShift's NodePool.
+//! Further networks of a machine: `additionalNetworks` and `attachDefaultNetwork` of `cloudProviderSpec`. The fields
+//! have the names and the meaning of HyperShift's NodePool.
 
 use berth_api::NetworkBinding;
 

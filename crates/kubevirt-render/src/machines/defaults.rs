@@ -28,7 +28,7 @@ pub(super) fn apply_defaults(
     tenant: Option<&TenantCluster>,
     context: &RenderContext,
     namespace: &str,
-    reader: &ProblemReporter<'_>,
+    reporter: &ProblemReporter<'_>,
 ) {
     if let Some(tenant) = tenant {
         let name = tenant.metadata.name.clone().unwrap_or_default();
@@ -37,17 +37,17 @@ pub(super) fn apply_defaults(
         } else if *provider.cluster_name != *name {
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.clusterName";
             let message = format!("must be {name}, the tenant of this MachineDeployment");
-            reader.report_error(path, &provider.cluster_name, message);
+            reporter.report_error(path, &provider.cluster_name, message);
         }
         if provider.project_id.is_empty() {
             provider.project_id = tenant.spec.project_id.clone().unwrap_or_default().into();
         }
     }
     expand_flavor(provider);
-    resolve_instancetype(provider, context, namespace, reader);
+    resolve_instancetype(provider, context, namespace, reporter);
     fill_from_config(provider, context);
-    resolve_image(provider, context, reader);
-    validate_provider(provider, context, reader);
+    resolve_image(provider, context, reporter);
+    validate_provider(provider, context, reporter);
 }
 
 /// Sets the instance type to the cluster instance type that the flavor names. The flavor `kubermatic-standard` was
@@ -82,7 +82,7 @@ fn resolve_instancetype(
     provider: &mut ProviderConfig,
     context: &RenderContext,
     namespace: &str,
-    reader: &ProblemReporter<'_>,
+    reporter: &ProblemReporter<'_>,
 ) {
     let Some(matcher) = provider.instancetype.as_mut() else { return };
     let text =
@@ -97,7 +97,7 @@ fn resolve_instancetype(
         "VirtualMachineClusterInstancetype"
     } else if context.is_exhaustive {
         let message = format!("is not an instance type of namespace {namespace} or of the cluster");
-        return reader.report_error(&path, &provider.instancetype_name(&name), message);
+        return reporter.report_error(&path, &provider.instancetype_name(&name), message);
     } else if given_kind.eq_ignore_ascii_case("VirtualMachineInstancetype")
         || (given_kind.is_empty() && STANDARD_INSTANCETYPES.contains(&name.as_str()))
     {
@@ -106,7 +106,7 @@ fn resolve_instancetype(
         "VirtualMachineClusterInstancetype"
     };
     if name.is_empty() && matcher.get("inferFromVolume").is_none() {
-        return reader.report_error(&path, "", "is missing");
+        return reporter.report_error(&path, "", "is missing");
     }
     matcher["kind"] = kind.into();
 }
@@ -156,7 +156,7 @@ fn fill_from_config(provider: &mut ProviderConfig, context: &RenderContext) {
 fn resolve_image(
     provider: &mut ProviderConfig,
     context: &RenderContext,
-    reader: &ProblemReporter<'_>,
+    reporter: &ProblemReporter<'_>,
 ) {
     let images = context.config.images.as_ref().and_then(|images| images.http.as_ref());
     let images = images.and_then(|http| http.operating_systems.get(&provider.operating_system));
@@ -177,10 +177,10 @@ fn resolve_image(
                     provider.operating_system,
                     versions.join(", ")
                 );
-                reader.report_error(&path, "", message);
+                reporter.report_error(&path, "", message);
             }
         },
-        _ if image.is_empty() => reader.report_error(
+        _ if image.is_empty() => reporter.report_error(
             &path,
             "",
             "is missing: set a URL, or the name of a volume to clone",
@@ -200,7 +200,7 @@ fn image_path(is_flat: bool) -> String {
 fn validate_provider(
     provider: &ProviderConfig,
     context: &RenderContext,
-    reader: &ProblemReporter<'_>,
+    reporter: &ProblemReporter<'_>,
 ) {
     let flat_path = "spec.template.spec.providerSpec.value.cloudProviderSpec";
     let (size, disk) = if provider.is_flat {
@@ -213,15 +213,15 @@ fn validate_provider(
     };
     let check_quantity = |path: &str, value: &ConfigVar| {
         if value.is_empty() {
-            reader.report_error(path, "", "is missing");
+            reporter.report_error(path, "", "is missing");
             return;
         }
         match value.parse_quantity() {
             Ok(amount) if amount <= Quantity::ZERO => {
-                reader.report_error(path, value, "must be greater than 0")
+                reporter.report_error(path, value, "must be greater than 0")
             }
             Ok(_) => {}
-            Err(error) => reader.report_error(path, value, error.to_string()),
+            Err(error) => reporter.report_error(path, value, error.to_string()),
         }
     };
     if provider.instancetype.is_none() {
@@ -229,7 +229,7 @@ fn validate_provider(
             check_quantity(&format!("{size}.cpus"), &provider.cpus);
         } else if !provider.cpus.is_empty() {
             let message = "is ignored because vcpus.cores is set";
-            reader.report_warning(&format!("{size}.cpus"), &provider.cpus, message);
+            reporter.report_warning(&format!("{size}.cpus"), &provider.cpus, message);
         }
         check_quantity(&format!("{size}.memory"), &provider.memory);
     }
@@ -239,7 +239,7 @@ fn validate_provider(
             provider.dns_config.as_ref().and_then(|config| config.get("nameservers")?.as_array());
         if servers.is_none_or(Vec::is_empty) {
             let parent_path = if provider.is_flat { flat_path } else { VIRTUAL_MACHINE_PATH };
-            reader.report_error(
+            reporter.report_error(
                 &format!("{parent_path}.dnsConfig.nameservers"),
                 "",
                 "is missing: dnsPolicy None requires at least one nameserver",
@@ -250,7 +250,7 @@ fn validate_provider(
     let disks = provider.secondary_disks.len();
     if u32::try_from(disks).is_ok_and(|disks| disks > limit) {
         let message = format!("has {disks} disks, but InfraConfig allows at most {limit}");
-        reader.report_error(
+        reporter.report_error(
             &format!("{VIRTUAL_MACHINE_PATH}.template.secondaryDisks"),
             "",
             message,
@@ -264,7 +264,7 @@ fn validate_provider(
     };
     let disks = provider.secondary_disks.iter().map(|disk| &disk.storage_class);
     for class in disks.chain([class]).filter(|class| is_unknown(class)) {
-        reader.report_error(
+        reporter.report_error(
             &format!("{size}.primaryDisk.storageClassName"),
             class,
             "StorageClass not found",
@@ -272,7 +272,7 @@ fn validate_provider(
     }
     let image = &provider.primary_disk.image;
     if is_placeholder(image) {
-        reader.report_warning(
+        reporter.report_warning(
             &image_path(provider.is_flat),
             image,
             "is a placeholder and is used unchanged",

@@ -1,5 +1,5 @@
-//! A MachineDeployment (`cluster.k8s.io/v1alpha1`): the fields that Berth reads. They are parsed as strictly as in
-//! machine-controller.
+//! A MachineDeployment (`cluster.k8s.io/v1alpha1`), with the fields that Berth reads. The parser is as strict as that
+//! of machine-controller.
 
 use std::collections::BTreeMap;
 
@@ -163,7 +163,7 @@ impl MachineDeployment {
             let problem = Problem::new(qualified_name, "metadata.name", "", "is missing");
             return Err(problem.into_fatal("the object is skipped"));
         }
-        // An API server treats `null` as absent, and itself writes `creationTimestamp: null`.
+        // An API server treats `null` as absent, and also writes `creationTimestamp: null`.
         let object = without_nulls(&object);
         let template = object.pointer("/spec/template").map(Value::to_string).unwrap_or_default();
         let unknown_fields = find_unknown_fields(&object);

@@ -56,23 +56,23 @@ impl ProblemReporter<'_> {
 
 /// The fields of a JSON object that have not been read yet. The methods that read a field remove it.
 pub(super) struct UnreadFields<'a> {
-    reader: &'a ProblemReporter<'a>,
+    reporter: &'a ProblemReporter<'a>,
     path: String,
     unread: Map<String, Value>,
 }
 
 impl<'a> UnreadFields<'a> {
     /// Reads the fields of an object. `null` counts as an object without fields; a value of another type is reported.
-    pub(super) fn new(value: Value, path: &str, reader: &'a ProblemReporter<'a>) -> Self {
+    pub(super) fn new(value: Value, path: &str, reporter: &'a ProblemReporter<'a>) -> Self {
         let map = match value {
             Value::Object(map) => map,
             Value::Null => Map::new(),
             other => {
-                reader.report_error(path, &to_plain_string(&other), "must be an object");
+                reporter.report_error(path, &to_plain_string(&other), "must be an object");
                 Map::new()
             }
         };
-        Self { reader, path: path.to_owned(), unread: map }
+        Self { reporter, path: path.to_owned(), unread: map }
     }
 
     /// Returns the path of a field.
@@ -87,13 +87,13 @@ impl<'a> UnreadFields<'a> {
         value: &(impl Redacted + ?Sized),
         message: impl Into<String>,
     ) {
-        self.reader.report_error(&self.field_path(name), value, message);
+        self.reporter.report_error(&self.field_path(name), value, message);
     }
 
     /// Removes a field that Berth does not support, and reports the field if it is set.
     pub(super) fn skip_unsupported(&mut self, name: &str, hint: &str) {
         if let Some(value) = self.take_field(name).filter(is_set) {
-            self.reader.report_warning(
+            self.reporter.report_warning(
                 &self.field_path(name),
                 &to_plain_string(&value),
                 format!("is not supported{hint}"),
@@ -133,13 +133,13 @@ impl<'a> UnreadFields<'a> {
     /// Reads a field that is an object. An absent field counts as an object without fields.
     pub(super) fn read_object(&mut self, name: &str) -> Self {
         let path = self.field_path(name);
-        Self::new(self.take_field(name).unwrap_or_default(), &path, self.reader)
+        Self::new(self.take_field(name).unwrap_or_default(), &path, self.reporter)
     }
 
     /// Reads a field that is a list of objects.
     pub(super) fn read_objects(&mut self, name: &str) -> Vec<Self> {
         let values = self.read_list(name);
-        let each = values.into_iter().map(|(path, value)| Self::new(value, &path, self.reader));
+        let each = values.into_iter().map(|(path, value)| Self::new(value, &path, self.reporter));
         each.collect()
     }
 
@@ -152,7 +152,7 @@ impl<'a> UnreadFields<'a> {
                 each.map(|(at, value)| (format!("{path}[{at}]"), value)).collect()
             }
             Some(other) => {
-                self.reader.report_error(&path, &to_plain_string(&other), "must be a list");
+                self.reporter.report_error(&path, &to_plain_string(&other), "must be a list");
                 Vec::new()
             }
         }
@@ -181,7 +181,7 @@ impl<'a> UnreadFields<'a> {
             match value {
                 Value::String(text) => texts.push(text),
                 other => {
-                    self.reader.report_error(&path, &to_plain_string(&other), "must be a string")
+                    self.reporter.report_error(&path, &to_plain_string(&other), "must be a string")
                 }
             }
         }
@@ -209,7 +209,7 @@ impl<'a> UnreadFields<'a> {
             Ok(_) => Some(value),
             Err(error) => {
                 let path = format!("{}.{}", self.field_path(name), error.path());
-                self.reader.report_error(&path, "", error.inner().to_string());
+                self.reporter.report_error(&path, "", error.inner().to_string());
                 None
             }
         }
@@ -220,13 +220,16 @@ impl<'a> UnreadFields<'a> {
     pub(super) fn read_variable(&mut self, name: &str) -> ConfigVar {
         let path = self.field_path(name);
         self.take_field(name)
-            .map_or_else(ConfigVar::default, |value| self.reader.resolve_variable(&path, value))
+            .map_or_else(ConfigVar::default, |value| self.reporter.resolve_variable(&path, value))
     }
 
     /// Reads a field that is a list of `ConfigVarString`.
     pub(super) fn read_variables(&mut self, name: &str) -> Vec<ConfigVar> {
         let values = self.read_list(name);
-        values.into_iter().map(|(path, value)| self.reader.resolve_variable(&path, value)).collect()
+        values
+            .into_iter()
+            .map(|(path, value)| self.reporter.resolve_variable(&path, value))
+            .collect()
     }
 
     /// Reads a `ConfigVarBool`; returns `None` if the field is absent.

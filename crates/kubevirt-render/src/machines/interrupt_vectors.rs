@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::renderer::MachineRenderer;
 
-/// Number of interrupt routes that KVM has for the devices of a VM: all routes without those of the PIC and the I/O
-/// APIC (QEMU `kvm_pc_setup_irq_routing`: 16 and 24).
+/// Number of interrupt routes that KVM has for the devices of a VM: all routes except those of the PIC and the I/O APIC
+/// (QEMU `kvm_pc_setup_irq_routing`: 16 and 24).
 const MAX_INTERRUPT_ROUTES: u64 = 4096 - 40;
 /// Maximum number of queues of a virtio device (QEMU `VIRTIO_QUEUE_MAX`).
 const MAX_QUEUES: u64 = 1024;
@@ -57,10 +57,10 @@ impl MachineRenderer<'_> {
         if needed > MAX_INTERRUPT_ROUTES {
             let message = format!(
                 "{disks} disks and {interfaces} interfaces with queues for {cpus} CPUs need {needed} interrupt vectors, but \
-                 KVM routes {MAX_INTERRUPT_ROUTES} directly for a VM and the others are slow: use fewer disks, or partition a larger disk"
+                 KVM routes {MAX_INTERRUPT_ROUTES} directly for a VM and further vectors are slow: use fewer disks, or partition a larger disk"
             );
             let field = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.secondaryDisks";
-            self.reader.report_warning(field, &disks.to_string(), message);
+            self.reporter.report_warning(field, &disks.to_string(), message);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Determines which labels and annotations a template may set on its machines. KubeVirt copies labels and annotations
-//! to the launcher pod, where some of them have effects to which the tenant has no right.
+//! to the launcher pod, where some of them have effects that a tenant must not cause.
 
 use std::collections::BTreeMap;
 

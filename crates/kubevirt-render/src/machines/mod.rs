@@ -4,7 +4,7 @@
 //! MachineDeployment ─► providerSpec (strict parser) ─► defaults from InfraConfig and tenant ─► VirtualMachine
 //! ```
 //!
-//! All modules are pure; the reconciler and `berth-controller render` run the same code.
+//! The modules do no I/O; the reconciler and `berth-controller render` run the same code.
 
 mod additional_interfaces;
 mod additional_networks;

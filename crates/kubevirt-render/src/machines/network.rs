@@ -69,8 +69,8 @@ pub(super) fn has_pod_network(machine: &MachineRenderer<'_>) -> bool {
     machine.provider.additional_networks.has_pod_network.unwrap_or(true)
 }
 
-/// Returns the configuration of the interfaces whose Ethernet address is known. Interfaces in further networks without
-/// addresses of Berth have an Ethernet address only.
+/// Returns the configuration of the interfaces whose Ethernet address is known. Berth allocates no addresses in further
+/// networks, so for an interface there only the Ethernet address is set.
 pub(super) fn guest_interfaces(machine: &MachineRenderer<'_>) -> Vec<InterfaceConfig> {
     let given =
         |name: &str| machine.options.interfaces.iter().find(|one| one.name == name).cloned();

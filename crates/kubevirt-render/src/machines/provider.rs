@@ -136,10 +136,10 @@ const AFFINITY_PRESETS: [&str; 4] =
     ["podAffinityPreset", "podAntiAffinityPreset", "nodeAffinityPreset", "nodeAntiAffinityPreset"];
 
 impl ProviderConfig {
-    /// Parses a providerSpec. Problems are reported to `reader`.
-    pub(super) fn read(value: Value, reader: &ProblemReporter<'_>) -> Self {
+    /// Parses a providerSpec. Problems are reported to `reporter`.
+    pub(super) fn read(value: Value, reporter: &ProblemReporter<'_>) -> Self {
         let path = "spec.template.spec.providerSpec.value";
-        let mut outer = UnreadFields::new(value, path, reader);
+        let mut outer = UnreadFields::new(value, path, reporter);
         let mut this =
             Self { ssh_public_keys: outer.read_texts("sshPublicKeys"), ..Self::default() };
         let provider = outer.read_text("cloudProvider");
@@ -168,7 +168,7 @@ impl ProviderConfig {
             let has_inner_affinity = cloud.has_field("affinity")
                 || AFFINITY_PRESETS.iter().any(|name| cloud.has_field(name));
             let outer_affinity = outer.read_object("affinity");
-            this.affinity = AffinityPresets::read(outer_affinity, reader);
+            this.affinity = AffinityPresets::read(outer_affinity, reporter);
             if has_inner_affinity {
                 outer.report_error(
                     "affinity",
@@ -178,7 +178,7 @@ impl ProviderConfig {
             }
         }
         outer.report_unknown_fields(&PROVIDER_FIELDS);
-        this.read_cloud(cloud, reader);
+        this.read_cloud(cloud, reporter);
         this
     }
 
@@ -188,20 +188,20 @@ impl ProviderConfig {
         if *self.flavor == *name { self.flavor.clone() } else { name.into() }
     }
 
-    fn read_cloud(&mut self, mut cloud: UnreadFields<'_>, reader: &ProblemReporter<'_>) {
+    fn read_cloud(&mut self, mut cloud: UnreadFields<'_>, reporter: &ProblemReporter<'_>) {
         self.cluster_name = cloud.read_variable("clusterName");
         self.project_id = cloud.read_variable("projectID");
         let mut auth = cloud.read_object("auth");
-        check_kubeconfig(&mut auth, reader);
+        check_kubeconfig(&mut auth, reporter);
         auth.report_unknown_fields(&["kubeconfig"]);
         if cloud.has_field("kubeconfig") {
-            check_kubeconfig(&mut cloud, reader);
+            check_kubeconfig(&mut cloud, reporter);
         }
         self.is_flat = !cloud.has_field("virtualMachine")
             && FLAT_SPEC_FIELDS.iter().any(|name| cloud.has_field(name));
         if cloud.has_field("affinity") {
             let affinity = cloud.read_object("affinity");
-            self.affinity = AffinityPresets::read(affinity, reader);
+            self.affinity = AffinityPresets::read(affinity, reporter);
         }
         self.read_spread(&mut cloud);
         self.node_selector = cloud.take_typed_field::<BTreeMap<String, String>>("nodeSelector");
@@ -209,7 +209,7 @@ impl ProviderConfig {
             cloud.read_objects("tolerations").into_iter().map(read_toleration).collect();
         self.additional_networks = AdditionalNetworks::read(&mut cloud);
         if self.is_flat {
-            self.read_flat_form(cloud, reader);
+            self.read_flat_form(cloud, reporter);
             return;
         }
         let mut machine = cloud.read_object("virtualMachine");
@@ -219,7 +219,7 @@ impl ProviderConfig {
     }
 
     /// Reads the flat form: `cloudProviderSpec.{cpus, memory, pvcSize, sourceURL, ...}`.
-    fn read_flat_form(&mut self, mut flat: UnreadFields<'_>, reader: &ProblemReporter<'_>) {
+    fn read_flat_form(&mut self, mut flat: UnreadFields<'_>, reporter: &ProblemReporter<'_>) {
         self.cpus = flat.read_variable("cpus");
         self.memory = flat.read_variable("memory");
         // `machine_namespace` reads this field to determine the namespace of the VMs.
@@ -239,8 +239,8 @@ impl ProviderConfig {
             if let Some(value) = old_spelling.get("nodeAntiAffinity") {
                 preset_fields.insert("nodeAntiAffinityPreset".to_owned(), value.clone());
             }
-            let fields = UnreadFields::new(Value::Object(preset_fields), &flat.path(), reader);
-            self.affinity = AffinityPresets::read(fields, reader);
+            let fields = UnreadFields::new(Value::Object(preset_fields), &flat.path(), reporter);
+            self.affinity = AffinityPresets::read(fields, reporter);
         }
         flat.report_unknown_fields(&FLAT_SPEC_FIELDS);
     }
@@ -390,7 +390,7 @@ struct Matcher {
 }
 
 impl AffinityPresets {
-    fn read(mut fields: UnreadFields<'_>, reader: &ProblemReporter<'_>) -> Self {
+    fn read(mut fields: UnreadFields<'_>, reporter: &ProblemReporter<'_>) -> Self {
         let this = Self {
             pod_affinity: read_affinity_type(&mut fields, "podAffinityPreset"),
             pod_anti_affinity: read_affinity_type(&mut fields, "podAntiAffinityPreset"),
@@ -399,7 +399,7 @@ impl AffinityPresets {
         };
         if this.pod_affinity.is_some() && this.pod_anti_affinity.is_some() {
             let message = "cannot be set together with podAntiAffinityPreset: remove one of them";
-            reader.report_error(&fields.field_path("podAffinityPreset"), "", message);
+            reporter.report_error(&fields.field_path("podAffinityPreset"), "", message);
         }
         fields.report_unknown_fields(&AFFINITY_PRESETS);
         this
@@ -453,7 +453,7 @@ struct NamedCluster {
 
 /// Checks that the kubeconfig is valid. Berth does not need a kubeconfig, because it runs in the cluster of the VMs,
 /// but an invalid value is a mistake of the user.
-fn check_kubeconfig(fields: &mut UnreadFields<'_>, reader: &ProblemReporter<'_>) {
+fn check_kubeconfig(fields: &mut UnreadFields<'_>, reporter: &ProblemReporter<'_>) {
     let path = fields.field_path("kubeconfig");
     let Some(value) = fields.take_field("kubeconfig") else { return };
     // A kubeconfig in the object itself must be encoded as base64; a kubeconfig from a Secret or ConfigMap may be
@@ -461,27 +461,27 @@ fn check_kubeconfig(fields: &mut UnreadFields<'_>, reader: &ProblemReporter<'_>)
     let is_inline = value.is_string() || value.get("value").is_some_and(Value::is_string);
     let inner = BTreeMap::from([("kubeconfig".to_owned(), value)]).into_iter().collect();
     let mut kubeconfig_fields =
-        UnreadFields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reader);
+        UnreadFields::new(Value::Object(inner), path.trim_end_matches(".kubeconfig"), reporter);
     let text = kubeconfig_fields.read_variable("kubeconfig");
     if text.is_empty() {
         return;
     }
     if is_placeholder(&text) {
-        reader.report_warning(&path, &text, "is a placeholder; Berth does not use this field");
+        reporter.report_warning(&path, &text, "is a placeholder; Berth does not use this field");
         return;
     }
     let decoded = base64::engine::general_purpose::STANDARD.decode(text.trim());
     let decoded = decoded.ok().and_then(|bytes| String::from_utf8(bytes).ok());
     if decoded.is_none() && is_inline {
-        reader.report_error(&path, "", "must be base64");
+        reporter.report_error(&path, "", "must be base64");
         return;
     }
     let plain = decoded.unwrap_or_else(|| text.into_plain_string());
     match serde_saphyr::from_str::<Kubeconfig>(&plain) {
         Ok(config) if !config.clusters.is_empty() => {}
-        Ok(_) => reader.report_error(&path, "", "is not a kubeconfig: it has no clusters"),
+        Ok(_) => reporter.report_error(&path, "", "is not a kubeconfig: it has no clusters"),
         // The parser's message would quote the value, which is a credential.
-        Err(_) => reader.report_error(&path, "", "is not a kubeconfig"),
+        Err(_) => reporter.report_error(&path, "", "is not a kubeconfig"),
     }
 }
 

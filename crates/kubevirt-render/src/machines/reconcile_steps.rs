@@ -21,10 +21,10 @@ use super::rollout::{
 /// Readiness of a machine from its Node in the tenant's cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeReadiness {
-    /// The readiness of the instance counts.
+    /// The tenant's Nodes are not read: the machine is ready if its instance is ready.
     #[default]
     NotUsed,
-    /// The tenant's Nodes are not known.
+    /// The tenant's Nodes are not known yet.
     Unknown,
     /// The machine has no Node, or the Node is not ready.
     NotReady,
@@ -43,7 +43,7 @@ pub struct ExistingVm {
     pub labels: BTreeMap<String, String>,
     /// Field `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// UID of the owner whose owner reference has `controller: true`, if there is one.
+    /// UID in the owner reference with `controller: true`; `None` if there is no such reference.
     pub controller_uid: Option<String>,
     /// Creation time, in seconds since the epoch.
     pub creation_time: i64,
@@ -62,7 +62,7 @@ pub struct ExistingVm {
 /// Identity of a MachineDeployment as the owner of VirtualMachines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeploymentOwner {
-    /// Uid of the MachineDeployment.
+    /// UID of the MachineDeployment.
     pub uid: String,
     /// True if the MachineDeployment and its VirtualMachines are in the same namespace, so that an owner reference is
     /// possible.
@@ -82,8 +82,8 @@ pub struct ReconcileSteps {
     pub requeue_after: Option<u32>,
     /// Numbers for the status.
     pub counts: ReplicaCounts,
-    /// True if the desired number of machines of the current template is available, and no other machines exist but
-    /// those that are being removed.
+    /// True if the desired number of machines of the current template is available, and all other machines are being
+    /// removed.
     pub is_complete: bool,
     /// True if it is not known whether machines are ready, so that the numbers of ready and available machines are not
     /// valid.
@@ -151,14 +151,14 @@ impl ExistingVm {
         self.is_owner(owner) == Some(true)
     }
 
-    /// Returns true if the VirtualMachine has a mark because it is being removed.
+    /// Returns true if the VirtualMachine has a removal mark.
     #[must_use]
     pub fn is_marked(&self) -> bool {
         self.annotations.contains_key(names::REMOVAL_ANNOTATION)
     }
 
-    /// Returns true if the VirtualMachine was created from the current template. A machine that another controller created
-    /// has no revision. It counts as current, so that an adoption does not replace the adopted machines.
+    /// Returns true if the VirtualMachine was created from the current template. A machine that another controller
+    /// created has no revision. It counts as current, so that an adoption does not replace the adopted machines.
     #[must_use]
     pub fn is_current(&self, deployment: &MachineDeployment) -> bool {
         let revision = self.annotations.get(names::REVISION_ANNOTATION);
@@ -193,8 +193,8 @@ impl ExistingVm {
         }
     }
 
-    /// Returns true if the VirtualMachine was created for the MachineDeployment, and not adopted. Only then is the
-    /// name of its user data Secret known.
+    /// Returns true if the VirtualMachine was created for the MachineDeployment, and not adopted. The name of the user
+    /// data Secret is known only for such a VirtualMachine.
     #[must_use]
     pub fn is_created_by(&self, deployment: &MachineDeployment) -> bool {
         let revision = self

@@ -1,4 +1,4 @@
-//! References to entries of Secrets and ConfigMaps, and the check which of them a MachineDeployment may use.
+//! References to entries of Secrets and ConfigMaps, and the check of which entries a MachineDeployment may use.
 
 use berth_api::{InfraConfigSpec, SecretReference};
 

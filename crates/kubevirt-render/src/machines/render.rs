@@ -1,5 +1,5 @@
-//! Renders a machine of a MachineDeployment as a KubeVirt VirtualMachine. The result follows machine-controller, with
-//! additions from KKP's documents. `docs/machines.md` lists the differences.
+//! Renders a machine of a MachineDeployment as a KubeVirt VirtualMachine. The result is that of machine-controller,
+//! with additions from KKP's documents. `docs/machines.md` lists the differences.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ pub struct RenderedMachine {
     pub ssh_public_keys: Vec<String>,
     /// Operating system of the machine.
     pub operating_system: String,
-    /// Interfaces whose Ethernet address is known, for the configuration of the guest. Those without addresses of Berth
-    /// get their addresses by DHCP.
+    /// Interfaces whose Ethernet address is known, for the configuration of the guest. Interfaces without addresses
+    /// allocated by Berth get their addresses by DHCP.
     pub interfaces: Vec<InterfaceConfig>,
     /// True if the first interface is in the pod network.
     pub has_pod_network: bool,
@@ -59,7 +59,7 @@ pub fn render_machine(
     };
     let tenant = machine_namespace.tenant;
     let namespace = options.namespace.clone().unwrap_or(machine_namespace.namespace);
-    let reader = ProblemReporter {
+    let reporter = ProblemReporter {
         object: deployment.qualified_name(),
         resolver: context,
         scope: ReferenceScope::new(&[&deployment.metadata.namespace, &namespace], &context.config),
@@ -68,17 +68,17 @@ pub fn render_machine(
     };
     let value = deployment.spec.template.spec.provider_spec.value.clone();
     if value.is_none() {
-        reader.report_error("spec.template.spec.providerSpec.value", "", "is missing");
-        return Err(reader.problems.into_inner());
+        reporter.report_error("spec.template.spec.providerSpec.value", "", "is missing");
+        return Err(reporter.problems.into_inner());
     }
-    let mut provider = ProviderConfig::read(value.unwrap_or_default(), &reader);
-    defaults::apply_defaults(&mut provider, tenant, context, &namespace, &reader);
+    let mut provider = ProviderConfig::read(value.unwrap_or_default(), &reporter);
+    defaults::apply_defaults(&mut provider, tenant, context, &namespace, &reporter);
     let name = options
         .machine_name
         .clone()
         .unwrap_or_else(|| format!("{}-{}-xxxxx", deployment.metadata.name, deployment.revision()));
-    check_names(&name, deployment, &reader);
-    unsupported::report_unsupported(deployment, &reader);
+    check_names(&name, deployment, &reporter);
+    unsupported::report_unsupported(deployment, &reporter);
     let renderer = MachineRenderer {
         deployment,
         provider: &provider,
@@ -87,15 +87,15 @@ pub fn render_machine(
         options,
         name,
         namespace,
-        reader: &reader,
+        reporter: &reporter,
     };
     additional_interfaces::check_networks(&renderer);
     let machine = renderer.render_vm();
     let interfaces = network::guest_interfaces(&renderer);
     let has_pod_network = network::has_pod_network(&renderer);
     let MachineRenderer { name, namespace, .. } = renderer;
-    let has_secrets = reader.has_secrets.get();
-    let problems = reader.problems.into_inner();
+    let has_secrets = reporter.has_secrets.get();
+    let problems = reporter.problems.into_inner();
     if problems.iter().any(|problem| problem.is_fatal) {
         return Err(problems);
     }
@@ -175,7 +175,7 @@ impl MachineRenderer<'_> {
         let role = labels::machine_role(template_labels).unwrap_or_else(|value| {
             let field = format!("spec.template.metadata.labels[{}]", names::ROLE_LABEL);
             let message = "must be control-plane or worker; the machines are workers";
-            self.reader.report_warning(&field, value, message);
+            self.reporter.report_warning(&field, value, message);
             names::WORKER_ROLE
         });
         for (key, value) in template_labels.iter().filter(|(key, _)| *key != names::ROLE_LABEL) {
@@ -184,7 +184,7 @@ impl MachineRenderer<'_> {
             } else {
                 let message =
                     "is ignored: controllers and NetworkPolicies use labels of this domain";
-                self.reader.report_warning("spec.template.metadata.labels", key, message);
+                self.reporter.report_warning("spec.template.metadata.labels", key, message);
             }
         }
         let mut add = |key: &str, value: &str| labels.insert(key.to_owned(), value.to_owned());
@@ -210,10 +210,10 @@ impl MachineRenderer<'_> {
             add("kubevirt.io/placePCIDevicesOnRootComplex", "true");
             match &self.options.user_data {
                 Some(data) => {
-                    self.reader.has_secrets.set(true);
+                    self.reporter.has_secrets.set(true);
                     drop(add("kubevirt.io/ignitiondata", data));
                 }
-                None => self.reader.report_warning(
+                None => self.reporter.report_warning(
                     "spec.template.spec.providerSpec.value.operatingSystem",
                     "flatcar",
                     "requires the user data in an annotation, which is not set because the user data are unknown outside a cluster",
@@ -235,7 +235,7 @@ impl MachineRenderer<'_> {
             if !labels::is_annotation_permitted(key, prefixes) {
                 let message =
                     "is ignored: no prefix in InfraConfig's spec.annotationPrefixes matches";
-                self.reader.report_warning("spec.template.metadata.annotations", key, message);
+                self.reporter.report_warning("spec.template.metadata.annotations", key, message);
                 continue;
             }
             let target = if key.starts_with("cdi.kubevirt.io") {
@@ -265,7 +265,7 @@ impl MachineRenderer<'_> {
 
 /// Checks that the names are valid label values: the label `kubevirt.io/vm` contains the machine's name, and the
 /// label `md` contains the MachineDeployment's name.
-fn check_names(name: &str, deployment: &MachineDeployment, reader: &ProblemReporter<'_>) {
+fn check_names(name: &str, deployment: &MachineDeployment, reporter: &ProblemReporter<'_>) {
     let is_valid = |name: &str| {
         let inner =
             name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.'));
@@ -281,12 +281,12 @@ fn check_names(name: &str, deployment: &MachineDeployment, reader: &ProblemRepor
                 "has {} characters: the name of a {described_kind} is also a label value of at most 63 characters",
                 name.len()
             );
-            reader.report_error(field, name, message);
+            reporter.report_error(field, name, message);
         } else if !is_valid(name) {
             let message = format!(
                 "is not a valid name of a {described_kind}: use lowercase letters, digits, '-' and '.'"
             );
-            reader.report_error(field, name, message);
+            reporter.report_error(field, name, message);
         }
     }
 }

@@ -33,5 +33,5 @@ pub(super) struct MachineRenderer<'a> {
     pub(super) options: &'a RenderOptions,
     pub(super) name: String,
     pub(super) namespace: String,
-    pub(super) reader: &'a ProblemReporter<'a>,
+    pub(super) reporter: &'a ProblemReporter<'a>,
 }

@@ -20,15 +20,15 @@ pub struct ExistingMachine {
     pub is_deleting: bool,
     /// True if the machine has ended and will not be started again (run strategy Once).
     pub has_failed: bool,
-    /// Mark of a machine that is being removed.
+    /// Removal mark of the machine.
     pub removal: RemovalMark,
-    /// True if a user wants this machine to be removed before others.
+    /// True if a user has requested that this machine is removed before other machines.
     pub is_removed_first: bool,
     /// True if it is not known whether the machine is ready.
     pub is_readiness_unknown: bool,
 }
 
-/// Mark of a machine that is being removed. A marked machine is not available, and is not one of the desired machines.
+/// Removal mark of a machine. A marked machine is not available, and is not one of the desired machines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RemovalMark {
     /// The machine has no mark.
@@ -61,8 +61,8 @@ pub struct RolloutDecision {
     pub requeue_after: Option<u32>,
     /// Numbers for the `status` of the MachineDeployment.
     pub counts: ReplicaCounts,
-    /// True if the desired number of machines of the current template is available, and no other machines exist but
-    /// those that are being removed.
+    /// True if the desired number of machines of the current template is available, and all other machines are being
+    /// removed.
     pub is_complete: bool,
     /// True if it is not known whether machines are ready. Then no machine is replaced, and the numbers of ready and
     /// available machines are not valid.
@@ -114,15 +114,15 @@ struct RollingUpdateBounds {
     max_unavailable: u32,
 }
 
-/// Decides which machines to create and delete at the time `now`. `policy` selects the machines to delete. `backoff` is
-/// the number of seconds for which no machine may be created, because previous machines have failed.
+/// Decides which machines to create and delete at the time `now`. `delete_policy` selects the machines to delete.
+/// `backoff` is the number of seconds for which no machine may be created, because previous machines have failed.
 ///
 /// # Errors
 /// Returns an error if the strategy is invalid.
 pub fn decide_rollout<'m>(
     spec: &DeploymentSpec,
     machines: &'m [ExistingMachine],
-    policy: DeletePolicy,
+    delete_policy: DeletePolicy,
     now: i64,
     backoff: Option<u32>,
 ) -> Result<RolloutDecision, StrategyError> {
@@ -143,7 +143,7 @@ pub fn decide_rollout<'m>(
     let draining = u32::try_from(machines.iter().filter(is_draining).count()).unwrap_or(u32::MAX);
     let is_readiness_unknown = alive.iter().any(|machine| machine.is_readiness_unknown);
     let select = |machines: &[&'m ExistingMachine], count: u32| {
-        machines_to_delete(machines, count, policy, is_available)
+        machines_to_delete(machines, count, delete_policy, is_available)
     };
     let (new, old): (Vec<&'m ExistingMachine>, Vec<&'m ExistingMachine>) =
         alive.iter().partition(|machine| machine.is_current);
@@ -187,8 +187,7 @@ pub fn decide_rollout<'m>(
         delete.extend(first);
         delete.extend(select(&running, remaining));
     } else {
-        // A machine that another part of Berth has marked, for example because its host is drained, is replaced within
-        // `maxSurge` too.
+        // A machine with a removal mark, for example because its host is drained, is also replaced within `maxSurge`.
         let create_limit = desired.saturating_add(bounds.max_surge);
         let create_limit = create_limit.saturating_sub(count(&alive)).saturating_sub(draining);
         create = desired.saturating_sub(count(&alive)).min(create_limit);
@@ -233,17 +232,17 @@ pub fn decide_rollout<'m>(
     })
 }
 
-/// Selects `count` machines to delete: first those that a user has selected, then unavailable machines, as in a ReplicaSet,
-/// then the youngest or the oldest machines.
+/// Selects `count` machines to delete: first those that a user has selected, then unavailable machines, as in a
+/// ReplicaSet, then the youngest or the oldest machines.
 fn machines_to_delete<'a>(
     machines: &[&'a ExistingMachine],
     count: u32,
-    policy: DeletePolicy,
+    delete_policy: DeletePolicy,
     is_available: impl Fn(&ExistingMachine) -> bool,
 ) -> Vec<&'a ExistingMachine> {
     let mut sorted = machines.to_vec();
     sorted.sort_by_key(|machine| {
-        let age = match policy {
+        let age = match delete_policy {
             DeletePolicy::Newest => machine.creation_time.saturating_neg(),
             DeletePolicy::Oldest => machine.creation_time,
         };

@@ -125,7 +125,7 @@ fn marked_machines_are_replaced_within_the_strategy() {
     assert_eq!(create_count("1", RemovalMark::Draining), 1);
     assert_eq!(create_count("0", RemovalMark::Draining), 0);
     assert_eq!(create_count("0", RemovalMark::Lost), 1);
-    // While a machine is drained, no other machine is removed that must stay available.
+    // While a machine is drained, no machine that must stay available is removed.
     let machines = [
         machine("a", false, Some(1)),
         ExistingMachine { removal: RemovalMark::Draining, ..machine("b", false, Some(1)) },
@@ -133,7 +133,8 @@ fn marked_machines_are_replaced_within_the_strategy() {
     ];
     let decision = decide(&deployment_spec(2, "1", "0"), &machines, 100, None).unwrap();
     assert_eq!((decision.create_count, decision.machines_to_delete.len()), (0, 0));
-    // A mark of another part of Berth, which a store lacks, leaves no deletion that was computed before.
+    // A decision from a stale store, in which b has no removal mark yet, deletes a. With the mark of b, a must stay
+    // available.
     let spec = deployment_spec(2, "0", "1");
     let mut machines = [machine("a", false, Some(1)), machine("b", false, Some(1))];
     assert_eq!(decide(&spec, &machines, 100, None).unwrap().machines_to_delete, ["a"]);
@@ -237,7 +238,8 @@ proptest! {
                 let count = machines.iter().filter(|m| m.removal != RemovalMark::Lost).count();
                 prop_assert!(count <= desired + surge.max(usize::from(surge == 0 && missing == 0)), "too many machines exist: {decision:?}");
             }
-            // Some machines become ready in this step, and some are drained; all eventually.
+            // In this step some machines become ready, and some are drained. After enough steps, all are ready or
+            // drained.
             if luck.get(step).copied().unwrap_or(true) {
                 for machine in machines.iter_mut().filter(|m| m.ready_since.is_none() && !m.has_failed) {
                     machine.ready_since = Some(now);

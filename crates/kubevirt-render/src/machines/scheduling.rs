@@ -133,7 +133,7 @@ pub(super) fn render_placement_fields(
                  instance type, or remove spec.schedulerName"
             );
             let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.instancetype.name";
-            machine.reader.report_error(path, &machine.provider.instancetype_name(name), message);
+            machine.reporter.report_error(path, &machine.provider.instancetype_name(name), message);
             None
         }
         _ => None,
@@ -147,7 +147,7 @@ pub(super) fn render_placement_fields(
             "cannot be set because instance type {} also sets a node selector: remove one of them",
             machine.provider.instancetype_name(name)
         );
-        machine.reader.report_error(path, "", message);
+        machine.reporter.report_error(path, "", message);
     }
     let mut tolerations = machine.provider.tolerations.clone();
     // Administrators can taint the hosts with `VM_NODE_TAINT` so that pods of other schedulers do not run there.

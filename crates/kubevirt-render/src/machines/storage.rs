@@ -28,8 +28,8 @@ pub(super) fn render_disks(secondary: usize, machine: &str) -> Vec<Value> {
 pub(super) fn render_volumes(machine: &MachineRenderer<'_>) -> Vec<Value> {
     let secret = machine.options.user_data_secret.clone();
     let secret = secret.unwrap_or_else(|| format!("userdata-{}", machine.name));
-    // Ignition of CoreOS reads a NoCloud volume only since October 2025 (coreos/ignition#2134), and a ConfigDrive
-    // before and after. Machines without allocated addresses keep the NoCloud volume of machine-controller.
+    // Ignition of CoreOS reads a NoCloud volume only since October 2025 (coreos/ignition#2134), but all its releases
+    // read a ConfigDrive. Machines without allocated addresses keep the NoCloud volume of machine-controller.
     let interfaces = guest_interfaces(machine);
     let has_addresses = interfaces.iter().any(|interface| !interface.addresses.is_empty());
     let source = if has_addresses && is_coreos(&machine.provider.operating_system) {
@@ -183,17 +183,17 @@ fn render_headers(machine: &MachineRenderer<'_>) -> Vec<String> {
     if disk.extra_headers_secret.is_empty() {
         return disk.extra_headers.clone();
     }
-    machine.reader.has_secrets.set(true);
+    machine.reporter.has_secrets.set(true);
     let (namespace, name) = (machine.namespace.clone(), &*disk.extra_headers_secret);
     let entries = machine.context.secret_entries(&namespace, name);
     let path = "spec.template.spec.providerSpec.value.cloudProviderSpec.virtualMachine.template.primaryDisk.\
         extraHeadersSecretRef";
     let forbidden = machine.context.forbidden_objects.get(&("Secret", namespace, name.to_owned()));
     if let Some(message) = forbidden {
-        machine.reader.report_error(path, &disk.extra_headers_secret, message.clone());
+        machine.reporter.report_error(path, &disk.extra_headers_secret, message.clone());
     } else if entries.is_empty() {
         let message = format!("Secret not found in namespace {}", machine.namespace);
-        machine.reader.report_error(path, &disk.extra_headers_secret, message);
+        machine.reporter.report_error(path, &disk.extra_headers_secret, message);
     }
     let header = |(key, value): (&str, &str)| {
         format!("{key}: {}", value.strip_suffix('\n').unwrap_or(value))

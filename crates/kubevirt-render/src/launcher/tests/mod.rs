@@ -80,7 +80,7 @@ fn cpus_are_shared_by_the_ratio() {
 /// Covers "an isolated emulator thread is requested" of renderresources_test.go, and the parity table of
 /// template_test.go.
 #[test]
-fn pinned_cpus_are_counted_with_their_helpers() {
+fn emulator_and_io_threads_need_additional_pinned_cpus() {
     let policy = json!({"ioThreadsPolicy": "supplementalPool"});
     for (cores, pool, requested_cpus, parity, policy, expected) in [
         (5, 2, 0, false, json!({}), 8),
@@ -160,7 +160,8 @@ fn devices_are_counted() {
 
     assert_eq!(*launcher.placement_pod(), launcher.pod);
 
-    // By default, another webhook adds the resources of networks since 1.9. A placement counts them anyway.
+    // By default, another webhook adds the resources of networks since 1.9. The pod that a placement counts
+    // nevertheless includes these resources.
     let launcher = render(&machine, &release("main"), &objects).unwrap();
     let counted = launcher.placement_pod();
     assert_eq!(counted.containers[0].limits.extended, expected);

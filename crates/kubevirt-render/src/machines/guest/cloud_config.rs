@@ -2,7 +2,7 @@
 //!
 //! The cloud-config is changed as text, without parsing and serialisation, for the same reason as in
 //! [`user_data`](crate::machines::user_data): cloud-init reads YAML 1.1, and the permissions `0644` of the user's files
-//! are octal only there. The user's lines, including those of the list, stay unchanged.
+//! are octal numbers only in YAML 1.1. The user's lines, including those of the list, stay unchanged.
 
 use serde_json::{Value, json};
 
@@ -13,10 +13,10 @@ use super::guest_file::GuestFile;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     /// The user data are neither a cloud-config nor an Ignition config.
-    #[error("they must be a #cloud-config or an Ignition config (JSON)")]
+    #[error("the user data must be a #cloud-config or an Ignition config (JSON)")]
     UnknownFormat,
     /// The user data begin like a cloud-config or an Ignition config, but are invalid.
-    #[error("they are not a valid {0}")]
+    #[error("the user data are not a valid {0}")]
     InvalidFormat(&'static str),
     /// A field has a value to which no file can be added.
     #[error("{field} {problem}")]
@@ -59,17 +59,17 @@ pub(super) fn add_file(text: &str, file: &GuestFile) -> Result<String, MergeErro
     }
 }
 
-/// Returns the text with the list at its end.
+/// Appends the list with the item to the text, and returns the text.
 fn append_list(text: &str, item: &Value) -> String {
     let separator = if text.ends_with('\n') { "" } else { "\n" };
     // A JSON object is a valid YAML mapping.
     format!("{text}{separator}{FIELD}:\n- {item}\n")
 }
 
-/// Returns the text with the item before the first item of the list, or after the key of an empty list.
+/// Inserts the item before the first item of the list, or after the key of an empty list, and returns the text.
 fn insert_item(text: &str, item: &Value) -> String {
     let mut merged = String::with_capacity(text.len().saturating_add(512));
-    // `Some` after the key of the list and before its first item: position of the line after the key.
+    // Position of the line after the list's key in `merged`; `None` until the key has been read.
     let mut after_key = None;
     let mut is_inserted = false;
     for line in text.split_inclusive('\n') {

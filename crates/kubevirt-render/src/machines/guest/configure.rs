@@ -26,34 +26,34 @@ pub struct GuestData {
 /// A part of the configuration that the guest does not get.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GuestNote {
-    /// The tenant gave network data.
+    /// The tenant's Secret contains network data.
     #[error(
-        "its Secret with user data has the entry networkdata, so its machines do not get their addresses by \
+        "the Secret with the user data has the entry networkdata, so the machines do not get their addresses by \
          cloud-init: remove the entry, or configure the addresses in it"
     )]
     NetworkDataExists,
     /// The operating system reads neither cloud-config nor network data.
-    #[error("its machines do not get their addresses by user data: {0} needs an Ignition config")]
+    #[error("the machines do not get their addresses by user data: {0} needs an Ignition config")]
     NotIgnition(String),
     /// The user data cannot be changed.
-    #[error("its machines do not get {part} by user data: {error}")]
+    #[error("the machines do not get {part} by user data: {error}")]
     NotMerged {
-        /// The part that is missing.
+        /// Name of the part that the guest does not get.
         part: &'static str,
-        /// The reason.
+        /// Reason why the user data cannot be changed.
         error: MergeError,
     },
     /// The Ignition config already contains the file.
-    #[error("its Ignition config contains {0}, so Berth does not write this file")]
+    #[error("the Ignition config contains {0}, so Berth does not write this file")]
     FileExists(String),
     /// A search domain is not a domain.
-    #[error("search domain `{0}` is ignored: it must have letters, digits, '-', '_' and '.' only")]
+    #[error("search domain `{0}` is ignored: it must consist of letters, digits, '-', '_' and '.'")]
     InvalidSearchDomain(String),
 }
 
 /// Returns the user data and network data of a machine. If no interface has addresses, the given data are returned
-/// unchanged. `network_data` are the network data of the tenant, which take precedence over those of Berth. The data
-/// are never rejected: notes name the parts that could not be added.
+/// unchanged. `network_data_of_tenant` take precedence over the network data that Berth generates. The data are never
+/// rejected: notes name the parts that could not be added.
 #[must_use]
 pub fn configure_guest(
     machine: &GuestMachine<'_>,

@@ -29,7 +29,7 @@ fn tenant_interface() -> InterfaceConfig {
     }
 }
 
-/// Returns an interface in a further network, without addresses of Berth.
+/// Returns an interface in a further network, without addresses allocated by Berth.
 fn further_interface() -> InterfaceConfig {
     InterfaceConfig {
         name: "additional-1".to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::machines::interface_config::InterfaceConfig;
 
-/// Properties of a machine that its guest gets.
+/// Properties of a machine from which its guest is configured.
 #[derive(Clone, Copy, Debug)]
 pub struct GuestMachine<'a> {
     /// Name of the TenantCluster; empty if the machine belongs to no tenant.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::cloud_config::MergeError;
 use super::guest_file::GuestFile;
 
-/// Adds files. A path that the config already has keeps the user's file. Returns the config and the paths that were not
-/// added.
+/// Adds files to a config. If the config already contains a file with the same path, the user's file is kept. Returns
+/// the config and the paths that were not added.
 pub(super) fn add_files(
     text: &str,
     files: Vec<GuestFile>,

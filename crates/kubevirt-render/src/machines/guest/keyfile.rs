@@ -11,7 +11,7 @@ const FOLDER: &str = "/etc/NetworkManager/system-connections";
 const MODE: u32 = 0o600;
 
 /// Returns the keyfiles of the interfaces. The profile of the pod network matches every Ethernet device. It has the
-/// lowest priority, so that devices with a profile of their own do not get it.
+/// lowest priority, so that it does not apply to devices that have another profile.
 pub(super) fn keyfiles(interfaces: &[InterfaceConfig], has_pod_network: bool) -> Vec<GuestFile> {
     let keyfile = |name: &str, content: String| GuestFile {
         path: format!("{FOLDER}/berth-{name}.nmconnection"),

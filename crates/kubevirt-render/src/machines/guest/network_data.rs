@@ -7,7 +7,7 @@
 //! off the VM with some CNIs (cilium/cilium#21347, kubermatic/machine-controller#1752). The interface is matched by
 //! its name. Therefore all other interfaces get names that the pattern does not match:
 //!
-//! * netplan passes the pattern `e*` on; it matches `enp1s0`, `eth0` and `ens3`.
+//! * netplan passes the pattern `e*` to its backend. The pattern matches `enp1s0`, `eth0` and `ens3`.
 //! * The renderers of cloud-init itself (networkd, NetworkManager, sysconfig, ENI) ignore a pattern, and use the key
 //!   of the entry as the name. `enp1s0` is the name of the first interface of a VM of KubeVirt (q35).
 
@@ -45,10 +45,11 @@ fn ethernet(interface: &InterfaceConfig) -> Value {
     if interface.addresses.is_empty() {
         ethernet["dhcp4"] = true.into();
         ethernet["dhcp4-overrides"] = json!({"route-metric": FURTHER_ROUTE_METRIC});
-        // IPv6 by router advertisements, which start DHCPv6 if their flags request it. With `dhcp6: true`, cloud-init
-        // writes `may-fail=false` for NetworkManager, which then has no connection in a network without IPv6.
+        // The guest configures IPv6 from router advertisements, whose flags may start DHCPv6. With `dhcp6: true`,
+        // cloud-init writes `may-fail=false` for NetworkManager, which then has no connection in a network without
+        // IPv6.
         ethernet["accept-ra"] = true.into();
-        // The boot does not wait for a DHCP server, which not every network has.
+        // Not every network has a DHCP server, so the boot must not wait for one.
         ethernet["optional"] = true.into();
         return ethernet;
     }

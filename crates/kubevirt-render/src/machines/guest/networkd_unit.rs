@@ -1,5 +1,5 @@
-//! Units of systemd-networkd for Flatcar, which has no NetworkManager. Its own unit `zz-default.network` configures the
-//! other interfaces by DHCP.
+//! Units of systemd-networkd for Flatcar, which has no NetworkManager. Flatcar's unit `zz-default.network` configures
+//! the other interfaces by DHCP.
 
 use super::guest_file::GuestFile;
 use super::routes::{FURTHER_ROUTE_METRIC, routes};

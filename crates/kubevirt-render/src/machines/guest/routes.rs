@@ -9,8 +9,8 @@ use crate::machines::interface_config::InterfaceConfig;
 /// Metric of the default route over a tenant's network. It precedes the default route of the pod network, which has
 /// metric 100 (netplan and NetworkManager) or 1024 (networkd).
 const DEFAULT_ROUTE_METRIC: u32 = 50;
-/// Metric of routes that interfaces without addresses of Berth get by DHCP. Their default routes must not precede that
-/// of the pod network.
+/// Metric of routes that interfaces without addresses allocated by Berth get by DHCP. Their default routes must not
+/// precede the default route of the pod network.
 pub(super) const FURTHER_ROUTE_METRIC: u32 = 1000;
 
 /// A route of the guest.
@@ -18,8 +18,8 @@ pub(super) struct GuestRoute {
     pub(super) to: IpNet,
     pub(super) via: IpAddr,
     pub(super) metric: Option<u32>,
-    /// True if the route must be marked on-link: no address of the interface is in the network of the next hop.
-    /// Link-local next hops of IPv6 need no mark: they are on every link.
+    /// True if the route must be marked on-link: no address of the interface is in the network of the next hop. A
+    /// link-local next hop of IPv6 is always on-link, so its route needs no mark.
     pub(super) is_on_link: bool,
 }
 
@@ -36,7 +36,8 @@ impl GuestRoute {
 }
 
 /// Returns the default routes and then the further routes of an interface. Routes of a family in which the interface
-/// has no address, and routes between families, are omitted: the guest would refuse the whole configuration.
+/// has no address, and routes whose next hop has another family than the destination, are omitted: the guest would
+/// refuse the whole configuration.
 pub(super) fn routes(interface: &InterfaceConfig) -> Vec<GuestRoute> {
     let default = |gateway: &IpAddr| match gateway {
         IpAddr::V4(_) => IpNet::V4(Ipv4Net::default()),
