@@ -1,9 +1,10 @@
 //! Finds out whether another machine uses the address of a lease, before the agent serves the lease (RFC 2131, section
 //! 2.2; RFC 5227).
 //!
-//! A round of probes decides about each new address. If no machine answers, or only the VM of the lease, the address
-//! is served; so a VM that migrates to this host is no conflict. If another machine answers, or the guest declines the
-//! address, the address is withheld, and probed again after a backoff until the other machine is gone.
+//! Each new address is tested in a round of probes. If no machine answers, or only the VM of the lease answers, the
+//! address is served; so a VM that migrates to this host causes no conflict. If another machine answers, or the guest
+//! declines the address, the address is withheld, and probed again after a backoff until the other machine no longer
+//! answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,9 +16,9 @@ use crate::outcome::IgnoredReason;
 use crate::probe_frame::{Probe, ProbeAnswer};
 use crate::rate_limit::Uptime;
 
-/// Probes of a round: one may be lost.
+/// Number of probes in a round. More than one is sent, because a probe may be lost.
 pub const PROBE_COUNT: u8 = 3;
-/// Time after each probe of a round for its answers. RFC 5227 waits a second, which would delay the first answer to a
+/// Time for which the answers to a probe are awaited. RFC 5227 waits a second, which would delay the first answer to a
 /// guest for longer than its own retransmissions.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Time until an address in use is probed again; it doubles up to [`MAX_BACKOFF`].
@@ -48,14 +49,14 @@ impl AddressState {
     }
 }
 
-/// What the caller does next.
+/// Next step of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeStep {
     /// Send a probe, then call [`AddressProbes::poll`] again.
     Send(Probe),
-    /// Wait until this time, or until a change.
+    /// Call [`AddressProbes::poll`] again at this time, or earlier if a lease or a state changes.
     Wait(Uptime),
-    /// Wait for a change.
+    /// Call [`AddressProbes::poll`] again when a lease or a state changes.
     Idle,
 }
 
@@ -76,7 +77,7 @@ struct Entry {
     owner: MacAddress,
     state: AddressState,
     user: Option<MacAddress>,
-    /// Probes of the current round that were sent.
+    /// Number of probes that were sent in the current round.
     sent: u8,
     /// Time of the next probe, or of the end of the round.
     due: Option<Uptime>,
@@ -87,15 +88,15 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct AddressProbes {
     entries: BTreeMap<IpAddr, Entry>,
-    /// Addresses whose round has begun, by the time of the next probe. They come first, so that a round takes the same
-    /// time whatever the number of waiting addresses.
+    /// Addresses whose round has begun, by the time of the next probe. They take precedence over waiting addresses, so
+    /// that the duration of a round does not depend on the number of waiting addresses.
     in_round: BTreeSet<(Uptime, IpAddr)>,
     /// Addresses whose round has not begun, by the time at which it may begin.
     waiting: BTreeSet<(Uptime, IpAddr)>,
 }
 
 impl AddressProbes {
-    /// Replaces the leases: addresses with their owners. A new address, or one with another owner, is probed.
+    /// Replaces the leases, which map addresses to owners. Probes each address that is new or has a new owner.
     pub fn set_leases(&mut self, leases: &BTreeMap<IpAddr, MacAddress>, now: Uptime) {
         self.entries.retain(|address, entry| leases.get(address) == Some(&entry.owner));
         for queue in [&mut self.in_round, &mut self.waiting] {
@@ -116,7 +117,7 @@ impl AddressProbes {
         }
     }
 
-    /// Returns the state of an address. An address that is not yet a lease here is `Unknown`.
+    /// Returns the state of an address. The state of an address without a lease on this host is `Unknown`.
     #[must_use]
     pub fn state(&self, address: IpAddr) -> AddressState {
         self.entries.get(&address).map_or(AddressState::Unknown, |entry| entry.state)
@@ -128,8 +129,8 @@ impl AddressProbes {
         in_use.map(|(&address, entry)| entry.conflict(address))
     }
 
-    /// Probes an address before all others, because its guest is waiting. An address in use keeps its backoff. Returns
-    /// true if the order changed.
+    /// Moves an address to the front of the queue, because its guest is waiting for an answer. An address in use keeps
+    /// its backoff. Returns true if the order changed.
     pub fn prioritize(&mut self, address: IpAddr) -> bool {
         let Some(entry) = self.entries.get(&address) else { return false };
         let is_waiting = entry.state == AddressState::Unknown && entry.sent == 0;
@@ -140,7 +141,7 @@ impl AddressProbes {
         is_preferred
     }
 
-    /// Returns what to do next. Answers that arrived must have been passed to [`Self::observe`] before.
+    /// Returns the next step. The caller must pass all received answers to [`Self::observe`] before.
     pub fn poll(&mut self, now: Uptime) -> ProbeStep {
         while let Some(address) = self.next_due(now) {
             // Every address of a queue has an entry.
@@ -331,7 +332,7 @@ mod tests {
     #[test]
     fn a_waiting_guest_is_served_soon_on_a_host_with_many_vms() {
         let mut probes = probes(200);
-        // A probe goes to a hundred ports, with a millisecond for each.
+        // Sending a probe to a hundred ports takes one millisecond for each port.
         let duration = Duration::from_millis(100);
         let mut now = START;
         let mut step = |probes: &mut AddressProbes| {
@@ -356,9 +357,9 @@ mod tests {
     }
 
     proptest! {
-        /// Any sequence of events leaves each address in the queue or decided, and ends.
+        /// For any sequence of events, each address ends up queued or with a verdict, and the run terminates.
         #[test]
-        fn all_addresses_are_decided(events in proptest::collection::vec((0..5_u8, 1..6_u8), 0..60)) {
+        fn every_address_gets_a_state_or_stays_queued(events in proptest::collection::vec((0..5_u8, 1..6_u8), 0..60)) {
             let mut probes = probes(3);
             let mut now = START;
             for (event, number) in events {

@@ -14,8 +14,8 @@ use crate::settings::{Ipv4Settings, Settings};
 
 /// Bytes before the options: the fixed fields and the magic cookie.
 const HEADER_LENGTH: usize = 240;
-/// Shortest datagram that each client accepts (RFC 2131).
-const SMALLEST_LIMIT: u16 = 576;
+/// Maximum length of a datagram that every client accepts (RFC 2131).
+const MIN_MESSAGE_LIMIT: u16 = 576;
 
 /// A message of the guest.
 struct Request<'a> {
@@ -40,7 +40,7 @@ pub(crate) fn answer(
         Some(MessageType::Decline) => return decline(&request, ipv4),
         Some(MessageType::Release) => return Err(IgnoredReason::Released),
         Some(_) => return Err(IgnoredReason::NoRequest),
-        // BOOTP
+        // A BOOTP request has no message type.
         None => return Err(IgnoredReason::Malformed),
     };
     let uses_address = request.header.ciaddr() == ipv4.address.addr();
@@ -49,12 +49,12 @@ pub(crate) fn answer(
     }
     let mut answer = header_of_answer(&request)?;
     let options = if kind == AnswerKind::Dhcpv4Nak {
-        OptionWriter::refusal(limit(settings, &request), &request.options)
+        OptionWriter::refusal(max_message_length(settings, &request), &request.options)
     } else {
         answer.set_ciaddr(request.header.ciaddr()).set_yiaddr(ipv4.address.addr());
         let message_type =
             if kind == AnswerKind::Dhcpv4Offer { MessageType::Offer } else { MessageType::Ack };
-        let limit = limit(settings, &request);
+        let limit = max_message_length(settings, &request);
         OptionWriter::lease(limit, message_type, settings, ipv4, &request.options)
     };
     let (destination, destination_mac) = destination_of_answer(settings, &request, ipv4, kind);
@@ -91,13 +91,14 @@ fn answer_to_request(
     if request.options.server.is_some_and(|server| server != SERVER_IDENTIFIER) {
         return Err(IgnoredReason::OtherServer);
     }
-    // Renewing and rebinding clients have `ciaddr`; the others, in the states selecting and init-reboot, the option.
+    // Clients in the states RENEWING and REBINDING set `ciaddr`. Clients in the states SELECTING and INIT-REBOOT set
+    // the option Requested IP Address instead.
     let ciaddr = Some(request.header.ciaddr()).filter(|address| !address.is_unspecified());
     let address = request.options.address.or(ciaddr).ok_or(IgnoredReason::Malformed)?;
     if address == ipv4.address.addr() {
         return Ok(AnswerKind::Dhcpv4Ack);
     }
-    // A renewal has no server identifier: its destination is the server that gave the address.
+    // A renewal has no server identifier: its destination is the server that allocated the address.
     if is_unicast(destination) && destination != SERVER_IDENTIFIER {
         return Err(IgnoredReason::OtherServer);
     }
@@ -117,7 +118,7 @@ fn answer_inform(
     let destination = destination.ok_or(IgnoredReason::Malformed)?;
     let mut answer = header_of_answer(request)?;
     answer.set_ciaddr(request.header.ciaddr());
-    let limit = limit(settings, request);
+    let limit = max_message_length(settings, request);
     let options = OptionWriter::settings(limit, settings, ipv4, &request.options);
     *left_out += options.left_out;
     let frame = write(settings, &answer, options, destination, settings.mac)?;
@@ -165,10 +166,10 @@ fn destination_of_answer(
     (ipv4.address.addr(), settings.mac)
 }
 
-/// Returns the longest message that the client accepts and that fits into one frame.
-fn limit(settings: &Settings, request: &Request<'_>) -> usize {
-    let mtu = settings.mtu.unwrap_or(1500).max(SMALLEST_LIMIT);
-    let accepted = request.options.limit.unwrap_or(SMALLEST_LIMIT).clamp(SMALLEST_LIMIT, mtu);
+/// Returns the maximum length of a message that the client accepts and that fits into one frame.
+fn max_message_length(settings: &Settings, request: &Request<'_>) -> usize {
+    let mtu = settings.mtu.unwrap_or(1500).max(MIN_MESSAGE_LIMIT);
+    let accepted = request.options.limit.unwrap_or(MIN_MESSAGE_LIMIT).clamp(MIN_MESSAGE_LIMIT, mtu);
     usize::from(accepted) - DHCPV4_HEADERS
 }
 
@@ -181,7 +182,7 @@ fn write(
 ) -> Result<Vec<u8>, IgnoredReason> {
     let mut message = header.to_vec().map_err(|_| IgnoredReason::Malformed)?;
     message.extend(options.finish());
-    // BOOTP's length, which some clients and firmware require.
+    // Some clients and firmware require the minimum length of a BOOTP message.
     message.resize(message.len().max(MIN_PACKET_SIZE), 0);
     let addresses = Addresses { source: settings.server_mac, destination: destination_mac };
     addresses.dhcpv4(destination, &message).ok_or(IgnoredReason::Malformed)

@@ -20,7 +20,7 @@ pub(crate) struct RequestOptions {
     pub(crate) server: Option<Ipv4Addr>,
     /// Requested address.
     pub(crate) address: Option<Ipv4Addr>,
-    /// Longest datagram that the client accepts.
+    /// Maximum length of a datagram that the client accepts.
     pub(crate) limit: Option<u16>,
     client: Option<Vec<u8>>,
     requests_routes: bool,
@@ -54,9 +54,9 @@ impl RequestOptions {
     }
 }
 
-/// Options of an answer, up to the length that the client accepts. The most important ones are first, because options
-/// without room are left out. Each option is sent to each client, also if it is not in the client's list of requested
-/// parameters: busybox's udhcpc does not request the MTU, for example, but applies it.
+/// Options of an answer, up to the length that the client accepts. Options for which there is no room are left out, so
+/// the most important options come first. Each option is sent to each client, even if the client does not request it:
+/// for example, busybox's udhcpc does not request the MTU, but applies it.
 pub(crate) struct OptionWriter {
     bytes: Vec<u8>,
     limit: usize,
@@ -69,7 +69,7 @@ impl OptionWriter {
             Self { bytes: Vec::new(), limit: limit.saturating_sub(HEADER_LENGTH), left_out: 0 };
         writer.push(&DhcpOption::MessageType(message_type));
         writer.push(&DhcpOption::ServerIdentifier(SERVER_IDENTIFIER));
-        // RFC 6842: the client compares it with its own.
+        // RFC 6842: an answer repeats the client identifier, which the client compares with its own identifier.
         if let Some(client) = &request.client {
             writer.push(&DhcpOption::ClientIdentifier(client.clone()));
         }
@@ -148,7 +148,7 @@ impl OptionWriter {
     fn push(&mut self, option: &DhcpOption) {
         let mut encoded = Vec::new();
         let result = option.encode(&mut Encoder::new(&mut encoded));
-        // One byte for the end.
+        // One byte is reserved for the option End.
         if result.is_ok() && self.bytes.len() + encoded.len() < self.limit {
             self.bytes.extend(encoded);
         } else {
@@ -164,7 +164,7 @@ impl OptionWriter {
 }
 
 /// Returns the routes of option 121: to the server on the link, the network's routes, and the default route, because
-/// clients ignore the option `Router` then.
+/// clients that use option 121 ignore the option `Router`.
 fn routes(ipv4: &Ipv4Settings) -> Vec<(Ipv4Net, Ipv4Addr)> {
     let on_link = Ipv4Addr::UNSPECIFIED;
     let mut routes = vec![(Ipv4Net::from(SERVER_IDENTIFIER), on_link)];

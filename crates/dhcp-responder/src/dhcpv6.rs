@@ -14,8 +14,8 @@ use crate::identity::{LEASE_TIME, REBINDING_TIME, RENEWAL_TIME, seconds, server_
 use crate::outcome::{AnswerKind, DeclinedAddress, IgnoredReason, Outcome};
 use crate::settings::{Ipv6Settings, Settings};
 
-/// Longest answer: it fits into the smallest MTU of IPv6.
-const LONGEST_MESSAGE: usize = 1280 - DHCPV6_HEADERS;
+/// Maximum length of an answer, so that it fits into the minimum MTU of IPv6.
+const MAX_MESSAGE_LENGTH: usize = 1280 - DHCPV6_HEADERS;
 /// Preference of the server. With this value, a client does not wait for other servers.
 const HIGHEST_PREFERENCE: u8 = 255;
 
@@ -120,8 +120,8 @@ fn check_identifiers(
     if is_valid { Ok(()) } else { Err(IgnoredReason::Malformed) }
 }
 
-/// Inserts the answers to all identity associations. A VM has one address: it is for the association that already has
-/// it, otherwise for the first one.
+/// Inserts the answers to all identity associations. A VM has only one address. The association that already contains
+/// this address gets it, or else the first association.
 fn insert_associations(
     options: &mut DhcpOptions,
     ipv6: &Ipv6Settings,
@@ -179,8 +179,8 @@ fn answer_to_association(
     }
 }
 
-/// Answers whether the client's addresses still fit. RFC 8415 compares only the prefix; another address of the prefix
-/// is refused too, so that the client requests the address of its lease at once.
+/// Answers a Confirm message: whether the client's addresses are still valid. RFC 8415 compares only the prefix. Berth
+/// also refuses another address of the same prefix, so that the client immediately requests the address of its lease.
 fn confirm(ipv6: &Ipv6Settings, associations: &[Association]) -> Result<DhcpOption, IgnoredReason> {
     let mut addresses = associations.iter().flat_map(|association| &association.addresses);
     let first = addresses.next().ok_or(IgnoredReason::NoRequest)?;
@@ -208,7 +208,7 @@ fn write(
         return Ok(without_domains);
     }
     let domains = encode_all(&ipv6.search_domains);
-    if without_domains.len() + 4 + domains.len() > LONGEST_MESSAGE {
+    if without_domains.len() + 4 + domains.len() > MAX_MESSAGE_LENGTH {
         *left_out += 1;
         return Ok(without_domains);
     }

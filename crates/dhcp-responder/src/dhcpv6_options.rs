@@ -6,10 +6,11 @@ use dhcproto::v6::OptionCode;
 
 use crate::outcome::IgnoredReason;
 
-/// Longest DUID (RFC 8415, section 11.1).
-const LONGEST_DUID: usize = 130;
-/// More identity associations than any client has. The others get no answer, so that the answer fits into one frame.
-const MOST_ASSOCIATIONS: usize = 8;
+/// Maximum length of a DUID (RFC 8415, section 11.1).
+const MAX_DUID_LENGTH: usize = 130;
+/// Maximum number of identity associations that are answered, so that the answer fits into one frame. No client needs
+/// more.
+const MAX_ASSOCIATIONS: usize = 8;
 
 /// Encoded options, one after the other.
 #[derive(Clone, Copy, Debug)]
@@ -38,11 +39,11 @@ impl<'a> Iterator for Options<'a> {
 /// Kind of an identity association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AssociationKind {
-    /// IA_NA.
+    /// IA_NA: association for non-temporary addresses.
     Address,
-    /// IA_TA.
+    /// IA_TA: association for temporary addresses.
     TemporaryAddress,
-    /// IA_PD.
+    /// IA_PD: association for prefix delegation.
     Prefix,
 }
 
@@ -69,7 +70,7 @@ impl Association {
                 addresses.push(Ipv6Addr::from(*address.ok_or(IgnoredReason::Malformed)?));
             }
         }
-        addresses.truncate(MOST_ASSOCIATIONS);
+        addresses.truncate(MAX_ASSOCIATIONS);
         Ok(Self { kind, id: u32::from_be_bytes(*id), addresses })
     }
 }
@@ -90,7 +91,7 @@ impl<'a> RequestOptions<'a> {
             let (code, data) = option?;
             let kind = match code {
                 OptionCode::ClientId => {
-                    all.client = Some(data).filter(|data| data.len() <= LONGEST_DUID);
+                    all.client = Some(data).filter(|data| data.len() <= MAX_DUID_LENGTH);
                     continue;
                 }
                 OptionCode::ServerId => {
@@ -106,7 +107,7 @@ impl<'a> RequestOptions<'a> {
                 OptionCode::IAPD => AssociationKind::Prefix,
                 _ => continue,
             };
-            if all.associations.len() < MOST_ASSOCIATIONS {
+            if all.associations.len() < MAX_ASSOCIATIONS {
                 all.associations.push(Association::parse(kind, data)?);
             }
         }

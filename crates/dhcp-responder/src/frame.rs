@@ -7,7 +7,7 @@ use etherparse::{ArpEthIpv4Packet, Icmpv6Type, PacketBuilder};
 
 use crate::identity::{SERVER_IDENTIFIER, SERVER_LINK_LOCAL};
 
-/// All machines of the link.
+/// Multicast address of all nodes on the link.
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Ethernet address of [`ALL_NODES`].
 pub(crate) const ALL_NODES_MAC: MacAddress = MacAddress([0x33, 0x33, 0, 0, 0, 1]);

@@ -1,4 +1,4 @@
-//! Addresses of the server, which are the same on all hosts, and the times that clients get.
+//! Addresses of the server, which are the same on all hosts, and the lease times.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -14,14 +14,15 @@ pub const SERVER_IDENTIFIER: Ipv4Addr = Ipv4Addr::new(169, 254, 255, 67);
 pub const SERVER_LINK_LOCAL: Ipv6Addr =
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0x0062, 0x65ff, 0xfe72, 0x7468);
 
-/// Time for which an address is valid. A guest that cannot renew removes its address at its end, so it is longer than
-/// any absence of the agent: an agent that is stopped over a weekend interrupts no VM. It need not be short, because
-/// the claim of an address outlives the VM.
+/// Lifetime of a lease. A guest that cannot renew its lease removes the address after this time, so the time is longer
+/// than any absence of the agent: an agent that is stopped over a weekend interrupts no VM. A short lifetime is not
+/// needed, because the claim of an address outlives the VM.
 pub const LEASE_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
-/// T1: the client renews with its server. It is independent of the lease time, so that guests get changes of name
-/// servers and routes soon. RFC 2131 and RFC 8415 require only T1 < T2 < lease time.
+/// T1: time after which the client renews its lease with its server. T1 is independent of the lease time, so that
+/// guests soon get changes of name servers and routes. RFC 2131 and RFC 8415 require only T1 < T2 < lease time.
 pub const RENEWAL_TIME: Duration = Duration::from_secs(1800);
-/// T2: the client accepts any server. The default fraction of RFC 2131.
+/// T2: time after which the client renews its lease with any server. The fraction of the lease time is the default of
+/// RFC 2131.
 pub const REBINDING_TIME: Duration = Duration::from_secs(7 * 24 * 3600 / 8 * 7);
 /// Interval at which the agent sends [`crate::PortResponder::advertisement`]: the longest that RFC 4861 permits.
 pub const ADVERTISEMENT_INTERVAL: Duration = Duration::from_secs(1800);
@@ -29,7 +30,7 @@ pub const ADVERTISEMENT_INTERVAL: Duration = Duration::from_secs(1800);
 /// so that guests keep their default route while the agent is absent.
 pub(crate) const ROUTER_LIFETIME_SECONDS: u16 = u16::MAX;
 
-/// Returns whole seconds, as DHCP messages have them.
+/// Returns the time in whole seconds, the unit of DHCP messages.
 pub(crate) fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }

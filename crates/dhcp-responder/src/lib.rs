@@ -8,27 +8,28 @@
 //!                                                        └─► Statistics ─► metrics
 //! ```
 //!
-//! # Who gets answers
+//! # Answered requests
 //!
-//! Only frames without VLAN tag whose source, and whose `chaddr` for DHCPv4, is the lease's Ethernet address. The
-//! destination does not matter: requests to unicast addresses are answered too, except a renewal of another address at
-//! another server. Checksums of requests are not verified, because a guest with a virtio interface leaves them to the
-//! receiver (`CHECKSUM_PARTIAL`). A token bucket limits the answers to each port.
+//! The responder answers only frames without a VLAN tag whose source, and whose `chaddr` for DHCPv4, is the lease's
+//! Ethernet address. The destination does not matter: requests to unicast addresses are also answered, except a renewal
+//! of another address at another server. Checksums of requests are not verified, because a guest with a virtio
+//! interface leaves them to the receiver (`CHECKSUM_PARTIAL`). A token bucket limits the answers to each port.
 //!
 //! # Identity of the server
 //!
-//! A guest must not notice its migration to another host. So all hosts have the same [`SERVER_MAC`],
+//! A guest must not notice its migration to another host. Therefore all hosts have the same [`SERVER_MAC`],
 //! [`SERVER_IDENTIFIER`], [`SERVER_LINK_LOCAL`] and DUID, in every network. The answers never leave the bridge port of
 //! the VM, so switches never learn the address. Nothing is stored per guest: renewals are answered from the lease.
 //!
-//! * The DHCPv4 server identifier is the address to which clients send renewals at T1. It must have a route in
-//!   networks without a gateway too, and no other machine may have it. It is 169.254.255.67: RFC 3927 reserves the
-//!   last /24 of 169.254.0.0/16, so no machine selects it by itself. It is also outside 169.254.0.0/17, which
-//!   OVN-Kubernetes uses inside of nodes. The gateway's address is no choice: a gateway that serves DHCP itself would
-//!   believe that clients selected its own offer.
-//! * The route to it is in option 121 (classless static routes), directly on the link, and the responder answers ARP
-//!   for it. A client that ignores option 121 sends the renewal to the gateway's Ethernet address; the responder sees
-//!   this frame too. A client that has neither renews at T2 (rebinding), by broadcast.
+//! * The DHCPv4 server identifier is the address to which clients send renewals at T1. It must also have a route in
+//!   networks without a gateway, and no other machine may have it. It is 169.254.255.67: RFC 3927 reserves the last /24
+//!   of 169.254.0.0/16, so no machine selects it by itself. It is also outside 169.254.0.0/17, which OVN-Kubernetes
+//!   uses inside of nodes. The gateway's address is not suitable: a gateway that also serves DHCP would assume that
+//!   clients selected its own offer.
+//! * The route to the server identifier is in option 121 (classless static routes), directly on the link, and the
+//!   responder answers ARP requests for it. A client that ignores option 121 sends the renewal to the gateway's
+//!   Ethernet address; the responder also receives this frame. A client that has neither this route nor a gateway
+//!   renews at T2 (rebinding), by broadcast.
 //! * A client that uses option 121 ignores option 3 (RFC 3442), so option 121 also contains the default route.
 //!
 //! # IPv6 default route
@@ -49,10 +50,10 @@
 //!
 //! `dhcproto` encodes DHCP messages, and decodes DHCPv4 requests without copies (`v4::borrowed`). DHCPv6 options are
 //! split by `dhcpv6_options`: the decoder of `dhcproto` 0.15 subtracts without a check, so a guest's vendor options of
-//! length 0 would end the agent. Its encoder compresses domain lists, which RFC 8415 forbids. `etherparse` slices and
-//! writes Ethernet, ARP, IP, UDP and ICMPv6: it checks all lengths once and then has no accessor that panics, and it
-//! lets the caller append any option of neighbor discovery, which `smoltcp` does not. The tests verify answers with
-//! `smoltcp`.
+//! length 0 would crash the agent. The encoder of `dhcproto` compresses domain lists, which RFC 8415 forbids.
+//! `etherparse` slices and writes Ethernet, ARP, IP, UDP and ICMPv6: it checks all lengths once and then has no
+//! accessor that panics, and it lets the caller append any option of neighbor discovery, which `smoltcp` does not. The
+//! tests verify answers with `smoltcp`.
 
 mod address_probes;
 mod dhcpv4;

@@ -1,4 +1,4 @@
-//! What the responder does with a frame.
+//! Results of handling a frame.
 
 use std::net::IpAddr;
 
@@ -13,12 +13,12 @@ pub enum Direction {
     ToGuest,
 }
 
-/// What the agent does after a frame.
+/// Action of the agent after a frame was handled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Send the frame to the guest.
     Answer {
-        /// Message in the frame.
+        /// Type of the message in the frame.
         kind: AnswerKind,
         /// Ethernet frame without frame check sequence.
         frame: Vec<u8>,
@@ -31,7 +31,7 @@ pub enum Outcome {
     Ignored(IgnoredReason),
 }
 
-/// Message of an answer. As text, it is the value of a label of metrics.
+/// Message type of an answer. Its text is the value of a metric label.
 #[derive(
     Clone,
     Copy,
@@ -67,15 +67,15 @@ pub enum AnswerKind {
 /// Server or router that is not Berth's, on the segment of the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignServer {
-    /// Its protocol.
+    /// Protocol of the server's message.
     pub kind: ForeignKind,
-    /// Its Ethernet address.
+    /// Ethernet address of the server.
     pub mac: MacAddress,
-    /// Source address of its message.
+    /// IP source address of the server's message.
     pub address: IpAddr,
 }
 
-/// Protocol of a foreign server. As text, it is the value of a label of metrics.
+/// Protocol of a foreign server. Its text is the value of a metric label.
 #[derive(
     Clone,
     Copy,
@@ -90,11 +90,11 @@ pub struct ForeignServer {
 )]
 #[strum(serialize_all = "snake_case")]
 pub enum ForeignKind {
-    /// It answers DHCPv4 requests.
+    /// The server answers DHCPv4 requests.
     Dhcpv4,
-    /// It answers DHCPv6 requests.
+    /// The server answers DHCPv6 requests.
     Dhcpv6,
-    /// It sends router advertisements.
+    /// The server is a router that sends router advertisements.
     RouterAdvertisement,
 }
 
@@ -103,11 +103,11 @@ pub enum ForeignKind {
 pub struct DeclinedAddress {
     /// Address of the lease.
     pub address: IpAddr,
-    /// Frame to send to the guest: DHCPv6 confirms a Decline.
+    /// Frame to send to the guest, which confirms a DHCPv6 Decline; `None` for DHCPv4.
     pub answer: Option<Vec<u8>>,
 }
 
-/// Why a frame has no answer. As text, it is the value of a label of metrics.
+/// Reason why a frame has no answer. Its text is the value of a metric label.
 #[derive(
     Clone,
     Copy,
@@ -122,7 +122,7 @@ pub struct DeclinedAddress {
 )]
 #[strum(serialize_all = "snake_case")]
 pub enum IgnoredReason {
-    /// The frame contains none of the answered messages.
+    /// The frame contains no message that the responder answers or reports.
     Unrelated,
     /// The frame has a VLAN tag.
     VlanTag,
@@ -140,12 +140,13 @@ pub enum IgnoredReason {
     NoRequest,
     /// The guest released its address. The address stays allocated to the VM.
     Released,
-    /// The router advertisement comes from the configured gateway, as far as its address is known.
+    /// The router advertisement comes from the configured gateway, or may come from it because the gateway's link-local
+    /// address is unknown.
     Gateway,
     /// It is not yet known whether another machine uses the address of the lease.
     AddressNotProbed,
     /// Another machine uses the address of the lease.
     AddressInUse,
-    /// The port had too many answers.
+    /// The rate limit of the port is exceeded.
     RateLimited,
 }

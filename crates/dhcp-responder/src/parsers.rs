@@ -28,7 +28,7 @@ pub const PARSERS: &[Parser] = &[("dhcp_frame", |bytes| {
     let mut responder = PortResponder::new(&network, &lease, SERVER_MAC);
     for direction in [Direction::FromGuest, Direction::ToGuest] {
         if let Outcome::Answer { frame, .. } = responder.handle(direction, bytes, Uptime::ZERO) {
-            // The answer to an answer: nothing is sent twice.
+            // The responder must not answer its own answers.
             let second = responder.handle(Direction::FromGuest, &frame, Uptime::ZERO);
             assert!(matches!(second, Outcome::Ignored(_)), "{second:?}");
         }

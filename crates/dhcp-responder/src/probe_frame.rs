@@ -1,14 +1,15 @@
 //! Frames of address probes, and their answers.
 //!
-//! An ARP probe has no sender IP address, so it changes no ARP cache (RFC 5227). On the port of a VM, its sender
-//! Ethernet address is that of the owner: a guest that tests its own address at the same time would otherwise take the
-//! probe of another machine for a conflict. A probe that leaves the host never has the owner's Ethernet address,
-//! because switches would learn that the owner is at this host, while it may still run on another host before a
-//! migration.
+//! An ARP probe has no sender IP address, so it changes no ARP cache (RFC 5227). On the port of a VM, the probe's
+//! sender Ethernet address is that of the owner. Otherwise a guest that tests its own address at the same time would
+//! treat the probe as a conflict with another machine. A probe that leaves the host never has the owner's Ethernet
+//! address, because switches would learn that the owner is at this host, while it may still run on another host before
+//! a migration.
 //!
-//! A neighbor solicitation has a link-local source address. A solicitation without source address, as in duplicate
-//! address detection (RFC 4862), would make the guest that just tests the same address give it up; with a source
-//! address such a guest ignores it, and a machine that uses the address answers in both cases.
+//! The neighbor solicitation of a probe has a link-local source address. Without a source address, it would be a
+//! duplicate address detection (RFC 4862), and a guest that tests the same address at the same time would give up the
+//! address. Such a guest ignores a solicitation with a source address. A machine that uses the address answers in both
+//! cases.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -20,7 +21,7 @@ use crate::frame::{Addresses, BROADCAST_MAC, LINK_HOP_LIMIT};
 use crate::identity::SERVER_MAC;
 use crate::received::{Content, Received};
 
-/// A question whether another machine uses the address of a lease.
+/// A probe to find out whether another machine uses the address of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Ethernet address of the VM that has the lease.
@@ -36,8 +37,8 @@ impl Probe {
         self.frame(SERVER_MAC, self.owner)
     }
 
-    /// Returns the frame to send by a link that leaves the host: with the Ethernet address of the link, and with the
-    /// tag of the VLAN, if the link carries tagged frames.
+    /// Returns the frame to send through a link that leaves the host. The frame has the Ethernet address of the link,
+    /// and the tag of the VLAN if the link carries tagged frames.
     #[must_use]
     pub fn frame_by_link(self, link: MacAddress, vlan: Option<VlanId>) -> Option<Vec<u8>> {
         let mut frame = self.frame(link, link)?;
@@ -87,7 +88,7 @@ fn link_local(mac: MacAddress) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// An answer to a probe: a machine uses an address.
+/// An answer to a probe, which proves that a machine uses an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeAnswer {
     /// Ethernet address of the machine.
@@ -97,7 +98,7 @@ pub struct ProbeAnswer {
 }
 
 impl ProbeAnswer {
-    /// Parses a frame without VLAN tag. Returns `None` if it is no answer to a probe.
+    /// Parses a frame without VLAN tag. Returns `None` if the frame is not an answer to a probe.
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let received = Received::parse(frame).ok()?;
@@ -122,7 +123,8 @@ impl ProbeAnswer {
         else {
             return None;
         };
-        // A machine that answers for another one, such as a router for a mobile node, names its Ethernet address.
+        // A machine that answers for another machine, such as a router for a mobile node, puts the Ethernet address in
+        // this option.
         let named = advertisement.options_iterator().find_map(|option| match option {
             Ok(NdpOptionSlice::TargetLinkLayerAddress(address)) => {
                 address.link_layer_address().try_into().ok().map(MacAddress)
@@ -151,7 +153,7 @@ mod tests {
     fn an_arp_probe_has_the_owner_only_on_the_port_of_a_vm() {
         let frame = probe("10.0.0.7").frame_to_guest().unwrap();
         assert_eq!(frame[..12], [&[0xff; 6], &SERVER_MAC.0[..]].concat());
-        // The sender, without IP address; and the target.
+        // The operation, the sender's Ethernet address, and no sender IP address. Then the target address.
         assert_eq!(frame[20..32], [&[0, 1], &OWNER.0[..], &[0; 4]].concat());
         assert_eq!(frame[38..42], [10, 0, 0, 7]);
         let frame = probe("10.0.0.7").frame_by_link(LINK, Some(120.try_into().unwrap())).unwrap();

@@ -5,13 +5,13 @@ use std::time::Duration;
 /// Time since an arbitrary start; monotonic.
 pub type Uptime = Duration;
 
-/// Answers that a port gets at once if its token bucket is full. A boot with firmware, boot loader and operating system
-/// needs fewer than ten.
+/// Capacity of the token bucket of a port: the number of answers without a delay if the bucket is full. A boot with
+/// firmware, boot loader and operating system needs fewer than ten.
 pub const ANSWER_CAPACITY: u32 = 20;
-/// Time after which a port gets one more answer.
+/// Time after which one token is added to the bucket of a port.
 pub const ANSWER_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Token bucket, stored as the time at which it is full again.
+/// Token bucket, stored as the time at which the bucket is full again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RateLimit {
     full_at: Uptime,

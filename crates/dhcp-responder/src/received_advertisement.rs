@@ -1,4 +1,4 @@
-//! Decides whether a router advertisement of another machine is one of the network's gateway.
+//! Decides whether a router advertisement of another machine comes from the network's gateway.
 
 use std::net::Ipv6Addr;
 

@@ -31,15 +31,15 @@ impl PortResponder {
         Self { settings, rate_limit: RateLimit::default(), statistics: Statistics::default() }
     }
 
-    /// Replaces the lease, and keeps the rate limit and the statistics. The addresses may be served.
+    /// Replaces the lease, and keeps the rate limit and the statistics. Afterwards both addresses may be served.
     pub fn update(&mut self, network: &LeaseNetwork, lease: &Lease) {
         self.settings = Settings::new(network, lease, self.settings.server_mac);
     }
 
-    /// Sets whether the addresses of the lease may be served. By default, they may.
+    /// Sets whether the addresses of the lease may be served. By default, both addresses may be served.
     ///
-    /// An address that may not be served is not offered. A guest that uses it already can still renew it: without an
-    /// answer it would give up an address that works for it.
+    /// An address that may not be served is not offered. A guest that already uses the address can still renew it,
+    /// because otherwise the guest would give up a working address.
     pub const fn set_address_states(&mut self, ipv4: AddressState, ipv6: AddressState) {
         self.settings.ipv4_state = ipv4;
         self.settings.ipv6_state = ipv6;
@@ -51,7 +51,7 @@ impl PortResponder {
         &self.statistics
     }
 
-    /// Returns what to do with an Ethernet frame (without frame check sequence) of the port.
+    /// Handles an Ethernet frame (without frame check sequence) of the port, and returns the action of the agent.
     pub fn handle(&mut self, direction: Direction, frame: &[u8], now: Uptime) -> Outcome {
         let outcome = Received::parse(frame).and_then(|received| match direction {
             Direction::FromGuest => self.answer(&received, now),
@@ -74,7 +74,7 @@ impl PortResponder {
         if received.source_mac != settings.mac {
             return Err(IgnoredReason::OtherMac);
         }
-        // Before the work of an answer, which a flood must not cause.
+        // The rate limit is checked before the answer is computed, so that a flood of requests causes little work.
         if !self.rate_limit.has_token(now) {
             return Err(IgnoredReason::RateLimited);
         }
@@ -114,9 +114,9 @@ impl PortResponder {
 
     /// Finds messages of foreign servers. The options of DHCP are not parsed.
     ///
-    /// A message from Berth's own Ethernet address is foreign too: the answers of this agent are not delivered to the
-    /// socket that sends them, and those of other agents do not arrive, because a bridge forwards only what it receives
-    /// by a port, not what a socket sends by the port to the guest.
+    /// A message from Berth's own Ethernet address is also foreign. Answers of this agent are not delivered to the
+    /// socket that sends them. Answers of other agents do not arrive, because a bridge forwards only frames that it
+    /// receives through a port, not frames that a socket sends through the port to the guest.
     fn find_foreign_server(&self, received: &Received<'_>) -> Result<Outcome, IgnoredReason> {
         let (kind, address) = match &received.content {
             Content::Arp(_) => return Err(IgnoredReason::Unrelated),
@@ -125,7 +125,7 @@ impl PortResponder {
                 if !matches!(message.icmp_type(), Icmpv6Type::RouterAdvertisement(_)) {
                     return Err(IgnoredReason::Unrelated);
                 }
-                // Guests ignore it too.
+                // Guests also ignore such an advertisement.
                 if *hop_limit != LINK_HOP_LIMIT || !source.is_unicast_link_local() {
                     return Err(IgnoredReason::Malformed);
                 }

@@ -17,10 +17,10 @@ const INFINITE_LIFETIME: u32 = u32::MAX;
 const RECURSIVE_DNS_SERVERS: u8 = 25;
 /// Option of RFC 8106 with search domains.
 const DNS_SEARCH_LIST: u8 = 31;
-/// Smallest MTU of IPv6 (RFC 8200). Guests ignore smaller values.
-const SMALLEST_MTU: u16 = 1280;
-/// Longest payload after the headers of IPv6 and of the router advertisement.
-const LONGEST_PAYLOAD: usize = SMALLEST_MTU as usize - 40 - 8;
+/// Minimum MTU of IPv6 (RFC 8200). Guests ignore smaller values.
+const MIN_MTU: u16 = 1280;
+/// Maximum length of the payload after the headers of IPv6 and of the router advertisement.
+const MAX_PAYLOAD_LENGTH: usize = MIN_MTU as usize - 40 - 8;
 
 /// Answers a router solicitation.
 pub(crate) fn answer_router_solicitation(
@@ -52,7 +52,7 @@ pub(crate) fn write(
         payload.extend([NdpOptionType::SOURCE_LINK_LAYER_ADDRESS.0, 1]);
         payload.extend(settings.server_mac.0);
     }
-    if let Some(mtu) = settings.mtu.filter(|mtu| *mtu >= SMALLEST_MTU) {
+    if let Some(mtu) = settings.mtu.filter(|mtu| *mtu >= MIN_MTU) {
         payload.extend([NdpOptionType::MTU.0, 1, 0, 0]);
         payload.extend(u32::from(mtu).to_be_bytes());
     }
@@ -82,13 +82,13 @@ pub(crate) fn write(
     )
 }
 
-/// Appends an option of RFC 8106, padded to a multiple of eight bytes. An option that does not fit into the smallest
-/// MTU is left out: guests get the same data with DHCPv6. Its lifetime is that of an address, so that guests keep their
-/// name servers while the agent is absent.
+/// Appends an option of RFC 8106, padded to a multiple of eight bytes. An option that does not fit into the minimum MTU
+/// is left out: guests get the same data with DHCPv6. The lifetime of the option is that of an address, so that guests
+/// keep their name servers while the agent is absent.
 fn append_dns_option(payload: &mut Vec<u8>, option: u8, data: &[u8]) {
     let words = (8 + data.len()).div_ceil(8);
     let Ok(length) = u8::try_from(words) else { return };
-    if payload.len() + words * 8 > LONGEST_PAYLOAD {
+    if payload.len() + words * 8 > MAX_PAYLOAD_LENGTH {
         return;
     }
     payload.extend([option, length, 0, 0]);

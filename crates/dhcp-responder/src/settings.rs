@@ -1,4 +1,4 @@
-//! Settings of one port: the valid part of a lease and its network, as the answers need it.
+//! Settings of one port: the valid fields of a lease and of its network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     pub(crate) mtu: Option<u16>,
     pub(crate) ipv4: Option<Ipv4Settings>,
     pub(crate) ipv6: Option<Ipv6Settings>,
-    /// IPv6 gateway of the network, also if the lease has no IPv6 address.
+    /// IPv6 gateway of the network. It is set even if the lease has no IPv6 address.
     pub(crate) ipv6_gateway: Option<Ipv6Addr>,
     /// Whether the IPv4 address may be served.
     pub(crate) ipv4_state: AddressState,

@@ -29,15 +29,15 @@ pub const fn socket_filter() -> &'static [FilterInstruction] {
     &PROGRAM
 }
 
-/// Returns the program of [`socket_filter`] without frames to the guest. The agent uses it while too many of them
-/// arrive.
+/// Returns a variant of [`socket_filter`] that rejects all frames to the guest. The agent uses it while too many frames
+/// to the guest arrive.
 #[must_use]
 pub const fn request_filter() -> &'static [FilterInstruction] {
     &REQUEST_PROGRAM
 }
 
 /// Returns a program for the link by which the frames of a tenant leave the host. It accepts only received answers to
-/// [`crate::Probe`], and only those of the VLAN, or untagged ones without a VLAN.
+/// [`crate::Probe`] that have the tag of `vlan`, or that are untagged if `vlan` is `None`.
 #[must_use]
 pub fn probe_filter(link: MacAddress, vlan: Option<VlanId>) -> Vec<FilterInstruction> {
     assemble(&probe_steps(link, vlan)).to_vec()
@@ -46,13 +46,13 @@ pub fn probe_filter(link: MacAddress, vlan: Option<VlanId>) -> Vec<FilterInstruc
 const LOAD_BYTE: u16 = 0x30;
 const LOAD_HALF: u16 = 0x28;
 const LOAD_WORD: u16 = 0x20;
-/// Loads 16 bits at an offset behind the index register.
+/// Loads 16 bits at the sum of the operand and the index register.
 const LOAD_HALF_INDEXED: u16 = 0x48;
 /// Loads the length of the IPv4 header into the index register: `4 * (byte & 15)`.
 const LOAD_HEADER_LENGTH: u16 = 0xb1;
 const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_ANY_BIT: u16 = 0x45;
-/// Keeps the bits of the operand.
+/// Computes the bitwise AND of the accumulator and the operand.
 const AND: u16 = 0x54;
 const RETURN: u16 = 0x06;
 
@@ -64,15 +64,15 @@ const VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
 const PACKET_TYPE: u32 = 0xffff_f000 + 4;
 /// `PACKET_OUTGOING` of `linux/if_packet.h`: the frame leaves by the port, to the guest.
 const OUTGOING: u32 = 4;
-/// More than any frame.
+/// Number of bytes to accept, which is larger than any frame.
 const WHOLE_FRAME: u32 = 0x0004_0000;
 
 const IDENTIFIER: u32 = crate::SERVER_IDENTIFIER.to_bits();
 const LINK_LOCAL: u128 = crate::SERVER_LINK_LOCAL.to_bits();
 
-/// Ethernet and IPv4.
+/// Hardware type Ethernet and protocol type IPv4 in an ARP packet.
 const ARP_TYPES: u32 = 0x0001_0800;
-/// Lengths of the addresses, and the operation.
+/// Lengths of the addresses, and the operation, in an ARP packet.
 const ARP_REQUEST: u32 = 0x0604_0001;
 const ARP_REPLY: u32 = 0x0604_0002;
 
@@ -126,14 +126,14 @@ const REJECT: u8 = LENGTH - 2;
 /// Index of the instruction that accepts the frame.
 const ACCEPT: u8 = LENGTH - 1;
 
-/// Returns the instructions; `to_guest` is the index of the first one for frames to the guest. The number before each
-/// line is the index of its first instruction.
+/// Returns the instructions; `to_guest` is the index of the first instruction for frames to the guest. The number
+/// before each line is the index of its first instruction.
 #[rustfmt::skip]
 const fn steps(to_guest: u8) -> [Step; LENGTH as usize] {
     [
         /*  0 */ load(LOAD_WORD, VLAN_TAG_PRESENT), equal(0, 2, REJECT),
         /*  2 */ load(LOAD_WORD, PACKET_TYPE), equal(OUTGOING, to_guest, 4),
-        // From the guest.
+        // Frames from the guest.
         /*  4 */ load(LOAD_HALF, 12), // EtherType
         /*  5 */ equal(0x0800, 17, 6),
         /*  6 */ equal(0x86dd, 24, 7),
@@ -142,7 +142,7 @@ const fn steps(to_guest: u8) -> [Step; LENGTH as usize] {
         /*  8 */ load(LOAD_WORD, 14), equal(ARP_TYPES, 10, REJECT),
         /* 10 */ load(LOAD_WORD, 18), equal(ARP_REQUEST, 12, 14),
         /* 12 */ load(LOAD_WORD, 38), equal(IDENTIFIER, ACCEPT, REJECT),
-        // Operation "reply", to a probe, which has no IP address.
+        // ARP reply to a probe: its target IP address is 0, like the sender IP address of the probe.
         /* 14 */ equal(ARP_REPLY, 15, REJECT),
         /* 15 */ load(LOAD_WORD, 38), equal(0, ACCEPT, REJECT),
         // IPv4: UDP; no fragment; port 67 as destination.
@@ -165,7 +165,7 @@ const fn steps(to_guest: u8) -> [Step; LENGTH as usize] {
         /* 40 */ equal(136, 41, REJECT),
         /* 41 */ load(LOAD_WORD, 0), equal(mac_start(crate::SERVER_MAC), 43, REJECT),
         /* 43 */ load(LOAD_HALF, 4), equal(mac_end(crate::SERVER_MAC), ACCEPT, REJECT),
-        // To the guest.
+        // Frames to the guest.
         /* 45 */ load(LOAD_HALF, 12), // EtherType
         /* 46 */ equal(0x0800, 48, 47),
         /* 47 */ equal(0x86dd, 55, REJECT),
@@ -224,7 +224,7 @@ const fn assemble<const LENGTH: usize>(steps: &[Step; LENGTH]) -> [FilterInstruc
     while (at as usize) < LENGTH {
         let Step { code, k, if_true, if_false } = steps[at as usize];
         let is_jump = code == JUMP_IF_EQUAL || code == JUMP_IF_ANY_BIT;
-        // An overflow, which a jump backwards causes, is an error of the compiler.
+        // A backward jump would overflow, which the compiler reports as an error.
         let (jt, jf) = if is_jump { (if_true - at - 1, if_false - at - 1) } else { (0, 0) };
         program[at as usize] = FilterInstruction { code, jt, jf, k };
         at += 1;

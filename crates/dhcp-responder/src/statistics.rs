@@ -7,15 +7,15 @@ use crate::outcome::{AnswerKind, ForeignKind, IgnoredReason, Outcome};
 /// Counters of one port since its [`crate::PortResponder`] was created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Answers.
+    /// Number of answers by message type.
     pub answers: BTreeMap<AnswerKind, u64>,
-    /// Frames without an answer.
+    /// Number of frames without an answer, by reason.
     pub ignored: BTreeMap<IgnoredReason, u64>,
-    /// Messages of foreign servers.
+    /// Number of messages of foreign servers, by protocol.
     pub foreign_servers: BTreeMap<ForeignKind, u64>,
-    /// Declined addresses.
+    /// Number of declined addresses.
     pub declined: u64,
-    /// Options that were left out because the answer would be longer than the client accepts.
+    /// Number of options that were left out because the answer would be longer than the client accepts.
     pub options_left_out: u64,
 }
 

@@ -59,7 +59,7 @@ pub(super) fn generate_hints(
 }
 
 /// Returns true if the mask contains no more sockets than necessary for the minimum number of zones, `min_zones`
-/// (`isHintSocketAligned`). False without the option `align-by-socket`.
+/// (`isHintSocketAligned`). Returns false without the option `align-by-socket`.
 fn is_socket_aligned(host: &KubeletHost, mask: ZoneMask, min_zones: u32) -> bool {
     if !host.kubelet.cpu_options.align_by_socket {
         return false;
@@ -134,7 +134,7 @@ fn aligned_cpus(host: &KubeletHost, zones: ZoneMask, allocatable: &CpuBits) -> C
     cpus.intersection(allocatable)
 }
 
-/// Takes `wanted` of the available CPUs, with the algorithm of the kubelet's version and options (`takeByTopology`).
+/// Takes `requested` of the available CPUs, with the algorithm of the kubelet's version and options (`takeByTopology`).
 fn take_by_topology(
     host: &KubeletHost,
     available: &CpuBits,

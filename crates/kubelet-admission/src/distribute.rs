@@ -9,7 +9,7 @@ use super::host::KubeletHost;
 use super::refusal::Reason;
 use super::take_packed::{CpuAccumulator, take_packed};
 
-/// Takes `wanted` CPUs, distributed over zones in groups of `group` CPUs.
+/// Takes `requested` CPUs, distributed over zones in groups of `group_size` CPUs.
 pub(super) fn distribute_cpus(
     host: &KubeletHost,
     available: &CpuBits,
@@ -265,7 +265,7 @@ struct Combinations {
     arrays: Vec<(Vec<usize>, usize)>,
 }
 
-/// A slice: the index of an array, and a length.
+/// A Go slice: the index of its array, and its length.
 #[derive(Clone, Copy)]
 struct GoSlice {
     array: usize,

@@ -17,7 +17,7 @@ pub(super) enum Hints {
     AnyZone,
     /// No set of zones can provide the resource: a nil affinity that is not preferred.
     NoZone,
-    /// The sets of zones that can provide the resource, and those of them that are preferred.
+    /// The sets of zones that can provide the resource, and the preferred sets among them.
     Masks(MaskSet, MaskSet),
 }
 

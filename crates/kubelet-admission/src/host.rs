@@ -98,11 +98,11 @@ pub enum HostError {
         /// Number of the core's CPUs.
         cpus: usize,
     },
-    /// The host has this number of CPUs: none, or more than are supported.
-    #[error("{0} CPUs: from 1 to {MAX_CPUS} are supported")]
+    /// The host has no CPUs, or more CPUs than are supported. The value is the number of CPUs.
+    #[error("the host has {0} CPUs: from 1 to {MAX_CPUS} are supported")]
     InvalidCpuCount(usize),
-    /// The host has this number of huge page sizes, which is more than any hardware supports.
-    #[error("{0} sizes of huge pages: at most {most} are supported", most = MEMORY_KIND_COUNT - 1)]
+    /// The host has more huge page sizes than any hardware supports. The value is the number of sizes.
+    #[error("the host has {0} sizes of huge pages: at most {most} are supported", most = MEMORY_KIND_COUNT - 1)]
     TooManyPageSizes(usize),
     /// The reserved CPU with this number is in no zone. A kubelet does not start with this configuration.
     #[error("reservedSystemCPUs: CPU {0} is in no zone")]

@@ -100,8 +100,8 @@ impl<'p> Request<'p> {
     }
 }
 
-/// Returns the requested bytes by memory kind. An unknown page size is a crash: the Memory Manager accesses the data
-/// of the page size without a check that the host has it.
+/// Returns the requested bytes by memory kind. An unknown page size makes the kubelet crash: the Memory Manager
+/// accesses the data of the page size without a check that the host has it.
 fn memory_by_kind(host: &KubeletHost, requests: &Resources) -> Result<MemoryAmounts, Reason> {
     let mut wanted = MemoryAmounts::default();
     wanted[0] = requests.memory;

@@ -72,7 +72,7 @@ pub struct ReportedPod {
 }
 
 impl ReportedPod {
-    /// Creates the value for a pod that runs on a host but whose allocation is unknown. The pod counts only in the
+    /// Creates the report of a pod that runs on a host but whose allocation is unknown. The pod counts only in the
     /// node's totals.
     #[must_use]
     pub fn without_zones(pod: &Pod) -> Self {
@@ -107,7 +107,7 @@ impl HostState {
     #[must_use]
     pub fn new(host: &Arc<KubeletHost>) -> Self {
         let mut shared = host.all_cpus;
-        // Only with the option `strict-cpu-reservation` are the reserved CPUs excluded from the shared CPUs.
+        // The shared CPUs exclude the reserved CPUs only with the option `strict-cpu-reservation`.
         if host.kubelet.cpu_options.strict_reservation {
             shared = shared.difference(&host.reserved_cpus);
         }
@@ -169,7 +169,8 @@ impl HostState {
         self.check_as(&pod.uid, pod)
     }
 
-    /// Like [`Self::check`], but with this uid instead of `pod.uid`, because pods with equal requests share a `Pod`.
+    /// Like [`Self::check`], but with the UID `uid` instead of `pod.uid`, because pods with equal requests share a
+    /// `Pod`.
     pub fn check_as(&self, uid: &str, pod: &Pod) -> Result<Admission, Refusal> {
         if let Some(known) = self.pods.get(uid) {
             return Ok(known.clone());
@@ -223,7 +224,7 @@ impl HostState {
         self.admit_as(&pod.uid, pod)
     }
 
-    /// Like [`Self::admit`], but with this uid, as in [`Self::check_as`].
+    /// Like [`Self::admit`], but with the UID `uid`, as in [`Self::check_as`].
     pub fn admit_as(&mut self, uid: &str, pod: &Pod) -> Result<&Admission, Refusal> {
         if !self.pods.contains(uid) {
             let mut trial = self.trial();
@@ -327,8 +328,8 @@ impl HostState {
         true
     }
 
-    /// Restores a pod from its host's report; replaces the pod with the same uid, if there is one. CPUs, zones, page
-    /// sizes and devices that the host does not have are ignored.
+    /// Restores a pod from its host's report; replaces a pod with the same UID. CPUs, zones, page sizes and devices
+    /// that the host does not have are ignored.
     pub fn restore(&mut self, uid: &str, restored: &ReportedPod) {
         self.remove(uid);
         let mut zones = self.zones();

@@ -11,7 +11,7 @@ use super::host::{HostCore, KubeletHost};
 use super::refusal::Reason;
 use super::take_packed::CpuAccumulator;
 
-/// Takes `wanted` of the available CPUs. The returned bool is false if the kubelet might take other CPUs.
+/// Takes `requested` of the available CPUs. The returned bool is false if the kubelet might take other CPUs.
 pub(super) fn take_by_topology(
     host: &KubeletHost,
     available: &CpuBits,

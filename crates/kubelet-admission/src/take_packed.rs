@@ -18,7 +18,7 @@ pub(super) struct CpuAccumulator<'h> {
     pub(super) needed_cpus: i64,
 }
 
-/// Takes `wanted` of the available CPUs.
+/// Takes `requested` of the available CPUs.
 pub(super) fn take_packed(
     host: &KubeletHost,
     available: &CpuBits,

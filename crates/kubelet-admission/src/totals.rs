@@ -16,8 +16,8 @@ pub(super) struct RequestTotals {
 }
 
 impl RequestTotals {
-    /// Returns the requests of one pod (`PodRequests`). Resources that are not in the host's allocatable resources
-    /// are left out, see `check_totals`.
+    /// Returns the requests of one pod (`PodRequests`). Resources that are not in the host's allocatable resources are
+    /// omitted, because [`check_totals`] does not check them.
     pub(super) fn from_pod(host: &KubeletHost, request: Request<'_>) -> Self {
         let pod = request.pod;
         let sum = |amount: &dyn Fn(&Resources) -> u64| {

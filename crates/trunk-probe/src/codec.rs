@@ -18,9 +18,9 @@ use crate::message::Message;
 
 const VERSION: u8 = 1;
 const HEADER_BYTES: usize = 23;
-/// Size of most frames without the list of VLANs.
+/// Capacity that is sufficient for most frames, without the list of VLANs.
 const FRAME_CAPACITY: usize = 160;
-/// Maximum number of keys of sessions that are stored. Others are derived for each frame.
+/// Maximum number of stored session keys. Further session keys are derived again for each frame.
 const MAX_STORED_KEYS: usize = 512;
 
 /// Error when decoding a frame.
@@ -42,7 +42,7 @@ pub enum DecodeError {
 pub(crate) struct Codec {
     keys: ProbeKeys,
     stored: BTreeMap<(u32, u64), SessionKey>,
-    /// Memory for decryption.
+    /// Buffer in which frames are decrypted.
     buffer: Vec<u8>,
 }
 
@@ -59,12 +59,13 @@ impl Codec {
         Self { keys, stored: BTreeMap::new(), buffer: Vec::new() }
     }
 
-    /// Encrypts a message; `None` only if the cipher fails.
+    /// Encrypts a message; returns `None` only if the cipher fails.
     pub(crate) fn encode(&mut self, message: &Message) -> Option<Vec<u8>> {
         let id = self.keys.sending_id()?;
         self.store_key(id, message.session);
         let key = self.stored.get(&(id, message.session))?;
-        // One allocation: an idle trunk with 4,000 VLANs needs hundreds of frames per second.
+        // The capacity avoids further allocations, because even an idle trunk with 4,000 VLANs needs hundreds of frames
+        // per second.
         let mut frame = Vec::with_capacity(FRAME_CAPACITY + message.vlans.len());
         frame.push(VERSION);
         frame.extend(id.to_be_bytes());
@@ -185,7 +186,9 @@ mod tests {
     #[test]
     fn every_kind_is_encoded_and_decoded() {
         let vlan = VlanId::try_from(4094).unwrap();
-        for kind in [Kind::Probe, Kind::Solicit { session: 7 }, Kind::Doubt { session: 8, vlan }] {
+        for kind in
+            [Kind::Probe, Kind::Solicit { session: 7 }, Kind::ReportLoss { session: 8, vlan }]
+        {
             let sent = Message { kind, ..message() };
             let frame = codec("a").encode(&sent).unwrap();
             assert_eq!(codec("a").decode(&frame), Ok(sent));

@@ -37,11 +37,11 @@ pub enum KeyError {
     Length {
         /// Number of the line, starting at 1.
         line: usize,
-        /// Number of its characters.
+        /// Number of characters in the line.
         chars: usize,
     },
     /// The file has too many keys.
-    #[error("the file contains more than {MAX_KEYS} keys; remove those that no host uses")]
+    #[error("the file contains more than {MAX_KEYS} keys; remove the keys that no host uses")]
     TooMany,
 }
 
@@ -49,7 +49,7 @@ impl ProbeKeys {
     /// Parses a key file: one key per line. Empty lines and lines that begin with `#` are ignored.
     ///
     /// # Errors
-    /// If the file has no key, too many keys, or a key of a wrong length.
+    /// Returns an error if the file has no key, too many keys, or a key of a wrong length.
     pub fn parse(text: &str) -> Result<Self, KeyError> {
         let mut keys = Vec::new();
         for (index, line) in text.lines().enumerate() {

@@ -18,9 +18,10 @@
 //! | `TrunkProbe` | probe of one network of this host: answers, challenges, verdict |
 //!
 //! A peer probes its VLANs in ascending order, so a VLAN is suspected as soon as a probe in a higher VLAN arrives
-//! before its own. The VLAN is missing if the peer then answers solicitations in other VLANs, but not in this one.
-//! Evidence thus counts frames of the peer, not seconds, so that a peer that stops, restarts or has a wrong clock
-//! causes no alarm. The crate is pure: callers pass the time and a random session number, and send the frames.
+//! before the probe in this VLAN. The VLAN is missing if the peer then answers solicitations in other VLANs, but not in
+//! this one. Evidence thus counts frames of the peer, not seconds, so that a peer that stops, restarts or has a wrong
+//! clock causes no false alarm. The crate does no I/O: callers pass the time and a random session number, and send the
+//! frames.
 
 mod codec;
 mod ethernet;

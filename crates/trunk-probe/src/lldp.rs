@@ -24,7 +24,7 @@ const OUI_802_1: [u8; 3] = [0x00, 0x80, 0xC2];
 const PORT_VLAN_ID: u8 = 1;
 const VLAN_NAME: u8 = 3;
 
-/// A neighbour, as it announces itself.
+/// Announcement of a neighbour.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Neighbor {
     /// Chassis id, usually the Ethernet address of the switch.
@@ -57,7 +57,7 @@ pub enum LldpError {
 /// Parses the payload after the Ethernet header.
 ///
 /// # Errors
-/// If the frame is truncated, or lacks a mandatory TLV.
+/// Returns an error if the frame is truncated, or lacks a mandatory TLV.
 pub fn parse(mut payload: &[u8]) -> Result<Neighbor, LldpError> {
     let mut neighbor = Neighbor::default();
     let mut expected = [TLV_CHASSIS_ID, TLV_PORT_ID, TLV_TIME_TO_LIVE].into_iter();
@@ -118,7 +118,7 @@ impl Neighbor {
 
 type Tlv<'a> = (u8, &'a [u8], &'a [u8]);
 
-/// Splits the first TLV off: its type, its value, and the rest. `None` at the end of the frame.
+/// Splits off the first TLV: returns its type, its value, and the rest of the payload; `None` at the end of the frame.
 fn split_tlv(payload: &[u8]) -> Result<Option<Tlv<'_>>, LldpError> {
     if payload.is_empty() {
         return Ok(None);

@@ -9,14 +9,15 @@ pub(crate) enum Kind {
     Probe,
     /// Solicits an answer in this VLAN.
     Solicit {
-        /// Session that has to answer. The others ignore the message, so a lost frame costs one answer.
+        /// Session that must answer. Other sessions ignore the message, so that it causes at most one answer.
         session: u64,
     },
-    /// Solicits an answer in this VLAN, and reports that the probes of this session do not arrive in another VLAN.
-    Doubt {
-        /// Session that has to answer.
+    /// Solicits an answer in this VLAN, and reports that the probes of the solicited session do not arrive in another
+    /// VLAN.
+    ReportLoss {
+        /// Session that must answer.
         session: u64,
-        /// VLAN in which its probes do not arrive.
+        /// VLAN in which the probes of this session do not arrive.
         vlan: VlanId,
     },
     /// Answer to the solicitation with this session and counter. The echo proves that the answer is not a replay.
@@ -34,7 +35,7 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: Kind,
     /// Random number of the sender's process.
     pub(crate) session: u64,
-    /// Number of the message, which increases with every message of the session.
+    /// Counter of the session, which increases with every message.
     pub(crate) counter: u64,
     /// VLAN in which the sender sent the message.
     pub(crate) vlan: VlanId,
@@ -49,10 +50,10 @@ pub(crate) struct Message<'a> {
 }
 
 impl Kind {
-    /// Returns the session that has to answer the message.
+    /// Returns the session that must answer the message.
     pub(crate) const fn solicited_session(self) -> Option<u64> {
         match self {
-            Self::Solicit { session } | Self::Doubt { session, .. } => Some(session),
+            Self::Solicit { session } | Self::ReportLoss { session, .. } => Some(session),
             Self::Probe | Self::Answer { .. } => None,
         }
     }
@@ -65,14 +66,14 @@ impl<'a> Message<'a> {
             Kind::Probe => (0, 0, 0),
             Kind::Solicit { session } => (1, session, 0),
             Kind::Answer { session, counter } => (2, session, counter),
-            Kind::Doubt { session, vlan } => (3, session, u64::from(u16::from(vlan))),
+            Kind::ReportLoss { session, vlan } => (3, session, u64::from(u16::from(vlan))),
         };
         bytes.push(kind);
         bytes.extend(addressee.to_be_bytes());
         bytes.extend(number.to_be_bytes());
         bytes.extend(self.round.to_be_bytes());
         for name in [self.node, self.network] {
-            // Names of Kubernetes have at most 253 bytes.
+            // Kubernetes names have at most 253 bytes.
             let name = name.as_bytes().get(..255).unwrap_or(name.as_bytes());
             bytes.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
             bytes.extend(name);
@@ -94,7 +95,7 @@ impl<'a> Message<'a> {
             0 => Kind::Probe,
             1 => Kind::Solicit { session: addressee },
             2 => Kind::Answer { session: addressee, counter: number },
-            3 => Kind::Doubt {
+            3 => Kind::ReportLoss {
                 session: addressee,
                 vlan: u16::try_from(number).ok()?.try_into().ok()?,
             },
@@ -107,7 +108,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Splits a name of Kubernetes off. Names get into the status and the log, so no other characters are accepted.
+/// Splits off a Kubernetes name. Names are written to the status and the log, so characters that are invalid in a
+/// Kubernetes name are refused.
 fn split_name(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let (length, rest) = bytes.split_first()?;
     let (name, rest) = rest.split_at_checked(usize::from(*length))?;

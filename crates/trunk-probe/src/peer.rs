@@ -1,4 +1,4 @@
-//! Evidence about one other agent.
+//! Evidence about one peer, that is, another agent on the segment.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::replay_window::ReplayWindow;
 use crate::unreceived_vlans::{DueSolicitation, UnreceivedVlans};
 use crate::vlan_list;
 
-/// Time without any frame after which a peer is forgotten.
+/// Time without a frame after which a peer is removed.
 const PEER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Shortest time between two challenges of a session.
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(200);
@@ -23,10 +23,11 @@ pub(crate) struct Peer {
     session: Option<u64>,
     challenge: Option<Challenge>,
     counters: ReplayWindow,
-    last_heard: Duration,
+    last_received: Duration,
     round: PeerRound,
-    /// The list of VLANs as received, and decoded.
+    /// The last list of VLANs that the peer announced, as received.
     encoded_vlans: Vec<u8>,
+    /// The decoded list of VLANs that the peer announced.
     announced: VlanSet,
     /// VLANs that both agents probe.
     common: VlanSet,
@@ -37,34 +38,34 @@ pub(crate) struct Peer {
     unreceived: UnreceivedVlans,
 }
 
-/// A session that has to answer a solicitation.
+/// A session that must answer a solicitation.
 #[derive(Debug, Clone, Copy)]
 struct Challenge {
     session: u64,
-    /// Counter of the first solicitation. An answer to an earlier one is a replay.
+    /// Counter of the first solicitation. An answer to an earlier solicitation is a replay.
     counter: u64,
     last_sent: Duration,
 }
 
-/// Relation of a frame to the sessions of its sender.
+/// State of the session that sent a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SessionState {
     /// The session is known.
     Known,
-    /// The session is new, and the frame proves that it is no replay.
+    /// The session is new, and the frame proves that it is not a replay.
     Proven,
-    /// The session is unknown and has to be challenged.
+    /// The session is unknown and must be challenged.
     ChallengeDue,
-    /// The session was challenged a moment ago.
+    /// The session was challenged less than [`CHALLENGE_INTERVAL`] ago.
     Challenged,
 }
 
 impl Peer {
-    /// Returns true if no frame of the peer was accepted for a long time. Frames of unknown sessions do not count,
+    /// Returns true if no frame of the peer was accepted for [`PEER_TIMEOUT`]. Frames of unknown sessions do not count,
     /// unless there is no other session.
     pub(crate) fn is_unresponsive(&self, now: Duration) -> bool {
         let challenged = self.challenge.filter(|_| self.session.is_none());
-        let last = challenged.map_or(self.last_heard, |one| one.last_sent);
+        let last = challenged.map_or(self.last_received, |one| one.last_sent);
         now.saturating_sub(last) > PEER_TIMEOUT
     }
 
@@ -82,7 +83,7 @@ impl Peer {
         self.session.is_some()
     }
 
-    /// Common VLANs that do not arrive.
+    /// Returns the common VLANs in which the peer's probes do not arrive.
     pub(crate) const fn missing(&self) -> &VlanSet {
         self.unreceived.missing()
     }
@@ -118,7 +119,7 @@ impl Peer {
             self.start_session(message, now);
             return SessionState::Proven;
         }
-        // A replayed session may be challenged at the moment. Then this one has to wait for its turn.
+        // If another session, which may be a replay, was challenged recently, the challenge of this session must wait.
         let is_recent = |one: Challenge| now.saturating_sub(one.last_sent) < CHALLENGE_INTERVAL;
         if self.challenge.is_some_and(is_recent) {
             SessionState::Challenged
@@ -138,7 +139,7 @@ impl Peer {
         self.session = Some(message.session);
         self.challenge = None;
         self.counters = ReplayWindow::default();
-        self.last_heard = now;
+        self.last_received = now;
         self.encoded_vlans.clear();
         self.ignore_past_losses();
     }
@@ -151,17 +152,18 @@ impl Peer {
 
     /// Resumes after a time in which this agent did not run and received nothing.
     pub(crate) fn resume(&mut self, now: Duration) {
-        self.last_heard = now;
+        self.last_received = now;
         self.ignore_past_losses();
     }
 
-    /// Accepts the counter of a frame; returns `false` for a replay. Then updates what the frame announces.
+    /// Accepts the counter of a frame; returns `false` for a replay. Then updates the announced VLANs, and suspects the
+    /// VLANs of missed probes.
     pub(crate) fn accept(&mut self, message: &Message, own: &VlanSet, now: Duration) -> bool {
         if !self.counters.accept(message.counter) {
             return false;
         }
-        self.last_heard = now;
-        // A frame that was overtaken by a later one announces nothing new.
+        self.last_received = now;
+        // A frame that arrives after a later frame announces nothing new.
         if !self.counters.is_highest(message.counter) {
             return true;
         }
@@ -179,7 +181,7 @@ impl Peer {
         true
     }
 
-    /// Updates the common VLANs after either agent's VLANs changed. In new common VLANs nothing is expected before the
+    /// Updates the common VLANs after either agent's VLANs changed. In new common VLANs no probe is expected before the
     /// next round.
     pub(crate) fn update_common(&mut self, own: &VlanSet) {
         let common = self.announced.intersection(own);
@@ -200,17 +202,18 @@ impl Peer {
         self.last_vlan = Some(vlan);
     }
 
-    /// Records that the peer does not receive this agent in a VLAN. Whether this agent receives the peer there is
-    /// verified at once, unless the solicitation that the peer sent just before arrived.
-    pub(crate) fn record_doubt(&mut self, vlan: VlanId) {
+    /// Records that the peer does not receive this agent in a VLAN. Then this agent solicits the peer in the VLAN, to
+    /// verify the opposite direction. This is not needed if the solicitation that the peer has just sent in the VLAN
+    /// arrived.
+    pub(crate) fn record_reported_loss(&mut self, vlan: VlanId) {
         if self.common.contains(vlan) && self.last_vlan != Some(vlan) {
             self.unreceived.solicit_on_request(vlan);
         }
     }
 
-    /// Returns the solicitations to send now, for at most `limit` VLANs at the same time. For each there is a second
-    /// one in a VLAN in which the peer was received: only a peer that answers there can be expected to answer in the
-    /// first.
+    /// Returns the solicitations to send now, for at most `limit` VLANs at the same time. For each of these VLANs, a
+    /// second solicitation is sent in a VLAN in which the peer was received: a missing answer is evidence only if the
+    /// peer answers there.
     pub(crate) fn take_solicitations(
         &mut self,
         now: Duration,
@@ -219,11 +222,11 @@ impl Peer {
         let Some(session) = self.session else { return Vec::new() };
         let control = self.last_vlan.filter(|vlan| self.common.contains(*vlan));
         let mut frames = Vec::new();
-        for due in self.unreceived.take_due(now, self.last_heard, limit) {
+        for due in self.unreceived.take_due(now, self.last_received, limit) {
             let (vlan, control_kind) = match due {
                 DueSolicitation::Recheck(vlan) => (vlan, None),
                 DueSolicitation::Undecided { vlan, is_reported: true } => {
-                    (vlan, Some(Kind::Doubt { session, vlan }))
+                    (vlan, Some(Kind::ReportLoss { session, vlan }))
                 }
                 DueSolicitation::Undecided { vlan, is_reported: false } => {
                     (vlan, Some(Kind::Solicit { session }))

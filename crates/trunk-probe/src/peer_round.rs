@@ -13,24 +13,24 @@ const END: u16 = 4095;
 #[derive(Debug, Default)]
 pub(crate) struct PeerRound {
     round: u32,
-    /// VLAN of the last probe, and the time when it was received. `None` if earlier probes may have been lost by this
-    /// agent: then the next probe only starts the sequence.
+    /// VLAN of the last probe, and the time when it was received. `None` if this agent may have lost earlier probes:
+    /// then the next probe only starts the sequence.
     last_probe: Option<(VlanId, Duration)>,
     /// VLANs that were received in this round, and VLANs in which no probe is expected before the next round.
-    heard: VlanSet,
+    received_or_skipped: VlanSet,
 }
 
 impl PeerRound {
     /// Starts the sequence again with the next probe, because this agent may have lost probes.
     pub(crate) fn restart(&mut self) {
         self.last_probe = None;
-        self.heard = VlanSet::default();
+        self.received_or_skipped = VlanSet::default();
     }
 
     /// Expects no probe in any of these VLANs before the next round.
     pub(crate) fn skip_until_next_round(&mut self, vlans: &VlanSet) {
         if self.last_probe.is_some() {
-            self.heard.extend(vlans.iter());
+            self.received_or_skipped.extend(vlans.iter());
         }
     }
 
@@ -42,7 +42,7 @@ impl PeerRound {
     /// Records a frame of this round that arrived in its VLAN.
     pub(crate) fn record_arrival(&mut self, vlan: VlanId, round: u32) {
         if round == self.round {
-            self.heard.insert(vlan);
+            self.received_or_skipped.insert(vlan);
         }
     }
 
@@ -60,31 +60,31 @@ impl PeerRound {
         if round == self.round {
             // The range is empty if the peer restarted the round, because its VLANs changed.
             if let Some(last) = last {
-                missed.extend(self.not_heard(last + 1..vlan.into(), common));
+                missed.extend(self.unreceived(last + 1..vlan.into(), common));
             }
             return missed;
         }
         if let Some(last) = last
             && round == self.round.saturating_add(1)
         {
-            missed.extend(self.not_heard(last + 1..END, common));
+            missed.extend(self.unreceived(last + 1..END, common));
         }
-        // If several rounds ended, nothing is known about their ends.
+        // If more than one round has ended since the last probe, it is unknown which VLANs were probed in them.
         self.round = round;
-        self.heard = VlanSet::default();
+        self.received_or_skipped = VlanSet::default();
         if last.is_some() {
-            missed.extend(self.not_heard(1..vlan.into(), common));
+            missed.extend(self.unreceived(1..vlan.into(), common));
         }
         missed
     }
 
-    fn not_heard<'a>(
+    fn unreceived<'a>(
         &'a self,
         ids: Range<u16>,
         common: &'a VlanSet,
     ) -> impl Iterator<Item = VlanId> + 'a {
         let vlans = ids.filter_map(|id| VlanId::try_from(id).ok());
-        vlans.filter(|vlan| common.contains(*vlan) && !self.heard.contains(*vlan))
+        vlans.filter(|vlan| common.contains(*vlan) && !self.received_or_skipped.contains(*vlan))
     }
 }
 

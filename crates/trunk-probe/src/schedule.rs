@@ -10,39 +10,42 @@
 //! rack1-b                                ────►
 //! ```
 //!
-//! An agent that misses a probe in a VLAN reports this to the sender, so each probe tests the VLAN for both.
+//! An agent that misses a probe in a VLAN reports this to the sender, so each probe tests the VLAN for both agents.
 
 use std::time::Duration;
 
 use berth_api::{VlanId, VlanSet};
 
-/// Rate of all agents of a segment together while nothing changes, whatever their number. Every agent sends or receives
-/// each of these frames, so the rate determines the cost of an idle agent: 0.1 % of a core if the agent sends or
-/// receives a frame in 1.8 microseconds. It also determines how soon a removed VLAN is detected: one of 4,000 has a
-/// probe at least every seven seconds, and is named two seconds later.
+/// Total rate of all agents of a segment while nothing changes, independent of the number of agents. Every agent sends
+/// or receives each of these frames, so the rate determines the cost of an idle agent: 0.1 % of a core if the agent
+/// sends or receives a frame in 1.8 microseconds. It also determines how soon a removed VLAN is detected: each of 4,000
+/// VLANs is probed at least every seven seconds, and a removed VLAN is reported two seconds later.
 const IDLE_FRAMES_PER_SECOND: u32 = 540;
-/// Rate of all agents of a segment together in fast rounds.
+/// Total rate of all agents of a segment in fast rounds.
 const FAST_FRAMES_PER_SECOND: u32 = 8192;
-/// Shortest duration of a fast round, of an idle round, and the longest duration of any round.
+/// Minimum duration of a fast round.
 const MIN_FAST_ROUND: Duration = Duration::from_millis(250);
+/// Minimum duration of an idle round.
 const MIN_IDLE_ROUND: Duration = Duration::from_secs(2);
+/// Maximum duration of any round.
 const MAX_ROUND: Duration = Duration::from_secs(3600);
-/// Longest duration of a fast round. In a larger fleet no round is fast; the agents are so many that every VLAN soon
-/// has a probe of one of them.
+/// Maximum duration of a fast round. If a fast round of a large fleet would take longer, no round is fast: with so many
+/// agents, every VLAN is soon probed anyway.
 const MAX_FAST_ROUND: Duration = Duration::from_secs(10);
-/// Number of fast rounds after a change. The first may have begun before the change.
+/// Number of fast rounds after a change. The first of these rounds may have begun before the change.
 const FAST_ROUNDS: u32 = 3;
 /// Maximum number of probes per wake-up.
 const MAX_BATCH: usize = 256;
-/// Largest change of an agent's speed to reach its place, in thousandths.
+/// Maximum change of an agent's speed with which the agent reaches its place, in thousandths.
 const MAX_CORRECTION: i64 = 200;
 
 /// Place of this agent relative to the first agent of the segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
-    /// VLAN that the first agent probed last, and the time since then.
-    pub(crate) leader_vlan: VlanId,
-    pub(crate) leader_age: Duration,
+    /// VLAN that the first agent probed last.
+    pub(crate) first_agent_vlan: VlanId,
+    /// Time since the first agent probed that VLAN.
+    pub(crate) first_agent_age: Duration,
     /// Number of agents with a lower name, at least one.
     pub(crate) rank: u32,
 }
@@ -57,11 +60,11 @@ pub(crate) struct Schedule {
     fast_rounds: u32,
     /// Time of the next probe.
     due: Duration,
-    /// Number of agents on the segment, with this one.
+    /// Number of agents on the segment, including this agent.
     agents: u32,
     /// Change of the speed, in thousandths.
     correction: i64,
-    /// State of the random numbers for jitter.
+    /// State of the random number generator for the jitter.
     random: u64,
 }
 
@@ -79,7 +82,7 @@ impl Schedule {
         }
     }
 
-    /// Number of the current round.
+    /// Returns the number of the current round.
     pub(crate) const fn round(&self) -> u32 {
         self.round
     }
@@ -115,9 +118,10 @@ impl Schedule {
     fn distance(&self, place: Place) -> Option<i64> {
         let count = u128::try_from(self.vlans.len()).ok().filter(|count| *count > 0)?;
         let thousandths = |index: usize| u128::try_from(index).ok().map(|i| i * 1000 / count);
-        let leader = thousandths(self.vlans.partition_point(|vlan| *vlan < place.leader_vlan))?;
+        let leader =
+            thousandths(self.vlans.partition_point(|vlan| *vlan < place.first_agent_vlan))?;
         let round = self.round_duration().as_micros().max(1);
-        let since = place.leader_age.as_micros() * 1000 / round;
+        let since = place.first_agent_age.as_micros() * 1000 / round;
         let offset = u128::from(place.rank) * 1000 / u128::from(self.agents.max(1));
         let target = leader + since + offset;
         let ahead = (target + 1000 - thousandths(self.position)?) % 1000;
@@ -129,7 +133,7 @@ impl Schedule {
     /// Returns the VLANs to probe now, each with its round.
     pub(crate) fn take_due(&mut self, now: Duration) -> Vec<(VlanId, u32)> {
         if now.saturating_sub(self.due) > MIN_IDLE_ROUND {
-            // The agent was stopped, or had no VLANs. Probes are not made up for.
+            // The agent was stopped, or had no VLANs. Missed probes are not sent later.
             self.due = now;
         }
         let mut batch = Vec::new();
@@ -157,13 +161,14 @@ impl Schedule {
         }
     }
 
-    /// Returns the duration of a round if all agents together send at this rate. A single agent expects another one.
+    /// Returns the duration of a round if all agents together send at this rate. A single agent assumes that there is a
+    /// second agent.
     fn duration_at(&self, frames_per_second: u32) -> Duration {
         let frames = self.count().saturating_mul(self.agents.max(2));
         Duration::from_secs(1).saturating_mul(frames) / frames_per_second
     }
 
-    /// Number of VLANs, at least one.
+    /// Returns the number of VLANs, at least one.
     fn count(&self) -> u32 {
         u32::try_from(self.vlans.len()).unwrap_or(u32::MAX).max(1)
     }
@@ -240,7 +245,7 @@ mod tests {
         for _ in 0..4 * 150 {
             now += Duration::from_millis(250);
             for (agent, rank) in agents.iter_mut().zip(0..) {
-                let place = Place { leader_vlan: last, leader_age: now - sent, rank };
+                let place = Place { first_agent_vlan: last, first_agent_age: now - sent, rank };
                 agent.set_agents(3, (rank > 0).then_some(place));
                 let probes = agent.take_due(now);
                 if let (0, Some((vlan, _))) = (rank, probes.last()) {

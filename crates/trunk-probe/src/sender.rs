@@ -45,7 +45,7 @@ impl Sender {
         self.encoded_vlans = vlan_list::encode(vlans);
     }
 
-    /// Creates a frame; `None` only if the cipher fails.
+    /// Creates a frame; returns `None` only if the cipher fails.
     pub(crate) fn frame(&mut self, vlan: VlanId, kind: Kind, round: u32) -> Option<Outgoing> {
         self.counter += 1;
         let payload = self.codec.encode(&Message {

@@ -1,5 +1,5 @@
-//! Solicitations in a VLAN in which a peer's probes do not arrive: the VLAN is missing only if the peer does not answer
-//! either. Lost frames alone thus cause no alarm.
+//! Solicitations in a VLAN in which a peer's probes do not arrive: the VLAN is missing only if the peer also answers no
+//! solicitation. Thus lost frames alone cause no false alarm.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ const SOLICITATION_INTERVAL: Duration = Duration::from_millis(150);
 pub(crate) struct Solicitation {
     unanswered: u32,
     last_sent: Option<Duration>,
-    /// True if the peer is to know that its probes do not arrive.
+    /// True if the solicitation also reports to the peer that its probes do not arrive.
     pub(crate) is_reported: bool,
 }
 
 /// Next step of a solicitation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Send one more.
+    /// Send one more solicitation.
     Send,
     /// Wait for an answer, or for any frame of the peer in this VLAN.
     Wait,
@@ -33,14 +33,14 @@ impl Solicitation {
         Self { unanswered: 0, last_sent: None, is_reported }
     }
 
-    /// Returns the next step. `last_heard` is the time of the last frame of the peer in any VLAN. A solicitation counts
-    /// only if the peer was received after it: a peer that stopped, or whose link is down, cannot answer.
-    pub(crate) fn step(&mut self, now: Duration, last_heard: Duration) -> Step {
+    /// Returns the next step. `last_received` is the time of the last frame of the peer in any VLAN. A solicitation
+    /// counts only if the peer was received after it: a peer that stopped, or whose link is down, cannot answer.
+    pub(crate) fn step(&mut self, now: Duration, last_received: Duration) -> Step {
         if let Some(last_sent) = self.last_sent {
             if now.saturating_sub(last_sent) < SOLICITATION_INTERVAL {
                 return Step::Wait;
             }
-            self.unanswered += u32::from(last_heard > last_sent);
+            self.unanswered += u32::from(last_received > last_sent);
         }
         if self.unanswered >= MAX_SOLICITATIONS {
             return Step::Missing;
@@ -57,14 +57,14 @@ mod tests {
     #[test]
     fn vlan_is_missing_only_if_the_peer_is_alive_and_does_not_answer() {
         let (mut solicitation, mut now) = (Solicitation::new(true), Duration::ZERO);
-        let mut last_heard = Duration::ZERO;
+        let mut last_received = Duration::ZERO;
         let mut run = |is_alive: bool, steps: u32| {
             let mut last = Step::Wait;
             for _ in 0..steps {
-                last = solicitation.step(now, last_heard);
+                last = solicitation.step(now, last_received);
                 now += SOLICITATION_INTERVAL;
                 if is_alive {
-                    last_heard = now;
+                    last_received = now;
                 }
             }
             last

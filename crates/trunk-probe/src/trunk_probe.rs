@@ -16,25 +16,28 @@ use crate::verdict::{Leak, Verdict};
 
 /// Maximum number of peers.
 const MAX_PEERS: usize = 512;
-/// Maximum number of frames that wait to be sent, and that one call returns.
+/// Maximum number of frames that wait to be sent.
 const MAX_QUEUE: usize = 2048;
+/// Maximum number of frames that one call of [`TrunkProbe::poll`] returns.
 const MAX_BATCH: usize = 256;
-/// Maximum number of VLANs that are solicited at the same time, and the minimum for each peer.
+/// Maximum number of VLANs that are solicited at the same time, for all peers together.
 const MAX_SOLICITED: usize = 256;
+/// Number of VLANs that may be solicited at the same time for each peer, even if the maximum for all peers is exceeded.
 const MIN_SOLICITED: usize = 8;
 /// Space in the queue for the solicitations of one peer. A solicitation that is not sent must not count.
 const SOLICITATION_FRAMES: usize = 1024;
 /// Shortest time between two answers in one VLAN, so that replayed solicitations do not multiply frames.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(50);
-/// Time between two calls of `poll` after which this agent was stopped: frames were lost, and peers are not at fault.
+/// Maximum time between two calls of `poll`. After a longer time, this agent was stopped and has lost frames, so missed
+/// probes are no evidence.
 const MAX_POLL_GAP: Duration = Duration::from_secs(5);
 /// Time after which a leak is forgotten.
 const LEAK_MEMORY: Duration = Duration::from_secs(300);
-/// Time between wake-ups while nothing happens, so that frames are sent and received in batches, and while frames are
-/// solicited or sent in fast rounds.
+/// Time between wake-ups while nothing happens, so that frames are sent and received in batches.
 const IDLE_INTERVAL: Duration = Duration::from_millis(250);
+/// Time between wake-ups during solicitations and fast rounds.
 const BUSY_INTERVAL: Duration = Duration::from_millis(10);
-/// Time after a solicitation of a peer in which more frames are expected.
+/// Time after a peer's solicitation in which more frames are expected.
 const BUSY_TIME: Duration = Duration::from_millis(500);
 
 /// Reason why a received frame is no evidence.
@@ -72,7 +75,7 @@ pub struct TrunkProbe {
     leak: Option<(Duration, Leak)>,
     unverified: UnverifiedVlans,
     busy_until: Duration,
-    /// True if the evidence was complete once. A peer that joins later does not make the verdict unknown.
+    /// True if the evidence has ever been complete. A peer that joins later does not make the verdict unknown.
     was_complete: bool,
     last_poll: Duration,
 }
@@ -144,7 +147,7 @@ impl TrunkProbe {
         (frames, now + if is_busy { BUSY_INTERVAL } else { IDLE_INTERVAL })
     }
 
-    /// Forgets unresponsive peers, and updates the VLANs in which no peer is received.
+    /// Removes unresponsive peers, and updates the VLANs in which no peer is received.
     fn forget_unresponsive_peers(&mut self, now: Duration) {
         let mut lost = VlanSet::default();
         self.peers.retain(|_, peer| {
@@ -158,7 +161,7 @@ impl TrunkProbe {
             return;
         }
         if self.witness_count() == 0 {
-            // Nothing can be concluded about a single VLAN.
+            // Without a peer, nothing can be concluded about any VLAN.
             self.unverified = UnverifiedVlans::new(now);
         } else {
             let current = self.vlans_without_peers();
@@ -178,14 +181,14 @@ impl TrunkProbe {
         rest
     }
 
-    /// Returns the place of this agent among the agents of the segment; `None` for the first one, and if the first one
-    /// probes other VLANs.
+    /// Returns the place of this agent among the agents of the segment; `None` for the first agent, and if the first
+    /// agent probes other VLANs.
     fn place(&self, now: Duration) -> Option<Place> {
         let lower = self.peers.range(..self.sender.node.clone());
         let mut lower = lower.map(|(_, peer)| peer).filter(|peer| peer.has_session());
-        let (leader_vlan, at) = lower.next()?.position_in(&self.vlans)?;
+        let (first_agent_vlan, at) = lower.next()?.position_in(&self.vlans)?;
         let rank = u32::try_from(1 + lower.count()).ok()?;
-        Some(Place { leader_vlan, leader_age: now.saturating_sub(at), rank })
+        Some(Place { first_agent_vlan, first_agent_age: now.saturating_sub(at), rank })
     }
 
     /// Ignores all losses until now, because the caller lost frames.
@@ -193,14 +196,15 @@ impl TrunkProbe {
         self.peers.values_mut().for_each(Peer::ignore_past_losses);
     }
 
-    /// Processes a received frame. `outer` is the VLAN in which the frame arrived, `None` if it was untagged.
+    /// Processes a received frame. `arrival_vlan` is the VLAN in which the frame arrived; `None` if the frame was
+    /// untagged.
     ///
     /// # Errors
-    /// The reason why the frame is no evidence.
+    /// Returns the reason why the frame is no evidence.
     pub fn receive(
         &mut self,
         now: Duration,
-        outer: Option<VlanId>,
+        arrival_vlan: Option<VlanId>,
         payload: &[u8],
     ) -> Result<(), IgnoredFrame> {
         let Sender { node, network, codec, session: own_session, counter, .. } = &mut self.sender;
@@ -209,7 +213,7 @@ impl TrunkProbe {
             return Err(IgnoredFrame::Foreign);
         }
         let (vlan, round) = (message.vlan, message.round);
-        let is_in_own_vlan = outer == Some(vlan) && self.vlans.contains(vlan);
+        let is_in_own_vlan = arrival_vlan == Some(vlan) && self.vlans.contains(vlan);
         if !self.peers.contains_key(message.node) {
             if self.peers.len() >= MAX_PEERS {
                 return Err(IgnoredFrame::TooManyPeers);
@@ -222,7 +226,7 @@ impl TrunkProbe {
         if is_proven && !peer.accept(&message, &self.vlans, now) {
             return Err(IgnoredFrame::Replayed);
         }
-        // Agents that do not know each other's sessions yet have to answer each other.
+        // Agents that do not know each other's sessions yet must answer each other's solicitations.
         if message.kind.solicited_session() == Some(*own_session) && is_in_own_vlan {
             self.busy_until = now + BUSY_TIME;
             let last = self.answered.get(&vlan);
@@ -248,22 +252,22 @@ impl TrunkProbe {
                 return Err(IgnoredFrame::NotProven);
             }
         }
-        if outer != Some(vlan) {
-            let leak = Leak { from: message.node.to_owned(), sent: vlan, received: outer };
+        if arrival_vlan != Some(vlan) {
+            let leak = Leak { from: message.node.to_owned(), sent: vlan, received: arrival_vlan };
             self.record_leak(now, leak);
             return Err(IgnoredFrame::Leaked);
         }
-        if let Kind::Doubt { session, vlan } = message.kind
+        if let Kind::ReportLoss { session, vlan } = message.kind
             && session == *own_session
         {
-            peer.record_doubt(vlan);
+            peer.record_reported_loss(vlan);
         }
         peer.record_arrival(vlan, round);
         Ok(())
     }
 
-    /// Records a leak. One that is already known stays until it no longer occurs, so that many different leaks do not
-    /// change the status each time.
+    /// Records a leak. A known leak is kept until it no longer occurs, so that the status does not change with each of
+    /// many different leaks.
     fn record_leak(&mut self, now: Duration, leak: Leak) {
         let is_other = |(at, known): &(Duration, Leak)| {
             *known != leak && now.saturating_sub(*at) < LEAK_MEMORY
@@ -294,7 +298,7 @@ impl TrunkProbe {
         }
     }
 
-    /// Returns the VLANs in which no other agent is received, although other VLANs are.
+    /// Returns the VLANs in which no other agent is received, although other agents are received in other VLANs.
     #[must_use]
     pub fn unverified_vlans(&self) -> VlanSet {
         let witnesses = || self.peers.values().filter(|peer| peer.is_witness());
@@ -309,7 +313,7 @@ impl TrunkProbe {
         cut_off
     }
 
-    /// Returns the number of other agents with VLANs in common.
+    /// Returns the number of other agents that have VLANs in common with this agent.
     #[must_use]
     pub fn witness_count(&self) -> usize {
         self.peers.values().filter(|peer| peer.is_witness()).count()

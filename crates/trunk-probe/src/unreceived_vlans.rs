@@ -19,21 +19,22 @@ pub(crate) struct UnreceivedVlans {
     suspected: VlanSet,
     solicited: BTreeMap<VlanId, Solicitation>,
     missing: VlanSet,
-    /// The missing VLAN that was solicited last, and the time of the next one.
+    /// The missing VLAN that was solicited last.
     rechecked: Option<VlanId>,
+    /// Time of the next solicitation in a missing VLAN.
     next_recheck: Duration,
 }
 
 /// A solicitation to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DueSolicitation {
-    /// In a VLAN that is solicited, and not yet known to be missing.
+    /// A solicitation in a VLAN that is not yet known to be missing.
     Undecided {
         vlan: VlanId,
-        /// True if the peer is to know that its probes do not arrive.
+        /// True if the solicitation also reports to the peer that its probes do not arrive.
         is_reported: bool,
     },
-    /// In a VLAN that is missing.
+    /// A solicitation in a missing VLAN, to detect that the switches carry the VLAN again.
     Recheck(VlanId),
 }
 
@@ -45,7 +46,8 @@ impl UnreceivedVlans {
         }
     }
 
-    /// Solicits the peer in a VLAN because the peer does not receive this agent there. The peer already knows it.
+    /// Solicits the peer in a VLAN because the peer does not receive this agent there. The solicitation reports nothing
+    /// to the peer, because the peer has requested it.
     pub(crate) fn solicit_on_request(&mut self, vlan: VlanId) {
         if !self.missing.contains(vlan) && self.solicited.len() < MAX_REQUESTED {
             self.solicited.entry(vlan).or_insert_with(|| Solicitation::new(false));
@@ -65,14 +67,14 @@ impl UnreceivedVlans {
         self.solicited.clear();
     }
 
-    /// Forgets all other VLANs than these.
+    /// Removes all VLANs that `vlans` does not contain.
     pub(crate) fn retain(&mut self, vlans: &VlanSet) {
         self.suspected = self.suspected.intersection(vlans);
         self.solicited.retain(|vlan, _| vlans.contains(*vlan));
         self.missing = self.missing.intersection(vlans);
     }
 
-    /// VLANs that do not arrive.
+    /// Returns the missing VLANs.
     pub(crate) const fn missing(&self) -> &VlanSet {
         &self.missing
     }
@@ -82,12 +84,12 @@ impl UnreceivedVlans {
         !self.solicited.is_empty() || !self.suspected.is_empty()
     }
 
-    /// Returns the solicitations to send now. At most `limit` VLANs are solicited at the same time; the others wait.
-    /// `last_heard` is the time of the last frame of the peer in any VLAN.
+    /// Returns the solicitations to send now. At most `limit` VLANs are solicited at the same time; further VLANs wait.
+    /// `last_received` is the time of the last frame of the peer in any VLAN.
     pub(crate) fn take_due(
         &mut self,
         now: Duration,
-        last_heard: Duration,
+        last_received: Duration,
         limit: usize,
     ) -> Vec<DueSolicitation> {
         let free = limit.saturating_sub(self.solicited.len());
@@ -98,7 +100,7 @@ impl UnreceivedVlans {
         }
         let mut due = Vec::new();
         let missing = &mut self.missing;
-        self.solicited.retain(|vlan, solicitation| match solicitation.step(now, last_heard) {
+        self.solicited.retain(|vlan, solicitation| match solicitation.step(now, last_received) {
             Step::Send => {
                 let is_reported = solicitation.is_reported;
                 due.push(DueSolicitation::Undecided { vlan: *vlan, is_reported });

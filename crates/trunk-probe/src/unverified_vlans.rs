@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use berth_api::VlanSet;
 
-/// Time that the other hosts have to configure a new VLAN. A VLAN is unverified after one to two times this time.
-const GRACE: Duration = Duration::from_secs(120);
+/// Time in which the other hosts should configure a new VLAN. A VLAN is unverified after one to two times this time.
+const GRACE_PERIOD: Duration = Duration::from_secs(120);
 /// Time between two updates.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ impl UnverifiedVlans {
         Self {
             vlans: VlanSet::default(),
             candidates: VlanSet::default(),
-            checkpoint: now + GRACE,
+            checkpoint: now + GRACE_PERIOD,
             next_update: now + UPDATE_INTERVAL,
         }
     }
@@ -38,14 +38,14 @@ impl UnverifiedVlans {
         now >= self.next_update
     }
 
-    /// Starts the time again, because this agent received nothing for a while.
+    /// Restarts the grace period, because this agent received nothing for a while.
     pub(crate) fn restart(&mut self, now: Duration) {
         self.candidates = VlanSet::default();
-        self.checkpoint = now + GRACE;
+        self.checkpoint = now + GRACE_PERIOD;
     }
 
-    /// Updates the VLANs. `current` are those in which no agent is received now, and `lost` those of an agent that was
-    /// forgotten: they were verified before, so they have no further time.
+    /// Updates the VLANs. `current` are the VLANs in which no agent is received now. `lost` are the VLANs of an agent
+    /// that was removed: they were verified before, so they get no grace period.
     pub(crate) fn update(&mut self, now: Duration, current: &VlanSet, lost: &VlanSet) {
         self.next_update = now + UPDATE_INTERVAL;
         self.candidates = self.candidates.intersection(current);
@@ -54,7 +54,7 @@ impl UnverifiedVlans {
         if now >= self.checkpoint {
             self.vlans.extend(self.candidates.iter());
             self.candidates = current.clone();
-            self.checkpoint = now + GRACE;
+            self.checkpoint = now + GRACE_PERIOD;
         }
     }
 }
@@ -82,11 +82,11 @@ mod tests {
         assert_eq!(unverified.vlans(), &none);
         run(&mut unverified, 2, &set("100,101"));
         assert_eq!(unverified.vlans(), &set("100,101"));
-        // 101 is received once, so its time starts again.
+        // An agent is received once in VLAN 101, so the grace period of this VLAN starts again.
         run(&mut unverified, 1, &set("100"));
         run(&mut unverified, 100, &set("100,101"));
         assert_eq!(unverified.vlans(), &set("100"));
-        // 102 is still received from another agent.
+        // Another agent is still received in VLAN 102.
         let now = run(&mut unverified, 1, &set("100,103"));
         unverified.update(now, &set("100,103"), &set("102,103"));
         assert_eq!(unverified.vlans(), &set("100,103"));

@@ -1,4 +1,4 @@
-//! Conclusion from the evidence.
+//! Conclusions from the evidence about the trunk of a network.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub enum Verdict {
         /// The VLANs in which no other agent is received.
         vlans: VlanSet,
     },
-    /// Probes in some VLANs were not received.
+    /// Some agents' probes in some VLANs were not received.
     Missing {
         /// The VLANs that were not received from at least one agent.
         vlans: VlanSet,

@@ -46,8 +46,9 @@ struct Switch {
     /// Frames that the switch drops: sender, receiver and VLAN.
     one_way: BTreeSet<(usize, usize, u16)>,
     in_flight: BTreeMap<(Duration, u64), Frame>,
-    /// Frames of the agents, and copies of them that were sent to ports.
+    /// Number of frames that the agents sent.
     frames: u64,
+    /// Number of copies of these frames that were sent to ports.
     sent: u64,
     /// Lost and duplicated frames, in a million.
     loss: u64,
@@ -221,7 +222,8 @@ fn one_missing_vlan_of_4000_is_found_within_ten_seconds() {
     assert_eq!(switch.verdicts(), [Verdict::Verified, Verdict::Verified]);
 }
 
-/// Also when the agents are idle. At first they reach their places, so that each probe tests a VLAN for both.
+/// The VLAN is also found while the agents are idle. Before it is removed, the agents reach their places, so that each
+/// probe tests a VLAN for both agents.
 #[test]
 fn one_vlan_removed_from_an_idle_trunk_of_4000_is_found_within_ten_seconds() {
     let mut switch = Switch::new(2, &vlans(2..4002));
@@ -260,7 +262,7 @@ fn all_hosts_name_the_host_whose_port_lacks_a_vlan() {
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 4]);
 }
 
-/// The host that is not received does not report a VLAN, and the hosts do not solicit each other without end.
+/// The host that is not received does not report a VLAN, and the hosts do not solicit each other endlessly.
 #[test]
 fn a_fault_in_one_direction_is_reported_by_the_receiver() {
     let mut switch = Switch::new(2, &vlans(100..120));
@@ -274,7 +276,7 @@ fn a_fault_in_one_direction_is_reported_by_the_receiver() {
     assert!(switch.frames < 3000, "{}", switch.frames);
 }
 
-/// A link that is down for a while loses frames of all VLANs, also while VLANs are solicited.
+/// A link that is down for a while loses the frames of all VLANs, including solicitations.
 #[test]
 fn a_flapping_link_causes_no_alarm() {
     let all = vlans(100..140);
@@ -293,7 +295,7 @@ fn a_flapping_link_causes_no_alarm() {
     }
 }
 
-/// An agent that cannot read all frames ignores its losses.
+/// An agent that cannot read all frames must not conclude anything from the lost frames.
 #[test]
 fn lost_frames_of_an_overloaded_agent_cause_no_alarm() {
     let mut switch = Switch::new(2, &vlans(100..140));
@@ -330,7 +332,8 @@ fn unverified(ids: &[u16]) -> Verdict {
     Verdict::Unverified { vlans: vlans(ids.iter().copied()) }
 }
 
-/// Returns a switch with three agents. Each of the other two has one VLAN in common with the first.
+/// Returns a switch with three agents. The second and the third agent each have one VLAN in common with the first
+/// agent.
 fn switch_with_one_common_vlan_each() -> Switch {
     let mut switch = Switch::new(3, &vlans([100, 101]));
     for (index, own, other) in [(1, 101, 100), (2, 100, 101)] {
@@ -368,7 +371,7 @@ fn a_peer_that_vanishes_in_its_last_common_vlan_verifies_nothing() {
     assert_eq!(switch.verdicts(), vec![Verdict::Verified; 3]);
 }
 
-/// A new tenant's VLAN is not named while the other hosts configure it.
+/// The VLAN of a new tenant is not reported while the other hosts configure it.
 #[test]
 fn a_new_vlan_is_unverified_only_if_no_other_host_carries_it_for_minutes() {
     let mut switch = Switch::new(2, &vlans(100..103));
@@ -393,7 +396,7 @@ fn a_new_vlan_is_unverified_only_if_no_other_host_carries_it_for_minutes() {
 fn replayed_frames_are_no_evidence() {
     let mut switch = Switch::new(2, &vlans(100..110));
     switch.run(Duration::from_secs(10), |_| {});
-    // Frames of host-1, of this session and of the next one.
+    // Frames of host-1, from its current session and from its next session.
     let mut recorded = Vec::new();
     for _ in 0..2 {
         for _ in 0..500 {
@@ -422,7 +425,7 @@ fn replayed_frames_are_no_evidence() {
     });
     assert!(replayed.contains(&IgnoredFrame::NotProven.to_string()), "{replayed:?}");
     assert_eq!(switch.verdicts(), [missing(&[103], &[1]), missing(&[103], &[0])]);
-    // Replays of the dead peer do not keep it alive.
+    // Replayed frames of a stopped peer do not count as a sign of life.
     switch.removed[0].clear();
     switch.run(Duration::from_secs(10), |_| {});
     switch.agents[1].is_running = false;

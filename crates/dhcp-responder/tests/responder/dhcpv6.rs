@@ -45,7 +45,7 @@ fn associations(answer: &Message) -> Vec<&IANA> {
     all.collect()
 }
 
-/// Returns addresses with their preferred and valid lifetime, which are the same, and the status.
+/// Returns the addresses, each with its lifetime, and the status. The preferred and the valid lifetime must be equal.
 fn content(association: &IANA) -> (Vec<(Ipv6Addr, u32)>, Option<Status>) {
     let addresses = association.opts.iter().filter_map(|option| match option {
         DhcpOption::IAAddr(address) => {

@@ -19,14 +19,14 @@ use crate::guest::{
 
 /// `SKF_AD_OFF + SKF_AD_PKTTYPE`.
 const PACKET_TYPE: u32 = 0xffff_f004;
-/// Loads the operand.
+/// `BPF_LD | BPF_IMM`: loads a constant.
 const LOAD_IMMEDIATE: u16 = 0;
 const PACKET_OUTGOING: u32 = 4;
 
-/// Returns true if the kernel accepts the frame. It runs the filters of all sockets with the same code, so a pair of
-/// local datagram sockets, which needs no privileges, does as well as a packet socket. Only their packets always have
-/// the type of received ones, so the program for frames to the guest gets the other type as a constant.
-/// `agent/tests/dhcp.rs` tests it with a bridge.
+/// Returns true if the kernel accepts the frame. The kernel runs the filters of all sockets with the same code, so a
+/// pair of local datagram sockets, which needs no privileges, replaces a packet socket. However, the packets of such
+/// sockets always have the type of received packets. Therefore, to test frames to the guest, the program gets the other
+/// packet type as a constant. `agent/tests/dhcp.rs` tests the packet types with a bridge.
 fn is_accepted_by(program: &[FilterInstruction], direction: Direction, frame: &[u8]) -> bool {
     let (sender, mut receiver) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
     assert_eq!(program.iter().filter(|step| step.k == PACKET_TYPE).count(), 1);
@@ -79,7 +79,7 @@ fn arp(operation: ArpOperation, target: [u8; 4]) -> Vec<u8> {
     frame
 }
 
-/// A neighbor advertisement, as a machine that uses the address sends it to this Ethernet address.
+/// Returns the neighbor advertisement that a machine that uses the address sends to an Ethernet address.
 fn advertisement_to(destination: [u8; 6]) -> Vec<u8> {
     let header = NeighborAdvertisementHeader { router: false, solicited: true, r#override: true };
     let message = Icmpv6Type::NeighborAdvertisement(header);
@@ -183,7 +183,7 @@ fn a_link_receives_only_answers_to_probes() {
     for frame in [arp(ArpOperation::REPLY, [0; 4]), advertisement_to(link.0)] {
         assert!(accepts(&frame));
         assert!(!is_accepted_by(&untagged, Direction::ToGuest, &frame), "the host sends it");
-        // The tag is in the metadata, which a packet of these sockets does not have.
+        // The filter reads the tag from the packet's metadata, which packets of local sockets lack.
         let tagged = probe_filter(link, Some(120.try_into().unwrap()));
         assert!(!is_accepted_by(&tagged, Direction::FromGuest, &frame));
     }

@@ -47,7 +47,7 @@ fn router_advertisement(source: Ipv6Addr, hop_limit: u8) -> Vec<u8> {
     router_advertisement_from(FOREIGN_MAC, source, hop_limit, &[])
 }
 
-/// A router advertisement with prefixes of 64 bits.
+/// Returns a router advertisement with prefixes of 64 bits.
 fn router_advertisement_from(
     mac: MacAddress,
     source: Ipv6Addr,
@@ -165,7 +165,7 @@ fn advertisements_fit_a_global_gateway_if_their_prefixes_do() {
     assert_eq!(receive(&mut responder(), &frame), reported);
 }
 
-/// Checks that the guest gets no answer for a server's message, and that frames to the guest get none at all.
+/// Checks that the guest gets no answer for a server's message, and that frames to the guest get no answers.
 #[test]
 fn messages_of_servers_get_no_answers() {
     let frame = offer(MAC, v4::Opcode::BootReply);

@@ -18,7 +18,7 @@ use crate::guest::{
     frame_of_dhcpv4_from, frame_of_dhcpv6, icmpv6, responder, selecting,
 };
 
-/// Frames that get answers.
+/// Returns frames that get answers.
 fn seeds() -> Vec<Vec<u8>> {
     let mut renewing = dhcpv4(v4::MessageType::Request);
     renewing.set_ciaddr(ADDRESS);
@@ -32,7 +32,7 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks an outcome: an answer is valid, and only the guest gets one.
+/// Checks an outcome: an answer is valid, and only frames of the guest get answers.
 fn check_outcome(outcome: Outcome, frame: &[u8], direction: Direction) {
     match outcome {
         Outcome::Answer { .. } => {

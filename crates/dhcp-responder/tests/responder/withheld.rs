@@ -31,7 +31,7 @@ fn an_ipv4_address_is_withheld_from_guests_that_do_not_use_it() {
         }
         let (kind, _) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&renewal)));
         assert_eq!(kind, AnswerKind::Dhcpv4Ack, "the guest keeps an address that it uses");
-        // A guest with another address still learns that it is wrong.
+        // A guest that requests another address still gets a DHCPNAK.
         let other = selecting(server, [10, 0, 0, 99].into());
         let (kind, _) = check_dhcpv4(send(&mut responder, &frame_of_dhcpv4(&other)));
         assert_eq!(kind, AnswerKind::Dhcpv4Nak);
